@@ -1,0 +1,87 @@
+# Each target sets up what it needs in .venv by itself; a second run starts at once.
+
+# PYTHON: the interpreter .venv is made with (default: the first one found that is >= 3.10).
+# CUDA:   cuda12, cuda13, none, or auto: what the driver can run.
+# ARGS:   more arguments for the command of the target, as in `make test ARGS="-n 2 -k schedule"`.
+PYTHON ?= python3 python python3.14 python3.13 python3.12 python3.11 python3.10
+CUDA ?= auto
+ARGS ?=
+
+VENV := .venv
+INSTALL := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
+RUN_READY := $(VENV)/.ready-run-$(CUDA)
+TEST_READY := $(VENV)/.ready-test-$(CUDA)
+LINT_READY := $(VENV)/.ready-lint-$(CUDA)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint test-gpu bench clean has-gpu
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: $(RUN_READY)  ## solve a bundle adjustment problem (BAL, 36,455 observations); results in out/
+	@mkdir -p out
+	$(VENV)/bin/caspar bal data/problem-21-11315-pre.txt.bz2 \
+	    --plot out/demo.png --out out/demo.txt $(ARGS)
+
+test: $(TEST_READY)  ## run the tests that need no GPU
+	@$(VENV)/bin/python -m pytest $(ARGS)
+
+test-gpu: has-gpu $(TEST_READY)  ## run the tests that need a CUDA device
+	@$(VENV)/bin/python -m pytest -m gpu $(ARGS)
+
+lint: $(LINT_READY)  ## check style (ruff) and types (mypy)
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+
+bench: $(RUN_READY)  ## run the benchmarks; results in out/
+	@mkdir -p out
+	$(VENV)/bin/python -m benchmarks $(ARGS)
+
+clean:  ## remove all that these targets made: .venv, out/, caches
+	rm -rf $(VENV) out build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The CUDA extra for the driver and the oldest GPU, or nothing. CUDA 12 needs driver 525, CUDA 13
+# driver 580 and compute capability 7.5.
+define DETECT_CUDA
+nvidia-smi --query-gpu=driver_version,compute_cap --format=csv,noheader 2>/dev/null | \
+    awk -F ', *' '$$1 + 0 >= 525 { found = 1; old = old || $$1 + 0 < 580 || $$2 + 0 < 7.5 } \
+                  END { if (found) print old ? "cuda12" : "cuda13" }'
+endef
+
+has-gpu:
+	@nvidia-smi --list-gpus || { echo "make test-gpu needs an NVIDIA GPU" >&2; exit 1; }
+
+$(VENV)/.created:
+	@for python in $(PYTHON); do \
+	  if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' \
+	      2>/dev/null; then \
+	    echo "Making $(VENV) with $$($$python --version) ($$(command -v $$python))"; \
+	    $$python -m venv --clear $(VENV) && $(INSTALL) --upgrade pip && touch $@; \
+	    exit; \
+	  fi; \
+	done; \
+	echo "caspar needs Python >= 3.10 with the venv module; none of these has it: $(PYTHON)." >&2; \
+	echo "Install one (Debian, Ubuntu: apt install python3-venv) or say: make PYTHON=/path/to/python" >&2; \
+	exit 1
+
+$(RUN_READY): $(VENV)/.created pyproject.toml
+	@extra='$(CUDA)'; \
+	if [ "$$extra" = auto ]; then extra=$$($(DETECT_CUDA)); fi; \
+	if [ "$$extra" = none ]; then extra=; fi; \
+	echo "Installing caspar$${extra:+[$$extra]} in $(VENV) (a minute or two)"; \
+	$(INSTALL) --editable ".$${extra:+[$$extra]}"
+	@touch $@
+
+$(TEST_READY): $(RUN_READY)
+	@echo "Installing what the tests need in $(VENV)"
+	@$(INSTALL) --editable '.[test]'
+	@touch $@
+
+$(LINT_READY): $(TEST_READY)
+	@echo "Installing ruff and mypy in $(VENV)"
+	@$(INSTALL) --editable '.[lint]'
+	@touch $@

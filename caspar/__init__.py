@@ -1,0 +1,127 @@
+"""Nonlinear least squares on the GPU from symbolic residuals, compiled at run time.
+
+A residual is a function of SymForce values whose arguments are marked; a solver compiles it and
+moves the tunable values until half the sum of squared residuals is least:
+
+    from typing import Annotated
+    import caspar
+    import symforce.symbolic as sf
+
+    class Point(sf.V2): ...
+    class Offset(sf.V2): ...
+
+    @caspar.factor
+    def between(start: Annotated[Point, caspar.TunableShared],
+                end: Annotated[Point, caspar.TunableShared],
+                measured: Annotated[Offset, caspar.ConstSequential]) -> sf.V2:
+        return end - start - measured
+
+    solver = caspar.Solver([between])
+    result = solver.solve({
+        "Point": points,                                     # (num_points, 2)
+        "between": {"start": i, "end": j, "measured": d},    # (n,), (n,) and (n, 2)
+    })
+    print(result)                                            # status, costs, sizes, times
+    result.values["Point"]                                   # the same kind of array as was given
+
+Names are loaded when they are first used, so that `import caspar` takes milliseconds.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from caspar.version import __version__
+
+if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an editor read it
+    from caspar import errors, io, plot
+    from caspar.frontend import bundle_adjustment
+    from caspar.frontend.factor import Factor, factor
+    from caspar.frontend.markers import (
+        ConstIndexed,
+        ConstSequential,
+        ConstShared,
+        ConstUnique,
+        Pair,
+        TunablePair,
+        TunableShared,
+        TunableUnique,
+    )
+    from caspar.options import BackendChoice, Precision, SolveOptions
+    from caspar.solver import report
+    from caspar.solver.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
+    from caspar.solver.solver import Solver
+
+__all__ = [
+    "BackendChoice",
+    "ConstIndexed",
+    "ConstSequential",
+    "ConstShared",
+    "ConstUnique",
+    "Factor",
+    "IterationRecord",
+    "Pair",
+    "Precision",
+    "ProblemSize",
+    "SolveOptions",
+    "SolveResult",
+    "SolveStatus",
+    "Solver",
+    "TunablePair",
+    "TunableShared",
+    "TunableUnique",
+    "__version__",
+    "bundle_adjustment",
+    "errors",
+    "factor",
+    "io",
+    "plot",
+    "report",
+]
+
+_MODULES = {
+    "bundle_adjustment": "caspar.frontend.bundle_adjustment",
+    "errors": "caspar.errors",
+    "io": "caspar.io",
+    "plot": "caspar.plot",
+    "report": "caspar.solver.report",
+}
+"""Module of each public name that is a module."""
+
+_NAMES = {
+    "BackendChoice": "caspar.options",
+    "ConstIndexed": "caspar.frontend.markers",
+    "ConstSequential": "caspar.frontend.markers",
+    "ConstShared": "caspar.frontend.markers",
+    "ConstUnique": "caspar.frontend.markers",
+    "Factor": "caspar.frontend.factor",
+    "IterationRecord": "caspar.solver.result",
+    "Pair": "caspar.frontend.markers",
+    "Precision": "caspar.options",
+    "ProblemSize": "caspar.solver.result",
+    "SolveOptions": "caspar.options",
+    "SolveResult": "caspar.solver.result",
+    "SolveStatus": "caspar.solver.result",
+    "Solver": "caspar.solver.solver",
+    "TunablePair": "caspar.frontend.markers",
+    "TunableShared": "caspar.frontend.markers",
+    "TunableUnique": "caspar.frontend.markers",
+    "factor": "caspar.frontend.factor",
+}
+"""Module of each public name that is defined in it."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used."""
+    if name in _MODULES:
+        value: Any = import_module(_MODULES[name])
+    elif name in _NAMES:
+        value = getattr(import_module(_NAMES[name]), name)
+    else:
+        raise AttributeError(f"module 'caspar' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""Source text from programs: CUDA C for NVRTC, Python for Numba."""

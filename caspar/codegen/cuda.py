@@ -1,0 +1,306 @@
+"""CUDA C from a scheduled program.
+
+One thread handles one item, one block one tile. Threads beyond the last item repeat it, so that
+no barrier diverges: they store nothing and contribute exact zeros.
+"""
+
+from collections.abc import Callable
+
+from caspar.codegen.cuda_header import BLOCK_SIZE, HEADER, STAGE_PADDING, SUM_BLOCK_SIZE
+from caspar.codegen.cuda_ops import OP_TEXT, SCALAR_TYPE, SINCOS_TEXT, VECTOR_TYPE, literal
+from caspar.codegen.source import ADDRESS_KINDS, KernelSource, Param, ParamKind
+from caspar.ir.dtype import DType
+from caspar.ir.ops import Op
+from caspar.ir.program import Instruction, Operand, Program
+from caspar.memory.access import ArgSpec, Read, Write
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.layout import padded_width
+
+_LANES = "xyzw"
+
+_EXTRA_PARAMS: dict[Read | Write, tuple[ParamKind, ...]] = {
+    Read.INDEXED: (ParamKind.INDEX,),
+    Write.ADD_SHARED: (ParamKind.POSITION, ParamKind.TILE_START, ParamKind.SEGMENT_END),
+    Write.ADD_SUM: (ParamKind.OFFSET,),
+}
+
+_POINTER_TYPE = {
+    ParamKind.INDEX: "const int*",
+    ParamKind.POSITION: "const u16*",
+    ParamKind.TILE_START: "const int*",
+    ParamKind.SEGMENT_END: "const u16*",
+    ParamKind.OBJECT_START: "const int*",
+    ParamKind.OBJECT_PARTIALS: "const int*",
+}
+
+
+def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
+    """Write the CUDA kernel of a program.
+
+    Args:
+        spec: Name, arguments and guard.
+        program: What an item computes.
+
+    Returns:
+        The source for NVRTC; the text depends on the arguments and on nothing else.
+    """
+    params = kernel_params(spec)
+    body = _BodyWriter(spec, program).write()
+    block_size = SUM_BLOCK_SIZE if _sums_partials(spec) else BLOCK_SIZE
+    text = kernel_text(spec.name, spec.args, params, block_size, body)
+    return KernelSource(
+        spec.name, text, params, block_size, num_registers=program.num_registers
+    )
+
+
+def kernel_params(spec: KernelSpec) -> tuple[Param, ...]:
+    """The parameters of a kernel: the count, then what each argument's access needs."""
+    params = [Param(ParamKind.COUNT)]
+    for arg in spec.args:
+        params += [Param(ParamKind.DATA, arg.name), Param(ParamKind.LENGTH, arg.name)]
+        for access in (arg.read, arg.write):
+            extra = _EXTRA_PARAMS.get(access, ()) if access is not None else ()
+            params += [Param(kind, arg.name) for kind in extra]
+    return tuple(params)
+
+
+def kernel_text(
+    name: str,
+    args: tuple[ArgSpec, ...],
+    params: tuple[Param, ...],
+    block_size: int,
+    body: list[str],
+) -> str:
+    """A complete source: header, signature and body."""
+    specs = {arg.name: arg for arg in args}
+    declared = ",\n    ".join(_declare(param, specs) for param in params)
+    lines = "\n".join(f"  {line}" for line in body)
+    return (
+        f'{HEADER}\nextern "C" __global__ void __launch_bounds__({block_size})\n'
+        f"{name}(\n    {declared}) {{\n{lines}\n}}\n"
+    )
+
+
+def param_name(param: Param) -> str:
+    """Name of a parameter in the source."""
+    return f"{param.arg}_{param.kind.value}" if param.arg else param.kind.value
+
+
+def _declare(param: Param, specs: dict[str, ArgSpec]) -> str:
+    if param.kind not in ADDRESS_KINDS:
+        kind = "u32"
+    elif param.kind is ParamKind.DATA:
+        arg = specs[param.arg]
+        const = "const " if arg.write is None else ""
+        kind = f"{const}{SCALAR_TYPE[arg.dtype]}*"
+    else:
+        kind = _POINTER_TYPE[param.kind]
+    return f"{kind} {param_name(param)}"
+
+
+def _sums_partials(spec: KernelSpec) -> bool:
+    return any(arg.read is Read.SUM for arg in spec.args)
+
+
+class _BodyWriter:
+    """Writes the lines of one kernel body, instruction by instruction."""
+
+    def __init__(self, spec: KernelSpec, program: Program) -> None:
+        self._spec = spec
+        self._program = program
+        self._dtype = program.dtype
+        self._scalar = SCALAR_TYPE[program.dtype]
+        self._lines: list[str] = []
+        self._num_temporaries = 0
+        self._num_stagings = 0
+        self._num_sums = 0
+
+    def write(self) -> list[str]:
+        self._prologue()
+        for instruction in self._program.instructions:
+            if instruction.op is Op.READ:
+                self._read(instruction)
+            elif instruction.op is Op.STORE:
+                self._store(instruction)
+            else:
+                self._compute(instruction)
+        return self._lines
+
+    def _prologue(self) -> None:
+        spec, program = self._spec, self._program
+        if spec.guard is not None:
+            self._lines.append(f"if ({spec.guard}_data[0] != 0) return;")
+        self._lines += [
+            "const u32 tile = blockIdx.x;",
+            "const u32 own_item = tile * blockDim.x + threadIdx.x;",
+            "const bool active = own_item < count;",
+            "const u32 item = active ? own_item : count - 1u;",
+        ]
+        for arg in spec.args:
+            if arg.read is Read.INDEXED:
+                self._lines.append(f"const u32 {arg.name}_object = {arg.name}_index[item];")
+        if any(arg.write is Write.ADD_SHARED for arg in spec.args):
+            columns = BLOCK_SIZE + STAGE_PADDING
+            self._lines.append(f"__shared__ {self._scalar} stage[2][4][{columns}];")
+        if any(arg.write is Write.ADD_SUM or arg.read is Read.SUM for arg in spec.args):
+            self._lines.append("__shared__ double sums[2][4][32];")
+        if program.num_registers > 0:
+            names = ", ".join(f"r{number}" for number in range(program.num_registers))
+            self._lines.append(f"{self._scalar} {names};")
+        if program.num_predicates > 0:
+            names = ", ".join(f"p{number}" for number in range(program.num_predicates))
+            self._lines.append(f"bool {names};")
+
+    # -- arithmetic ----------------------------------------------------------------------------
+
+    def _operand(self, operand: Operand) -> str:
+        return operand if isinstance(operand, str) else literal(operand, self._dtype)
+
+    def _compute(self, instruction: Instruction) -> None:
+        operands = [self._operand(operand) for operand in instruction.operands]
+        if instruction.op is Op.SINCOS:
+            call = SINCOS_TEXT[self._dtype].format(*operands, *instruction.outputs)
+            self._lines.append(call)
+            return
+        template = OP_TEXT[self._dtype][instruction.op].replace("<T>", f"<{self._scalar}>")
+        self._lines.append(f"{instruction.outputs[0]} = {template.format(*operands)};")
+
+    # -- reads ---------------------------------------------------------------------------------
+
+    def _read(self, instruction: Instruction) -> None:
+        arg, chunk = self._argument(instruction)
+        assert arg.read is not None
+        lower: dict[Read, Callable[[ArgSpec, int, tuple[str, ...]], None]] = {
+            Read.SEQUENTIAL: self._read_object,
+            Read.INDEXED: self._read_object,
+            Read.UNIQUE: self._read_object,
+            Read.ROWS: self._read_rows,
+            Read.SUM: self._read_sum,
+        }
+        lower[arg.read](arg, chunk, instruction.outputs)
+
+    def _argument(self, instruction: Instruction) -> tuple[ArgSpec, int]:
+        assert isinstance(instruction.data, tuple)
+        name, chunk = instruction.data
+        return self._spec.arg(name), chunk
+
+    def _object(self, arg: ArgSpec) -> str:
+        if arg.read is Read.INDEXED:
+            return f"{arg.name}_object"
+        if arg.read is Read.UNIQUE or arg.write is Write.UNIQUE:
+            return "0u"
+        return "item"
+
+    def _chunk_address(self, arg: ArgSpec, chunk: int) -> str:
+        offset = chunk * arg.chunk_length
+        width = padded_width(arg.chunk_widths[chunk])
+        start = f"{offset}ull * {arg.name}_length + " if offset > 0 else ""
+        return f"{arg.name}_data + {start}{width}ull * {self._object(arg)}"
+
+    def _read_object(self, arg: ArgSpec, chunk: int, outputs: tuple[str, ...]) -> None:
+        width = arg.chunk_widths[chunk]
+        vector = VECTOR_TYPE[arg.dtype, width]
+        loaded = self._temporary()
+        address = self._chunk_address(arg, chunk)
+        self._lines.append(
+            f"const {vector} {loaded} = *reinterpret_cast<const {vector}*>({address});"
+        )
+        for lane, register in enumerate(outputs):
+            scalar = loaded if width == 1 else f"{loaded}.{_LANES[lane]}"
+            self._assign(register, scalar, arg.dtype)
+
+    def _read_rows(self, arg: ArgSpec, chunk: int, outputs: tuple[str, ...]) -> None:
+        for lane, register in enumerate(outputs):
+            column = chunk * arg.chunk_length + lane
+            self._assign(
+                register, f"{arg.name}_data[{arg.dim}ull * item + {column}u]", arg.dtype
+            )
+
+    def _read_sum(self, arg: ArgSpec, chunk: int, outputs: tuple[str, ...]) -> None:
+        width = arg.chunk_widths[chunk]
+        total = self._temporary()
+        offset = chunk * arg.chunk_length
+        start = f" + {offset}ull * {arg.name}_length" if offset > 0 else ""
+        self._lines += [
+            f"double {total}[{width}];",
+            f"sum_partials<{width}>({arg.name}_data{start}, {arg.name}_length, {total}, sums[0]);",
+        ]
+        for lane, register in enumerate(outputs):
+            self._assign(register, f"{total}[{lane}]", DType.FLOAT64)
+
+    def _assign(self, register: str, scalar: str, dtype: DType) -> None:
+        value = scalar if dtype is self._dtype else f"{self._scalar}({scalar})"
+        self._lines.append(f"{register} = {value};")
+
+    def _temporary(self) -> str:
+        self._num_temporaries += 1
+        return f"m{self._num_temporaries}"
+
+    # -- stores --------------------------------------------------------------------------------
+
+    def _store(self, instruction: Instruction) -> None:
+        arg, chunk = self._argument(instruction)
+        assert arg.write is not None
+        values = [self._operand(operand) for operand in instruction.operands]
+        lower: dict[Write, Callable[[ArgSpec, int, list[str]], None]] = {
+            Write.SEQUENTIAL: self._store_object,
+            Write.UNIQUE: self._store_object,
+            Write.ROWS: self._store_rows,
+            Write.ADD_SHARED: self._add_shared,
+            Write.ADD_SUM: self._add_sum,
+        }
+        lower[arg.write](arg, chunk, values)
+
+    def _converted(self, values: list[str], dtype: DType) -> list[str]:
+        if dtype is self._dtype:
+            return values
+        return [f"{SCALAR_TYPE[dtype]}({value})" for value in values]
+
+    def _store_object(self, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        width = arg.chunk_widths[chunk]
+        vector = VECTOR_TYPE[arg.dtype, width]
+        scalars = self._converted(values, arg.dtype)
+        scalars += [literal(0.0, arg.dtype)] * (padded_width(width) - width)
+        packed = scalars[0] if width == 1 else f"make_{vector}({', '.join(scalars)})"
+        address = self._chunk_address(arg, chunk)
+        self._lines.append(f"if (active) *reinterpret_cast<{vector}*>({address}) = {packed};")
+
+    def _store_rows(self, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        for lane, value in enumerate(self._converted(values, arg.dtype)):
+            column = chunk * arg.chunk_length + lane
+            self._lines.append(
+                f"if (active) {arg.name}_data[{arg.dim}ull * item + {column}u] = {value};"
+            )
+
+    def _partials(self, arg: ArgSpec, chunk: int) -> str:
+        offset = chunk * arg.chunk_length
+        return f"{arg.name}_data" + (f" + {offset}ull * {arg.name}_length" if offset else "")
+
+    def _add_shared(self, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        # two staging arrays in turn: one barrier a chunk is enough
+        stage = f"stage[{self._num_stagings % 2}]"
+        self._num_stagings += 1
+        staged = " ".join(
+            f"{stage}[{row}][{arg.name}_position[item]] = {value};"
+            for row, value in enumerate(values)
+        )
+        self._lines += [
+            f"if (active) {{ {staged} }}",
+            "__syncthreads();",
+            f"add_segments<{len(values)}>({self._partials(arg, chunk)}, {stage}, "
+            f"{arg.name}_tile_start[tile], {arg.name}_tile_start[tile + 1], "
+            f"{arg.name}_segment_end);",
+        ]
+
+    def _add_sum(self, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        stage = f"sums[{self._num_sums % 2}]"
+        self._num_sums += 1
+        total = self._temporary()
+        width = len(values)
+        items = ", ".join(f"active ? double({value}) : 0.0" for value in values)
+        self._lines += [
+            f"double {total}[{width}] = {{{items}}};",
+            f"block_sum<{width}>({total}, {stage});",
+            f"if (threadIdx.x < {width}u) ({self._partials(arg, chunk)})"
+            f"[{width}ull * ({arg.name}_offset + tile) + threadIdx.x] = {total}[0];",
+        ]

@@ -1,0 +1,94 @@
+"""How each op is spelt in CUDA C, by floating type."""
+
+import math
+
+from caspar.ir.dtype import DType
+from caspar.ir.ops import Op
+
+SCALAR_TYPE = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
+
+VECTOR_TYPE = {
+    (DType.FLOAT32, 1): "float",
+    (DType.FLOAT32, 2): "float2",
+    (DType.FLOAT32, 3): "float4",
+    (DType.FLOAT32, 4): "float4",
+    (DType.FLOAT64, 1): "double",
+    (DType.FLOAT64, 2): "double2",
+}
+"""Type that moves a chunk of some width; 3 scalars are padded to 4."""
+
+_SAME_IN_BOTH: dict[Op, str] = {
+    Op.ADD: "{0} + {1}",
+    Op.SUB: "{0} - {1}",
+    Op.MUL: "{0} * {1}",
+    Op.NEG: "-{0}",
+    Op.DIV: "{0} / {1}",
+    Op.MIN: "min_nan<T>({0}, {1})",
+    Op.MAX: "max_nan<T>({0}, {1})",
+    Op.SIGN: "sign_of<T>({0})",
+    Op.LT: "{0} < {1}",
+    Op.LE: "{0} <= {1}",
+    Op.EQ: "{0} == {1}",
+    Op.NE: "{0} != {1}",
+    Op.AND: "{0} && {1}",
+    Op.OR: "{0} || {1}",
+    Op.NOT: "!{0}",
+    Op.SELECT: "{0} ? {1} : {2}",
+}
+
+_LIBRARY: dict[Op, str] = {
+    Op.FMA: "fma@({0}, {1}, {2})",
+    Op.FNMA: "fma@(-({0}), {1}, {2})",
+    Op.POW: "pow@({0}, {1})",
+    Op.SQRT: "sqrt@({0})",
+    Op.RSQRT: "rsqrt@({0})",
+    Op.CBRT: "cbrt@({0})",
+    Op.RCBRT: "rcbrt@({0})",
+    Op.EXP: "exp@({0})",
+    Op.LOG: "log@({0})",
+    Op.SIN: "sin@({0})",
+    Op.COS: "cos@({0})",
+    Op.TAN: "tan@({0})",
+    Op.ASIN: "asin@({0})",
+    Op.ACOS: "acos@({0})",
+    Op.ATAN: "atan@({0})",
+    Op.ATAN2: "atan2@({0}, {1})",
+    Op.SINH: "sinh@({0})",
+    Op.COSH: "cosh@({0})",
+    Op.TANH: "tanh@({0})",
+    Op.ABS: "fabs@({0})",
+    Op.COPYSIGN: "copysign@({0}, {1})",
+    Op.FLOOR: "floor@({0})",
+}
+
+OP_TEXT: dict[DType, dict[Op, str]] = {
+    DType.FLOAT32: {
+        **_SAME_IN_BOTH,
+        **{op: text.replace("@", "f") for op, text in _LIBRARY.items()},
+        Op.RCP: "__frcp_rn({0})",
+    },
+    DType.FLOAT64: {
+        **_SAME_IN_BOTH,
+        **{op: text.replace("@", "") for op, text in _LIBRARY.items()},
+        Op.RCP: "1.0 / {0}",
+    },
+}
+"""Right-hand side of each one-output op; `T` stands for the scalar type."""
+
+SINCOS_TEXT = {
+    DType.FLOAT32: "sincosf({0}, &{1}, &{2});",
+    DType.FLOAT64: "sincos({0}, &{1}, &{2});",
+}
+
+
+def literal(number: float, dtype: DType) -> str:
+    """A number as a literal of a floating type, exact for that type."""
+    if math.isnan(number) or math.isinf(number):
+        bits = "0x7fc00000" if math.isnan(number) else "0x7f800000"
+        sign = "-" if number < 0 else ""
+        return f"{sign}{SCALAR_TYPE[dtype]}(__int_as_float({bits}))"
+    text = f"{number:.9g}" if dtype is DType.FLOAT32 else f"{number:.17g}"
+    if not any(mark in text for mark in ".e"):
+        text += ".0"
+    text += "f" if dtype is DType.FLOAT32 else ""
+    return f"({text})" if number < 0 or text.startswith("-") else text

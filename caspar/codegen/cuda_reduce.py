@@ -1,0 +1,77 @@
+"""CUDA kernels that sum the partials of each object, in a fixed order."""
+
+from caspar.codegen.cuda import kernel_text
+from caspar.codegen.cuda_header import BLOCK_SIZE
+from caspar.codegen.cuda_ops import SCALAR_TYPE
+from caspar.codegen.source import KernelSource, Param, ParamKind
+from caspar.memory.access import ArgSpec
+from caspar.memory.layout import padded_width
+from caspar.memory.reduce import ReduceSpec
+
+
+def generate_cuda_reduce(spec: ReduceSpec) -> KernelSource:
+    """Write the kernel of a segmented sum; each object gets `spec.lanes` threads."""
+    args = (
+        ArgSpec("partials", spec.dim, spec.dtype),
+        spec.output,
+    )
+    params = (
+        Param(ParamKind.COUNT),
+        Param(ParamKind.DATA, "partials"),
+        Param(ParamKind.LENGTH, "partials"),
+        Param(ParamKind.OBJECT_START, "partials"),
+        Param(ParamKind.OBJECT_PARTIALS, "partials"),
+        Param(ParamKind.DATA, "output"),
+        Param(ParamKind.LENGTH, "output"),
+    )
+    text = kernel_text(spec.name, args, params, BLOCK_SIZE, _body(spec))
+    num_layers = len(spec.partial_chunk_widths)
+    return KernelSource(spec.name, text, params, BLOCK_SIZE, spec.lanes, num_layers)
+
+
+def _body(spec: ReduceSpec) -> list[str]:
+    scalar = SCALAR_TYPE[spec.dtype]
+    step = "+=" if spec.accumulate else "="
+    return [
+        f"const u32 object = (blockIdx.x * blockDim.x + threadIdx.x) / {spec.lanes}u;",
+        f"const u32 lane = threadIdx.x % {spec.lanes}u;",
+        "const bool active = object < count;",
+        "const u32 first = 4u * blockIdx.y;",
+        f"const u32 width = min({spec.dim}u - first, 4u);",
+        f"const {scalar}* chunk = partials_data + u64(first) * partials_length;",
+        f"{scalar} total[4] = {{0, 0, 0, 0}};",
+        "const u32 end = active ? partials_object_start[object + 1] : 0u;",
+        "u32 entry = active ? partials_object_start[object] + lane : 0u;",
+        f"for (; entry < end; entry += {spec.lanes}u) {{",
+        f"  const {scalar}* partial = chunk + u64(partials_object_partials[entry]) * width;",
+        "  for (u32 k = 0; k < 4; ++k) if (k < width) total[k] += partial[k];",
+        "}",
+        *_combine_lanes(spec.lanes),
+        "if (!active || lane != 0u) return;",
+        "for (u32 k = 0; k < 4; ++k) {",
+        "  const u32 column = first + k;",
+        "  if (k >= width) break;",
+        f"  {_output_element(spec.output)} {step} total[k];",
+        "}",
+    ]
+
+
+def _combine_lanes(lanes: int) -> list[str]:
+    if lanes == 1:
+        return []
+    return [
+        f"for (u32 step = {lanes // 2}u; step > 0; step >>= 1) {{",
+        "  for (u32 k = 0; k < 4; ++k) total[k] += __shfl_down_sync(0xffffffffu, total[k], step);",
+        "}",
+    ]
+
+
+def _output_element(output: ArgSpec) -> str:
+    """The scalar `column` of `object` in the blocked output."""
+    length = output.chunk_length
+    last = padded_width(output.chunk_widths[-1])
+    last_start = length * (len(output.chunk_widths) - 1)
+    full = f"(column / {length}u * {length}ull) * output_length + {length}ull * object"
+    rest = f"{last_start}ull * output_length + {last}ull * object"
+    within = f"column % {length}u"
+    return f"output_data[(column < {last_start}u ? {full} : {rest}) + {within}]"

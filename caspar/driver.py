@@ -1,0 +1,202 @@
+"""The compiler from end to end, as one flat list of stages.
+
+    factors -> (trace) -> kernels -> graph passes -> program -> source text
+
+Input: traced factors, precision and target. Output: the sources of every kernel a solver needs.
+Once for each solver; a cached result skips everything after tracing.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from caspar.codegen.cpu import generate_cpu, generate_cpu_reduce
+from caspar.codegen.cuda import generate_cuda
+from caspar.codegen.cuda_reduce import generate_cuda_reduce
+from caspar.codegen.source import KernelSource, Param, ParamKind
+from caspar.frontend.factor_kernels import factor_kernels
+from caspar.frontend.node_kernels import node_kernels, pack_kernel, unpack_kernel
+from caspar.frontend.precision import TYPES, Types
+from caspar.frontend.scalar_kernels import scalar_kernels
+from caspar.frontend.trace import NodeType, TracedFactor, retracted_storage
+from caspar.ir.dtype import DType
+from caspar.ir.program import Program
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.reduce import ReduceSpec
+from caspar.options import Precision
+from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
+from caspar.passes.pipeline import Observer, compile_graph
+from caspar.runtime.cache import cache_folder, write_atomically
+
+SCHEMA = 1
+"""Version of the cached form."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A language to generate.
+
+    Attributes:
+        name: `cuda` or `cpu`, as the backend's name.
+        generate: Writes a program's kernel.
+        generate_reduce: Writes the kernel that sums partials.
+        costs: Prices by computing type.
+    """
+
+    name: str
+    generate: Callable[[KernelSpec, Program], KernelSource]
+    generate_reduce: Callable[[ReduceSpec], KernelSource]
+    costs: Mapping[DType, OpCosts]
+
+
+TARGETS = {
+    "cuda": Target(
+        "cuda",
+        generate_cuda,
+        generate_cuda_reduce,
+        {DType.FLOAT32: CUDA_FLOAT32, DType.FLOAT64: CUDA_FLOAT64},
+    ),
+    "cpu": Target(
+        "cpu", generate_cpu, generate_cpu_reduce, {DType.FLOAT32: CPU, DType.FLOAT64: CPU}
+    ),
+}
+
+
+@dataclass(frozen=True)
+class SolverSources:
+    """Generated kernels of a solver.
+
+    Attributes:
+        kernels: By name.
+        jacobian_dims: Stored Jacobian entries of each factor, by the factor's name.
+    """
+
+    kernels: Mapping[str, KernelSource]
+    jacobian_dims: Mapping[str, int]
+
+
+def solver_sources(
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    precision: Precision,
+    target: Target,
+) -> SolverSources:
+    """Generate the kernels of a solver, or take them from the cache.
+
+    Args:
+        factors: Traced factors.
+        nodes: Their node types, each once.
+        precision: Which floating types are used for what.
+        target: What to generate.
+    """
+    path = cache_folder() / "plans" / f"{_plan_key(factors, nodes, precision, target)}.json"
+    cached = _load(path)
+    if cached is not None:
+        return cached
+    sources = generate_sources(factors, nodes, TYPES[precision], target)
+    write_atomically(path, json.dumps(_to_json(sources)))
+    return sources
+
+
+def generate_sources(
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    types: Types,
+    target: Target,
+) -> SolverSources:
+    """Generate the kernels of a solver, without a cache."""
+    specs, jacobian_dims = kernel_specs(factors, nodes, types)
+    kernels = {spec.name: compile_kernel(spec, target) for spec in specs}
+    return SolverSources(kernels, jacobian_dims)
+
+
+def kernel_specs(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types
+) -> tuple[list[KernelSpec], dict[str, int]]:
+    """The kernels of a solver before compilation, and each factor's stored Jacobian entries."""
+    specs: list[KernelSpec] = []
+    jacobian_dims = {}
+    for factor in factors:
+        kernels = factor_kernels(factor, types)
+        specs += [kernels.score, kernels.linearize, kernels.product]
+        jacobian_dims[factor.name] = kernels.jacobian_dim
+    for node in nodes:
+        specs += node_kernels(node, types)
+    specs += scalar_kernels(types)
+    dims = {argument.storage_dim for factor in factors for argument in factor.arguments}
+    specs += [pack_kernel(dim, types.storage) for dim in sorted(dims)]
+    specs += [unpack_kernel(dim, types.storage) for dim in sorted({n.storage_dim for n in nodes})]
+    return specs, jacobian_dims
+
+
+def compile_kernel(
+    spec: KernelSpec, target: Target, observer: Observer | None = None
+) -> KernelSource:
+    """One kernel: graph passes, schedule, registers, text."""
+    program = compile_graph(spec.graph, target.costs[spec.graph.dtype], observer)
+    return target.generate(spec, program)
+
+
+# -- cache -----------------------------------------------------------------------------------------
+
+
+def _plan_key(
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    precision: Precision,
+    target: Target,
+) -> str:
+    parts = [str(SCHEMA), _compiler_digest(), target.name, precision.value]
+    parts += [factor.key for factor in factors]
+    parts += [f"{node.name}: {retracted_storage(node, 'node')}" for node in nodes]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
+
+
+@cache
+def _compiler_digest() -> str:
+    """Digest of caspar's own source: an entry made by another version is never taken."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parent
+    for package in ("ir", "memory", "passes", "frontend", "codegen"):
+        for path in sorted((root / package).glob("*.py")):
+            digest.update(path.name.encode())
+            digest.update(path.read_bytes())
+    digest.update(Path(__file__).read_bytes())
+    return digest.hexdigest()
+
+
+def _load(path: Path) -> SolverSources | None:
+    """A cached result; None where there is none or it is not one."""
+    try:
+        return _from_json(json.loads(path.read_text()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _to_json(sources: SolverSources) -> dict[str, Any]:
+    kernels = [
+        {
+            "name": source.name,
+            "text": source.text,
+            "params": [[param.kind.value, param.arg] for param in source.params],
+            "block_size": source.block_size,
+            "threads_per_item": source.threads_per_item,
+            "num_layers": source.num_layers,
+            "num_registers": source.num_registers,
+        }
+        for source in sources.kernels.values()
+    ]
+    return {"kernels": kernels, "jacobian_dims": dict(sources.jacobian_dims)}
+
+
+def _from_json(data: Mapping[str, Any]) -> SolverSources:
+    kernels = {}
+    for entry in data["kernels"]:
+        params = tuple(Param(ParamKind(kind), arg) for kind, arg in entry["params"])
+        kernels[entry["name"]] = KernelSource(**{**entry, "params": params})
+    dims = {str(name): int(dim) for name, dim in data["jacobian_dims"].items()}
+    return SolverSources(kernels, dims)

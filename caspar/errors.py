@@ -1,0 +1,46 @@
+"""Every exception caspar raises on purpose.
+
+Wrong input is an exception; a numerical outcome (no convergence, a time limit) is not: it is a
+`SolveStatus` in the result. Each message names where (factor, argument, file), what is wrong and
+what is allowed.
+"""
+
+
+class CasparError(Exception):
+    """Base class of all errors raised by caspar."""
+
+
+class FactorError(CasparError, TypeError):
+    """A factor or kernel definition that cannot be compiled (markers, arguments, return value)."""
+
+
+class UnsupportedFunctionError(FactorError):
+    """A residual uses a function or expression caspar has no rule for."""
+
+
+class InputError(CasparError, ValueError):
+    """Arrays given to `Solver.solve` that do not fit the factors."""
+
+
+class OptionError(CasparError, ValueError):
+    """An option with an unknown name or a value outside its allowed range."""
+
+
+class FileFormatError(CasparError, ValueError):
+    """A data file that does not follow its format."""
+
+
+class BackendError(CasparError, RuntimeError):
+    """A backend that was asked for is not usable on this machine."""
+
+
+class CompileError(CasparError, RuntimeError):
+    """Generated source that did not compile: a defect of caspar, reported with the source."""
+
+
+class OutOfMemoryError(CasparError, MemoryError):
+    """A plan that needs more memory than the device has; names needed and available bytes."""
+
+
+class VerificationError(CasparError, AssertionError):
+    """An intermediate representation that breaks its own rules: a defect of caspar."""

@@ -1,0 +1,56 @@
+"""The `factor` decorator: a residual function with the names it needs to be traced later."""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from caspar.errors import FactorError
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A residual function. Calling it calls the function.
+
+    Attributes:
+        function: Maps symbolic arguments to a residual (a SymForce column vector).
+        name: The function's name; arrays are passed under it.
+        local_names: Names visible where the function was defined, for postponed annotations.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    local_names: Mapping[str, Any] = field(repr=False, compare=False)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate the residual function as it was written."""
+        return self.function(*args, **kwargs)
+
+    @property
+    def location(self) -> str:
+        """File and line of the function, for errors."""
+        code = self.function.__code__
+        return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def factor(function: Callable[..., Any]) -> Factor:
+    """Turn a residual function into a factor.
+
+    Every argument is annotated `Annotated[Type, Marker]`, where the type is a SymForce type, a
+    subclass of one, or a dataclass of them, and the marker says how factors map to instances
+    (see `caspar.frontend.markers`). The function returns a SymForce column vector. It is traced
+    when a `Solver` is made.
+
+    Args:
+        function: The residual function.
+
+    Raises:
+        FactorError: The argument is not a plain function.
+    """
+    if not inspect.isfunction(function):
+        raise FactorError(
+            f"caspar.factor needs a function, got {function!r}: write it with def, "
+            "its arguments annotated Annotated[Type, Marker]"
+        )
+    return Factor(function, function.__name__, dict(sys._getframe(1).f_locals))

@@ -1,0 +1,208 @@
+"""The kernels of a factor: score, linearise, multiply by J^T J.
+
+Of the Jacobian only the entries that vary are stored, each once: literal entries are written into
+the product kernel, repeated ones share a slot.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from caspar.frontend.derive import gradient
+from caspar.frontend.epsilon import SYMBOL, value
+from caspar.frontend.lower import Lowering
+from caspar.frontend.precision import Types
+from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor
+from caspar.ir.scalar import Scalar, dot, total
+from caspar.memory.access import Read, Write
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
+
+_READ = {
+    ArgumentKind.NODE_SHARED: Read.INDEXED,
+    ArgumentKind.NODE_PAIR: Read.INDEXED,
+    ArgumentKind.NODE_UNIQUE: Read.UNIQUE,
+    ArgumentKind.CONST_SEQUENTIAL: Read.SEQUENTIAL,
+    ArgumentKind.CONST_INDEXED: Read.INDEXED,
+    ArgumentKind.CONST_UNIQUE: Read.UNIQUE,
+}
+
+
+@dataclass(frozen=True)
+class FactorKernels:
+    """The kernels of one factor.
+
+    Attributes:
+        score: Sum of squared residuals, halved: argument `cost`.
+        linearize: Jacobian, and for each node argument its gradient and diagonal block.
+        product: J^T (J p) for each node argument, and |J p|^2: argument `curvature`.
+        jacobian_dim: Stored Jacobian entries.
+    """
+
+    score: KernelSpec
+    linearize: KernelSpec
+    product: KernelSpec
+    jacobian_dim: int
+
+
+def factor_kernels(factor: TracedFactor, types: Types) -> FactorKernels:
+    """Derive a factor and write its kernels."""
+    linearize, jacobian = _linearize(factor, types)
+    return FactorKernels(
+        score=_score(factor, types),
+        linearize=linearize,
+        product=_product(factor, types, jacobian),
+        jacobian_dim=jacobian.num_stored,
+    )
+
+
+def _residual(
+    kernel: KernelBuilder, factor: TracedFactor, types: Types
+) -> tuple[list[Scalar], Lowering, dict[str, list[Scalar]]]:
+    """Read the arguments and lower the residual: rows, the lowering, storage by argument."""
+    symbols = {str(SYMBOL): kernel.graph.const(value(kernel.graph.dtype))}
+    storage = {}
+    for argument in factor.arguments:
+        read = kernel.read(
+            argument.name, argument.storage_dim, types.storage, _READ[argument.kind]
+        )
+        storage[argument.name] = read
+        for symbol, scalar in zip(argument.symbols, read, strict=True):
+            symbols[str(symbol)] = scalar.value
+    where = f"factor {factor.name} ({factor.location})"
+    lowering = Lowering(kernel.graph, symbols, where)
+    rows = [Scalar(kernel.graph, lowering.lower(row)) for row in factor.residual]
+    return rows, lowering, storage
+
+
+def _score(factor: TracedFactor, types: Types) -> KernelSpec:
+    kernel = KernelBuilder(f"{factor.name}_score", types.sums)
+    rows, _, _ = _residual(kernel, factor, types)
+    kernel.write("cost", [dot(rows, rows) * 0.5], types.sums, Write.ADD_SUM)
+    return kernel.build()
+
+
+@dataclass(frozen=True)
+class _Jacobian:
+    """Where each entry is: a slot among the stored ones, or a literal.
+
+    Attributes:
+        entries: For each node argument's name, rows x tangent_dim of int (slot) or float.
+        num_stored: Number of slots.
+    """
+
+    entries: dict[str, list[list[int | float]]]
+    num_stored: int
+
+
+def _linearize(factor: TracedFactor, types: Types) -> tuple[KernelSpec, _Jacobian]:
+    kernel = KernelBuilder(f"{factor.name}_linearize", types.storage)
+    rows, lowering, storage = _residual(kernel, factor, types)
+    blocks = tangent_jacobians(kernel, factor.nodes, rows, lowering, storage)
+    slots: dict[int, int] = {}
+    entries: dict[str, list[list[int | float]]] = {}
+    for name, block in blocks.items():
+        entries[name] = [[_slot(kernel, slots, entry) for entry in row] for row in block]
+    kernel.write(
+        "jacobian",
+        [Scalar(kernel.graph, stored) for stored in slots],
+        types.storage,
+        Write.SEQUENTIAL,
+    )
+    for argument in factor.nodes:
+        _write_normal_equations(kernel, argument, rows, blocks[argument.name], types)
+    return kernel.build(), _Jacobian(entries, len(slots))
+
+
+def tangent_jacobians(
+    kernel: KernelBuilder,
+    nodes: Sequence[Argument],
+    rows: Sequence[Scalar],
+    lowering: Lowering,
+    storage: dict[str, list[Scalar]],
+) -> dict[str, list[list[Scalar]]]:
+    """d residual / d tangent of each node: rows x tangent_dim, by the argument's name."""
+    inputs = [scalar.value for node in nodes for scalar in storage[node.name]]
+    by_row = [gradient(kernel.graph, row.value, inputs) for row in rows]
+    blocks = {}
+    first = 0
+    for node in nodes:
+        assert node.node is not None
+        chart = node.storage_by_tangent
+        block = []
+        for row in by_row:
+            block.append([
+                total(
+                    Scalar(kernel.graph, row[first + place])
+                    * Scalar(kernel.graph, lowering.lower(chart[place, column]))
+                    for place in range(node.storage_dim)
+                )
+                for column in range(node.node.tangent_dim)
+            ])
+        blocks[node.name] = block
+        first += node.storage_dim
+    return blocks
+
+
+def _slot(kernel: KernelBuilder, slots: dict[int, int], entry: Scalar) -> int | float:
+    literal = kernel.graph.literal(entry.value)
+    if literal is not None:
+        return literal
+    return slots.setdefault(entry.value, len(slots))
+
+
+def _write_normal_equations(
+    kernel: KernelBuilder,
+    argument: Argument,
+    rows: Sequence[Scalar],
+    block: list[list[Scalar]],
+    types: Types,
+) -> None:
+    """Gradient J^T r and the lower triangle of J^T J, row by row, of one argument."""
+    columns = list(zip(*block, strict=True))
+    write = _add(argument)
+    slope = [dot(column, rows) for column in columns]
+    square = [
+        dot(columns[i], columns[j]) for i in range(len(columns)) for j in range(i + 1)
+    ]
+    kernel.write(f"{argument.name}_gradient", slope, types.sums, write)
+    kernel.write(f"{argument.name}_block", square, types.sums, write)
+
+
+def _add(argument: Argument) -> Write:
+    return Write.ADD_SUM if argument.kind is ArgumentKind.NODE_UNIQUE else Write.ADD_SHARED
+
+
+def _product(factor: TracedFactor, types: Types, jacobian: _Jacobian) -> KernelSpec:
+    kernel = KernelBuilder(f"{factor.name}_product", types.storage)
+    kernel.guard("done")
+    stored: list[Scalar] = []
+    if jacobian.num_stored > 0:
+        stored = kernel.read("jacobian", jacobian.num_stored, types.storage, Read.SEQUENTIAL)
+
+    def entry(where: int | float) -> Scalar:
+        if isinstance(where, int):
+            return stored[where]
+        return Scalar(kernel.graph, kernel.graph.const(where))
+
+    blocks = {
+        name: [[entry(where) for where in row] for row in rows]
+        for name, rows in jacobian.entries.items()
+    }
+    num_rows = len(factor.residual)
+    terms: list[list[Scalar]] = [[] for _ in range(num_rows)]
+    for argument in factor.nodes:
+        assert argument.node is not None
+        name = f"{argument.name}_direction"
+        dim = argument.node.tangent_dim
+        direction = kernel.read(name, dim, types.storage, _READ[argument.kind])
+        for row in range(num_rows):
+            terms[row].append(dot(blocks[argument.name][row], direction))
+    moved = [total(row) for row in terms]
+    for argument in factor.nodes:
+        columns = zip(*blocks[argument.name], strict=True)
+        product = [dot(column, moved) for column in columns]
+        kernel.write(f"{argument.name}_product", product, types.storage, _add(argument))
+    kernel.write("curvature", [dot(moved, moved)], types.sums, Write.ADD_SUM)
+    return kernel.build()
+
+

@@ -1,0 +1,205 @@
+"""The kernels of a node type: retract, and its part of the preconditioned conjugate gradients.
+
+The linear system is (J^T J + damping D) step = -gradient with D = diag(J^T J), preconditioned by
+the inverse of its diagonal blocks. Blocks are factorised after scaling to unit diagonal; what is
+stored is W = L^-1 S, so that W^T W r is positive semidefinite whatever rounding does to W.
+"""
+
+from collections.abc import Sequence
+
+from caspar.frontend.epsilon import SYMBOL, value
+from caspar.frontend.lower import Lowering
+from caspar.frontend.precision import Types
+from caspar.frontend.trace import NodeType, retracted_storage
+from caspar.ir.dtype import DType
+from caspar.ir.scalar import Scalar, dot, total
+from caspar.memory.access import Read, Write
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
+
+SMALLEST_CURVATURE = 1e-30
+"""Diagonal entries of J^T J below this count as absent: the scalar is untouched by any factor.
+No larger clamp: points may run to infinity, and clamping the shrinking diagonal freezes them."""
+
+_SMALLEST_PIVOT = {DType.FLOAT32: 1e-7, DType.FLOAT64: 1e-15}
+"""Lower bound of a pivot of a block scaled to unit diagonal."""
+
+MODEL_DIM = 4
+"""Sums a retraction takes for the model of the cost: see `retract_kernel`."""
+
+
+def node_kernels(node: NodeType, types: Types) -> list[KernelSpec]:
+    """All kernels of a node type."""
+    return [
+        factorize_kernel(node, types),
+        start_kernel(node, types),
+        step_kernel(node, types),
+        turn_kernel(node, types),
+        retract_kernel(node, types),
+    ]
+
+
+def pack_kernel(dim: int, dtype: DType) -> KernelSpec:
+    """Rows of an (n, dim) array to blocked layout."""
+    kernel = KernelBuilder(f"pack_{dim}", dtype)
+    kernel.write("blocked", kernel.read("rows", dim, dtype, Read.ROWS), dtype, Write.SEQUENTIAL)
+    return kernel.build()
+
+
+def unpack_kernel(dim: int, dtype: DType) -> KernelSpec:
+    """Blocked layout to the rows of an (n, dim) array."""
+    kernel = KernelBuilder(f"unpack_{dim}", dtype)
+    blocked = kernel.read("blocked", dim, dtype, Read.SEQUENTIAL)
+    kernel.write("rows", blocked, dtype, Write.ROWS)
+    return kernel.build()
+
+
+def _triangle(num_rows: int) -> list[tuple[int, int]]:
+    return [(row, column) for row in range(num_rows) for column in range(row + 1)]
+
+
+def factorize_kernel(node: NodeType, types: Types) -> KernelSpec:
+    """From `block` and `damping`: `diagonal` D and `preconditioner` W, lower triangle by rows."""
+    dim = node.tangent_dim
+    kernel = KernelBuilder(f"{node.name}_factorize", types.sums)
+    packed = kernel.read("block", dim * (dim + 1) // 2, types.sums, Read.SEQUENTIAL)
+    damping = kernel.scalar("damping")
+    block = dict(zip(_triangle(dim), packed, strict=True))
+    diagonal = []
+    for row in range(dim):
+        entry = block[row, row]
+        diagonal.append((Scalar(kernel.graph, kernel.graph.const(SMALLEST_CURVATURE)) < entry)
+                        .where(entry, 1.0))
+    scale = [entry.sqrt().reciprocal() for entry in diagonal]
+    scaled = {
+        (i, j): entry * scale[i] * scale[j] + (damping if i == j else 0.0)
+        for (i, j), entry in block.items()
+    }
+    inverse = _inverse_cholesky(scaled, dim, _SMALLEST_PIVOT[types.sums])
+    stored = [inverse[i, j] * scale[j] for i, j in _triangle(dim)]
+    kernel.write("diagonal", diagonal, types.storage, Write.SEQUENTIAL)
+    kernel.write("preconditioner", stored, types.storage, Write.SEQUENTIAL)
+    return kernel.build()
+
+
+def _inverse_cholesky(
+    matrix: dict[tuple[int, int], Scalar], dim: int, smallest_pivot: float
+) -> dict[tuple[int, int], Scalar]:
+    """L^-1 of a symmetric positive definite matrix L L^T, lower triangles."""
+    factor: dict[tuple[int, int], Scalar] = {}
+    reciprocal: list[Scalar] = []
+    for j in range(dim):
+        pivot = _minus_products(matrix[j, j], [(factor[j, k], factor[j, k]) for k in range(j)])
+        reciprocal.append(pivot.max(smallest_pivot).sqrt().reciprocal())
+        for i in range(j + 1, dim):
+            pairs = [(factor[i, k], factor[j, k]) for k in range(j)]
+            factor[i, j] = _minus_products(matrix[i, j], pairs) * reciprocal[j]
+    inverse: dict[tuple[int, int], Scalar] = {}
+    for j in range(dim):
+        inverse[j, j] = reciprocal[j]
+        for i in range(j + 1, dim):
+            carried = total(factor[i, k] * inverse[k, j] for k in range(j, i))
+            inverse[i, j] = -(carried * reciprocal[i])
+    return inverse
+
+
+def _minus_products(first: Scalar, pairs: Sequence[tuple[Scalar, Scalar]]) -> Scalar:
+    return total([first, *(-(a * b) for a, b in pairs)])
+
+
+def _preconditioned(
+    kernel: KernelBuilder, dim: int, types: Types, residual: Sequence[Scalar]
+) -> list[Scalar]:
+    """z = W^T (W r)."""
+    packed = kernel.read("preconditioner", dim * (dim + 1) // 2, types.storage, Read.SEQUENTIAL)
+    lower = dict(zip(_triangle(dim), packed, strict=True))
+    inner = [total(lower[i, j] * residual[j] for j in range(i + 1)) for i in range(dim)]
+    return [total(lower[i, j] * inner[i] for i in range(j, dim)) for j in range(dim)]
+
+
+def _write_direction(
+    kernel: KernelBuilder, dim: int, types: Types, direction: Sequence[Scalar]
+) -> None:
+    """Write `direction` p, and `product` = damping D p with its part of the curvature p.(A p)."""
+    diagonal = kernel.read("diagonal", dim, types.storage, Read.SEQUENTIAL)
+    damping = kernel.scalar("damping")
+    damped = [damping * entry * p for entry, p in zip(diagonal, direction, strict=True)]
+    kernel.write("direction", direction, types.storage, Write.SEQUENTIAL)
+    kernel.write("product", damped, types.storage, Write.SEQUENTIAL)
+    kernel.write("curvature", [dot(damped, direction)], types.sums, Write.ADD_SUM)
+
+
+def start_kernel(node: NodeType, types: Types) -> KernelSpec:
+    """First vectors of PCG: step 0, residual -gradient, direction z; sums `descent` = r.z."""
+    dim = node.tangent_dim
+    kernel = KernelBuilder(f"{node.name}_start", types.storage)
+    gradient = kernel.read("gradient", dim, types.sums, Read.SEQUENTIAL)
+    residual = [-entry for entry in gradient]
+    preconditioned = _preconditioned(kernel, dim, types, residual)
+    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
+    kernel.write("step", [zero] * dim, types.storage, Write.SEQUENTIAL)
+    kernel.write("residual", residual, types.storage, Write.SEQUENTIAL)
+    kernel.write("descent", [dot(residual, preconditioned)], types.sums, Write.ADD_SUM)
+    _write_direction(kernel, dim, types, preconditioned)
+    return kernel.build()
+
+
+def step_kernel(node: NodeType, types: Types) -> KernelSpec:
+    """step += alpha p, residual -= alpha A p, z = W^T W r; sums `descent` = r.z."""
+    dim = node.tangent_dim
+    kernel = KernelBuilder(f"{node.name}_step", types.storage)
+    kernel.guard("done")
+    alpha = kernel.scalar("alpha")
+
+    def read(name: str) -> list[Scalar]:
+        return kernel.read(name, dim, types.storage, Read.SEQUENTIAL)
+
+    step = [x + alpha * p for x, p in zip(read("step"), read("direction"), strict=True)]
+    residual = [r - alpha * q for r, q in zip(read("residual"), read("product"), strict=True)]
+    preconditioned = _preconditioned(kernel, dim, types, residual)
+    kernel.write("step", step, types.storage, Write.SEQUENTIAL)
+    kernel.write("residual", residual, types.storage, Write.SEQUENTIAL)
+    kernel.write("preconditioned", preconditioned, types.storage, Write.SEQUENTIAL)
+    kernel.write("descent", [dot(residual, preconditioned)], types.sums, Write.ADD_SUM)
+    return kernel.build()
+
+
+def turn_kernel(node: NodeType, types: Types) -> KernelSpec:
+    """The next direction: p = z + beta p."""
+    dim = node.tangent_dim
+    kernel = KernelBuilder(f"{node.name}_turn", types.storage)
+    kernel.guard("done")
+    beta = kernel.scalar("beta")
+    preconditioned = kernel.read("preconditioned", dim, types.storage, Read.SEQUENTIAL)
+    previous = kernel.read("direction", dim, types.storage, Read.SEQUENTIAL)
+    direction = [z + beta * p for z, p in zip(preconditioned, previous, strict=True)]
+    _write_direction(kernel, dim, types, direction)
+    return kernel.build()
+
+
+def retract_kernel(node: NodeType, types: Types) -> KernelSpec:
+    """Move `nodes` by `step` to `candidate`; sums `model`.
+
+    The sums are step.gradient, step.residual, damping step.D step and D-weighted squared norm of
+    the step: the first three give the decrease of the linear model by an inexact step,
+    -1/2 step.gradient + 1/2 step.residual + 1/2 damping step.D step (residual = b - A step).
+    """
+    dim = node.tangent_dim
+    kernel = KernelBuilder(f"{node.name}_retract", types.storage)
+    storage, tangent, moved = retracted_storage(node, "node")
+    nodes = kernel.read("nodes", node.storage_dim, types.storage, Read.SEQUENTIAL)
+    step = kernel.read("step", dim, types.storage, Read.SEQUENTIAL)
+    symbols = {str(SYMBOL): kernel.graph.const(value(types.storage))}
+    for names, scalars in ((storage, nodes), (tangent, step)):
+        symbols |= {str(name): s.value for name, s in zip(names, scalars, strict=True)}
+    lowering = Lowering(kernel.graph, symbols, f"node type {node.name}")
+    candidate = [Scalar(kernel.graph, lowering.lower(entry)) for entry in moved]
+    kernel.write("candidate", candidate, types.storage, Write.SEQUENTIAL)
+    gradient = kernel.read("gradient", dim, types.sums, Read.SEQUENTIAL)
+    residual = kernel.read("residual", dim, types.storage, Read.SEQUENTIAL)
+    diagonal = kernel.read("diagonal", dim, types.storage, Read.SEQUENTIAL)
+    weighted = [d * x for d, x in zip(diagonal, step, strict=True)]
+    squared = dot(weighted, step)
+    model = [dot(step, gradient), dot(step, residual), kernel.scalar("damping") * squared, squared]
+    kernel.write("model", model, types.sums, Write.ADD_SUM)
+    return kernel.build()

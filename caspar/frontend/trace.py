@@ -1,0 +1,275 @@
+"""Tracing: run a residual function on symbols.
+
+Input: a `Factor`. Output: a `TracedFactor`, SymForce expressions of the residual over the storage
+of its arguments. Once for each solver, a few milliseconds; derivatives come later and only when
+no compiled plan is cached.
+"""
+
+import inspect
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Annotated, Any, get_args, get_origin
+
+import symforce.symbolic as sf
+from symforce.ops import LieGroupOps, StorageOps
+
+from caspar.errors import FactorError
+from caspar.frontend.epsilon import SYMBOL, symbolic_epsilon
+from caspar.frontend.factor import Factor
+from caspar.frontend.markers import (
+    Const,
+    ConstIndexed,
+    ConstSequential,
+    ConstUnique,
+    Marker,
+    Pair,
+    Tunable,
+    TunablePair,
+    TunableShared,
+    TunableUnique,
+)
+
+
+class ArgumentKind(Enum):
+    """How an argument maps to instances."""
+
+    NODE_SHARED = "TunableShared"
+    NODE_UNIQUE = "TunableUnique"
+    NODE_PAIR = "TunablePair"
+    CONST_SEQUENTIAL = "ConstSequential"
+    CONST_INDEXED = "ConstIndexed"
+    CONST_UNIQUE = "ConstUnique"
+
+
+_KINDS: dict[type[Marker], ArgumentKind] = {
+    TunableShared: ArgumentKind.NODE_SHARED,
+    TunableUnique: ArgumentKind.NODE_UNIQUE,
+    TunablePair: ArgumentKind.NODE_PAIR,
+    ConstSequential: ArgumentKind.CONST_SEQUENTIAL,
+    ConstIndexed: ArgumentKind.CONST_INDEXED,
+    ConstUnique: ArgumentKind.CONST_UNIQUE,
+}
+
+
+@dataclass(frozen=True)
+class NodeType:
+    """A type the solver moves.
+
+    Attributes:
+        name: The class's name; arrays are passed under it.
+        python_type: The class.
+        storage_dim: Scalars of an instance in memory.
+        tangent_dim: Degrees of freedom.
+    """
+
+    name: str
+    python_type: type
+    storage_dim: int
+    tangent_dim: int
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a kernel: a pair of the user's signature counts as two.
+
+    Attributes:
+        name: Unique within the factor.
+        source: The argument's name in the user's signature.
+        kind: How factors map to instances.
+        successor: The second half of a pair: node i + 1.
+        storage_dim: Scalars of an instance.
+        node: The node type; None for constants.
+        symbolic: The value the function was called with.
+    """
+
+    name: str
+    source: str
+    kind: ArgumentKind
+    successor: bool
+    storage_dim: int
+    node: NodeType | None
+    symbolic: Any
+
+    @property
+    def symbols(self) -> list[Any]:
+        """Its storage as symbols."""
+        return list(StorageOps.to_storage(self.symbolic))
+
+    @property
+    def storage_by_tangent(self) -> Any:
+        """d storage / d tangent at the symbolic value: (storage_dim, tangent_dim)."""
+        return LieGroupOps.storage_D_tangent(self.symbolic)
+
+
+@dataclass(frozen=True)
+class TracedFactor:
+    """A residual as expressions.
+
+    Attributes:
+        name: The factor's name.
+        location: File and line of the function.
+        arguments: In the order of the signature.
+        residual: One expression for each row.
+    """
+
+    name: str
+    location: str
+    arguments: tuple[Argument, ...]
+    residual: tuple[Any, ...]
+
+    @property
+    def nodes(self) -> tuple[Argument, ...]:
+        """The tunable arguments."""
+        return tuple(argument for argument in self.arguments if argument.node is not None)
+
+    @cached_property
+    def key(self) -> str:
+        """Text that determines the generated kernels."""
+        arguments = "; ".join(
+            f"{argument.name} {argument.kind.value} {argument.successor} {argument.symbols}"
+            f" {'' if argument.node is None else argument.storage_by_tangent}"
+            for argument in self.arguments
+        )
+        return f"{self.name}({arguments}) = {self.residual}"
+
+
+def trace(factor: Factor) -> TracedFactor:
+    """Run a factor's function on symbols.
+
+    Raises:
+        FactorError: The signature or the return value is not what a factor needs; the message
+            names the factor and the argument.
+    """
+    arguments: list[Argument] = []
+    call_values: dict[str, Any] = {}
+    for name, annotation in _annotations(factor).items():
+        made, value = _make_argument(factor, name, annotation)
+        arguments += made
+        call_values[name] = value
+    if not any(argument.node is not None for argument in arguments):
+        raise FactorError(
+            f"factor {factor.name} has no tunable argument: mark at least one with TunableShared, "
+            "TunableUnique or TunablePair, or there is nothing to solve for"
+        )
+    with symbolic_epsilon():
+        residual = factor.function(**call_values)
+    rows = _residual_rows(factor, residual)
+    return TracedFactor(factor.name, factor.location, tuple(arguments), rows)
+
+
+def _annotations(factor: Factor) -> dict[str, Any]:
+    try:
+        hints = inspect.get_annotations(
+            factor.function, locals=dict(factor.local_names), eval_str=True
+        )
+    except NameError as error:
+        raise FactorError(
+            f"factor {factor.name} ({factor.location}): an annotation uses an unknown name: {error}"
+        ) from error
+    for name, parameter in inspect.signature(factor.function).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise FactorError(f"factor {factor.name}: *{name} is not allowed; name each argument")
+        if name not in hints:
+            raise FactorError(
+                f"factor {factor.name}, argument {name}: not annotated; "
+                "write Annotated[Type, Marker], for example Annotated[Point, caspar.TunableShared]"
+            )
+    return {name: hints[name] for name in inspect.signature(factor.function).parameters}
+
+
+def _make_argument(
+    factor: Factor, name: str, annotation: Any
+) -> tuple[list[Argument], Any]:
+    where = f"factor {factor.name}, argument {name}"
+    marker = _marker(where, annotation)
+    kind = next(_KINDS[base] for base in marker.__mro__ if base in _KINDS)
+    declared = get_args(annotation)[0]
+    if kind is ArgumentKind.NODE_PAIR:
+        if get_origin(declared) is not Pair:
+            raise FactorError(f"{where}: TunablePair needs caspar.Pair[Type], got {declared!r}")
+        element = get_args(declared)[0]
+        halves = [
+            _one_argument(where, f"{name}_{half}", name, kind, element, half == "second")
+            for half in ("first", "second")
+        ]
+        return halves, Pair(half.symbolic for half in halves)
+    made = _one_argument(where, name, name, kind, declared, False)
+    return [made], made.symbolic
+
+
+def _marker(where: str, annotation: Any) -> type[Marker]:
+    allowed = ", ".join(kind.__name__ for kind in _KINDS)
+    if get_origin(annotation) is not Annotated:
+        raise FactorError(f"{where}: has no marker; write Annotated[Type, Marker] with {allowed}")
+    markers = [
+        item if isinstance(item, type) else type(item)
+        for item in annotation.__metadata__
+        if isinstance(item, Marker) or (isinstance(item, type) and issubclass(item, Marker))
+    ]
+    if len(markers) != 1 or markers[0] in (Marker, Tunable, Const):
+        found = ", ".join(marker.__name__ for marker in markers) or "none"
+        raise FactorError(f"{where}: needs exactly one marker of {allowed}; found {found}")
+    return markers[0]
+
+
+def _one_argument(
+    where: str, name: str, source: str, kind: ArgumentKind, declared: Any, successor: bool
+) -> Argument:
+    try:
+        symbolic = StorageOps.symbolic(declared, name)
+        storage_dim = StorageOps.storage_dim(declared)
+    except (NotImplementedError, TypeError, AttributeError) as error:
+        raise FactorError(
+            f"{where}: {declared!r} is not a storage type; use a SymForce type such as sf.V3 or "
+            f"sf.Pose3, a subclass of one, or a dataclass of them ({error})"
+        ) from error
+    node = None
+    if kind.name.startswith("NODE"):
+        node = _node_type(where, declared, storage_dim)
+    return Argument(name, source, kind, successor, storage_dim, node, symbolic)
+
+
+def _node_type(where: str, declared: Any, storage_dim: int) -> NodeType:
+    try:
+        tangent_dim = LieGroupOps.tangent_dim(declared)
+    except (NotImplementedError, TypeError, AttributeError) as error:
+        raise FactorError(
+            f"{where}: {declared!r} has no tangent space, so it cannot be tunable ({error})"
+        ) from error
+    return NodeType(declared.__name__, declared, storage_dim, tangent_dim)
+
+
+def _residual_rows(factor: Factor, residual: Any) -> tuple[Any, ...]:
+    if isinstance(residual, sf.Matrix) and residual.shape[1] == 1 and residual.shape[0] >= 1:
+        return tuple(residual.to_flat_list())
+    needed = "it must return a SymForce column vector such as sf.V2"
+    hint = ""
+    if residual is None:
+        hint = "; is the return statement missing?"
+    elif isinstance(residual, tuple | list):
+        hint = "; write sf.Vector(...) or sf.V2(a, b) around its elements"
+    elif isinstance(residual, int | float | sf.Expr):
+        hint = "; wrap it as sf.V1(value)"
+    shape = f" of shape {residual.shape}" if isinstance(residual, sf.Matrix) else ""
+    raise FactorError(
+        f"factor {factor.name} ({factor.location}) returned {type(residual).__name__}{shape}: "
+        f"{needed}{hint}"
+    )
+
+
+def retracted_storage(node: NodeType, prefix: str) -> tuple[list[Any], list[Any], list[Any]]:
+    """The retraction of a node type as expressions.
+
+    Args:
+        node: The type.
+        prefix: Name of the symbolic instance.
+
+    Returns:
+        Storage symbols, tangent symbols, and the storage after the step.
+    """
+    symbolic = StorageOps.symbolic(node.python_type, prefix)
+    step = [sf.Symbol(f"{prefix}_step{number}") for number in range(node.tangent_dim)]
+    with symbolic_epsilon():
+        moved = LieGroupOps.retract(symbolic, step, SYMBOL)
+    return list(StorageOps.to_storage(symbolic)), step, list(StorageOps.to_storage(moved))

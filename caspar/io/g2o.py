@@ -1,0 +1,289 @@
+"""Read pose graphs in the text format of g2o.
+
+Input: a text file, plain or packed, of SE2 or SE3 poses. Output: `PoseGraph`, arrays in caspar's
+(SymForce's) storage order. Cost: once per problem, some microseconds a line.
+
+Lines that are read (Kuemmerle, Grisetti, Strasdat, Konolige, Burgard, *g2o: A General Framework
+for Graph Optimization*, ICRA 2011)::
+
+    VERTEX_SE2 id x y angle
+    VERTEX_SE3:QUAT id x y z qx qy qz qw
+    EDGE_SE2 id_a id_b x y angle information
+    EDGE_SE3:QUAT id_a id_b x y z qx qy qz qw information
+    FIX id ...
+
+A vertex is world_T_pose; an edge measures a_T_b = inverse(world_T_a) * world_T_b. `information`
+is the upper triangle, row by row, of the inverse covariance of the edge's error. Empty lines,
+lines that begin with ``#``, and ``PARAMS_...`` lines (which serve other edges) are passed over.
+
+**Order of rows and columns.** The information, and so its square root, is in g2o's order:
+*translation first, then rotation*. With ``delta = inverse(measurement) * inverse(a) * b``, the
+whitened residual of an edge is ``sqrt_information @ error``, where ``error`` is
+
+* SE3: ``[delta.t.x, delta.t.y, delta.t.z, delta.q.x, delta.q.y, delta.q.z]`` with ``delta.q.w``
+  made non-negative: the quaternion's vector part, for small errors *half* the rotation vector;
+* SE2: ``[delta.t.x, delta.t.y, angle of delta]``, the angle from -pi to pi.
+
+g2o prints chi2, the sum of squares of these; caspar's cost is half of it. SymForce's tangent
+space has the rotation first: a residual that lists the rotation first takes
+``sqrt_information[:, :, [3, 4, 5, 0, 1, 2]]`` (SE3) or ``sqrt_information[:, :, [2, 0, 1]]``
+(SE2), a square root of the same information, though no longer triangular. If it has the rotation
+vector instead of the quaternion's vector part, halve the three rotation columns.
+"""
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.errors import FileFormatError
+from caspar.io.compressed import FilePath, open_for_reading
+from caspar.io.g2o_lines import Line, Records, parse_id, parse_records, sort_lines
+from caspar.io.pose_chain import NO_PARENT, poses_along_tree, spanning_tree
+from caspar.io.pose_graph_kind import PoseGraphKind
+from caspar.io.rigid_motions import (
+    SE2_IDENTITY,
+    SE3_IDENTITY,
+    compose_se2,
+    compose_se3,
+    invert_se2,
+    invert_se3,
+)
+from caspar.io.rotations import FloatArray
+
+# A quaternion written with few digits is of length one to this; one whose numbers are in another
+# order, or no quaternion at all, mostly is not.
+_LENGTH_TOLERANCE = 1e-2
+# Relative to the largest eigenvalue: a semidefinite matrix written with six digits can have
+# eigenvalues this far below zero, which are taken as zero.
+_EIGENVALUE_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PoseGraph:
+    """Poses, and measurements between pairs of them.
+
+    In space (SE3) storage_dim is 7 and tangent_dim 6, in the plane (SE2) they are 4 and 3. Poses
+    and measurements are stored as SymForce does: ``Pose3`` qx qy qz qw tx ty tz (unit
+    quaternion), ``Pose2`` cos sin x y.
+
+    Attributes:
+        kind: SE2 or SE3.
+        ids: (num_poses,) int64, the vertex number that the file gives each pose.
+        poses: (num_poses, storage_dim) float64, world_T_pose, the start of the optimisation.
+        fixed: (num_poses,) bool, True where a FIX line names the pose. Often none is: then the
+            position of the whole graph is free.
+        index_a: (num_edges,) int32, the row of `poses` where each edge begins.
+        index_b: (num_edges,) int32, the row of `poses` where each edge ends.
+        measurement: (num_edges, storage_dim) float64, measured a_T_b.
+        sqrt_information: (num_edges, tangent_dim, tangent_dim) float64, upper triangular W with
+            transpose(W) @ W = information; translation first, as the module's text explains.
+        poses_from_edges: True if the file has no vertices and `poses` were chained along edges.
+    """
+
+    kind: PoseGraphKind
+    ids: NDArray[np.int64]
+    poses: NDArray[np.float64]
+    fixed: NDArray[np.bool_]
+    index_a: NDArray[np.int32]
+    index_b: NDArray[np.int32]
+    measurement: NDArray[np.float64]
+    sqrt_information: NDArray[np.float64]
+    poses_from_edges: bool
+
+    @property
+    def num_poses(self) -> int:
+        """Number of poses."""
+        return int(self.poses.shape[0])
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges."""
+        return int(self.measurement.shape[0])
+
+    def __repr__(self) -> str:
+        """Return kind and sizes; the arrays are too large to be shown."""
+        return f"PoseGraph({self.kind.name}, {self.num_poses} poses, {self.num_edges} edges)"
+
+
+def read_g2o(path: FilePath) -> PoseGraph:
+    """Read a pose graph from a g2o text file.
+
+    If the file has edges but no vertices, poses are chained along edges from the lowest id, which
+    is put at the origin, to each of the others by as few edges as possible.
+
+    Args:
+        path: the file; plain, bzip2 or gzip.
+
+    Returns:
+        The graph: poses in the order of the file (chained ones in the order of their ids), edges
+        in the order of the file, quaternions scaled to unit length.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FileFormatError: the file does not follow the format, holds kinds of lines that are not
+            read, SE2 and SE3 at once, no poses at all, or an information matrix with a negative
+            eigenvalue; the message gives the line.
+    """
+    with open_for_reading(path) as stream:
+        lines = sort_lines(stream, path)
+    kind = lines.kind
+    pose_dim = 3 if kind is PoseGraphKind.SE2 else 7
+    information_dim = kind.tangent_dim * (kind.tangent_dim + 1) // 2
+    vertices = parse_records(lines.vertices, f"an {kind.name} vertex", 1, pose_dim, path)
+    edges = parse_records(lines.edges, f"an {kind.name} edge", 2, pose_dim + information_dim, path)
+
+    poses_from_edges = not lines.vertices
+    ids = np.unique(edges.ids) if poses_from_edges else vertices.ids[:, 0]
+    index_from_id = _index_from_id(ids, vertices, path)
+    ends = _edge_ends(edges, index_from_id, path)
+    measurement = _stored_poses(kind, edges.values[:, :pose_dim], edges, path)
+    if poses_from_edges:
+        poses = _chained_poses(kind, measurement, ends, ids, path)
+    else:
+        poses = _stored_poses(kind, vertices.values, vertices, path)
+    return PoseGraph(
+        kind=kind,
+        ids=ids,
+        poses=poses,
+        fixed=_fixed_mask(lines.fixes, index_from_id, path),
+        index_a=ends[:, 0].copy(),
+        index_b=ends[:, 1].copy(),
+        measurement=measurement,
+        sqrt_information=_sqrt_information(kind, edges.values[:, pose_dim:], edges, path),
+        poses_from_edges=poses_from_edges,
+    )
+
+
+def _index_from_id(ids: NDArray[np.int64], vertices: Records, path: FilePath) -> dict[int, int]:
+    """Map vertex ids to rows, refusing an id that is declared twice."""
+    index_from_id: dict[int, int] = {}
+    for index, name in enumerate(ids.tolist()):
+        first = index_from_id.setdefault(name, index)
+        if first != index:
+            raise FileFormatError(
+                f"{os.fspath(path)}, line {vertices.line_numbers[index]}: vertex {name} was "
+                f"declared before, in line {vertices.line_numbers[first]}"
+            )
+    return index_from_id
+
+
+def _edge_ends(edges: Records, index_from_id: dict[int, int], path: FilePath) -> NDArray[np.int32]:
+    """Return (num_edges, 2) rows of the poses that each edge joins."""
+    ends = np.empty(edges.ids.shape, dtype=np.int32)
+    for row, (names, line_number) in enumerate(
+        zip(edges.ids.tolist(), edges.line_numbers, strict=True)
+    ):
+        for column, name in enumerate(names):
+            if name not in index_from_id:
+                raise FileFormatError(
+                    f"{os.fspath(path)}, line {line_number}: the edge names vertex {name}, which "
+                    "the file does not declare; it must declare all vertices or none"
+                )
+            ends[row, column] = index_from_id[name]
+        if names[0] == names[1]:
+            raise FileFormatError(
+                f"{os.fspath(path)}, line {line_number}: the edge joins vertex {names[0]} with "
+                "itself; an edge must join two vertices"
+            )
+    return ends
+
+
+def _stored_poses(
+    kind: PoseGraphKind, written: FloatArray, records: Records, path: FilePath
+) -> FloatArray:
+    """Bring poses as written in the file into storage order."""
+    if kind is PoseGraphKind.SE2:
+        angle = written[:, 2]
+        return np.stack([np.cos(angle), np.sin(angle), written[:, 0], written[:, 1]], axis=1)
+    quaternion = written[:, 3:]
+    length = np.linalg.norm(quaternion, axis=1)
+    is_unit = np.abs(length - 1.0) <= _LENGTH_TOLERANCE
+    if not is_unit.all():
+        row = int(np.argmin(is_unit))
+        raise FileFormatError(
+            f"{os.fspath(path)}, line {records.line_numbers[row]}: the quaternion (qx qy qz qw) "
+            f"has length {length[row]:.6g}; it must be 1 to {_LENGTH_TOLERANCE:g}"
+        )
+    return np.concatenate([quaternion / length[:, None], written[:, :3]], axis=1)
+
+
+def _chained_poses(
+    kind: PoseGraphKind,
+    measurement: FloatArray,
+    ends: NDArray[np.int32],
+    ids: NDArray[np.int64],
+    path: FilePath,
+) -> FloatArray:
+    """Return poses that agree with a spanning tree of edges, for a file without vertices."""
+    if kind is PoseGraphKind.SE2:
+        identity, compose, invert = SE2_IDENTITY, compose_se2, invert_se2
+    else:
+        identity, compose, invert = SE3_IDENTITY, compose_se3, invert_se3
+    parents, tree_edges = spanning_tree(ends, len(ids))
+    is_unreached = parents == NO_PARENT
+    is_unreached[0] = False
+    if is_unreached.any():
+        raise FileFormatError(
+            f"{os.fspath(path)}: the file declares no vertices, and its edges do not connect "
+            f"vertex {ids[np.argmax(is_unreached)]} with vertex {ids[0]}, so that its pose is "
+            "not known; add VERTEX lines"
+        )
+    is_forward = ends[tree_edges, 0] == parents
+    steps = measurement[tree_edges]
+    pose_from_parent = np.where(is_forward[:, None], steps, invert(steps))
+    return poses_along_tree(parents, pose_from_parent, identity, compose)
+
+
+def _fixed_mask(
+    lines: list[Line], index_from_id: dict[int, int], path: FilePath
+) -> NDArray[np.bool_]:
+    """Return (num_poses,) True for the poses that FIX lines name."""
+    fixed = np.zeros(len(index_from_id), dtype=np.bool_)
+    for line in lines:
+        tokens = line.text.split()
+        if not tokens:
+            raise FileFormatError(
+                f"{os.fspath(path)}, line {line.number}: FIX names no vertex; needed is at least 1"
+            )
+        for token in tokens:
+            name = parse_id(token, line, path)
+            if name not in index_from_id:
+                raise FileFormatError(
+                    f"{os.fspath(path)}, line {line.number}: FIX names vertex {name}, which the "
+                    "file does not have"
+                )
+            fixed[index_from_id[name]] = True
+    return fixed
+
+
+def _sqrt_information(
+    kind: PoseGraphKind, triangle: FloatArray, edges: Records, path: FilePath
+) -> FloatArray:
+    """Return (num_edges, tangent_dim, tangent_dim) upper triangular square roots.
+
+    The Cholesky factor where there is one; for a singular information the triangular factor of
+    diag(sqrt(eigenvalues)) @ transpose(eigenvectors), which has the same properties.
+    """
+    dim = kind.tangent_dim
+    information = np.empty((len(triangle), dim, dim))
+    rows, columns = np.triu_indices(dim)
+    information[:, rows, columns] = triangle
+    information[:, columns, rows] = triangle
+    try:
+        return np.ascontiguousarray(np.linalg.cholesky(information).transpose(0, 2, 1))
+    except np.linalg.LinAlgError:
+        pass  # At least one is singular; NumPy does not say which.
+    eigenvalues, eigenvectors = np.linalg.eigh(information)
+    is_positive = eigenvalues[:, 0] >= -_EIGENVALUE_TOLERANCE * np.abs(eigenvalues[:, -1])
+    if not is_positive.all():
+        row = int(np.argmin(is_positive))
+        raise FileFormatError(
+            f"{os.fspath(path)}, line {edges.line_numbers[row]}: the information matrix has the "
+            f"negative eigenvalue {eigenvalues[row, 0]:.6g}; it must be positive semidefinite"
+        )
+    scale = np.sqrt(np.maximum(eigenvalues, 0.0))
+    _, roots = np.linalg.qr(scale[:, :, None] * eigenvectors.transpose(0, 2, 1))
+    signs = np.where(np.diagonal(roots, axis1=1, axis2=2) < 0.0, -1.0, 1.0)
+    return np.asarray(signs[:, :, None] * roots)

@@ -1,0 +1,100 @@
+"""Rotations between the ways files write them, accurate to rounding for every angle.
+
+Input and output: float64 arrays whose last axis holds one rotation; quaternions are x y z w.
+Cost: a few passes over the arrays, once per file.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+def quaternion_from_angle_axis(angle_axis: FloatArray) -> FloatArray:
+    """Convert rotation vectors to unit quaternions.
+
+    Args:
+        angle_axis: (..., 3), direction the axis, length the angle in radians.
+
+    Returns:
+        (..., 4) unit quaternions x y z w; w is negative for angles between pi and 3 pi.
+    """
+    angle = _length(angle_axis)
+    # sinc has no 0/0 at small angles: sin(angle / 2) / angle = sinc(angle / (2 pi)) / 2.
+    scale = 0.5 * np.sinc(angle / (2.0 * np.pi))
+    return np.concatenate([scale[..., None] * angle_axis, np.cos(0.5 * angle)[..., None]], axis=-1)
+
+
+def angle_axis_from_quaternion(quaternion: FloatArray) -> FloatArray:
+    """Convert quaternions to rotation vectors of the shortest turn.
+
+    Args:
+        quaternion: (..., 4) x y z w, of any length but zero.
+
+    Returns:
+        (..., 3), direction the axis, length the angle in radians, from 0 to pi.
+    """
+    vector, scalar = quaternion[..., :3], quaternion[..., 3]
+    vector_length = _length(vector)
+    # The arc tangent of both parts is accurate everywhere; the arc cosine of w is not near 0,
+    # nor the arc sine of the vector near pi. q and -q are one rotation: take the one with w >= 0.
+    angle = 2.0 * np.arctan2(vector_length, np.abs(scalar))
+    is_zero = vector_length == 0.0
+    scale = np.where(is_zero, 0.0, angle / np.where(is_zero, 1.0, vector_length))
+    return np.copysign(scale, scalar)[..., None] * vector
+
+
+def rotate(quaternion: FloatArray, vector: FloatArray) -> FloatArray:
+    """Rotate vectors.
+
+    Args:
+        quaternion: (..., 4) unit quaternions x y z w.
+        vector: (..., 3).
+
+    Returns:
+        (..., 3) the rotated vectors.
+    """
+    axis, scalar = quaternion[..., :3], quaternion[..., 3:]
+    twice_cross = 2.0 * np.cross(axis, vector)
+    rotated: FloatArray = vector + scalar * twice_cross + np.cross(axis, twice_cross)
+    return rotated
+
+
+def conjugate(quaternion: FloatArray) -> FloatArray:
+    """Return the opposite rotations.
+
+    Args:
+        quaternion: (..., 4) unit quaternions x y z w.
+
+    Returns:
+        (..., 4) unit quaternions x y z w.
+    """
+    opposite: FloatArray = quaternion * np.array([-1.0, -1.0, -1.0, 1.0])
+    return opposite
+
+
+def multiply(left: FloatArray, right: FloatArray) -> FloatArray:
+    """Compose rotations: the right one first, then the left one.
+
+    Args:
+        left: (..., 4) quaternions x y z w.
+        right: (..., 4) quaternions x y z w.
+
+    Returns:
+        (..., 4) quaternions x y z w.
+    """
+    left_vector, left_scalar = left[..., :3], left[..., 3:]
+    right_vector, right_scalar = right[..., :3], right[..., 3:]
+    vector = (
+        left_scalar * right_vector
+        + right_scalar * left_vector
+        + np.cross(left_vector, right_vector)
+    )
+    scalar = left_scalar * right_scalar - np.sum(left_vector * right_vector, -1, keepdims=True)
+    return np.concatenate([vector, scalar], axis=-1)
+
+
+def _length(vector: FloatArray) -> FloatArray:
+    """Return the length of (..., 3) vectors without overflow or underflow of the squares."""
+    length: FloatArray = np.hypot(np.hypot(vector[..., 0], vector[..., 1]), vector[..., 2])
+    return length

@@ -1,0 +1,227 @@
+"""Building graphs: interning, constant folding and the algebra that needs no context.
+
+Equal calls get equal value ids, so common subexpressions cannot arise; `build` keeps only what a
+store needs, so dead code cannot either. Operands of commutative calls are sorted by value id,
+which is creation order: the result depends on the order of construction and on nothing else.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from caspar.ir.dtype import DType
+from caspar.ir.graph import Call, CallData, Graph
+from caspar.ir.ops import OP_INFO, Op
+
+_FOLDABLE: dict[Op, Callable[[float], float]] = {
+    Op.SQRT: math.sqrt,
+    Op.EXP: math.exp,
+    Op.SIN: math.sin,
+    Op.COS: math.cos,
+    Op.ABS: abs,
+    Op.FLOOR: lambda x: float(math.floor(x)),
+}
+
+
+class GraphBuilder:
+    """Grows a graph call by call.
+
+    Args:
+        dtype: Floating type of the graph.
+    """
+
+    def __init__(self, dtype: DType) -> None:
+        self.dtype = dtype
+        self.origin = ""
+        self._calls: list[Call] = []
+        self._producer: list[int] = []
+        self._interned: dict[tuple[object, ...], Call] = {}
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def call(
+        self,
+        op: Op,
+        operands: Sequence[int] = (),
+        data: CallData = None,
+        num_outputs: int | None = None,
+    ) -> tuple[int, ...]:
+        """Intern a call as it is, without simplification; return its values."""
+        info = OP_INFO[op]
+        ordered = tuple(sorted(operands)) if info.commutative else tuple(operands)
+        # repr tells 0.0 from -0.0, which compare equal
+        key = (op, ordered, repr(data) if op is Op.CONST else data)
+        known = self._interned.get(key)
+        if known is not None and not info.effect:
+            return known.outputs
+        count = info.num_outputs if num_outputs is None else num_outputs
+        assert count is not None, f"{op} needs num_outputs"
+        first = len(self._producer)
+        outputs = tuple(range(first, first + count))
+        made = Call(op, ordered, outputs, data, self.origin)
+        self._producer.extend([len(self._calls)] * count)
+        self._calls.append(made)
+        self._interned[key] = made
+        return outputs
+
+    def producer_of(self, value: int) -> Call:
+        """The call that produced a value."""
+        return self._calls[self._producer[value]]
+
+    def literal(self, value: int) -> float | None:
+        """The number a value is known to be, or None."""
+        call = self.producer_of(value)
+        return call.data if call.op is Op.CONST and isinstance(call.data, float) else None
+
+    # -- leaves and memory ---------------------------------------------------------------------
+
+    def const(self, number: float) -> int:
+        """A literal."""
+        return self.call(Op.CONST, data=float(number))[0]
+
+    def read(self, argument: str, chunk: int, width: int) -> tuple[int, ...]:
+        """The scalars of one chunk of an argument."""
+        return self.call(Op.READ, data=(argument, chunk), num_outputs=width)
+
+    def store(self, argument: str, chunk: int, values: Sequence[int]) -> None:
+        """Write (or accumulate, as the argument's access says) one chunk."""
+        self.call(Op.STORE, values, data=(argument, chunk))
+
+    # -- algebra -------------------------------------------------------------------------------
+
+    def sum(self, terms: Iterable[int]) -> int:
+        """Sum; constants are folded, opposite and repeated terms are merged."""
+        constant = 0.0
+        counts: dict[int, int] = {}
+        for term in terms:
+            call = self.producer_of(term)
+            if call.op is Op.CONST:
+                constant += call.data  # type: ignore[operator]
+            elif call.op is Op.NEG:
+                counts[call.operands[0]] = counts.get(call.operands[0], 0) - 1
+            else:
+                counts[term] = counts.get(term, 0) + 1
+        merged = [self._multiple(value, count) for value, count in counts.items() if count != 0]
+        if constant != 0.0 or not merged:
+            merged.append(self.const(constant))
+        if len(merged) == 1:
+            return merged[0]
+        if all(self.producer_of(value).op is Op.NEG for value in merged):
+            return self.neg(self.sum(self.neg(value) for value in merged))
+        return self.call(Op.SUM, merged)[0]
+
+    def _multiple(self, value: int, count: int) -> int:
+        magnitude = value if abs(count) == 1 else self.prod([self.const(abs(count)), value])
+        return self.neg(magnitude) if count < 0 else magnitude
+
+    def prod(self, factors: Iterable[int]) -> int:
+        """Product; constants are folded and the sign is pulled out, so that x and -x share."""
+        coefficient = 1.0
+        others: list[int] = []
+        for factor in factors:
+            call = self.producer_of(factor)
+            while call.op is Op.NEG:
+                coefficient = -coefficient
+                factor = call.operands[0]
+                call = self.producer_of(factor)
+            if call.op is Op.CONST:
+                coefficient *= call.data  # type: ignore[operator]
+            else:
+                others.append(factor)
+        if coefficient == 0.0 or not others:
+            return self.const(coefficient)
+        if abs(coefficient) != 1.0:
+            others.append(self.const(abs(coefficient)))
+        magnitude = others[0] if len(others) == 1 else self.call(Op.PROD, others)[0]
+        return self.neg(magnitude) if coefficient < 0.0 else magnitude
+
+    def neg(self, value: int) -> int:
+        """Negation."""
+        call = self.producer_of(value)
+        if call.op is Op.NEG:
+            return call.operands[0]
+        if call.op is Op.CONST:
+            return self.const(-call.data)  # type: ignore[operator]
+        return self.call(Op.NEG, [value])[0]
+
+    def sub(self, left: int, right: int) -> int:
+        """Difference."""
+        return self.sum([left, self.neg(right)])
+
+    def div(self, numerator: int, denominator: int) -> int:
+        """Quotient; the sign is pulled out, division by a literal becomes a product."""
+        literal = self.literal(denominator)
+        if literal is not None and literal != 0.0:
+            return self.prod([numerator, self.const(1.0 / literal)])
+        if self.literal(numerator) == 0.0:
+            return self.const(0.0)
+        sign, (top, bottom) = self._split_signs(numerator, denominator)
+        if self.literal(top) == 1.0:
+            quotient = self.call(Op.RCP, [bottom])[0]
+        else:
+            quotient = self.call(Op.DIV, [top, bottom])[0]
+        return self.neg(quotient) if sign < 0 else quotient
+
+    def _split_signs(self, *values: int) -> tuple[int, list[int]]:
+        sign = 1
+        bare = []
+        for value in values:
+            call = self.producer_of(value)
+            literal = self.literal(value)
+            if call.op is Op.NEG:
+                sign, value = -sign, call.operands[0]
+            elif literal is not None and literal < 0.0:
+                sign, value = -sign, self.const(-literal)
+            bare.append(value)
+        return sign, bare
+
+    def pow(self, base: int, exponent: float) -> int:
+        """Power with a literal exponent; integers up to 4 become products, the rest POW."""
+        if exponent == 0.0:
+            return self.const(1.0)
+        if exponent == 1.0:
+            return base
+        literal = self.literal(base)
+        if literal is not None and (literal > 0.0 or (exponent.is_integer() and literal != 0.0)):
+            return self.const(literal**exponent)
+        if exponent == -1.0:
+            return self.div(self.const(1.0), base)
+        return self.call(Op.POW, [base, self.const(exponent)])[0]
+
+    def unary(self, op: Op, value: int) -> int:
+        """A function of one value, folded on literals where it is defined."""
+        literal = self.literal(value)
+        fold = _FOLDABLE.get(op)
+        if literal is not None and fold is not None and (op is not Op.SQRT or literal >= 0.0):
+            return self.const(fold(literal))
+        return self.call(op, [value])[0]
+
+    def binary(self, op: Op, left: int, right: int) -> int:
+        """A function of two values."""
+        return self.call(op, [left, right])[0]
+
+    def select(self, condition: int, if_true: int, if_false: int) -> int:
+        """`if_true` where the condition holds, else `if_false`."""
+        if if_true == if_false:
+            return if_true
+        return self.call(Op.SELECT, [condition, if_true, if_false])[0]
+
+    # -- result --------------------------------------------------------------------------------
+
+    def build(self) -> Graph:
+        """The graph of everything a store needs, with values renumbered without gaps."""
+        needed = [False] * len(self._calls)
+        for number in range(len(self._calls) - 1, -1, -1):
+            call = self._calls[number]
+            if needed[number] or OP_INFO[call.op].effect:
+                needed[number] = True
+                for value in call.operands:
+                    needed[self._producer[value]] = True
+        renumbered: dict[int, int] = {}
+        calls = []
+        for call in (call for number, call in enumerate(self._calls) if needed[number]):
+            for value in call.outputs:
+                renumbered[value] = len(renumbered)
+            operands = tuple(renumbered[value] for value in call.operands)
+            outputs = tuple(renumbered[value] for value in call.outputs)
+            calls.append(Call(call.op, operands, outputs, call.data, call.origin))
+        return Graph(tuple(calls), len(renumbered), self.dtype)

@@ -1,0 +1,173 @@
+"""NumPy evaluators of graphs and programs: the meaning of every op, vectorised over lanes.
+
+Input: a graph or program and one (n, dim) array for each argument it reads (one row serves all
+lanes). Output: one (n, stored scalars) array for each argument it stores. Everything is computed
+in the graph's dtype. For tests and for the first try of an idea, not for speed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.ir.dtype import DType
+from caspar.ir.graph import CallData, Graph
+from caspar.ir.ops import Op
+from caspar.ir.program import Program
+
+Array = NDArray[Any]
+
+
+def _rcp(x: Array) -> Array:
+    return np.divide(np.ones((), x.dtype), x)
+
+
+OP_FUNCTIONS: dict[Op, Callable[..., Array | tuple[Array, ...]]] = {
+    Op.SUM: lambda *terms: sum(terms[1:], start=terms[0]),
+    Op.PROD: lambda *factors: np.prod(np.broadcast_arrays(*factors), axis=0),
+    Op.ADD: np.add,
+    Op.SUB: np.subtract,
+    Op.MUL: np.multiply,
+    # not fused: NumPy has no fused multiply-add, so results differ from hardware by rounding
+    Op.FMA: lambda a, b, c: a * b + c,
+    Op.FNMA: lambda a, b, c: c - a * b,
+    Op.NEG: np.negative,
+    Op.DIV: np.divide,
+    Op.RCP: _rcp,
+    Op.POW: np.power,
+    Op.SQRT: np.sqrt,
+    Op.RSQRT: lambda x: _rcp(np.sqrt(x)),
+    Op.CBRT: np.cbrt,
+    Op.RCBRT: lambda x: _rcp(np.cbrt(x)),
+    Op.EXP: np.exp,
+    Op.LOG: np.log,
+    Op.SIN: np.sin,
+    Op.COS: np.cos,
+    Op.SINCOS: lambda x: (np.sin(x), np.cos(x)),
+    Op.TAN: np.tan,
+    Op.ASIN: np.arcsin,
+    Op.ACOS: np.arccos,
+    Op.ATAN: np.arctan,
+    Op.ATAN2: np.arctan2,
+    Op.SINH: np.sinh,
+    Op.COSH: np.cosh,
+    Op.TANH: np.tanh,
+    Op.ABS: np.abs,
+    Op.SIGN: np.sign,
+    Op.COPYSIGN: np.copysign,
+    Op.FLOOR: np.floor,
+    Op.MIN: np.fmin,
+    Op.MAX: np.fmax,
+    Op.LT: np.less,
+    Op.LE: np.less_equal,
+    Op.EQ: np.equal,
+    Op.NE: np.not_equal,
+    Op.AND: np.logical_and,
+    Op.OR: np.logical_or,
+    Op.NOT: np.logical_not,
+    Op.SELECT: np.where,
+}
+"""What each op computes. MIN and MAX ignore a NaN operand, as C's fmin and fmax do."""
+
+
+def evaluate_graph(
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    chunk_lengths: Mapping[str, int] | None = None,
+) -> dict[str, Array]:
+    """Evaluate a graph on n lanes.
+
+    Args:
+        graph: A valid graph.
+        inputs: Argument name -> (n, dim) or (1, dim) array.
+        chunk_lengths: Argument name -> scalars of a full chunk in the argument's own dtype;
+            arguments left out have the chunk length of the graph's dtype.
+
+    Returns:
+        Argument name -> (n, stored scalars) array of what is stored, before any accumulation.
+    """
+    memory = _Memory(graph.dtype, inputs, chunk_lengths)
+    values: dict[int, Array] = {}
+    with np.errstate(all="ignore"):
+        for call in graph.calls:
+            operands = [values[value] for value in call.operands]
+            results = _apply(call.op, operands, call.data, len(call.outputs), memory)
+            values.update(zip(call.outputs, results, strict=True))
+    return memory.stored()
+
+
+def evaluate_program(
+    program: Program,
+    inputs: Mapping[str, Array],
+    chunk_lengths: Mapping[str, int] | None = None,
+) -> dict[str, Array]:
+    """Evaluate a program on n lanes; arguments and result as in `evaluate_graph`."""
+    memory = _Memory(program.dtype, inputs, chunk_lengths)
+    registers: dict[str, Array] = {}
+    with np.errstate(all="ignore"):
+        for step in program.instructions:
+            operands = [
+                memory.constant(operand) if isinstance(operand, float) else registers[operand]
+                for operand in step.operands
+            ]
+            results = _apply(step.op, operands, step.data, len(step.outputs), memory)
+            registers.update(zip(step.outputs, results, strict=True))
+    return memory.stored()
+
+
+class _Memory:
+    """The arguments: columns read, and the columns collected from stores."""
+
+    def __init__(
+        self, dtype: DType, inputs: Mapping[str, Array], chunk_lengths: Mapping[str, int] | None
+    ) -> None:
+        self._dtype = np.dtype(dtype.value)
+        self._default_length = dtype.chunk_length
+        self._lengths = {} if chunk_lengths is None else dict(chunk_lengths)
+        self._inputs = {name: np.asarray(array, self._dtype) for name, array in inputs.items()}
+        self._num_lanes = max((array.shape[0] for array in self._inputs.values()), default=1)
+        self._columns: dict[str, dict[int, Array]] = {}
+
+    def constant(self, number: float) -> Array:
+        """A literal as a 0-dimensional array of the computing type."""
+        return np.asarray(number, self._dtype)
+
+    def read(self, argument: str, chunk: int, width: int) -> Sequence[Array]:
+        """The columns of one chunk."""
+        first = chunk * self._lengths.get(argument, self._default_length)
+        array = self._inputs[argument]
+        return [array[:, column] for column in range(first, first + width)]
+
+    def store(self, argument: str, chunk: int, scalars: Sequence[Array]) -> None:
+        """Keep the columns of one chunk."""
+        first = chunk * self._lengths.get(argument, self._default_length)
+        columns = self._columns.setdefault(argument, {})
+        for offset, scalar in enumerate(scalars):
+            columns[first + offset] = np.broadcast_to(scalar, (self._num_lanes,))
+
+    def stored(self) -> dict[str, Array]:
+        """Argument name -> (n, scalars); columns that were not stored are NaN."""
+        result: dict[str, Array] = {}
+        for argument, columns in self._columns.items():
+            array = np.full((self._num_lanes, max(columns) + 1), np.nan, self._dtype)
+            for column, scalar in columns.items():
+                array[:, column] = scalar
+            result[argument] = array
+        return result
+
+
+def _apply(
+    op: Op, operands: Sequence[Array], data: CallData, num_outputs: int, memory: _Memory
+) -> Sequence[Array]:
+    if op is Op.CONST:
+        assert isinstance(data, float)
+        return [memory.constant(data)]
+    if op in (Op.READ, Op.STORE):
+        assert isinstance(data, tuple)
+        if op is Op.READ:
+            return memory.read(*data, num_outputs)
+        memory.store(*data, operands)
+        return []
+    result = OP_FUNCTIONS[op](*operands)
+    return result if isinstance(result, tuple) else [result]

@@ -1,0 +1,75 @@
+"""The expression graph: calls and the values they produce (paper: DABSEG).
+
+A *call* applies an op to values and may hold private data (a literal, a memory chunk); a *value*
+is one output of a call, so that a vector load or a sincos has several. Graphs are immutable;
+passes build new ones through `GraphBuilder`, which interns calls.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from caspar.ir.dtype import DType
+from caspar.ir.ops import OP_INFO, Op
+
+CallData = float | tuple[str, int] | None
+"""CONST: the literal. READ and STORE: (argument name, chunk number). Otherwise None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One application of an op.
+
+    Attributes:
+        op: What is done.
+        operands: Value ids read, in order.
+        outputs: Value ids produced, in order.
+        data: Private data, see `CallData`.
+        origin: Where the call comes from, for comments and errors; not part of its identity.
+    """
+
+    op: Op
+    operands: tuple[int, ...]
+    outputs: tuple[int, ...]
+    data: CallData = None
+    origin: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Calls in a topological order; value ids are 0 .. num_values - 1.
+
+    Attributes:
+        calls: Every call after the producers of its operands; stores in order of creation.
+        num_values: Number of values.
+        dtype: Floating type everything is computed in.
+    """
+
+    calls: tuple[Call, ...]
+    num_values: int
+    dtype: DType
+
+    @cached_property
+    def producer(self) -> tuple[int, ...]:
+        """Index of the call that produces each value."""
+        producer = [-1] * self.num_values
+        for number, call in enumerate(self.calls):
+            for value in call.outputs:
+                producer[value] = number
+        return tuple(producer)
+
+    @cached_property
+    def users(self) -> tuple[tuple[int, ...], ...]:
+        """Indices of the calls that read each value, ascending, each once."""
+        users: list[list[int]] = [[] for _ in range(self.num_values)]
+        for number, call in enumerate(self.calls):
+            for value in dict.fromkeys(call.operands):
+                users[value].append(number)
+        return tuple(tuple(numbers) for numbers in users)
+
+    def call_of(self, value: int) -> Call:
+        """The call that produces a value."""
+        return self.calls[self.producer[value]]
+
+    def is_boolean(self, value: int) -> bool:
+        """Whether a value is a truth value."""
+        return OP_INFO[self.call_of(value).op].boolean

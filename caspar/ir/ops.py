@@ -1,0 +1,145 @@
+"""The operations of the expression graph and their properties.
+
+An op says how many operands and outputs it has and how it behaves; how it is spelt in CUDA or
+Python is the business of `codegen`, its price the business of the target (`passes.cost`).
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Op(Enum):
+    """Everything a call can do."""
+
+    # Leaves and memory. READ: data = (argument, chunk). STORE: the same, with the values as
+    # operands; whether it writes or accumulates is a property of the argument's access.
+    CONST = auto()
+    READ = auto()
+    STORE = auto()
+    # n-ary reductions: stay n-ary until scheduling
+    SUM = auto()
+    PROD = auto()
+    # binary steps of a reduction: in programs only, a graph keeps SUM and PROD
+    ADD = auto()
+    SUB = auto()
+    MUL = auto()
+    FMA = auto()
+    FNMA = auto()
+    # arithmetic
+    NEG = auto()
+    DIV = auto()
+    RCP = auto()
+    POW = auto()
+    SQRT = auto()
+    RSQRT = auto()
+    CBRT = auto()
+    RCBRT = auto()
+    # transcendental
+    EXP = auto()
+    LOG = auto()
+    SIN = auto()
+    COS = auto()
+    SINCOS = auto()
+    TAN = auto()
+    ASIN = auto()
+    ACOS = auto()
+    ATAN = auto()
+    ATAN2 = auto()
+    SINH = auto()
+    COSH = auto()
+    TANH = auto()
+    # piecewise
+    ABS = auto()
+    SIGN = auto()
+    COPYSIGN = auto()
+    FLOOR = auto()
+    MIN = auto()
+    MAX = auto()
+    LT = auto()
+    LE = auto()
+    EQ = auto()
+    NE = auto()
+    AND = auto()
+    OR = auto()
+    NOT = auto()
+    SELECT = auto()
+
+
+@dataclass(frozen=True)
+class OpInfo:
+    """Properties of an op.
+
+    Attributes:
+        arity: Number of operands; None where it varies.
+        num_outputs: Number of values produced; None where the call's data decides (READ).
+        commutative: Operand order is immaterial; the builder sorts operands.
+        associative: An n-ary reduction that the scheduler may contribute to in any order.
+        boolean: The output is a truth value.
+        effect: The call changes memory and is never dead.
+    """
+
+    arity: int | None
+    num_outputs: int | None = 1
+    commutative: bool = False
+    associative: bool = False
+    boolean: bool = False
+    effect: bool = False
+
+
+_UNARY = OpInfo(1)
+_BINARY = OpInfo(2)
+_COMPARISON = OpInfo(2, boolean=True)
+
+OP_INFO: dict[Op, OpInfo] = {
+    Op.CONST: OpInfo(0),
+    Op.READ: OpInfo(0, num_outputs=None),
+    Op.STORE: OpInfo(None, num_outputs=0, effect=True),
+    Op.SUM: OpInfo(None, commutative=True, associative=True),
+    Op.PROD: OpInfo(None, commutative=True, associative=True),
+    Op.ADD: _BINARY,
+    Op.SUB: _BINARY,
+    Op.MUL: _BINARY,
+    Op.FMA: OpInfo(3),
+    Op.FNMA: OpInfo(3),
+    Op.NEG: _UNARY,
+    Op.DIV: _BINARY,
+    Op.RCP: _UNARY,
+    Op.POW: _BINARY,
+    Op.SQRT: _UNARY,
+    Op.RSQRT: _UNARY,
+    Op.CBRT: _UNARY,
+    Op.RCBRT: _UNARY,
+    Op.EXP: _UNARY,
+    Op.LOG: _UNARY,
+    Op.SIN: _UNARY,
+    Op.COS: _UNARY,
+    Op.SINCOS: OpInfo(1, num_outputs=2),
+    Op.TAN: _UNARY,
+    Op.ASIN: _UNARY,
+    Op.ACOS: _UNARY,
+    Op.ATAN: _UNARY,
+    Op.ATAN2: _BINARY,
+    Op.SINH: _UNARY,
+    Op.COSH: _UNARY,
+    Op.TANH: _UNARY,
+    Op.ABS: _UNARY,
+    Op.SIGN: _UNARY,
+    Op.COPYSIGN: _BINARY,
+    Op.FLOOR: _UNARY,
+    Op.MIN: OpInfo(2, commutative=True),
+    Op.MAX: OpInfo(2, commutative=True),
+    Op.LT: _COMPARISON,
+    Op.LE: _COMPARISON,
+    Op.EQ: OpInfo(2, commutative=True, boolean=True),
+    Op.NE: OpInfo(2, commutative=True, boolean=True),
+    Op.AND: OpInfo(2, commutative=True, boolean=True),
+    Op.OR: OpInfo(2, commutative=True, boolean=True),
+    Op.NOT: OpInfo(1, boolean=True),
+    Op.SELECT: OpInfo(3),
+}
+
+PROGRAM_ONLY: frozenset[Op] = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.FMA, Op.FNMA})
+"""Ops that scheduling introduces. FMA(a, b, c) = a*b + c and FNMA(a, b, c) = c - a*b."""
+
+GRAPH_ONLY: frozenset[Op] = frozenset({Op.CONST, Op.SUM, Op.PROD})
+"""Ops that scheduling removes: reductions become steps, constants become immediate operands."""

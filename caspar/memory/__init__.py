@@ -1,0 +1,1 @@
+"""Arrays as kernels see them: access kinds, blocked layout, tiles of factors."""

@@ -1,0 +1,28 @@
+"""What a kernel is before it is compiled: its arguments and its expression graph."""
+
+from dataclasses import dataclass
+
+from caspar.ir.graph import Graph
+from caspar.memory.access import ArgSpec
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """A kernel to compile.
+
+    Attributes:
+        name: A C and Python identifier, unique among the kernels of a solver.
+        args: Arguments in the order of the signature; the graph's reads and stores name them.
+        graph: What one item computes.
+        guard: Name of a 1-scalar `Read.UNIQUE` argument; the kernel does nothing while it is
+            not zero. None: it always runs.
+    """
+
+    name: str
+    args: tuple[ArgSpec, ...]
+    graph: Graph
+    guard: str | None = None
+
+    def arg(self, name: str) -> ArgSpec:
+        """The argument of that name."""
+        return next(arg for arg in self.args if arg.name == name)

@@ -1,0 +1,44 @@
+"""The blocked struct-of-arrays layout (paper: Vector Access and Blocked Struct of Arrays).
+
+An object of `dim` scalars is cut into chunks of 16 bytes (4 float32 or 2 float64) and a remainder
+of 1, 2 or 3 scalars (3 is padded to 4: there are no 12-byte vector accesses). Chunk `k` of all
+objects is contiguous, so that a warp reads 512 contiguous bytes with one vector instruction.
+"""
+
+from caspar.ir.dtype import DType
+
+
+def chunk_widths(dim: int, dtype: DType) -> tuple[int, ...]:
+    """Scalars in use in each chunk of an object: full chunks, then the remainder."""
+    full, rest = divmod(dim, dtype.chunk_length)
+    return (dtype.chunk_length,) * full + ((rest,) if rest > 0 else ())
+
+
+def padded_width(width: int) -> int:
+    """Scalars a chunk occupies in memory."""
+    return 4 if width == 3 else width
+
+
+def object_scalars(dim: int, dtype: DType) -> int:
+    """Scalars one object occupies in memory, padding included."""
+    return sum(padded_width(width) for width in chunk_widths(dim, dtype))
+
+
+def chunk_offset(chunk: int, dtype: DType) -> int:
+    """Scalars in front of a chunk, for each object in the array."""
+    return chunk * dtype.chunk_length
+
+
+def array_scalars(dim: int, dtype: DType, num_objects: int) -> int:
+    """Scalars of a blocked array."""
+    return object_scalars(dim, dtype) * num_objects
+
+
+PARTIAL_CHUNK = 4
+"""Scalars of a chunk of partial sums, whatever their type: threads access them one by one."""
+
+
+def partial_chunk_widths(dim: int) -> tuple[int, ...]:
+    """Scalars in each chunk of a partial sum."""
+    full, rest = divmod(dim, PARTIAL_CHUNK)
+    return (PARTIAL_CHUNK,) * full + ((rest,) if rest > 0 else ())

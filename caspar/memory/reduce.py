@@ -1,0 +1,41 @@
+"""Summing partials into objects: the second half of a shared add."""
+
+from dataclasses import dataclass
+
+from caspar.ir.dtype import DType
+from caspar.memory.access import ArgSpec, Write
+from caspar.memory.layout import partial_chunk_widths
+
+
+@dataclass(frozen=True)
+class ReduceSpec:
+    """A kernel whose items are objects: output[i] = sum (or +=) of the object's partials.
+
+    Attributes:
+        dim: Scalars of an object.
+        dtype: Type of partials and output.
+        lanes: Threads that share the partials of one object on CUDA: 1 where objects have a
+            few partials, 32 where they have many.
+        accumulate: Add to the output instead of writing it.
+    """
+
+    dim: int
+    dtype: DType
+    lanes: int
+    accumulate: bool
+
+    @property
+    def name(self) -> str:
+        """Entry point: equal specs are the same kernel."""
+        verb = "accumulate" if self.accumulate else "reduce"
+        return f"{verb}_{self.dtype.value}_{self.dim}_by_{self.lanes}"
+
+    @property
+    def output(self) -> ArgSpec:
+        """The blocked output."""
+        return ArgSpec("output", self.dim, self.dtype, write=Write.SEQUENTIAL)
+
+    @property
+    def partial_chunk_widths(self) -> tuple[int, ...]:
+        """Scalars in each chunk of a partial."""
+        return partial_chunk_widths(self.dim)

@@ -1,0 +1,124 @@
+"""Choices a user makes: backend, precision, and how a solve iterates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any
+
+from caspar.errors import OptionError
+
+
+class BackendChoice(Enum):
+    """Where to run."""
+
+    AUTO = "auto"
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+class Precision(Enum):
+    """Which floating types are used for what.
+
+    MIXED: float32 storage, evaluation, Jacobians and PCG vectors; float64 sums, block
+    factorisation and scalars. FLOAT64: float64 throughout. FLOAT32: float32 sums too.
+    """
+
+    MIXED = "mixed"
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """How a solve iterates and when it stops.
+
+    Attributes:
+        max_iterations: Levenberg-Marquardt iterations, rejected ones included.
+        initial_damping: First damping, relative to the diagonal of J^T J.
+        min_damping: Lower bound of the damping.
+        max_damping: The solve stops where no step is accepted below it.
+        cost_tolerance: Stop when neither the actual nor the predicted decrease of the cost by
+            two steps in a row, the second solved tightly, exceeds this, relative to the cost.
+        gradient_tolerance: Stop when the expected decrease of the cost by a full linear step,
+            relative to the cost, is below this.
+        step_tolerance: Stop when a step changes the linearised residuals by less than this,
+            relative to their norm.
+        max_time_s: Wall-clock limit of the iterations, seconds; None: no limit.
+        linear_tolerance: PCG stops when the preconditioned residual norm has fallen by this, at
+            first; the forcing term then tightens it.
+        min_linear_tolerance: The tightest it becomes.
+        min_linear_iterations: PCG iterations before the tolerance is tested: the residual norm
+            does not see directions of low curvature, and one or two iterations look converged.
+        max_linear_iterations: PCG iterations of one linear solve.
+        check: Test values for NaN and infinity and indices for range before the solve.
+    """
+
+    max_iterations: int = 100
+    initial_damping: float = 1e-4
+    min_damping: float = 1e-14
+    max_damping: float = 1e16
+    cost_tolerance: float = 3e-7
+    gradient_tolerance: float = 1e-14
+    step_tolerance: float = 1e-8
+    max_time_s: float | None = None
+    linear_tolerance: float = 0.3
+    min_linear_tolerance: float = 1e-2
+    min_linear_iterations: int = 8
+    max_linear_iterations: int = 200
+    check: bool = True
+
+    def __post_init__(self) -> None:
+        """Reject values outside their range.
+
+        Raises:
+            OptionError: Names the option, its value and what is allowed.
+        """
+        for name in ("max_iterations", "min_linear_iterations", "max_linear_iterations"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise OptionError(f"{name}={value!r}: must be an integer of at least 1")
+        for name in ("initial_damping", "min_damping", "max_damping"):
+            _require(name, getattr(self, name), "a positive number", lambda x: 0.0 < x)
+        for name in ("cost_tolerance", "gradient_tolerance", "step_tolerance"):
+            _require(name, getattr(self, name), "a number of at least 0", lambda x: 0.0 <= x)
+        for name in ("linear_tolerance", "min_linear_tolerance"):
+            allowed = "between 0 and 1, both excluded"
+            _require(name, getattr(self, name), allowed, lambda x: 0.0 < x < 1.0)
+        if self.max_time_s is not None:
+            _require("max_time_s", self.max_time_s, "a positive number or None", lambda x: 0.0 < x)
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any]) -> SolveOptions:
+        """Options by name.
+
+        Raises:
+            OptionError: An unknown name (the known ones are listed) or a value out of range.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in known:
+                raise OptionError(f"unknown option {name!r}; known are: {', '.join(known)}")
+        return cls(**options)
+
+
+def _require(name: str, value: Any, allowed: str, holds: Any) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not holds(value):
+        raise OptionError(f"{name}={value!r}: must be {allowed}")
+
+
+def choice(kind: type[Enum], name: str, value: Any) -> Any:
+    """The member of an enum that a user's string (or member) means.
+
+    Raises:
+        OptionError: Names the option and the allowed values.
+    """
+    if isinstance(value, kind):
+        return value
+    for member in kind:
+        if member.value == value:
+            return member
+    allowed = ", ".join(repr(member.value) for member in kind)
+    raise OptionError(f"{name}={value!r}: must be one of {allowed}")

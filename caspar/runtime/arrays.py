@@ -1,0 +1,79 @@
+"""Users' arrays: where they live, and how to get them in and out without needless copies.
+
+NumPy, CuPy and everything that speaks DLPack (torch, jax) is an array. Libraries are never
+imported for it: whoever passes a torch tensor has torch loaded.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from caspar.memory.tiles import Array
+
+_DLPACK_HOST = (1, 3)
+"""DLPack device types in host memory: CPU and pinned CPU memory."""
+
+_DLPACK_CUDA = (2, 13)
+"""DLPack device types of CUDA: device and managed memory."""
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where an array lives: `host`, or `cuda` and a device number."""
+
+    kind: str
+    number: int = 0
+
+    def __str__(self) -> str:
+        """As users write it."""
+        return "the host" if self.kind == "host" else f"{self.kind}:{self.number}"
+
+
+HOST = Location("host")
+
+
+def location(array: Any) -> Location:
+    """Where an array lives; Python sequences live on the host."""
+    if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack_device__"):
+        return HOST
+    kind, number = array.__dlpack_device__()
+    if kind in _DLPACK_HOST:
+        return HOST
+    if kind in _DLPACK_CUDA:
+        return Location("cuda", number)
+    return Location(f"DLPack device type {int(kind)}", number)
+
+
+def to_numpy(array: Any) -> Any:
+    """A host array as NumPy, sharing memory where possible.
+
+    Raises:
+        TypeError, ValueError, RuntimeError, BufferError: It cannot be read as an array.
+    """
+    if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):
+        if getattr(array, "requires_grad", False):
+            array = array.detach()
+        return np.from_dlpack(array)
+    return np.asarray(array)
+
+
+def give_back(result: Array, given: Any, to_host: Callable[[Array], Any]) -> Any:
+    """A result as the kind of array that was given, on the same device.
+
+    Args:
+        result: A fresh array of the backend.
+        given: What the user passed: its library and device decide.
+        to_host: Copies a backend's array to NumPy.
+    """
+    if location(given) == HOST:
+        result = to_host(result)
+    library = type(given).__module__.split(".")[0]
+    if library in ("numpy", "cupy", "builtins"):
+        return result
+    if library in ("jax", "jaxlib"):
+        return sys.modules["jax"].dlpack.from_dlpack(result)
+    module = sys.modules.get(library)
+    return module.from_dlpack(result) if hasattr(module, "from_dlpack") else result

@@ -1,0 +1,137 @@
+"""What the solver asks of a backend.
+
+Cost tiers: `load` and `allocate` once for a solver or plan, `bind` and `sequence` once for a
+plan, `run` in the inner loop.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.codegen.source import KernelSource, Param, ParamKind
+from caspar.memory.binding import Binding
+from caspar.memory.tiles import Array
+
+
+class Kernel(Protocol):
+    """A compiled kernel."""
+
+    @property
+    def source(self) -> KernelSource:
+        """What it was compiled from."""
+
+
+class Launch(Protocol):
+    """A kernel with everything bound: running it costs one call."""
+
+
+class LaunchSequence(Protocol):
+    """Launches that run in order."""
+
+    def run(self) -> None:
+        """Run once. On CUDA the call returns before the work is done."""
+
+    def run_until(self, flag: Array, max_runs: int) -> None:
+        """Run until `flag[0]` is not zero, at most `max_runs` times and a few guarded ones.
+
+        Args:
+            flag: (1,) float64 on the device; kernels guarded by it do nothing once it is set.
+            max_runs: Upper bound of the runs that do something.
+        """
+
+
+class Backend(Protocol):
+    """A device and the ways to use it."""
+
+    @property
+    def name(self) -> str:
+        """`cuda` or `cpu`."""
+
+    @property
+    def device(self) -> str:
+        """The device in words."""
+
+    @property
+    def xp(self) -> ModuleType:
+        """NumPy or CuPy."""
+
+    @property
+    def tile_size(self) -> int:
+        """Items of a tile."""
+
+    def load(self, sources: Sequence[KernelSource]) -> Mapping[str, Kernel]:
+        """Compile (or fetch from the cache) kernels, by name.
+
+        Raises:
+            CompileError: A source did not compile.
+        """
+
+    def allocate(self, num_bytes: int) -> Array:
+        """Uninitialised memory as a (num_bytes,) uint8 array.
+
+        Raises:
+            OutOfMemoryError: Names needed and available bytes.
+        """
+
+    def bind(self, kernel: Kernel, bindings: Mapping[str, Binding], count: int) -> Launch:
+        """Fix the parameters of a kernel for `count` items."""
+
+    def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
+        """Put launches in a row."""
+
+    def accepts_device(self, kind: str, number: int) -> bool:
+        """Whether arrays of a device, such as ("cuda", 0), can be read without a copy."""
+
+    def upload(self, array: Any) -> Array:
+        """An array of this backend's device: the same memory where possible, else a copy.
+
+        Args:
+            array: A NumPy array, or an array of a device the backend accepts.
+        """
+
+    def scope(self) -> AbstractContextManager[object]:
+        """Everything a solve enqueues happens inside it, after the caller's own work."""
+
+    def to_host(self, array: Array) -> NDArray[Any]:
+        """A NumPy copy, after all work is done."""
+
+    def synchronize(self) -> None:
+        """Wait for all work."""
+
+    def peak_bytes(self) -> int:
+        """Most memory held on the device so far, as far as the backend knows."""
+
+
+def parameter_values(
+    params: Sequence[Param], bindings: Mapping[str, Binding], count: int
+) -> list[int | Array]:
+    """What to pass for each parameter: an integer or an array whose address is meant."""
+    values: list[int | Array] = []
+    for param in params:
+        if param.kind is ParamKind.COUNT:
+            values.append(count)
+            continue
+        binding = bindings[param.arg]
+        if param.kind is ParamKind.DATA:
+            values.append(binding.data)
+        elif param.kind is ParamKind.LENGTH:
+            values.append(binding.length)
+        elif param.kind is ParamKind.OFFSET:
+            values.append(binding.offset)
+        elif param.kind is ParamKind.INDEX:
+            assert binding.index is not None, f"{param.arg} is bound without an index"
+            values.append(binding.index)
+        else:
+            assert binding.tiles is not None, f"{param.arg} is bound without tiles"
+            values.append(getattr(binding.tiles, param.kind.value))
+    return values
+
+
+def view(arena: Array, first_byte: int, num_scalars: int, dtype: str) -> Array:
+    """A typed view of a stretch of bytes."""
+    num_bytes = num_scalars * np.dtype(dtype).itemsize
+    return arena[first_byte : first_byte + num_bytes].view(dtype)

@@ -1,0 +1,215 @@
+"""The CPU backend: the same scheduled programs, compiled by Numba, spread over cores.
+
+Generated modules lie in the cache folder, named by the digest of their text; Numba keeps the
+machine code beside them. A launch is an entry in three integer arrays (function, parameter table,
+tiles), so that one compiled driver runs a whole list without returning to Python.
+"""
+
+import hashlib
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numba import get_num_threads, njit, prange
+from numpy.typing import NDArray
+
+from caspar.codegen.cpu import TILE_SIZE
+from caspar.codegen.source import KernelSource
+from caspar.errors import CompileError, OutOfMemoryError
+from caspar.memory.binding import Binding
+from caspar.memory.tiles import Array
+from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
+from caspar.runtime.cache import cache_folder, write_atomically
+from caspar.runtime.cpu_support import call_tile
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CpuKernel:
+    """A compiled kernel: the address of `f(parameter table, tile)`."""
+
+    source: KernelSource
+    address: int
+
+
+@dataclass(frozen=True)
+class CpuLaunch:
+    """A kernel with its parameter table.
+
+    Attributes:
+        kernel: The kernel.
+        table: (num_params,) int64: addresses and integers.
+        num_tiles: Tiles to run.
+        keep_alive: Arrays whose addresses are in the table.
+    """
+
+    kernel: CpuKernel
+    table: IntArray
+    num_tiles: int
+    keep_alive: tuple[Array, ...]
+
+
+@njit("void(int64[::1], int64[::1], int64[::1])", parallel=True, cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _run(functions: IntArray, tables: IntArray, num_tiles: IntArray) -> None:
+    for number in range(functions.shape[0]):
+        function, table = functions[number], tables[number]
+        if num_tiles[number] == 1:
+            call_tile(function, table, 0)
+        else:
+            for tile in prange(num_tiles[number]):
+                call_tile(function, table, tile)
+
+
+@njit("void(int64[::1], int64[::1], int64[::1], float64[::1], int64)", cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _run_until(
+    functions: IntArray,
+    tables: IntArray,
+    num_tiles: IntArray,
+    flag: NDArray[np.float64],
+    max_runs: int,
+) -> None:
+    for _ in range(max_runs):
+        if flag[0] != 0.0:
+            return
+        _run(functions, tables, num_tiles)
+
+
+class CpuSequence:
+    """Launches that the compiled driver runs in order."""
+
+    def __init__(self, launches: Sequence[CpuLaunch]) -> None:
+        self._launches = tuple(launches)
+        self._arrays = (
+            np.array([launch.kernel.address for launch in launches], dtype=np.int64),
+            np.array([launch.table.ctypes.data for launch in launches], dtype=np.int64),
+            np.array([launch.num_tiles for launch in launches], dtype=np.int64),
+        )
+
+    def run(self) -> None:
+        """Run every launch once."""
+        _run(*self._arrays)
+
+    def run_until(self, flag: Array, max_runs: int) -> None:
+        """Run until the flag is set, at most `max_runs` times."""
+        _run_until(*self._arrays, flag, max_runs)
+
+
+class CpuBackend:
+    """The host's cores."""
+
+    name = "cpu"
+    tile_size = TILE_SIZE
+
+    def __init__(self) -> None:
+        self._peak_bytes = 0
+
+    @property
+    def xp(self) -> ModuleType:
+        """NumPy."""
+        return np
+
+    @property
+    def device(self) -> str:
+        """Processor and number of threads."""
+        return f"{platform.machine()} CPU, {get_num_threads()} threads"
+
+    def load(self, sources: Sequence[KernelSource]) -> Mapping[str, Kernel]:
+        """Compile kernels, or fetch them from the cache."""
+        return {source.name: CpuKernel(source, _compile(source)) for source in sources}
+
+    def allocate(self, num_bytes: int) -> Array:
+        """Uninitialised host memory."""
+        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        try:
+            if num_bytes > physical:
+                raise MemoryError
+            memory = np.empty(num_bytes, dtype=np.uint8)
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"the plan needs {num_bytes:,} bytes of host memory; the machine has "
+                f"{physical:,}. Use fewer factors, or precision='float32'."
+            ) from error
+        self._peak_bytes = max(self._peak_bytes, num_bytes)
+        return memory
+
+    def bind(self, kernel: Kernel, bindings: Mapping[str, Binding], count: int) -> Launch:
+        """Fill the parameter table."""
+        assert isinstance(kernel, CpuKernel)
+        values = parameter_values(kernel.source.params, bindings, count)
+        table = [value if isinstance(value, int) else value.ctypes.data for value in values]
+        arrays = tuple(value for value in values if not isinstance(value, int))
+        num_tiles = -(-count // kernel.source.block_size)
+        return CpuLaunch(kernel, np.array(table, dtype=np.int64), num_tiles, arrays)
+
+    def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
+        """Put launches in a row."""
+        return CpuSequence([launch for launch in launches if isinstance(launch, CpuLaunch)])
+
+    def accepts_device(self, kind: str, number: int) -> bool:
+        """None but the host."""
+        return False
+
+    def upload(self, array: Any) -> Array:
+        """The array itself: it is already on the host."""
+        return np.asarray(array)
+
+    def scope(self) -> AbstractContextManager[object]:
+        """Nothing to prepare."""
+        return nullcontext()
+
+    def to_host(self, array: Array) -> NDArray[Any]:
+        """A copy."""
+        return np.array(array)
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: every run returns when it is done."""
+
+    def peak_bytes(self) -> int:
+        """The largest arena so far."""
+        return self._peak_bytes
+
+
+def _compile(source: KernelSource) -> int:
+    digest = hashlib.sha256(source.text.encode()).hexdigest()[:32]
+    module_name = f"caspar_generated_{digest}"
+    if module_name not in sys.modules:
+        path = cache_folder() / "cpu" / f"{source.name[:60]}_{digest}.py"
+        if not _holds(path, source.text):
+            write_atomically(path, source.text)
+        _import_file(module_name, path)
+    address: int = getattr(sys.modules[module_name], source.name).address
+    return address
+
+
+def _import_file(module_name: str, path: Path) -> None:
+    """Import a generated module; it stays in `sys.modules`, which keeps its machine code alive.
+
+    Numba looks its functions' modules up there when it takes machine code from its cache.
+    """
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module_name]
+        raise CompileError(f"Numba did not compile {path}: {error}") from error
+
+
+def _holds(path: Path, text: str) -> bool:
+    try:
+        return path.read_text() == text
+    except OSError:
+        return False
+

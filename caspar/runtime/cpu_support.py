@@ -1,0 +1,99 @@
+"""What generated CPU kernels import: pointer casts, fused operations and the kernel decorator.
+
+Kernels are C functions of a table of addresses and integers and a tile number, so that one
+compiled driver can run any list of them (see `runtime.cpu`).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import cfunc, njit, types
+from numba.extending import intrinsic
+
+kernel: Callable[[Callable[..., None]], Any] = cfunc(
+    types.void(types.int64, types.int64), cache=True, error_model="numpy"
+)
+"""Compile `f(args, tile)` as a C function; `args` is the address of the parameter table."""
+
+
+def _pointer_cast(scalar: types.Type) -> Callable[[int], Any]:
+    def cast(typing_context: Any, address: Any) -> Any:
+        pointer = types.CPointer(scalar)
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(pointer))
+
+        return pointer(types.int64), generate
+
+    result: Callable[[int], Any] = intrinsic(cast)
+    return result
+
+
+as_float32 = _pointer_cast(types.float32)
+as_float64 = _pointer_cast(types.float64)
+as_int32 = _pointer_cast(types.int32)
+as_int64 = _pointer_cast(types.int64)
+as_uint16 = _pointer_cast(types.uint16)
+
+
+@intrinsic
+def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c with one rounding."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fma(*args)
+
+    return a(a, a, a), generate
+
+
+@intrinsic
+def select(typing_context: Any, condition: Any, if_true: Any, if_false: Any) -> Any:
+    """`if_true` where the condition holds, without a branch."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.select(*args)
+
+    return if_true(types.boolean, if_true, if_true), generate
+
+
+def _keep_nan(comparison: str) -> Callable[[Any, Any], Any]:
+    def choose(typing_context: Any, a: Any, b: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            wins = builder.fcmp_ordered(comparison, args[0], args[1])
+            is_nan = builder.fcmp_unordered("uno", args[0], args[0])
+            return builder.select(builder.or_(wins, is_nan), args[0], args[1])
+
+        return a(a, a), generate
+
+    result: Callable[[Any, Any], Any] = intrinsic(choose)
+    return result
+
+
+min_nan = _keep_nan("<")
+max_nan = _keep_nan(">")
+
+
+@intrinsic
+def call_tile(typing_context: Any, function: Any, args: Any, tile: Any) -> Any:
+    """Call the kernel at an address on one tile."""
+    signature = types.void(types.int64, types.int64, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, operands: Any) -> Any:
+        integer = ir.IntType(64)
+        kernel_type = ir.FunctionType(ir.VoidType(), [integer, integer])
+        pointer = builder.inttoptr(operands[0], kernel_type.as_pointer())
+        builder.call(pointer, operands[1:])
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@njit(cache=True, inline="never")  # type: ignore[untyped-decorator]
+def sum_partials(data: Any, start: int, stride: int, count: int) -> Any:
+    """Sum of `count` scalars, in order, in float64."""
+    total = np.float64(0.0)
+    for number in range(count):
+        total += np.float64(data[start + stride * number])
+    return total

@@ -1,0 +1,223 @@
+"""The CUDA backend: NVRTC through CuPy, launches captured in CUDA graphs.
+
+CuPy keeps machine code in its own cache, keyed by source and architecture. All work goes to one
+stream of its own; results are read after it is synchronised. CuPy compiles with `-ftz=true`:
+denormal float32 numbers are flushed to zero.
+"""
+
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.codegen.cuda_header import BLOCK_SIZE
+from caspar.codegen.source import ADDRESS_KINDS, KernelSource
+from caspar.errors import BackendError, CompileError, OutOfMemoryError
+from caspar.memory.binding import Binding
+from caspar.memory.tiles import Array
+from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
+
+COMPILE_OPTIONS = ("--std=c++17",)
+"""Options of every NVRTC compilation."""
+
+RUNS_PER_GRAPH = 8
+"""Runs of a repeated sequence captured in one graph: a host read of the flag costs about as much
+as one run of a small problem, so it is taken once for several."""
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """A compiled kernel."""
+
+    source: KernelSource
+    function: Any
+
+
+@dataclass(frozen=True)
+class CudaLaunch:
+    """A kernel with grid, block and arguments."""
+
+    function: Any
+    grid: tuple[int, int]
+    block_size: int
+    arguments: tuple[Any, ...]
+    keep_alive: tuple[Array, ...]
+
+    def run(self) -> None:
+        """Enqueue on the current stream."""
+        self.function(self.grid, (self.block_size,), self.arguments)
+
+
+class CudaSequence:
+    """Launches captured as CUDA graphs: one of a single run, one of several."""
+
+    def __init__(self, stream: Any, launches: Sequence[CudaLaunch]) -> None:
+        self._stream = stream
+        self._launches = tuple(launches)
+        self._once: Any = None
+        self._several: Any = None
+        self._flags = _pinned_flags()
+        self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
+
+    def _capture(self, num_runs: int) -> Any:
+        with self._stream:
+            self._stream.begin_capture()
+            for _ in range(num_runs):
+                for launch in self._launches:
+                    launch.run()
+            return self._stream.end_capture()
+
+    def run(self) -> None:
+        """Enqueue every launch once."""
+        if self._once is None:
+            self._once = self._capture(1)
+        self._once.launch(stream=self._stream)
+
+    def run_until(self, flag: Array, max_runs: int) -> None:
+        """Enqueue groups of runs; the flag is read one group behind, so the device never waits."""
+        if self._several is None:
+            self._several = self._capture(RUNS_PER_GRAPH)
+        num_groups = -(-max_runs // RUNS_PER_GRAPH)
+        for group in range(num_groups):
+            self._several.launch(stream=self._stream)
+            slot = group % 2
+            target = self._flags[slot : slot + 1].ctypes.data_as(ctypes.c_void_p)
+            flag.data.copy_to_host_async(target, flag.nbytes, self._stream)
+            self._events[slot].record(self._stream)
+            if group > 0:
+                self._events[1 - slot].synchronize()
+                if self._flags[1 - slot] != 0.0:
+                    return
+
+
+def _pinned_flags() -> NDArray[np.float64]:
+    memory = cupy.cuda.alloc_pinned_memory(16)
+    return np.frombuffer(memory, np.float64, 2)
+
+
+class CudaBackend:
+    """One CUDA device: the current one.
+
+    Raises:
+        BackendError: No device answers.
+    """
+
+    name = "cuda"
+    tile_size = BLOCK_SIZE
+
+    def __init__(self) -> None:
+        try:
+            self._device = cupy.cuda.Device()
+            self._device.use()
+            properties = cupy.cuda.runtime.getDeviceProperties(self._device.id)
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            raise BackendError(
+                f"backend='cuda' needs an NVIDIA GPU and driver, and CUDA says: {error}. "
+                "`caspar doctor` tells what is missing; backend='cpu' needs none."
+            ) from error
+        self._name = properties["name"].decode()
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+
+    @property
+    def xp(self) -> ModuleType:
+        """CuPy."""
+        module: ModuleType = cupy
+        return module
+
+    @property
+    def device(self) -> str:
+        """Name and compute capability."""
+        return f"{self._name} (sm_{self._device.compute_capability})"
+
+    def load(self, sources: Sequence[KernelSource]) -> Mapping[str, Kernel]:
+        """Compile kernels in parallel threads: NVRTC releases the interpreter lock."""
+        with ThreadPoolExecutor() as pool:
+            kernels = list(pool.map(self._compile, sources))
+        return {kernel.source.name: kernel for kernel in kernels}
+
+    def _compile(self, source: KernelSource) -> CudaKernel:
+        with self._device:
+            try:
+                module = cupy.RawModule(code=source.text, options=COMPILE_OPTIONS)
+                return CudaKernel(source, module.get_function(source.name))
+            except cupy.cuda.compiler.CompileException as error:
+                raise CompileError(
+                    f"kernel {source.name}: NVRTC rejected the generated source: {error}"
+                ) from error
+
+    def allocate(self, num_bytes: int) -> Array:
+        """Uninitialised device memory."""
+        try:
+            return cupy.empty(num_bytes, dtype=cupy.uint8)
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            free, total = cupy.cuda.runtime.memGetInfo()
+            raise OutOfMemoryError(
+                f"the plan needs {num_bytes:,} bytes on {self.device}; {free:,} of {total:,} are "
+                "free. Free other arrays, use fewer factors, or precision='float32'."
+            ) from error
+
+    def bind(self, kernel: Kernel, bindings: Mapping[str, Binding], count: int) -> Launch:
+        """Fix grid and arguments."""
+        assert isinstance(kernel, CudaKernel)
+        source = kernel.source
+        values = parameter_values(source.params, bindings, count)
+        arguments = tuple(
+            np.uint64(value.data.ptr) if param.kind in ADDRESS_KINDS else np.uint32(value)
+            for param, value in zip(source.params, values, strict=True)
+        )
+        num_blocks = -(-count * source.threads_per_item // source.block_size)
+        arrays = tuple(value for value in values if not isinstance(value, int))
+        return CudaLaunch(
+            kernel.function,
+            (num_blocks, source.num_layers),
+            source.block_size,
+            arguments,
+            arrays,
+        )
+
+    def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
+        """Put launches in a row."""
+        return CudaSequence(
+            self.stream, [launch for launch in launches if isinstance(launch, CudaLaunch)]
+        )
+
+    def accepts_device(self, kind: str, number: int) -> bool:
+        """CUDA arrays of this device."""
+        return kind == "cuda" and number == self._device.id
+
+    def upload(self, array: Any) -> Array:
+        """Host arrays are copied (in native byte order), arrays of this device are shared."""
+        if isinstance(array, np.ndarray):
+            return cupy.asarray(array.astype(array.dtype.newbyteorder("="), copy=False))
+        return array if isinstance(array, cupy.ndarray) else cupy.from_dlpack(array)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """The solver's device and stream, after the caller's stream has finished."""
+        with self._device:
+            cupy.cuda.get_current_stream().synchronize()
+            with self.stream:
+                yield
+
+    def to_host(self, array: Array) -> NDArray[Any]:
+        """A NumPy copy, after all work is done."""
+        self.stream.synchronize()
+        host: NDArray[Any] = cupy.asnumpy(array)
+        return host
+
+    def synchronize(self) -> None:
+        """Wait for all work of the solver's stream and of the current one."""
+        cupy.cuda.get_current_stream().synchronize()
+        self.stream.synchronize()
+
+    def peak_bytes(self) -> int:
+        """Bytes CuPy's memory pool holds: it never shrinks by itself, so this is its peak."""
+        held: int = cupy.get_default_memory_pool().total_bytes()
+        return held

@@ -1,0 +1,1 @@
+"""The solver: problem checks, plan, normal equations, Levenberg-Marquardt, result."""

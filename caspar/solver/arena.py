@@ -1,0 +1,60 @@
+"""One allocation for everything a solve writes.
+
+Regions are reserved first, then the arena is allocated and handed out as typed views. Nothing is
+allocated inside an iteration.
+"""
+
+from dataclasses import dataclass, field
+
+from caspar.ir.dtype import DType
+from caspar.memory.tiles import Array
+from caspar.runtime.backend import Backend, view
+
+ALIGNMENT = 256
+"""Bytes; CUDA's own alignment of allocations."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """A reserved stretch of the arena."""
+
+    first_byte: int
+    num_scalars: int
+    dtype: DType
+
+
+@dataclass
+class ArenaPlan:
+    """Reserves regions one behind the other.
+
+    Attributes:
+        regions: By name.
+        num_bytes: Size so far.
+    """
+
+    regions: dict[str, Region] = field(default_factory=dict)
+    num_bytes: int = 0
+
+    def reserve(self, name: str, num_scalars: int, dtype: DType) -> None:
+        """Reserve a region of its own."""
+        self.regions[name] = Region(self.num_bytes, num_scalars, dtype)
+        size = num_scalars * dtype.itemsize
+        self.num_bytes += -(-size // ALIGNMENT) * ALIGNMENT
+
+    def reserve_shared(self, groups: list[list[tuple[str, int, DType]]]) -> None:
+        """Reserve groups that are never in use at the same time: they share their bytes."""
+        start = end = self.num_bytes
+        for group in groups:
+            self.num_bytes = start
+            for name, num_scalars, dtype in group:
+                self.reserve(name, num_scalars, dtype)
+            end = max(end, self.num_bytes)
+        self.num_bytes = end
+
+    def allocate(self, backend: Backend) -> dict[str, Array]:
+        """The views, by name."""
+        memory = backend.allocate(self.num_bytes)
+        return {
+            name: view(memory, region.first_byte, region.num_scalars, region.dtype.value)
+            for name, region in self.regions.items()
+        }

@@ -1,0 +1,223 @@
+"""Levenberg-Marquardt with the gain-ratio damping of Madsen, Nielsen and Tingleff (2004).
+
+The damped linear system is solved inexactly, as tightly as the progress warrants (a forcing term
+in the manner of Eisenstat and Walker). A step that gains next to nothing may be small because its
+linear solve stopped early: before the solve ends, it is repeated with the tightest tolerance.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from caspar.options import SolveOptions
+from caspar.solver.normal_equations import LinearGoal, LinearOutcome, NormalEquations, TriedStep
+from caspar.solver.result import IterationRecord, SolveStatus
+
+MIN_GAIN_RATIO = 1e-3
+"""Steps with less of the predicted decrease are rejected."""
+
+GREATEST_SHRINK = 1.0 / 3.0
+"""Damping shrinks by this at most for each accepted step."""
+
+FORCING_FACTOR = 0.9
+"""Share of the gradient norm's ratio that becomes the next tolerance."""
+
+CONFIRMING_ITERATIONS = 10
+"""PCG iterations at least of the step that confirms convergence."""
+
+Callback = Callable[[IterationRecord], object]
+"""Called after each iteration; a true value stops the solve."""
+
+
+@dataclass
+class LevenbergState:
+    """What changes from iteration to iteration.
+
+    Attributes:
+        cost: Cost of the current values.
+        damping: Next damping.
+        growth: Factor of the damping after the next rejection.
+        tolerance: Next tolerance of the linear solver.
+        gradient_norm: Of the last linearisation; None before the first.
+        confirming: The next step decides whether the solve has converged.
+        records: Iterations so far.
+    """
+
+    cost: float
+    damping: float
+    tolerance: float
+    growth: float = 2.0
+    gradient_norm: float | None = None
+    confirming: bool = False
+    records: list[IterationRecord] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Course:
+    """How the iterations went.
+
+    Attributes:
+        status: Why they ended.
+        initial_cost: Cost of the start values.
+        final_cost: Cost of the current values.
+        records: One for each iteration.
+    """
+
+    status: SolveStatus
+    initial_cost: float
+    final_cost: float
+    records: tuple[IterationRecord, ...]
+
+
+def minimize(
+    system: NormalEquations, options: SolveOptions, on_iteration: Callback | None
+) -> Course:
+    """Iterate until a stopping rule holds.
+
+    Args:
+        system: The problem on the device; it holds the values that the iterations move.
+        options: Limits and tolerances.
+        on_iteration: Called after each iteration.
+    """
+    start = time.perf_counter()
+    initial_cost = system.score()
+    state = LevenbergState(initial_cost, options.initial_damping, options.linear_tolerance)
+    status = None if math.isfinite(initial_cost) else SolveStatus.INITIAL_COST_NOT_FINITE
+    try:
+        if status is None:
+            system.linearize()
+        while status is None:
+            status = _iterate(system, options, state, start)
+            stop = on_iteration is not None and bool(on_iteration(state.records[-1]))
+            if status is None and stop:
+                status = SolveStatus.STOPPED
+    except KeyboardInterrupt:
+        status = SolveStatus.INTERRUPTED
+    return Course(status, initial_cost, state.cost, tuple(state.records))
+
+
+def _iterate(
+    system: NormalEquations, options: SolveOptions, state: LevenbergState, start: float
+) -> SolveStatus | None:
+    """One iteration; returns the status that ends the solve, or None."""
+    tried = system.try_step(_goal(options, state))
+    decrease = state.cost - tried.cost
+    gain_ratio = decrease / tried.model_decrease if tried.model_decrease > 0.0 else math.nan
+    reason = _rejection(tried, gain_ratio)
+    accepted = reason == ""
+    status = _converged(options, state, tried, decrease, accepted)
+    record_damping = state.damping
+    if accepted:
+        system.accept()
+        state.cost = tried.cost
+        if status is None:
+            system.linearize()
+    _update_damping(options, state, gain_ratio, accepted)
+    if accepted:
+        _update_tolerance(options, state, tried)
+    elapsed = time.perf_counter() - start
+    if status is None:
+        status = _limit(options, state, elapsed)
+    state.records.append(
+        IterationRecord(
+            iteration=len(state.records) + 1,
+            cost=state.cost,
+            candidate_cost=tried.cost,
+            damping=record_damping,
+            gain_ratio=gain_ratio,
+            linear_iterations=tried.linear_iterations,
+            step_accepted=accepted,
+            reason=reason,
+            time_s=elapsed,
+        )
+    )
+    return status
+
+
+def _goal(options: SolveOptions, state: LevenbergState) -> LinearGoal:
+    least = options.min_linear_iterations
+    if state.confirming:
+        tolerance = min(state.tolerance, options.min_linear_tolerance)
+        least = max(least, CONFIRMING_ITERATIONS)
+    else:
+        tolerance = state.tolerance
+    most = options.max_linear_iterations
+    return LinearGoal(state.damping, tolerance, min(least, most), most)
+
+
+def _rejection(tried: TriedStep, gain_ratio: float) -> str:
+    """Why a step is rejected; empty for an accepted one. NaN is never accepted."""
+    if tried.outcome is LinearOutcome.NOT_FINITE:
+        return "the linear solve is not finite"
+    if not math.isfinite(tried.cost):
+        return "the cost of the candidate is not finite"
+    if not tried.model_decrease > 0.0:
+        return "the linear model predicts no decrease"
+    if not gain_ratio > MIN_GAIN_RATIO:
+        return "the cost did not decrease as predicted"
+    return ""
+
+
+def _converged(
+    options: SolveOptions,
+    state: LevenbergState,
+    tried: TriedStep,
+    decrease: float,
+    accepted: bool,
+) -> SolveStatus | None:
+    """Convergence after a step, judged before it is taken."""
+    if tried.outcome is LinearOutcome.AT_OPTIMUM:
+        return SolveStatus.CONVERGED_GRADIENT
+    if tried.outcome is LinearOutcome.NOT_FINITE or not math.isfinite(tried.cost):
+        return None
+    if tried.gradient_norm**2 <= 2.0 * options.gradient_tolerance * state.cost:
+        return SolveStatus.CONVERGED_GRADIENT
+    if tried.step_norm**2 <= 2.0 * options.step_tolerance**2 * state.cost:
+        return SolveStatus.CONVERGED_STEP
+    if accepted:
+        # a step is also small where the damping is large: that says nothing about the minimum
+        gain = max(decrease, tried.model_decrease)
+        small = gain <= options.cost_tolerance * state.cost and state.damping < 1.0
+    else:
+        small = 0.0 < tried.model_decrease <= options.cost_tolerance * state.cost
+    if small and state.confirming:
+        return SolveStatus.CONVERGED_COST
+    state.confirming = small
+    return None
+
+
+def _update_damping(
+    options: SolveOptions, state: LevenbergState, gain_ratio: float, accepted: bool
+) -> None:
+    """Madsen, Nielsen, Tingleff (2004), equation 3.16 and algorithm 3.16."""
+    if accepted:
+        factor = max(GREATEST_SHRINK, 1.0 - (2.0 * gain_ratio - 1.0) ** 3)
+        state.damping = max(options.min_damping, state.damping * factor)
+        state.growth = 2.0
+    else:
+        state.damping *= state.growth
+        state.growth *= 2.0
+
+
+def _update_tolerance(options: SolveOptions, state: LevenbergState, tried: TriedStep) -> None:
+    """Solve the next system as tightly as the gradient shrinks, and never loosen abruptly."""
+    previous = state.gradient_norm
+    state.gradient_norm = tried.gradient_norm
+    if previous is None or not previous > 0.0:
+        return
+    tolerance = FORCING_FACTOR * tried.gradient_norm / previous
+    kept = FORCING_FACTOR * state.tolerance
+    if kept > 0.1:
+        tolerance = max(tolerance, kept)
+    state.tolerance = min(max(tolerance, options.min_linear_tolerance), options.linear_tolerance)
+
+
+def _limit(options: SolveOptions, state: LevenbergState, elapsed_s: float) -> SolveStatus | None:
+    if state.damping > options.max_damping:
+        return SolveStatus.DAMPING_LIMIT
+    if len(state.records) + 1 >= options.max_iterations:
+        return SolveStatus.ITERATION_LIMIT
+    if options.max_time_s is not None and elapsed_s >= options.max_time_s:
+        return SolveStatus.TIME_LIMIT
+    return None

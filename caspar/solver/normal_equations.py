@@ -1,0 +1,147 @@
+"""The linearised problem on the device, as Levenberg-Marquardt sees it.
+
+Calling schedule: `score` once; then `linearize` after every move, `try_step` for every damping,
+`accept` to move. PCG on the full normal equations runs on the device; the host reads the scalars
+once for each tried step (and, on CUDA, the stop flag once for several PCG iterations).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from caspar.frontend.scalar_kernels import LinearOutcome
+from caspar.memory.tiles import Array
+from caspar.solver.launches import Binder
+from caspar.solver.plan import NUM_HOST_SCALARS, SCALARS, Plan
+from caspar.solver.problem import Problem
+
+
+@dataclass(frozen=True)
+class LinearGoal:
+    """What the linear solver is asked for.
+
+    Attributes:
+        damping: Factor of diag(J^T J) added to J^T J.
+        tolerance: Relative decrease of the preconditioned residual norm.
+        min_iterations: PCG iterations before the tolerance is tested.
+        max_iterations: PCG iterations at most.
+    """
+
+    damping: float
+    tolerance: float
+    min_iterations: int
+    max_iterations: int
+
+
+@dataclass(frozen=True)
+class TriedStep:
+    """The end of a step that was tried.
+
+    Attributes:
+        cost: Cost of the candidate.
+        model_decrease: Decrease of the cost the linear model predicts for this step.
+        gradient_norm: Preconditioned gradient norm, sqrt(g . M^-1 g): its square is about twice
+            the decrease that a full linear step promises.
+        step_norm: Norm of the step weighted by diag(J^T J).
+        linear_iterations: PCG iterations.
+        outcome: Why PCG stopped.
+    """
+
+    cost: float
+    model_decrease: float
+    gradient_norm: float
+    step_norm: float
+    linear_iterations: int
+    outcome: LinearOutcome
+
+
+class NormalEquations:
+    """A plan's launches, by what they mean.
+
+    Args:
+        plan: Memory and structure.
+        problem: Start values and constants, copied into the plan's memory here.
+    """
+
+    def __init__(self, plan: Plan, problem: Problem) -> None:
+        self._plan = plan
+        self._backend = plan.library.backend
+        self._binder = Binder(plan)
+        self._sequences = self._binder.bind_all()
+        self._load(problem)
+
+    def _load(self, problem: Problem) -> None:
+        storage = self._plan.types.storage.value
+        packs = []
+        for node in self._plan.nodes:
+            rows = self._contiguous(problem.values[node.node.name], storage)
+            packs.append(self._binder.pack(f"{node.node.name}.nodes", node.node.storage_dim, rows))
+        for factor in self._plan.factors:
+            for argument in factor.factor.arguments:
+                constant = factor.arrays.constants.get(argument.source)
+                if constant is not None:
+                    rows = self._contiguous(constant.rows, storage)
+                    name = f"{factor.factor.name}.{argument.name}"
+                    packs.append(self._binder.pack(name, argument.storage_dim, rows))
+        self._backend.sequence(packs).run()
+        # the rows must live until they are packed
+        self._backend.synchronize()
+
+    def _contiguous(self, rows: Array, dtype: str) -> Array:
+        return self._backend.xp.ascontiguousarray(rows, dtype=dtype)
+
+    def score(self) -> float:
+        """Cost of the current values."""
+        self._sequences.score.run()
+        return self._read()["cost"]
+
+    def linearize(self) -> None:
+        """Jacobians, gradient and diagonal blocks at the current values."""
+        self._sequences.linearize.run()
+
+    def try_step(self, goal: LinearGoal) -> TriedStep:
+        """Solve the damped linear system, retract and score."""
+        host = np.array(
+            [goal.damping, goal.tolerance, goal.min_iterations, goal.max_iterations], dtype=float
+        )
+        self._plan.memory["scalars"][:NUM_HOST_SCALARS] = self._backend.upload(host)
+        self._sequences.start.run()
+        self._sequences.iterate.run_until(self._plan.scalar("done"), goal.max_iterations)
+        self._sequences.candidate.run()
+        scalars = self._read()
+        model = -scalars["step_gradient"] + scalars["step_residual"] + scalars["step_damping"]
+        return TriedStep(
+            cost=scalars["cost"],
+            model_decrease=0.5 * model,
+            gradient_norm=float(np.sqrt(max(scalars["first_descent"], 0.0))),
+            step_norm=float(np.sqrt(max(scalars["step_norm"], 0.0))),
+            linear_iterations=int(scalars["linear_iterations"]),
+            outcome=LinearOutcome(int(scalars["done"])),
+        )
+
+    def accept(self) -> None:
+        """Make the candidate the current values."""
+        for plan in self._plan.nodes:
+            name = plan.node.name
+            nodes = self._plan.memory[f"{name}.nodes"]
+            nodes[...] = self._plan.memory[f"{name}.candidate"]
+
+    def values(self) -> Mapping[str, Array]:
+        """The current values as fresh (n, storage_dim) arrays of the storage type."""
+        xp, storage = self._backend.xp, self._plan.types.storage.value
+        rows = {
+            plan.node.name: xp.empty((plan.count, plan.node.storage_dim), dtype=storage)
+            for plan in self._plan.nodes
+        }
+        unpacks = [
+            self._binder.unpack(f"{plan.node.name}.nodes", plan.node.storage_dim, array)
+            for plan, array in zip(self._plan.nodes, rows.values(), strict=True)
+        ]
+        self._backend.sequence(unpacks).run()
+        self._backend.synchronize()
+        return rows
+
+    def _read(self) -> dict[str, float]:
+        host = self._backend.to_host(self._plan.memory["scalars"])
+        return {name: float(value) for name, value in zip(SCALARS, host, strict=True)}

@@ -1,0 +1,299 @@
+"""From a checked problem to memory: what the launches will be bound to.
+
+Once for each solve: sort factors, build tiles, reserve and allocate the arena.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from caspar.driver import SolverSources, Target
+from caspar.frontend.node_kernels import MODEL_DIM
+from caspar.frontend.precision import Types
+from caspar.frontend.trace import Argument, ArgumentKind, NodeType, TracedFactor
+from caspar.ir.dtype import DType
+from caspar.memory.layout import array_scalars
+from caspar.memory.reduce import ReduceSpec
+from caspar.memory.tiles import Array, TileIndex, build_tile_index
+from caspar.runtime.backend import Backend, Kernel
+from caspar.solver.arena import ArenaPlan
+from caspar.solver.problem import FactorArrays, Problem
+
+SCALARS = (
+    # written by the host
+    "damping",
+    "linear_tolerance",
+    "min_linear_iterations",
+    "max_linear_iterations",
+    # written by kernels
+    "done",
+    "alpha",
+    "beta",
+    "descent",
+    "first_descent",
+    "linear_iterations",
+    "cost",
+    "step_gradient",
+    "step_residual",
+    "step_damping",
+    "step_norm",
+)
+"""The solver's scalars: one float64 array on the device, read by the host in one go."""
+
+NUM_HOST_SCALARS = 4
+
+
+class KernelLibrary:
+    """Compiled kernels by name; the ones that sum partials are made when first needed."""
+
+    def __init__(self, backend: Backend, target: Target, sources: SolverSources) -> None:
+        self.backend = backend
+        self.jacobian_dims = sources.jacobian_dims
+        self._target = target
+        self._kernels = dict(backend.load(list(sources.kernels.values())))
+
+    def kernel(self, name: str) -> Kernel:
+        """A kernel of the solver."""
+        return self._kernels[name]
+
+    def load_reductions(self, specs: Iterable[ReduceSpec]) -> None:
+        """Compile what is missing, all at once."""
+        missing = {spec.name: spec for spec in specs if spec.name not in self._kernels}
+        sources = [self._target.generate_reduce(spec) for spec in missing.values()]
+        self._kernels.update(self.backend.load(sources))
+
+    def reduction(self, spec: ReduceSpec) -> Kernel:
+        """A kernel that sums partials."""
+        return self._kernels[spec.name]
+
+
+@dataclass(frozen=True)
+class FactorPlan:
+    """Where a factor's arrays are.
+
+    Attributes:
+        factor: The factor.
+        arrays: Its indices and constants, in the order of the tiles.
+        tiles: Tiles of each shared node argument, by name.
+        num_tiles: Tiles of the factor.
+        first_tile: First place of its partials in the solver-wide sums.
+    """
+
+    factor: TracedFactor
+    arrays: FactorArrays
+    tiles: Mapping[str, TileIndex]
+    num_tiles: int
+    first_tile: int
+
+    def num_partials(self, argument: Argument) -> int:
+        """Partial sums a shared (or unique) node argument has."""
+        tiles = self.tiles.get(argument.name)
+        return self.num_tiles if tiles is None else tiles.num_partials
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """Where a node type's arrays are.
+
+    Attributes:
+        node: The type.
+        count: Instances.
+        first_tile: First place of its partials in the sums over node types.
+    """
+
+    node: NodeType
+    count: int
+    first_tile: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Memory and structure of a solve.
+
+    Attributes:
+        library: Compiled kernels.
+        types: Floating types.
+        factors: In the order of the solver.
+        nodes: In the order of the solver.
+        memory: Views of the arena, by name.
+        num_bytes: Size of the arena.
+        num_factor_tiles: Tiles of all factors.
+        num_node_tiles: Tiles of all node types.
+    """
+
+    library: KernelLibrary
+    types: Types
+    factors: tuple[FactorPlan, ...]
+    nodes: tuple[NodePlan, ...]
+    memory: Mapping[str, Array]
+    num_bytes: int
+    num_factor_tiles: int
+    num_node_tiles: int
+
+    @cached_property
+    def node_plans(self) -> dict[str, NodePlan]:
+        """By the node type's name."""
+        return {plan.node.name: plan for plan in self.nodes}
+
+    def scalar(self, name: str) -> Array:
+        """One of `SCALARS`, as a (1,) view."""
+        place = SCALARS.index(name)
+        return self.memory["scalars"][place : place + 1]
+
+
+def make_plan(
+    library: KernelLibrary,
+    types: Types,
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    problem: Problem,
+) -> Plan:
+    """Sort, cut into tiles, reserve and allocate.
+
+    Raises:
+        OutOfMemoryError: Names needed and available bytes.
+    """
+    backend = library.backend
+    factor_plans = []
+    num_factor_tiles = 0
+    for factor in factors:
+        made = _plan_factor(backend, factor, problem, num_factor_tiles)
+        factor_plans.append(made)
+        num_factor_tiles += made.num_tiles
+    node_plans = []
+    num_node_tiles = 0
+    for node in nodes:
+        count = int(problem.values[node.name].shape[0])
+        node_plans.append(NodePlan(node, count, num_node_tiles))
+        num_node_tiles += -(-count // backend.tile_size)
+    arena = _reserve(library, types, factor_plans, node_plans, num_factor_tiles, num_node_tiles)
+    memory = arena.allocate(backend)
+    memory["scalars"][...] = 0.0
+    # `collect` sums the model's partials with the initial cost, before any retraction
+    memory["models"][...] = 0.0
+    return Plan(
+        library,
+        types,
+        tuple(factor_plans),
+        tuple(node_plans),
+        memory,
+        arena.num_bytes,
+        num_factor_tiles,
+        num_node_tiles,
+    )
+
+
+def _plan_factor(
+    backend: Backend, factor: TracedFactor, problem: Problem, first_tile: int
+) -> FactorPlan:
+    arrays = _sorted_by_nodes(backend, factor, problem)
+    tiles = {}
+    for argument in factor.nodes:
+        index = arrays.nodes[argument.name]
+        if index is not None:
+            assert argument.node is not None
+            size = int(problem.values[argument.node.name].shape[0])
+            tiles[argument.name] = build_tile_index(backend.xp, index, size, backend.tile_size)
+    num_tiles = -(-arrays.count // backend.tile_size)
+    return FactorPlan(factor, arrays, tiles, num_tiles, first_tile)
+
+
+def _sorted_by_nodes(backend: Backend, factor: TracedFactor, problem: Problem) -> FactorArrays:
+    """Order the instances by the node argument with the most nodes.
+
+    Neighbouring instances then share nodes, so that tiles have few partials.
+    """
+    arrays = problem.factors[factor.name]
+    shared = [node for node in factor.nodes if arrays.nodes[node.name] is not None]
+    if not shared:
+        return arrays
+    xp = backend.xp
+    main = max(shared, key=lambda node: len(problem.values[node.node.name]))  # type: ignore[union-attr]
+    key = arrays.nodes[main.name]
+    assert key is not None
+    if not bool((key[1:] < key[:-1]).any()):
+        return arrays
+    order = xp.argsort(key, kind="stable")
+    nodes = {
+        name: None if index is None else xp.take(index, order)
+        for name, index in arrays.nodes.items()
+    }
+    constants = {}
+    for argument in factor.arguments:
+        constant = arrays.constants.get(argument.source)
+        if constant is None:
+            continue
+        if argument.kind is ArgumentKind.CONST_SEQUENTIAL:
+            constant = type(constant)(xp.take(constant.rows, order, axis=0), None)
+        elif constant.index is not None:
+            constant = type(constant)(constant.rows, xp.take(constant.index, order))
+        constants[argument.source] = constant
+    return FactorArrays(arrays.count, nodes, constants)
+
+
+def _reserve(
+    library: KernelLibrary,
+    types: Types,
+    factors: Sequence[FactorPlan],
+    nodes: Sequence[NodePlan],
+    num_factor_tiles: int,
+    num_node_tiles: int,
+) -> ArenaPlan:
+    arena = ArenaPlan()
+    arena.reserve("scalars", len(SCALARS), DType.FLOAT64)
+    arena.reserve("costs", num_factor_tiles, types.sums)
+    arena.reserve("curvatures", num_factor_tiles + num_node_tiles, types.sums)
+    arena.reserve("descents", num_node_tiles, types.sums)
+    arena.reserve("models", MODEL_DIM * num_node_tiles, types.sums)
+    for plan in nodes:
+        _reserve_node(arena, types, plan)
+    for factor in factors:
+        _reserve_factor(arena, types, factor, library.jacobian_dims[factor.factor.name])
+    arena.reserve_shared([group for plan in factors for group in _partial_groups(plan, types)])
+    return arena
+
+
+def _reserve_node(arena: ArenaPlan, types: Types, plan: NodePlan) -> None:
+    node, count = plan.node, plan.count
+    dim = node.tangent_dim
+    triangle = dim * (dim + 1) // 2
+    sizes = {
+        "nodes": (node.storage_dim, types.storage),
+        "candidate": (node.storage_dim, types.storage),
+        "gradient": (dim, types.sums),
+        "block": (triangle, types.sums),
+        "diagonal": (dim, types.storage),
+        "preconditioner": (triangle, types.storage),
+        **{
+            name: (dim, types.storage)
+            for name in ("step", "residual", "direction", "product", "preconditioned")
+        },
+    }
+    for name, (scalars, dtype) in sizes.items():
+        arena.reserve(f"{node.name}.{name}", array_scalars(scalars, dtype, count), dtype)
+
+
+def _reserve_factor(arena: ArenaPlan, types: Types, plan: FactorPlan, jacobian_dim: int) -> None:
+    name, count = plan.factor.name, plan.arrays.count
+    jacobian = array_scalars(jacobian_dim, types.storage, count)
+    arena.reserve(f"{name}.jacobian", jacobian, types.storage)
+    for argument in plan.factor.arguments:
+        constant = plan.arrays.constants.get(argument.source)
+        if constant is not None:
+            rows = int(constant.rows.shape[0])
+            scalars = array_scalars(argument.storage_dim, types.storage, rows)
+            arena.reserve(f"{name}.{argument.name}", scalars, types.storage)
+
+
+def _partial_groups(plan: FactorPlan, types: Types) -> list[list[tuple[str, int, DType]]]:
+    """Partial sums of linearisation and product: used and summed before the next launch."""
+    linearize, product = [], []
+    for argument in plan.factor.nodes:
+        assert argument.node is not None
+        name = f"{plan.factor.name}.{argument.name}"
+        dim = argument.node.tangent_dim
+        partials = plan.num_partials(argument)
+        linearize.append((f"{name}_gradient", dim * partials, types.sums))
+        linearize.append((f"{name}_block", dim * (dim + 1) // 2 * partials, types.sums))
+        product.append((f"{name}_product", dim * partials, types.storage))
+    return [linearize, product]

@@ -1,0 +1,235 @@
+"""A solve in words and numbers: as text, for a terminal, as HTML for a notebook.
+
+Input: a `SolveResult`. Output: text or renderables; nothing is written anywhere. Public as
+`caspar.report`, loaded when a result is first shown. Costs have as many digits as the precision
+of the solve gives them, RMS residuals and times fewer.
+"""
+
+import base64
+import io
+import math
+import shutil
+from collections.abc import Mapping
+from html import escape
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+import caspar
+from caspar.options import Precision
+from caspar.solver.quantities import bytes_text, change_text, cost_text, count_text, time_text
+from caspar.solver.result import IterationRecord, SolveResult, SolveStatus
+
+WIDTH = 100
+"""Columns of the text form, where the terminal is not narrower."""
+
+SHOWN_AT_ENDS = 10
+"""Iterations shown at both ends of a table that is shortened in the middle."""
+
+COST_DIGITS = {Precision.MIXED.value: 7, Precision.FLOAT64.value: 7, Precision.FLOAT32.value: 6}
+"""Digits of a cost that mean something. Float32 residuals summed in float64 are good to 1e-7
+relative; in float64 the cost tolerance ends them no later."""
+
+_COLUMNS = ("iteration", "cost", "decrease", "damping", "gain", "linear", "time", "step")
+_STEP = len(_COLUMNS) - 1
+
+# Characters that every encoding has, so that printing a result can never fail.
+_LINE_UNDER_HEAD = box.Box(
+    "    \n    \n -- \n    \n    \n    \n    \n    \n",
+    ascii=True,
+)
+
+
+def text_report(result: SolveResult, width: int | None = None) -> str:
+    """The report as plain text, in ASCII, without colour codes.
+
+    Args:
+        result: What to report on.
+        width: Columns; None: as many as the terminal has, at most `WIDTH`.
+    """
+    columns = min(shutil.get_terminal_size((WIDTH, 0)).columns, WIDTH) if width is None else width
+    text = io.StringIO()
+    console = Console(file=text, width=columns, color_system=None, force_terminal=False)
+    console.print(terminal_report(result))
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    return "\n".join(lines).strip("\n")
+
+
+def terminal_report(result: SolveResult) -> RenderableType:
+    """The report for a rich console, which knows whether it may use colours."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column()
+    status, *others = report_facts(result)
+    facts.add_row(status[0], Text(status[1], style=_style(result.status)))
+    for name, text in others:
+        facts.add_row(name, Text(text))
+    if not result.iterations:
+        return facts
+    return Group(facts, Text(), _iteration_table(result))
+
+
+def report_facts(result: SolveResult) -> list[tuple[str, str]]:
+    """Name and text of each fact; the first is the status."""
+    digits = _cost_digits(result)
+    initial, final = cost_text(result.initial_cost, digits), cost_text(result.final_cost, digits)
+    change = change_text(result.initial_cost, result.final_cost)
+    problem = result.problem
+    return [
+        ("status", f"{result.status.name}: {result.status.value}"),
+        ("cost", f"{initial} -> {final}" + (f" ({change})" if change else "")),
+        ("RMS residual", _rms_text(result)),
+        ("unknowns", f"{problem.num_unknowns:,}: {_instances(problem.nodes)}"),
+        ("residuals", f"{problem.num_residuals:,}: {_instances(problem.factors)}"),
+        ("iterations", _iterations_text(result)),
+        (
+            "time",
+            f"compile {time_text(result.compile_time_s)}, set up "
+            f"{time_text(result.setup_time_s)}, solve {time_text(result.solve_time_s)}",
+        ),
+        (
+            "memory",
+            f"{bytes_text(result.peak_memory_bytes)} at most"
+            if result.peak_memory_bytes > 0
+            else "not known",
+        ),
+        (
+            "ran on",
+            f"{result.backend} ({result.device}), {result.precision} precision, "
+            f"linear solver {result.linear_solver}",
+        ),
+    ]
+
+
+def iteration_rows(result: SolveResult) -> list[tuple[str, ...]]:
+    """The iterations as text, in the columns of the table; row 0 is the start."""
+    digits = _cost_digits(result)
+    start = ("0", _column_cost(result.initial_cost, digits), *[""] * 5, "start")
+    rows: list[tuple[str, ...]] = [start]
+    previous = result.initial_cost
+    for record in result.iterations:
+        rows.append(_iteration_row(record, previous, digits))
+        previous = record.cost
+    return rows
+
+
+def html_report(result: SolveResult) -> str:
+    """The report for a notebook: facts, the convergence plot, the iterations folded away."""
+    status, *others = report_facts(result)
+    color = _HTML_COLORS[_style(result.status)]
+    rows = [
+        f"<tr><td>{escape(status[0])}</td>"
+        f'<td style="color:{color}"><b>{escape(status[1])}</b></td></tr>',
+        *(f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in others),
+    ]
+    facts = f'<table style="text-align:left">{"".join(rows)}</table>'
+    if not result.iterations:
+        return f"<div>{facts}</div>"
+    head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in iteration_rows(result)
+    )
+    return (
+        f"<div>{facts}{_plot_html(result)}"
+        f"<details><summary>{count_text(len(result.iterations), 'iteration')}</summary>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></details></div>"
+    )
+
+
+def _plot_html(result: SolveResult) -> str:
+    """The plot as an image of twice the resolution; SVG would be several times as large."""
+    figure = caspar.plot.plot_convergence(result)
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=2 * _SCREEN_DPI)
+    data = base64.b64encode(png.getvalue()).decode("ascii")
+    width = round(figure.get_figwidth() * _SCREEN_DPI)
+    return (
+        f'<img alt="cost over iterations and time" style="width:{width}px;max-width:100%" '
+        f'src="data:image/png;base64,{data}"/>'
+    )
+
+
+def _iteration_table(result: SolveResult) -> Table:
+    table = Table(box=_LINE_UNDER_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    for number, name in enumerate(_COLUMNS):
+        is_step = number == _STEP
+        table.add_column(name, justify="left" if is_step else "right", no_wrap=not is_step)
+    rows = iteration_rows(result)
+    num_hidden = len(rows) - 2 * SHOWN_AT_ENDS
+    for number, row in enumerate(rows):
+        if num_hidden > 1 and SHOWN_AT_ENDS <= number < len(rows) - SHOWN_AT_ENDS:
+            if number == SHOWN_AT_ENDS:
+                table.add_row("...", *[""] * (_STEP - 1), f"({num_hidden} not shown)")
+            continue
+        style = "yellow" if row[_STEP].startswith("rejected") else ""
+        table.add_row(*(Text(cell, style=style) for cell in row))
+    return table
+
+
+def _iteration_row(record: IterationRecord, previous: float, digits: int) -> tuple[str, ...]:
+    step = "accepted" if record.step_accepted else "rejected"
+    is_lower = record.step_accepted and previous > 0.0
+    return (
+        str(record.iteration),
+        _column_cost(record.cost, digits),
+        f"{(previous - record.cost) / previous:.1e}" if is_lower else "",
+        f"{record.damping:.1e}",
+        _gain_text(record.gain_ratio),
+        f"{record.linear_iterations:,}",
+        time_text(record.time_s),
+        f"{step}: {record.reason}" if record.reason else step,
+    )
+
+
+def _gain_text(gain_ratio: float) -> str:
+    """Two decimals; how far below -100 a step was is of no use to anybody."""
+    if not math.isfinite(gain_ratio):
+        return ""
+    return f"{gain_ratio:.2f}" if abs(gain_ratio) < 100.0 else "< -100" if gain_ratio < 0.0 else "> 100"
+
+
+def _column_cost(cost: float, digits: int) -> str:
+    """A cost in scientific notation, so that a column of them can be compared by eye."""
+    return f"{cost:.{digits - 1}e}"
+
+
+def _rms_text(result: SolveResult) -> str:
+    """Root of the mean square over all residual rows, before and after."""
+    rows = result.problem.num_residuals
+    if rows == 0:
+        return "none: there are no residuals"
+    initial, final = (
+        cost_text(math.sqrt(2.0 * cost / rows), 4) if cost >= 0.0 else f"{cost:g}"
+        for cost in (result.initial_cost, result.final_cost)
+    )
+    return f"{initial} -> {final}"
+
+
+def _iterations_text(result: SolveResult) -> str:
+    num_rejected = sum(not record.step_accepted for record in result.iterations)
+    num_linear = sum(record.linear_iterations for record in result.iterations)
+    rejected = f" ({num_rejected} rejected)" if num_rejected else ""
+    linear = count_text(num_linear, f"{result.linear_solver} iteration")
+    return f"{len(result.iterations)}{rejected}, {linear}"
+
+
+def _instances(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+
+
+def _cost_digits(result: SolveResult) -> int:
+    return COST_DIGITS.get(result.precision, 7)
+
+
+def _style(status: SolveStatus) -> str:
+    if status.is_success:
+        return "green"
+    failures = (SolveStatus.DAMPING_LIMIT, SolveStatus.INITIAL_COST_NOT_FINITE)
+    return "red" if status in failures else "yellow"
+
+
+_HTML_COLORS = {"green": "#1a7f37", "yellow": "#9a6700", "red": "#cf222e"}
+_SCREEN_DPI = 72

@@ -1,0 +1,129 @@
+"""What a solve returns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import caspar
+
+
+class SolveStatus(Enum):
+    """How a solve ended; the value is a sentence of advice."""
+
+    CONVERGED_COST = "The cost no longer decreases: this is a minimum at the given tolerance."
+    CONVERGED_GRADIENT = "The gradient vanishes: this is a stationary point."
+    CONVERGED_STEP = "Steps no longer change the values: lower step_tolerance to go on."
+    ITERATION_LIMIT = (
+        "The iteration limit came first: raise max_iterations, or solve again from these values."
+    )
+    TIME_LIMIT = "The time limit came first: raise max_time_s, or solve again from these values."
+    STOPPED = "The callback asked to stop: the values are those of the last accepted step."
+    INTERRUPTED = "Interrupted: the values are those of the last accepted step."
+    DAMPING_LIMIT = (
+        "No step lowered the cost at any damping: look for residuals that jump, "
+        "or use precision='float64'."
+    )
+    INITIAL_COST_NOT_FINITE = (
+        "The cost of the start values is not finite: look for a division by zero, a root or "
+        "logarithm of a negative number; guard it with sf.epsilon()."
+    )
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the values are a minimum as far as the tolerances tell."""
+        return self.name.startswith("CONVERGED")
+
+
+@dataclass(frozen=True)
+class IterationRecord:
+    """One Levenberg-Marquardt iteration.
+
+    Attributes:
+        iteration: Counted from 1; rejected steps count.
+        cost: Cost after the iteration: of the candidate if accepted, else as before.
+        candidate_cost: Cost at the end of the step that was tried.
+        damping: Damping of the linear system, relative to the diagonal of J^T J.
+        gain_ratio: Actual over predicted decrease; NaN where there is none.
+        linear_iterations: PCG iterations.
+        step_accepted: Whether the values moved.
+        reason: Why a step was rejected or the solve stopped; empty for ordinary steps.
+        time_s: Seconds since the start of the iterations.
+    """
+
+    iteration: int
+    cost: float
+    candidate_cost: float
+    damping: float
+    gain_ratio: float
+    linear_iterations: int
+    step_accepted: bool
+    reason: str
+    time_s: float
+
+
+@dataclass(frozen=True)
+class ProblemSize:
+    """Instance counts.
+
+    Attributes:
+        nodes: Instances of each node type, by name.
+        factors: Instances of each factor, by name.
+        num_residuals: Rows of all residuals.
+        num_unknowns: Tangent dimensions of all nodes.
+    """
+
+    nodes: Mapping[str, int]
+    factors: Mapping[str, int]
+    num_residuals: int
+    num_unknowns: int
+
+
+@dataclass(frozen=True)
+class SolveResult:
+    """Values, costs and the course of a solve.
+
+    Costs are 1/2 * sum of squared residuals.
+
+    Attributes:
+        status: How it ended, with advice.
+        initial_cost: Cost of the start values.
+        final_cost: Cost of `values`.
+        iterations: One record for each Levenberg-Marquardt iteration.
+        values: For each node type an (n, storage_dim) array of the kind and dtype given.
+        problem: Instance counts.
+        backend: `cuda` or `cpu`.
+        device: The device in words.
+        precision: `mixed`, `float32` or `float64`.
+        linear_solver: `pcg`.
+        compile_time_s: Seconds to trace, compile and load the kernels; 0 where they were loaded.
+        setup_time_s: Seconds to check, upload and sort the arrays and bind the kernels.
+        solve_time_s: Seconds of the iterations.
+        peak_memory_bytes: Most memory held on the device, as far as the backend knows.
+    """
+
+    status: SolveStatus
+    initial_cost: float
+    final_cost: float
+    iterations: tuple[IterationRecord, ...]
+    values: Mapping[str, Any] = field(repr=False)
+    problem: ProblemSize
+    backend: str
+    device: str
+    precision: str
+    linear_solver: str
+    compile_time_s: float
+    setup_time_s: float
+    solve_time_s: float
+    peak_memory_bytes: int
+
+    def __str__(self) -> str:
+        """The report as plain text: status, costs, sizes, times, iterations."""
+        return caspar.report.text_report(self)
+
+    def _repr_html_(self) -> str:
+        return caspar.report.html_report(self)
+
+    def plot(self) -> "caspar.plot.Figure":
+        """The cost over iterations and over time; a notebook shows it as an image."""
+        return caspar.plot.plot_convergence(self)

@@ -1,0 +1,59 @@
+"""What every test shares: the Hypothesis profiles and the golden files."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+TESTS = Path(__file__).parent
+GOLDEN = TESTS / "golden"
+
+# The default finds the same examples on every machine and in every run; deadlines measure how busy
+# the machine is. `--hypothesis-profile=search` looks for new examples.
+settings.register_profile("caspar", derandomize=True, deadline=None)
+settings.register_profile("search", max_examples=2000, deadline=None, print_blob=True)
+settings.load_profile("caspar")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the flag that rewrites golden files."""
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write what the tests produce to tests/golden instead of comparing with it",
+    )
+
+
+def golden_path(node: pytest.Item, suffix: str) -> Path:
+    """Return tests/golden/<test module>/<test name>.<suffix>, the module with its folders."""
+    module = node.path.relative_to(TESTS).with_suffix("")
+    _, _, name = node.nodeid.partition("::")
+    return GOLDEN / module / f"{re.sub(r'[^A-Za-z0-9_.=+-]+', '-', name).strip('-')}.{suffix}"
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """A function `golden(text, suffix)`: the text equals the golden file of this test.
+
+    With several texts in one test, each takes another suffix (`"ir.txt"`, `"cu"`).
+    """
+    update = bool(request.config.getoption("--update-golden"))
+    used: set[Path] = set()
+
+    def check(text: str, suffix: str) -> None:
+        path = golden_path(request.node, suffix)
+        assert path not in used, f"two texts of this test with the suffix {suffix!r}"
+        used.add(path)
+        if update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+            return
+        assert path.is_file(), f"no {path.relative_to(TESTS.parent)}: run with --update-golden"
+        assert text == path.read_text(encoding="utf-8"), (
+            f"differs from {path.relative_to(TESTS.parent)}: if that is meant, run with "
+            "--update-golden and read the difference in git"
+        )
+
+    return check

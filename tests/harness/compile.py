@@ -1,0 +1,155 @@
+"""Compiles CUDA C text for the host: `compile_cuda`.
+
+A module is a shared object of three parts: the text with the headers of `native/` before it,
+instrumented (native/checks.cpp says how); the runtime, compiled once; a link script. Both are kept
+in a cache folder under a name that hashes all that went in, and are put there atomically.
+"""
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import platformdirs
+
+from tests.harness.errors import HarnessError
+from tests.harness.module import CudaModule
+from tests.harness.source import find_kernels, translation_unit
+
+_NATIVE = Path(__file__).parent / "native"
+_RUNTIME_SOURCES = ("runtime.cpp", "collectives.cpp", "checks.cpp")
+# _FORTIFY_SOURCE, which some distributions switch on, forbids longjmp between stacks.
+_BASE_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-U_FORTIFY_SOURCE")
+_RUNTIME_FLAGS = (*_BASE_FLAGS, "-O2")
+_KERNEL_FLAGS = (
+    *_BASE_FLAGS,
+    "-O1",
+    "-g1",
+    "-gdwarf-4",  # addr2line of binutils 2.40 misreads the file numbers of version 5
+    "-ffp-contract=off",
+    "-fno-math-errno",  # a square root is an instruction, not a call
+    "-fno-strict-aliasing",
+    "-fno-exceptions",
+    "-fsigned-char",
+    "-fno-threadsafe-statics",
+    "-fdata-sections",  # native/shared.ld finds the __shared__ variables by their sections
+    "-fsanitize=thread,bounds,alignment,shift-exponent,integer-divide-by-zero,float-cast-overflow",
+    "-fno-sanitize-recover=all",
+    "-Werror=uninitialized",
+    "-Werror=return-type",
+)
+_MAX_MESSAGE_LINES = 40
+
+
+def find_compiler() -> str | None:
+    """Return the path of g++, or None. Other compilers call other functions for their checks."""
+    return shutil.which("g++")
+
+
+def compile_cuda(
+    source: str,
+    *,
+    arch: int = 80,
+    defines: Mapping[str, str] | None = None,
+    cache_dir: Path | None = None,
+) -> CudaModule:
+    """Compile `source`, the text that NVRTC would get, to a module whose kernels run on the host.
+
+    `arch` becomes `__CUDA_ARCH__` (80 -> 800) and decides which functions exist, as for NVRTC;
+    `defines` are further macros. Raises `HarnessError` with the compiler's words, whose line
+    numbers are those of `source`.
+    """
+    macros = {"__CUDA_ARCH__": f"{arch}0", **(defines or {})}
+    define_flags = [f"-D{name}={value}" for name, value in sorted(macros.items())]
+    folder = platformdirs.user_cache_path("caspar") / "cuda_on_cpu"
+    folder = folder if cache_dir is None else cache_dir
+    folder.mkdir(parents=True, exist_ok=True)
+
+    kernels = find_kernels(_preprocess(source, define_flags))
+    unit = translation_unit(source, kernels)
+    flags = [*_KERNEL_FLAGS, *_target_flags(), *define_flags]
+    library = folder / f"module-{_digest([unit, *flags])}.so"
+    if not library.exists():
+        runtime = _build_runtime(folder)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            text, object_file = Path(scratch) / "unit.cpp", Path(scratch) / "unit.o"
+            text.write_text(unit, encoding="utf-8")
+            _run_compiler([*flags, f"-I{_NATIVE}", "-c", str(text), "-o", str(object_file)])
+            script = f"-Wl,-T,{_NATIVE / 'shared.ld'}"
+            _link(library, ["-shared", str(object_file), str(runtime), script])
+    return CudaModule(library, source, kernels)
+
+
+def _preprocess(source: str, define_flags: Sequence[str]) -> str:
+    flags = ["-E", "-P", "-std=c++17", "-x", "c++", "-D__CUDACC__=1", "-D__CUDACC_RTC__=1"]
+    return _run_compiler([*flags, *define_flags, "-"], stdin=source)
+
+
+def _build_runtime(folder: Path) -> Path:
+    """Return the runtime as one relocatable object; compiled if the cache lacks it."""
+    combined = folder / f"runtime-{_digest(_RUNTIME_FLAGS)}.o"
+    if combined.exists():
+        return combined
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        objects = []
+        for name in _RUNTIME_SOURCES:
+            objects.append(str(Path(scratch) / f"{name}.o"))
+            _run_compiler([*_RUNTIME_FLAGS, "-c", str(_NATIVE / name), "-o", objects[-1]])
+        _link(combined, ["-r", "-nostdlib", *objects])
+    return combined
+
+
+def _link(target: Path, arguments: Sequence[str]) -> None:
+    handle, temporary = tempfile.mkstemp(dir=target.parent)
+    os.close(handle)
+    try:
+        _run_compiler([*arguments, "-o", temporary])
+        Path(temporary).replace(target)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _run_compiler(arguments: Sequence[str], stdin: str | None = None) -> str:
+    compiler = find_compiler()
+    if compiler is None:
+        raise HarnessError("no C++ compiler: install g++")
+    run = subprocess.run(
+        [compiler, *arguments], input=stdin, capture_output=True, text=True, check=False
+    )
+    if run.returncode != 0:
+        lines = run.stderr.splitlines()
+        shown = "\n".join(lines[:_MAX_MESSAGE_LINES])
+        raise HarnessError(f"the host compiler refuses the CUDA source:\n{shown}")
+    return run.stdout
+
+
+def _digest(texts: Iterable[str]) -> str:
+    """Hash the texts with the compiler's version and every file of native/."""
+    digest = hashlib.sha256(_environment())
+    for text in texts:
+        digest.update(text.encode())
+        digest.update(b"\0")
+    return digest.hexdigest()[:24]
+
+
+@functools.cache
+def _environment() -> bytes:
+    digest = hashlib.sha256(_run_compiler(["--version"]).encode())
+    for file in sorted(_NATIVE.iterdir()):
+        digest.update(file.name.encode())
+        digest.update(file.read_bytes())
+    return digest.digest()
+
+
+@functools.cache
+def _target_flags() -> tuple[str, ...]:
+    """Inline fma instructions where the processor has them; a call of fmaf() costs far more."""
+    try:
+        information = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return ()
+    return ("-mfma",) if " fma " in information else ()

@@ -1,0 +1,509 @@
+"""BAL text files: what is read, what is written, and what is said about files that are wrong."""
+
+import bz2
+import gzip
+import re
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from caspar.errors import CasparError, FileFormatError
+from caspar.io import BalProblem, numbers, read_bal, write_bal
+from caspar.io.rotations import quaternion_from_angle_axis
+
+DATA = Path(__file__).parents[2] / "data"
+
+# 2 cameras, 2 points, 3 observations; each line names what stands on it.
+LINES = [
+    "2 2 3",
+    "0 0 1.5 -2.5",
+    "1 0 3.25 4",
+    "1 1 -1e1 7.125",
+    *("0", "0", "0", "1", "2", "3", "500", "-1e-7", "2e-14"),
+    *("0.1", "-0.2", "0.3", "4", "5", "6", "600.5", "0", "0"),
+    *("1", "2", "3"),
+    *("-4", "-5", "-6.75"),
+]
+FIRST_CAMERA_LINE = 5  # counting from 1
+FIRST_POINT_LINE = 23
+
+
+def write_lines(folder: Path, lines: list[str], name: str = "problem.txt") -> Path:
+    """Write a file of text lines."""
+    path = folder / name
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode("latin-1"))
+    return path
+
+
+def changed(line_number: int, text: str) -> list[str]:
+    """Return the small problem with one line replaced."""
+    return [*LINES[: line_number - 1], text, *LINES[line_number:]]
+
+
+def message_of(path: Path) -> str:
+    """Return what `read_bal` says is wrong with a file."""
+    with pytest.raises(FileFormatError) as caught:
+        read_bal(path)
+    message = str(caught.value)
+    assert message.startswith(str(path))
+    return message
+
+
+def snavely_cost(problem: BalProblem) -> float:
+    """Return half the sum of squared residuals, written out from the model of the format."""
+    cameras = problem.cameras[problem.camera_index]
+    x, y, z, w = cameras[:, :4].T
+    rotation = np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+    world = problem.points[problem.point_index]
+    camera = np.einsum("ijn,nj->ni", rotation, world) + cameras[:, 4:7]
+    plane = -camera[:, :2] / camera[:, 2:]
+    radius_squared = np.sum(plane**2, axis=1)
+    focal, k1, k2 = cameras[:, 7:].T
+    factor = focal * (1.0 + k1 * radius_squared + k2 * radius_squared**2)
+    return float(0.5 * np.sum((factor[:, None] * plane - problem.pixels) ** 2))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> BalProblem:
+    """Read the small problem."""
+    return read_bal(write_lines(tmp_path_factory.mktemp("small"), LINES))
+
+
+def assert_same(left: BalProblem, right: BalProblem) -> None:
+    """Compare bit for bit, but rotations to rounding and up to the sign of the quaternion."""
+    for name in ("points", "camera_index", "point_index", "pixels"):
+        np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
+    np.testing.assert_array_equal(left.cameras[:, 4:], right.cameras[:, 4:])
+    dots = np.sum(left.cameras[:, :4] * right.cameras[:, :4], axis=1)
+    aligned = np.sign(dots)[:, None] * right.cameras[:, :4]
+    np.testing.assert_allclose(left.cameras[:, :4], aligned, rtol=0, atol=1e-15)
+
+
+class TestReading:
+    """Files that are right."""
+
+    def test_small(self, small: BalProblem) -> None:
+        """Every number arrives where the documentation says."""
+        assert (small.num_cameras, small.num_points, small.num_observations) == (2, 2, 3)
+        np.testing.assert_array_equal(small.camera_index, [0, 1, 1])
+        np.testing.assert_array_equal(small.point_index, [0, 0, 1])
+        np.testing.assert_array_equal(small.pixels, [[1.5, -2.5], [3.25, 4], [-10, 7.125]])
+        np.testing.assert_array_equal(small.points, [[1, 2, 3], [-4, -5, -6.75]])
+        np.testing.assert_array_equal(small.cameras[0], [0, 0, 0, 1, 1, 2, 3, 500, -1e-7, 2e-14])
+        np.testing.assert_array_equal(small.cameras[1, 4:], [4, 5, 6, 600.5, 0, 0])
+        angle = np.sqrt(0.14)
+        vector = np.sin(angle / 2) / angle * np.array([0.1, -0.2, 0.3])
+        np.testing.assert_allclose(
+            small.cameras[1, :4], [*vector, np.cos(angle / 2)], rtol=1e-15, atol=0
+        )
+
+    def test_dtypes(self, small: BalProblem) -> None:
+        """Arrays have the documented dtypes and are laid out in rows, not views of the file."""
+        for name, dtype in (
+            ("cameras", np.float64),
+            ("points", np.float64),
+            ("pixels", np.float64),
+            ("camera_index", np.int32),
+            ("point_index", np.int32),
+        ):
+            array = getattr(small, name)
+            assert array.dtype == dtype
+            assert array.flags.c_contiguous
+            assert array.flags.writeable
+
+    def test_frozen_and_short(self, small: BalProblem) -> None:
+        """A problem cannot be rebound, and prints as its sizes."""
+        with pytest.raises(FrozenInstanceError):
+            small.points = small.points  # type: ignore[misc]
+        assert repr(small) == "BalProblem(2 cameras, 2 points, 3 observations)"
+
+    @pytest.mark.parametrize(
+        ("name", "sizes", "cost"),
+        [
+            ("problem-21-11315-pre.txt.bz2", (21, 11_315, 36_455), 4_413_239.314),
+            ("problem-49-7776-pre.txt.bz2", (49, 7_776, 31_843), 850_912.461),
+        ],
+    )
+    def test_published(self, name: str, sizes: tuple[int, int, int], cost: float) -> None:
+        """The initial cost of published problems is what others compute."""
+        problem = read_bal(DATA / name)
+        assert (problem.num_cameras, problem.num_points, problem.num_observations) == sizes
+        assert snavely_cost(problem) == pytest.approx(cost, abs=6e-4)
+        assert np.all(np.diff(problem.point_index) >= 0)
+
+    @pytest.mark.parametrize("separator", [b" ", b"\t", b"\r\n", b"\n\n  \n"])
+    def test_white_space_does_not_matter(
+        self, tmp_path: Path, small: BalProblem, separator: bytes
+    ) -> None:
+        """After the header any white space separates numbers."""
+        path = tmp_path / "problem.txt"
+        body = " ".join(LINES[1:]).split()
+        path.write_bytes(b"2 2 3\r\n" + separator.join(token.encode() for token in body))
+        assert_same(read_bal(path), small)
+
+    def test_packed(self, tmp_path: Path, small: BalProblem) -> None:
+        """Compression is recognised by content, whatever the name."""
+        text = ("\n".join(LINES) + "\n").encode()
+        for name, packed in (
+            ("problem.txt.bz2", bz2.compress(text)),
+            ("problem.txt.gz", gzip.compress(text)),
+            ("problem.data", bz2.compress(text)),
+            ("other.data", gzip.compress(text)),
+        ):
+            (tmp_path / name).write_bytes(packed)
+            assert_same(read_bal(tmp_path / name), small)
+            assert_same(read_bal(str(tmp_path / name)), small)
+
+    @pytest.mark.parametrize("chunk_bytes", [1, 7, 64])
+    def test_chunks_do_not_matter(
+        self, tmp_path: Path, small: BalProblem, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Numbers that lie across the border of two chunks are read whole."""
+        monkeypatch.setattr(numbers, "_CHUNK_BYTES", chunk_bytes)
+        assert_same(read_bal(write_lines(tmp_path, LINES)), small)
+
+    def test_number_spellings(self, tmp_path: Path, small: BalProblem) -> None:
+        """The spellings that C prints and reads are allowed."""
+        path = write_lines(tmp_path, changed(2, "0 +0 +1.5E+0 -.25e+01"))
+        assert_same(read_bal(path), small)
+
+
+class TestWrongFiles:
+    """Files that are wrong: the message says where, what, and what is allowed."""
+
+    def test_missing(self, tmp_path: Path) -> None:
+        """A missing file stays a FileNotFoundError, which names it."""
+        path = tmp_path / "absent.txt"
+        with pytest.raises(FileNotFoundError, match=re.escape(str(path))):
+            read_bal(path)
+
+    def test_directory(self, tmp_path: Path) -> None:
+        """A directory is no file."""
+        assert "directory" in message_of(tmp_path)
+
+    def test_error_classes(self, tmp_path: Path) -> None:
+        """A format error is caspar's, and a ValueError."""
+        path = write_lines(tmp_path, [])
+        for error in (CasparError, ValueError):
+            with pytest.raises(error):
+                read_bal(path)
+
+    def test_empty(self, tmp_path: Path) -> None:
+        """An empty file."""
+        message = message_of(write_lines(tmp_path, []))
+        assert "the file is empty" in message
+        assert "num_cameras num_points num_observations" in message
+
+    def test_empty_bzip2(self, tmp_path: Path) -> None:
+        """An empty file with the name of a packed one."""
+        assert "is empty" in message_of(write_lines(tmp_path, [], "problem.txt.bz2"))
+
+    @pytest.mark.parametrize(
+        ("header", "found"),
+        [
+            ("", "blank"),
+            ("   ", "blank"),
+            ("2", "'2'"),
+            ("2 2", "'2 2'"),
+            ("2 2 3 4", "'2 2 3 4'"),
+            (" ".join(LINES), "..."),
+        ],
+    )
+    def test_header_of_wrong_length(self, tmp_path: Path, header: str, found: str) -> None:
+        """The first line must hold three numbers."""
+        message = message_of(write_lines(tmp_path, changed(1, header)))
+        assert "line 1" in message
+        assert "three positive integers" in message
+        assert found in message
+
+    @pytest.mark.parametrize("count", ["two", "2.0", "2e3", "1_0", "0x2", "nan", "9" * 5000])
+    def test_header_not_integer(self, tmp_path: Path, count: str) -> None:
+        """Counts must be integers."""
+        message = message_of(write_lines(tmp_path, changed(1, f"2 {count} 3")))
+        assert "line 1" in message
+        if len(count) < 4000:
+            assert f"num_points is {count!r}, not an integer" in message
+
+    @pytest.mark.parametrize("count", ["0", "-1", "2147483648", "9" * 30])
+    @pytest.mark.parametrize(
+        ("column", "name"), list(enumerate(["num_cameras", "num_points", "num_observations"]))
+    )
+    def test_count_out_of_range(self, tmp_path: Path, column: int, name: str, count: str) -> None:
+        """Counts must be positive and fit the indices."""
+        tokens = LINES[0].split()
+        tokens[column] = count
+        message = message_of(write_lines(tmp_path, changed(1, " ".join(tokens))))
+        assert f"line 1: {name} is {count}; allowed is 1 to 2147483647" in message
+
+    @pytest.mark.parametrize(
+        ("line", "text", "what"),
+        [
+            (3, "1 0 abc 4", "pixel x of observation 1"),
+            (3, "1 0 3.25 4,5", "pixel y of observation 1"),
+            (3, "1 0 3.2.5 4", "pixel x of observation 1"),
+            (3, "1 0 3-2 4", "pixel x of observation 1"),
+            (3, "1 0 1_0 4", "pixel x of observation 1"),
+            (3, "1 0 0x10 4", "pixel x of observation 1"),
+            (3, "1 zero 3 4", "point index of observation 1"),
+            (FIRST_CAMERA_LINE + 9 + 6, "f", "focal length of camera 1"),
+            (FIRST_POINT_LINE + 5, "--1", "z of point 1"),
+        ],
+    )
+    def test_not_a_number(self, tmp_path: Path, line: int, text: str, what: str) -> None:
+        """Text among the numbers is named, with its line and what should stand there."""
+        message = message_of(write_lines(tmp_path, changed(line, text)))
+        assert f"line {line}: {what} (counting from 0) is " in message
+        assert message.endswith("which is not a number")
+
+    @pytest.mark.parametrize("token", ["nan", "NaN", "inf", "-inf", "Infinity", "1e999"])
+    @pytest.mark.parametrize(
+        ("line", "row", "what"),
+        [
+            (4, "1 1 {} 7", "pixel x of observation 2"),
+            (4, "{} 1 1 7", "camera index of observation 2"),
+            (FIRST_CAMERA_LINE + 2, "{}", "rotation z of camera 0"),
+            (FIRST_POINT_LINE + 1, "{}", "y of point 0"),
+        ],
+    )
+    def test_not_finite(self, tmp_path: Path, line: int, row: str, what: str, token: str) -> None:
+        """NaN and infinity are numbers to a parser, but not allowed."""
+        message = message_of(write_lines(tmp_path, changed(line, row.format(token))))
+        assert f"line {line}: {what} (counting from 0) is" in message
+        assert "must be finite" in message
+
+    @pytest.mark.parametrize(
+        ("text", "what", "value", "largest"),
+        [
+            ("2 0 1 1", "camera index", "2", 1),
+            ("-1 0 1 1", "camera index", "-1", 1),
+            ("0 2 1 1", "point index", "2", 1),
+            ("0 -3 1 1", "point index", "-3", 1),
+            ("0.5 0 1 1", "camera index", "0.5", 1),
+            ("0 0.25 1 1", "point index", "0.25", 1),
+            ("4294967296 0 1 1", "camera index", "4294967296", 1),
+        ],
+    )
+    def test_index(self, tmp_path: Path, text: str, what: str, value: str, largest: int) -> None:
+        """Indices must be integers within the counts of the header."""
+        message = message_of(write_lines(tmp_path, changed(3, text)))
+        assert f"line 3: {what} of observation 1 (counting from 0) is {value};" in message
+        assert f"0 to {largest}" in message
+
+    @pytest.mark.parametrize(
+        ("num_lines", "found", "missing"),
+        [
+            (1, 0, "camera index of observation 0"),
+            (3, 8, "camera index of observation 2"),
+            (FIRST_CAMERA_LINE, 13, "rotation y of camera 0"),
+            (FIRST_POINT_LINE - 1, 30, "x of point 0"),
+            (len(LINES) - 1, 35, "z of point 1"),
+        ],
+    )
+    def test_truncated(self, tmp_path: Path, num_lines: int, found: int, missing: str) -> None:
+        """A file cut short: how many numbers were expected, how many were found."""
+        message = message_of(write_lines(tmp_path, LINES[:num_lines]))
+        assert "cut short" in message
+        assert "calls for 36 numbers" in message
+        assert f"found were {found};" in message
+        assert missing in message
+
+    def test_header_promises_far_too_much(self, tmp_path: Path) -> None:
+        """Counts are not believed before the numbers are there."""
+        message = message_of(write_lines(tmp_path, changed(1, "2 2 2000000000")))
+        assert "found were 36;" in message
+
+    @pytest.mark.parametrize("extra", ["7", "the end", "# comment", "1 2 3"])
+    def test_trailing_text(self, tmp_path: Path, extra: str) -> None:
+        """Nothing may follow the last point."""
+        message = message_of(write_lines(tmp_path, [*LINES, "", extra]))
+        assert f"line {len(LINES) + 2}: there is text after the last of the 2 points" in message
+
+    def test_too_many_numbers_stop_the_reading(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What follows a surplus is not read: the text at the end is not reported."""
+        monkeypatch.setattr(numbers, "_CHUNK_BYTES", 64)
+        message = message_of(write_lines(tmp_path, [*LINES, *["1"] * 1000, "text"]))
+        assert f"line {len(LINES) + 1}: there is text after" in message
+
+    @pytest.mark.parametrize("suffix", ["bz2", "gz"])
+    @pytest.mark.parametrize("kept", [0.02, 0.5, 0.999])
+    def test_packed_file_cut_short(self, tmp_path: Path, suffix: str, kept: float) -> None:
+        """The end of a packed file is missing."""
+        text = bz2.decompress((DATA / "problem-49-7776-pre.txt.bz2").read_bytes())
+        packed = bz2.compress(text) if suffix == "bz2" else gzip.compress(text, 1)
+        path = tmp_path / f"problem.txt.{suffix}"
+        path.write_bytes(packed[: int(kept * len(packed))])
+        message = message_of(path)
+        assert "cut short" in message
+        assert {"bz2": "bzip2", "gz": "gzip"}[suffix] in message
+
+    @pytest.mark.parametrize("suffix", ["bz2", "gz"])
+    def test_packed_file_damaged(self, tmp_path: Path, suffix: str) -> None:
+        """Some bytes in the middle of a packed file are wrong."""
+        text = bz2.decompress((DATA / "problem-49-7776-pre.txt.bz2").read_bytes())
+        packed = bytearray(bz2.compress(text) if suffix == "bz2" else gzip.compress(text, 1))
+        middle = len(packed) // 2
+        packed[middle : middle + 64] = b"\xff" * 64
+        path = tmp_path / f"problem.txt.{suffix}"
+        path.write_bytes(packed)
+        assert "are damaged" in message_of(path)
+
+    @pytest.mark.parametrize(
+        ("suffix", "label"), [("bz2", "bzip2"), ("gz", "gzip"), ("BZ2", "bzip2")]
+    )
+    def test_name_says_packed_but_is_not(self, tmp_path: Path, suffix: str, label: str) -> None:
+        """Plain text under the name of a packed file."""
+        message = message_of(write_lines(tmp_path, LINES, f"problem.txt.{suffix}"))
+        assert f"the name says {label}, but the file does not begin as one" in message
+
+    def test_binary_junk(self, tmp_path: Path) -> None:
+        """Bytes that are no text; the message shows them escaped and not all of them."""
+        junk = np.random.default_rng(1).integers(0, 256, 100_000, dtype=np.uint8).tobytes()
+        path = tmp_path / "junk.txt"
+        for content in (junk, b"\x00" * 100_000, b"2 2 3\n" + junk, b"2 2 3\n" + b"\x00" * 100_000):
+            path.write_bytes(content)
+            message = message_of(path)
+            assert message.isascii()
+            assert "\x00" not in message
+            assert len(message) < 400 + len(str(path))
+
+    def test_long_token(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Text without white space does not pile up until the end of the file."""
+        monkeypatch.setattr(numbers, "_CHUNK_BYTES", 4096)
+        message = message_of(write_lines(tmp_path, ["2 2 3", "x" * 1_000_000]))
+        assert "(4096 bytes), which is not a number" in message
+
+
+class TestWriting:
+    """Problems as files, and back."""
+
+    @pytest.mark.parametrize("name", ["problem.txt", "problem.txt.bz2", "problem.txt.gz"])
+    def test_published_round_trip(self, tmp_path: Path, name: str) -> None:
+        """A published problem survives, packed as the name says."""
+        problem = read_bal(DATA / "problem-21-11315-pre.txt.bz2")
+        write_bal(tmp_path / name, problem)
+        head = (tmp_path / name).read_bytes()[:3]
+        assert head == {"txt": b"21 ", "bz2": b"BZh", "gz": b"\x1f\x8b\x08"}[name.split(".")[-1]]
+        again = read_bal(tmp_path / name)
+        assert_same(again, problem)
+        assert snavely_cost(again) == pytest.approx(snavely_cost(problem), rel=1e-12)
+
+    @pytest.mark.parametrize("suffix", ["", ".bz2", ".gz"])
+    def test_same_bytes(self, tmp_path: Path, small: BalProblem, suffix: str) -> None:
+        """Nothing of a file depends on its name or on the time."""
+        first, second = tmp_path / f"first{suffix}", tmp_path / f"second{suffix}"
+        write_bal(first, small)
+        write_bal(second, small)
+        assert first.read_bytes() == second.read_bytes()
+
+    def test_float32(self, tmp_path: Path, small: BalProblem) -> None:
+        """Single precision, as a solver may return it, is written as the value it has."""
+        single = BalProblem(
+            cameras=small.cameras.astype(np.float32),
+            points=small.points.astype(np.float32),
+            camera_index=small.camera_index.astype(np.int64),
+            point_index=small.point_index.astype(np.uint32),
+            pixels=small.pixels.astype(np.float32),
+        )
+        write_bal(tmp_path / "problem.txt", single)
+        again = read_bal(tmp_path / "problem.txt")
+        np.testing.assert_array_equal(again.points, single.points)
+        np.testing.assert_array_equal(again.cameras[:, 4:], single.cameras[:, 4:])
+        np.testing.assert_array_equal(again.camera_index, single.camera_index)
+
+    @settings(derandomize=True, deadline=None, max_examples=60)
+    @given(data=st.data())
+    def test_round_trip(
+        self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    ) -> None:
+        """Any problem survives: numbers bit for bit, rotations to rounding."""
+        num_cameras, num_points, num_observations = (
+            data.draw(st.integers(1, 4), label=name) for name in ("cameras", "points", "pixels")
+        )
+        finite = st.floats(allow_nan=False, allow_infinity=False)
+        rotations = data.draw(
+            hnp.arrays(np.float64, (num_cameras, 3), elements=st.floats(-1.8, 1.8))
+        )
+        others = data.draw(hnp.arrays(np.float64, (num_cameras, 6), elements=finite))
+
+        def indices(count: int) -> NDArray[np.int32]:
+            strategy = hnp.arrays(np.int32, num_observations, elements=st.integers(0, count - 1))
+            return data.draw(strategy)
+
+        problem = BalProblem(
+            cameras=np.concatenate([quaternion_from_angle_axis(rotations), others], axis=1),
+            points=data.draw(hnp.arrays(np.float64, (num_points, 3), elements=finite)),
+            camera_index=indices(num_cameras),
+            point_index=indices(num_points),
+            pixels=data.draw(hnp.arrays(np.float64, (num_observations, 2), elements=finite)),
+        )
+        path = tmp_path_factory.mktemp("round_trip") / "problem.txt"
+        write_bal(path, problem)
+        assert_same(read_bal(path), problem)
+
+    @pytest.mark.parametrize(
+        ("name", "row", "value", "said"),
+        [
+            ("points", (1, 2), np.nan, "points[1] is"),
+            ("cameras", (0, 7), np.inf, "cameras[0] is"),
+            ("pixels", (2, 0), -np.inf, "pixels[2] is"),
+            ("camera_index", (1,), 2, "camera_index[1] is 2; allowed is 0 to 1"),
+            ("point_index", (2,), -1, "point_index[2] is -1; allowed is 0 to 1"),
+            ("cameras", (1, slice(0, 4)), 0.0, "cameras[1] has a quaternion of length zero"),
+        ],
+    )
+    def test_refuses_what_cannot_be_read(
+        self,
+        tmp_path: Path,
+        small: BalProblem,
+        name: str,
+        row: tuple[int | slice, ...],
+        value: float,
+        said: str,
+    ) -> None:
+        """Nothing is written that the reader would refuse."""
+        array = getattr(small, name).copy()
+        array[row] = value
+        path = tmp_path / "problem.txt"
+        with pytest.raises(ValueError, match=re.escape(said)):
+            write_bal(path, replace(small, **{name: array}))
+        assert not path.exists()
+
+    @pytest.mark.parametrize("name", ["cameras", "points"])
+    def test_refuses_empty(self, tmp_path: Path, small: BalProblem, name: str) -> None:
+        """A file needs at least one of each."""
+        with pytest.raises(ValueError, match=f"{name} is empty"):
+            write_bal(tmp_path / "p.txt", replace(small, **{name: getattr(small, name)[:0]}))
+
+    @pytest.mark.parametrize(
+        ("name", "array"),
+        [
+            ("cameras", np.zeros((2, 9))),
+            ("cameras", np.zeros(10)),
+            ("cameras", np.zeros((2, 10), np.int32)),
+            ("points", np.zeros((2, 4))),
+            ("pixels", np.zeros((3, 3))),
+            ("pixels", np.float64(1.0)),
+            ("camera_index", np.zeros(4, np.int32)),
+            ("camera_index", np.zeros(3)),
+            ("point_index", np.zeros((3, 1), np.int32)),
+        ],
+    )
+    def test_shapes(self, small: BalProblem, name: str, array: Any) -> None:
+        """Arrays of another shape or kind make no problem."""
+        with pytest.raises(ValueError, match=r"BalProblem\.\w+ has shape"):
+            replace(small, **{name: array})

@@ -1,0 +1,478 @@
+"""g2o text files: what is read, and what is said about files that are wrong."""
+
+import bz2
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from caspar.errors import FileFormatError
+from caspar.io import PoseGraph, PoseGraphKind, read_g2o
+from caspar.io.rigid_motions import compose_se2, compose_se3, invert_se2, invert_se3
+from caspar.io.rotations import quaternion_from_angle_axis
+
+DATA = Path(__file__).parents[2] / "data"
+
+INFORMATION_SE2 = "4 1 0 9 0 16"
+INFORMATION_SE3 = "1 0 0 0 0 0 1 0 0 0 0 1 0 0 0 4 0 0 4 0 4"
+LINES_SE2 = [
+    "VERTEX_SE2 10 1 2 0.5",
+    "VERTEX_SE2 7 -1 0 -3",
+    "FIX 10",
+    f"EDGE_SE2 10 7 3 4 1.5 {INFORMATION_SE2}",
+]
+LINES_SE3 = [
+    "VERTEX_SE3:QUAT 0 1 2 3 0 0 0 1",
+    "VERTEX_SE3:QUAT 1 4 5 6 0.5 -0.5 0.5 0.5",
+    f"EDGE_SE3:QUAT 0 1 7 8 9 0 0.6 0 0.8 {INFORMATION_SE3}",
+]
+
+
+def write_lines(folder: Path, lines: list[str], name: str = "graph.g2o") -> Path:
+    """Write a file of text lines."""
+    path = folder / name
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode("latin-1"))
+    return path
+
+
+def read_lines(folder: Path, lines: list[str]) -> PoseGraph:
+    """Read a graph from text lines."""
+    return read_g2o(write_lines(folder, lines))
+
+
+def message_of(folder: Path, lines: list[str]) -> str:
+    """Return what `read_g2o` says is wrong with a file."""
+    path = write_lines(folder, lines)
+    with pytest.raises(FileFormatError) as caught:
+        read_g2o(path)
+    message = str(caught.value)
+    assert message.startswith(str(path))
+    return message
+
+
+def errors(graph: PoseGraph) -> NDArray[np.float64]:
+    """Return (num_edges, tangent_dim) errors as the documentation defines them."""
+    first, second = graph.poses[graph.index_a], graph.poses[graph.index_b]
+    if graph.kind is PoseGraphKind.SE2:
+        predicted = compose_se2(invert_se2(first), second)
+        delta = compose_se2(invert_se2(graph.measurement), predicted)
+        angle = np.arctan2(delta[:, 1], delta[:, 0])
+        return np.concatenate([delta[:, 2:], angle[:, None]], axis=1)
+    predicted = compose_se3(invert_se3(first), second)
+    delta = compose_se3(invert_se3(graph.measurement), predicted)
+    sign = np.where(delta[:, 3:4] < 0.0, -1.0, 1.0)
+    return np.concatenate([delta[:, 4:], sign * delta[:, :3]], axis=1)
+
+
+def chi2(graph: PoseGraph) -> float:
+    """Return the sum of squared whitened errors."""
+    whitened = np.einsum("nij,nj->ni", graph.sqrt_information, errors(graph))
+    return float(np.sum(whitened**2))
+
+
+class TestReading:
+    """Files that are right."""
+
+    def test_se2(self, tmp_path: Path) -> None:
+        """Every number of a plane graph arrives where the documentation says."""
+        graph = read_lines(tmp_path, LINES_SE2)
+        assert graph.kind is PoseGraphKind.SE2
+        assert (graph.num_poses, graph.num_edges) == (2, 1)
+        np.testing.assert_array_equal(graph.ids, [10, 7])
+        np.testing.assert_array_equal(graph.fixed, [True, False])
+        np.testing.assert_array_equal(graph.index_a, [0])
+        np.testing.assert_array_equal(graph.index_b, [1])
+        np.testing.assert_array_equal(
+            graph.poses,
+            [[np.cos(0.5), np.sin(0.5), 1, 2], [np.cos(-3.0), np.sin(-3.0), -1, 0]],
+        )
+        np.testing.assert_array_equal(graph.measurement, [[np.cos(1.5), np.sin(1.5), 3, 4]])
+        root = graph.sqrt_information[0]
+        np.testing.assert_allclose(root.T @ root, [[4, 1, 0], [1, 9, 0], [0, 0, 16]], atol=1e-14)
+        assert not graph.poses_from_edges
+
+    def test_se3(self, tmp_path: Path) -> None:
+        """Every number of a space graph arrives where the documentation says."""
+        graph = read_lines(tmp_path, LINES_SE3)
+        assert graph.kind is PoseGraphKind.SE3
+        np.testing.assert_array_equal(
+            graph.poses, [[0, 0, 0, 1, 1, 2, 3], [0.5, -0.5, 0.5, 0.5, 4, 5, 6]]
+        )
+        np.testing.assert_allclose(
+            graph.measurement, [[0, 0.6, 0, 0.8, 7, 8, 9]], rtol=1e-15, atol=0
+        )
+        np.testing.assert_array_equal(graph.sqrt_information[0], np.diag([1.0, 1, 1, 2, 2, 2]))
+        np.testing.assert_array_equal(graph.fixed, [False, False])
+
+    def test_dtypes(self, tmp_path: Path) -> None:
+        """Arrays have the documented dtypes and shapes."""
+        graph = read_lines(tmp_path, LINES_SE3)
+        for name, dtype, shape in (
+            ("ids", np.int64, (2,)),
+            ("poses", np.float64, (2, 7)),
+            ("fixed", np.bool_, (2,)),
+            ("index_a", np.int32, (1,)),
+            ("index_b", np.int32, (1,)),
+            ("measurement", np.float64, (1, 7)),
+            ("sqrt_information", np.float64, (1, 6, 6)),
+        ):
+            array = getattr(graph, name)
+            assert array.dtype == dtype
+            assert array.shape == shape
+            assert array.flags.c_contiguous
+        with pytest.raises(FrozenInstanceError):
+            graph.kind = PoseGraphKind.SE2  # type: ignore[misc]
+        assert repr(graph) == "PoseGraph(SE3, 2 poses, 1 edges)"
+
+    @pytest.mark.parametrize(
+        ("name", "kind", "sizes", "expected", "tolerance"),
+        [
+            ("smallGrid3D.g2o.bz2", PoseGraphKind.SE3, (125, 297), 115_958, 0.5),
+            ("M3500.g2o.bz2", PoseGraphKind.SE2, (3500, 5453), 2.56667e6, 5.0),
+        ],
+    )
+    def test_published(
+        self,
+        name: str,
+        kind: PoseGraphKind,
+        sizes: tuple[int, int],
+        expected: float,
+        tolerance: float,
+    ) -> None:
+        """The initial chi2 of published graphs is what g2o prints."""
+        graph = read_g2o(DATA / name)
+        assert graph.kind is kind
+        assert (graph.num_poses, graph.num_edges) == sizes
+        assert chi2(graph) == pytest.approx(expected, abs=tolerance)
+        assert not graph.fixed.any()
+        assert not graph.poses_from_edges
+
+    def test_packed(self, tmp_path: Path) -> None:
+        """A packed file gives the same graph."""
+        text = "\n".join(LINES_SE3).encode()
+        (tmp_path / "graph.g2o.bz2").write_bytes(bz2.compress(text))
+        graph = read_g2o(str(tmp_path / "graph.g2o.bz2"))
+        np.testing.assert_array_equal(graph.poses, read_lines(tmp_path, LINES_SE3).poses)
+
+    def test_order_of_lines_does_not_matter(self, tmp_path: Path) -> None:
+        """Edges and FIX may come before the vertices they name; blanks and comments pass."""
+        lines = ["# comment", "", "PARAMS_SE3OFFSET 0 0 0 0 0 0 0 1", *reversed(LINES_SE2), "  "]
+        graph = read_lines(tmp_path, lines)
+        np.testing.assert_array_equal(graph.ids, [7, 10])
+        np.testing.assert_array_equal(graph.fixed, [False, True])
+        assert (graph.index_a[0], graph.index_b[0]) == (1, 0)
+
+    def test_fix_several(self, tmp_path: Path) -> None:
+        """A FIX line may name several vertices."""
+        assert read_lines(tmp_path, [*LINES_SE2, "FIX 7 10 7"]).fixed.all()
+
+    def test_large_ids(self, tmp_path: Path) -> None:
+        """Ids that pack a letter and a number into 64 bits are kept exactly."""
+        names = [(ord("x") << 56) + number for number in (0, 1)]
+        graph = read_lines(
+            tmp_path,
+            [
+                *(f"VERTEX_SE2 {name} 0 0 0" for name in names),
+                f"EDGE_SE2 {names[1]} {names[0]} 0 0 0 {INFORMATION_SE2}",
+            ],
+        )
+        assert graph.ids.tolist() == names
+        assert (graph.index_a[0], graph.index_b[0]) == (1, 0)
+
+    def test_vertices_only(self, tmp_path: Path) -> None:
+        """A graph without edges has empty arrays of the right shapes."""
+        graph = read_lines(tmp_path, LINES_SE3[:2])
+        assert graph.num_edges == 0
+        assert graph.measurement.shape == (0, 7)
+        assert graph.sqrt_information.shape == (0, 6, 6)
+
+    def test_quaternions_become_unit(self, tmp_path: Path) -> None:
+        """Rounded quaternions are scaled to unit length, sign kept."""
+        graph = read_lines(tmp_path, ["VERTEX_SE3:QUAT 0 0 0 0 0 -0.6001 0 -0.8"])
+        np.testing.assert_allclose(np.linalg.norm(graph.poses[0, :4]), 1.0, rtol=1e-15)
+        np.testing.assert_allclose(graph.poses[0, :4], [0, -0.6, 0, -0.8], atol=1e-4)
+
+
+class TestInformation:
+    """Square roots of the information."""
+
+    @staticmethod
+    def read(folder: Path, *matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Write one edge per matrix and return the square roots that are read."""
+        dim = matrices[0].shape[0]
+        start = "EDGE_SE2 0 1 0 0 0" if dim == 3 else "EDGE_SE3:QUAT 0 1 0 0 0 0 0 0 1"
+        triangles = (matrix[np.triu_indices(dim)].tolist() for matrix in matrices)
+        lines = [f"{start} {' '.join(map(repr, triangle))}" for triangle in triangles]
+        return read_lines(folder, lines).sqrt_information
+
+    @settings(derandomize=True, deadline=None, max_examples=30)
+    @given(seed=st.integers(0, 2**32 - 1), dim=st.sampled_from([3, 6]))
+    def test_positive_definite(
+        self, tmp_path_factory: pytest.TempPathFactory, seed: int, dim: int
+    ) -> None:
+        """The root is upper triangular with a positive diagonal, and its square is right."""
+        factors = np.random.default_rng(seed).normal(size=(3, dim, dim))
+        matrices = factors @ factors.transpose(0, 2, 1) + 1e-3 * np.eye(dim)
+        roots = self.read(tmp_path_factory.mktemp("information"), *matrices)
+        np.testing.assert_array_equal(roots, np.triu(roots))
+        assert np.all(np.diagonal(roots, axis1=1, axis2=2) > 0.0)
+        np.testing.assert_allclose(roots.transpose(0, 2, 1) @ roots, matrices, atol=1e-12)
+
+    @pytest.mark.parametrize("dim", [3, 6])
+    def test_singular(self, tmp_path: Path, dim: int) -> None:
+        """Singular information (a direction that is not measured) has a root, too."""
+        factor = np.random.default_rng(0).normal(size=(dim, dim - 1))
+        unmeasured = np.diag([1.0] * (dim - 1) + [0.0])
+        matrices = [factor @ factor.T, unmeasured, np.zeros((dim, dim)), np.eye(dim)]
+        roots = self.read(tmp_path, *matrices)
+        np.testing.assert_array_equal(roots, np.triu(roots))
+        assert np.all(np.diagonal(roots, axis1=1, axis2=2) >= 0.0)
+        np.testing.assert_allclose(roots.transpose(0, 2, 1) @ roots, matrices, atol=1e-13)
+
+    def test_rounded_below_zero(self, tmp_path: Path) -> None:
+        """An eigenvalue below zero by no more than the text's rounding counts as zero."""
+        matrix = np.array([[1.0, 1.0000001, 0.0], [1.0000001, 1.0, 0.0], [0.0, 0.0, 1.0]])
+        root = self.read(tmp_path, matrix)[0]
+        np.testing.assert_allclose(root.T @ root, matrix, atol=2e-7)
+
+    @pytest.mark.parametrize(
+        "text", ["1 2 0 1 0 1", "-1 0 0 -1 0 -1", "1 0 0 1 0 -1", "0 1 0 0 0 1"]
+    )
+    def test_indefinite(self, tmp_path: Path, text: str) -> None:
+        """A matrix that is no inverse covariance."""
+        good = f"EDGE_SE2 0 1 0 0 0 {INFORMATION_SE2}"
+        message = message_of(tmp_path, [good, "", f"EDGE_SE2 0 1 0 0 0 {text}", good])
+        assert "line 3: the information matrix has the negative eigenvalue -" in message
+
+
+class TestChaining:
+    """Poses for files that have edges only."""
+
+    @pytest.mark.parametrize("name", ["smallGrid3D.g2o.bz2", "M3500.g2o.bz2"])
+    def test_agrees_with_a_tree_of_edges(self, tmp_path: Path, name: str) -> None:
+        """Of a connected graph, all but (edges - poses + 1) measurements are met exactly."""
+        text = bz2.decompress((DATA / name).read_bytes()).decode()
+        lines = [line for line in text.splitlines() if line.startswith("EDGE")]
+        graph = read_lines(tmp_path, lines)
+        assert graph.poses_from_edges
+        np.testing.assert_array_equal(graph.ids, np.arange(graph.num_poses))
+        identity = {4: [1, 0, 0, 0], 7: [0, 0, 0, 1, 0, 0, 0]}[graph.poses.shape[1]]
+        np.testing.assert_array_equal(graph.poses[0], identity)
+        is_met = np.abs(errors(graph)).max(axis=1) < 1e-9
+        assert is_met.sum() >= graph.num_poses - 1
+        assert chi2(graph) < chi2(read_g2o(DATA / name))
+
+    @settings(derandomize=True, deadline=None, max_examples=40)
+    @given(
+        seed=st.integers(0, 2**32 - 1),
+        num_poses=st.integers(2, 40),
+        kind=st.sampled_from(PoseGraphKind),
+    )
+    def test_exact_measurements(
+        self,
+        tmp_path_factory: pytest.TempPathFactory,
+        seed: int,
+        num_poses: int,
+        kind: PoseGraphKind,
+    ) -> None:
+        """Exact measurements along any tree, in any direction and order, give the poses."""
+        generator = np.random.default_rng(seed)
+        ids = np.sort(generator.choice(10_000, num_poses, replace=False))
+        translations = generator.normal(size=(num_poses, 3))
+        angles = generator.normal(size=(num_poses, 3))
+        if kind is PoseGraphKind.SE2:
+            cosines, sines = np.cos(angles[:, :1]), np.sin(angles[:, :1])
+            poses = np.concatenate([cosines, sines, translations[:, :2]], axis=1)
+            compose, invert = compose_se2, invert_se2
+        else:
+            poses = np.concatenate([quaternion_from_angle_axis(angles), translations], axis=1)
+            compose, invert = compose_se3, invert_se3
+        lines = []
+        for node in range(1, num_poses):
+            ends = [int(generator.integers(node)), node]
+            generator.shuffle(ends)
+            relative = compose(invert(poses[ends[0]]), poses[ends[1]])
+            if kind is PoseGraphKind.SE2:
+                numbers = [*relative[2:], np.arctan2(relative[1], relative[0])]
+                information = INFORMATION_SE2
+            else:
+                numbers = [*relative[4:], *relative[:4]]
+                information = INFORMATION_SE3
+            text = " ".join(repr(float(number)) for number in numbers)
+            names = f"{ids[ends[0]]} {ids[ends[1]]}"
+            lines.append(f"EDGE_{kind.value} {names} {text} {information}")
+        generator.shuffle(lines)
+        graph = read_lines(tmp_path_factory.mktemp("chain"), [*lines, f"FIX {ids[0]}"])
+        np.testing.assert_array_equal(graph.ids, ids)
+        assert graph.fixed.tolist() == [True] + [False] * (num_poses - 1)
+        assert np.abs(errors(graph)).max() < 1e-12
+        expected = compose(invert(poses[:1]), poses)
+        if kind is PoseGraphKind.SE3:
+            dots = np.sum(expected[:, :4] * graph.poses[:, :4], axis=1, keepdims=True)
+            expected[:, :4] *= np.sign(dots)
+        np.testing.assert_allclose(graph.poses, expected, rtol=0, atol=1e-11)
+
+    def test_fewest_edges(self, tmp_path: Path) -> None:
+        """A pose comes from the way with the fewest edges, of equals the earlier in the file."""
+        lines = [
+            f"EDGE_SE2 {first} {second} {x} 0 0 {INFORMATION_SE2}"
+            for first, second, x in ((0, 1, 1), (1, 2, 1), (2, 3, 1), (3, 0, -10), (0, 3, 20))
+        ]
+        graph = read_lines(tmp_path, lines)
+        np.testing.assert_array_equal(graph.poses[:, 2], [0, 1, 2, 10])
+
+    def test_not_connected(self, tmp_path: Path) -> None:
+        """Poses that no edges connect cannot be chained."""
+        lines = [f"EDGE_SE2 {a} {b} 0 0 0 {INFORMATION_SE2}" for a, b in ((3, 4), (8, 9))]
+        message = message_of(tmp_path, lines)
+        assert "its edges do not connect vertex 8 with vertex 3" in message
+
+
+class TestWrongFiles:
+    """Files that are wrong: the message says where, what, and what is allowed."""
+
+    def test_missing(self, tmp_path: Path) -> None:
+        """A missing file stays a FileNotFoundError."""
+        with pytest.raises(FileNotFoundError, match=r"absent\.g2o"):
+            read_g2o(tmp_path / "absent.g2o")
+
+    def test_directory(self, tmp_path: Path) -> None:
+        """A directory is no file."""
+        with pytest.raises(FileFormatError, match="directory"):
+            read_g2o(tmp_path)
+
+    @pytest.mark.parametrize("lines", [[], ["", "# only a comment"], ["FIX 0"]])
+    def test_nothing(self, tmp_path: Path, lines: list[str]) -> None:
+        """A file without vertices and edges."""
+        assert "holds no vertices and no edges" in message_of(tmp_path, lines)
+
+    def test_cut_short(self, tmp_path: Path) -> None:
+        """A packed file that ends too early."""
+        path = tmp_path / "graph.g2o.bz2"
+        path.write_bytes((DATA / "M3500.g2o.bz2").read_bytes()[:100_000])
+        with pytest.raises(FileFormatError, match="bzip2 data are cut short"):
+            read_g2o(path)
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "VERTEX_XY 3 1 2",
+            "EDGE_SE2_XY 10 7 1 2 1 0 1",
+            "VERTEX2 0 0 0 0",
+            "vertex_se2 0 0 0 0",
+            "hello",
+            "0 0 0",
+        ],
+    )
+    def test_unknown_line(self, tmp_path: Path, line: str) -> None:
+        """Lines of other kinds are refused, not dropped."""
+        message = message_of(tmp_path, [*LINES_SE2, line])
+        assert f"line 5: lines of the kind '{line.split()[0]}' are not read" in message
+        assert "VERTEX_SE2, VERTEX_SE3:QUAT, EDGE_SE2, EDGE_SE3:QUAT, FIX" in message
+
+    def test_binary_junk(self, tmp_path: Path) -> None:
+        """Bytes that are no text are shown escaped and not all of them."""
+        path = tmp_path / "junk.g2o"
+        path.write_bytes(
+            np.random.default_rng(1).integers(128, 256, 9999, dtype=np.uint8).tobytes()
+        )
+        with pytest.raises(FileFormatError) as caught:
+            read_g2o(path)
+        assert str(caught.value).isascii()
+        assert len(str(caught.value)) < 400 + len(str(path))
+
+    def test_mixed(self, tmp_path: Path) -> None:
+        """Poses in the plane and in space do not go together."""
+        message = message_of(tmp_path, [*LINES_SE2, *LINES_SE3])
+        assert "line 5: an SE3 line in a file that began with SE2" in message
+
+    @pytest.mark.parametrize(
+        ("line", "found", "needed"),
+        [
+            ("VERTEX_SE2", 0, 4),
+            ("VERTEX_SE2 3", 1, 4),
+            ("VERTEX_SE2 3 1 2", 3, 4),
+            ("VERTEX_SE2 3 1 2 3 4", 5, 4),
+            ("EDGE_SE2 10 7 3 4 1.5", 5, 11),
+            (f"EDGE_SE2 10 7 3 4 1.5 {INFORMATION_SE2} 1", 12, 11),
+        ],
+    )
+    def test_wrong_length(self, tmp_path: Path, line: str, found: int, needed: int) -> None:
+        """A line with too few or too many entries."""
+        message = message_of(tmp_path, [*LINES_SE2, line])
+        assert f"line 5: an SE2 {'vertex' if line[0] == 'V' else 'edge'} has {found} " in message
+        assert f"needed are {needed} " in message
+
+    def test_one_entry_too_many_and_one_too_few(self, tmp_path: Path) -> None:
+        """Two wrong lines do not make up for each other."""
+        lines = ["VERTEX_SE2 0 0 0", "VERTEX_SE2 1 0 0 0 0"]
+        assert "line 1: an SE2 vertex has 3 entries" in message_of(tmp_path, lines)
+
+    @pytest.mark.parametrize(
+        "name", ["-1", "1.5", "x", "1e3", "+1", "1_0", "9223372036854775808", "9" * 5000]
+    )
+    @pytest.mark.parametrize("line", ["VERTEX_SE2 {} 0 0 0", "EDGE_SE2 10 {} 0 0 0 1 0 0 1 0 1"])
+    def test_bad_id(self, tmp_path: Path, line: str, name: str) -> None:
+        """Ids are natural numbers."""
+        message = message_of(tmp_path, [*LINES_SE2, line.format(name)])
+        assert "line 5: " in message
+        assert "is not a vertex id; allowed are the integers 0 to 2^63 - 1" in message
+
+    @pytest.mark.parametrize(
+        ("line", "token"),
+        [("VERTEX_SE2 3 0 abc 0", "'abc'"), ("EDGE_SE2 10 7 3 4 1,5 1 0 0 1 0 1", "'1,5'")],
+    )
+    def test_not_a_number(self, tmp_path: Path, line: str, token: str) -> None:
+        """Text among the numbers."""
+        message = message_of(tmp_path, [*LINES_SE2, line, "VERTEX_SE2 99 0 0 0"])
+        assert f"line 5: {token} is not a number" in message
+
+    @pytest.mark.parametrize("token", ["nan", "inf", "-Infinity", "1e400"])
+    def test_not_finite(self, tmp_path: Path, token: str) -> None:
+        """NaN and infinity are numbers to a parser, but not allowed."""
+        message = message_of(tmp_path, [*LINES_SE2, f"VERTEX_SE2 3 0 {token} 0"])
+        assert "line 5: an SE2 vertex holds a number that is not finite" in message
+
+    def test_declared_twice(self, tmp_path: Path) -> None:
+        """A vertex with two poses."""
+        message = message_of(tmp_path, [*LINES_SE2, "VERTEX_SE2 7 0 0 0"])
+        assert "line 5: vertex 7 was declared before, in line 2" in message
+
+    def test_edge_to_nowhere(self, tmp_path: Path) -> None:
+        """An edge to a vertex that is not there."""
+        message = message_of(tmp_path, [*LINES_SE2, f"EDGE_SE2 7 8 0 0 0 {INFORMATION_SE2}"])
+        assert "line 5: the edge names vertex 8" in message
+
+    @pytest.mark.parametrize("start", [0, 3], ids=["with vertices", "without"])
+    def test_edge_to_itself(self, tmp_path: Path, start: int) -> None:
+        """An edge that joins a vertex with itself."""
+        lines = [*LINES_SE2[start:], f"EDGE_SE2 7 7 0 0 0 {INFORMATION_SE2}"]
+        message = message_of(tmp_path, lines)
+        assert f"line {len(lines)}: the edge joins vertex 7 with itself" in message
+
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("FIX", "names no vertex"),
+            ("FIX 10 5", "names vertex 5"),
+            ("FIX ten", "'ten' is not a vertex id"),
+        ],
+    )
+    def test_fix(self, tmp_path: Path, line: str, said: str) -> None:
+        """FIX must name vertices that are there."""
+        message = message_of(tmp_path, [*LINES_SE2, line])
+        assert "line 5: " in message
+        assert said in message
+
+    @pytest.mark.parametrize("quaternion", ["0 0 0 0", "1 0 0 1", "0 0 0 0.98"])
+    def test_quaternion(self, tmp_path: Path, quaternion: str) -> None:
+        """A quaternion must be of unit length to the rounding of the text."""
+        line = f"VERTEX_SE3:QUAT 2 0 0 0 {quaternion}"
+        message = message_of(tmp_path, [*LINES_SE3, line])
+        assert "line 4: the quaternion (qx qy qz qw) has length" in message
+        line = f"EDGE_SE3:QUAT 1 0 0 0 0 {quaternion} {INFORMATION_SE3}"
+        assert "line 4: the quaternion" in message_of(tmp_path, [*LINES_SE3, line])

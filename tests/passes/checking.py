@@ -1,0 +1,62 @@
+"""Helpers of the pass tests: parse, run, compare evaluations."""
+
+from collections.abc import Callable, Mapping, Sequence
+from textwrap import dedent
+
+import numpy as np
+from numpy.testing import assert_allclose
+from numpy.typing import NDArray
+
+from caspar.ir.builder import GraphBuilder
+from caspar.ir.dtype import DType
+from caspar.ir.evaluate import evaluate_graph, evaluate_program
+from caspar.ir.graph import Graph
+from caspar.ir.ops import Op
+from caspar.ir.program import Program
+from caspar.ir.text import print_graph, print_program
+
+Inputs = Mapping[str, NDArray[np.float64]]
+
+
+def graph_of(
+    write: Callable[..., Sequence[int]], num_inputs: int, dtype: DType = DType.FLOAT32
+) -> Graph:
+    """A graph that reads one chunk "x" and stores what `write(builder, *inputs)` returns."""
+    builder = GraphBuilder(dtype)
+    outputs = write(builder, *builder.read("x", 0, num_inputs))
+    builder.store("y", 0, outputs)
+    return builder.build()
+
+
+def assert_graph(graph: Graph, expected: str) -> None:
+    """The graph prints as the given lines, below its header."""
+    assert _body(print_graph(graph)) == dedent(expected).strip()
+
+
+def assert_program(program: Program, expected: str) -> None:
+    """The program prints as the given lines, below its header."""
+    assert _body(print_program(program)) == dedent(expected).strip()
+
+
+def _body(text: str) -> str:
+    return dedent(text.split("\n", 1)[1]).strip()
+
+
+def ops_of(code: Graph | Program) -> list[Op]:
+    """The ops in order, without reads, stores and constants."""
+    memory = (Op.READ, Op.STORE, Op.CONST)
+    calls = code.calls if isinstance(code, Graph) else code.instructions
+    return [call.op for call in calls if call.op not in memory]
+
+
+def assert_same_evaluation(before: Graph, after: Graph | Program, inputs: Inputs) -> None:
+    """Both store the same numbers, to rounding; NaN and infinity where the other has them."""
+    expected = evaluate_graph(before, inputs)
+    found = (
+        evaluate_graph(after, inputs)
+        if isinstance(after, Graph)
+        else evaluate_program(after, inputs)
+    )
+    assert set(found) == set(expected)
+    for argument, array in expected.items():
+        assert_allclose(found[argument], array, rtol=1e-9, atol=1e-9)

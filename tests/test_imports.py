@@ -1,0 +1,204 @@
+"""The structure of the package as tests: who imports whom, what is loaded, how long things are.
+
+The contract is the two tables at the top; imports inside functions and `if TYPE_CHECKING` blocks
+count like any other.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "caspar"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# Parts of the package, and the parts each may import besides itself: all that stand before it,
+# except that ir does not see memory, passes and frontend do not see each other, and io is plain
+# data that only the command line reads.
+PARTS = {
+    "version": "",
+    "errors": "",
+    "options": "version errors",
+    "ir": "version errors options",
+    "memory": "version errors options ir",
+    "passes": "version errors options ir memory",
+    "frontend": "version errors options ir memory",
+    "codegen": "version errors options ir memory passes frontend",
+    "runtime": "version errors options ir memory passes frontend codegen",
+    "driver": "version errors options ir memory passes frontend codegen runtime",
+    "solver": "version errors options ir memory passes frontend codegen runtime driver",
+    "io": "errors",
+    "cli": "version errors options ir memory passes frontend codegen runtime driver solver io",
+    "__main__": "cli",
+}
+
+# Third-party packages, and the parts that may import them.
+THIRD_PARTY = {
+    "cupy": "runtime",
+    "cupyx": "runtime",
+    "llvmlite": "runtime",
+    "matplotlib": "solver cli",
+    "numba": "runtime",
+    "numpy": "any",
+    "platformdirs": "runtime driver cli",
+    "rich": "solver cli",
+    "scipy": "any",
+    "symengine": "frontend",
+    "symforce": "frontend",
+    "sympy": "frontend",
+}
+
+HEAVY = ("cupy", "matplotlib", "numba", "scipy", "symengine", "symforce", "sympy")
+"""Not loaded by `import caspar`: they cost seconds."""
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _part(path: Path) -> str:
+    """The part a module belongs to; "" for caspar/__init__.py."""
+    part = path.relative_to(PACKAGE).with_suffix("").parts[0]
+    return "" if part == "__init__" else part
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), path)
+
+
+def _imported_names(node: ast.AST) -> Iterator[str]:
+    """Dotted names a statement imports: `from a import b` imports a.b."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"line {node.lineno}: relative import"
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _imports(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line and split dotted name of every import of a module, wherever it stands."""
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((node.lineno, name.split(".")) for name in _imported_names(node))
+
+
+def _contract_break(part: str, dotted: list[str]) -> str:
+    """What is wrong with an import in a part of the package, or ""."""
+    top = dotted[0]
+    if top == "caspar":
+        target = dotted[1] if len(dotted) > 1 else ""
+        allowed = target == part or target in PARTS[part].split()
+        return "" if allowed else f"{part} must not import caspar.{target}"
+    if top in sys.stdlib_module_names:
+        return ""
+    if top not in THIRD_PARTY:
+        return f"{top} is not in the table of third-party packages"
+    parts = THIRD_PARTY[top].split()
+    return "" if "any" in parts or part in parts else f"{top} belongs to {' and '.join(parts)}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_imports_follow_the_contract(path: Path) -> None:
+    part = _part(path)
+    if part == "":
+        return  # gathers the public names of all parts; what it loads is tested below
+    assert part in PARTS, f"{part} is not in the table of parts"
+    breaks = [
+        f"{_name(path)}:{line}: {wrong}"
+        for line, dotted in _imports(path)
+        if (wrong := _contract_break(part, dotted))
+    ]
+    assert not breaks, "\n".join(breaks)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "is_allowed"),
+    [
+        ("passes", "caspar.ir.graph.Graph", True),
+        ("passes", "caspar.frontend.trace", False),
+        ("frontend", "caspar.passes", False),
+        ("ir", "caspar.memory.access.Read", False),
+        ("solver", "caspar.io.bal", False),
+        ("io", "caspar.options", False),
+        ("ir", "caspar", False),
+        ("frontend", "symforce.symbolic", True),
+        ("codegen", "sympy.printing", False),
+        ("solver", "cupy", False),
+        ("codegen", "numba.njit", False),
+        ("ir", "torch", False),
+        ("errors", "collections.abc", True),
+    ],
+)
+def test_contract_refuses(part: str, name: str, is_allowed: bool) -> None:
+    assert (_contract_break(part, name.split(".")) == "") == is_allowed
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_imports_stand_at_the_top(path: Path) -> None:
+    """No import in a function, by name or by `TYPE_CHECKING`, except in caspar/__init__.py."""
+    if path == PACKAGE / "__init__.py":
+        return
+    hidden = [
+        f"{_name(path)}:{inner.lineno}: {ast.unparse(inner)}"
+        for outer in ast.walk(_tree(path))
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(outer)
+        if isinstance(inner, ast.Import | ast.ImportFrom)
+    ]
+    evasions = [
+        f"{_name(path)}:{number}: {line.strip()}"
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(r"\b(TYPE_CHECKING|import_module|__import__)\b", line)
+    ]
+    assert not hidden + evasions, "\n".join(hidden + evasions)
+
+
+def test_importing_caspar_loads_nothing_heavy() -> None:
+    program = f"import sys, caspar; print([n for n in {HEAVY} if n in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_files_and_functions_are_short(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= MAX_FILE_LINES, f"{_name(path)}: {lines} lines, allowed {MAX_FILE_LINES}"
+    long_functions = [
+        f"{_name(path)}:{node.lineno}: {node.name} has {size} lines, allowed {MAX_FUNCTION_LINES}"
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and (size := node.end_lineno - node.lineno + 1) > MAX_FUNCTION_LINES
+    ]
+    assert not long_functions, "\n".join(long_functions)
+
+
+def test_no_file_names_a_folder_of_one_machine() -> None:
+    """Home and work folders of whoever wrote a file mean nothing to whoever reads it."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    machine_path = re.compile(rb"(?<![\w.])/(?:home|root|Users|work)/\w")
+    found = [
+        f"{name}:{number}: {line.decode(errors='replace').strip()}"
+        for name in filter(None, listed.stdout.split("\0"))
+        if (ROOT / name).is_file()
+        for number, line in enumerate((ROOT / name).read_bytes().split(b"\n"), 1)
+        if b"\0" not in line and machine_path.search(line)
+    ]
+    assert not found, "\n".join(found)
