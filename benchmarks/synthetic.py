@@ -6,17 +6,23 @@ uv = f (1 + k1 |p|^2 + k2 |p|^4) p, so a camera looks along its negative z axis.
 problem, vectorised, a few microseconds and about 150 bytes an observation.
 
 What is copied from the real problems: sizes; 48 % of the points seen twice and a geometric tail of
-track lengths; observations per camera within a factor 2.5 to 5; who shares points with whom. Two
-shapes:
+track lengths; observations per camera within a factor 2.5 to 5; who shares points with whom; and
+that they are hard: two-view points with little parallax, intrinsics of each camera free, some bad
+measurements. Exact Levenberg-Marquardt needs 7 to 17 iterations, as on Trafalgar-21. Two shapes:
 
 * `STREET` (Ladybug): cameras on a loop that look inwards and see a band of neighbours. A track
   spans a run of cameras; the longer the run, the deeper inside the loop lies its point.
-* `PHOTOS` (Trafalgar, Dubrovnik, Venice, Final): a wall of clusters. Most cameras see a few cells
-  of the wall; a few hub cameras stand back and see many, which makes the far links.
+* `PHOTOS` (Trafalgar, Dubrovnik, Venice, Final): a wall of cells, each photographed from a few
+  viewpoints. Most cameras see a few cells; a few hub cameras stand back and see many, which makes
+  the far links.
 
-Every observation lies in front of its camera and in its image by construction. The start differs
-from the truth by independent errors and by a smooth warp of the whole scene (the drift of an
-incremental reconstruction), and its distortion is zero, as in the files.
+Every observation lies in front of its camera, at the truth and at the start. The start differs
+from the truth by errors of pose, by triangulation errors that grow as parallax shrinks, and by a
+smooth warp of the whole scene (the drift of an incremental reconstruction); its distortion is
+zero, as in the files.
+
+The file is longer than most because it has two halves which only it uses: tracks (who sees whom,
+no geometry), then scenes (geometry for given tracks).
 """
 
 from __future__ import annotations
@@ -31,19 +37,33 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from benchmarks.synthetic_tracks import Tracks, band_tracks, cell_tracks, track_lengths
-
 Float = NDArray[np.float64]
 Index = NDArray[np.int32]
+Whole = NDArray[np.int64]
 
 SIZES_PATH = Path(__file__).parent / "bal_sizes.csv"
 PROJECTION_CHUNK = 1 << 20
+
+SEEN_TWICE = 0.48
+"""Fraction of the points with two observations."""
+ACTIVITY_RANGE = 3.0
+"""Ratio of the expected observations of the busiest and the idlest camera."""
+LOCALITY = 0.05
+"""Disorder of the points' numbering: deviation from a sorted one, as a fraction of all."""
+
 IMAGE_RADIUS = 0.4
-"""Largest |p| of an observation before distortion (half the diagonal field of view is 37 degrees)."""
-
-
+"""Photos: largest |p| before distortion, tan of half the diagonal field of view."""
+CELL = np.array([0.5, 0.5, 0.3])
+"""Photos: half the size of a cell."""
 VIEWPOINTS = 3
+"""Photos: number of directions from which each cell is photographed."""
 VIEWPOINT_SPREAD = 0.02
+"""Photos: deviation of the directions of one viewpoint. Decides how hard the problem is: with 0.1
+PCG needs 3 to 8 iterations for a step, with 0.02 about 20, on Trafalgar-21 itself about 50."""
+VIEWPOINT_REACH = 0.1
+"""Photos: angle, in radians, by which views may differ for features to match."""
+FAR_LINKS = 0.03
+"""Photos: share of the points that match from all directions; they connect the viewpoints."""
 
 
 class Shape(Enum):
@@ -94,6 +114,16 @@ class SyntheticBundle:
         """Expected cost, 1/2 sum r^2, at the optimum: noise in the directions nothing can fit."""
         num_free = 9 * len(self.cameras) + 3 * len(self.points) - 7
         return 0.5 * self.pixel_noise**2 * (self.pixels.size - num_free)
+
+
+@dataclass(frozen=True, eq=False)
+class Tracks:
+    """Observations of all points, sorted by point, then by camera, without repetitions."""
+
+    camera_index: Index
+    """(num_observations,)"""
+    point_index: Index
+    """(num_observations,)"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +245,8 @@ def _heavy_tailed(shape: tuple[int, int], generator: np.random.Generator) -> Flo
     """Return noise of unit variance: one observation in twenty has four times the deviation."""
     bad = generator.random(shape[0]) < 0.05
     scale = np.where(bad, 4.0, 1.0) / np.sqrt(0.95 + 0.05 * 16.0)
-    return scale[:, None] * generator.standard_normal(shape)
+    noise: Float = scale[:, None] * generator.standard_normal(shape)
+    return noise
 
 
 def _calibrations(num_cameras: int, focal: Float, generator: np.random.Generator) -> Float:
@@ -225,6 +256,197 @@ def _calibrations(num_cameras: int, focal: Float, generator: np.random.Generator
     return np.column_stack([focal, k1, k2])
 
 
+def _track_lengths(
+    num_points: int, num_observations: int, longest: int, generator: np.random.Generator
+) -> Whole:
+    """Return (num_points,) lengths from 2 to `longest` that sum to `num_observations`.
+
+    About SEEN_TWICE of the points have two; the rest has a geometric tail, one twentieth of it
+    with four times the mean. Raises ValueError when no such lengths exist.
+    """
+    excess = num_observations - 2 * num_points
+    if longest >= 8 and 3 * excess <= num_points * longest:
+        longest = 2 * longest // 3  # a point that every camera sees is rare
+    if not 0 <= excess <= num_points * (longest - 2):
+        raise ValueError(
+            f"{num_observations} observations of {num_points} points do not fit tracks of 2 to "
+            f"{longest} cameras; change the number of observations or of cameras"
+        )
+    num_long = min(round((1 - SEEN_TWICE) * num_points), round(0.6 * excess))
+    num_long = max(num_long, -(-excess // max(longest - 2, 1)))
+    long = generator.permutation(num_points)[:num_long]
+    lengths = np.full(num_points, 2, dtype=np.int64)
+    if num_long > 0:
+        mean = np.where(generator.random(num_long) < 0.05, 4.0, 1.0) * excess / num_long / 1.15
+        extra = generator.geometric(1 / np.maximum(mean, 1.0))
+        lengths[long] += _with_sum(np.clip(extra, 1, longest - 2), excess, longest - 2, generator)
+    return lengths
+
+
+def _with_sum(values: Whole, total: int, highest: int, generator: np.random.Generator) -> Whole:
+    """Add or subtract ones at random, within 1 to `highest`, until the sum is `total`."""
+    values = values.copy()
+    while (missing := total - int(values.sum())) != 0:
+        free = np.flatnonzero(values < highest if missing > 0 else values > 1)
+        # Only a part at a time: subtracting from all would empty the tail's beginning.
+        count = min(abs(missing), max(1, len(free) // 4))
+        chosen = generator.choice(free, count, replace=False)
+        values[chosen] += 1 if missing > 0 else -1
+    return values
+
+
+def _band_tracks(
+    lengths: Whole, num_cameras: int, closed: bool, generator: np.random.Generator
+) -> tuple[Tracks, Float, Whole]:
+    """Draw tracks along a line or loop of cameras; return also their middles and spans.
+
+    Consecutive observations of a point are 1, 2, 3, ... cameras apart (mean 2; one point in
+    twenty 4). `middle` (num_points,) is a camera number, on a loop modulo num_cameras; `span`
+    (num_points,) the distance from the first to the last camera, at most half of a loop.
+    """
+    num_points = len(lengths)
+    activity = _smooth_activity(num_cameras, generator)
+    first = generator.choice(num_cameras, num_points, p=activity) - lengths
+    first = first[_nearly_sorted(first.astype(np.float64), generator)]
+    starts = np.cumsum(lengths) - lengths
+    chance = np.where(generator.random(num_points) < 0.05, 0.25, 0.5)
+    gaps = generator.geometric(np.repeat(chance, lengths))
+    span = _offsets(gaps, starts, lengths)[starts + lengths - 1]
+    gaps[np.repeat(span > (num_cameras // 2 if closed else num_cameras - 1), lengths)] = 1
+    offset = _offsets(gaps, starts, lengths)
+    span = offset[starts + lengths - 1]
+    if not closed:
+        first = np.clip(first, 0, num_cameras - 1 - span)
+    cameras = (np.repeat(first, lengths) + offset) % num_cameras
+    key = np.repeat(np.arange(num_points), lengths) * num_cameras + cameras
+    return _tracks_from_keys(np.sort(key), num_cameras), first + span / 2, span
+
+
+def _offsets(gaps: Whole, starts: Whole, lengths: Whole) -> Whole:
+    """Return running sums of the gaps within each track, beginning with zero."""
+    gaps = gaps.copy()
+    gaps[starts] = 0
+    total = np.cumsum(gaps)
+    return total - np.repeat(total[starts], lengths)
+
+
+def _smooth_activity(num_cameras: int, generator: np.random.Generator) -> Float:
+    """Return (num_cameras,) probabilities that vary smoothly, by ACTIVITY_RANGE in all."""
+    at = np.arange(num_cameras) / num_cameras
+    periods = np.arange(1, 2 + num_cameras // 60)
+    phases = generator.uniform(0, 2 * np.pi, len(periods))
+    wave = np.sum(np.sin(2 * np.pi * periods[:, None] * at + phases[:, None]), axis=0)
+    rank = np.argsort(np.argsort(wave)) / max(num_cameras - 1, 1)
+    activity = 1 + (ACTIVITY_RANGE - 1) * rank**2
+    probabilities: Float = activity / activity.sum()
+    return probabilities
+
+
+def _nearly_sorted(values: Float, generator: np.random.Generator) -> Whole:
+    """Return an order that sorts the values up to noise of LOCALITY times their range."""
+    noise = LOCALITY * max(float(np.ptp(values)), 1.0) * generator.standard_normal(len(values))
+    return np.argsort(values + noise, kind="stable")
+
+
+def _cell_tracks(
+    lengths: Whole, affinity: Float, generator: np.random.Generator
+) -> tuple[Tracks, Whole]:
+    """Draw tracks of points that lie in cells; return also the cell of each point.
+
+    `seen` (num_cameras, num_cells) says which camera may see the points of which cell. A cell gets
+    points in proportion to the activity that looks at it, so that the observations of a camera are
+    in proportion to its own activity, which varies by ACTIVITY_RANGE.
+    """
+    num_cameras, num_cells = affinity.shape
+    activity = 1 + (ACTIVITY_RANGE - 1) * generator.random(num_cameras) ** 2
+    weight = (activity / affinity.sum(axis=1))[:, None] * affinity
+    share = weight.sum(axis=0)
+    cell = generator.choice(num_cells, len(lengths), p=share / share.sum())
+    # A track longer than the cell's cameras moves to the cell with the most.
+    crowd = (weight > 0).sum(axis=0)
+    cell[lengths > crowd[cell]] = int(np.argmax(crowd))
+    order = _nearly_sorted(cell.astype(np.float64), generator)
+    lengths, cell = lengths[order], cell[order]
+
+    starts = np.cumsum(lengths) - lengths
+    key = np.empty(int(lengths.sum()), dtype=np.int64)
+    crowded = 4 * lengths > crowd[cell]
+    for number in np.unique(cell[crowded]):
+        members = np.flatnonzero(crowded & (cell == number))
+        _draw_crowded(key, members, starts, lengths, weight[:, number], generator)
+    sparse = np.repeat(~crowded, lengths)
+    points = np.repeat(np.arange(len(lengths)), lengths)[sparse]
+    key[sparse] = _draw_sparse(points, cell, weight, generator)
+    return _tracks_from_keys(np.sort(key), num_cameras), cell
+
+
+def _draw_crowded(
+    key: Whole,
+    members: Whole,
+    starts: Whole,
+    lengths: Whole,
+    weight: Float,
+    generator: np.random.Generator,
+) -> None:
+    """Fill the keys of `members`, points of one cell, that need a large part of its cameras.
+
+    Weighted sampling without replacement: the largest of log(weight) + Gumbel noise (Vieira 2014).
+    """
+    cameras = np.flatnonzero(weight)
+    with_log = np.log(weight[cameras])
+    for first in range(0, len(members), 4096):
+        part = members[first : first + 4096]
+        noise = generator.gumbel(size=(len(part), len(cameras)))
+        ranked = cameras[np.argsort(-(with_log + noise), axis=1)]
+        taken = np.arange(len(cameras)) < lengths[part][:, None]
+        row, column = np.nonzero(taken)
+        key[starts[part][row] + column] = part[row] * len(weight) + ranked[row, column]
+
+
+def _draw_sparse(
+    points: Whole, cell: Whole, weight: Float, generator: np.random.Generator
+) -> Whole:
+    """Return keys point * num_cameras + camera for observations of `points` (sorted, repeated).
+
+    Weighted sampling with replacement, and repetitions drawn again until there are none: every
+    track takes less than a quarter of its cameras, so a few rounds suffice.
+    """
+    num_cameras = len(weight)
+    number, candidate = np.nonzero(weight.T)
+    cumulative = np.concatenate([[0.0], np.cumsum(weight.T[number, candidate])])
+    bounds = np.searchsorted(number, np.arange(weight.shape[1] + 1))
+    low, high = cumulative[bounds[:-1]], cumulative[bounds[1:]]
+
+    def draw(of: Whole) -> Whole:
+        where = cell[of]
+        level = low[where] + generator.random(len(of)) * (high - low)[where]
+        # Rounding may step over a cell's end.
+        place = np.searchsorted(cumulative, level, side="right") - 1
+        place = np.clip(place, bounds[where], bounds[where + 1] - 1)
+        drawn: Whole = of * num_cameras + candidate[place]
+        return drawn
+
+    key = np.sort(draw(points))
+    active = np.arange(len(key))
+    while len(active) > 0:
+        repeated = np.zeros(len(active), dtype=bool)
+        repeated[1:] = key[active[1:]] == key[active[:-1]]
+        if not repeated.any():
+            break
+        redrawn = key[active]
+        redrawn[repeated] = draw(points[active[repeated]])
+        affected = np.isin(points[active], points[active[repeated]], assume_unique=False)
+        active = active[affected]
+        key[active] = np.sort(redrawn[affected])
+    return key
+
+
+def _tracks_from_keys(key: Whole, num_cameras: int) -> Tracks:
+    """Split sorted keys point * num_cameras + camera."""
+    point, camera = np.divmod(key, num_cameras)
+    return Tracks(camera_index=camera.astype(np.int32), point_index=point.astype(np.int32))
+
+
 def _street(
     num_cameras: int, num_points: int, num_observations: int, generator: np.random.Generator
 ) -> Scene:
@@ -232,8 +454,8 @@ def _street(
     slots = max(num_cameras, 400)
     closed = num_cameras >= slots
     longest = num_cameras // 2 if closed else num_cameras
-    lengths = track_lengths(num_points, num_observations, longest, generator)
-    tracks, middle, span = band_tracks(lengths, num_cameras, closed, generator)
+    lengths = _track_lengths(num_points, num_observations, longest, generator)
+    tracks, middle, span = _band_tracks(lengths, num_cameras, closed, generator)
 
     radius = slots / (2 * np.pi)
     angle = (np.arange(num_cameras) + 0.2 * generator.uniform(-1, 1, num_cameras)) / radius
@@ -266,53 +488,69 @@ def _photos(
     rows = max(1, round(num_cameras / 40 / columns))
     grid = np.stack(np.meshgrid(np.arange(columns), np.arange(rows)), axis=-1).reshape(-1, 2)
     cells = np.column_stack([1.3 * (grid - grid.mean(axis=0)), np.zeros(len(grid))])
-    popularity = np.exp(0.5 * generator.standard_normal(len(cells)))
-    target = generator.choice(len(cells), num_cameras, p=popularity / popularity.sum())
 
-    # Distances: a core around the own cell, and a tenth of hubs up to a view of the whole wall.
-    distance = 3.8 * np.exp(0.3 * np.abs(generator.standard_normal(num_cameras)))
-    furthest = max(6.0, 2.2 * columns)
-    hubs = generator.random(num_cameras) < 0.1
-    distance[hubs] = np.exp(generator.uniform(np.log(5.0), np.log(furthest), int(hubs.sum())))
-    # Viewpoints: photographers stand together, and features match under similar angles only.
-    view_points = _unit(
-        np.concatenate([generator.uniform([-0.7, -0.3], [0.7, 0.3], (VIEWPOINTS, 2)), np.ones((VIEWPOINTS, 1))], axis=1)
-    )
+    sideways = generator.uniform([-0.7, -0.3], [0.7, 0.3], (VIEWPOINTS, 2))
+    viewpoints = _unit(np.column_stack([sideways, np.ones(VIEWPOINTS)]))
     viewpoint = generator.integers(VIEWPOINTS, size=num_cameras)
-    direction = _unit(view_points[viewpoint] + VIEWPOINT_SPREAD * _clipped_normal(generator, (num_cameras, 3)))
+    spread = VIEWPOINT_SPREAD * _clipped_normal(generator, (num_cameras, 3))
+    direction = _unit(viewpoints[viewpoint] + spread)
     twist = Rotation.from_rotvec(0.05 * _clipped_normal(generator, (num_cameras, 3)))
     rotations = twist * _looking_along(-direction)
-    for _ in range(20):
-        centres = cells[target] + distance[:, None] * direction
-        seen = _cells_in_image(rotations, centres, cells)
-        blind = ~seen[np.arange(num_cameras), target]
-        if not blind.any():
-            break
-        distance[blind] *= 1.2  # step back until the own cell fits
-    affinity = seen[:, :, None] * _similarity(direction, view_points)[:, None, :]
+    centres, seen = _standing_back(cells, direction, rotations, 2.2 * columns, generator)
+
+    affinity = seen[:, :, None] * _similarity(direction, viewpoints)[:, None, :]
     affinity = affinity.reshape(num_cameras, -1)
-    lengths_limit = int((affinity > 0).sum(axis=0).max())
-    lengths = track_lengths(num_points, num_observations, lengths_limit, generator)
-    tracks, cell = cell_tracks(lengths, affinity, generator)
-    box = np.array([0.5, 0.5, 0.3])
-    points = cells[cell // (VIEWPOINTS + 1)] + box * generator.uniform(-1, 1, (num_points, 3))
+    longest = int((affinity > 0).sum(axis=0).max())
+    lengths = _track_lengths(num_points, num_observations, longest, generator)
+    tracks, place = _cell_tracks(lengths, affinity, generator)
+    points = cells[place // (VIEWPOINTS + 1)] + CELL * generator.uniform(-1, 1, (num_points, 3))
     focal = 2500.0 * np.exp(0.3 * _clipped_normal(generator, (num_cameras,)))
     calibration = _calibrations(num_cameras, focal, generator)
     return Scene(rotations, centres, points, calibration, tracks)
 
 
+def _standing_back(
+    cells: Float,
+    direction: Float,
+    rotations: Rotation,
+    furthest: float,
+    generator: np.random.Generator,
+) -> tuple[Float, NDArray[np.bool_]]:
+    """Place cameras; return centres (num_cameras, 3) and `_cells_in_image`.
+
+    Each camera has one cell in its middle, which it looks at along minus `direction` and which
+    fits its image. One in ten is a hub, up to `furthest` away.
+    """
+    num_cameras = len(direction)
+    popularity = np.exp(0.5 * generator.standard_normal(len(cells)))
+    target = generator.choice(len(cells), num_cameras, p=popularity / popularity.sum())
+    distance = 3.8 * np.exp(0.3 * np.abs(generator.standard_normal(num_cameras)))
+    hubs = generator.random(num_cameras) < 0.1
+    away = generator.uniform(np.log(5.0), np.log(max(6.0, furthest)), num_cameras)
+    distance[hubs] = np.exp(away[hubs])
+    while True:
+        centres = cells[target] + distance[:, None] * direction
+        seen = _cells_in_image(rotations, centres, cells)
+        blind = ~seen[np.arange(num_cameras), target]
+        if not blind.any():
+            return centres, seen
+        distance[blind] *= 1.2
+
+
 def _similarity(directions: Float, viewpoints: Float) -> Float:
     """Return (num_cameras, VIEWPOINTS + 1): how readily features match that face a viewpoint.
 
-    Gaussian in the angle, with a deviation of 0.1; the last kind matches from everywhere.
+    Gaussian in the angle, with deviation VIEWPOINT_REACH; the last kind matches from everywhere.
     """
-    near = np.exp((directions @ viewpoints.T - 1) / 0.1**2)
-    far = np.full((len(directions), 1), 0.03)
+    near = np.exp((directions @ viewpoints.T - 1) / VIEWPOINT_REACH**2)
+    far = np.full((len(directions), 1), FAR_LINKS)
     return np.concatenate([np.where(near > 0.02, near, 0.0), far], axis=1)
 
 
 def _unit(vectors: Float) -> Float:
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    """Return vectors (n, 3) scaled to length one."""
+    scaled: Float = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return scaled
 
 
 def _looking_along(view: Float) -> Rotation:
@@ -329,7 +567,7 @@ def _cells_in_image(rotations: Rotation, centres: Float, cells: Float) -> NDArra
     The projection of a box in front of a camera lies in the hull of its projected corners, so
     every point of a seen cell is in the image too.
     """
-    corners = np.stack(np.meshgrid([-0.5, 0.5], [-0.5, 0.5], [-0.3, 0.3]), axis=-1).reshape(-1, 3)
+    corners = CELL * np.stack(np.meshgrid([-1, 1], [-1, 1], [-1, 1]), axis=-1).reshape(-1, 3)
     matrices = rotations.as_matrix()
     offset = -rotations.apply(centres)
     seen = np.ones((len(centres), len(cells)), dtype=bool)
@@ -349,7 +587,7 @@ def _perturbed(
     All errors are angles of `start_error` pixels at the camera's (or the median) focal length; an
     error of position is such an angle times the mean depth of the observations it takes part in.
     """
-    num_cameras, num_points = len(scene.centres), len(scene.points)
+    num_cameras = len(scene.centres)
     focal = scene.calibration[:, 0]
     angle = start_error / focal
     typical_angle = start_error / float(np.median(focal))
@@ -369,8 +607,8 @@ def _perturbed(
 def _triangulated(scene: Scene, angle: float, generator: np.random.Generator) -> Float:
     """Return points (num_points, 3) with errors along and across their mean ray.
 
-    `angle` is the error of a direction; along the ray it grows by one over the parallax, the
-        root mean square angle between the point's rays and their mean, and stays below a third of the
+    `angle` is the error of a direction. Along the ray it grows by one over the parallax, the root
+    mean square angle between the point's rays and their mean, but stays below a third of the
     distance of the nearest camera.
     """
     camera_index, point_index = scene.tracks.camera_index, scene.tracks.point_index
@@ -386,14 +624,16 @@ def _triangulated(scene: Scene, angle: float, generator: np.random.Generator) ->
     parallax = np.sqrt(np.maximum(2 * (1 - length), 1e-8))
     noise = _clipped_normal(generator, (len(scene.points), 4))
     along = np.minimum(angle / parallax, 0.15) * noise[:, 3] / length
-    return scene.points + nearest[:, None] * (along[:, None] * mean_ray + angle * noise[:, :3])
+    error = nearest[:, None] * (along[:, None] * mean_ray + angle * noise[:, :3])
+    return scene.points + error
 
 
 def _mean_by(index: Index, values: Float, size: int) -> Float:
     """Return (size,): the mean of the values that share an index, 1 where there are none."""
     count = np.bincount(index, minlength=size)
     total = np.bincount(index, weights=values, minlength=size)
-    return np.where(count > 0, total / np.maximum(count, 1), 1.0)
+    mean: Float = np.where(count > 0, total / np.maximum(count, 1), 1.0)
+    return mean
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,11 +54,11 @@ def snavely_library(precision: Precision) -> Any:
         cam_T_world: sf.Pose3
         calibration: sf.V3
 
-    class Point(sf.V3): ...
+    class Point(sf.V3): ...  # type: ignore[misc]
 
-    class Pixel(sf.V2): ...
+    class Pixel(sf.V2): ...  # type: ignore[misc]
 
-    @library.add_factor
+    @library.add_factor  # type: ignore[untyped-decorator]
     def snavely(
         cam: Annotated[Cam, mem.TunableShared],
         point: Annotated[Point, mem.TunableShared],

@@ -56,19 +56,19 @@ class BundleArrays(Protocol):
 
     @property
     def points(self) -> Float:
-        """(num_points, 3)"""
+        """(num_points, 3)."""
 
     @property
     def camera_index(self) -> NDArray[np.int32]:
-        """(num_observations,)"""
+        """(num_observations,)."""
 
     @property
     def point_index(self) -> NDArray[np.int32]:
-        """(num_observations,)"""
+        """(num_observations,)."""
 
     @property
     def pixels(self) -> Float:
-        """(num_observations, 2)"""
+        """(num_observations, 2)."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ EXAMPLE = ReferenceSettings(solver_iter_max=50, pcg_iter_max=20, pcg_rel_error_e
 """Its example `bal`."""
 
 PAPER = replace(EXAMPLE, diag_init=1e-2, pcg_rel_error_exit=1e-3)
-"""As its paper says: trust region 100, tolerance 1e-3; the iterations, not given, as in the example."""
+"""As its paper says: trust region 100, tolerance 1e-3. It gives no iterations: as the example."""
 
 LONG = ReferenceSettings(
     solver_iter_max=300, pcg_iter_max=20, pcg_rel_error_exit=1e-6, diag_exit_value=1e12

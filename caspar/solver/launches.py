@@ -150,8 +150,12 @@ class Binder:
         count = self._plan.node_plans[argument.node.name].count
         return Binding(data, count, plan.arrays.nodes[argument.name])
 
+    def _factor_array(self, plan: FactorPlan, name: str) -> Binding:
+        return Binding(self._memory[f"{plan.factor.name}.{name}"], plan.arrays.count)
+
     def _score(self, plan: FactorPlan, state: str) -> Launch:
         bindings = self._arguments(plan, state)
+        bindings["residual"] = self._factor_array(plan, "residual")
         bindings["cost"] = Binding(
             self._memory["costs"], self._plan.num_factor_tiles, offset=plan.first_tile
         )
@@ -167,7 +171,8 @@ class Binder:
         for plan in self._plan.factors:
             name, count = plan.factor.name, plan.arrays.count
             bindings = self._arguments(plan, "nodes")
-            bindings["jacobian"] = Binding(self._memory[f"{name}.jacobian"], count)
+            bindings["residual"] = self._factor_array(plan, "residual")
+            bindings["jacobian"] = self._factor_array(plan, "jacobian")
             for argument in plan.factor.nodes:
                 for part in ("gradient", "block"):
                     bindings[f"{argument.name}_{part}"] = self._partials(plan, argument, part)
@@ -182,7 +187,7 @@ class Binder:
         for plan in self._plan.factors:
             name, count = plan.factor.name, plan.arrays.count
             bindings = self._scalars()
-            bindings["jacobian"] = Binding(self._memory[f"{name}.jacobian"], count)
+            bindings["jacobian"] = self._factor_array(plan, "jacobian")
             bindings["curvature"] = Binding(
                 self._memory["curvatures"], num_curvatures, offset=plan.first_tile
             )

@@ -277,6 +277,8 @@ def _reserve_factor(arena: ArenaPlan, types: Types, plan: FactorPlan, jacobian_d
     name, count = plan.factor.name, plan.arrays.count
     jacobian = array_scalars(jacobian_dim, types.storage, count)
     arena.reserve(f"{name}.jacobian", jacobian, types.storage)
+    residual = array_scalars(len(plan.factor.residual), types.storage, count)
+    arena.reserve(f"{name}.residual", residual, types.storage)
     for argument in plan.factor.arguments:
         constant = plan.arrays.constants.get(argument.source)
         if constant is not None:

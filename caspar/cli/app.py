@@ -1,0 +1,165 @@
+"""Arguments in, exit code out.
+
+Errors meant for the user become one message on stderr; a traceback is always a defect.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from caspar.cli.bal import BalRequest, solve_bal
+from caspar.cli.cache import clear_caches, show_caches
+from caspar.cli.doctor import examine
+from caspar.cli.exit_code import ExitCode
+from caspar.cli.outputs import Outputs
+from caspar.errors import CasparError, CompileError, VerificationError
+from caspar.options import BackendChoice, Precision
+from caspar.version import __version__
+
+_Command = Callable[[argparse.Namespace], ExitCode]
+
+_EXIT_CODES: Final = """\
+exit code:
+  0    converged
+  1    not converged; the report says why
+  2    wrong usage or input, or a file could not be written
+  130  interrupted; the values so far are written
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        arguments: Without the program's name; None: those of the process.
+
+    Returns:
+        The exit code. Wrong usage raises SystemExit(2), `--help` and `--version` SystemExit(0),
+        as argparse does.
+    """
+    request = _parser().parse_args(arguments)
+    command: _Command = request.command
+    try:
+        code = command(request)
+        sys.stdout.flush()
+        return int(code)
+    except KeyboardInterrupt:
+        _say("interrupted; nothing is written")
+        return int(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output stopped, as `head` does; all files are written by then. What is
+        # left in the buffer must not raise again when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.SUCCESS)
+    except (CompileError, VerificationError) as error:
+        _say(f"defect: {error}")
+        return int(ExitCode.DEFECT)
+    except (CasparError, OSError, MemoryError) as error:
+        _say(_message(error))
+        return int(ExitCode.WRONG_INPUT)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="caspar", description="Nonlinear least squares on the GPU from symbolic residuals."
+    )
+    parser.add_argument("--version", action="version", version=f"caspar {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_bal(commands)
+    doctor = commands.add_parser(
+        "doctor",
+        help="say what this machine has and what is missing",
+        description="Say what this machine has, which backends work, and what to install.",
+        epilog="exit code: 0 when at least one backend works, else 1",
+    )
+    doctor.set_defaults(command=lambda _: examine(Console(highlight=False)))
+    cache = commands.add_parser("cache", help="show or delete what is kept between runs")
+    actions = cache.add_subparsers(title="actions", required=True, metavar="ACTION")
+    info = actions.add_parser("info", help="say where the cache is and how large")
+    info.set_defaults(command=lambda _: show_caches(Console(highlight=False)))
+    clear = actions.add_parser("clear", help="delete the cache; the next solve compiles anew")
+    clear.set_defaults(command=lambda _: clear_caches(Console(highlight=False)))
+    return parser
+
+
+def _add_bal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    bal = commands.add_parser(
+        "bal",
+        help="solve a bundle adjustment problem (BAL text file)",
+        description="Solve a bundle adjustment problem: all cameras (pose, focal length, two "
+        "distortion coefficients) and all points move.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    bal.add_argument("file", type=Path, metavar="FILE", help="problem, plain, .bz2 or .gz")
+    bal.add_argument(
+        "--backend",
+        choices=[choice.value for choice in BackendChoice],
+        default=BackendChoice.AUTO.value,
+        help="where to run (default: %(default)s, CUDA where a device answers)",
+    )
+    bal.add_argument(
+        "--precision",
+        choices=[precision.value for precision in Precision],
+        default=Precision.MIXED.value,
+        help="floating types (default: %(default)s, float32 with float64 sums)",
+    )
+    bal.add_argument(
+        "--max-iterations",
+        type=_positive_integer,
+        metavar="N",
+        help="Levenberg-Marquardt iterations, rejected steps included",
+    )
+    bal.add_argument("--json", type=Path, metavar="PATH", help="write status, costs and iterations")
+    bal.add_argument(
+        "--out",
+        type=Path,
+        metavar="PATH",
+        help="write the solved problem: .txt, .txt.bz2, .txt.gz (BAL) or .ply (point cloud)",
+    )
+    bal.add_argument(
+        "--plot", type=Path, metavar="PATH.png", help="draw the cost and the scene (or .svg, .pdf)"
+    )
+    bal.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    bal.set_defaults(command=_run_bal)
+
+
+def _run_bal(request: argparse.Namespace) -> ExitCode:
+    return solve_bal(
+        BalRequest(
+            file=request.file,
+            backend=request.backend,
+            precision=request.precision,
+            max_iterations=request.max_iterations,
+            outputs=Outputs(json=request.json, problem=request.out, plot=request.plot),
+            is_quiet=request.quiet,
+        )
+    )
+
+
+def _positive_integer(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
+    return number
+
+
+def _message(error: Exception) -> str:
+    """What to tell the user about an error of the input or the machine."""
+    if isinstance(error, CasparError) or not isinstance(error, OSError):
+        return str(error) or "out of memory"
+    if error.filename is not None and error.strerror is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
+
+
+def _say(message: str) -> None:
+    print(f"caspar: {message}", file=sys.stderr)

@@ -1,0 +1,101 @@
+"""`caspar bal`: read a bundle adjustment problem, solve it, report, write what was asked for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+import caspar
+from caspar.cli.exit_code import ExitCode
+from caspar.cli.outputs import Outputs, check_outputs, write_outputs
+from caspar.cli.progress import ProgressDisplay, progress_display
+from caspar.io.bal import BalProblem, read_bal
+from caspar.solver.quantities import count_text
+from caspar.solver.report import terminal_report
+from caspar.solver.result import SolveResult, SolveStatus
+
+
+@dataclass(frozen=True)
+class BalRequest:
+    """What was asked for on the command line.
+
+    Attributes:
+        file: The problem.
+        backend: `auto`, `cuda` or `cpu`.
+        precision: `mixed`, `float32` or `float64`.
+        max_iterations: None: the solver's default.
+        outputs: Files to write.
+        is_quiet: Print nothing but errors.
+    """
+
+    file: Path
+    backend: str
+    precision: str
+    max_iterations: int | None
+    outputs: Outputs
+    is_quiet: bool
+
+
+def solve_bal(request: BalRequest) -> ExitCode:
+    """Solve a problem.
+
+    Raises:
+        CasparError: Wrong input, or a backend that is not usable.
+        OSError: The problem cannot be read.
+    """
+    check_outputs(request.outputs, request.file)
+    messages = Console(stderr=True, highlight=False)
+    with progress_display(messages, request.is_quiet) as display:
+        display.phase(f"reading {request.file}")
+        problem = read_bal(request.file)
+        result = _solve(request, problem, display)
+        if request.outputs.by_option:
+            display.phase("writing results")
+        written = write_outputs(request.outputs, problem, result)
+    if not request.is_quiet:
+        _print_report(request, problem, result, [path for path, wrong in written if wrong is None])
+    failures = [(path, wrong) for path, wrong in written if wrong is not None]
+    for path, wrong in failures:
+        messages.print(f"caspar: {path} is not written: {wrong}", markup=False, soft_wrap=True)
+    if result.status is SolveStatus.INTERRUPTED:
+        return ExitCode.INTERRUPTED
+    if failures:
+        return ExitCode.WRONG_INPUT
+    return ExitCode.SUCCESS if result.status.is_success else ExitCode.NOT_CONVERGED
+
+
+def _solve(request: BalRequest, problem: BalProblem, display: ProgressDisplay) -> SolveResult:
+    display.phase("tracing the residual")
+    solver = caspar.Solver(
+        [caspar.bundle_adjustment.snavely], backend=request.backend, precision=request.precision
+    )
+    display.phase(f"compiling for {solver.backend.device}")
+    solver.compile()
+    display.phase(f"solving on {solver.backend.device}")
+    arrays = {
+        "Cam": problem.cameras,
+        "Point": problem.points,
+        "snavely": {
+            "cam": problem.camera_index,
+            "point": problem.point_index,
+            "pixel": problem.pixels,
+        },
+    }
+    options = {} if request.max_iterations is None else {"max_iterations": request.max_iterations}
+    return solver.solve(arrays, on_iteration=display.iteration, **options)
+
+
+def _print_report(
+    request: BalRequest, problem: BalProblem, result: SolveResult, written: list[Path]
+) -> None:
+    console = Console(highlight=False)
+    sizes = (
+        count_text(problem.num_cameras, "camera"),
+        count_text(problem.num_points, "point"),
+        count_text(problem.num_observations, "observation"),
+    )
+    console.print(f"{request.file}: {', '.join(sizes)}\n", markup=False, soft_wrap=True)
+    console.print(terminal_report(result))
+    if written:
+        names = ", ".join(map(str, written))
+        console.print(f"\nwritten: {names}", markup=False, soft_wrap=True)
