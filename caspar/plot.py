@@ -91,7 +91,9 @@ def plot_bundle_adjustment(
     view = _view_from_above(after)
     scene_height = _PANEL_WIDTH * view.height / view.width + 0.7
     figure = _figure(2.0 * _PANEL_WIDTH + 0.8, _COSTS_HEIGHT + scene_height)
-    costs, scenes = figure.subfigures(2, 1, height_ratios=(_COSTS_HEIGHT, scene_height))
+    (costs,), (scenes,) = figure.subfigures(
+        2, 1, squeeze=False, height_ratios=(_COSTS_HEIGHT, scene_height)
+    )
     _draw_costs(costs.subplots(1, 2, sharey=True), result)
 
     axes = scenes.subplots(1, 2, sharex=True, sharey=True)
@@ -237,12 +239,14 @@ def _view_from_above(problem: BalProblem) -> _View:
 def _central(positions: FloatArray) -> FloatArray:
     """The half of the positions next to zero: the far ones would decide every direction."""
     distances = np.linalg.norm(positions, axis=1)
-    return positions[distances <= np.median(distances)]
+    half: FloatArray = positions[distances <= np.median(distances)]
+    return half
 
 
 def _principal(positions: FloatArray) -> FloatArray:
     """(3, 3) orthogonal unit vectors as rows, from the longest extent to the shortest."""
-    return np.asarray(np.linalg.eigh(positions.T @ positions)[1].T[::-1])
+    vectors: FloatArray = np.linalg.eigh(positions.T @ positions).eigenvectors
+    return vectors.T[::-1]
 
 
 def _world_from_camera(problem: BalProblem) -> FloatArray:
@@ -251,13 +255,15 @@ def _world_from_camera(problem: BalProblem) -> FloatArray:
 
 
 def _camera_centres(problem: BalProblem) -> FloatArray:
-    return -rotate(_world_from_camera(problem), problem.cameras[:, 4:7])
+    centres: FloatArray = -rotate(_world_from_camera(problem), problem.cameras[:, 4:7])
+    return centres
 
 
 def _draw_scene(axis: Axes, problem: BalProblem, view: _View) -> None:
     points = view.project(problem.points[:: _point_step(problem)])
     axis.scatter(
-        *points.T,
+        points[:, 0],
+        points[:, 1],
         s=float(np.clip(6e3 / len(points), 0.3, 12.0)),
         color=POINT_COLOR,
         alpha=0.5,
@@ -266,7 +272,8 @@ def _draw_scene(axis: Axes, problem: BalProblem, view: _View) -> None:
     )
     cameras = view.project(_camera_centres(problem))
     axis.scatter(
-        *cameras.T,
+        cameras[:, 0],
+        cameras[:, 1],
         s=float(np.clip(6e3 / len(cameras), 4.0, 30.0)),
         color=CAMERA_COLOR,
         marker="^",

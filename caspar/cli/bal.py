@@ -11,7 +11,7 @@ from caspar.cli.outputs import Outputs, check_outputs, write_outputs
 from caspar.cli.progress import ProgressDisplay, progress_display
 from caspar.io.bal import BalProblem, read_bal
 from caspar.solver.quantities import count_text
-from caspar.solver.report import terminal_report
+from caspar.solver.report import terminal_report, text_report
 from caspar.solver.result import SolveResult, SolveStatus
 
 
@@ -95,7 +95,10 @@ def _print_report(
         count_text(problem.num_observations, "observation"),
     )
     console.print(f"{request.file}: {', '.join(sizes)}\n", markup=False, soft_wrap=True)
-    console.print(terminal_report(result))
+    if console.is_terminal:
+        console.print(terminal_report(result))
+    else:
+        console.print(text_report(result), markup=False, soft_wrap=True)
     if written:
         names = ", ".join(map(str, written))
         console.print(f"\nwritten: {names}", markup=False, soft_wrap=True)

@@ -15,7 +15,13 @@ def show_caches(console: Console) -> ExitCode:
 
 def clear_caches(console: Console) -> ExitCode:
     """Delete the cache and print what it held."""
-    console.print(f"deleted: {_text(clear_cache())}", markup=False, soft_wrap=True)
+    before = clear_cache()
+    after = cache_usage()
+    if after.num_files > 0:
+        message = f"not all could be deleted; left in {_text(after)}"
+        console.print(message, markup=False, soft_wrap=True)
+        return ExitCode.WRONG_INPUT
+    console.print(f"deleted: {_text(before)}", markup=False, soft_wrap=True)
     return ExitCode.SUCCESS
 
 

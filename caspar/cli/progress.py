@@ -17,8 +17,6 @@ from caspar.solver.result import IterationRecord
 LINE_INTERVAL_S = 5.0
 """Seconds between the lines of iterations where there is no terminal."""
 
-_COST_DIGITS = 6
-
 
 class ProgressDisplay(Protocol):
     """Told what goes on."""
@@ -92,4 +90,4 @@ class _Lines:
 
 def _iteration_text(record: IterationRecord) -> str:
     step = "" if record.step_accepted else ", step rejected"
-    return f"iteration {record.iteration}: cost {cost_text(record.cost, _COST_DIGITS)}{step}"
+    return f"iteration {record.iteration}: cost {cost_text(record.cost)}{step}"

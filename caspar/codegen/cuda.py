@@ -48,9 +48,7 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
     body = _BodyWriter(spec, program).write()
     block_size = SUM_BLOCK_SIZE if _sums_partials(spec) else BLOCK_SIZE
     text = kernel_text(spec.name, spec.args, params, block_size, body)
-    return KernelSource(
-        spec.name, text, params, block_size, num_registers=program.num_registers
-    )
+    return KernelSource(spec.name, text, params, block_size, num_registers=program.num_registers)
 
 
 def kernel_params(spec: KernelSpec) -> tuple[Param, ...]:
@@ -212,9 +210,7 @@ class _BodyWriter:
     def _read_rows(self, arg: ArgSpec, chunk: int, outputs: tuple[str, ...]) -> None:
         for lane, register in enumerate(outputs):
             column = chunk * arg.chunk_length + lane
-            self._assign(
-                register, f"{arg.name}_data[{arg.dim}ull * item + {column}u]", arg.dtype
-            )
+            self._assign(register, f"{arg.name}_data[{arg.dim}ull * item + {column}u]", arg.dtype)
 
     def _read_sum(self, arg: ArgSpec, chunk: int, outputs: tuple[str, ...]) -> None:
         width = arg.chunk_widths[chunk]

@@ -47,9 +47,7 @@ def symbolic_epsilon() -> Iterator[None]:
                 function.__defaults__ = defaults
 
 
-def _with_symbol(
-    function: Callable[..., Any], defaults: tuple[Any, ...]
-) -> tuple[Any, ...]:
+def _with_symbol(function: Callable[..., Any], defaults: tuple[Any, ...]) -> tuple[Any, ...]:
     names = _argument_names(function)[-len(defaults) :]
     return tuple(
         SYMBOL if name == "epsilon" and default == 0 else default

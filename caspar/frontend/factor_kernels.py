@@ -63,9 +63,7 @@ def _residual(
     symbols = {str(SYMBOL): kernel.graph.const(value(kernel.graph.dtype))}
     storage = {}
     for argument in factor.arguments:
-        read = kernel.read(
-            argument.name, argument.storage_dim, types.storage, _READ[argument.kind]
-        )
+        read = kernel.read(argument.name, argument.storage_dim, types.storage, _READ[argument.kind])
         storage[argument.name] = read
         for symbol, scalar in zip(argument.symbols, read, strict=True):
             symbols[str(symbol)] = scalar.value
@@ -135,14 +133,16 @@ def tangent_jacobians(
         chart = node.storage_by_tangent
         block = []
         for row in by_row:
-            block.append([
-                total(
-                    Scalar(kernel.graph, row[first + place])
-                    * Scalar(kernel.graph, lowering.lower(chart[place, column]))
-                    for place in range(node.storage_dim)
-                )
-                for column in range(node.node.tangent_dim)
-            ])
+            block.append(
+                [
+                    total(
+                        Scalar(kernel.graph, row[first + place])
+                        * Scalar(kernel.graph, lowering.lower(chart[place, column]))
+                        for place in range(node.storage_dim)
+                    )
+                    for column in range(node.node.tangent_dim)
+                ]
+            )
         blocks[node.name] = block
         first += node.storage_dim
     return blocks
@@ -166,9 +166,7 @@ def _write_normal_equations(
     columns = list(zip(*block, strict=True))
     write = _add(argument)
     slope = [dot(column, residual) for column in columns]
-    square = [
-        dot(columns[i], columns[j]) for i in range(len(columns)) for j in range(i + 1)
-    ]
+    square = [dot(columns[i], columns[j]) for i in range(len(columns)) for j in range(i + 1)]
     kernel.write(f"{argument.name}_gradient", slope, types.sums, write)
     kernel.write(f"{argument.name}_block", square, types.sums, write)
 
@@ -209,5 +207,3 @@ def _product(factor: TracedFactor, types: Types, jacobian: _Jacobian) -> KernelS
         kernel.write(f"{argument.name}_product", product, types.storage, _add(argument))
     kernel.write("curvature", [dot(moved, moved)], types.sums, Write.ADD_SUM)
     return kernel.build()
-
-

@@ -81,7 +81,7 @@ class Lowering:
         operands = [self._known[child] for child in expression.args]
         if isinstance(expression, Number) or kind in _REAL_CONSTANTS:
             return self._number(expression)
-        if kind == "Symbol" or not operands and hasattr(expression, "name"):
+        if kind == "Symbol" or (not operands and hasattr(expression, "name")):
             return self._symbol(expression)
         if kind in _UNARY:
             return self._builder.unary(_UNARY[kind], operands[0])

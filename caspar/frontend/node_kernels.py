@@ -68,8 +68,9 @@ def factorize_kernel(node: NodeType, types: Types) -> KernelSpec:
     diagonal = []
     for row in range(dim):
         entry = block[row, row]
-        diagonal.append((Scalar(kernel.graph, kernel.graph.const(SMALLEST_CURVATURE)) < entry)
-                        .where(entry, 1.0))
+        diagonal.append(
+            (Scalar(kernel.graph, kernel.graph.const(SMALLEST_CURVATURE)) < entry).where(entry, 1.0)
+        )
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
     scaled = {
         (i, j): entry * scale[i] * scale[j] + (damping if i == j else 0.0)

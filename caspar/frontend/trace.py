@@ -178,9 +178,7 @@ def _annotations(factor: Factor) -> dict[str, Any]:
     return {name: hints[name] for name in inspect.signature(factor.function).parameters}
 
 
-def _make_argument(
-    factor: Factor, name: str, annotation: Any
-) -> tuple[list[Argument], Any]:
+def _make_argument(factor: Factor, name: str, annotation: Any) -> tuple[list[Argument], Any]:
     where = f"factor {factor.name}, argument {name}"
     marker = _marker(where, annotation)
     kind = next(_KINDS[base] for base in marker.__mro__ if base in _KINDS)

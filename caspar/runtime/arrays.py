@@ -60,20 +60,22 @@ def to_numpy(array: Any) -> Any:
     return np.asarray(array)
 
 
-def give_back(result: Array, given: Any, to_host: Callable[[Array], Any]) -> Any:
+def give_back(result: Array, given: Any, dtype: Any, to_host: Callable[[Array], Any]) -> Any:
     """A result as the kind of array that was given, on the same device.
 
     Args:
         result: A fresh array of the backend.
         given: What the user passed: its library and device decide.
+        dtype: NumPy type of the result.
         to_host: Copies a backend's array to NumPy.
     """
     if location(given) == HOST:
         result = to_host(result)
+    result = result.astype(dtype, copy=False)
     library = type(given).__module__.split(".")[0]
     if library in ("numpy", "cupy", "builtins"):
         return result
     if library in ("jax", "jaxlib"):
         return sys.modules["jax"].dlpack.from_dlpack(result)
-    module = sys.modules.get(library)
-    return module.from_dlpack(result) if hasattr(module, "from_dlpack") else result
+    from_dlpack = getattr(sys.modules.get(library), "from_dlpack", None)
+    return result if from_dlpack is None else from_dlpack(result)

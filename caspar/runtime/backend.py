@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from caspar.codegen.source import KernelSource, Param, ParamKind
 from caspar.memory.binding import Binding
-from caspar.memory.tiles import Array
+from caspar.memory.tiles import Array, TileIndex
 
 
 class Kernel(Protocol):
@@ -76,6 +76,21 @@ class Backend(Protocol):
         Raises:
             OutOfMemoryError: Names needed and available bytes.
         """
+
+    def clear(self, array: Array) -> None:
+        """Fill a contiguous array with zero bytes."""
+
+    def copy(self, target: Array, source: Array) -> None:
+        """Copy between contiguous arrays of one type and size."""
+
+    def write(self, target: Array, host: NDArray[Any]) -> None:
+        """Copy a small host array to the device."""
+
+    def tile_index(self, index: Array, num_objects: int) -> TileIndex:
+        """Tiles of an index; see `memory.tiles.build_tile_index`."""
+
+    def single_object_tiles(self, num_tiles: int) -> TileIndex:
+        """One partial for each tile, all of one object: for nodes that every factor shares."""
 
     def bind(self, kernel: Kernel, bindings: Mapping[str, Binding], count: int) -> Launch:
         """Fix the parameters of a kernel for `count` items."""

@@ -25,7 +25,7 @@ from caspar.codegen.cpu import TILE_SIZE
 from caspar.codegen.source import KernelSource
 from caspar.errors import CompileError, OutOfMemoryError
 from caspar.memory.binding import Binding
-from caspar.memory.tiles import Array
+from caspar.memory.tiles import Array, TileIndex, build_tile_index, single_object_tiles
 from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
 from caspar.runtime.cache import cache_folder, write_atomically
 from caspar.runtime.cpu_support import call_tile
@@ -58,7 +58,7 @@ class CpuLaunch:
     keep_alive: tuple[Array, ...]
 
 
-@njit("void(int64[::1], int64[::1], int64[::1])", parallel=True, cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit("void(int64[::1], int64[::1], int64[::1])", parallel=True, cache=True, nogil=True)
 def _run(functions: IntArray, tables: IntArray, num_tiles: IntArray) -> None:
     for number in range(functions.shape[0]):
         function, table = functions[number], tables[number]
@@ -69,7 +69,7 @@ def _run(functions: IntArray, tables: IntArray, num_tiles: IntArray) -> None:
                 call_tile(function, table, tile)
 
 
-@njit("void(int64[::1], int64[::1], int64[::1], float64[::1], int64)", cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit("void(int64[::1], int64[::1], int64[::1], float64[::1], int64)", cache=True, nogil=True)
 def _run_until(
     functions: IntArray,
     tables: IntArray,
@@ -140,6 +140,26 @@ class CpuBackend:
             ) from error
         self._peak_bytes = max(self._peak_bytes, num_bytes)
         return memory
+
+    def clear(self, array: Array) -> None:
+        """Fill with zeros."""
+        array[...] = 0
+
+    def copy(self, target: Array, source: Array) -> None:
+        """Copy an array."""
+        target[...] = source
+
+    def write(self, target: Array, host: NDArray[Any]) -> None:
+        """Copy an array."""
+        target[...] = host
+
+    def tile_index(self, index: Array, num_objects: int) -> TileIndex:
+        """Tiles of an index."""
+        return build_tile_index(index, num_objects, TILE_SIZE)
+
+    def single_object_tiles(self, num_tiles: int) -> TileIndex:
+        """One partial for each tile, all of one object."""
+        return single_object_tiles(num_tiles)
 
     def bind(self, kernel: Kernel, bindings: Mapping[str, Binding], count: int) -> Launch:
         """Fill the parameter table."""
@@ -212,4 +232,3 @@ def _holds(path: Path, text: str) -> bool:
         return path.read_text() == text
     except OSError:
         return False
-

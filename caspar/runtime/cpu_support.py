@@ -90,7 +90,7 @@ def call_tile(typing_context: Any, function: Any, args: Any, tile: Any) -> Any:
     return signature, generate
 
 
-@njit(cache=True, inline="never")  # type: ignore[untyped-decorator]
+@njit(cache=True, inline="never")
 def sum_partials(data: Any, start: int, stride: int, count: int) -> Any:
     """Sum of `count` scalars, in order, in float64."""
     total = np.float64(0.0)

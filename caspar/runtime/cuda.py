@@ -7,9 +7,10 @@ denormal float32 numbers are flushed to zero.
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -18,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.codegen.cuda_header import BLOCK_SIZE
-from caspar.codegen.source import ADDRESS_KINDS, KernelSource
+from caspar.codegen.source import KernelSource
 from caspar.errors import BackendError, CompileError, OutOfMemoryError
 from caspar.memory.binding import Binding
-from caspar.memory.tiles import Array
+from caspar.memory.tiles import Array, TileIndex, single_object_tiles
 from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
+from caspar.runtime.cuda_tiles import TileBuilder
 
 COMPILE_OPTIONS = ("--std=c++17",)
 """Options of every NVRTC compilation."""
@@ -139,7 +141,9 @@ class CudaBackend:
     def load(self, sources: Sequence[KernelSource]) -> Mapping[str, Kernel]:
         """Compile kernels in parallel threads: NVRTC releases the interpreter lock."""
         with ThreadPoolExecutor() as pool:
+            tiles = pool.submit(lambda: self._tiles)
             kernels = list(pool.map(self._compile, sources))
+            tiles.result()
         return {kernel.source.name: kernel for kernel in kernels}
 
     def _compile(self, source: KernelSource) -> CudaKernel:
@@ -163,14 +167,44 @@ class CudaBackend:
                 "free. Free other arrays, use fewer factors, or precision='float32'."
             ) from error
 
+    def clear(self, array: Array) -> None:
+        """Fill with zero bytes."""
+        array.data.memset_async(0, array.nbytes)
+
+    def copy(self, target: Array, source: Array) -> None:
+        """Copy within the device."""
+        target.data.copy_from_device_async(source.data, source.nbytes)
+
+    def write(self, target: Array, host: NDArray[Any]) -> None:
+        """Copy a small host array to the device."""
+        target.set(host)
+
+    def tile_index(self, index: Array, num_objects: int) -> TileIndex:
+        """Tiles of an index."""
+        return self._tiles.build(index, num_objects)
+
+    def single_object_tiles(self, num_tiles: int) -> TileIndex:
+        """One partial for each tile, all of one object."""
+        host = single_object_tiles(num_tiles)
+        arrays = {
+            field.name: self.upload(getattr(host, field.name))
+            for field in fields(host)
+            if field.name != "num_partials"
+        }
+        return TileIndex(num_partials=num_tiles, **arrays)
+
+    @cached_property
+    def _tiles(self) -> TileBuilder:
+        return TileBuilder(COMPILE_OPTIONS)
+
     def bind(self, kernel: Kernel, bindings: Mapping[str, Binding], count: int) -> Launch:
         """Fix grid and arguments."""
         assert isinstance(kernel, CudaKernel)
         source = kernel.source
         values = parameter_values(source.params, bindings, count)
         arguments = tuple(
-            np.uint64(value.data.ptr) if param.kind in ADDRESS_KINDS else np.uint32(value)
-            for param, value in zip(source.params, values, strict=True)
+            np.uint32(value) if isinstance(value, int) else np.uint64(value.data.ptr)
+            for value in values
         )
         num_blocks = -(-count * source.threads_per_item // source.block_size)
         arrays = tuple(value for value in values if not isinstance(value, int))

@@ -1,27 +1,25 @@
 """What CUDA there is: driver, devices, CuPy, compiler; and why not, in words.
 
 Nothing here raises where something is missing or broken. The driver is asked through its C
-interface, so that devices are seen before CuPy is installed; CuPy is imported only where a driver
-lies, since that takes half a second. Once for each process.
+interface (CUDA Driver API), so that devices are seen before CuPy is installed; CuPy is imported
+only where a device is, since that takes half a second. Once for each process.
 """
 
 import ctypes
-import importlib.util
+import importlib
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-CUPY_DISTRIBUTIONS = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")
-"""Names under which CuPy is installed."""
-
 OLDEST_CUDA = 12_000
 """CUDA version a driver must know, as drivers write it: 1000 * major + 10 * minor."""
 
-_CUDA_13 = 13_000
-_CUDA_13_CAPABILITY = (7, 5)  # the oldest devices its compiler knows
+CUDA_13 = 13_000
+CUDA_13_CAPABILITY = (7, 5)
+"""The oldest devices that the compiler of CUDA 13 knows."""
 
 _SUCCESS = 0
-_CAPABILITY_ATTRIBUTES = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+_CAPABILITY_ATTRIBUTES = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 _NAME_BYTES = 256
 
 
@@ -47,7 +45,7 @@ class CudaDriver:
     Attributes:
         cuda_version: Newest CUDA it can run, 1000 * major + 10 * minor; 0 where it does not say.
         devices: The devices it shows to this process.
-        problem: Why there is no device; None where there is one.
+        problem: Why they are of no use; None where they are.
     """
 
     cuda_version: int
@@ -55,15 +53,10 @@ class CudaDriver:
     problem: str | None
 
     @property
-    def cuda_text(self) -> str:
-        """The version as people write it."""
-        return version_text(self.cuda_version)
-
-    @property
     def extra(self) -> str:
-        """The extra of the package that suits driver and devices."""
-        is_new = all(device.capability >= _CUDA_13_CAPABILITY for device in self.devices)
-        return "cuda13" if self.cuda_version >= _CUDA_13 and is_new else "cuda12"
+        """The extra of the package that suits the driver and every device."""
+        is_new = all(device.capability >= CUDA_13_CAPABILITY for device in self.devices)
+        return "cuda13" if self.cuda_version >= CUDA_13 and is_new else "cuda12"
 
 
 @dataclass(frozen=True)
@@ -71,12 +64,14 @@ class CupyState:
     """CuPy as far as it works.
 
     Attributes:
-        nvrtc_version: Version of the compiler it loads, such as 12.9; None where it loads none.
-        problem: Why it is of no use; None where a device answers and the compiler loads.
+        nvrtc_version: Version of the run-time compiler, 12.9 for example; None where none loads.
+        problem: Why CuPy is of no use; None where a device answers and the compiler loads.
+        is_incomplete: Whether installing something would help.
     """
 
     nvrtc_version: str | None
     problem: str | None
+    is_incomplete: bool = False
 
 
 @cache
@@ -85,64 +80,85 @@ def find_driver() -> CudaDriver | None:
     library = _load_driver()
     if library is None:
         return None
-    version = ctypes.c_int()
-    knows_version = library.cuDriverGetVersion(ctypes.byref(version)) == _SUCCESS
-    cuda_version = version.value if knows_version else 0
+    version = ctypes.c_int(0)
+    library.cuDriverGetVersion(ctypes.byref(version))
     code = library.cuInit(0)
     if code != _SUCCESS:
-        return CudaDriver(cuda_version, (), f"the driver says {_error_text(library, code)}")
-    count = ctypes.c_int()
-    code = library.cuDeviceGetCount(ctypes.byref(count))
-    if code != _SUCCESS or count.value == 0:
-        said = _error_text(library, code) if code != _SUCCESS else "there is no device"
-        return CudaDriver(cuda_version, (), f"the driver says {said}")
+        problem = f"the NVIDIA driver does not start: {_error_text(library, code)}"
+        return CudaDriver(version.value, (), problem)
+    count = ctypes.c_int(0)
+    library.cuDeviceGetCount(ctypes.byref(count))
     devices = tuple(_describe_device(library, number) for number in range(count.value))
-    if cuda_version < OLDEST_CUDA:
-        problem = (
-            f"the driver runs CUDA up to {version_text(cuda_version)}, and CUDA "
-            f"{version_text(OLDEST_CUDA)} is needed: install a newer NVIDIA driver"
-        )
-        return CudaDriver(cuda_version, devices, problem)
-    return CudaDriver(cuda_version, devices, None)
+    return CudaDriver(version.value, devices, _driver_problem(version.value, devices))
 
 
 @cache
 def probe_cupy() -> CupyState:
-    """What CuPy can do here; it was imported only if there is a driver."""
-    if cupy is None:
-        return CupyState(None, _import_problem or "CuPy is not imported without an NVIDIA driver")
+    """What CuPy can do with the current device. Ask only where a driver has devices."""
     try:
-        cupy.cuda.runtime.getDeviceCount()
+        cupy: Any = importlib.import_module("cupy")
+    except Exception as error:  # a broken installation raises anything
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
+        reason = f"CuPy cannot be imported: {_first_line(error)}"
+        return CupyState(None, "CuPy is not installed" if is_missing else reason, True)
+    try:
         cupy.cuda.runtime.memGetInfo()
+        capability = divmod(int(cupy.cuda.Device().compute_capability), 10)  # "90" is 9.0
     except Exception as error:
-        return CupyState(None, f"CuPy finds no device that answers: {_first_line(error)}")
+        reason = _first_line(error)
+        return CupyState(
+            None, f"CuPy gets no answer from the device: {reason}", "InsufficientDriver" in reason
+        )
     try:
         major, minor = cupy.cuda.nvrtc.getVersion()
     except Exception as error:
-        problem = f"CuPy cannot load NVRTC, CUDA's run-time compiler: {_first_line(error)}"
-        return CupyState(None, problem)
-    return CupyState(f"{major}.{minor}", None)
+        reason = f"CuPy cannot load NVRTC, CUDA's run-time compiler: {_first_line(error)}"
+        return CupyState(None, reason, True)
+    problem = _compiler_problem(major, capability)
+    return CupyState(f"{major}.{minor}", problem, problem is not None)
 
 
 def cuda_problem() -> str | None:
     """Why the CUDA backend cannot be used on this machine; None where a device answers."""
     driver = find_driver()
     if driver is None:
-        return "there is no NVIDIA driver on this machine (libcuda.so.1)"
+        return "there is no NVIDIA driver (libcuda.so.1)"
     if driver.problem is not None:
         return driver.problem
-    problem = probe_cupy().problem
-    return None if problem is None else f"{problem}; {install_advice(driver)}"
+    cupy = probe_cupy()
+    if cupy.problem is None or not cupy.is_incomplete:
+        return cupy.problem
+    return f"{cupy.problem}; {install_advice(driver)}"
 
 
 def install_advice(driver: CudaDriver) -> str:
-    """The command that installs what CUDA needs beside the driver."""
-    return f"install the extra for this driver: pip install 'caspar[{driver.extra}]'"
+    """How to install what CUDA needs beside the driver."""
+    return f"for this driver: pip install 'caspar[{driver.extra}]'"
 
 
 def version_text(version: int) -> str:
     """A CUDA version as people write it: 12080 is 12.8."""
     return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _driver_problem(version: int, devices: tuple[CudaDevice, ...]) -> str | None:
+    if not devices:
+        return "the NVIDIA driver shows no device (see CUDA_VISIBLE_DEVICES)"
+    if version < OLDEST_CUDA:
+        return (
+            f"the NVIDIA driver runs CUDA up to {version_text(version)}; needed is a driver for "
+            f"CUDA {version_text(OLDEST_CUDA)} or newer"
+        )
+    return None
+
+
+def _compiler_problem(nvrtc_major: int, capability: tuple[int, int]) -> str | None:
+    if 1000 * nvrtc_major < CUDA_13 or capability >= CUDA_13_CAPABILITY:
+        return None
+    return (
+        f"CUDA {nvrtc_major} compiles for compute capability {_dotted(CUDA_13_CAPABILITY)} and "
+        f"newer, and the device has {_dotted(capability)}"
+    )
 
 
 def _load_driver() -> Any:
@@ -161,13 +177,13 @@ def _error_text(library: Any, code: int) -> str:
 
 
 def _describe_device(library: Any, number: int) -> CudaDevice:
-    device = ctypes.c_int()
+    device = ctypes.c_int(0)
     library.cuDeviceGet(ctypes.byref(device), number)
     name = ctypes.create_string_buffer(_NAME_BYTES)
     library.cuDeviceGetName(name, _NAME_BYTES, device)
-    memory_bytes = ctypes.c_size_t()
+    memory_bytes = ctypes.c_size_t(0)
     library.cuDeviceTotalMem_v2(ctypes.byref(memory_bytes), device)
-    major, minor = ctypes.c_int(), ctypes.c_int()
+    major, minor = ctypes.c_int(0), ctypes.c_int(0)
     for value, attribute in zip((major, minor), _CAPABILITY_ATTRIBUTES, strict=True):
         library.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
     return CudaDevice(
@@ -175,22 +191,10 @@ def _describe_device(library: Any, number: int) -> CudaDevice:
     )
 
 
+def _dotted(numbers: tuple[int, int]) -> str:
+    return ".".join(map(str, numbers))
+
+
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-cupy: Any = None
-_import_problem: str | None = None
-if _load_driver() is not None:
-    try:
-        import cupy
-    except ImportError as error:
-        is_installed = importlib.util.find_spec("cupy") is not None
-        _import_problem = (
-            f"CuPy is installed but cannot be imported: {_first_line(error)}"
-            if is_installed
-            else "CuPy is not installed"
-        )
-    except Exception as error:  # a broken installation raises anything
-        _import_problem = f"CuPy is installed but cannot be imported: {_first_line(error)}"
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from caspar.frontend.trace import Argument
 from caspar.memory.binding import Binding
 from caspar.memory.reduce import ReduceSpec
-from caspar.memory.tiles import Array, single_object_tiles
+from caspar.memory.tiles import Array
 from caspar.runtime.backend import Launch, LaunchSequence
 from caspar.solver.plan import SCALARS, FactorPlan, NodePlan, Plan
 
@@ -243,7 +243,7 @@ class Binder:
         assert use.argument.node is not None
         partials = self._partials(use.plan, use.argument, use.part)
         if partials.tiles is None:
-            tiles = single_object_tiles(self._backend.xp, use.plan.num_tiles)
+            tiles = self._backend.single_object_tiles(use.plan.num_tiles)
             partials = replace(partials, tiles=tiles)
         count = self._plan.node_plans[use.argument.node.name].count
         output = Binding(self._memory[f"{use.argument.node.name}.{use.part}"], count)

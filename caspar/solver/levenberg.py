@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.options import SolveOptions
-from caspar.solver.normal_equations import LinearGoal, LinearOutcome, NormalEquations, TriedStep
+from caspar.solver.normal_equations import LinearGoal, NormalEquations, TriedStep
 from caspar.solver.result import IterationRecord, SolveStatus
 
 MIN_GAIN_RATIO = 1e-3

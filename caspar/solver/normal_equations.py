@@ -72,24 +72,19 @@ class NormalEquations:
         self._load(problem)
 
     def _load(self, problem: Problem) -> None:
-        storage = self._plan.types.storage.value
         packs = []
         for node in self._plan.nodes:
-            rows = self._contiguous(problem.values[node.node.name], storage)
+            rows = problem.values[node.node.name]
             packs.append(self._binder.pack(f"{node.node.name}.nodes", node.node.storage_dim, rows))
         for factor in self._plan.factors:
             for argument in factor.factor.arguments:
                 constant = factor.arrays.constants.get(argument.source)
                 if constant is not None:
-                    rows = self._contiguous(constant.rows, storage)
                     name = f"{factor.factor.name}.{argument.name}"
-                    packs.append(self._binder.pack(name, argument.storage_dim, rows))
+                    packs.append(self._binder.pack(name, argument.storage_dim, constant.rows))
         self._backend.sequence(packs).run()
         # the rows must live until they are packed
         self._backend.synchronize()
-
-    def _contiguous(self, rows: Array, dtype: str) -> Array:
-        return self._backend.xp.ascontiguousarray(rows, dtype=dtype)
 
     def score(self) -> float:
         """Cost of the current values."""
@@ -105,7 +100,7 @@ class NormalEquations:
         host = np.array(
             [goal.damping, goal.tolerance, goal.min_iterations, goal.max_iterations], dtype=float
         )
-        self._plan.memory["scalars"][:NUM_HOST_SCALARS] = self._backend.upload(host)
+        self._backend.write(self._plan.memory["scalars"][:NUM_HOST_SCALARS], host)
         self._sequences.start.run()
         self._sequences.iterate.run_until(self._plan.scalar("done"), goal.max_iterations)
         self._sequences.candidate.run()
@@ -124,8 +119,8 @@ class NormalEquations:
         """Make the candidate the current values."""
         for plan in self._plan.nodes:
             name = plan.node.name
-            nodes = self._plan.memory[f"{name}.nodes"]
-            nodes[...] = self._plan.memory[f"{name}.candidate"]
+            memory = self._plan.memory
+            self._backend.copy(memory[f"{name}.nodes"], memory[f"{name}.candidate"])
 
     def values(self) -> Mapping[str, Array]:
         """The current values as fresh (n, storage_dim) arrays of the storage type."""

@@ -3,9 +3,12 @@
 Once for each solve: sort factors, build tiles, reserve and allocate the arena.
 """
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from caspar.driver import SolverSources, Target
 from caspar.frontend.node_kernels import MODEL_DIM
@@ -14,10 +17,10 @@ from caspar.frontend.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.ir.dtype import DType
 from caspar.memory.layout import array_scalars
 from caspar.memory.reduce import ReduceSpec
-from caspar.memory.tiles import Array, TileIndex, build_tile_index
+from caspar.memory.tiles import Array, TileIndex
 from caspar.runtime.backend import Backend, Kernel
 from caspar.solver.arena import ArenaPlan
-from caspar.solver.problem import FactorArrays, Problem
+from caspar.solver.problem import ConstantArray, FactorArrays, Problem
 
 SCALARS = (
     # written by the host
@@ -168,9 +171,10 @@ def make_plan(
         num_node_tiles += -(-count // backend.tile_size)
     arena = _reserve(library, types, factor_plans, node_plans, num_factor_tiles, num_node_tiles)
     memory = arena.allocate(backend)
-    memory["scalars"][...] = 0.0
+    backend.clear(memory["scalars"])
     # `collect` sums the model's partials with the initial cost, before any retraction
-    memory["models"][...] = 0.0
+    backend.clear(memory["models"])
+    _warn_untouched(backend, factor_plans, node_plans)
     return Plan(
         library,
         types,
@@ -186,34 +190,50 @@ def make_plan(
 def _plan_factor(
     backend: Backend, factor: TracedFactor, problem: Problem, first_tile: int
 ) -> FactorPlan:
-    arrays = _sorted_by_nodes(backend, factor, problem)
+    arrays = problem.factors[factor.name]
+    num_tiles = -(-arrays.count // backend.tile_size)
+    tiles = _build_tiles(backend, factor, problem, arrays)
+    main = _most_numerous(factor, problem, tiles)
+    if main is not None:
+        # Sorted instances give each node one partial, and one more for each tile border.
+        # Neighbours then share nodes; any other order is put into this one.
+        size = _num_nodes(problem, main)
+        if tiles[main.name].num_partials > size + num_tiles:
+            arrays = _sorted_by(backend, factor, arrays, main)
+            tiles = _build_tiles(backend, factor, problem, arrays)
+    return FactorPlan(factor, arrays, tiles, num_tiles, first_tile)
+
+
+def _build_tiles(
+    backend: Backend, factor: TracedFactor, problem: Problem, arrays: FactorArrays
+) -> dict[str, TileIndex]:
     tiles = {}
     for argument in factor.nodes:
         index = arrays.nodes[argument.name]
         if index is not None:
-            assert argument.node is not None
-            size = int(problem.values[argument.node.name].shape[0])
-            tiles[argument.name] = build_tile_index(backend.xp, index, size, backend.tile_size)
-    num_tiles = -(-arrays.count // backend.tile_size)
-    return FactorPlan(factor, arrays, tiles, num_tiles, first_tile)
+            tiles[argument.name] = backend.tile_index(index, _num_nodes(problem, argument))
+    return tiles
 
 
-def _sorted_by_nodes(backend: Backend, factor: TracedFactor, problem: Problem) -> FactorArrays:
-    """Order the instances by the node argument with the most nodes.
+def _num_nodes(problem: Problem, argument: Argument) -> int:
+    assert argument.node is not None
+    return int(problem.values[argument.node.name].shape[0])
 
-    Neighbouring instances then share nodes, so that tiles have few partials.
-    """
-    arrays = problem.factors[factor.name]
-    shared = [node for node in factor.nodes if arrays.nodes[node.name] is not None]
-    if not shared:
-        return arrays
+
+def _most_numerous(
+    factor: TracedFactor, problem: Problem, tiles: Mapping[str, TileIndex]
+) -> Argument | None:
+    """The shared node argument with the most nodes."""
+    shared = [argument for argument in factor.nodes if argument.name in tiles]
+    return max(shared, key=lambda node: _num_nodes(problem, node), default=None)
+
+
+def _sorted_by(
+    backend: Backend, factor: TracedFactor, arrays: FactorArrays, main: Argument
+) -> FactorArrays:
+    """The instances in the order of one argument's nodes."""
     xp = backend.xp
-    main = max(shared, key=lambda node: len(problem.values[node.node.name]))  # type: ignore[union-attr]
-    key = arrays.nodes[main.name]
-    assert key is not None
-    if not bool((key[1:] < key[:-1]).any()):
-        return arrays
-    order = xp.argsort(key, kind="stable")
+    order = xp.argsort(arrays.nodes[main.name], kind="stable")
     nodes = {
         name: None if index is None else xp.take(index, order)
         for name, index in arrays.nodes.items()
@@ -224,11 +244,34 @@ def _sorted_by_nodes(backend: Backend, factor: TracedFactor, problem: Problem) -
         if constant is None:
             continue
         if argument.kind is ArgumentKind.CONST_SEQUENTIAL:
-            constant = type(constant)(xp.take(constant.rows, order, axis=0), None)
+            constant = ConstantArray(xp.take(constant.rows, order, axis=0), None)
         elif constant.index is not None:
-            constant = type(constant)(constant.rows, xp.take(constant.index, order))
+            constant = ConstantArray(constant.rows, xp.take(constant.index, order))
         constants[argument.source] = constant
     return FactorArrays(arrays.count, nodes, constants)
+
+
+def _warn_untouched(
+    backend: Backend, factors: Sequence[FactorPlan], nodes: Sequence[NodePlan]
+) -> None:
+    touched = {plan.node.name: np.zeros(plan.count, dtype=bool) for plan in nodes}
+    for plan in factors:
+        for argument in plan.factor.nodes:
+            assert argument.node is not None
+            tiles = plan.tiles.get(argument.name)
+            if tiles is None:
+                touched[argument.node.name][...] = True
+            else:
+                start = backend.to_host(tiles.object_start)
+                touched[argument.node.name] |= start[1:] > start[:-1]
+    for name, flags in touched.items():
+        untouched = np.flatnonzero(~flags)
+        if untouched.shape[0] > 0:
+            warnings.warn(
+                f"node type {name}: {untouched.shape[0]} of {flags.shape[0]} instances are touched "
+                f"by no factor, first {untouched[0]}; they are kept as they are",
+                stacklevel=4,
+            )
 
 
 def _reserve(

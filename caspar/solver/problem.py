@@ -2,11 +2,10 @@
 
 Input: the user's nested mapping. Output: a `Problem` of arrays on the backend's device, every
 name, type, shape, range and device checked before any kernel could read out of bounds. Once for
-each solve; index ranges and finiteness are tested on the device.
+each solve.
 """
 
 import difflib
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,8 @@ import numpy as np
 from caspar.errors import InputError
 from caspar.frontend.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.memory.tiles import Array
-from caspar.runtime.arrays import HOST, Location, location, to_numpy
 from caspar.runtime.backend import Backend
+from caspar.solver.array_reader import ArrayReader
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,13 @@ class Problem:
     Attributes:
         values: For each node type's name its (n, storage_dim) values on the device.
         given: For each node type's name what the user passed.
+        dtypes: For each node type's name the floating type its values go back in.
         factors: For each factor's name its arrays.
     """
 
     values: Mapping[str, Array]
     given: Mapping[str, Any]
+    dtypes: Mapping[str, Any]
     factors: Mapping[str, FactorArrays]
 
 
@@ -68,7 +69,7 @@ def check_problem(
     factors: Sequence[TracedFactor],
     nodes: Sequence[NodeType],
     backend: Backend,
-    check_values: bool,
+    reader: ArrayReader,
 ) -> Problem:
     """Check the user's arrays and bring them to the device.
 
@@ -77,23 +78,23 @@ def check_problem(
         factors: Traced factors.
         nodes: Their node types.
         backend: Where the solve runs.
-        check_values: Also look for NaN, infinity and indices out of range.
+        reader: Reads single arrays to it.
 
     Raises:
         InputError: Names the factor or node type, the argument, what is wrong, what is allowed.
     """
-    reader = _Reader(backend, check_values)
+    by_name = _Reader(backend, reader)
     expected = [node.name for node in nodes] + [factor.name for factor in factors]
     _check_names("arrays", "node types and factors", arrays, expected)
-    values = {node.name: reader.node_values(node, arrays[node.name]) for node in nodes}
+    values = {node.name: by_name.node_values(node, arrays[node.name]) for node in nodes}
     counts = {name: int(array.shape[0]) for name, array in values.items()}
     checked = {
-        factor.name: reader.factor_arrays(factor, arrays[factor.name], counts)
+        factor.name: by_name.factor_arrays(factor, arrays[factor.name], counts)
         for factor in factors
     }
-    if check_values:
-        _warn_untouched(factors, checked, counts, backend)
-    return Problem(values, {node.name: arrays[node.name] for node in nodes}, checked)
+    given = {node.name: arrays[node.name] for node in nodes}
+    dtypes = {name: reader.dtype(array) for name, array in given.items()}
+    return Problem(values, given, dtypes, checked)
 
 
 def _check_names(where: str, what: str, given: Any, expected: Sequence[str]) -> None:
@@ -116,14 +117,11 @@ def _check_names(where: str, what: str, given: Any, expected: Sequence[str]) -> 
 
 
 class _Reader:
-    """Reads arrays one by one and remembers where the first one lived."""
+    """Reads node types and factors."""
 
-    def __init__(self, backend: Backend, check_values: bool) -> None:
+    def __init__(self, backend: Backend, arrays: ArrayReader) -> None:
         self._backend = backend
-        self._check_values = check_values
-        self._first: tuple[str, Location] | None = None
-
-    # -- node types and factors ----------------------------------------------------------------
+        self._arrays = arrays
 
     def node_values(self, node: NodeType, given: Any) -> Array:
         """(n, storage_dim) values of a node type."""
@@ -133,7 +131,7 @@ class _Reader:
                 f"{where}: expected an (n, {node.storage_dim}) array, got a mapping; "
                 "mappings are for factors"
             )
-        return self._rows(where, given, node.storage_dim)
+        return self._arrays.rows(where, given, node.storage_dim)
 
     def factor_arrays(
         self, factor: TracedFactor, given: Any, counts: Mapping[str, int]
@@ -156,7 +154,7 @@ class _Reader:
             if argument.kind is ArgumentKind.NODE_SHARED:
                 assert argument.node is not None
                 size = counts[argument.node.name]
-                indices[source] = self._index(inner, given[source], size, argument.node.name)
+                indices[source] = self._arrays.index(inner, given[source], size, argument.node.name)
                 lengths[source] = int(indices[source].shape[0])
             else:
                 constants[source] = self._constant(inner, argument, given[source], lengths)
@@ -173,7 +171,7 @@ class _Reader:
             return None
         if argument.kind is ArgumentKind.NODE_PAIR:
             first = 1 if argument.successor else 0
-            return self._backend.xp.arange(first, first + count, dtype=np.int32)
+            return self._backend.upload(np.arange(first, first + count, dtype=np.int32))
         return indices[argument.source]
 
     def _constant(
@@ -181,98 +179,23 @@ class _Reader:
     ) -> ConstantArray:
         if argument.kind is ArgumentKind.CONST_INDEXED:
             _check_names(where, "entries", given, ["values", "index"])
-            rows = self._rows(f"{where}, values", given["values"], argument.storage_dim)
-            index = self._index(f"{where}, index", given["index"], int(rows.shape[0]), "values")
+            rows = self._arrays.rows(f"{where}, values", given["values"], argument.storage_dim)
+            index = self._arrays.index(
+                f"{where}, index", given["index"], int(rows.shape[0]), "values"
+            )
             lengths[argument.source] = int(index.shape[0])
             return ConstantArray(rows, index)
         if argument.kind is ArgumentKind.CONST_UNIQUE:
-            rows = self._rows(where, given, argument.storage_dim)
+            rows = self._arrays.rows(where, given, argument.storage_dim)
             if int(rows.shape[0]) != 1:
                 raise InputError(
                     f"{where}: ConstUnique is one value of {argument.storage_dim} scalars for all "
                     f"factors, got {rows.shape[0]} rows; use ConstSequential for one each"
                 )
             return ConstantArray(rows, None)
-        rows = self._rows(where, given, argument.storage_dim)
+        rows = self._arrays.rows(where, given, argument.storage_dim)
         lengths[argument.source] = int(rows.shape[0])
         return ConstantArray(rows, None)
-
-    # -- arrays --------------------------------------------------------------------------------
-
-    def _array(self, where: str, given: Any) -> Array:
-        """The array on the backend's device, of whatever shape and type it has."""
-        place = location(given)
-        if self._first is None:
-            self._first = (where, place)
-        elif place != self._first[1]:
-            raise InputError(
-                f"{where}: lives on {place}, but {self._first[0]} lives on {self._first[1]}; "
-                "put all arrays on one device"
-            )
-        if place != HOST and not self._backend.accepts_device(place.kind, place.number):
-            raise InputError(
-                f"{where}: lives on {place}, but the solver runs on {self._backend.device}; "
-                "move the array there, or choose another backend"
-            )
-        try:
-            return self._backend.upload(to_numpy(given) if place == HOST else given)
-        except (TypeError, ValueError, RuntimeError, BufferError) as error:
-            raise InputError(
-                f"{where}: {type(given).__name__} cannot be read as an array: {error}"
-            ) from error
-
-    def _rows(self, where: str, given: Any, dim: int) -> Array:
-        array = self._array(where, given)
-        if array.dtype.kind not in "fiu":
-            raise InputError(
-                f"{where}: dtype {array.dtype}; allowed are float32, float64 and integers"
-            )
-        one_value = array.ndim == 1 and array.shape[0] == dim
-        if array.ndim == 1 and (dim == 1 or one_value):
-            array = array.reshape(-1, dim)
-        if array.ndim != 2 or array.shape[1] != dim:
-            raise InputError(
-                f"{where}: shape {tuple(array.shape)}; expected (n, {dim}), {dim} scalars a row"
-            )
-        if array.shape[0] == 0:
-            raise InputError(f"{where}: has no rows; at least one is needed")
-        if self._check_values and array.dtype.kind == "f":
-            self._check_finite(where, array)
-        return array
-
-    def _check_finite(self, where: str, array: Array) -> None:
-        xp = self._backend.xp
-        finite = xp.isfinite(array).all(axis=1)
-        if bool(finite.all()):
-            return
-        bad = xp.flatnonzero(~finite)
-        row = int(bad[0])
-        raise InputError(
-            f"{where}: {int(bad.shape[0])} of {array.shape[0]} rows hold NaN or infinity, first "
-            f"row {row}: {[float(scalar) for scalar in array[row]]}; values must be finite"
-        )
-
-    def _index(self, where: str, given: Any, size: int, of: str) -> Array:
-        array = self._array(where, given)
-        if array.dtype.kind not in "iu":
-            raise InputError(f"{where}: dtype {array.dtype}; indices must be integers")
-        if array.ndim != 1:
-            raise InputError(
-                f"{where}: shape {tuple(array.shape)}; indices are one-dimensional, (n,)"
-            )
-        if array.shape[0] == 0:
-            raise InputError(f"{where}: has no entries; a factor needs at least one instance")
-        if self._check_values:
-            low, high = int(array.min()), int(array.max())
-            if low < 0 or high >= size:
-                wrong = low if low < 0 else high
-                xp = self._backend.xp
-                entry = int(xp.flatnonzero(array == wrong)[0])
-                raise InputError(
-                    f"{where}: index {wrong} at entry {entry} is out of range; {of} has {size} "
-                    f"rows, so 0 to {size - 1} are allowed"
-                )
-        return self._backend.xp.ascontiguousarray(array, dtype=np.int32)
 
 
 def _count(
@@ -299,27 +222,3 @@ def _count(
         listed = ", ".join(f"{name} has {length}" for name, length in agreed.items())
         raise InputError(f"{where}: arguments differ in length: {listed}; all must be equal")
     return next(iter(agreed.values()), 1)
-
-
-def _warn_untouched(
-    factors: Sequence[TracedFactor],
-    checked: Mapping[str, FactorArrays],
-    counts: Mapping[str, int],
-    backend: Backend,
-) -> None:
-    xp = backend.xp
-    touched = {name: xp.zeros(count, dtype=bool) for name, count in counts.items()}
-    for factor in factors:
-        for argument in factor.nodes:
-            assert argument.node is not None
-            index = checked[factor.name].nodes[argument.name]
-            touched[argument.node.name][slice(None) if index is None else index] = True
-    for name, flags in touched.items():
-        missed = counts[name] - int(flags.sum())
-        if missed > 0:
-            first = int(xp.flatnonzero(~flags)[0])
-            warnings.warn(
-                f"node type {name}: {missed} of {counts[name]} instances are touched by no "
-                f"factor, first {first}; they are kept as they are",
-                stacklevel=4,
-            )

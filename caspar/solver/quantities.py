@@ -5,7 +5,7 @@ import math
 _BYTE_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
-def cost_text(cost: float, digits: int = 7) -> str:
+def cost_text(cost: float, digits: int = 6) -> str:
     """A cost with thousands separators; in scientific notation if it is very large or small.
 
     Args:

@@ -28,9 +28,9 @@ WIDTH = 100
 SHOWN_AT_ENDS = 10
 """Iterations shown at both ends of a table that is shortened in the middle."""
 
-COST_DIGITS = {Precision.MIXED.value: 7, Precision.FLOAT64.value: 7, Precision.FLOAT32.value: 6}
-"""Digits of a cost that mean something. Float32 residuals summed in float64 are good to 1e-7
-relative; in float64 the cost tolerance ends them no later."""
+COST_DIGITS = {Precision.MIXED.value: 6, Precision.FLOAT64.value: 8, Precision.FLOAT32.value: 6}
+"""Digits of a cost that mean something: values rounded to float32 change that of Trafalgar-21 by
+7e-7 relative."""
 
 _COLUMNS = ("iteration", "cost", "decrease", "damping", "gain", "linear", "time", "step")
 _STEP = len(_COLUMNS) - 1
@@ -117,21 +117,20 @@ def iteration_rows(result: SolveResult) -> list[tuple[str, ...]]:
 
 def html_report(result: SolveResult) -> str:
     """The report for a notebook: facts, the convergence plot, the iterations folded away."""
-    status, *others = report_facts(result)
     color = _HTML_COLORS[_style(result.status)]
-    rows = [
-        f"<tr><td>{escape(status[0])}</td>"
-        f'<td style="color:{color}"><b>{escape(status[1])}</b></td></tr>',
-        *(f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in others),
+    (_, status), *others = report_facts(result)
+    cells = [
+        ("status", f'<b style="color:{color}">{escape(status)}</b>'),
+        *((name, escape(text)) for name, text in others),
     ]
-    facts = f'<table style="text-align:left">{"".join(rows)}</table>'
+    rows = "".join(
+        f"<tr><td {_LEFT}>{name}</td><td {_LEFT}>{text}</td></tr>" for name, text in cells
+    )
+    facts = f"<table>{rows}</table>"
     if not result.iterations:
         return f"<div>{facts}</div>"
     head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in iteration_rows(result)
-    )
+    body = "".join(f"<tr>{_html_cells(row)}</tr>" for row in iteration_rows(result))
     return (
         f"<div>{facts}{_plot_html(result)}"
         f"<details><summary>{count_text(len(result.iterations), 'iteration')}</summary>"
@@ -139,8 +138,14 @@ def html_report(result: SolveResult) -> str:
     )
 
 
+def _html_cells(row: tuple[str, ...]) -> str:
+    *numbers, step = row
+    cells = "".join(f"<td>{escape(cell)}</td>" for cell in numbers)
+    return f"{cells}<td {_LEFT}>{escape(step)}</td>"
+
+
 def _plot_html(result: SolveResult) -> str:
-    """The plot as an image of twice the resolution; SVG would be several times as large."""
+    """The plot as an image of twice the screen's resolution."""
     figure = caspar.plot.plot_convergence(result)
     png = io.BytesIO()
     figure.savefig(png, format="png", dpi=2 * _SCREEN_DPI)
@@ -188,7 +193,13 @@ def _gain_text(gain_ratio: float) -> str:
     """Two decimals; how far below -100 a step was is of no use to anybody."""
     if not math.isfinite(gain_ratio):
         return ""
-    return f"{gain_ratio:.2f}" if abs(gain_ratio) < 100.0 else "< -100" if gain_ratio < 0.0 else "> 100"
+    return (
+        f"{gain_ratio:.2f}"
+        if abs(gain_ratio) < 100.0
+        else "< -100"
+        if gain_ratio < 0.0
+        else "> 100"
+    )
 
 
 def _column_cost(cost: float, digits: int) -> str:
@@ -221,7 +232,7 @@ def _instances(counts: Mapping[str, int]) -> str:
 
 
 def _cost_digits(result: SolveResult) -> int:
-    return COST_DIGITS.get(result.precision, 7)
+    return COST_DIGITS[result.precision]
 
 
 def _style(status: SolveStatus) -> str:
@@ -231,5 +242,6 @@ def _style(status: SolveStatus) -> str:
     return "red" if status in failures else "yellow"
 
 
-_HTML_COLORS = {"green": "#1a7f37", "yellow": "#9a6700", "red": "#cf222e"}
+_HTML_COLORS = {"green": "#2da44e", "yellow": "#bf8700", "red": "#cf222e"}
+_LEFT = 'style="text-align:left"'  # on each cell: notebooks align cells to the right
 _SCREEN_DPI = 72

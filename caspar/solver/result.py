@@ -105,7 +105,7 @@ class SolveResult:
     status: SolveStatus
     initial_cost: float
     final_cost: float
-    iterations: tuple[IterationRecord, ...]
+    iterations: tuple[IterationRecord, ...] = field(repr=False)
     values: Mapping[str, Any] = field(repr=False)
     problem: ProblemSize
     backend: str

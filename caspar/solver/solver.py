@@ -13,6 +13,7 @@ from caspar.options import BackendChoice, Precision, SolveOptions, choice
 from caspar.runtime.arrays import give_back
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import select_backend
+from caspar.solver.array_reader import ArrayReader
 from caspar.solver.levenberg import minimize
 from caspar.solver.normal_equations import NormalEquations
 from caspar.solver.plan import KernelLibrary, make_plan
@@ -97,13 +98,13 @@ class Solver:
         """
         checked = SolveOptions.from_mapping(options)
         library = self._kernels()
+        types = TYPES[self.precision]
         compile_time_s, self._compile_time_s = self._compile_time_s, 0.0
         start = time.perf_counter()
         with self.backend.scope():
-            problem = check_problem(
-                arrays, self._factors, self._nodes, self.backend, checked.check
-            )
-            plan = make_plan(library, TYPES[self.precision], self._factors, self._nodes, problem)
+            reader = ArrayReader(self.backend, types.storage.value, checked.check)
+            problem = check_problem(arrays, self._factors, self._nodes, self.backend, reader)
+            plan = make_plan(library, types, self._factors, self._nodes, problem)
             system = NormalEquations(plan, problem)
             setup_time_s = time.perf_counter() - start
             start = time.perf_counter()
@@ -131,11 +132,8 @@ class Solver:
         """Values of the kind, place and floating type that was given."""
         returned = {}
         for name, rows in system.values().items():
-            given = problem.given[name]
-            checked = problem.values[name]
-            if checked.dtype.kind == "f":
-                rows = rows.astype(checked.dtype.newbyteorder("="), copy=False)
-            returned[name] = give_back(rows, given, self.backend.to_host)
+            given, dtype = problem.given[name], problem.dtypes[name]
+            returned[name] = give_back(rows, given, dtype, self.backend.to_host)
         return returned
 
     def _size(self, problem: Problem) -> ProblemSize:

@@ -1,0 +1,208 @@
+"""`caspar doctor`: what this machine has, which backends work, what to install.
+
+Nothing here fails where something is missing: that is what it is for. The CPU backend is tried in
+a process of its own, so that a broken library cannot take the report with it.
+"""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from enum import Enum
+from importlib import metadata
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from caspar.cli.exit_code import ExitCode
+from caspar.runtime.cache import cache_usage
+from caspar.runtime.probe import (
+    CudaDriver,
+    cuda_problem,
+    find_driver,
+    install_advice,
+    probe_cupy,
+    version_text,
+)
+from caspar.solver.quantities import bytes_text, count_text
+from caspar.version import __version__
+
+PACKAGES = ("symforce", "sympy", "numpy", "scipy", "numba", "matplotlib", "rich", "platformdirs")
+"""What caspar cannot do without."""
+
+CUPY_PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")
+"""Names under which CuPy is installed."""
+
+_TRY_CPU = (
+    "import symforce.symbolic; from caspar.runtime.cpu import CpuBackend; "
+    "print(CpuBackend().device)"
+)
+_TRY_CPU_LIMIT_S = 300.0  # the first import compiles and caches
+_DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
+
+
+class Verdict(Enum):
+    """What a finding means; the value is how it is coloured."""
+
+    GOOD = "green"
+    PLAIN = ""
+    ABSENT = "yellow"
+    WRONG = "red"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report."""
+
+    name: str
+    text: str
+    verdict: Verdict = Verdict.PLAIN
+
+
+def examine(console: Console) -> ExitCode:
+    """Print what there is; success means that at least one backend works."""
+    driver = find_driver()
+    with console.status("looking around", spinner="line"):
+        backends = [_cpu_backend(), _cuda_backend()]
+        findings = [
+            Finding("system", f"{platform.platform()}, {_processor()}"),
+            Finding("Python", f"{platform.python_version()} ({sys.executable})"),
+            Finding("caspar", f"{__version__} ({Path(__file__).parents[1]})"),
+            *_packages(),
+            *_cuda(driver),
+            *_caches(driver),
+            *backends,
+        ]
+    _print(console, findings)
+    works = any(backend.verdict is Verdict.GOOD for backend in backends)
+    return ExitCode.SUCCESS if works else ExitCode.NOT_CONVERGED
+
+
+def _print(console: Console, findings: list[Finding]) -> None:
+    if not console.is_terminal:  # one line for each, for logs and grep
+        for finding in findings:
+            console.print(f"{finding.name:<14}{finding.text}", markup=False, soft_wrap=True)
+        return
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        table.add_row(finding.name, Text(finding.text, style=finding.verdict.value))
+    console.print(table)
+
+
+def _packages() -> list[Finding]:
+    versions = {name: _version(name) for name in PACKAGES}
+    installed = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    missing = [name for name, version in versions.items() if version is None]
+    findings = [Finding("packages", installed)]
+    if missing:
+        advice = f"missing: {', '.join(missing)}; install caspar again: pip install caspar"
+        findings.append(Finding("", advice, Verdict.WRONG))
+    return findings
+
+
+def _cuda(driver: CudaDriver | None) -> list[Finding]:
+    if driver is None:
+        return [Finding("driver", "no NVIDIA driver", Verdict.ABSENT), _cupy(None)]
+    findings = [
+        Finding("driver", f"NVIDIA {_driver_version()}, CUDA {version_text(driver.cuda_version)}")
+    ]
+    for number, device in enumerate(driver.devices):
+        major, minor = device.capability
+        text = f"{device.name}, compute capability {major}.{minor}"
+        findings.append(
+            Finding(f"device {number}", f"{text}, {bytes_text(device.memory_bytes)}", Verdict.GOOD)
+        )
+    if driver.problem is not None:
+        findings.append(Finding("", driver.problem, Verdict.WRONG))
+    return [*findings, _cupy(driver)]
+
+
+def _cupy(driver: CudaDriver | None) -> Finding:
+    """What is installed; what it can do is asked only where a driver could answer."""
+    installed = [f"{name} {version}" for name in CUPY_PACKAGES if (version := _version(name))]
+    text = ", ".join(installed) if installed else "not installed"
+    verdict = Verdict.PLAIN if installed else Verdict.ABSENT
+    if driver is None or not driver.devices:
+        return Finding("CuPy", text, verdict)
+    state = probe_cupy()
+    if state.problem is None:
+        return Finding("CuPy", f"{text}, NVRTC {state.nvrtc_version}", Verdict.GOOD)
+    if len(installed) > 1:
+        return Finding("CuPy", f"{text}: uninstall all but one", Verdict.WRONG)
+    return Finding("CuPy", f"{text}; {install_advice(driver)}", Verdict.WRONG)
+
+
+def _caches(driver: CudaDriver | None) -> list[Finding]:
+    usage = cache_usage()
+    findings = [_cache("cache", usage.folder, usage.num_files, usage.num_bytes)]
+    if driver is not None:
+        default = Path.home() / ".cupy" / "kernel_cache"  # CuPy's own default
+        folder = Path(os.environ.get("CUPY_CACHE_DIR", default))
+        sizes = [path.stat().st_size for path in folder.glob("*") if path.is_file()]
+        findings.append(_cache("CuPy's cache", folder, len(sizes), sum(sizes)))
+    return findings
+
+
+def _cache(name: str, folder: Path, num_files: int, num_bytes: int) -> Finding:
+    text = f"{folder}: {count_text(num_files, 'file')}, {bytes_text(num_bytes)}"
+    if _is_writable(folder):
+        return Finding(name, text)
+    return Finding(name, f"{text}; no permission to write it", Verdict.WRONG)
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether a folder can be written, or made where it does not exist yet."""
+    existing = next(
+        path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
+    )
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+
+
+def _cpu_backend() -> Finding:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _TRY_CPU],
+            capture_output=True,
+            text=True,
+            timeout=_TRY_CPU_LIMIT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("backend cpu", f"does not work: {error}", Verdict.WRONG)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return Finding("backend cpu", f"does not work: {lines[-1]}", Verdict.WRONG)
+    return Finding("backend cpu", f"works: {done.stdout.strip()}", Verdict.GOOD)
+
+
+def _cuda_backend() -> Finding:
+    problem = cuda_problem()
+    if problem is None:
+        return Finding("backend cuda", "works", Verdict.GOOD)
+    return Finding("backend cuda", f"not usable: {problem}", Verdict.ABSENT)
+
+
+def _processor() -> str:
+    return f"{platform.machine()}, {count_text(os.cpu_count() or 1, 'processor')}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _driver_version() -> str:
+    """The driver's own version, which its CUDA version does not tell."""
+    try:
+        text = _DRIVER_VERSION_FILE.read_text(errors="replace")
+    except OSError:
+        return "(version not known)"
+    found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
+    return found.group() if found is not None else "(version not known)"

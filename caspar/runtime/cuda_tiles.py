@@ -1,0 +1,62 @@
+"""Building tiles on a CUDA device."""
+
+from typing import Any
+
+import cupy
+import numpy as np
+
+from caspar.codegen.cuda_header import BLOCK_SIZE
+from caspar.codegen.cuda_tiles import SCAN_BLOCK_SIZE, TILE_KERNELS, TILE_SOURCE
+from caspar.memory.tiles import Array, TileIndex
+
+
+class TileBuilder:
+    """The compiled kernels of `codegen.cuda_tiles`.
+
+    Args:
+        options: Options of the compiler.
+    """
+
+    def __init__(self, options: tuple[str, ...]) -> None:
+        module = cupy.RawModule(code=TILE_SOURCE, options=options)
+        self._kernels: dict[str, Any] = {name: module.get_function(name) for name in TILE_KERNELS}
+
+    def build(self, index: Array, num_objects: int) -> TileIndex:
+        """Tiles of an (n,) int32 index on the device; reads one number back."""
+        count = int(index.shape[0])
+        num_tiles = -(-count // BLOCK_SIZE)
+        slot = cupy.empty(count, dtype=cupy.uint16)
+        position = cupy.empty(count, dtype=cupy.uint16)
+        num_distinct = cupy.empty(num_tiles, dtype=cupy.int32)
+        tile_start = cupy.empty(num_tiles + 1, dtype=cupy.int32)
+        self._run("sort_tiles", num_tiles, count, index, position, slot, num_distinct)
+        scan = self._kernels["scan"]
+        scan((1,), (SCAN_BLOCK_SIZE,), (np.uint32(num_tiles), num_distinct, tile_start))
+        num_partials = int(tile_start[num_tiles])
+        segment_end = cupy.empty(num_partials, dtype=cupy.uint16)
+        of_partial = cupy.empty(num_partials, dtype=cupy.int32)
+        self._run(
+            "list_partials",
+            num_tiles,
+            count,
+            *(index, position, slot, tile_start, segment_end, of_partial),
+        )
+        # a stable sort by a precompiled radix sort: equal objects keep the order of the tiles
+        grouped = cupy.argsort(of_partial, kind="stable")
+        object_start = cupy.empty(num_objects + 1, dtype=cupy.int32)
+        object_partials = cupy.empty(num_partials, dtype=cupy.int32)
+        num_blocks = -(-(num_partials + 1) // BLOCK_SIZE)
+        bounds = (np.uint32(num_objects), of_partial, grouped, object_partials, object_start)
+        self._run("object_bounds", num_blocks, num_partials, *bounds)
+        return TileIndex(
+            num_partials=num_partials,
+            slot=slot,
+            position=position,
+            tile_start=tile_start,
+            segment_end=segment_end,
+            object_start=object_start,
+            object_partials=object_partials,
+        )
+
+    def _run(self, name: str, num_blocks: int, count: int, *arguments: Any) -> None:
+        self._kernels[name]((num_blocks,), (BLOCK_SIZE,), (np.uint32(count), *arguments))

@@ -1,0 +1,130 @@
+"""Reading one array of the user's: shape, type, finiteness, range; then to the device.
+
+Host arrays are checked and converted by NumPy before they are uploaded, so that half the bytes
+travel and CUDA compiles nothing for it; device arrays are checked where they are.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from caspar.errors import InputError
+from caspar.memory.tiles import Array
+from caspar.runtime.arrays import HOST, Location, location, to_numpy
+from caspar.runtime.backend import Backend
+
+
+class ArrayReader:
+    """Reads arrays one by one and remembers where the first one lived.
+
+    Args:
+        backend: Where the solve runs.
+        storage: NumPy name of the floating type values are stored in.
+        check_values: Also look for NaN, infinity and indices out of range.
+    """
+
+    def __init__(self, backend: Backend, storage: str, check_values: bool) -> None:
+        self._backend = backend
+        self._storage = storage
+        self._check_values = check_values
+        self._first: tuple[str, Location] | None = None
+
+    def rows(self, where: str, given: Any, dim: int) -> Array:
+        """(n, dim) values on the device, C-contiguous, of the storage type.
+
+        Raises:
+            InputError: Names `where`, what is wrong and what is allowed.
+        """
+        array, xp = self._array(where, given)
+        if array.dtype.kind not in "fiu":
+            raise InputError(
+                f"{where}: dtype {array.dtype}; allowed are float32, float64 and integers"
+            )
+        if array.ndim == 1 and (dim == 1 or array.shape[0] == dim):
+            array = array.reshape(-1, dim)
+        if array.ndim != 2 or array.shape[1] != dim:
+            raise InputError(
+                f"{where}: shape {tuple(array.shape)}; expected (n, {dim}), {dim} scalars a row"
+            )
+        if array.shape[0] == 0:
+            raise InputError(f"{where}: has no rows; at least one is needed")
+        with np.errstate(over="ignore"):  # the overflow is reported below
+            converted = xp.ascontiguousarray(array, dtype=self._storage)
+        if self._check_values and not bool(xp.isfinite(converted).all()):
+            raise self._not_finite(where, array, converted, xp)
+        return self._backend.upload(converted) if xp is np else converted
+
+    def index(self, where: str, given: Any, size: int, of: str) -> Array:
+        """(n,) int32 indices on the device, within 0 .. size - 1.
+
+        Args:
+            where: Factor and argument.
+            given: The user's array.
+            size: Rows of what is indexed.
+            of: Name of what is indexed.
+
+        Raises:
+            InputError: Names `where`, what is wrong and what is allowed.
+        """
+        array, xp = self._array(where, given)
+        if array.dtype.kind not in "iu":
+            raise InputError(f"{where}: dtype {array.dtype}; indices must be integers")
+        if array.ndim != 1:
+            raise InputError(
+                f"{where}: shape {tuple(array.shape)}; indices are one-dimensional, (n,)"
+            )
+        if array.shape[0] == 0:
+            raise InputError(f"{where}: has no entries; a factor needs at least one instance")
+        if self._check_values:
+            low, high = int(array.min()), int(array.max())
+            if low < 0 or high >= size:
+                wrong = low if low < 0 else high
+                entry = int(xp.flatnonzero(array == wrong)[0])
+                raise InputError(
+                    f"{where}: index {wrong} at entry {entry} is out of range; {of} has {size} "
+                    f"rows, so 0 to {size - 1} are allowed"
+                )
+        converted = xp.ascontiguousarray(array, dtype=np.int32)
+        return self._backend.upload(converted) if xp is np else converted
+
+    def dtype(self, given: Any) -> Any:
+        """NumPy type in which values go back to the user: what was given, if it is floating."""
+        dtype = to_numpy(given).dtype if location(given) == HOST else self._on_device(given).dtype
+        return dtype.newbyteorder("=") if dtype.kind == "f" else np.dtype(self._storage)
+
+    def _on_device(self, given: Any) -> Array:
+        return self._backend.upload(given)
+
+    def _array(self, where: str, given: Any) -> tuple[Array, ModuleType]:
+        """The array where it is, and the module that works on it there."""
+        place = location(given)
+        if self._first is None:
+            self._first = (where, place)
+        elif place != self._first[1]:
+            raise InputError(
+                f"{where}: lives on {place}, but {self._first[0]} lives on {self._first[1]}; "
+                "put all arrays on one device"
+            )
+        if place != HOST and not self._backend.accepts_device(place.kind, place.number):
+            raise InputError(
+                f"{where}: lives on {place}, but the solver runs on {self._backend.device}; "
+                "move the array there, or choose another backend"
+            )
+        try:
+            if place == HOST:
+                return to_numpy(given), np
+            return self._on_device(given), self._backend.xp
+        except (TypeError, ValueError, RuntimeError, BufferError) as error:
+            raise InputError(
+                f"{where}: {type(given).__name__} cannot be read as an array: {error}"
+            ) from error
+
+    def _not_finite(self, where: str, array: Array, converted: Array, xp: ModuleType) -> InputError:
+        bad = xp.flatnonzero(~xp.isfinite(converted).all(axis=1))
+        row = int(bad[0])
+        return InputError(
+            f"{where}: {int(bad.shape[0])} of {array.shape[0]} rows hold NaN, infinity or numbers "
+            f"beyond {self._storage}, first row {row}: {[float(scalar) for scalar in array[row]]}; "
+            "values must be finite"
+        )
