@@ -85,6 +85,7 @@ def configure_command(directory: Path, architecture: str) -> list[str]:
     """Return the CMake call that configures `directory` for one GPU architecture, such as "90"."""
     command = [
         "cmake",
+        "--fresh",  # a build folder that came from elsewhere names paths which are not here
         "-S",
         str(directory),
         "-B",

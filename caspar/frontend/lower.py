@@ -87,6 +87,8 @@ class Lowering:
             return self._builder.unary(_UNARY[kind], operands[0])
         if kind in _COMPARISONS:
             return self._builder.binary(_COMPARISONS[kind], operands[0], operands[1])
+        if kind == "Mul":
+            return self._product(expression)
         rule = _RULES.get(kind)
         if rule is None:
             raise self._unsupported(expression)
@@ -97,6 +99,21 @@ class Lowering:
             return self._builder.const(float(expression))
         except (TypeError, RuntimeError, ValueError) as error:
             raise self._unsupported(expression) from error
+
+    def _product(self, expression: Any) -> int:
+        """Factors with a negative literal exponent form one denominator: a * b / (c * d)."""
+        numerator, denominator = [], []
+        for factor in expression.args:
+            exponent = _literal_exponent(factor)
+            if exponent is not None and exponent < 0.0:
+                base = self._known[factor.args[0]]
+                denominator.append(self._builder.pow(base, -exponent))
+            else:
+                numerator.append(self._known[factor])
+        product = self._builder.prod(numerator)
+        if not denominator:
+            return product
+        return self._builder.div(product, self._builder.prod(denominator))
 
     def _symbol(self, expression: Any) -> int:
         name = str(expression)
@@ -127,31 +144,10 @@ def _lower_add(builder: GraphBuilder, _: Any, operands: Sequence[int]) -> int:
     return builder.sum(operands)
 
 
-def _lower_mul(builder: GraphBuilder, expression: Any, operands: Sequence[int]) -> int:
-    """Factors with a negative literal exponent form one denominator: a * b / (c * d)."""
-    numerator, denominator = [], []
-    for child, operand in zip(expression.args, operands, strict=True):
-        exponent = _literal_exponent(child)
-        if exponent is not None and exponent < 0.0:
-            base = _denominator_base(builder, operand)
-            denominator.append(builder.pow(base, -exponent))
-        else:
-            numerator.append(operand)
-    if not denominator:
-        return builder.prod(numerator)
-    return builder.div(builder.prod(numerator), builder.prod(denominator))
-
-
 def _literal_exponent(expression: Any) -> float | None:
     if type(expression).__name__ != "Pow" or not isinstance(expression.args[1], Number):
         return None
     return float(expression.args[1])
-
-
-def _denominator_base(builder: GraphBuilder, power: int) -> int:
-    """The base of a lowered negative power: RCP(x), POW(x, c), or the negative of one."""
-    call = builder.producer_of(power)
-    return call.operands[0]
 
 
 def _lower_pow(builder: GraphBuilder, expression: Any, operands: Sequence[int]) -> int:
@@ -197,7 +193,6 @@ def _lower_piecewise(builder: GraphBuilder, _: Any, operands: Sequence[int]) -> 
 
 _RULES: dict[str, Callable[[GraphBuilder, Any, Sequence[int]], int]] = {
     "Add": _lower_add,
-    "Mul": _lower_mul,
     "Pow": _lower_pow,
     "Min": _fold(Op.MIN),
     "Max": _fold(Op.MAX),

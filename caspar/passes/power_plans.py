@@ -120,18 +120,18 @@ def _paths(
     target: Fraction, available: frozenset[Fraction], costs: OpCosts, positive: bool
 ) -> Iterator[tuple[PowerStep, ...]]:
     """Candidate step lists: direct, or by way of a root that is then multiplied in."""
-    direct = _search(target, available, costs, positive)
+    direct = cheapest_chain(target, available, costs, positive)
     if direct is not None:
         yield direct
     for helper in _HELPERS:
         signed = helper if target > 0 else -helper
         if signed in available or signed == target:
             continue
-        first = _search(signed, available, costs, positive)
+        first = cheapest_chain(signed, available, costs, positive)
         if first is None:
             continue
         made = available | {step.exponent for step in first}
-        rest = _search(target, made, costs, positive)
+        rest = cheapest_chain(target, made, costs, positive)
         if rest is not None:
             yield first + rest
 
@@ -143,10 +143,13 @@ class _Path:
 
 
 @lru_cache(maxsize=65536)
-def _search(
+def cheapest_chain(
     target: Fraction, available: frozenset[Fraction], costs: OpCosts, positive: bool
 ) -> tuple[PowerStep, ...] | None:
-    """The cheapest chain from the available powers to one more, in units of 1 / DENOMINATOR."""
+    """The cheapest steps from the available powers to one more; None if POW is cheaper.
+
+    Works in units of 1 / DENOMINATOR. A step list counts what it makes on the way as available.
+    """
     goal = _units(target)
     known = sorted(_units(exponent) for exponent in available)
     bound = max(4 * DENOMINATOR, 2 * abs(goal))

@@ -15,7 +15,7 @@ from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.ir.verify import verify_graph
 from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
-from caspar.passes.power_plans import rational_exponent
+from caspar.passes.power_plans import cheapest_chain, rational_exponent
 from caspar.passes.powers import decompose_powers
 from tests.ir.random_graphs import random_graph, random_inputs
 from tests.passes.checking import assert_graph, assert_same_evaluation, graph_of, ops_of
@@ -109,6 +109,20 @@ def test_square_root_of_a_square_is_no_identity() -> None:
     x = {"x": np.array([[-3.0], [3.0]])}
     result = evaluate_graph(decompose_powers(graph, CUDA_FLOAT32), x)["y"]
     assert_allclose(result, [[3.0, np.nan], [3.0, 3.0]])
+
+
+def test_chains_keep_the_domain() -> None:
+    half, third = Fraction(1, 2), Fraction(1, 3)
+    # x^(3/2) * x^(3/2) is NaN for negative x, x^3 is not
+    chain = cheapest_chain(
+        Fraction(3), frozenset({Fraction(1), 3 * half}), CUDA_FLOAT32, positive=False
+    )
+    assert chain is not None
+    assert [step.exponent for step in chain] == [2, 3]
+    # sqrt(x^(2/3)) is the magnitude of x^(1/3)
+    chain = cheapest_chain(third, frozenset({Fraction(1), 2 * third}), CUDA_FLOAT32, positive=False)
+    assert chain is not None
+    assert [step.op for step in chain] == [Op.CBRT]
 
 
 @given(

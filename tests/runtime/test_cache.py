@@ -1,0 +1,72 @@
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from caspar.runtime.cache import cache_folder, cache_usage, clear_cache, write_atomically
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of its own, not made yet."""
+    path = tmp_path / "cache"
+    monkeypatch.setenv("CASPAR_CACHE_DIR", str(path))
+    return path
+
+
+def test_folder_can_be_chosen(folder: Path) -> None:
+    assert cache_folder() == folder
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_default_folder(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+    if value is None:
+        monkeypatch.delenv("CASPAR_CACHE_DIR", raising=False)
+    else:
+        monkeypatch.setenv("CASPAR_CACHE_DIR", value)
+    assert cache_folder().name == "caspar"
+    assert cache_folder().is_absolute()
+
+
+def test_written_files_are_read_back(folder: Path) -> None:
+    path = folder / "plans" / "entry.json"
+    write_atomically(path, "first")
+    write_atomically(path, "second: α\n")
+    assert path.read_text() == "second: α\n"
+    assert os.listdir(path.parent) == ["entry.json"]
+
+
+def test_readers_see_whole_files_only(folder: Path) -> None:
+    path = folder / "entry"
+    texts = [letter * 100_000 for letter in "abcd"]
+    write_atomically(path, texts[0])
+    with ThreadPoolExecutor(4) as pool:
+        writes = [pool.submit(write_atomically, path, text) for text in texts * 10]
+        seen = {path.read_text() for _ in range(50)}
+    assert all(write.exception() is None for write in writes)
+    assert seen <= set(texts)
+
+
+def test_usage(folder: Path) -> None:
+    assert (cache_usage().num_files, cache_usage().num_bytes) == (0, 0)
+    write_atomically(folder / "plans" / "one", "12345")
+    write_atomically(folder / "cpu" / "two", "67")
+    usage = cache_usage()
+    assert (usage.folder, usage.num_files, usage.num_bytes) == (folder, 2, 7)
+
+
+def test_clear(folder: Path) -> None:
+    write_atomically(folder / "plans" / "one", "12345")
+    assert clear_cache().num_files == 1
+    assert cache_usage().num_files == 0
+    assert clear_cache().num_files == 0
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_unwritable_folder_is_an_error_of_the_system(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    with pytest.raises(PermissionError):
+        write_atomically(folder / "entry", "text")
