@@ -57,13 +57,14 @@ class Figure(MatplotlibFigure):
 
 
 def plot_convergence(result: SolveResult) -> Figure:
-    """Draw the cost, relative to the start, over iterations and over time.
+    """Draw how far the cost lay above the final one, over iterations and over time.
 
     Args:
         result: The solve; it may have no iterations.
 
     Returns:
-        A figure with a logarithmic axis of costs; rejected steps are marked.
+        A figure with a logarithmic axis of costs, relative to the final cost (to the initial one
+        where the final is zero); rejected steps are marked. The last step has no place on it.
     """
     figure = _figure(9.0, 3.2)
     _draw_costs(figure.subplots(1, 2, sharey=True), result)
@@ -114,27 +115,34 @@ class _Course:
     Attributes:
         iterations: (n,), from 0.
         times_s: (n,) seconds since the start of the iterations.
-        costs: (n,) relative to the start; NaN where there is no ratio.
+        costs: (n,) relative costs; NaN where they have no place on a logarithmic axis.
         is_rejected: (n,) whether the step was rejected.
+        label: What the costs are relative to.
     """
 
     iterations: FloatArray
     times_s: FloatArray
     costs: FloatArray
     is_rejected: NDArray[np.bool_]
+    label: str
 
 
 def _course(result: SolveResult) -> _Course:
     records = result.iterations
     costs = np.array([result.initial_cost, *(record.cost for record in records)])
-    has_ratio = math.isfinite(result.initial_cost) and result.initial_cost > 0.0
-    relative = costs / result.initial_cost if has_ratio else np.full(len(costs), np.nan)
+    if result.final_cost > 0.0:
+        # Over the initial cost instead, all but the first few iterations were one flat line.
+        relative, label = costs / result.final_cost - 1.0, "(cost - final cost) / final cost"
+    else:
+        is_finite = math.isfinite(result.initial_cost) and result.initial_cost > 0.0
+        relative = costs / (result.initial_cost if is_finite else np.nan)
+        label = "cost / initial cost"
     return _Course(
         iterations=np.array([0.0, *(record.iteration for record in records)]),
         times_s=np.array([0.0, *(record.time_s for record in records)]),
-        # A cost of zero has no place on a logarithmic axis.
-        costs=np.where(relative > 0.0, relative, np.nan),
+        costs=np.where((relative > 0.0) & np.isfinite(relative), relative, np.nan),
         is_rejected=np.array([False, *(not record.step_accepted for record in records)]),
+        label=label,
     )
 
 
@@ -171,9 +179,9 @@ def _draw_costs(axes: Sequence[Axes], result: SolveResult) -> None:
             axis.set_yscale("log")
         else:
             axis.set_yticks([])
-            axis.text(0.5, 0.5, "no cost to draw", transform=axis.transAxes, ha="center")
+            axis.text(0.5, 0.5, "no decrease to draw", transform=axis.transAxes, ha="center")
     over_iterations.xaxis.set_major_locator(MaxNLocator(integer=True, steps=(1, 2, 5, 10)))
-    over_iterations.set_ylabel("cost / initial cost")
+    over_iterations.set_ylabel(course.label)
     title = f"cost {cost_text(result.initial_cost)} -> {cost_text(result.final_cost)}"
     over_iterations.set_title(f"{title} ({result.status.name})", loc="left", fontsize="medium")
     if course.is_rejected.any():

@@ -56,7 +56,7 @@ def test_tables_agree() -> None:
 
 def test_unknown_name() -> None:
     with pytest.raises(AttributeError, match="module 'caspar' has no attribute 'Solvr'"):
-        _ = caspar.Solvr  # type: ignore[attr-defined]
+        _ = caspar.Solvr
 
 
 def test_star_import() -> None:

@@ -93,7 +93,7 @@ def configure_command(directory: Path, architecture: str) -> list[str]:
         "-DCMAKE_BUILD_TYPE=Release",
         f"-DCMAKE_CUDA_ARCHITECTURES={architecture}-real",
         f"-Dpybind11_DIR={pybind11_cmake_directory()}",
-        f"-DPYTHON_EXECUTABLE={sys.executable}",
+        "-DPYBIND11_FINDPYTHON=ON",
         f"-DPython_EXECUTABLE={sys.executable}",
         "-DFETCHCONTENT_FULLY_DISCONNECTED=ON",
     ]

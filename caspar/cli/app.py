@@ -39,23 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Without the program's name; None: those of the process.
 
     Returns:
-        The exit code. Wrong usage raises SystemExit(2), `--help` and `--version` SystemExit(0),
-        as argparse does.
+        The exit code. Wrong usage raises SystemExit(2), `--help` and `--version` SystemExit(0), a
+        reader of the output that stops early (`head`) SystemExit(1), as argparse and rich do.
     """
     request = _parser().parse_args(arguments)
     command: _Command = request.command
     try:
-        code = command(request)
-        sys.stdout.flush()
-        return int(code)
+        return int(command(request))
     except KeyboardInterrupt:
         _say("interrupted; nothing is written")
         return int(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read our output stopped, as `head` does; all files are written by then. What is
-        # left in the buffer must not raise again when Python exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(ExitCode.SUCCESS)
     except (CompileError, VerificationError) as error:
         _say(f"defect: {error}")
         return int(ExitCode.DEFECT)

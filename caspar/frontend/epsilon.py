@@ -35,7 +35,8 @@ def symbolic_epsilon() -> Iterator[None]:
     """Let SymForce's epsilon be `SYMBOL`; one thread at a time."""
     with _LOCK:
         previous = symforce._epsilon
-        saved = [(function, function.__defaults__) for function in _functions_with_epsilon()]
+        functions = _functions_with_epsilon(_symforce_modules())
+        saved = [(function, function.__defaults__) for function in functions]
         symforce._epsilon = SYMBOL
         try:
             for function, defaults in saved:
@@ -60,14 +61,17 @@ def _argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
     return code.co_varnames[: code.co_argcount]
 
 
+def _symforce_modules() -> tuple[str, ...]:
+    """What is loaded of SymForce so far."""
+    return tuple(sorted(name for name in sys.modules if name.split(".")[0] == "symforce"))
+
+
 @cache
-def _functions_with_epsilon() -> tuple[Any, ...]:
-    """SymForce's functions and methods whose `epsilon` has a default value."""
+def _functions_with_epsilon(modules: tuple[str, ...]) -> tuple[Any, ...]:
+    """Functions and methods of these modules whose `epsilon` has a default value."""
     found: dict[int, Any] = {}
-    for name, module in sorted(sys.modules.items()):
-        if name.split(".")[0] != "symforce":
-            continue
-        for thing in list(vars(module).values()):
+    for name in modules:
+        for thing in list(vars(sys.modules[name]).values()):
             members = vars(thing).values() if inspect.isclass(thing) else (thing,)
             for member in members:
                 function = getattr(member, "__func__", member)

@@ -128,7 +128,7 @@ class Lowering:
         name = type(expression).__name__
         if name == "FunctionSymbol":
             name = expression.get_name()
-        supported = sorted([*_UNARY, "acos", "atan2", "exp", "sqrt", "Min", "Max", "Piecewise"])
+        supported = sorted([*_UNARY, "atan2", "exp", "sqrt", "Min", "Max", "Piecewise"])
         return UnsupportedFunctionError(
             f"{self._where}: the function {name!r} in {_shortened(expression)} is not supported; "
             f"supported are sums, products, powers, comparisons and {', '.join(supported)}"

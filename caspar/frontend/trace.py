@@ -6,6 +6,7 @@ no compiled plan is cached.
 """
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -50,6 +51,11 @@ _KINDS: dict[type[Marker], ArgumentKind] = {
     ConstIndexed: ArgumentKind.CONST_INDEXED,
     ConstUnique: ArgumentKind.CONST_UNIQUE,
 }
+
+
+_KERNEL_NAMES = ("residual", "cost", "jacobian", "curvature")
+_KERNEL_PARTS = ("gradient", "block", "direction", "product")
+"""Arguments of a factor's kernels beside its own, and those that each node argument brings."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ class Argument:
     @property
     def storage_by_tangent(self) -> Any:
         """d storage / d tangent at the symbolic value: (storage_dim, tangent_dim)."""
-        return LieGroupOps.storage_D_tangent(self.symbolic)
+        return LieGroupOps.storage_D_tangent(self.symbolic, SYMBOL)
 
 
 @dataclass(frozen=True)
@@ -147,35 +153,51 @@ def trace(factor: Factor) -> TracedFactor:
         made, value = _make_argument(factor, name, annotation)
         arguments += made
         call_values[name] = value
+    _check_names(factor, arguments)
     if not any(argument.node is not None for argument in arguments):
         raise FactorError(
             f"factor {factor.name} has no tunable argument: mark at least one with TunableShared, "
             "TunableUnique or TunablePair, or there is nothing to solve for"
         )
+    call = inspect.BoundArguments(inspect.signature(factor.function), call_values)  # type: ignore[arg-type]
     with symbolic_epsilon():
-        residual = factor.function(**call_values)
+        residual = factor.function(*call.args, **call.kwargs)
     rows = _residual_rows(factor, residual)
     return TracedFactor(factor.name, factor.location, tuple(arguments), rows)
 
 
 def _annotations(factor: Factor) -> dict[str, Any]:
+    """The annotation of each argument, evaluated where it was postponed."""
     try:
-        hints = inspect.get_annotations(
-            factor.function, locals=dict(factor.local_names), eval_str=True
-        )
-    except NameError as error:
+        written = inspect.get_annotations(factor.function)
+    except NameError as error:  # where annotations are evaluated when asked for: Python 3.14
         raise FactorError(
             f"factor {factor.name} ({factor.location}): an annotation uses an unknown name: {error}"
         ) from error
+    annotations = {}
     for name, parameter in inspect.signature(factor.function).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise FactorError(f"factor {factor.name}: *{name} is not allowed; name each argument")
-        if name not in hints:
+            raise FactorError(f"factor {factor.name}: {parameter} is not allowed; name each argument")
+        if name not in written:
             raise FactorError(
                 f"factor {factor.name}, argument {name}: not annotated; "
                 "write Annotated[Type, Marker], for example Annotated[Point, caspar.TunableShared]"
             )
-    return {name: hints[name] for name in inspect.signature(factor.function).parameters}
+        annotations[name] = _evaluated(factor, name, written[name])
+    return annotations
+
+
+def _evaluated(factor: Factor, name: str, annotation: Any) -> Any:
+    if not isinstance(annotation, str):
+        return annotation
+    visible = {**inspect.unwrap(factor.function).__globals__, **factor.local_names}
+    try:
+        return eval(annotation, visible)
+    except Exception as error:  # the annotation is the user's code
+        raise FactorError(
+            f"factor {factor.name}, argument {name} ({factor.location}): its annotation "
+            f"{annotation!r} cannot be evaluated where the factor was defined: {error}"
+        ) from error
 
 
 def _make_argument(factor: Factor, name: str, annotation: Any) -> tuple[list[Argument], Any]:
@@ -236,6 +258,25 @@ def _node_type(where: str, declared: Any, storage_dim: int) -> NodeType:
             f"{where}: {declared!r} has no tangent space, so it cannot be tunable ({error})"
         ) from error
     return NodeType(declared.__name__, declared, storage_dim, tangent_dim)
+
+
+def _check_names(factor: Factor, arguments: Sequence[Argument]) -> None:
+    """Names and symbols of the arguments differ from each other and from those of the kernels."""
+    names = dict.fromkeys(_KERNEL_NAMES, "the kernels' own")
+    for argument in arguments:
+        if argument.node is not None:
+            parts = (f"{argument.name}_{part}" for part in _KERNEL_PARTS)
+            names |= dict.fromkeys(parts, f"the kernels' own for argument {argument.source}")
+    symbols = {str(SYMBOL): "SymForce's epsilon"}
+    for argument in arguments:
+        uses = [(names, argument.name), *((symbols, str(symbol)) for symbol in argument.symbols)]
+        for taken, name in uses:
+            if name in taken:
+                raise FactorError(
+                    f"factor {factor.name}, argument {argument.source}: its {name!r} is also "
+                    f"{taken[name]}; rename the argument"
+                )
+            taken[name] = f"that of argument {argument.source}"
 
 
 def _residual_rows(factor: Factor, residual: Any) -> tuple[Any, ...]:

@@ -190,9 +190,11 @@ class GraphBuilder:
     def unary(self, op: Op, value: int) -> int:
         """A function of one value, folded on literals where it is defined."""
         literal = self.literal(value)
-        fold = _FOLDABLE.get(op)
-        if literal is not None and fold is not None and (op is not Op.SQRT or literal >= 0.0):
-            return self.const(fold(literal))
+        if literal is not None and op in _FOLDABLE:
+            try:
+                return self.const(_FOLDABLE[op](literal))
+            except (OverflowError, ValueError):
+                pass  # left to the device, which gives infinity or NaN
         return self.call(op, [value])[0]
 
     def binary(self, op: Op, left: int, right: int) -> int:

@@ -57,8 +57,8 @@ OP_FUNCTIONS: dict[Op, Callable[..., Array | tuple[Array, ...]]] = {
     Op.SIGN: np.sign,
     Op.COPYSIGN: np.copysign,
     Op.FLOOR: np.floor,
-    Op.MIN: np.fmin,
-    Op.MAX: np.fmax,
+    Op.MIN: np.minimum,
+    Op.MAX: np.maximum,
     Op.LT: np.less,
     Op.LE: np.less_equal,
     Op.EQ: np.equal,
@@ -68,7 +68,7 @@ OP_FUNCTIONS: dict[Op, Callable[..., Array | tuple[Array, ...]]] = {
     Op.NOT: np.logical_not,
     Op.SELECT: np.where,
 }
-"""What each op computes. MIN and MAX ignore a NaN operand, as C's fmin and fmax do."""
+"""What each op computes. MIN and MAX keep a NaN operand: a NaN must never be compared away."""
 
 
 def evaluate_graph(

@@ -1,8 +1,8 @@
 """The state of sums and products while their contributions are being ordered.
 
 A state knows what has become available and proposes the next *move*: one binary step. Whether and
-when a move is made is the scheduler's decision. All costs are constant for each move, because at
-most `SCAN_LIMIT` available operands are looked at.
+when a move is made is the scheduler's decision. A move is cheap even in wide sums, because at most
+`SCAN_LIMIT` available operands are looked at.
 """
 
 from collections.abc import Callable, Sequence

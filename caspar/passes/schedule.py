@@ -11,14 +11,16 @@ So a key is computed for opening steps only, which is what makes scheduling fast
 n log n. Because it is fast, several orders are tried and the one with the least peak is kept.
 
 Peak pressure found (tests/passes/kernels.py): paper = the paper's key recomputed for every step
-that could be made; release = the two tiers with that key; depth = with K alone; best of all tried.
+that could be made, in an experiment not kept; release = the two tiers with that key; depth = with
+K alone; best = of all that were tried.
 
     ============================= ===== ======= ===== ====
     kernel                        paper release depth best
     ============================= ===== ======= ===== ====
     reprojection_jacobian            40      37    30   30
-    reprojection_normal_equations    46      50    38   31
+    reprojection_normal_equations    46      50    38   32
     gram_of_stored_jacobian          22      22    20   20
+    cholesky_9                       54      54    54   54
     cholesky_factor_9                34      34    40   34
     matrix_product_6                 76      76    48   48
     ============================= ===== ======= ===== ====

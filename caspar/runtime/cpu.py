@@ -198,6 +198,10 @@ class CpuBackend:
     def synchronize(self) -> None:
         """Nothing to wait for: every run returns when it is done."""
 
+    def trim(self) -> None:
+        """Forget the peak."""
+        self._peak_bytes = 0
+
     def peak_bytes(self) -> int:
         """The largest arena so far."""
         return self._peak_bytes

@@ -251,6 +251,10 @@ class CudaBackend:
         cupy.cuda.get_current_stream().synchronize()
         self.stream.synchronize()
 
+    def trim(self) -> None:
+        """Give the pool's free blocks back to the device."""
+        cupy.get_default_memory_pool().free_all_blocks()
+
     def peak_bytes(self) -> int:
         """Bytes CuPy's memory pool holds: it never shrinks by itself, so this is its peak."""
         held: int = cupy.get_default_memory_pool().total_bytes()

@@ -33,8 +33,8 @@ def test_default_folder(monkeypatch: pytest.MonkeyPatch, value: str | None) -> N
 def test_written_files_are_read_back(folder: Path) -> None:
     path = folder / "plans" / "entry.json"
     write_atomically(path, "first")
-    write_atomically(path, "second: α\n")
-    assert path.read_text() == "second: α\n"
+    write_atomically(path, "second: é\n")
+    assert path.read_text() == "second: é\n"
     assert os.listdir(path.parent) == ["entry.json"]
 
 

@@ -1,6 +1,7 @@
 import dataclasses
 import io
 import math
+from collections.abc import Callable
 from html.parser import HTMLParser
 
 import pytest
@@ -87,8 +88,7 @@ def test_printed_result_is_plain_ascii_of_limited_width() -> None:
     assert text == text_report(make_result(8), width=100)
 
 
-def test_text(golden: object) -> None:
-    assert callable(golden)
+def test_text(golden: Callable[[str, str], None]) -> None:
     golden(f"{text_report(make_result(8), width=100)}\n", "txt")
 
 

@@ -1,0 +1,208 @@
+"""The same least-squares problems solved by SciPy, in float64 and without caspar's compiler.
+
+Residuals and retractions are SymForce's expressions as NumPy functions; Jacobians are finite
+differences of them. What stays common is the tracing of a factor: its arguments and expressions.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import sympy
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+from symforce.ops import LieGroupOps, StorageOps
+
+from caspar.frontend.epsilon import SYMBOL, symbolic_epsilon, value
+from caspar.frontend.factor import Factor
+from caspar.frontend.trace import Argument, ArgumentKind, NodeType, trace
+from caspar.ir.dtype import DType
+
+Array = NDArray[np.float64]
+Values = Mapping[str, Array]
+
+STEP = 1e-5
+"""Of central differences: the error of a derivative is about 1e-10."""
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """What SciPy found.
+
+    Attributes:
+        cost: 1/2 * the sum of squared residuals.
+        values: (n, storage_dim) values of each node type.
+    """
+
+    cost: float
+    values: Values
+
+
+def minimize_with_scipy(factors: Sequence[Factor], arrays: Mapping[str, Any]) -> Optimum:
+    """Solve on the tangent space of the start values, then once more on that of the end."""
+    values = _start_values(factors, arrays)
+    for _ in range(2):
+        problem = _Problem(factors, arrays, values)
+        found = least_squares(
+            problem.residuals,
+            np.zeros(problem.num_unknowns),
+            problem.jacobian,
+            method="trf",
+            x_scale="jac",
+            xtol=1e-15,
+            ftol=1e-15,
+            gtol=1e-12,
+        )
+        values = problem.retracted(found.x)
+    return Optimum(float(found.cost), values)
+
+
+def cost(factors: Sequence[Factor], arrays: Mapping[str, Any]) -> float:
+    """1/2 * the sum of squared residuals at given values."""
+    problem = _Problem(factors, arrays, _start_values(factors, arrays))
+    rows = problem.residuals(np.zeros(problem.num_unknowns))
+    return 0.5 * float(rows @ rows)
+
+
+class _Problem:
+    """Residuals and Jacobian as functions of one tangent step from `start`."""
+
+    def __init__(
+        self, factors: Sequence[Factor], arrays: Mapping[str, Any], start: Values
+    ) -> None:
+        self._factors = factors
+        self._arrays = arrays
+        self._start = start
+        self._nodes = _node_types(factors)
+        self._first: dict[str, int] = {}
+        self.num_unknowns = 0
+        for name, node in self._nodes.items():
+            self._first[name] = self.num_unknowns
+            self.num_unknowns += node.tangent_dim * len(start[name])
+
+    def retracted(self, step: Array) -> Values:
+        """The start values moved by a step."""
+        return {name: self._moved(node, step) for name, node in self._nodes.items()}
+
+    def residuals(self, step: Array) -> Array:
+        """All residual rows, (num_residuals,)."""
+        values = self.retracted(step)
+        return np.concatenate(
+            [_evaluate(factor, self._arrays, values, {}).ravel() for factor in self._factors]
+        )
+
+    def jacobian(self, step: Array) -> Array:
+        """Its derivative, (num_residuals, num_unknowns)."""
+        values = self.retracted(step)
+        blocks = [self._factor_jacobian(factor, step, values) for factor in self._factors]
+        return np.concatenate(blocks)
+
+    def _moved(self, node: NodeType, step: Array) -> Array:
+        rows = self._start[node.name]
+        first = self._first[node.name]
+        part = step[first : first + node.tangent_dim * len(rows)].reshape(-1, node.tangent_dim)
+        return _columns(_retraction(node.python_type)(*rows.T, *part.T))
+
+    def _factor_jacobian(self, factor: Factor, step: Array, values: Values) -> Array:
+        arguments, _ = _residual_function(factor)
+        residual = _evaluate(factor, self._arrays, values, {})
+        count, dim = residual.shape
+        jacobian = np.zeros((count, dim, self.num_unknowns))
+        for argument in arguments:
+            node = argument.node
+            if node is None:
+                continue
+            first, size = self._first[node.name], len(self._start[node.name])
+            touched = _node_index(argument, self._arrays[factor.name], size)
+            for column in range(node.tangent_dim):
+                places = first + column + node.tangent_dim * np.arange(size)
+                change = np.zeros(self.num_unknowns)
+                change[places] = STEP
+                after, before = (
+                    _evaluate(factor, self._arrays, values, {argument.name: self._moved(node, x)})
+                    for x in (step + change, step - change)
+                )
+                slope = (after - before) / (2.0 * STEP)
+                jacobian[np.arange(count), :, places[touched]] += slope
+        return jacobian.reshape(count * dim, -1)
+
+
+def _evaluate(
+    factor: Factor, arrays: Mapping[str, Any], values: Values, moved: Mapping[str, Array]
+) -> Array:
+    """(n, residual_dim) residuals; arguments in `moved` take their nodes from there."""
+    arguments, function = _residual_function(factor)
+    given = arrays[factor.name]
+    columns: list[Array] = []
+    for argument in arguments:
+        if argument.node is None:
+            rows = _constant(argument, given[argument.source])
+        else:
+            nodes = moved.get(argument.name, values[argument.node.name])
+            rows = nodes[_node_index(argument, given, len(nodes))]
+        columns += list(rows.T)
+    return _columns(function(*columns))
+
+
+def _node_index(argument: Argument, given: Mapping[str, Any], size: int) -> NDArray[np.int64]:
+    if argument.kind is ArgumentKind.NODE_UNIQUE:
+        return np.zeros(1, dtype=int)
+    if argument.kind is ArgumentKind.NODE_PAIR:
+        return np.arange(size - 1) + int(argument.successor)
+    return np.asarray(given[argument.source], dtype=int)
+
+
+def _constant(argument: Argument, given: Any) -> Array:
+    """(n, dim) values of each instance, or (1, dim) for all."""
+    if argument.kind is ArgumentKind.CONST_INDEXED:
+        rows = np.asarray(given["values"], dtype=float).reshape(-1, argument.storage_dim)
+        return rows[np.asarray(given["index"])]
+    return np.asarray(given, dtype=float).reshape(-1, argument.storage_dim)
+
+
+@cache
+def _residual_function(factor: Factor) -> tuple[tuple[Argument, ...], Callable[..., Any]]:
+    traced = trace(factor)
+    symbols = [symbol for argument in traced.arguments for symbol in argument.symbols]
+    return traced.arguments, _numpy_function(symbols, traced.residual)
+
+
+@cache
+def _retraction(python_type: type) -> Callable[..., Any]:
+    node = StorageOps.symbolic(python_type, "node")
+    step = [sympy.Symbol(f"step{i}") for i in range(LieGroupOps.tangent_dim(python_type))]
+    with symbolic_epsilon():
+        moved = LieGroupOps.retract(node, step, SYMBOL)
+    return _numpy_function([*StorageOps.to_storage(node), *step], StorageOps.to_storage(moved))
+
+
+def _numpy_function(symbols: Sequence[Any], expressions: Sequence[Any]) -> Callable[..., Any]:
+    """A function of float64 arrays, by SymPy."""
+    epsilon = {sympy.sympify(SYMBOL): value(DType.FLOAT64)}
+
+    def sign_no_zero(x: Array) -> Array:
+        return np.where(x < 0.0, -1.0, 1.0)
+
+    function: Callable[..., Any] = sympy.lambdify(
+        [sympy.sympify(symbol) for symbol in symbols],
+        [sympy.sympify(expression).subs(epsilon) for expression in expressions],
+        modules=[{"SignNoZero": sign_no_zero, "sign_no_zero": sign_no_zero}, "numpy"],
+        cse=True,
+    )
+    return function
+
+
+def _columns(columns: Sequence[Any]) -> Array:
+    """(n, dim) of columns that may be scalars."""
+    return np.stack(np.broadcast_arrays(*map(np.atleast_1d, columns)), axis=1)
+
+
+def _start_values(factors: Sequence[Factor], arrays: Mapping[str, Any]) -> Values:
+    return {name: np.array(arrays[name], dtype=float) for name in _node_types(factors)}
+
+
+def _node_types(factors: Sequence[Factor]) -> dict[str, NodeType]:
+    arguments = [argument for factor in factors for argument in _residual_function(factor)[0]]
+    return {argument.node.name: argument.node for argument in arguments if argument.node}

@@ -1,0 +1,84 @@
+"""Kernel arguments in memory, written down a second time: where each scalar lies, by brute force.
+
+Independent of `caspar.memory.layout` and `caspar.memory.tiles`, which it is compared with.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.memory.access import ArgSpec, Read, Write
+
+Array = NDArray[Any]
+IntArray = NDArray[np.int64]
+
+CANARY_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the scalars of an argument lie in its flat array.
+
+    Attributes:
+        where: (length, dim) position of each scalar of each object, row or partial.
+        pads: (num_pads,) positions that belong to no scalar.
+        size: Scalars of the array.
+    """
+
+    where: IntArray
+    pads: IntArray
+    size: int
+
+    @property
+    def column(self) -> IntArray:
+        """(size,) column of each position, -1 for pads."""
+        column = np.full(self.size, -1)
+        column[self.where] = np.arange(self.where.shape[1])
+        return column
+
+
+def place(arg: ArgSpec, length: int) -> Placement:
+    """Lay out `length` objects, rows or partials of an argument."""
+    if arg.read is Read.ROWS or arg.write is Write.ROWS:
+        where = np.arange(length * arg.dim).reshape(length, arg.dim)
+        return Placement(where, np.empty(0, np.int64), where.size)
+    chunk_length = 4 if arg.holds_partials else 16 // arg.dtype.itemsize
+    where = np.empty((length, arg.dim), np.int64)
+    start = 0
+    for first in range(0, arg.dim, chunk_length):
+        width = min(chunk_length, arg.dim - first)
+        stride = 4 if width == 3 and not arg.holds_partials else width
+        for lane in range(width):
+            where[:, first + lane] = start + stride * np.arange(length) + lane
+        start += stride * length
+    return Placement(where, np.setdiff1d(np.arange(start), where), start)
+
+
+def tile_partials(index: Array, tile_size: int) -> list[tuple[int, IntArray]]:
+    """(object, items) of each partial: tiles in order, in each tile the objects in order."""
+    partials = []
+    for first in range(0, len(index), tile_size):
+        tile = index[first : first + tile_size]
+        for number in np.unique(tile):
+            partials.append((int(number), first + np.flatnonzero(tile == number)))
+    return partials
+
+
+def with_canaries(array: Array) -> Array:
+    """A copy of an array that lies between two stretches of known bytes."""
+    memory = np.full(array.nbytes + 2 * CANARY_BYTES, 0xA5, np.uint8)
+    inner = memory[CANARY_BYTES : CANARY_BYTES + array.nbytes].view(array.dtype)
+    inner[:] = array.reshape(-1)
+    return inner.reshape(array.shape)
+
+
+def canaries_live(array: Array) -> bool:
+    """Whether the bytes around an array of `with_canaries` are as they were."""
+    memory = array
+    while isinstance(memory.base, np.ndarray):
+        memory = memory.base
+    assert memory.nbytes == array.nbytes + 2 * CANARY_BYTES
+    around = np.concatenate([memory[:CANARY_BYTES], memory[CANARY_BYTES + array.nbytes :]])
+    return bool(np.all(around == 0xA5))
