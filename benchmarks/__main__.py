@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+import subprocess
 from pathlib import Path
 
 from benchmarks import caspar_side, reference_side
@@ -55,7 +56,7 @@ def main() -> None:
 def _measure_reference(problems: list[Bundle], missing: list[str]) -> list[Measurement]:
     try:
         library = reference_side.build_reference()
-    except (ImportError, OSError, RuntimeError) as error:
+    except (ImportError, OSError, RuntimeError, subprocess.CalledProcessError) as error:
         missing.append(f"the reference could not be built: {error}")
         return []
     measured = []

@@ -2,11 +2,10 @@
 
 import statistics
 
-from caspar.frontend.bundle_adjustment import snavely
-
 from benchmarks.measurement import Measurement
 from benchmarks.problems import Bundle
 from caspar import Solver, SolveResult
+from caspar.frontend.bundle_adjustment import snavely
 
 RUNS = 5
 FEW, MANY = 16, 144

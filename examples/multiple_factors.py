@@ -131,7 +131,7 @@ def simulate(num_poses: int = 60, num_landmarks: int = 25, seed: int = 0) -> dic
     steps = _measured_motion(turns, places, step, step + 1, deviation, random)
     closing_start, closing_end = np.array([0, 1, 2]), num_poses - np.array([1, 2, 3])
     closings = _measured_motion(turns, places, closing_start, closing_end, deviation, random)
-    fixed = np.arange(0, num_poses, 10)
+    fixed = np.arange(0, num_poses, 5)
     fixes = places[fixed] + random.normal(0.0, 0.5, (len(fixed), 3))
     seeing, seen = np.meshgrid(np.arange(0, num_poses, 3), np.arange(num_landmarks))
     seeing, seen = seeing.ravel(), seen.ravel()

@@ -54,11 +54,11 @@ def snavely_library(precision: Precision) -> Any:
         cam_T_world: sf.Pose3
         calibration: sf.V3
 
-    class Point(sf.V3): ...  # type: ignore[misc]
+    class Point(sf.V3): ...
 
-    class Pixel(sf.V2): ...  # type: ignore[misc]
+    class Pixel(sf.V2): ...
 
-    @library.add_factor  # type: ignore[untyped-decorator]
+    @library.add_factor
     def snavely(
         cam: Annotated[Cam, mem.TunableShared],
         point: Annotated[Point, mem.TunableShared],

@@ -13,6 +13,10 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+SUBFOLDERS = ("cpu", "plans")
+"""All that caspar writes in the cache folder, and all that clearing it deletes: the folder may be
+one that somebody chose by mistake, such as their home."""
+
 
 def cache_folder() -> Path:
     """The folder of all caches; it need not exist."""
@@ -29,9 +33,13 @@ def write_atomically(path: Path, text: str) -> None:
     """Write a file so that other processes see all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    os.replace(temporary, path)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 @dataclass(frozen=True)
@@ -50,14 +58,28 @@ class CacheUsage:
 
 
 def cache_usage() -> CacheUsage:
-    """Count the files of the cache folder."""
+    """Count the files of the cache."""
     folder = cache_folder()
-    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    sizes = [
+        size
+        for name in SUBFOLDERS
+        for path in (folder / name).rglob("*")
+        if (size := _file_size(path)) is not None
+    ]
     return CacheUsage(folder, len(sizes), sum(sizes))
 
 
+def _file_size(path: Path) -> int | None:
+    """Bytes of a file; None for a folder, and where another process has just deleted it."""
+    try:
+        return path.stat().st_size if path.is_file() else None
+    except FileNotFoundError:
+        return None
+
+
 def clear_cache() -> CacheUsage:
-    """Delete the cache folder; return what it held."""
+    """Delete what the cache holds; return what it was."""
     usage = cache_usage()
-    shutil.rmtree(usage.folder, ignore_errors=True)
+    for name in SUBFOLDERS:
+        shutil.rmtree(usage.folder / name, ignore_errors=True)
     return usage

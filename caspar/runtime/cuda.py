@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -126,6 +125,7 @@ class CudaBackend:
             ) from error
         self._name = properties["name"].decode()
         self.stream = cupy.cuda.Stream(non_blocking=True)
+        self._tiles: TileBuilder | None = None
 
     @property
     def xp(self) -> ModuleType:
@@ -140,11 +140,20 @@ class CudaBackend:
 
     def load(self, sources: Sequence[KernelSource]) -> Mapping[str, Kernel]:
         """Compile kernels in parallel threads: NVRTC releases the interpreter lock."""
+        self._load_tiles()
         with ThreadPoolExecutor() as pool:
-            tiles = pool.submit(lambda: self._tiles)
             kernels = list(pool.map(self._compile, sources))
-            tiles.result()
         return {kernel.source.name: kernel for kernel in kernels}
+
+    def _load_tiles(self) -> None:
+        """Compile the kernels that build tiles, before any other.
+
+        The first compilation of a process makes CuPy preprocess an empty file to know NVRTC's
+        version; in parallel every thread would do it.
+        """
+        if self._tiles is None:
+            with self._device:
+                self._tiles = TileBuilder(COMPILE_OPTIONS)
 
     def _compile(self, source: KernelSource) -> CudaKernel:
         with self._device:
@@ -181,6 +190,8 @@ class CudaBackend:
 
     def tile_index(self, index: Array, num_objects: int) -> TileIndex:
         """Tiles of an index."""
+        self._load_tiles()
+        assert self._tiles is not None
         return self._tiles.build(index, num_objects)
 
     def single_object_tiles(self, num_tiles: int) -> TileIndex:
@@ -192,10 +203,6 @@ class CudaBackend:
             if field.name != "num_partials"
         }
         return TileIndex(num_partials=num_tiles, **arrays)
-
-    @cached_property
-    def _tiles(self) -> TileBuilder:
-        return TileBuilder(COMPILE_OPTIONS)
 
     def bind(self, kernel: Kernel, bindings: Mapping[str, Binding], count: int) -> Launch:
         """Fix grid and arguments."""

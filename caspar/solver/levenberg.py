@@ -95,6 +95,8 @@ def minimize(
                 status = SolveStatus.STOPPED
     except KeyboardInterrupt:
         status = SolveStatus.INTERRUPTED
+        # it may have come between a move and its record
+        state.cost = system.score()
     return Course(status, initial_cost, state.cost, tuple(state.records))
 
 

@@ -97,7 +97,7 @@ def report_facts(result: SolveResult) -> list[tuple[str, str]]:
         ),
         (
             "ran on",
-            f"{result.backend} ({result.device}), {result.precision} precision, "
+            f"{result.backend}: {result.device}; {result.precision} precision; "
             f"linear solver {result.linear_solver}",
         ),
     ]

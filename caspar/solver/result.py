@@ -19,7 +19,7 @@ class SolveStatus(Enum):
     )
     TIME_LIMIT = "The time limit came first: raise max_time_s, or solve again from these values."
     STOPPED = "The callback asked to stop: the values are those of the last accepted step."
-    INTERRUPTED = "Interrupted: the values are those of the last accepted step."
+    INTERRUPTED = "The values are those of the last accepted step."
     DAMPING_LIMIT = (
         "No step lowered the cost at any damping: look for residuals that jump, "
         "or use precision='float64'."

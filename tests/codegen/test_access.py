@@ -15,7 +15,8 @@ from tests.support_kernels import SPARE, CompiledKernels, KernelCase, assert_exa
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
 
-DIMS = (1, 2, 3, 4, 5, 6, 7, 9, 10)
+DIMS = (1, 2, 3, 4, 7, 10)
+FEW_DIMS = (3, 10)
 SIZES = (1, 31, 255, 256, 257, 1025)
 NUM_PARTIALS = (1, 31, 1023, 1024, 1025, 3000)
 NUM_OBJECTS = 40
@@ -109,7 +110,9 @@ def cases(spec: KernelSpec, dim: int) -> Iterator[KernelCase]:
 
 @types
 def test_moves_and_sums_are_exact(storage: DType, computing: DType) -> None:
-    specs = {dim: move_kernel(dim, storage, computing) for dim in DIMS}
+    # conversions happen scalar by scalar, whatever the layout
+    dims = DIMS if storage is computing else FEW_DIMS
+    specs = {dim: move_kernel(dim, storage, computing) for dim in dims}
     compiled = CompiledKernels(list(specs.values()))
     for dim, spec in specs.items():
         for case in cases(spec, dim):
@@ -119,8 +122,7 @@ def test_moves_and_sums_are_exact(storage: DType, computing: DType) -> None:
 
 @types
 def test_updates_in_place_and_the_guard(storage: DType, computing: DType) -> None:
-    dims = (2, 3, 7)
-    specs = {dim: in_place_kernel(dim, storage, computing) for dim in dims}
+    specs = {dim: in_place_kernel(dim, storage, computing) for dim in FEW_DIMS}
     compiled = CompiledKernels(list(specs.values()))
     for dim, spec in specs.items():
         for case in cases(spec, dim):
@@ -141,7 +143,7 @@ def test_a_set_guard_leaves_everything_alone(flag: float) -> None:
 
 @types
 def test_sums_of_partials_are_exact(storage: DType, computing: DType) -> None:
-    specs = {dim: total_kernel(dim, storage, computing) for dim in (1, 3, 4, 5, 10)}
+    specs = {dim: total_kernel(dim, storage, computing) for dim in (1, 4, 10)}
     compiled = CompiledKernels(list(specs.values()))
     for dim, spec in specs.items():
         rng = np.random.default_rng(dim)

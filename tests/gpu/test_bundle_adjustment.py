@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import caspar
+from caspar.errors import InputError, OutOfMemoryError
 from caspar.frontend.bundle_adjustment import snavely
 from caspar.io import BalProblem, read_bal
 
@@ -104,7 +105,7 @@ def test_an_index_out_of_range_on_the_device_is_named() -> None:
     problem = read_bal(DATA / "problem-21-11315-pre.txt.bz2")
     given = _arrays(problem, cupy.asarray)
     given["snavely"]["point"][17] = problem.num_points
-    with pytest.raises(caspar.InputError, match="factor snavely, argument point: index 11315"):
+    with pytest.raises(InputError, match="factor snavely, argument point: index 11315"):
         caspar.Solver([snavely], backend="cuda").solve(given)
 
 
@@ -113,7 +114,7 @@ def test_arrays_on_two_devices_are_named() -> None:
     problem = read_bal(DATA / "problem-21-11315-pre.txt.bz2")
     given = _arrays(problem)
     given["snavely"]["pixel"] = cupy.asarray(problem.pixels)
-    with pytest.raises(caspar.InputError, match=r"argument pixel: lives on cuda:0.*the host"):
+    with pytest.raises(InputError, match=r"argument pixel: lives on cuda:0.*the host"):
         caspar.Solver([snavely], backend="cuda").solve(given)
 
 
@@ -125,7 +126,7 @@ def test_out_of_memory_names_needed_and_available_bytes() -> None:
     pool = cupy.get_default_memory_pool()
     pool.set_limit(size=pool.total_bytes() + 1_000_000)
     try:
-        with pytest.raises(caspar.OutOfMemoryError, match="bytes"):
+        with pytest.raises(OutOfMemoryError, match="bytes"):
             solver.solve(_arrays(problem))
     finally:
         pool.set_limit(size=0)

@@ -25,7 +25,7 @@ MEANING = {
     Op.SIGN: ((-3.0,), -1.0),
     Op.COPYSIGN: ((3.0, -0.0), -3.0),
     Op.FLOOR: ((-1.5,), -2.0),
-    Op.MIN: ((np.nan, 2.0), 2.0),
+    Op.MIN: ((np.nan, 2.0), np.nan),
     Op.MAX: ((2.0, 3.0), 3.0),
     Op.LE: ((2.0, 2.0), True),
     Op.LT: ((2.0, 2.0), False),

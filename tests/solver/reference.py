@@ -181,17 +181,21 @@ def _retraction(python_type: type) -> Callable[..., Any]:
 def _numpy_function(symbols: Sequence[Any], expressions: Sequence[Any]) -> Callable[..., Any]:
     """A function of float64 arrays, by SymPy."""
     epsilon = {sympy.sympify(SYMBOL): value(DType.FLOAT64)}
-
-    def sign_no_zero(x: Array) -> Array:
-        return np.where(x < 0.0, -1.0, 1.0)
-
     function: Callable[..., Any] = sympy.lambdify(
         [sympy.sympify(symbol) for symbol in symbols],
         [sympy.sympify(expression).subs(epsilon) for expression in expressions],
-        modules=[{"SignNoZero": sign_no_zero, "sign_no_zero": sign_no_zero}, "numpy"],
+        modules=[{"SignNoZero": _sign_no_zero, "CopysignNoZero": _copysign_no_zero}, "numpy"],
         cse=True,
     )
     return function
+
+
+def _sign_no_zero(x: Any) -> Any:
+    return np.where(x < 0.0, -1.0, 1.0)
+
+
+def _copysign_no_zero(x: Any, y: Any) -> Any:
+    return np.copysign(x, _sign_no_zero(y))
 
 
 def _columns(columns: Sequence[Any]) -> Array:

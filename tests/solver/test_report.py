@@ -67,7 +67,7 @@ def test_facts() -> None:
     assert facts["iterations"] == "8 (1 rejected), 116 pcg iterations"
     assert facts["time"] == "compile 1.25 s, set up 12.5 ms, solve 32.0 ms"
     assert facts["memory"] == "3.00 MiB at most"
-    assert facts["ran on"] == "cpu (test CPU, 2 threads), mixed precision, linear solver pcg"
+    assert facts["ran on"] == "cpu: test CPU, 2 threads; mixed precision; linear solver pcg"
 
 
 @pytest.mark.parametrize("precision", list(Precision))

@@ -1,0 +1,113 @@
+"""The rest of the command line: progress, the cache, the process."""
+
+import io
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import caspar
+from caspar.cli.progress import progress_display
+from tests.cli.fake_solver import run
+from tests.examples import make_record
+
+ROOT = Path(__file__).parents[2]
+
+
+class TestProgress:
+    """The sign of life."""
+
+    def test_lines_are_occasional(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now = 100.0
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        stream = io.StringIO()
+        with progress_display(Console(file=stream), is_quiet=False) as display:
+            display.phase("solving")
+            for iteration in range(1, 13):
+                now += 1.0
+                display.iteration(make_record(iteration, 1e3 / iteration))
+        assert stream.getvalue().splitlines() == [
+            "solving",
+            "iteration 5: cost 200.000",
+            "iteration 10: cost 100.000",
+        ]
+
+    def test_live_line_is_gone_afterwards(self) -> None:
+        stream = io.StringIO()
+        console = Console(file=stream, force_terminal=True, color_system=None, width=80)
+        with progress_display(console, is_quiet=False) as display:
+            display.phase("reading [a] file")
+            display.iteration(make_record(3, 12.5, step_accepted=False))
+        shown = stream.getvalue()
+        assert "iteration 3: cost 12.5000, step rejected" in shown
+        assert shown.endswith("\x1b[2K")  # the line is erased
+
+
+class TestCache:
+    """`caspar cache`."""
+
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        path = tmp_path / "cache"
+        (path / "plans").mkdir(parents=True)
+        (path / "plans" / "one.json").write_text("12345")
+        monkeypatch.setenv("CASPAR_CACHE_DIR", str(path))
+        return path
+
+    def test_info(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run("cache", "info") == 0
+        assert capsys.readouterr().out == f"{folder}: 1 file, 5 bytes\n"
+
+    def test_clear(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run("cache", "clear") == 0
+        assert capsys.readouterr().out == f"deleted: {folder}: 1 file, 5 bytes\n"
+        assert not (folder / "plans" / "one.json").exists()
+        assert run("cache", "clear") == 0
+
+    def test_clear_says_what_is_left(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("shutil.rmtree", lambda *arguments, **options: None)
+        assert run("cache", "clear") == 2
+        assert capsys.readouterr().out == (
+            f"not all could be deleted; left in {folder}: 1 file, 5 bytes\n"
+        )
+
+
+class TestProcess:
+    """The command line as a process."""
+
+    def test_version(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "caspar", "--version"], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.stdout == f"caspar {caspar.__version__}\n"
+
+    def test_light_commands_load_nothing_heavy(self) -> None:
+        program = (
+            "import sys; from caspar.cli import main; main(['cache', 'info']); print(*sys.modules)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
+        )
+        loaded = done.stdout.split()
+        assert not {"cupy", "matplotlib", "numba", "symforce", "sympy"} & set(loaded)
+
+    def test_reader_that_stops_early(self) -> None:
+        """As in `caspar doctor | true`."""
+        reading, writing = os.pipe()
+        os.close(reading)
+        with os.fdopen(writing, "wb") as closed:
+            done = subprocess.run(
+                [sys.executable, "-m", "caspar", "cache", "info"],
+                cwd=ROOT,
+                stdout=closed,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        assert done.returncode == 1
+        assert done.stderr == ""

@@ -1,0 +1,49 @@
+"""Solvers that tests share: kernels are compiled once for each set of factors and precision."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.testing import assert_array_equal
+
+import caspar
+from tests.problems import EXAMPLES
+
+Arrays = dict[str, Any]
+
+
+@cache
+def solver(
+    factors: tuple[caspar.Factor, ...], precision: str = "float64", backend: str = "cpu"
+) -> caspar.Solver:
+    """A solver of these factors, made once."""
+    return caspar.Solver(factors, backend=backend, precision=precision)
+
+
+def solve_example(
+    name: str, arrays: Mapping[str, Any], precision: str = "float64", **options: Any
+) -> caspar.SolveResult:
+    """Solve arrays of one of `tests.problems.EXAMPLES` on the CPU."""
+    return solver(EXAMPLES[name].factors, precision).solve(arrays, **options)
+
+
+def changed(arrays: Mapping[str, Any], path: str, value: Any) -> Arrays:
+    """A copy of nested arrays with one entry replaced; `path` is like "between.start"."""
+    first, _, rest = path.partition(".")
+    return {**arrays, first: changed(arrays.get(first, {}), rest, value) if rest else value}
+
+
+def without(arrays: Mapping[str, Any], path: str) -> Arrays:
+    """A copy of nested arrays without one entry."""
+    first, _, rest = path.partition(".")
+    kept = {name: value for name, value in arrays.items() if name != first}
+    return {**kept, first: without(arrays[first], rest)} if rest else kept
+
+
+def assert_same_values(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    """The same node types with the same bits."""
+    assert list(first) == list(second)
+    for name in first:
+        assert np.asarray(first[name]).dtype == np.asarray(second[name]).dtype
+        assert_array_equal(first[name], second[name])

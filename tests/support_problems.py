@@ -1,0 +1,221 @@
+"""Two small problems whose kernels are run, compiled and compared, and inputs for each kernel.
+
+`bundle_adjustment` is the ready-made one; `pose_graph` has three factors over three node types and
+uses every kind of argument but one: pairs, shared and unique nodes, sequential, indexed and unique
+constants.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any
+
+import numpy as np
+import symforce.symbolic as sf
+from numpy.typing import NDArray
+
+import caspar
+from caspar.driver import kernel_specs
+from caspar.frontend.bundle_adjustment import snavely
+from caspar.frontend.factor import Factor
+from caspar.frontend.precision import TYPES
+from caspar.frontend.trace import NodeType, TracedFactor, trace
+from caspar.ir.dtype import DType
+from caspar.memory.access import ArgSpec, Read, Write
+from caspar.memory.kernel import KernelSpec
+from caspar.options import Precision
+from tests.support_kernels import SPARE, KernelCase
+
+Array = NDArray[np.float64]
+
+
+class Pose(sf.Pose3):
+    """A vehicle's pose."""
+
+
+class Landmark(sf.V3):
+    """A point in the world."""
+
+
+class Offset(sf.V3):
+    """Where the sensor sits on the vehicle."""
+
+
+@caspar.factor
+def odometry(
+    pair: Annotated[caspar.Pair[Pose], caspar.TunablePair],
+    measured: Annotated[sf.Pose3, caspar.ConstSequential],
+    weight: Annotated[sf.V2, caspar.ConstUnique],
+) -> sf.V6:
+    """Relative motion of neighbours; weights of rotation and translation."""
+    first, second = pair
+    error = measured.local_coordinates(first.inverse() * second)
+    return sf.V6([weight[0 if row < 3 else 1] * error[row] for row in range(6)])
+
+
+@caspar.factor
+def prior(
+    pose: Annotated[Pose, caspar.TunableShared],
+    expected: Annotated[sf.Pose3, caspar.ConstIndexed],
+) -> sf.V6:
+    """A pose known beforehand."""
+    return sf.V6(expected.local_coordinates(pose))
+
+
+@caspar.factor
+def sighting(
+    pose: Annotated[Pose, caspar.TunableShared],
+    landmark: Annotated[Landmark, caspar.TunableShared],
+    offset: Annotated[Offset, caspar.TunableUnique],
+    measured: Annotated[sf.V3, caspar.ConstSequential],
+) -> sf.V3:
+    """A landmark in the frame of the sensor."""
+    return pose.inverse() * landmark - offset - measured
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Traced factors and their node types."""
+
+    name: str
+    factors: tuple[TracedFactor, ...]
+    nodes: tuple[NodeType, ...]
+
+    def specs(self, precision: Precision) -> list[KernelSpec]:
+        """Every kernel of its solver."""
+        return kernel_specs(self.factors, self.nodes, TYPES[precision])[0]
+
+
+def _problem(name: str, factors: Sequence[Factor]) -> Problem:
+    traced = tuple(trace(factor) for factor in factors)
+    nodes = {
+        argument.node.name: argument.node
+        for factor in traced
+        for argument in factor.nodes
+        if argument.node is not None
+    }
+    return Problem(name, traced, tuple(nodes.values()))
+
+
+@cache
+def bundle_adjustment() -> Problem:
+    """Cameras and points."""
+    return _problem("bundle_adjustment", [snavely])
+
+
+@cache
+def pose_graph() -> Problem:
+    """Poses, landmarks and a sensor's offset."""
+    return _problem("pose_graph", [odometry, prior, sighting])
+
+
+PROBLEMS: dict[str, Callable[[], Problem]] = {
+    "bundle_adjustment": bundle_adjustment,
+    "pose_graph": pose_graph,
+}
+
+# -- inputs ----------------------------------------------------------------------------------------
+
+Sampler = Callable[[np.random.Generator, int], Array]
+
+
+def poses(rng: np.random.Generator, count: int) -> Array:
+    """Unit quaternion and translation."""
+    rotation = rng.normal(size=(count, 4))
+    rotation /= np.linalg.norm(rotation, axis=1, keepdims=True)
+    return np.concatenate([rotation, rng.normal(size=(count, 3))], axis=1)
+
+
+def cameras(rng: np.random.Generator, count: int) -> Array:
+    """Poses that keep every point within a unit cube 4 to 6 in front; f, k1, k2 as in BAL."""
+    values = np.concatenate([poses(rng, count), np.empty((count, 3))], axis=1)
+    values[:, 6] -= 8.0
+    values[:, 7:] = rng.uniform([300.0, -0.1, -0.01], [900.0, 0.1, 0.01], (count, 3))
+    return values
+
+
+def points(rng: np.random.Generator, count: int) -> Array:
+    """Points within a unit cube."""
+    return rng.uniform(-0.5, 0.5, (count, 3))
+
+
+def blocks(dim: int) -> Sampler:
+    """Lower triangles of positive definite matrices, as J^T J of a few factors gives them."""
+
+    def sample(rng: np.random.Generator, count: int) -> Array:
+        jacobian = rng.normal(size=(count, 2 * dim, dim)) * 10.0 ** rng.uniform(-1, 1, dim)
+        square = np.einsum("nki,nkj->nij", jacobian, jacobian)
+        rows, columns = np.tril_indices(dim)
+        triangle: Array = square[:, rows, columns]
+        return triangle
+
+    return sample
+
+
+def normals(dim: int) -> Sampler:
+    """Normal numbers."""
+    return lambda rng, count: rng.normal(size=(count, dim))
+
+
+def positives(dim: int) -> Sampler:
+    """Positive numbers."""
+    return lambda rng, count: rng.uniform(0.1, 2.0, (count, dim))
+
+
+def zeros(_: np.random.Generator, count: int) -> Array:
+    """A flag that is not set."""
+    return np.zeros((count, 1))
+
+
+_VALUES: dict[tuple[str, str], Sampler] = {
+    ("snavely", "cam"): cameras,
+    ("snavely", "point"): points,
+    ("odometry", "pair_first"): poses,
+    ("odometry", "pair_second"): poses,
+    ("odometry", "measured"): poses,
+    ("prior", "pose"): poses,
+    ("prior", "expected"): poses,
+    ("sighting", "pose"): poses,
+    ("Cam", "nodes"): cameras,
+    ("Pose", "nodes"): poses,
+}
+_POSITIVE = ("damping", "diagonal", "descents", "descent", "first_descent", "curvatures", "costs")
+
+
+def sampler(kernel: str, arg: ArgSpec) -> Sampler:
+    """What to feed to an argument of a kernel."""
+    owner = kernel.rsplit("_", 1)[0]
+    if (owner, arg.name) in _VALUES:
+        return _VALUES[owner, arg.name]
+    if arg.name == "done":
+        return zeros
+    if arg.name == "block" and arg.read is not None:
+        dim = int((2 * arg.dim) ** 0.5)
+        return blocks(dim)
+    return (positives if arg.name in _POSITIVE else normals)(arg.dim)
+
+
+def case_for(spec: KernelSpec, count: int, num_objects: int, seed: int = 0) -> KernelCase:
+    """Random inputs for any kernel of a solver."""
+    rng = np.random.default_rng(seed)
+    rows: dict[str, Any] = {}
+    index: dict[str, NDArray[np.int32]] = {}
+    is_single = all(arg.write in (None, Write.UNIQUE) for arg in spec.args)
+    items = 1 if is_single else count
+    for arg in spec.args:
+        if arg.read is not None:
+            length = {Read.INDEXED: num_objects, Read.UNIQUE: 1, Read.SUM: count}.get(
+                arg.read, items
+            )
+            values = sampler(spec.name, arg)(rng, length)
+            storage = np.dtype(arg.dtype.value)
+            spare = np.full((0 if arg.read is Read.SUM else SPARE, arg.dim), np.nan)
+            rows[arg.name] = np.concatenate([values.astype(storage), spare.astype(storage)])
+        if arg.read is Read.INDEXED or arg.write is Write.ADD_SHARED:
+            index[arg.name] = rng.integers(0, num_objects, items).astype(np.int32)
+    return KernelCase(spec, items, rows, index, num_objects)
+
+
+def computing_type(spec: KernelSpec) -> DType:
+    """Type a kernel computes in."""
+    return spec.graph.dtype
