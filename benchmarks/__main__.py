@@ -1,7 +1,6 @@
 """`python -m benchmarks`: measure what this machine can, write the tables."""
 
 import argparse
-import gc
 import subprocess
 from pathlib import Path
 
@@ -38,8 +37,6 @@ def main() -> None:
         missing.append(f"the reference: {cuda_problem() or 'left out'}")
     for problem in problems:
         for precision in PRECISIONS:
-            backend.trim()
-            gc.collect()
             measurements.append(caspar_side.measure(problem, backend.name, precision))
             print(measurements[-1].solver, problem.name, measurements[-1].final_cost, flush=True)
     report = Report(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
+from numbers import Integral, Real
 from typing import Any
 
 from caspar.errors import OptionError
@@ -56,7 +59,7 @@ class SolveOptions:
     """
 
     max_iterations: int = 100
-    initial_damping: float = 1e-4
+    initial_damping: float = 1e-2
     min_damping: float = 1e-14
     max_damping: float = 1e16
     cost_tolerance: float = 3e-7
@@ -77,17 +80,25 @@ class SolveOptions:
         """
         for name in ("max_iterations", "min_linear_iterations", "max_linear_iterations"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
                 raise OptionError(f"{name}={value!r}: must be an integer of at least 1")
         for name in ("initial_damping", "min_damping", "max_damping"):
-            _require(name, getattr(self, name), "a positive number", lambda x: 0.0 < x)
+            _require(name, getattr(self, name), "a positive finite number", lambda x: 0.0 < x)
         for name in ("cost_tolerance", "gradient_tolerance", "step_tolerance"):
-            _require(name, getattr(self, name), "a number of at least 0", lambda x: 0.0 <= x)
+            _require(name, getattr(self, name), "a finite number of at least 0", lambda x: 0.0 <= x)
         for name in ("linear_tolerance", "min_linear_tolerance"):
             allowed = "between 0 and 1, both excluded"
             _require(name, getattr(self, name), allowed, lambda x: 0.0 < x < 1.0)
         if self.max_time_s is not None:
-            _require("max_time_s", self.max_time_s, "a positive number or None", lambda x: 0.0 < x)
+            allowed = "a positive finite number or None"
+            _require("max_time_s", self.max_time_s, allowed, lambda x: 0.0 < x)
+        if not isinstance(self.check, bool):
+            raise OptionError(f"check={self.check!r}: must be True or False")
+        if not self.min_damping <= self.initial_damping <= self.max_damping:
+            raise OptionError(
+                f"initial_damping={self.initial_damping!r}: must lie between "
+                f"min_damping={self.min_damping!r} and max_damping={self.max_damping!r}"
+            )
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> SolveOptions:
@@ -99,13 +110,15 @@ class SolveOptions:
         known = [field.name for field in fields(cls)]
         for name in options:
             if name not in known:
-                raise OptionError(f"unknown option {name!r}; known are: {', '.join(known)}")
+                close = difflib.get_close_matches(name, known, 1)
+                hint = f" (did you mean {close[0]!r}?)" if close else ""
+                raise OptionError(f"unknown option {name!r}{hint}; known are: {', '.join(known)}")
         return cls(**options)
 
 
-def _require(name: str, value: Any, allowed: str, holds: Any) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not holds(value):
+def _require(name: str, value: Any, allowed: str, holds: Callable[[Any], bool]) -> None:
+    is_number = not isinstance(value, bool) and isinstance(value, Real)
+    if not is_number or not math.isfinite(value) or not holds(value):
         raise OptionError(f"{name}={value!r}: must be {allowed}")
 
 

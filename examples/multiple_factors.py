@@ -83,8 +83,8 @@ def position_fix(
     pose: Annotated[Pose, caspar.TunableShared],
     position: Annotated[Position, caspar.ConstSequential],
 ) -> sf.V3:
-    """A satellite fix, good to half a metre."""
-    return (pose.t - position) / 0.5
+    """A satellite fix, good to ten centimetres."""
+    return (pose.t - position) / 0.1
 
 
 @caspar.factor
@@ -132,7 +132,7 @@ def simulate(num_poses: int = 60, num_landmarks: int = 25, seed: int = 0) -> dic
     closing_start, closing_end = np.array([0, 1, 2]), num_poses - np.array([1, 2, 3])
     closings = _measured_motion(turns, places, closing_start, closing_end, deviation, random)
     fixed = np.arange(0, num_poses, 5)
-    fixes = places[fixed] + random.normal(0.0, 0.5, (len(fixed), 3))
+    fixes = places[fixed] + random.normal(0.0, 0.1, (len(fixed), 3))
     seeing, seen = np.meshgrid(np.arange(0, num_poses, 3), np.arange(num_landmarks))
     seeing, seen = seeing.ravel(), seen.ravel()
     in_body = turns[seeing].inv().apply(landmarks[seen] - places[seeing])

@@ -31,7 +31,7 @@ class Example:
 
 def robot_arrays() -> Arrays:
     """A short drive of `examples.multiple_factors`."""
-    return multiple_factors.simulate(num_poses=16, num_landmarks=8)
+    return multiple_factors.simulate(num_poses=24, num_landmarks=10)
 
 
 # -- a vehicle in the plane: dataclass nodes, pairs, all kinds of constants ------------------------

@@ -5,6 +5,8 @@ poisoned with NaN, arrays are longer than needed and lie between canaries, so th
 arrays shows what was written where nothing should be.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -55,6 +57,21 @@ class KernelCase:
     index: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)
     num_objects: int = 1
 
+    @property
+    def coarsest_eps(self) -> float:
+        """Machine epsilon of the coarsest type the kernel uses."""
+        dtypes = [self.spec.graph.dtype, *(arg.dtype for arg in self.spec.args)]
+        return max(float(np.finfo(dtype.value).eps) for dtype in dtypes)
+
+    def perturbed(self, relative: float, seed: int) -> KernelCase:
+        """The same with every input off by a relative error, up or down."""
+        rng = np.random.default_rng(seed)
+        rows = {
+            name: values * (1.0 + relative * rng.choice([-1.0, 1.0], values.shape))
+            for name, values in self.rows.items()
+        }
+        return replace(self, rows=rows)
+
     def bindings(self, tile_size: int) -> dict[str, Binding]:
         """Fresh memory for a target whose tiles have this size."""
         return {arg.name: self._binding(arg, tile_size) for arg in self.spec.args}
@@ -94,6 +111,10 @@ class Run:
     bindings: Mapping[str, Binding]
     tile_size: int
     writes_pads: bool
+
+    def on(self, case: KernelCase) -> Run:
+        """The same way of running on another case."""
+        return replace(self, case=case)
 
     def expected(self, dtype: DType) -> dict[str, Array]:
         """What NumPy makes of the same case, computing in a type: flat arrays."""
@@ -218,26 +239,33 @@ def assert_exact(run: Run, dtype: DType) -> None:
         assert canaries_live(run.bindings[arg.name].data), _message(run, arg)
 
 
-def assert_close(run: Run, tolerance: float) -> None:
-    """The same to rounding: NumPy computes in float64, columns are compared at their own scale.
+def assert_close(run: Run, roundings: float) -> None:
+    """The same to rounding.
 
-    A column that is zero but for rounding is compared at a thousandth of the argument's scale.
+    NumPy computes in float64, also on inputs that are off by a rounding error each. A column may
+    differ by so many times what that changes, plus the rounding of its largest entry.
     """
+    eps = run.case.coarsest_eps
     expected = run.expected(DType.FLOAT64)
+    nearby = [run.on(run.case.perturbed(eps, seed)).expected(DType.FLOAT64) for seed in range(3)]
     for arg in run.case.spec.args:
         binding = run.bindings[arg.name]
-        found, wanted = binding.data, expected[arg.name]
+        found, wanted = binding.data.astype(np.float64), expected[arg.name].astype(np.float64)
         message = _message(run, arg)
-        assert canaries_live(found), message
+        assert canaries_live(binding.data), message
         assert_array_equal(np.isnan(found), np.isnan(wanted), message)
+        if arg.write is None:
+            continue
+        change = np.max([np.abs(other[arg.name] - wanted) for other in nearby], axis=0)
         column = place(arg, binding.length).column
-        largest = np.nanmax(np.abs(wanted), initial=1e-30)
+        largest = np.nanmax(np.abs(wanted))
         for number in range(-1, arg.dim):
             chosen = (column == number) & ~np.isnan(wanted)
-            scale = np.max(np.abs(wanted[chosen]), initial=0.0)
-            scale = scale if scale > 1e-12 * largest else 1e-3 * largest
-            error = np.max(np.abs(found[chosen] - wanted[chosen]), initial=0.0) / scale
-            assert error <= tolerance, f"{message}, column {number}: off by {error:.3g} of {scale}"
+            size = np.max(np.abs(wanted[chosen]), initial=1e-300)
+            size = largest if size < 1e-12 * largest else size  # cancels in exact arithmetic
+            unit = np.max(change[chosen], initial=0.0) + eps * size
+            error = np.max(np.abs(found[chosen] - wanted[chosen]), initial=0.0) / unit
+            assert error <= roundings, f"{message}, column {number}: off by {error:.3g} roundings"
 
 
 def _message(run: Run, arg: ArgSpec) -> str:

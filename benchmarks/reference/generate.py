@@ -58,7 +58,7 @@ def snavely_library(precision: Precision) -> Any:
 
     class Pixel(sf.V2): ...
 
-    @library.add_factor
+    @library.add_factor  # type: ignore[untyped-decorator]
     def snavely(
         cam: Annotated[Cam, mem.TunableShared],
         point: Annotated[Point, mem.TunableShared],

@@ -24,6 +24,16 @@ _EXTRA_PARAMS: dict[Read | Write, tuple[ParamKind, ...]] = {
     Write.ADD_SUM: (ParamKind.OFFSET,),
 }
 
+_BY_ITEM = {
+    Read.SEQUENTIAL,
+    Read.INDEXED,
+    Read.ROWS,
+    Write.SEQUENTIAL,
+    Write.ROWS,
+    Write.ADD_SHARED,
+}
+"""Accesses that name their place by the item."""
+
 _POINTER_TYPE = {
     ParamKind.INDEX: "const int*",
     ParamKind.POSITION: "const u16*",
@@ -132,8 +142,9 @@ class _BodyWriter:
             "const u32 tile = blockIdx.x;",
             "const u32 own_item = tile * blockDim.x + threadIdx.x;",
             "const bool active = own_item < count;",
-            "const u32 item = active ? own_item : count - 1u;",
         ]
+        if any({arg.read, arg.write} & _BY_ITEM for arg in spec.args):
+            self._lines.append("const u32 item = active ? own_item : count - 1u;")
         for arg in spec.args:
             if arg.read is Read.INDEXED:
                 self._lines.append(f"const u32 {arg.name}_object = {arg.name}_index[item];")

@@ -4,6 +4,9 @@ NVRTC ships no cooperative_groups.h and no libcu++, so nothing is included. Ever
 a fixed order: the same input gives the same bits.
 """
 
+COMPILE_OPTIONS = ("--std=c++17",)
+"""Options of every NVRTC compilation."""
+
 BLOCK_SIZE = 256
 """Threads of a block: the items of a tile."""
 

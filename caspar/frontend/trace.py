@@ -159,7 +159,7 @@ def trace(factor: Factor) -> TracedFactor:
             f"factor {factor.name} has no tunable argument: mark at least one with TunableShared, "
             "TunableUnique or TunablePair, or there is nothing to solve for"
         )
-    call = inspect.BoundArguments(inspect.signature(factor.function), call_values)  # type: ignore[arg-type]
+    call = inspect.BoundArguments(inspect.signature(factor.function), call_values)
     with symbolic_epsilon():
         residual = factor.function(*call.args, **call.kwargs)
     rows = _residual_rows(factor, residual)
@@ -177,7 +177,9 @@ def _annotations(factor: Factor) -> dict[str, Any]:
     annotations = {}
     for name, parameter in inspect.signature(factor.function).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise FactorError(f"factor {factor.name}: {parameter} is not allowed; name each argument")
+            raise FactorError(
+                f"factor {factor.name}: {parameter} is not allowed; name each argument"
+            )
         if name not in written:
             raise FactorError(
                 f"factor {factor.name}, argument {name}: not annotated; "

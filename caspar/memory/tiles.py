@@ -40,6 +40,19 @@ class TileIndex:
     object_start: Array
     object_partials: Array
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all arrays."""
+        arrays = (
+            self.slot,
+            self.position,
+            self.tile_start,
+            self.segment_end,
+            self.object_start,
+            self.object_partials,
+        )
+        return sum(int(array.nbytes) for array in arrays)
+
 
 def build_tile_index(index: NDArray[np.int32], num_objects: int, tile_size: int) -> TileIndex:
     """Find the distinct indices of every tile of `tile_size` consecutive items.

@@ -117,12 +117,6 @@ class Backend(Protocol):
     def synchronize(self) -> None:
         """Wait for all work."""
 
-    def trim(self) -> None:
-        """Give unused memory back, and forget the peak."""
-
-    def peak_bytes(self) -> int:
-        """Most memory held on the device so far, as far as the backend knows."""
-
 
 def parameter_values(
     params: Sequence[Param], bindings: Mapping[str, Binding], count: int

@@ -114,9 +114,6 @@ class CpuBackend:
     name = "cpu"
     tile_size = TILE_SIZE
 
-    def __init__(self) -> None:
-        self._peak_bytes = 0
-
     @property
     def xp(self) -> ModuleType:
         """NumPy."""
@@ -143,7 +140,6 @@ class CpuBackend:
                 f"the plan needs {num_bytes:,} bytes of host memory; the machine has "
                 f"{physical:,}. Use fewer factors, or precision='float32'."
             ) from error
-        self._peak_bytes = max(self._peak_bytes, num_bytes)
         return memory
 
     def clear(self, array: Array) -> None:
@@ -197,14 +193,6 @@ class CpuBackend:
 
     def synchronize(self) -> None:
         """Nothing to wait for: every run returns when it is done."""
-
-    def trim(self) -> None:
-        """Forget the peak."""
-        self._peak_bytes = 0
-
-    def peak_bytes(self) -> int:
-        """The largest arena so far."""
-        return self._peak_bytes
 
 
 def _compile(source: KernelSource) -> int:

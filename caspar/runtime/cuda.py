@@ -17,16 +17,13 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.codegen.cuda_header import BLOCK_SIZE
+from caspar.codegen.cuda_header import BLOCK_SIZE, COMPILE_OPTIONS
 from caspar.codegen.source import KernelSource
 from caspar.errors import BackendError, CompileError, OutOfMemoryError
 from caspar.memory.binding import Binding
 from caspar.memory.tiles import Array, TileIndex, single_object_tiles
 from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
 from caspar.runtime.cuda_tiles import TileBuilder
-
-COMPILE_OPTIONS = ("--std=c++17",)
-"""Options of every NVRTC compilation."""
 
 RUNS_PER_GRAPH = 8
 """Runs of a repeated sequence captured in one graph: a host read of the flag costs about as much
@@ -257,12 +254,3 @@ class CudaBackend:
         """Wait for all work of the solver's stream and of the current one."""
         cupy.cuda.get_current_stream().synchronize()
         self.stream.synchronize()
-
-    def trim(self) -> None:
-        """Give the pool's free blocks back to the device."""
-        cupy.get_default_memory_pool().free_all_blocks()
-
-    def peak_bytes(self) -> int:
-        """Bytes CuPy's memory pool holds: it never shrinks by itself, so this is its peak."""
-        held: int = cupy.get_default_memory_pool().total_bytes()
-        return held

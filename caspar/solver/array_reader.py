@@ -37,6 +37,8 @@ class ArrayReader:
             InputError: Names `where`, what is wrong and what is allowed.
         """
         array, xp = self._array(where, given)
+        if array.size == 0:
+            raise InputError(f"{where}: has no rows; at least one is needed")
         if array.dtype.kind not in "fiu":
             raise InputError(
                 f"{where}: dtype {array.dtype}; allowed are float32, float64 and integers"
@@ -47,8 +49,6 @@ class ArrayReader:
             raise InputError(
                 f"{where}: shape {tuple(array.shape)}; expected (n, {dim}), {dim} scalars a row"
             )
-        if array.shape[0] == 0:
-            raise InputError(f"{where}: has no rows; at least one is needed")
         with np.errstate(over="ignore"):  # the overflow is reported below
             converted = xp.ascontiguousarray(array, dtype=self._storage)
         if self._check_values and not bool(xp.isfinite(converted).all()):
@@ -68,14 +68,14 @@ class ArrayReader:
             InputError: Names `where`, what is wrong and what is allowed.
         """
         array, xp = self._array(where, given)
+        if array.size == 0:
+            raise InputError(f"{where}: has no entries; a factor needs at least one instance")
         if array.dtype.kind not in "iu":
             raise InputError(f"{where}: dtype {array.dtype}; indices must be integers")
         if array.ndim != 1:
             raise InputError(
                 f"{where}: shape {tuple(array.shape)}; indices are one-dimensional, (n,)"
             )
-        if array.shape[0] == 0:
-            raise InputError(f"{where}: has no entries; a factor needs at least one instance")
         if self._check_values:
             low, high = int(array.min()), int(array.max())
             if low < 0 or high >= size:

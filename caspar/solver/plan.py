@@ -88,6 +88,11 @@ class FactorPlan:
     num_tiles: int
     first_tile: int
 
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of the tiles of all node arguments."""
+        return sum(tiles.num_bytes for tiles in self.tiles.values())
+
     def num_partials(self, argument: Argument) -> int:
         """Partial sums a shared (or unique) node argument has."""
         tiles = self.tiles.get(argument.name)
@@ -119,7 +124,7 @@ class Plan:
         factors: In the order of the solver.
         nodes: In the order of the solver.
         memory: Views of the arena, by name.
-        num_bytes: Size of the arena.
+        num_bytes: Size of the arena and of the tiles.
         num_factor_tiles: Tiles of all factors.
         num_node_tiles: Tiles of all node types.
     """
@@ -181,7 +186,7 @@ def make_plan(
         tuple(factor_plans),
         tuple(node_plans),
         memory,
-        arena.num_bytes,
+        arena.num_bytes + sum(plan.tile_bytes for plan in factor_plans),
         num_factor_tiles,
         num_node_tiles,
     )

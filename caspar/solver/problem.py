@@ -63,6 +63,16 @@ class Problem:
     dtypes: Mapping[str, Any]
     factors: Mapping[str, FactorArrays]
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all values, constants and indices."""
+        arrays = list(self.values.values())
+        for factor in self.factors.values():
+            arrays += [index for index in factor.nodes.values() if index is not None]
+            for constant in factor.constants.values():
+                arrays += [constant.rows] + ([] if constant.index is None else [constant.index])
+        return sum(int(array.nbytes) for array in arrays)
+
 
 def check_problem(
     arrays: Mapping[str, Any],

@@ -125,7 +125,7 @@ class Solver:
             compile_time_s=compile_time_s,
             setup_time_s=setup_time_s,
             solve_time_s=solve_time_s,
-            peak_memory_bytes=self.backend.peak_bytes(),
+            peak_memory_bytes=plan.num_bytes + problem.num_bytes,
         )
 
     def _returned_values(self, system: NormalEquations, problem: Problem) -> dict[str, Any]:

@@ -124,6 +124,7 @@ def test_out_of_memory_names_needed_and_available_bytes() -> None:
     solver = caspar.Solver([snavely], backend="cuda")
     solver.compile()
     pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
     pool.set_limit(size=pool.total_bytes() + 1_000_000)
     try:
         with pytest.raises(OutOfMemoryError, match="bytes"):

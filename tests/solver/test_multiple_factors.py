@@ -48,15 +48,15 @@ def test_finds_the_values_of_scipy(name: str) -> None:
 
 def test_problem_size_is_counted() -> None:
     problem = solve_example("robot", example_arrays("robot"), max_iterations=1).problem
-    assert problem.nodes == {"Pose": 16, "Landmark": 8, "Mount": 1}
+    assert problem.nodes == {"Pose": 24, "Landmark": 10, "Mount": 1}
     assert problem.factors == {
-        "odometry": 15,
+        "odometry": 23,
         "loop_closure": 3,
-        "position_fix": 4,
-        "sighting": 48,
+        "position_fix": 5,
+        "sighting": 80,
     }
-    assert problem.num_unknowns == 6 * 16 + 3 * 8 + 6
-    assert problem.num_residuals == 6 * 15 + 6 * 3 + 3 * 4 + 3 * 48
+    assert problem.num_unknowns == 6 * 24 + 3 * 10 + 6
+    assert problem.num_residuals == 6 * 23 + 6 * 3 + 3 * 5 + 3 * 80
 
 
 def test_a_pair_is_two_shared_nodes() -> None:

@@ -1,0 +1,67 @@
+"""NVRTC compiles every kernel for several architectures, without a warning, without spilling."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from caspar.codegen.cuda_tiles import TILE_KERNELS, TILE_SOURCE
+from caspar.driver import TARGETS
+from caspar.ir.dtype import DType
+from caspar.memory.reduce import ReduceSpec
+from caspar.options import Precision
+from tests.support_kernels import generate, one_text
+from tests.support_nvrtc import NvrtcError, compile_with_nvrtc
+from tests.support_problems import PROBLEMS
+
+nvrtc: Any = pytest.importorskip("cuda.bindings.nvrtc")
+
+ARCHITECTURES = (75, 86, 90)
+MAX_REGISTERS = 255
+REGISTERS_BESIDES = 40
+"""Registers of a kernel for addresses, loop counters and the functions of the header, beside those
+the scheduler predicts for its values: 8 to 36 here, most where a product is taken in float64."""
+
+
+@pytest.mark.parametrize("precision", Precision, ids=lambda precision: precision.value)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_solver_kernels_compile_and_do_not_spill(
+    problem: str, precision: Precision, record_property: Callable[[str, object], None]
+) -> None:
+    specs = {spec.name: spec for spec in PROBLEMS[problem]().specs(precision)}
+    sources = generate(list(specs.values()), TARGETS["cuda"])
+    text = one_text(list(sources.values()))
+    with ThreadPoolExecutor(len(ARCHITECTURES)) as pool:
+        compiled = list(pool.map(lambda arch: compile_with_nvrtc(nvrtc, text, arch), ARCHITECTURES))
+    for arch, entries in zip(ARCHITECTURES, compiled, strict=True):
+        assert set(entries) == set(sources)
+        for name, entry in entries.items():
+            where = f"{name} for sm_{arch}: {entry}, predicted {sources[name].num_registers}"
+            is_double = specs[name].graph.dtype is DType.FLOAT64
+            allowed = sources[name].num_registers * (2 if is_double else 1) + REGISTERS_BESIDES
+            assert entry.registers <= min(allowed, MAX_REGISTERS), where
+            assert entry.spill_bytes == 0, where
+            record_property(f"registers {arch} {name}", entry.registers)
+
+
+def test_reductions_and_tile_kernels_compile() -> None:
+    specs = [
+        ReduceSpec(dim, dtype, lanes, accumulate)
+        for dim, lanes, accumulate in ((1, 1, False), (3, 32, True), (45, 32, False))
+        for dtype in (DType.FLOAT32, DType.FLOAT64)
+    ]
+    text = one_text([TARGETS["cuda"].generate_reduce(spec) for spec in specs])
+    for arch in ARCHITECTURES:
+        reductions = compile_with_nvrtc(nvrtc, text, arch)
+        assert set(reductions) == {spec.name for spec in specs}
+        tiles = compile_with_nvrtc(nvrtc, TILE_SOURCE, arch)
+        assert set(tiles) == set(TILE_KERNELS)
+        assert all(entry.spill_bytes == 0 for entry in (*reductions.values(), *tiles.values()))
+
+
+def test_the_compiler_is_asked() -> None:
+    with pytest.raises(NvrtcError, match="undefined"):
+        compile_with_nvrtc(nvrtc, "__global__ void kernel() { undefined(); }", 90)
+    with pytest.raises(NvrtcError, match="never referenced"):
+        compile_with_nvrtc(nvrtc, "__global__ void kernel() { int unused; }", 90)
