@@ -8,7 +8,14 @@ from collections.abc import Callable
 
 from caspar.codegen.cuda_header import BLOCK_SIZE, HEADER, STAGE_PADDING, SUM_BLOCK_SIZE
 from caspar.codegen.cuda_ops import OP_TEXT, SCALAR_TYPE, SINCOS_TEXT, VECTOR_TYPE, literal
-from caspar.codegen.source import ADDRESS_KINDS, KernelSource, Param, ParamKind
+from caspar.codegen.source import (
+    ADDRESS_KINDS,
+    ExtraParams,
+    KernelSource,
+    Param,
+    ParamKind,
+    kernel_params,
+)
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
 from caspar.ir.program import Instruction, Operand, Program
@@ -18,7 +25,7 @@ from caspar.memory.layout import padded_width
 
 _LANES = "xyzw"
 
-_EXTRA_PARAMS: dict[Read | Write, tuple[ParamKind, ...]] = {
+_EXTRA_PARAMS: ExtraParams = {
     Read.INDEXED: (ParamKind.INDEX,),
     Write.ADD_SHARED: (ParamKind.POSITION, ParamKind.TILE_START, ParamKind.SEGMENT_END),
     Write.ADD_SUM: (ParamKind.OFFSET,),
@@ -54,22 +61,11 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
     Returns:
         The source for NVRTC; the text depends on the arguments and on nothing else.
     """
-    params = kernel_params(spec)
+    params = kernel_params(spec.args, _EXTRA_PARAMS)
     body = _BodyWriter(spec, program).write()
     block_size = SUM_BLOCK_SIZE if _sums_partials(spec) else BLOCK_SIZE
     text = kernel_text(spec.name, spec.args, params, block_size, body)
     return KernelSource(spec.name, text, params, block_size, num_registers=program.num_registers)
-
-
-def kernel_params(spec: KernelSpec) -> tuple[Param, ...]:
-    """The parameters of a kernel: the count, then what each argument's access needs."""
-    params = [Param(ParamKind.COUNT)]
-    for arg in spec.args:
-        params += [Param(ParamKind.DATA, arg.name), Param(ParamKind.LENGTH, arg.name)]
-        for access in (arg.read, arg.write):
-            extra = _EXTRA_PARAMS.get(access, ()) if access is not None else ()
-            params += [Param(kind, arg.name) for kind in extra]
-    return tuple(params)
 
 
 def kernel_text(

@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
 
@@ -82,7 +84,11 @@ SINCOS_TEXT = {
 
 
 def literal(number: float, dtype: DType) -> str:
-    """A number as a literal of a floating type, exact for that type."""
+    """A number as a literal of a floating type: the nearest of that type, exactly."""
+    if dtype is DType.FLOAT32:
+        # rounded here: rounding to digits first and to float32 then may miss the nearest
+        with np.errstate(over="ignore"):
+            number = float(np.float32(number))
     if math.isnan(number) or math.isinf(number):
         bits = "0x7fc00000" if math.isnan(number) else "0x7f800000"
         sign = "-" if number < 0 else ""

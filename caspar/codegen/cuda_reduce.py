@@ -3,7 +3,7 @@
 from caspar.codegen.cuda import kernel_text
 from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.codegen.cuda_ops import SCALAR_TYPE
-from caspar.codegen.source import KernelSource, Param, ParamKind
+from caspar.codegen.source import KernelSource, reduce_params
 from caspar.memory.access import ArgSpec
 from caspar.memory.layout import padded_width
 from caspar.memory.reduce import ReduceSpec
@@ -15,15 +15,7 @@ def generate_cuda_reduce(spec: ReduceSpec) -> KernelSource:
         ArgSpec("partials", spec.dim, spec.dtype),
         spec.output,
     )
-    params = (
-        Param(ParamKind.COUNT),
-        Param(ParamKind.DATA, "partials"),
-        Param(ParamKind.LENGTH, "partials"),
-        Param(ParamKind.OBJECT_START, "partials"),
-        Param(ParamKind.OBJECT_PARTIALS, "partials"),
-        Param(ParamKind.DATA, "output"),
-        Param(ParamKind.LENGTH, "output"),
-    )
+    params = reduce_params()
     text = kernel_text(spec.name, args, params, BLOCK_SIZE, _body(spec))
     num_layers = len(spec.partial_chunk_widths)
     return KernelSource(spec.name, text, params, BLOCK_SIZE, spec.lanes, num_layers)
@@ -71,6 +63,8 @@ def _output_element(output: ArgSpec) -> str:
     length = output.chunk_length
     last = padded_width(output.chunk_widths[-1])
     last_start = length * (len(output.chunk_widths) - 1)
+    if last_start == 0:
+        return f"output_data[{last}ull * object + column]"
     full = f"(column / {length}u * {length}ull) * output_length + {length}ull * object"
     rest = f"{last_start}ull * output_length + {last}ull * object"
     within = f"column % {length}u"

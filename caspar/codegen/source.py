@@ -1,7 +1,10 @@
 """What code generation hands to a runtime: text, and what to pass for each parameter."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+
+from caspar.memory.access import ArgSpec, Read, Write
 
 
 class ParamKind(Enum):
@@ -59,3 +62,31 @@ class KernelSource:
     threads_per_item: int = 1
     num_layers: int = 1
     num_registers: int = 0
+
+
+ExtraParams = Mapping[Read | Write, tuple[ParamKind, ...]]
+"""What a language needs for an access besides the array and its length."""
+
+
+def kernel_params(args: Sequence[ArgSpec], extra: ExtraParams) -> tuple[Param, ...]:
+    """The parameters of a kernel: the count, then what each argument's access needs."""
+    params = [Param(ParamKind.COUNT)]
+    for arg in args:
+        params += [Param(ParamKind.DATA, arg.name), Param(ParamKind.LENGTH, arg.name)]
+        for access in (arg.read, arg.write):
+            kinds = () if access is None else extra.get(access, ())
+            params += [Param(kind, arg.name) for kind in kinds]
+    return tuple(params)
+
+
+def reduce_params() -> tuple[Param, ...]:
+    """The parameters of a kernel that sums `partials` into `output`."""
+    return (
+        Param(ParamKind.COUNT),
+        Param(ParamKind.DATA, "partials"),
+        Param(ParamKind.LENGTH, "partials"),
+        Param(ParamKind.OBJECT_START, "partials"),
+        Param(ParamKind.OBJECT_PARTIALS, "partials"),
+        Param(ParamKind.DATA, "output"),
+        Param(ParamKind.LENGTH, "output"),
+    )

@@ -24,6 +24,9 @@ GREATEST_SHRINK = 1.0 / 3.0
 FORCING_FACTOR = 0.9
 """Share of the gradient norm's ratio that becomes the next tolerance."""
 
+NEGLIGIBLE = 2.0**-104
+"""A cost that fell by this factor is zero: the residuals are rounding errors of the first ones."""
+
 CONFIRMING_ITERATIONS = 10
 """PCG iterations at least of the step that confirms convergence."""
 
@@ -37,6 +40,7 @@ class LevenbergState:
 
     Attributes:
         cost: Cost of the current values.
+        initial_cost: Cost of the start values.
         damping: Next damping.
         growth: Factor of the damping after the next rejection.
         tolerance: Next tolerance of the linear solver.
@@ -46,6 +50,7 @@ class LevenbergState:
     """
 
     cost: float
+    initial_cost: float
     damping: float
     tolerance: float
     growth: float = 2.0
@@ -83,7 +88,9 @@ def minimize(
     """
     start = time.perf_counter()
     initial_cost = system.score()
-    state = LevenbergState(initial_cost, options.initial_damping, options.linear_tolerance)
+    state = LevenbergState(
+        initial_cost, initial_cost, options.initial_damping, options.linear_tolerance
+    )
     status = None if math.isfinite(initial_cost) else SolveStatus.INITIAL_COST_NOT_FINITE
     try:
         if status is None:
@@ -174,6 +181,9 @@ def _converged(
         return SolveStatus.CONVERGED_GRADIENT
     if tried.outcome is LinearOutcome.NOT_FINITE or not math.isfinite(tried.cost):
         return None
+    if accepted and tried.cost <= NEGLIGIBLE * state.initial_cost:
+        # relative tests never hold where the cost has no bound but zero
+        return SolveStatus.CONVERGED_GRADIENT
     if tried.gradient_norm**2 <= 2.0 * options.gradient_tolerance * state.cost:
         return SolveStatus.CONVERGED_GRADIENT
     if tried.step_norm**2 <= 2.0 * options.step_tolerance**2 * state.cost:

@@ -1,0 +1,49 @@
+"""The same bytes from every process: sources and plan keys depend on nothing but the factors."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+import hashlib, sys
+from caspar.driver import TARGETS, generate_sources
+from caspar.frontend.precision import TYPES
+from caspar.options import Precision
+from tests.support_problems import PROBLEMS
+names = sorted(PROBLEMS, reverse=sys.argv[1] == "reversed")
+lines = []
+for name in names:
+    problem = PROBLEMS[name]()
+    lines += [f"{name} {factor.name} {factor.key}" for factor in problem.factors]
+    for target in TARGETS.values():
+        sources = generate_sources(problem.factors, problem.nodes, TYPES[Precision.MIXED], target)
+        for kernel in sources.kernels.values():
+            digest = hashlib.sha256(repr(kernel).encode()).hexdigest()
+            lines.append(f"{name} {target.name} {kernel.name} {digest}")
+print("\\n".join(sorted(lines)))
+"""
+
+
+def described(hash_seed: int, order: str) -> list[str]:
+    """Digests of all sources and the keys of the factors, made in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, order],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(ROOT)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_hash_seed_and_history_do_not_matter() -> None:
+    """Two processes with other hashes, which meet the factors in another order."""
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(described, (1, 2), ("sorted", "reversed"))
+    assert len(first) > 100
+    assert first == second

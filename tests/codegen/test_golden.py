@@ -1,0 +1,51 @@
+"""The text of small kernels, in both types and for both targets."""
+
+from collections.abc import Callable
+
+import pytest
+
+from caspar.codegen.cuda_header import HEADER
+from caspar.driver import TARGETS, compile_kernel
+from caspar.ir.dtype import DType
+from caspar.memory.access import Read, Write
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.reduce import ReduceSpec
+
+Golden = Callable[[str, str], None]
+
+SUFFIXES = {"cuda": "cu", "cpu": "numba.txt"}
+
+
+def damped_step(storage: DType, sums: DType) -> KernelSpec:
+    """A kernel with one access of each kind that the solver uses."""
+    kernel = KernelBuilder("damped_step", storage)
+    kernel.guard("done")
+    x = kernel.read("x", 3, storage, Read.SEQUENTIAL)
+    y = kernel.read("y", 3, storage, Read.INDEXED)
+    alpha = kernel.scalar("alpha")
+    moved = [a - alpha * b for a, b in zip(x, y, strict=True)]
+    length = (moved[0] * moved[0] + moved[1] * moved[1] + moved[2] * moved[2]).sqrt()
+    kernel.write("x", moved, storage, Write.SEQUENTIAL)
+    kernel.write("unit", [a / length for a in moved], storage, Write.ROWS)
+    kernel.write("total", [(length < 1.0).where(length, 1.0)], sums, Write.ADD_SUM)
+    kernel.write("gradient", moved[:2], sums, Write.ADD_SHARED)
+    return kernel.build()
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize(
+    ("storage", "sums"),
+    [(DType.FLOAT32, DType.FLOAT64), (DType.FLOAT64, DType.FLOAT64)],
+    ids=["mixed", "float64"],
+)
+def test_kernel(target: str, storage: DType, sums: DType, golden: Golden) -> None:
+    source = compile_kernel(damped_step(storage, sums), TARGETS[target])
+    golden(source.text.replace(HEADER, "// (header)\n"), SUFFIXES[target])
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT64], ids=lambda dtype: dtype.value)
+def test_reduction(target: str, dtype: DType, golden: Golden) -> None:
+    source = TARGETS[target].generate_reduce(ReduceSpec(6, dtype, 32, accumulate=True))
+    golden(source.text.replace(HEADER, "// (header)\n"), SUFFIXES[target])

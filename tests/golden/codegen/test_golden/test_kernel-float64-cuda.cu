@@ -1,0 +1,71 @@
+// (header)
+
+extern "C" __global__ void __launch_bounds__(256)
+damped_step(
+    u32 count,
+    const double* done_data,
+    u32 done_length,
+    double* x_data,
+    u32 x_length,
+    const double* y_data,
+    u32 y_length,
+    const int* y_index,
+    const double* alpha_data,
+    u32 alpha_length,
+    double* unit_data,
+    u32 unit_length,
+    double* total_data,
+    u32 total_length,
+    u32 total_offset,
+    double* gradient_data,
+    u32 gradient_length,
+    const u16* gradient_position,
+    const int* gradient_tile_start,
+    const u16* gradient_segment_end) {
+  if (done_data[0] != 0) return;
+  const u32 tile = blockIdx.x;
+  const u32 own_item = tile * blockDim.x + threadIdx.x;
+  const bool active = own_item < count;
+  const u32 item = active ? own_item : count - 1u;
+  const u32 y_object = y_index[item];
+  __shared__ double stage[2][4][264];
+  __shared__ double sums[2][4][32];
+  double r0, r1, r2, r3, r4;
+  bool p0;
+  const double2 m1 = *reinterpret_cast<const double2*>(x_data + 2ull * item);
+  r0 = m1.x;
+  r1 = m1.y;
+  const double2 m2 = *reinterpret_cast<const double2*>(y_data + 2ull * y_object);
+  r2 = m2.x;
+  r3 = m2.y;
+  const double m3 = *reinterpret_cast<const double*>(alpha_data + 1ull * 0u);
+  r4 = m3;
+  r0 = fma(-(r2), r4, r0);
+  r1 = fma(-(r3), r4, r1);
+  if (active) *reinterpret_cast<double2*>(x_data + 2ull * item) = make_double2(r0, r1);
+  if (active) { stage[0][0][gradient_position[item]] = r0; stage[0][1][gradient_position[item]] = r1; }
+  __syncthreads();
+  add_segments<2>(gradient_data, stage[0], gradient_tile_start[tile], gradient_tile_start[tile + 1], gradient_segment_end);
+  const double m4 = *reinterpret_cast<const double*>(x_data + 2ull * x_length + 1ull * item);
+  r2 = m4;
+  const double m5 = *reinterpret_cast<const double*>(y_data + 2ull * y_length + 1ull * y_object);
+  r3 = m5;
+  r2 = fma(-(r4), r3, r2);
+  if (active) *reinterpret_cast<double*>(x_data + 2ull * x_length + 1ull * item) = r2;
+  r3 = r0 * r0;
+  r3 = fma(r1, r1, r3);
+  r3 = fma(r2, r2, r3);
+  r3 = sqrt(r3);
+  r4 = 1.0 / r3;
+  r0 = r0 * r4;
+  r1 = r1 * r4;
+  r2 = r2 * r4;
+  if (active) unit_data[3ull * item + 0u] = r0;
+  if (active) unit_data[3ull * item + 1u] = r1;
+  if (active) unit_data[3ull * item + 2u] = r2;
+  p0 = r3 < 1.0;
+  r0 = p0 ? r3 : 1.0;
+  double m6[1] = {active ? double(r0) : 0.0};
+  block_sum<1>(m6, sums[0]);
+  if (threadIdx.x < 1u) (total_data)[1ull * (total_offset + tile) + threadIdx.x] = m6[0];
+}

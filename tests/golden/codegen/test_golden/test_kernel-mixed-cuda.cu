@@ -1,0 +1,68 @@
+// (header)
+
+extern "C" __global__ void __launch_bounds__(256)
+damped_step(
+    u32 count,
+    const double* done_data,
+    u32 done_length,
+    float* x_data,
+    u32 x_length,
+    const float* y_data,
+    u32 y_length,
+    const int* y_index,
+    const double* alpha_data,
+    u32 alpha_length,
+    float* unit_data,
+    u32 unit_length,
+    double* total_data,
+    u32 total_length,
+    u32 total_offset,
+    double* gradient_data,
+    u32 gradient_length,
+    const u16* gradient_position,
+    const int* gradient_tile_start,
+    const u16* gradient_segment_end) {
+  if (done_data[0] != 0) return;
+  const u32 tile = blockIdx.x;
+  const u32 own_item = tile * blockDim.x + threadIdx.x;
+  const bool active = own_item < count;
+  const u32 item = active ? own_item : count - 1u;
+  const u32 y_object = y_index[item];
+  __shared__ float stage[2][4][264];
+  __shared__ double sums[2][4][32];
+  float r0, r1, r2, r3, r4, r5, r6;
+  bool p0;
+  const float4 m1 = *reinterpret_cast<const float4*>(x_data + 4ull * item);
+  r0 = m1.x;
+  r1 = m1.y;
+  r2 = m1.z;
+  const float4 m2 = *reinterpret_cast<const float4*>(y_data + 4ull * y_object);
+  r3 = m2.x;
+  r4 = m2.y;
+  r5 = m2.z;
+  const double m3 = *reinterpret_cast<const double*>(alpha_data + 1ull * 0u);
+  r6 = float(m3);
+  r0 = fmaf(-(r3), r6, r0);
+  r1 = fmaf(-(r4), r6, r1);
+  r2 = fmaf(-(r5), r6, r2);
+  if (active) *reinterpret_cast<float4*>(x_data + 4ull * item) = make_float4(r0, r1, r2, 0.0f);
+  if (active) { stage[0][0][gradient_position[item]] = r0; stage[0][1][gradient_position[item]] = r1; }
+  __syncthreads();
+  add_segments<2>(gradient_data, stage[0], gradient_tile_start[tile], gradient_tile_start[tile + 1], gradient_segment_end);
+  r3 = r0 * r0;
+  r3 = fmaf(r1, r1, r3);
+  r3 = fmaf(r2, r2, r3);
+  r3 = sqrtf(r3);
+  r4 = __frcp_rn(r3);
+  r0 = r0 * r4;
+  r1 = r1 * r4;
+  r2 = r2 * r4;
+  if (active) unit_data[3ull * item + 0u] = r0;
+  if (active) unit_data[3ull * item + 1u] = r1;
+  if (active) unit_data[3ull * item + 2u] = r2;
+  p0 = r3 < 1.0f;
+  r0 = p0 ? r3 : 1.0f;
+  double m4[1] = {active ? double(r0) : 0.0};
+  block_sum<1>(m4, sums[0]);
+  if (threadIdx.x < 1u) (total_data)[1ull * (total_offset + tile) + threadIdx.x] = m4[0];
+}

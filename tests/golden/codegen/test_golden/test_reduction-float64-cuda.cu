@@ -1,0 +1,34 @@
+// (header)
+
+extern "C" __global__ void __launch_bounds__(256)
+accumulate_float64_6_by_32(
+    u32 count,
+    const double* partials_data,
+    u32 partials_length,
+    const int* partials_object_start,
+    const int* partials_object_partials,
+    double* output_data,
+    u32 output_length) {
+  const u32 object = (blockIdx.x * blockDim.x + threadIdx.x) / 32u;
+  const u32 lane = threadIdx.x % 32u;
+  const bool active = object < count;
+  const u32 first = 4u * blockIdx.y;
+  const u32 width = min(6u - first, 4u);
+  const double* chunk = partials_data + u64(first) * partials_length;
+  double total[4] = {0, 0, 0, 0};
+  const u32 end = active ? partials_object_start[object + 1] : 0u;
+  u32 entry = active ? partials_object_start[object] + lane : 0u;
+  for (; entry < end; entry += 32u) {
+    const double* partial = chunk + u64(partials_object_partials[entry]) * width;
+    for (u32 k = 0; k < 4; ++k) if (k < width) total[k] += partial[k];
+  }
+  for (u32 step = 16u; step > 0; step >>= 1) {
+    for (u32 k = 0; k < 4; ++k) total[k] += __shfl_down_sync(0xffffffffu, total[k], step);
+  }
+  if (!active || lane != 0u) return;
+  for (u32 k = 0; k < 4; ++k) {
+    const u32 column = first + k;
+    if (k >= width) break;
+    output_data[(column < 4u ? (column / 2u * 2ull) * output_length + 2ull * object : 4ull * output_length + 2ull * object) + column % 2u] += total[k];
+  }
+}
