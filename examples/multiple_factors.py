@@ -1,8 +1,9 @@
 """A robot's path from several kinds of measurement: one solver, four factors, three node types.
 
-A robot with a sensor drives a figure of eight. It measures how it moves (odometry), now and then where it is
-(position fixes), that it has been here before (loop closures), and where landmarks are, as the
-sensor sees them. Nobody knows exactly how the sensor is mounted: that is estimated too.
+A robot with a sensor drives a figure of eight. It measures how it moves (odometry), now and then
+where it is (position fixes), that it has been here before (loop closures), and where landmarks
+are, as the sensor sees them. Nobody knows exactly how the sensor is mounted: that is estimated
+too.
 
     python examples/multiple_factors.py
 """
@@ -133,8 +134,8 @@ def simulate(num_poses: int = 60, num_landmarks: int = 25, seed: int = 0) -> dic
     closings = _measured_motion(turns, places, closing_start, closing_end, deviation, random)
     fixed = np.arange(0, num_poses, 5)
     fixes = places[fixed] + random.normal(0.0, 0.1, (len(fixed), 3))
-    seeing, seen = np.meshgrid(np.arange(0, num_poses, 3), np.arange(num_landmarks))
-    seeing, seen = seeing.ravel(), seen.ravel()
+    pairs = np.meshgrid(np.arange(0, num_poses, 3), np.arange(num_landmarks))
+    seeing, seen = (grid.ravel() for grid in pairs)
     in_body = turns[seeing].inv().apply(landmarks[seen] - places[seeing])
     in_sensor = mount_turn.inv().apply(in_body - mount_place)
     sightings = in_sensor + random.normal(0.0, 0.05, in_sensor.shape)

@@ -248,6 +248,19 @@ def anchor(
     return place - known
 
 
+class Altitude(sf.V1):
+    """A measured height."""
+
+
+@caspar.factor
+def height(
+    place: Annotated[Place, caspar.TunableShared],
+    known: Annotated[Altitude, caspar.ConstSequential],
+) -> sf.V1:
+    """One coordinate of a place: nothing depends on the other."""
+    return sf.V1(place[1] - known[0])
+
+
 def grid_arrays(side: int = 6, seed: int = 3) -> Arrays:
     """A grid of places, differences between neighbours, three known corners."""
     random = np.random.default_rng(seed)

@@ -149,9 +149,7 @@ class Run:
         return data
 
 
-def _evaluate(
-    case: KernelCase, bindings: Mapping[str, Binding], dtype: DType
-) -> dict[str, Array]:
+def _evaluate(case: KernelCase, bindings: Mapping[str, Binding], dtype: DType) -> dict[str, Array]:
     """(count, dim) values that each argument's store gets."""
     inputs = {}
     for arg in case.spec.args:

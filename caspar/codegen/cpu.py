@@ -7,6 +7,7 @@ is already in single-assignment form (measured: 1.2 s against 2.4 s for 1,500 in
 
 from collections.abc import Callable
 
+from caspar.codegen.body import BodyWriter
 from caspar.codegen.cpu_ops import CAST, OP_TEXT
 from caspar.codegen.source import (
     ADDRESS_KINDS,
@@ -63,7 +64,7 @@ def generate_cpu(spec: KernelSpec, program: Program) -> KernelSource:
         The source of a Python module that defines the kernel.
     """
     params = kernel_params(spec.args, _EXTRA_PARAMS)
-    writer = _BodyWriter(spec, program)
+    writer = _Writer(spec, program)
     body = writer.write()
     text = _module_text(spec.name, spec.args, params, writer.constants(), body)
     return KernelSource(spec.name, text, params, TILE_SIZE, num_registers=program.num_registers)
@@ -129,14 +130,12 @@ def _unpack(number: int, param: Param, specs: dict[str, ArgSpec]) -> str:
     return f"{name} = {_POINTER_CAST[param.kind]}(table[{number}])"
 
 
-class _BodyWriter:
+class _Writer(BodyWriter):
     """Writes the lines of one kernel body, instruction by instruction."""
 
     def __init__(self, spec: KernelSpec, program: Program) -> None:
-        self._spec = spec
-        self._program = program
+        super().__init__(spec, program)
         self._dtype = program.dtype
-        self._lines: list[str] = []
         self._names: dict[str, str] = {}
         self._num_names = 0
         self._constants: dict[str, str] = {}
@@ -147,22 +146,22 @@ class _BodyWriter:
 
     def write(self) -> list[str]:
         before = self._before_loop()
-        self._lines = []
-        for instruction in self._program.instructions:
-            if instruction.op is Op.READ:
-                self._read(instruction)
-            elif instruction.op is Op.STORE:
-                self._store(instruction)
-            else:
-                self._compute(instruction)
-        loop = ["for item in range(first, last):", *(f"    {line}" for line in self._lines)]
+        self.lines = []
+        self.write_instructions()
+        objects = [
+            f"{arg.name}_object = {arg.name}_index[item]"
+            for arg in self.spec.args
+            if arg.read is Read.INDEXED
+        ]
+        inner = [f"    {line}" for line in (*objects, *self.lines)]
+        loop = ["for item in range(first, last):", *inner]
         return [*before, *loop, *self._after_loop()]
 
     def _before_loop(self) -> list[str]:
         lines = []
-        if self._spec.guard is not None:
-            lines += [f"if {self._spec.guard}_data[0] != 0:", "    return"]
-        for arg in self._spec.args:
+        if self.spec.guard is not None:
+            lines += [f"if {self.spec.guard}_data[0] != 0:", "    return"]
+        for arg in self.spec.args:
             if arg.write is Write.ADD_SHARED:
                 lines += self._zero_partials(arg)
             elif arg.write is Write.ADD_SUM:
@@ -186,7 +185,7 @@ class _BodyWriter:
 
     def _after_loop(self) -> list[str]:
         lines = []
-        for arg in self._spec.args:
+        for arg in self.spec.args:
             if arg.write is Write.ADD_SUM:
                 for column in range(arg.dim):
                     chunk, lane = divmod(column, arg.chunk_length)
@@ -208,11 +207,11 @@ class _BodyWriter:
         self._names[register] = f"{register}_{self._num_names}"
         return self._names[register]
 
-    def _compute(self, instruction: Instruction) -> None:
+    def compute(self, instruction: Instruction) -> None:
         operands = [self._operand(operand) for operand in instruction.operands]
         if instruction.op is Op.SINCOS:
             sine, cosine = (self._name(register) for register in instruction.outputs)
-            self._lines += [
+            self.lines += [
                 f"{sine} = math.sin({operands[0]})",
                 f"{cosine} = math.cos({operands[0]})",
             ]
@@ -220,21 +219,9 @@ class _BodyWriter:
         text = OP_TEXT[instruction.op].format(*operands)
         if "@one" in text:
             text = text.replace("@one", self._literal(1.0))
-        self._lines.append(f"{self._name(instruction.outputs[0])} = {text}")
+        self.lines.append(f"{self._name(instruction.outputs[0])} = {text}")
 
     # -- memory --------------------------------------------------------------------------------
-
-    def _argument(self, instruction: Instruction) -> tuple[ArgSpec, int]:
-        assert isinstance(instruction.data, tuple)
-        name, chunk = instruction.data
-        return self._spec.arg(name), chunk
-
-    def _object(self, arg: ArgSpec) -> str:
-        if arg.read is Read.INDEXED:
-            return f"{arg.name}_index[item]"
-        if arg.read is Read.UNIQUE or arg.write is Write.UNIQUE:
-            return "0"
-        return "item"
 
     def _base(self, arg: ArgSpec, chunk: int) -> str:
         self._num_names += 1
@@ -242,32 +229,32 @@ class _BodyWriter:
         if arg.read is Read.ROWS or arg.write is Write.ROWS:
             index = f"{arg.dim} * item + {chunk * arg.chunk_length}"
         else:
-            index = _scalar_index(arg, chunk, self._object(arg))
-        self._lines.append(f"{base} = {index}")
+            index = _scalar_index(arg, chunk, self.object_of(arg))
+        self.lines.append(f"{base} = {index}")
         return base
 
-    def _read(self, instruction: Instruction) -> None:
-        arg, chunk = self._argument(instruction)
+    def read(self, instruction: Instruction) -> None:
+        arg, chunk = self.argument(instruction)
         if arg.read is Read.SUM:
             self._read_sum(arg, chunk, instruction.outputs)
             return
         base = self._base(arg, chunk)
         for lane, register in enumerate(instruction.outputs):
             scalar = f"{arg.name}_data[{base} + {lane}]"
-            self._lines.append(f"{self._name(register)} = {self._cast(scalar, arg.dtype)}")
+            self.lines.append(f"{self._name(register)} = {self._cast(scalar, arg.dtype)}")
 
     def _read_sum(self, arg: ArgSpec, chunk: int, outputs: tuple[str, ...]) -> None:
         width = arg.chunk_widths[chunk]
         for lane, register in enumerate(outputs):
             start = f"{chunk * arg.chunk_length} * {arg.name}_length + {lane}"
             total = f"sum_partials({arg.name}_data, {start}, {width}, {arg.name}_length)"
-            self._lines.append(f"{self._name(register)} = {self._cast(total, DType.FLOAT64)}")
+            self.lines.append(f"{self._name(register)} = {self._cast(total, DType.FLOAT64)}")
 
     def _cast(self, scalar: str, dtype: DType) -> str:
         return scalar if dtype is self._dtype else f"{CAST[self._dtype]}({scalar})"
 
-    def _store(self, instruction: Instruction) -> None:
-        arg, chunk = self._argument(instruction)
+    def store(self, instruction: Instruction) -> None:
+        arg, chunk = self.argument(instruction)
         assert arg.write is not None
         values = [self._operand(operand) for operand in instruction.operands]
         if arg.dtype is not self._dtype:
@@ -284,20 +271,20 @@ class _BodyWriter:
     def _store_object(self, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         base = self._base(arg, chunk)
         for lane, value in enumerate(values):
-            self._lines.append(f"{arg.name}_data[{base} + {lane}] = {value}")
+            self.lines.append(f"{arg.name}_data[{base} + {lane}] = {value}")
 
     def _add_shared(self, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         self._num_names += 1
         base = f"at_{self._num_names}"
         partial = f"({arg.name}_first + {arg.name}_slot[item])"
-        self._lines.append(f"{base} = {_scalar_index(arg, chunk, partial)}")
+        self.lines.append(f"{base} = {_scalar_index(arg, chunk, partial)}")
         for lane, value in enumerate(values):
-            self._lines.append(f"{arg.name}_data[{base} + {lane}] += {value}")
+            self.lines.append(f"{arg.name}_data[{base} + {lane}] += {value}")
 
     def _add_sum(self, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         for lane, value in enumerate(values):
             total = f"{arg.name}_total{chunk * arg.chunk_length + lane}"
-            self._lines.append(f"{total} += {value}")
+            self.lines.append(f"{total} += {value}")
 
 
 def _python_literal(number: float) -> str:

@@ -6,6 +6,7 @@ no barrier diverges: they store nothing and contribute exact zeros.
 
 from collections.abc import Callable
 
+from caspar.codegen.body import BodyWriter
 from caspar.codegen.cuda_header import BLOCK_SIZE, HEADER, STAGE_PADDING, SUM_BLOCK_SIZE
 from caspar.codegen.cuda_ops import OP_TEXT, SCALAR_TYPE, SINCOS_TEXT, VECTOR_TYPE, literal
 from caspar.codegen.source import (
@@ -62,7 +63,7 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
         The source for NVRTC; the text depends on the arguments and on nothing else.
     """
     params = kernel_params(spec.args, _EXTRA_PARAMS)
-    body = _BodyWriter(spec, program).write()
+    body = _Writer(spec, program).write()
     block_size = SUM_BLOCK_SIZE if _sums_partials(spec) else BLOCK_SIZE
     text = kernel_text(spec.name, spec.args, params, block_size, body)
     return KernelSource(spec.name, text, params, block_size, num_registers=program.num_registers)
@@ -106,74 +107,66 @@ def _sums_partials(spec: KernelSpec) -> bool:
     return any(arg.read is Read.SUM for arg in spec.args)
 
 
-class _BodyWriter:
+class _Writer(BodyWriter):
     """Writes the lines of one kernel body, instruction by instruction."""
 
     def __init__(self, spec: KernelSpec, program: Program) -> None:
-        self._spec = spec
-        self._program = program
+        super().__init__(spec, program)
         self._dtype = program.dtype
         self._scalar = SCALAR_TYPE[program.dtype]
-        self._lines: list[str] = []
         self._num_temporaries = 0
         self._num_stagings = 0
         self._num_sums = 0
 
     def write(self) -> list[str]:
         self._prologue()
-        for instruction in self._program.instructions:
-            if instruction.op is Op.READ:
-                self._read(instruction)
-            elif instruction.op is Op.STORE:
-                self._store(instruction)
-            else:
-                self._compute(instruction)
-        return self._lines
+        self.write_instructions()
+        return self.lines
 
     def _prologue(self) -> None:
-        spec, program = self._spec, self._program
+        spec, program = self.spec, self.program
         if spec.guard is not None:
-            self._lines.append(f"if ({spec.guard}_data[0] != 0) return;")
-        self._lines += [
+            self.lines.append(f"if ({spec.guard}_data[0] != 0) return;")
+        self.lines += [
             "const u32 tile = blockIdx.x;",
             "const u32 own_item = tile * blockDim.x + threadIdx.x;",
             "const bool active = own_item < count;",
         ]
         if any({arg.read, arg.write} & _BY_ITEM for arg in spec.args):
-            self._lines.append("const u32 item = active ? own_item : count - 1u;")
+            self.lines.append("const u32 item = active ? own_item : count - 1u;")
         for arg in spec.args:
             if arg.read is Read.INDEXED:
-                self._lines.append(f"const u32 {arg.name}_object = {arg.name}_index[item];")
+                self.lines.append(f"const u32 {arg.name}_object = {arg.name}_index[item];")
         if any(arg.write is Write.ADD_SHARED for arg in spec.args):
             columns = BLOCK_SIZE + STAGE_PADDING
-            self._lines.append(f"__shared__ {self._scalar} stage[2][4][{columns}];")
+            self.lines.append(f"__shared__ {self._scalar} stage[2][4][{columns}];")
         if any(arg.write is Write.ADD_SUM or arg.read is Read.SUM for arg in spec.args):
-            self._lines.append("__shared__ double sums[2][4][32];")
+            self.lines.append("__shared__ double sums[2][4][32];")
         if program.num_registers > 0:
             names = ", ".join(f"r{number}" for number in range(program.num_registers))
-            self._lines.append(f"{self._scalar} {names};")
+            self.lines.append(f"{self._scalar} {names};")
         if program.num_predicates > 0:
             names = ", ".join(f"p{number}" for number in range(program.num_predicates))
-            self._lines.append(f"bool {names};")
+            self.lines.append(f"bool {names};")
 
     # -- arithmetic ----------------------------------------------------------------------------
 
     def _operand(self, operand: Operand) -> str:
         return operand if isinstance(operand, str) else literal(operand, self._dtype)
 
-    def _compute(self, instruction: Instruction) -> None:
+    def compute(self, instruction: Instruction) -> None:
         operands = [self._operand(operand) for operand in instruction.operands]
         if instruction.op is Op.SINCOS:
             call = SINCOS_TEXT[self._dtype].format(*operands, *instruction.outputs)
-            self._lines.append(call)
+            self.lines.append(call)
             return
         template = OP_TEXT[self._dtype][instruction.op].replace("<T>", f"<{self._scalar}>")
-        self._lines.append(f"{instruction.outputs[0]} = {template.format(*operands)};")
+        self.lines.append(f"{instruction.outputs[0]} = {template.format(*operands)};")
 
     # -- reads ---------------------------------------------------------------------------------
 
-    def _read(self, instruction: Instruction) -> None:
-        arg, chunk = self._argument(instruction)
+    def read(self, instruction: Instruction) -> None:
+        arg, chunk = self.argument(instruction)
         assert arg.read is not None
         lower: dict[Read, Callable[[ArgSpec, int, tuple[str, ...]], None]] = {
             Read.SEQUENTIAL: self._read_object,
@@ -184,30 +177,18 @@ class _BodyWriter:
         }
         lower[arg.read](arg, chunk, instruction.outputs)
 
-    def _argument(self, instruction: Instruction) -> tuple[ArgSpec, int]:
-        assert isinstance(instruction.data, tuple)
-        name, chunk = instruction.data
-        return self._spec.arg(name), chunk
-
-    def _object(self, arg: ArgSpec) -> str:
-        if arg.read is Read.INDEXED:
-            return f"{arg.name}_object"
-        if arg.read is Read.UNIQUE or arg.write is Write.UNIQUE:
-            return "0u"
-        return "item"
-
     def _chunk_address(self, arg: ArgSpec, chunk: int) -> str:
         offset = chunk * arg.chunk_length
         width = padded_width(arg.chunk_widths[chunk])
         start = f"{offset}ull * {arg.name}_length + " if offset > 0 else ""
-        return f"{arg.name}_data + {start}{width}ull * {self._object(arg)}"
+        return f"{arg.name}_data + {start}{width}ull * {self.object_of(arg)}"
 
     def _read_object(self, arg: ArgSpec, chunk: int, outputs: tuple[str, ...]) -> None:
         width = arg.chunk_widths[chunk]
         vector = VECTOR_TYPE[arg.dtype, width]
         loaded = self._temporary()
         address = self._chunk_address(arg, chunk)
-        self._lines.append(
+        self.lines.append(
             f"const {vector} {loaded} = *reinterpret_cast<const {vector}*>({address});"
         )
         for lane, register in enumerate(outputs):
@@ -224,7 +205,7 @@ class _BodyWriter:
         total = self._temporary()
         offset = chunk * arg.chunk_length
         start = f" + {offset}ull * {arg.name}_length" if offset > 0 else ""
-        self._lines += [
+        self.lines += [
             f"double {total}[{width}];",
             f"sum_partials<{width}>({arg.name}_data{start}, {arg.name}_length, {total}, sums[0]);",
         ]
@@ -233,7 +214,7 @@ class _BodyWriter:
 
     def _assign(self, register: str, scalar: str, dtype: DType) -> None:
         value = scalar if dtype is self._dtype else f"{self._scalar}({scalar})"
-        self._lines.append(f"{register} = {value};")
+        self.lines.append(f"{register} = {value};")
 
     def _temporary(self) -> str:
         self._num_temporaries += 1
@@ -241,8 +222,8 @@ class _BodyWriter:
 
     # -- stores --------------------------------------------------------------------------------
 
-    def _store(self, instruction: Instruction) -> None:
-        arg, chunk = self._argument(instruction)
+    def store(self, instruction: Instruction) -> None:
+        arg, chunk = self.argument(instruction)
         assert arg.write is not None
         values = [self._operand(operand) for operand in instruction.operands]
         lower: dict[Write, Callable[[ArgSpec, int, list[str]], None]] = {
@@ -266,12 +247,12 @@ class _BodyWriter:
         scalars += [literal(0.0, arg.dtype)] * (padded_width(width) - width)
         packed = scalars[0] if width == 1 else f"make_{vector}({', '.join(scalars)})"
         address = self._chunk_address(arg, chunk)
-        self._lines.append(f"if (active) *reinterpret_cast<{vector}*>({address}) = {packed};")
+        self.lines.append(f"if (active) *reinterpret_cast<{vector}*>({address}) = {packed};")
 
     def _store_rows(self, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         for lane, value in enumerate(self._converted(values, arg.dtype)):
             column = chunk * arg.chunk_length + lane
-            self._lines.append(
+            self.lines.append(
                 f"if (active) {arg.name}_data[{arg.dim}ull * item + {column}u] = {value};"
             )
 
@@ -287,7 +268,7 @@ class _BodyWriter:
             f"{stage}[{row}][{arg.name}_position[item]] = {value};"
             for row, value in enumerate(values)
         )
-        self._lines += [
+        self.lines += [
             f"if (active) {{ {staged} }}",
             "__syncthreads();",
             f"add_segments<{len(values)}>({self._partials(arg, chunk)}, {stage}, "
@@ -301,7 +282,7 @@ class _BodyWriter:
         total = self._temporary()
         width = len(values)
         items = ", ".join(f"active ? double({value}) : 0.0" for value in values)
-        self._lines += [
+        self.lines += [
             f"double {total}[{width}] = {{{items}}};",
             f"block_sum<{width}>({total}, {stage});",
             f"if (threadIdx.x < {width}u) ({self._partials(arg, chunk)})"

@@ -20,11 +20,18 @@ def gradient(builder: GraphBuilder, output: int, inputs: Sequence[int]) -> list[
     Args:
         builder: Holds the expressions and receives the derivatives.
         output: A value.
-        inputs: Values to derive by.
+        inputs: Values to derive by, read from memory.
 
     Returns:
         One value for each input; the literal 0 where the output does not depend on it.
     """
+    return _gradient(builder, output, inputs, {})
+
+
+def _gradient(
+    builder: GraphBuilder, output: int, inputs: Sequence[int], known: dict[int, list[int]]
+) -> list[int]:
+    """The same; `known` keeps the gradients of the branches of selections."""
     active = _active_values(builder, output, inputs)
     terms: dict[int, list[int]] = {value: [] for value in active}
     if output in terms:
@@ -37,11 +44,36 @@ def gradient(builder: GraphBuilder, output: int, inputs: Sequence[int]) -> list[
         if builder.literal(adjoint) == 0.0:
             continue
         call = builder.producer_of(value)
+        if call.op is Op.SELECT:
+            slopes = _selected(builder, call, inputs, known)
+            for number, slope in zip(inputs, slopes, strict=True):
+                if number in active:
+                    terms[number].append(builder.prod([adjoint, slope]))
+            continue
         for place, operand in enumerate(call.operands):
             if operand in active:
                 terms[operand].append(_PARTIALS[call.op](builder, call, place, adjoint))
     zero = builder.const(0.0)
     return [adjoints.get(value, zero) for value in inputs]
+
+
+def _selected(
+    builder: GraphBuilder, call: Call, inputs: Sequence[int], known: dict[int, list[int]]
+) -> list[int]:
+    """The gradient of a selection: that of the branch taken, selected input by input.
+
+    Sweeping on with an adjoint of zero would not do: 0 times the slope of a branch that is not
+    taken because it has none there (the root of a negative number, say) is NaN.
+    """
+    condition, *branches = call.operands
+    for branch in branches:
+        if branch not in known:
+            known[branch] = _gradient(builder, branch, inputs, known)
+    if_true, if_false = (known[branch] for branch in branches)
+    return [
+        builder.select(condition, left, right)
+        for left, right in zip(if_true, if_false, strict=True)
+    ]
 
 
 def _active_values(builder: GraphBuilder, output: int, inputs: Sequence[int]) -> set[int]:
@@ -166,14 +198,6 @@ def _greater(builder: GraphBuilder, call: Call, place: int, adjoint: int) -> int
     return builder.select(condition, zero, adjoint)
 
 
-def _select(builder: GraphBuilder, call: Call, place: int, adjoint: int) -> int:
-    condition = call.operands[0]
-    zero = builder.const(0.0)
-    if place == 1:
-        return builder.select(condition, adjoint, zero)
-    return builder.select(condition, zero, adjoint)
-
-
 _PARTIALS: dict[Op, Partial] = {
     Op.SUM: _sum,
     Op.PROD: _prod,
@@ -198,6 +222,5 @@ _PARTIALS: dict[Op, Partial] = {
     Op.COPYSIGN: _copysign,
     Op.MIN: _extremum(Op.LT),
     Op.MAX: _greater,
-    Op.SELECT: _select,
 }
 """Derivative of each op a traced residual can contain."""

@@ -216,6 +216,8 @@ def _make_argument(factor: Factor, name: str, annotation: Any) -> tuple[list[Arg
             for half in ("first", "second")
         ]
         return halves, Pair(half.symbolic for half in halves)
+    if get_origin(declared) is Pair:
+        raise FactorError(f"{where}: caspar.Pair needs the marker TunablePair")
     made = _one_argument(where, name, name, kind, declared, False)
     return [made], made.symbolic
 
@@ -241,11 +243,13 @@ def _one_argument(
     try:
         symbolic = StorageOps.symbolic(declared, name)
         storage_dim = StorageOps.storage_dim(declared)
-    except (NotImplementedError, TypeError, AttributeError) as error:
+    except Exception as error:  # SymForce raises whatever its implementation stumbles on
         raise FactorError(
             f"{where}: {declared!r} is not a storage type; use a SymForce type such as sf.V3 or "
             f"sf.Pose3, a subclass of one, or a dataclass of them ({error})"
         ) from error
+    if storage_dim == 0:
+        raise FactorError(f"{where}: {declared!r} holds no numbers, so it cannot be an argument")
     node = None
     if kind.name.startswith("NODE"):
         node = _node_type(where, declared, storage_dim)

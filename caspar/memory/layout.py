@@ -24,11 +24,6 @@ def object_scalars(dim: int, dtype: DType) -> int:
     return sum(padded_width(width) for width in chunk_widths(dim, dtype))
 
 
-def chunk_offset(chunk: int, dtype: DType) -> int:
-    """Scalars in front of a chunk, for each object in the array."""
-    return chunk * dtype.chunk_length
-
-
 def array_scalars(dim: int, dtype: DType, num_objects: int) -> int:
     """Scalars of a blocked array."""
     return object_scalars(dim, dtype) * num_objects

@@ -60,7 +60,7 @@ def build_tile_index(index: NDArray[np.int32], num_objects: int, tile_size: int)
     Args:
         index: (n,) object of each item, within 0 .. num_objects - 1, n >= 1.
         num_objects: Number of objects.
-        tile_size: Items of a tile, at most 65536.
+        tile_size: Items of a tile, at most 65535.
     """
     num_items = int(index.shape[0])
     num_tiles = -(-num_items // tile_size)

@@ -45,6 +45,7 @@ class LevenbergState:
         growth: Factor of the damping after the next rejection.
         tolerance: Next tolerance of the linear solver.
         gradient_norm: Of the last linearisation; None before the first.
+        linearized: The system is linearised at the current values.
         confirming: The next step decides whether the solve has converged.
         records: Iterations so far.
     """
@@ -55,6 +56,7 @@ class LevenbergState:
     tolerance: float
     growth: float = 2.0
     gradient_norm: float | None = None
+    linearized: bool = False
     confirming: bool = False
     records: list[IterationRecord] = field(default_factory=list)
 
@@ -93,8 +95,6 @@ def minimize(
     )
     status = None if math.isfinite(initial_cost) else SolveStatus.INITIAL_COST_NOT_FINITE
     try:
-        if status is None:
-            system.linearize()
         while status is None:
             status = _iterate(system, options, state, start)
             stop = on_iteration is not None and bool(on_iteration(state.records[-1]))
@@ -111,6 +111,9 @@ def _iterate(
     system: NormalEquations, options: SolveOptions, state: LevenbergState, start: float
 ) -> SolveStatus | None:
     """One iteration; returns the status that ends the solve, or None."""
+    if not state.linearized:
+        system.linearize()
+        state.linearized = True
     tried = system.try_step(_goal(options, state))
     decrease = state.cost - tried.cost
     gain_ratio = decrease / tried.model_decrease if tried.model_decrease > 0.0 else math.nan
@@ -121,8 +124,7 @@ def _iterate(
     if accepted:
         system.accept()
         state.cost = tried.cost
-        if status is None:
-            system.linearize()
+        state.linearized = False
     _update_damping(options, state, gain_ratio, accepted)
     if accepted:
         _update_tolerance(options, state, tried)

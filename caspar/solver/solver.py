@@ -30,7 +30,7 @@ class Solver:
     Kernels are generated for the factor types; instance counts may differ from solve to solve.
 
     Args:
-        factors: Functions decorated with `caspar.factor`.
+        factors: Functions decorated with `caspar.factor`; a single one needs no list.
         backend: `cuda`, `cpu`, or `auto`: CUDA where a device answers. See `backend.name`.
         precision: `mixed` (float32 storage and Jacobians, float64 sums), `float64` or `float32`.
 
@@ -42,7 +42,7 @@ class Solver:
 
     def __init__(
         self,
-        factors: Sequence[Factor],
+        factors: Sequence[Factor] | Factor,
         *,
         backend: str | BackendChoice = "auto",
         precision: str | Precision = "mixed",
@@ -144,7 +144,7 @@ class Solver:
         return ProblemSize(nodes, counts, rows, unknowns)
 
 
-def _trace_all(factors: Sequence[Factor]) -> tuple[TracedFactor, ...]:
+def _trace_all(factors: Sequence[Factor] | Factor) -> tuple[TracedFactor, ...]:
     if isinstance(factors, Factor):
         factors = [factors]
     if len(factors) == 0:

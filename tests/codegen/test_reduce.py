@@ -61,8 +61,10 @@ class Case:
         rng = np.random.default_rng(num_objects)
         length = tiles.num_partials + SPARE
         self._spec, self._tiles, self.num_objects = spec, tiles, num_objects
-        values = rng.integers(-50, 50, (length, spec.dim)) if whole else rng.normal(
-            size=(length, spec.dim)
+        values = (
+            rng.integers(-50, 50, (length, spec.dim))
+            if whole
+            else rng.normal(size=(length, spec.dim))
         )
         self.values = values.astype(spec.dtype.value)
         self.values[tiles.num_partials :] = np.nan

@@ -69,9 +69,7 @@ def cost(factors: Sequence[Factor], arrays: Mapping[str, Any]) -> float:
 class _Problem:
     """Residuals and Jacobian as functions of one tangent step from `start`."""
 
-    def __init__(
-        self, factors: Sequence[Factor], arrays: Mapping[str, Any], start: Values
-    ) -> None:
+    def __init__(self, factors: Sequence[Factor], arrays: Mapping[str, Any], start: Values) -> None:
         self._factors = factors
         self._arrays = arrays
         self._start = start
@@ -158,7 +156,8 @@ def _constant(argument: Argument, given: Any) -> Array:
     """(n, dim) values of each instance, or (1, dim) for all."""
     if argument.kind is ArgumentKind.CONST_INDEXED:
         rows = np.asarray(given["values"], dtype=float).reshape(-1, argument.storage_dim)
-        return rows[np.asarray(given["index"])]
+        indexed: Array = rows[np.asarray(given["index"])]
+        return indexed
     return np.asarray(given, dtype=float).reshape(-1, argument.storage_dim)
 
 

@@ -1,0 +1,58 @@
+"""What the writers of kernel bodies share: a program's instructions, one after the other."""
+
+from abc import ABC, abstractmethod
+
+from caspar.ir.ops import Op
+from caspar.ir.program import Instruction, Program
+from caspar.memory.access import ArgSpec, Read, Write
+from caspar.memory.kernel import KernelSpec
+
+
+class BodyWriter(ABC):
+    """Writes the lines of one kernel body.
+
+    Args:
+        spec: Name, arguments and guard.
+        program: What an item computes.
+    """
+
+    def __init__(self, spec: KernelSpec, program: Program) -> None:
+        self.spec = spec
+        self.program = program
+        self.lines: list[str] = []
+
+    def write_instructions(self) -> None:
+        """Append the lines of every instruction, in the program's order."""
+        for instruction in self.program.instructions:
+            if instruction.op is Op.READ:
+                self.read(instruction)
+            elif instruction.op is Op.STORE:
+                self.store(instruction)
+            else:
+                self.compute(instruction)
+
+    @abstractmethod
+    def read(self, instruction: Instruction) -> None:
+        """Append a READ."""
+
+    @abstractmethod
+    def store(self, instruction: Instruction) -> None:
+        """Append a STORE."""
+
+    @abstractmethod
+    def compute(self, instruction: Instruction) -> None:
+        """Append arithmetic."""
+
+    def argument(self, instruction: Instruction) -> tuple[ArgSpec, int]:
+        """Argument and chunk of a READ or STORE."""
+        assert isinstance(instruction.data, tuple)
+        name, chunk = instruction.data
+        return self.spec.arg(name), chunk
+
+    def object_of(self, arg: ArgSpec) -> str:
+        """The object of an argument that the item reads or writes."""
+        if arg.read is Read.INDEXED:
+            return f"{arg.name}_object"
+        if arg.read is Read.UNIQUE or arg.write is Write.UNIQUE:
+            return "0"
+        return "item"

@@ -1,0 +1,438 @@
+"""The iteration alone: what it asks of the linearised problem, and what it makes of the answers."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+
+from caspar.frontend.scalar_kernels import LinearOutcome
+from caspar.options import SolveOptions
+from caspar.solver.levenberg import CONFIRMING_ITERATIONS, FORCING_FACTOR, Course, minimize
+from caspar.solver.normal_equations import LinearGoal, NormalEquations, TriedStep
+from caspar.solver.result import SolveStatus
+
+STEP = TriedStep(
+    cost=math.nan,
+    model_decrease=math.nan,
+    gradient_norm=1.0,
+    step_norm=1.0,
+    linear_iterations=7,
+    outcome=LinearOutcome.TOLERANCE,
+)
+
+
+@dataclass
+class FakeSystem:
+    """A linearised problem that answers by a script.
+
+    Attributes:
+        cost: Cost of the values it holds.
+        script: One answer for each step that is tried.
+        calls: Names of what was called.
+        goals: What each linear solve was asked for.
+    """
+
+    cost: float
+    script: Sequence[TriedStep]
+    calls: list[str] = field(default_factory=list)
+    goals: list[LinearGoal] = field(default_factory=list)
+
+    def score(self) -> float:
+        self.calls.append("score")
+        return self.cost
+
+    def linearize(self) -> None:
+        self.calls.append("linearize")
+
+    def try_step(self, goal: LinearGoal) -> TriedStep:
+        self.calls.append("try_step")
+        self.goals.append(goal)
+        return self.script[len(self.goals) - 1]
+
+    def accept(self) -> None:
+        self.calls.append("accept")
+        self.cost = self.script[len(self.goals) - 1].cost
+
+
+def step(before: float, decrease: float, gain_ratio: float = 1.0, **changes: Any) -> TriedStep:
+    """A step from a cost of `before` that lowers it."""
+    made = replace(STEP, cost=before - decrease, model_decrease=decrease / gain_ratio)
+    return replace(made, **changes)
+
+
+def steps(*decreases: float, start: float = 100.0, **changes: Any) -> list[TriedStep]:
+    """Steps one after the other."""
+    made = []
+    for decrease in decreases:
+        made.append(step(start, decrease, **changes))
+        start -= decrease
+    return made
+
+
+REJECTED = replace(STEP, cost=150.0, model_decrease=1.0)
+
+
+def run(
+    script: Sequence[TriedStep],
+    initial_cost: float = 100.0,
+    on_iteration: Callable[[Any], object] | None = None,
+    **options: Any,
+) -> tuple[Course, FakeSystem]:
+    """Iterate over a script, at most once through it; by default no gradient is too small."""
+    system = FakeSystem(initial_cost, script)
+    options = {"max_iterations": len(script), "gradient_tolerance": 0.0, **options}
+    course = minimize(
+        cast(NormalEquations, system), SolveOptions.from_mapping(options), on_iteration
+    )
+    assert course.final_cost == system.cost or math.isnan(initial_cost)
+    return course, system
+
+
+def dampings(script: Sequence[TriedStep], **options: Any) -> list[float]:
+    """The damping of each step that is tried; one more than is given."""
+    script = [*script, REJECTED]
+    _, system = run(script, **options)
+    return [goal.damping for goal in system.goals]
+
+
+def tolerances(script: Sequence[TriedStep], **options: Any) -> list[float]:
+    _, system = run([*script, REJECTED], **options)
+    return [goal.tolerance for goal in system.goals]
+
+
+# -- damping ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gain_ratio", "factor"),
+    [(1.0, 1 / 3), (0.5, 1.0), (0.9, 1.0 - 0.8**3), (0.1, 1.0 + 0.8**3), (3.0, 1 / 3)],
+)
+def test_accepted_steps_change_the_damping_by_their_gain(gain_ratio: float, factor: float) -> None:
+    first, second = dampings([step(100.0, 10.0, gain_ratio)], initial_damping=0.1)
+    assert first == 0.1
+    assert second == pytest.approx(0.1 * factor)
+
+
+def test_rejected_steps_grow_the_damping_faster_and_faster() -> None:
+    found = dampings([REJECTED] * 4, initial_damping=0.1)
+    assert found == pytest.approx([0.1, 0.2, 0.8, 6.4, 102.4])
+
+
+def test_growth_starts_again_after_an_accepted_step() -> None:
+    found = dampings([REJECTED, REJECTED, step(100.0, 10.0, 0.5), REJECTED], initial_damping=0.1)
+    assert found == pytest.approx([0.1, 0.2, 0.8, 0.8, 1.6])
+
+
+def test_damping_has_a_lower_bound() -> None:
+    script = steps(10.0, 10.0, 10.0)
+    found = dampings(script, initial_damping=0.1, min_damping=0.02)
+    assert found == pytest.approx([0.1, 0.1 / 3, 0.02, 0.02])
+
+
+# -- which steps are taken -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"outcome": LinearOutcome.NOT_FINITE}, "the linear solve is not finite"),
+        ({"cost": math.nan}, "the cost of the candidate is not finite"),
+        ({"cost": math.inf}, "the cost of the candidate is not finite"),
+        ({"cost": -math.inf}, "the cost of the candidate is not finite"),
+        ({"model_decrease": 0.0}, "the linear model predicts no decrease"),
+        ({"model_decrease": -1.0}, "the linear model predicts no decrease"),
+        ({"model_decrease": math.nan}, "the linear model predicts no decrease"),
+        ({"cost": 100.0}, "the cost did not decrease as predicted"),
+        ({"cost": 101.0}, "the cost did not decrease as predicted"),
+        ({"model_decrease": 1e9}, "the cost did not decrease as predicted"),
+        ({"model_decrease": math.inf}, "the cost did not decrease as predicted"),
+    ],
+)
+def test_rejection_says_why(changes: dict[str, Any], reason: str) -> None:
+    course, system = run([step(100.0, 10.0, **changes), step(100.0, 1.0)])
+    first, second = course.records
+    assert (first.step_accepted, first.reason) == (False, reason)
+    assert first.cost == 100.0
+    assert (second.step_accepted, second.reason) == (True, "")
+    assert system.goals[1].damping > system.goals[0].damping
+    assert system.calls.count("linearize") == 1
+
+
+@pytest.mark.parametrize("outcome", [LinearOutcome.ITERATIONS, LinearOutcome.NO_CURVATURE])
+def test_unfinished_linear_solves_are_judged_by_the_cost(outcome: LinearOutcome) -> None:
+    course, _ = run([step(100.0, 10.0, outcome=outcome)])
+    assert course.final_cost == 90.0
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["cost", "model_decrease", "gradient_norm", "step_norm"])
+def test_what_is_not_finite_never_ends_as_a_success(name: str, wrong: float) -> None:
+    """It is no convergence, and it never becomes the cost."""
+    changes: dict[str, Any] = {name: wrong}
+    course, _ = run([step(100.0, 10.0, **changes)] * 3)
+    assert not course.status.is_success
+    assert math.isfinite(course.final_cost)
+    assert course.final_cost <= 100.0
+
+
+def test_everything_nan() -> None:
+    nothing = replace(STEP, gradient_norm=math.nan, step_norm=math.nan)
+    course, system = run([nothing] * 20)
+    assert course.status is SolveStatus.DAMPING_LIMIT
+    assert course.final_cost == 100.0
+    assert "accept" not in system.calls
+    assert all(math.isnan(record.gain_ratio) for record in course.records)
+
+
+def test_order_of_calls() -> None:
+    """Linearised after every move but the last, not after a rejection."""
+    _, system = run([*steps(10.0), REJECTED, *steps(10.0, 20.0, start=90.0)])
+    assert system.calls == [
+        *["score", "linearize"],
+        *["try_step", "accept", "linearize"],
+        *["try_step"],
+        *["try_step", "accept", "linearize"],
+        *["try_step", "accept"],
+    ]
+
+
+def test_records() -> None:
+    course, _ = run([step(100.0, 10.0, 0.5), REJECTED], initial_damping=0.1)
+    first, second = course.records
+    assert (first.iteration, first.cost, first.candidate_cost) == (1, 90.0, 90.0)
+    assert (first.damping, first.gain_ratio, first.linear_iterations) == (0.1, 0.5, 7)
+    assert (second.iteration, second.cost, second.candidate_cost) == (2, 90.0, 150.0)
+    assert second.gain_ratio == -60.0
+    assert 0.0 < first.time_s <= second.time_s
+    assert (course.initial_cost, course.final_cost) == (100.0, 90.0)
+
+
+# -- how tightly systems are solved ----------------------------------------------------------------
+
+
+def test_tolerance_follows_the_gradient() -> None:
+    """By 0.9 times its decrease from the second step on, between the two bounds."""
+    script = [
+        step(100.0, 10.0, gradient_norm=8.0),
+        step(90.0, 10.0, gradient_norm=2.0),
+        step(80.0, 10.0, gradient_norm=0.1),
+        step(70.0, 10.0, gradient_norm=1e-6),
+        step(60.0, 10.0, gradient_norm=1.0),
+    ]
+    options = {"linear_tolerance": 0.5, "min_linear_tolerance": 0.01}
+    kept = FORCING_FACTOR * 0.5
+    expected = [
+        *[0.5, 0.5],
+        kept,  # 0.9 / 4 would tighten abruptly
+        FORCING_FACTOR * kept,
+        FORCING_FACTOR**2 * kept,
+        0.5,  # the gradient grew
+    ]
+    assert tolerances(script, **options) == pytest.approx(expected)
+
+
+def test_tolerance_tightens_at_once_where_it_is_tight() -> None:
+    script = [
+        step(100.0, 10.0, gradient_norm=1.0),
+        step(90.0, 10.0, gradient_norm=0.05),
+        step(80.0, 10.0, gradient_norm=0.05e-6),
+    ]
+    found = tolerances(script, linear_tolerance=0.1, min_linear_tolerance=0.02)
+    assert found == pytest.approx([0.1, 0.1, FORCING_FACTOR * 0.05, 0.02])
+
+
+def test_rejected_steps_leave_the_tolerance() -> None:
+    wild = replace(REJECTED, gradient_norm=1e-9)
+    script = [*steps(10.0, gradient_norm=1.0), wild, *steps(10.0, start=90.0, gradient_norm=0.9)]
+    assert tolerances(script, linear_tolerance=0.3) == pytest.approx([0.3, 0.3, 0.3, 0.3])
+
+
+@pytest.mark.parametrize(("least", "most", "expected"), [(8, 200, 8), (8, 5, 5), (1, 1, 1)])
+def test_bounds_of_linear_iterations(least: int, most: int, expected: int) -> None:
+    _, system = run([REJECTED], min_linear_iterations=least, max_linear_iterations=most)
+    goal = system.goals[0]
+    assert (goal.min_iterations, goal.max_iterations) == (expected, most)
+
+
+# -- convergence -----------------------------------------------------------------------------------
+
+
+def test_small_decrease_is_confirmed_by_a_tighter_solve() -> None:
+    script = steps(50.0, 1e-6, 1e-6)
+    course, system = run([*script, REJECTED], cost_tolerance=1e-6, min_linear_iterations=3)
+    assert course.status is SolveStatus.CONVERGED_COST
+    assert len(course.records) == 3
+    confirming = system.goals[2]
+    assert confirming.tolerance == 0.01
+    assert confirming.min_iterations == CONFIRMING_ITERATIONS
+    assert system.goals[1].min_iterations == 3
+    assert course.final_cost == pytest.approx(50.0 - 2e-6)
+    assert system.calls[-1] == "accept"  # not linearised once more
+
+
+def test_confirming_step_that_gains_goes_on() -> None:
+    script = steps(50.0, 1e-6, 10.0, 1e-6, 10.0)
+    course, system = run(script, cost_tolerance=1e-6)
+    assert course.status is SolveStatus.ITERATION_LIMIT
+    assert [goal.min_iterations for goal in system.goals] == [8, 8, 10, 8, 10]
+
+
+@pytest.mark.parametrize(
+    ("decrease", "gain_ratio"), [(1e-6, 1e-2), (1e-2, 1e4)], ids=["predicted", "actual"]
+)
+def test_both_decreases_must_be_small(decrease: float, gain_ratio: float) -> None:
+    script = steps(*[decrease] * 4, gain_ratio=gain_ratio)
+    course, _ = run(script, cost_tolerance=1e-6)
+    assert course.status is SolveStatus.ITERATION_LIMIT
+
+
+def test_small_steps_of_large_damping_are_no_convergence() -> None:
+    script = steps(1e-6, 1e-6, 1e-6, gain_ratio=0.5)
+    course, _ = run(script, cost_tolerance=1e-6, initial_damping=10.0)
+    assert course.status is SolveStatus.ITERATION_LIMIT
+
+
+def test_rejected_steps_converge_where_little_was_promised() -> None:
+    promised = replace(REJECTED, cost=100.0, model_decrease=1e-6)
+    course, _ = run([promised] * 3, cost_tolerance=1e-6)
+    assert course.status is SolveStatus.CONVERGED_COST
+    assert [record.step_accepted for record in course.records] == [False, False]
+
+
+def test_rejected_steps_that_promised_much_are_no_convergence() -> None:
+    course, _ = run([replace(REJECTED, cost=100.0, model_decrease=1e-3)] * 3, cost_tolerance=1e-6)
+    assert course.status is SolveStatus.ITERATION_LIMIT
+
+
+def test_zero_gradient_ends_at_once() -> None:
+    at_optimum = replace(
+        STEP, cost=100.0, model_decrease=0.0, gradient_norm=0.0, outcome=LinearOutcome.AT_OPTIMUM
+    )
+    course, system = run([at_optimum, REJECTED])
+    assert course.status is SolveStatus.CONVERGED_GRADIENT
+    assert system.calls == ["score", "linearize", "try_step"]
+    assert course.final_cost == 100.0
+
+
+@pytest.mark.parametrize(("factor", "ends"), [(0.99, True), (1.01, False)])
+def test_small_gradient(factor: float, ends: bool) -> None:
+    """Half its square is the decrease that a full step promises."""
+    gradient_norm = factor * math.sqrt(2.0 * 1e-10 * 100.0)
+    script = [step(100.0, 10.0, gradient_norm=gradient_norm), REJECTED]
+    course, _ = run(script, gradient_tolerance=1e-10)
+    assert (course.status is SolveStatus.CONVERGED_GRADIENT) == ends
+    assert course.final_cost == 90.0
+
+
+@pytest.mark.parametrize(("factor", "ends"), [(0.99, True), (1.01, False)])
+def test_small_step(factor: float, ends: bool) -> None:
+    """Relative to the norm of the residuals."""
+    step_norm = factor * 1e-5 * math.sqrt(2.0 * 100.0)
+    script = [step(100.0, 10.0, step_norm=step_norm), REJECTED]
+    course, _ = run(script, step_tolerance=1e-5)
+    assert (course.status is SolveStatus.CONVERGED_STEP) == ends
+
+
+def test_cost_that_falls_to_rounding_errors_is_zero() -> None:
+    script = [replace(STEP, cost=50.0 * 2.0**-104, model_decrease=100.0), REJECTED]
+    course, _ = run(script)
+    assert course.status is SolveStatus.CONVERGED_GRADIENT
+    assert course.final_cost == script[0].cost
+
+
+# -- limits ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_iteration_limit_counts_rejected_steps(limit: int) -> None:
+    script = [*steps(1.0), REJECTED, *steps(1.0, 1.0, 1.0, 1.0, start=99.0)]
+    course, _ = run(script, max_iterations=limit)
+    assert course.status is SolveStatus.ITERATION_LIMIT
+    assert len(course.records) == limit
+
+
+def test_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
+    course, _ = run(steps(*[1.0] * 10), max_time_s=2.5)
+    assert course.status is SolveStatus.TIME_LIMIT
+    assert [record.time_s for record in course.records] == [1.0, 2.0, 3.0]
+    assert course.final_cost == 97.0
+
+
+def test_damping_limit() -> None:
+    course, _ = run([REJECTED] * 9, initial_damping=0.1, max_damping=6.0)
+    assert course.status is SolveStatus.DAMPING_LIMIT
+    assert [record.damping for record in course.records] == pytest.approx([0.1, 0.2, 0.8])
+
+
+def test_convergence_outranks_limits() -> None:
+    course, _ = run([step(100.0, 10.0, gradient_norm=0.0)], max_iterations=1, max_time_s=1e-12)
+    assert course.status is SolveStatus.CONVERGED_GRADIENT
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_start_values_without_a_finite_cost(wrong: float) -> None:
+    course, system = run([REJECTED], initial_cost=wrong)
+    assert course.status is SolveStatus.INITIAL_COST_NOT_FINITE
+    assert system.calls == ["score"]
+    assert course.records == ()
+
+
+# -- callbacks and interrupts ----------------------------------------------------------------------
+
+
+def test_callback_sees_every_record() -> None:
+    seen: list[Any] = []
+    course, _ = run([*steps(1.0, 1.0), REJECTED], on_iteration=seen.append)
+    assert tuple(seen) == course.records
+    assert course.status is SolveStatus.ITERATION_LIMIT
+
+
+def test_callback_stops() -> None:
+    course, _ = run(steps(1.0, 1.0, 1.0), on_iteration=lambda record: record.iteration == 2)
+    assert course.status is SolveStatus.STOPPED
+    assert course.final_cost == 98.0
+
+
+def test_reaching_a_limit_outranks_the_callback() -> None:
+    course, _ = run(steps(1.0), on_iteration=lambda record: True)
+    assert course.status is SolveStatus.ITERATION_LIMIT
+
+
+def test_interrupt_in_the_callback() -> None:
+    def interrupt(record: Any) -> None:
+        if record.iteration == 2:
+            raise KeyboardInterrupt
+
+    course, _ = run([*steps(1.0), REJECTED, REJECTED], on_iteration=interrupt)
+    assert course.status is SolveStatus.INTERRUPTED
+    assert course.final_cost == 99.0
+    assert len(course.records) == 2
+
+
+@pytest.mark.parametrize("name", ["linearize", "try_step"])
+def test_interrupt_in_the_work(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost is that of the values the system holds."""
+    work = getattr(FakeSystem, name)
+
+    def interrupted(system: FakeSystem, *args: Any) -> Any:
+        if system.calls.count(name) == 1:
+            raise KeyboardInterrupt
+        return work(system, *args)
+
+    monkeypatch.setattr(FakeSystem, name, interrupted)
+    course, system = run(steps(1.0, 1.0, 1.0, 1.0))
+    assert course.status is SolveStatus.INTERRUPTED
+    assert course.final_cost == system.cost < 100.0
+
+
+def test_other_errors_of_a_callback_pass() -> None:
+    def fail(record: Any) -> None:
+        raise ZeroDivisionError("in the callback")
+
+    with pytest.raises(ZeroDivisionError, match="in the callback"):
+        run(steps(1.0), on_iteration=fail)

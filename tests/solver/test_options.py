@@ -1,0 +1,157 @@
+"""Options, backends and memory: what is asked for is possible, or the answer says why not."""
+
+import math
+import os
+import re
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import caspar
+from caspar.errors import BackendError, OptionError, OutOfMemoryError
+from caspar.runtime import select
+from caspar.runtime.probe import cuda_problem
+from tests.problems import EXAMPLES, anchor
+from tests.solver.solving import solve_example
+
+GRID = EXAMPLES["grid"].arrays()
+
+
+def refusal(**options: Any) -> str:
+    with pytest.raises(OptionError) as caught:
+        solve_example("grid", GRID, **options)
+    assert isinstance(caught.value, ValueError)
+    return str(caught.value)
+
+
+def test_unknown_option() -> None:
+    message = refusal(max_iteration=3)
+    assert message.startswith("unknown option 'max_iteration' (did you mean 'max_iterations'?)")
+    assert "cost_tolerance, gradient_tolerance" in message
+
+
+@pytest.mark.parametrize("name", ["max_iterations", "min_linear_iterations"])
+@pytest.mark.parametrize("value", [0, -1, 2.0, "3", None, True, math.nan])
+def test_counts(name: str, value: Any) -> None:
+    assert refusal(**{name: value}) == f"{name}={value!r}: must be an integer of at least 1"
+
+
+@pytest.mark.parametrize("name", ["initial_damping", "min_damping", "max_damping"])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, "small", None, True])
+def test_dampings(name: str, value: Any) -> None:
+    assert refusal(**{name: value}) == f"{name}={value!r}: must be a positive finite number"
+
+
+@pytest.mark.parametrize("name", ["cost_tolerance", "gradient_tolerance", "step_tolerance"])
+@pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf, "small", None])
+def test_tolerances(name: str, value: Any) -> None:
+    assert refusal(**{name: value}) == f"{name}={value!r}: must be a finite number of at least 0"
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.1, 2, math.nan, None])
+def test_linear_tolerances(value: Any) -> None:
+    allowed = "must be between 0 and 1, both excluded"
+    assert refusal(linear_tolerance=value) == f"linear_tolerance={value!r}: {allowed}"
+    assert refusal(min_linear_tolerance=value) == f"min_linear_tolerance={value!r}: {allowed}"
+
+
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, "1 s"])
+def test_time(value: Any) -> None:
+    assert refusal(max_time_s=value).startswith(f"max_time_s={value!r}: must be a positive")
+
+
+@pytest.mark.parametrize("value", [0, 1, "no", None])
+def test_check(value: Any) -> None:
+    assert refusal(check=value) == f"check={value!r}: must be True or False"
+
+
+@pytest.mark.parametrize("options", [{"min_damping": 1.0}, {"max_damping": 1e-5}])
+def test_initial_damping_outside_its_bounds(options: dict[str, float]) -> None:
+    name, value = next(iter(options.items()))
+    message = refusal(initial_damping=1e-3, **options)
+    assert message.startswith("initial_damping=0.001: must lie between")
+    assert f"{name}={value!r}" in message
+
+
+def test_numbers_of_other_types() -> None:
+    result = solve_example(
+        "grid",
+        GRID,
+        max_iterations=np.int64(3),
+        initial_damping=np.float32(1e-3),
+        cost_tolerance=0,
+        linear_tolerance=Fraction(1, 10),
+        max_time_s=100,
+    )
+    assert len(result.iterations) == 3
+    assert result.iterations[0].damping == pytest.approx(1e-3)
+
+
+def test_options_are_refused_before_anything_is_compiled() -> None:
+    solver = caspar.Solver([anchor], backend="cpu")
+    with pytest.raises(OptionError):
+        solver.solve({}, max_iterations=0)
+    assert solver._library is None
+
+
+@pytest.mark.parametrize("name", ["precision", "backend"])
+@pytest.mark.parametrize("value", ["half", "gpu", 64, None])
+def test_choices(name: str, value: Any) -> None:
+    allowed = {"precision": "'mixed', 'float32', 'float64'", "backend": "'auto', 'cuda', 'cpu'"}
+    message = f"{name}={value!r}: must be one of {allowed[name]}"
+    with pytest.raises(OptionError, match=re.escape(message)):
+        caspar.Solver([anchor], **{name: value})
+
+
+def test_choices_may_be_members() -> None:
+    solver = caspar.Solver(
+        [anchor], backend=caspar.BackendChoice.CPU, precision=caspar.Precision.FLOAT32
+    )
+    assert solver.backend.name == "cpu"
+    assert solver.precision is caspar.Precision.FLOAT32
+
+
+@pytest.mark.skipif(cuda_problem() is None, reason="there is a CUDA device")
+def test_cuda_without_a_device() -> None:
+    with pytest.raises(BackendError) as caught:
+        caspar.Solver([anchor], backend="cuda")
+    message = str(caught.value)
+    assert str(cuda_problem()) in message
+    assert "caspar doctor" in message
+    assert "backend='cpu'" in message
+
+
+def test_auto_takes_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "cuda_problem", lambda: "there is no driver")
+    assert caspar.Solver([anchor]).backend.name == "cpu"
+
+
+def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of two pages."""
+    solve_example("grid", GRID)
+    amounts = {"SC_PHYS_PAGES": 2, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(os, "sysconf", amounts.__getitem__)
+    with pytest.raises(OutOfMemoryError) as caught:
+        solve_example("grid", GRID)
+    assert isinstance(caught.value, MemoryError)
+    found = re.search(r"needs ([\d,]+) bytes .* has ([\d,]+)\.", str(caught.value))
+    assert found is not None
+    needed, available = (int(number.replace(",", "")) for number in found.groups())
+    assert needed > available == 8192
+    assert "float32" in str(caught.value)
+
+
+def test_allocation_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    solve_example("grid", GRID)
+    empty = np.empty
+
+    def refuse(shape: Any, dtype: Any = float, **options: Any) -> Any:
+        if dtype is np.uint8:
+            raise MemoryError
+        return empty(shape, dtype, **options)
+
+    monkeypatch.setattr(np, "empty", refuse)
+    with pytest.raises(OutOfMemoryError, match=r"needs [\d,]+ bytes of host memory"):
+        solve_example("grid", GRID)

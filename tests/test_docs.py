@@ -1,0 +1,133 @@
+"""The pages for readers: links lead somewhere, files and names they mention exist, code runs."""
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import caspar
+
+ROOT = Path(__file__).parents[1]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
+
+FOLDERS = ("caspar", "tests", "docs", "examples", "benchmarks", "data", ".ci")
+PARTS = ("ir", "memory", "passes", "frontend", "codegen", "runtime", "driver", "solver", "io")
+
+WRITTEN_LATER = ("benchmarks/results",)
+"""What a page may name although a clone need not have it."""
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_CODE = re.compile(r"`([^`\n]+)`")
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def _blocks(page: Path, language: str) -> list[str]:
+    found = _FENCE.findall(page.read_text(encoding="utf-8"))
+    return [text for name, text in found if name == language]
+
+
+def _anchors(page: Path) -> set[str]:
+    """What GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", _prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
+
+
+def _broken(page: Path, link: str) -> bool:
+    if re.match(r"[a-z]+:", link):
+        return False  # the tests need no network
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    if not target.exists() or not target.is_relative_to(ROOT):
+        return True
+    return anchor != "" and anchor not in _anchors(target)
+
+
+def _resolve(dotted: str) -> Any:
+    """The module or the name in one; the last parts may be attributes."""
+    parts = dotted.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:count]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[count:]:
+            found = getattr(found, name)
+        return found
+    raise ModuleNotFoundError(dotted)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert [link for link in _LINK.findall(_prose(page)) if _broken(page, link)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_named_files_exist(page: Path) -> None:
+    missing = [
+        code
+        for code in _CODE.findall(_prose(page))
+        if code.split("/")[0] in FOLDERS
+        and re.fullmatch(r"[\w./-]+", code) is not None
+        and "/" in code
+        and code not in WRITTEN_LATER
+        and not (ROOT / code).exists()
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_named_names_exist(page: Path) -> None:
+    """`caspar.io.read_bal`; in docs/ also `memory.tiles`, a module of the package."""
+    for code in _CODE.findall(_prose(page)):
+        match = re.match(r"(\w+)(?:\.\w+)+", code)
+        if match is None or match[0].endswith((".py", ".md")):
+            continue
+        if match[1] == caspar.__name__:
+            _resolve(match[0])
+        elif match[1] in PARTS and page in DOCS:
+            _resolve(f"{caspar.__name__}.{match[0]}")
+
+
+@pytest.mark.parametrize("page", [page for page in DOCS if _blocks(page, "python")], ids=_name)
+def test_code_runs(page: Path) -> None:
+    names: dict[str, Any] = {}
+    for block in _blocks(page, "python"):
+        exec(compile(block, _name(page), "exec"), names)
+
+
+def test_every_page_can_be_found() -> None:
+    linked = {
+        (page.parent / link.partition("#")[0]).resolve()
+        for page in PAGES
+        for link in _LINK.findall(_prose(page))
+    }
+    assert [_name(page) for page in DOCS if page not in linked] == []
+
+
+@pytest.mark.parametrize(
+    ("link", "is_broken"),
+    [
+        ("LICENSE", False),
+        ("LICENCE", True),
+        ("#citation", False),
+        ("#quotation", True),
+        ("docs/NUMERICS.md#precision", False),
+        ("docs/NUMERICS.md#precisions", True),
+        ("../elsewhere", True),
+        ("https://example.org/nowhere", False),
+    ],
+)
+def test_links_are_judged(link: str, is_broken: bool) -> None:
+    assert _broken(ROOT / "README.md", link) == is_broken
