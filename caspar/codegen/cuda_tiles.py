@@ -6,7 +6,14 @@ list of partials, once, by object.
 
 from caspar.codegen.cuda_header import BLOCK_SIZE
 
-TILE_KERNELS = ("sort_tiles", "scan", "list_partials", "object_bounds")
+TILE_KERNELS = (
+    "sort_tiles",
+    "scan",
+    "list_partials",
+    "object_bounds",
+    "lowest_partner",
+    "locality_keys",
+)
 """Entry points of `TILE_SOURCE`."""
 
 SCAN_BLOCK_SIZE = 1024
@@ -118,6 +125,20 @@ extern "C" __global__ void __launch_bounds__(256) object_bounds(
   const u32 begin = entry == 0 ? 0u : u32(object[grouped[entry - 1]]) + 1u;
   const u32 end = entry == num_partials ? num_objects : u32(object[grouped[entry]]);
   for (u32 k = begin; k <= end; ++k) start[k] = int(entry);
+}
+
+// The lowest partner of each main object; `lowest` starts at the largest numbers.
+extern "C" __global__ void __launch_bounds__(256) lowest_partner(
+    u32 count, const int* main, const int* partner, int* lowest) {
+  const u32 item = blockIdx.x * blockDim.x + threadIdx.x;
+  if (item < count) atomicMin(&lowest[main[item]], partner[item]);
+}
+
+// Sort keys: first the lowest partner of the item's main object, then the main object.
+extern "C" __global__ void __launch_bounds__(256) locality_keys(
+    u32 count, const int* main, const int* lowest, long long* key) {
+  const u32 item = blockIdx.x * blockDim.x + threadIdx.x;
+  if (item < count) key[item] = ((long long)(lowest[main[item]]) << 32) | main[item];
 }
 """
 )

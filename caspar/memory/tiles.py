@@ -95,6 +95,31 @@ def build_tile_index(index: NDArray[np.int32], num_objects: int, tile_size: int)
     )
 
 
+def locality_order(
+    main: NDArray[np.int32], partner: NDArray[np.int32] | None, num_main: int
+) -> NDArray[np.int64]:
+    """The order of items in which tiles have few distinct indices of two kinds.
+
+    Items of one `main` object stay together, and these groups are sorted by the lowest partner
+    any item of the group has: neighbouring groups then share partners. (For bundle adjustment:
+    observations of a point stay together, and points seen by the same cameras are neighbours.)
+
+    Args:
+        main: (n,) index whose objects have few items each.
+        partner: (n,) index whose objects have many; None: sort by `main` alone.
+        num_main: Number of `main` objects.
+
+    Returns:
+        (n,) the item to put at each place; items of one group keep their order.
+    """
+    if partner is None:
+        return np.argsort(main, kind="stable")
+    lowest = np.full(num_main, np.iinfo(np.int32).max, dtype=np.int32)
+    np.minimum.at(lowest, main, partner)
+    key = (lowest[main].astype(np.int64) << 32) | main
+    return np.argsort(key, kind="stable")
+
+
 def single_object_tiles(num_tiles: int) -> TileIndex:
     """One partial for each tile, all of one object: for nodes that every factor shares."""
     zero = np.zeros(num_tiles, dtype=np.uint16)

@@ -89,6 +89,9 @@ class Backend(Protocol):
     def tile_index(self, index: Array, num_objects: int) -> TileIndex:
         """Tiles of an index; see `memory.tiles.build_tile_index`."""
 
+    def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
+        """Order of items in which tiles have few partials; see `memory.tiles.locality_order`."""
+
     def single_object_tiles(self, num_tiles: int) -> TileIndex:
         """One partial for each tile, all of one object: for nodes that every factor shares."""
 

@@ -25,7 +25,13 @@ from caspar.codegen.cpu import TILE_SIZE
 from caspar.codegen.source import KernelSource
 from caspar.errors import CompileError, OutOfMemoryError
 from caspar.memory.binding import Binding
-from caspar.memory.tiles import Array, TileIndex, build_tile_index, single_object_tiles
+from caspar.memory.tiles import (
+    Array,
+    TileIndex,
+    build_tile_index,
+    locality_order,
+    single_object_tiles,
+)
 from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
 from caspar.runtime.cache import cache_folder, write_atomically
 from caspar.runtime.cpu_support import call_tile
@@ -36,6 +42,10 @@ from caspar.runtime.cpu_support import call_tile
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 IntArray = NDArray[np.int64]
+
+SUPPORT_DIGEST = hashlib.sha256(Path(__file__).with_name("cpu_support.py").read_bytes()).hexdigest()
+"""Part of the name of every generated module: machine code in the cache has the functions of
+`cpu_support` compiled into it, and Numba does not see that they have changed."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +168,10 @@ class CpuBackend:
         """Tiles of an index."""
         return build_tile_index(index, num_objects, TILE_SIZE)
 
+    def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
+        """Order of items in which tiles have few partials."""
+        return locality_order(main, partner, num_main)
+
     def single_object_tiles(self, num_tiles: int) -> TileIndex:
         """One partial for each tile, all of one object."""
         return single_object_tiles(num_tiles)
@@ -196,7 +210,7 @@ class CpuBackend:
 
 
 def _compile(source: KernelSource) -> int:
-    digest = hashlib.sha256(source.text.encode()).hexdigest()[:32]
+    digest = hashlib.sha256((SUPPORT_DIGEST + source.text).encode()).hexdigest()[:32]
     module_name = f"caspar_generated_{digest}"
     if module_name not in sys.modules:
         path = cache_folder() / "cpu" / f"{source.name[:60]}_{digest}.py"
@@ -208,7 +222,24 @@ def _compile(source: KernelSource) -> int:
 
 
 def _import_file(module_name: str, path: Path) -> None:
-    """Import a generated module; it stays in `sys.modules`, which keeps its machine code alive.
+    """Import a generated module, if need be once more without Numba's machine code beside it.
+
+    Numba takes whatever lies there for its own, and stumbles over a file that a full disk or a
+    crash left broken.
+    """
+    try:
+        _execute_file(module_name, path)
+    except Exception as error:
+        machine_code = list(path.parent.glob(f"__pycache__/{path.stem}.*.nb[ic]"))
+        for file in machine_code:
+            file.unlink(missing_ok=True)
+        if not machine_code:
+            raise CompileError(f"Numba did not compile {path}: {error}") from error
+        _import_file(module_name, path)
+
+
+def _execute_file(module_name: str, path: Path) -> None:
+    """Import a module; it stays in `sys.modules`, which keeps its machine code alive.
 
     Numba looks its functions' modules up there when it takes machine code from its cache.
     """
@@ -219,9 +250,9 @@ def _import_file(module_name: str, path: Path) -> None:
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except BaseException:
         del sys.modules[module_name]
-        raise CompileError(f"Numba did not compile {path}: {error}") from error
+        raise
 
 
 def _holds(path: Path, text: str) -> bool:

@@ -137,12 +137,12 @@ class CudaBackend:
 
     def load(self, sources: Sequence[KernelSource]) -> Mapping[str, Kernel]:
         """Compile kernels in parallel threads: NVRTC releases the interpreter lock."""
-        self._load_tiles()
+        self._tile_builder()
         with ThreadPoolExecutor() as pool:
             kernels = list(pool.map(self._compile, sources))
         return {kernel.source.name: kernel for kernel in kernels}
 
-    def _load_tiles(self) -> None:
+    def _tile_builder(self) -> TileBuilder:
         """Compile the kernels that build tiles, before any other.
 
         The first compilation of a process makes CuPy preprocess an empty file to know NVRTC's
@@ -151,6 +151,7 @@ class CudaBackend:
         if self._tiles is None:
             with self._device:
                 self._tiles = TileBuilder(COMPILE_OPTIONS)
+        return self._tiles
 
     def _compile(self, source: KernelSource) -> CudaKernel:
         with self._device:
@@ -187,9 +188,11 @@ class CudaBackend:
 
     def tile_index(self, index: Array, num_objects: int) -> TileIndex:
         """Tiles of an index."""
-        self._load_tiles()
-        assert self._tiles is not None
-        return self._tiles.build(index, num_objects)
+        return self._tile_builder().build(index, num_objects)
+
+    def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
+        """Order of items in which tiles have few partials."""
+        return self._tile_builder().locality_order(main, partner, num_main)
 
     def single_object_tiles(self, num_tiles: int) -> TileIndex:
         """One partial for each tile, all of one object."""

@@ -9,6 +9,9 @@ from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.codegen.cuda_tiles import SCAN_BLOCK_SIZE, TILE_KERNELS, TILE_SOURCE
 from caspar.memory.tiles import Array, TileIndex
 
+_LARGE_BYTE = 0x7F
+"""Four of them are a number above all indices that fit in memory."""
+
 
 class TileBuilder:
     """The compiled kernels of `codegen.cuda_tiles`.
@@ -57,6 +60,19 @@ class TileBuilder:
             object_start=object_start,
             object_partials=object_partials,
         )
+
+    def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
+        """See `memory.tiles.locality_order`."""
+        if partner is None:
+            return cupy.argsort(main, kind="stable")
+        count = int(main.shape[0])
+        num_blocks = -(-count // BLOCK_SIZE)
+        lowest = cupy.empty(num_main, dtype=cupy.int32)
+        lowest.data.memset_async(_LARGE_BYTE, lowest.nbytes)
+        key = cupy.empty(count, dtype=cupy.int64)
+        self._run("lowest_partner", num_blocks, count, main, partner, lowest)
+        self._run("locality_keys", num_blocks, count, main, lowest, key)
+        return cupy.argsort(key, kind="stable")
 
     def _run(self, name: str, num_blocks: int, count: int, *arguments: Any) -> None:
         self._kernels[name]((num_blocks,), (BLOCK_SIZE,), (np.uint32(count), *arguments))

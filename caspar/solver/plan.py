@@ -46,6 +46,10 @@ SCALARS = (
 NUM_HOST_SCALARS = 4
 
 
+MANY_PARTIALS_PER_INSTANCE = 0.5
+"""Partials of all node arguments for each instance, from which on another order is tried."""
+
+
 class KernelLibrary:
     """Compiled kernels by name; the ones that sum partials are made when first needed."""
 
@@ -195,18 +199,20 @@ def make_plan(
 def _plan_factor(
     backend: Backend, factor: TracedFactor, problem: Problem, first_tile: int
 ) -> FactorPlan:
+    """Put the instances in an order that gives few partials: as given, or sorted for locality."""
     arrays = problem.factors[factor.name]
     num_tiles = -(-arrays.count // backend.tile_size)
     tiles = _build_tiles(backend, factor, problem, arrays)
-    main = _most_numerous(factor, problem, tiles)
-    if main is not None:
-        # Sorted instances give each node one partial, and one more for each tile border.
-        # Neighbours then share nodes; any other order is put into this one.
-        size = _num_nodes(problem, main)
-        if tiles[main.name].num_partials > size + num_tiles:
-            arrays = _sorted_by(backend, factor, arrays, main)
-            tiles = _build_tiles(backend, factor, problem, arrays)
+    if _num_partials(tiles) > MANY_PARTIALS_PER_INSTANCE * arrays.count:
+        sorted_arrays = _sorted_for_locality(backend, factor, problem, tiles)
+        sorted_tiles = _build_tiles(backend, factor, problem, sorted_arrays)
+        if _num_partials(sorted_tiles) < _num_partials(tiles):
+            arrays, tiles = sorted_arrays, sorted_tiles
     return FactorPlan(factor, arrays, tiles, num_tiles, first_tile)
+
+
+def _num_partials(tiles: Mapping[str, TileIndex]) -> int:
+    return sum(one.num_partials for one in tiles.values())
 
 
 def _build_tiles(
@@ -225,20 +231,25 @@ def _num_nodes(problem: Problem, argument: Argument) -> int:
     return int(problem.values[argument.node.name].shape[0])
 
 
-def _most_numerous(
-    factor: TracedFactor, problem: Problem, tiles: Mapping[str, TileIndex]
-) -> Argument | None:
-    """The shared node argument with the most nodes."""
-    shared = [argument for argument in factor.nodes if argument.name in tiles]
-    return max(shared, key=lambda node: _num_nodes(problem, node), default=None)
-
-
-def _sorted_by(
-    backend: Backend, factor: TracedFactor, arrays: FactorArrays, main: Argument
+def _sorted_for_locality(
+    backend: Backend, factor: TracedFactor, problem: Problem, tiles: Mapping[str, TileIndex]
 ) -> FactorArrays:
-    """The instances in the order of one argument's nodes."""
+    """The instances of one node together, and nodes with the same partners next to each other.
+
+    The node argument with the most nodes is kept together; its partner is the one that has the
+    most partials as the instances are given.
+    """
+    arrays = problem.factors[factor.name]
+    shared = [argument for argument in factor.nodes if argument.name in tiles]
+    main = max(shared, key=lambda argument: _num_nodes(problem, argument))
+    others = [argument for argument in shared if argument is not main]
+    partner = max(others, key=lambda argument: tiles[argument.name].num_partials, default=None)
+    order = backend.locality_order(
+        arrays.nodes[main.name],
+        None if partner is None else arrays.nodes[partner.name],
+        _num_nodes(problem, main),
+    )
     xp = backend.xp
-    order = xp.argsort(arrays.nodes[main.name], kind="stable")
     nodes = {
         name: None if index is None else xp.take(index, order)
         for name, index in arrays.nodes.items()

@@ -135,7 +135,7 @@ def test_a_set_guard_leaves_everything_alone(flag: float) -> None:
     spec = in_place_kernel(3, DType.FLOAT32, DType.FLOAT32)
     compiled = CompiledKernels([spec])
     case = list(cases(spec, 3))[-1]
-    case.rows["flag"][:] = flag  # type: ignore[index]
+    case.rows["flag"][:] = flag
     for run in compiled.run(case):
         for name, untouched in case.bindings(run.tile_size).items():
             np.testing.assert_array_equal(run.bindings[name].data, untouched.data, name)

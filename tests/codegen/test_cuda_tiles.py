@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.codegen.cuda_tiles import SCAN_BLOCK_SIZE, TILE_SOURCE
 from caspar.memory.tiles import TileIndex, build_tile_index
-from tests.harness import CudaModule, compile_cuda, find_compiler
+from tests.harness import CudaModule, KernelArgument, compile_cuda, find_compiler
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
 
@@ -31,7 +31,7 @@ def build(module: CudaModule, index: Index, num_objects: int) -> TileIndex:
     count, num_tiles = len(index), -(-len(index) // BLOCK_SIZE)
     slot, position = np.zeros(count, np.uint16), np.zeros(count, np.uint16)
     num_distinct, tile_start = np.zeros(num_tiles, np.int32), np.zeros(num_tiles + 1, np.int32)
-    args = [np.uint32(count), index, position, slot, num_distinct]
+    args: list[KernelArgument] = [np.uint32(count), index, position, slot, num_distinct]
     module.launch("sort_tiles", num_tiles, BLOCK_SIZE, args)
     module.launch("scan", 1, SCAN_BLOCK_SIZE, [np.uint32(num_tiles), num_distinct, tile_start])
     num_partials = int(tile_start[-1])
@@ -65,6 +65,6 @@ def test_tiles_equal_those_of_numpy() -> None:
 def test_a_scan_longer_than_its_block() -> None:
     value = np.random.default_rng(0).integers(0, 9, 2500).astype(np.int32)
     start = np.full(2501, -1, np.int32)
-    args = [np.uint32(2500), value, start]
+    args: list[KernelArgument] = [np.uint32(2500), value, start]
     compile_cuda(TILE_SOURCE).launch("scan", 1, SCAN_BLOCK_SIZE, args)
     assert_array_equal(start, np.concatenate([[0], np.cumsum(value)]))

@@ -70,7 +70,8 @@ def program_of(dtype: DType) -> tuple[KernelSpec, Program, list[Op]]:
         for chunk, first in enumerate(range(0, 3, length))
     ]
     steps += [Instruction(Op.LT, ("p0",), (x, y)), Instruction(Op.LT, ("p1",), (y, z))]
-    outputs, ops = [], []
+    outputs: list[str] = []
+    ops: list[Op] = []
     for op in OPS:
         info = OP_INFO[op]
         if op in (Op.AND, Op.OR, Op.NOT):

@@ -126,7 +126,7 @@ class Kernels:
 def test_sums_over_partials(dtype: DType) -> None:
     specs = [spec for spec in SPECS if spec.dtype is dtype]
     kernels = Kernels(specs)
-    eps = np.finfo(dtype.value).eps
+    eps = float(np.finfo(dtype.value).eps)
     for spec in specs:
         for target in ("cpu", "cuda"):
             for name, (tiles, num_objects) in TILES.items():

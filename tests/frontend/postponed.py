@@ -38,7 +38,7 @@ def unknown_type(spot: Annotated[Spott, caspar.TunableShared]) -> sf.V2:  # type
 
 
 @caspar.factor
-def unknown_marker(spot: Annotated[Spot, caspar.TunableShred]) -> sf.V2:  # type: ignore[name-defined]
+def unknown_marker(spot: Annotated[Spot, caspar.TunableShred]) -> sf.V2:
     """A misspelt marker."""
     return spot
 

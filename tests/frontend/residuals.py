@@ -140,12 +140,12 @@ FACTORS: dict[str, Factor] = {
 }
 
 
-def random_storage(declared: Any, rng: np.random.Generator) -> Array:
+def random_storage(declared: type[Any], rng: np.random.Generator) -> Array:
     """Storage of a random value of a type."""
-    if is_dataclass(declared) and not issubclass(declared, (sf.Pose3, sf.LinearCameraCal)):
+    if is_dataclass(declared):
         hints = get_type_hints(declared)
         return np.concatenate([random_storage(hints[f.name], rng) for f in fields(declared)])
-    values = rng.normal(size=StorageOps.storage_dim(declared))
+    values: Array = rng.normal(size=StorageOps.storage_dim(declared))
     turn = {sf.Rot3: 4, sf.Pose3: 4, sf.Rot2: 2, sf.Pose2: 2, sf.Unit3: 3}
     for kind, length in turn.items():
         if issubclass(declared, kind):

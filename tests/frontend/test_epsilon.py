@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Rot3.to_tangent": geo.Rot3.to_tangent,
-    "Rot3.from_tangent": geo.Rot3.from_tangent.__func__,  # type: ignore[attr-defined]
+    "Rot3.from_tangent": geo.Rot3.from_tangent.__func__,
     "Rot3.local_coordinates": geo.Rot3.local_coordinates,
     "Pose3.to_tangent": geo.Pose3.to_tangent,
     "Pose2.local_coordinates": geo.Pose2.local_coordinates,

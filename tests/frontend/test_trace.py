@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Annotated, Any
 
-import pytest
 import symforce.symbolic as sf
 from symforce.ops import StorageOps
 
@@ -135,10 +134,12 @@ class TestAnnotations:
         assert str(trace(between).residual[0]) in ("b[0] - a[0] - d[0]", "-a[0] + b[0] - d[0]")
 
     def test_defaults_are_not_used(self) -> None:
+        three = sf.V1(3)
+
         @caspar.factor
         def scaled(
             a: Annotated[Point, caspar.TunableShared],
-            scale: Annotated[sf.V1, caspar.ConstUnique] = sf.V1(3),
+            scale: Annotated[sf.V1, caspar.ConstUnique] = three,
         ) -> sf.V3:
             return a * scale[0]
 
@@ -208,7 +209,7 @@ def test_types_of_the_same_name_stay_apart() -> None:
     """Two classes may share a name as long as they do not meet in one solver."""
 
     def make(base: type) -> Argument:
-        class Thing(base): ...  # type: ignore[misc, valid-type]
+        class Thing(base): ...
 
         @caspar.factor
         def prior(thing: Annotated[Thing, caspar.TunableShared]) -> sf.V1:

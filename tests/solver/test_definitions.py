@@ -100,7 +100,7 @@ def test_free_symbol() -> None:
             ["exactly one marker", "found TunableShared, ConstUnique"],
         ),
         (Annotated[Place, caspar.TunablePair], ["TunablePair needs caspar.Pair[Type]"]),
-        (Annotated[caspar.Pair[Place], caspar.TunableShared], ["not a storage type"]),
+        (Annotated[caspar.Pair[Place], caspar.TunableShared], ["Pair"]),
         (Annotated[str, caspar.TunableShared], ["<class 'str'> is not a storage type"]),
     ],
     ids=["bare", "other mark", "two markers", "pair of nothing", "unmarked pair", "str"],
