@@ -54,16 +54,19 @@ def _broken(page: Path, link: str) -> bool:
     return anchor != "" and anchor not in _anchors(target)
 
 
+def _is_module(parts: list[str]) -> bool:
+    path = ROOT.joinpath(*parts)
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
 def _check_name(dotted: str) -> None:
-    """A module, which is only looked for (it may need a GPU), or a name in one."""
+    """A module of caspar, which is only looked for (it may need a GPU), or a name in one."""
     parts = dotted.split(".")
-    if (ROOT / Path(*parts)).is_dir() or (ROOT / Path(*parts)).with_suffix(".py").is_file():
-        return
-    count = len(parts) - 1
-    while not (ROOT / Path(*parts[:count])).exists() and count > 1:
-        if (ROOT / Path(*parts[:count])).with_suffix(".py").is_file():
-            break
+    count = len(parts)
+    while not _is_module(parts[:count]):
         count -= 1
+    if count == len(parts):
+        return
     found: Any = importlib.import_module(".".join(parts[:count]))
     for name in parts[count:]:
         found = getattr(found, name)

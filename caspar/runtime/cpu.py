@@ -228,14 +228,17 @@ def _import_file(module_name: str, path: Path) -> None:
     crash left broken.
     """
     try:
-        _execute_file(module_name, path)
+        try:
+            _execute_file(module_name, path)
+        except Exception:
+            machine_code = list(path.parent.glob(f"__pycache__/{path.stem}.*.nb[ic]"))
+            if not machine_code:
+                raise
+            for file in machine_code:
+                file.unlink(missing_ok=True)
+            _execute_file(module_name, path)
     except Exception as error:
-        machine_code = list(path.parent.glob(f"__pycache__/{path.stem}.*.nb[ic]"))
-        for file in machine_code:
-            file.unlink(missing_ok=True)
-        if not machine_code:
-            raise CompileError(f"Numba did not compile {path}: {error}") from error
-        _import_file(module_name, path)
+        raise CompileError(f"Numba did not compile {path}: {error}") from error
 
 
 def _execute_file(module_name: str, path: Path) -> None:

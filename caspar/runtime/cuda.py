@@ -165,14 +165,8 @@ class CudaBackend:
 
     def allocate(self, num_bytes: int) -> Array:
         """Uninitialised device memory."""
-        try:
+        with self._memory_errors(f"the plan needs {num_bytes:,} bytes, more"):
             return cupy.empty(num_bytes, dtype=cupy.uint8)
-        except cupy.cuda.memory.OutOfMemoryError as error:
-            free, total = cupy.cuda.runtime.memGetInfo()
-            raise OutOfMemoryError(
-                f"the plan needs {num_bytes:,} bytes on {self.device}; {free:,} of {total:,} are "
-                "free. Free other arrays, use fewer factors, or precision='float32'."
-            ) from error
 
     def clear(self, array: Array) -> None:
         """Fill with zero bytes."""
@@ -244,8 +238,20 @@ class CudaBackend:
         """The solver's device and stream, after the caller's stream has finished."""
         with self._device:
             cupy.cuda.get_current_stream().synchronize()
-            with self.stream:
+            with self.stream, self._memory_errors("a solve needs more memory"):
                 yield
+
+    @contextmanager
+    def _memory_errors(self, what: str) -> Iterator[None]:
+        """Turn CuPy's out-of-memory error, which names what was needed, into caspar's."""
+        try:
+            yield
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            free, total = cupy.cuda.runtime.memGetInfo()
+            raise OutOfMemoryError(
+                f"{what} than {self.device} has left: {error} {free:,} of {total:,} bytes are "
+                "free. Free other arrays, use fewer factors, or precision='float32'."
+            ) from error
 
     def to_host(self, array: Array) -> NDArray[Any]:
         """A NumPy copy, after all work is done."""

@@ -179,7 +179,7 @@ class TestCache:
     def test_machine_code_that_is_broken_is_made_again(
         self, cache: Path, suffix: str, content: bytes
     ) -> None:
-        (source,) = sources_of(double("broken"))
+        (source,) = sources_of(double(f"broken_{suffix}_{len(content)}"))
         doubled([source], np.ones(3))
         (path,) = cache.rglob(f"*.{suffix}")
         path.write_bytes(content)

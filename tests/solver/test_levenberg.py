@@ -430,6 +430,19 @@ def test_interrupt_in_the_work(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert course.final_cost == system.cost < 100.0
 
 
+def test_interrupt_between_a_move_and_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept = FakeSystem.accept
+
+    def interrupted(system: FakeSystem) -> None:
+        accept(system)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FakeSystem, "accept", interrupted)
+    course, system = run(steps(1.0, 1.0))
+    assert course.status is SolveStatus.INTERRUPTED
+    assert course.final_cost == system.cost == 99.0
+
+
 def test_other_errors_of_a_callback_pass() -> None:
     def fail(record: Any) -> None:
         raise ZeroDivisionError("in the callback")

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import caspar
-from tests.problems import EXAMPLES, Arrays
+from tests.problems import EXAMPLES, Arrays, vehicle_arrays
 from tests.solver import reference
 from tests.solver.solving import solve_example, solver
 
@@ -79,6 +79,34 @@ def test_a_pair_is_two_shared_nodes() -> None:
     first, second = solve_example("robot", arrays), solve_example("robot", as_closures)
     assert second.initial_cost == pytest.approx(first.initial_cost, rel=1e-9)
     assert second.final_cost == pytest.approx(first.final_cost, rel=1e-6)
+
+
+def test_order_of_instances_does_not_matter() -> None:
+    """Many instances are sorted by their nodes, and what they own with them."""
+    arrays = vehicle_arrays(4000)
+    random = np.random.default_rng(0)
+    ranging, compass = (random.permutation(count) for count in (12000, 4000))
+    beacon, device = arrays["ranging"]["beacon"], arrays["compass"]["device"]
+    shuffled = {
+        **arrays,
+        "ranging": {
+            "state": arrays["ranging"]["state"][ranging],
+            "beacon": {**beacon, "index": beacon["index"][ranging]},
+            "distance": arrays["ranging"]["distance"][ranging],
+        },
+        "compass": {
+            "state": arrays["compass"]["state"][compass],
+            "heading": arrays["compass"]["heading"][compass],
+            "device": {**device, "index": device["index"][compass]},
+        },
+    }
+    cost = reference.cost(EXAMPLES["vehicle"].factors, arrays)
+    for given in (arrays, shuffled):
+        result = solve_example("vehicle", given, max_iterations=5)
+        assert result.initial_cost == pytest.approx(cost, rel=1e-12)
+        assert result.final_cost < 0.1 * cost
+        found = reference.cost(EXAMPLES["vehicle"].factors, {**arrays, **result.values})
+        assert result.final_cost == pytest.approx(found, rel=1e-9)
 
 
 def test_order_of_factors_does_not_matter() -> None:

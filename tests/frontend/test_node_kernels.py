@@ -1,0 +1,303 @@
+"""The kernels of a node type and of the scalars compute what their documentation says."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import symforce.symbolic as sf
+from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import NDArray
+
+from caspar.frontend.node_kernels import (
+    SMALLEST_CURVATURE,
+    factorize_kernel,
+    node_kernels,
+    pack_kernel,
+    retract_kernel,
+    start_kernel,
+    step_kernel,
+    turn_kernel,
+    unpack_kernel,
+)
+from caspar.frontend.precision import TYPES
+from caspar.frontend.scalar_kernels import LinearOutcome, scalar_kernels
+from caspar.frontend.trace import NodeType
+from caspar.ir.dtype import DType
+from caspar.ir.evaluate import evaluate_graph
+from caspar.memory.kernel import KernelSpec
+from caspar.options import Precision
+
+Array = NDArray[np.float64]
+
+FLOAT64 = TYPES[Precision.FLOAT64]
+POSE = NodeType("Pose", sf.Pose3, 7, 6)
+DIM = POSE.tangent_dim
+NUM = 7
+
+
+def evaluate(spec: KernelSpec, **inputs: Any) -> dict[str, Array]:
+    """Values a kernel stores, item by item."""
+    given = {
+        arg.name: np.atleast_2d(np.asarray(inputs[arg.name], np.float64))
+        for arg in spec.args
+        if arg.read is not None and arg.name != spec.guard
+    }
+    if spec.guard is not None:
+        given[spec.guard] = np.zeros((1, 1))
+    lengths = {arg.name: arg.chunk_length for arg in spec.args}
+    return evaluate_graph(spec.graph, given, lengths)
+
+
+def square(triangle: Array) -> Array:
+    """Lower triangles by rows to matrices."""
+    lower = np.zeros((len(triangle), DIM, DIM))
+    rows, columns = np.tril_indices(DIM)
+    lower[:, rows, columns] = triangle
+    return lower
+
+
+def symmetric(triangle: Array) -> Array:
+    lower = square(triangle)
+    return lower + lower.swapaxes(1, 2) - lower * np.eye(DIM)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def block(rng: np.random.Generator) -> Array:
+    """Lower triangles of J^T J with columns of very different scale."""
+    jacobian = rng.normal(size=(NUM, 9, DIM)) * 10.0 ** np.arange(-3, 3)
+    whole = np.einsum("nki,nkj->nij", jacobian, jacobian)
+    rows, columns = np.tril_indices(DIM)
+    triangle: Array = whole[:, rows, columns]
+    return triangle
+
+
+class TestFactorize:
+    def test_w_is_the_inverse_root_of_the_damped_block(self, block: Array) -> None:
+        damping = 0.3
+        found = evaluate(factorize_kernel(POSE, FLOAT64), block=block, damping=damping)
+        whole = symmetric(block)
+        diagonal = np.einsum("nii->ni", whole)
+        assert_allclose(found["diagonal"], diagonal)
+        w = square(found["preconditioner"])
+        damped = whole + damping * diagonal[:, None, :] * np.eye(DIM)
+        scale = 1.0 / np.sqrt(diagonal)
+        product = (w.swapaxes(1, 2) @ w) @ damped
+        scaled = product * scale[:, None, :] / scale[:, :, None]
+        assert_allclose(scaled, np.broadcast_to(np.eye(DIM), scaled.shape), atol=1e-9)
+
+    def test_a_scalar_no_factor_touches(self, block: Array) -> None:
+        """Its row and column are zero: a unit diagonal takes their place."""
+        untouched = symmetric(block)
+        untouched[:, 2, :] = untouched[:, :, 2] = 0.0
+        rows, columns = np.tril_indices(DIM)
+        found = evaluate(
+            factorize_kernel(POSE, FLOAT64), block=untouched[:, rows, columns], damping=1e-3
+        )
+        assert_array_equal(found["diagonal"][:, 2], 1.0)
+        assert np.isfinite(found["preconditioner"]).all()
+
+    @pytest.mark.parametrize("precision", [Precision.FLOAT64, Precision.FLOAT32])
+    def test_a_singular_block_stays_finite(self, precision: Precision) -> None:
+        ones = np.ones((1, DIM * (DIM + 1) // 2))
+        spec = factorize_kernel(POSE, TYPES[precision])
+        found = evaluate(spec, block=ones, damping=0.0)
+        assert np.isfinite(found["preconditioner"]).all()
+
+    @pytest.mark.parametrize("entry", [SMALLEST_CURVATURE / 2, 0.0, -1.0, np.nan])
+    def test_no_curvature(self, entry: float) -> None:
+        block = np.full((1, DIM * (DIM + 1) // 2), 0.0)
+        block[0, -1] = entry
+        found = evaluate(factorize_kernel(POSE, FLOAT64), block=block, damping=0.5)
+        assert found["diagonal"][0, -1] == 1.0
+
+
+class TestConjugateGradients:
+    """One system through start, product, step and turn."""
+
+    def test_start(self, rng: np.random.Generator) -> None:
+        gradient, diagonal = rng.normal(size=(NUM, DIM)), rng.uniform(0.5, 2.0, (NUM, DIM))
+        triangle = rng.normal(size=(NUM, DIM * (DIM + 1) // 2))
+        found = evaluate(
+            start_kernel(POSE, FLOAT64),
+            gradient=gradient,
+            preconditioner=triangle,
+            diagonal=diagonal,
+            damping=0.25,
+        )
+        w = square(triangle)
+        z = np.einsum("nji,njk,nk->ni", w, w, -gradient)
+        assert_array_equal(found["step"], np.zeros((NUM, DIM)))
+        assert_allclose(found["residual"], -gradient)
+        assert_allclose(found["direction"], z)
+        assert_allclose(found["product"], 0.25 * diagonal * z)
+        assert_allclose(found["descent"][:, 0], (-gradient * z).sum(axis=1))
+        assert_allclose(found["curvature"][:, 0], (0.25 * diagonal * z * z).sum(axis=1))
+
+    def test_step(self, rng: np.random.Generator) -> None:
+        step, direction, residual, product = rng.normal(size=(4, NUM, DIM))
+        triangle = rng.normal(size=(NUM, DIM * (DIM + 1) // 2))
+        found = evaluate(
+            step_kernel(POSE, FLOAT64),
+            step=step,
+            direction=direction,
+            residual=residual,
+            product=product,
+            preconditioner=triangle,
+            alpha=0.75,
+        )
+        w = square(triangle)
+        r = residual - 0.75 * product
+        z = np.einsum("nji,njk,nk->ni", w, w, r)
+        assert_allclose(found["step"], step + 0.75 * direction)
+        assert_allclose(found["residual"], r)
+        assert_allclose(found["preconditioned"], z)
+        assert_allclose(found["descent"][:, 0], (r * z).sum(axis=1))
+
+    def test_turn(self, rng: np.random.Generator) -> None:
+        z, previous = rng.normal(size=(2, NUM, DIM))
+        diagonal = rng.uniform(0.5, 2.0, (NUM, DIM))
+        found = evaluate(
+            turn_kernel(POSE, FLOAT64),
+            preconditioned=z,
+            direction=previous,
+            diagonal=diagonal,
+            beta=0.5,
+            damping=0.25,
+        )
+        p = z + 0.5 * previous
+        assert_allclose(found["direction"], p)
+        assert_allclose(found["product"], 0.25 * diagonal * p)
+        assert_allclose(found["curvature"][:, 0], (0.25 * diagonal * p * p).sum(axis=1))
+
+
+def test_retract_sums_the_terms_of_the_model(rng: np.random.Generator) -> None:
+    nodes = rng.normal(size=(NUM, 7))
+    nodes[:, :4] /= np.linalg.norm(nodes[:, :4], axis=1, keepdims=True)
+    step, gradient, residual = 0.1 * rng.normal(size=(3, NUM, DIM))
+    diagonal = rng.uniform(0.5, 2.0, (NUM, DIM))
+    found = evaluate(
+        retract_kernel(POSE, FLOAT64),
+        nodes=nodes,
+        step=step,
+        gradient=gradient,
+        residual=residual,
+        diagonal=diagonal,
+        damping=0.25,
+    )
+    squared = (diagonal * step * step).sum(axis=1)
+    wanted = [(step * gradient).sum(axis=1), (step * residual).sum(axis=1), 0.25 * squared, squared]
+    assert_allclose(found["model"], np.stack(wanted, axis=1))
+    assert_allclose(np.linalg.norm(found["candidate"][:, :4], axis=1), 1.0)
+    assert_allclose(found["candidate"][:, 4:], nodes[:, 4:] + step[:, 3:])
+
+
+def test_no_step_no_move(rng: np.random.Generator) -> None:
+    nodes = np.array([[0.5, 0.5, -0.5, 0.5, 1.0, 2.0, 3.0]])
+    zero = np.zeros((1, DIM))
+    found = evaluate(
+        retract_kernel(POSE, FLOAT64),
+        nodes=nodes,
+        step=zero,
+        gradient=zero,
+        residual=zero,
+        diagonal=zero,
+        damping=1.0,
+    )
+    assert_allclose(found["candidate"], nodes, atol=1e-14)
+
+
+@pytest.mark.parametrize("dim", [1, 3, 10])
+def test_pack_and_unpack_are_inverse(dim: int, rng: np.random.Generator) -> None:
+    rows = rng.normal(size=(NUM, dim))
+    packed = evaluate(pack_kernel(dim, DType.FLOAT64), rows=rows)["blocked"]
+    assert_array_equal(evaluate(unpack_kernel(dim, DType.FLOAT64), blocked=packed)["rows"], rows)
+
+
+def test_names_are_unique() -> None:
+    specs = [*node_kernels(POSE, FLOAT64), *scalar_kernels(FLOAT64)]
+    names = [spec.name for spec in specs]
+    assert len(set(names)) == len(names)
+
+
+class TestScalars:
+    """The scalars' kernels, with sums that hold one partial."""
+
+    kernels = {spec.name: spec for spec in scalar_kernels(FLOAT64)}
+
+    def run(self, name: str, **inputs: Any) -> dict[str, float]:
+        found = evaluate(self.kernels[name], **inputs)
+        return {key: float(array[0, 0]) for key, array in found.items()}
+
+    @pytest.mark.parametrize(
+        ("descent", "outcome"),
+        [
+            (2.0, LinearOutcome.RUNNING),
+            (0.0, LinearOutcome.AT_OPTIMUM),
+            (np.nan, LinearOutcome.NOT_FINITE),
+            (np.inf, LinearOutcome.NOT_FINITE),
+        ],
+    )
+    def test_begin(self, descent: float, outcome: LinearOutcome) -> None:
+        found = self.run("pcg_begin", descents=descent)
+        assert found["done"] == outcome
+        assert_array_equal([found["descent"], found["first_descent"]], [descent, descent])
+        if np.isfinite(descent):
+            assert found["linear_iterations"] == 0.0
+
+    @pytest.mark.parametrize(
+        ("curvature", "alpha", "outcome"),
+        [
+            (4.0, 0.5, LinearOutcome.RUNNING),
+            (0.0, 0.0, LinearOutcome.NO_CURVATURE),
+            (-1.0, 0.0, LinearOutcome.NO_CURVATURE),
+            (np.nan, 0.0, LinearOutcome.NO_CURVATURE),
+            (np.inf, 0.0, LinearOutcome.NO_CURVATURE),
+        ],
+    )
+    def test_alpha(self, curvature: float, alpha: float, outcome: LinearOutcome) -> None:
+        found = self.run("pcg_alpha", curvatures=curvature, descent=2.0)
+        assert (found["alpha"], found["done"]) == (alpha, outcome)
+
+    @pytest.mark.parametrize(
+        ("descent", "iteration", "outcome"),
+        [
+            (1.0, 3, LinearOutcome.RUNNING),
+            (0.01, 9, LinearOutcome.TOLERANCE),
+            (0.01, 3, LinearOutcome.RUNNING),
+            (0.0, 0, LinearOutcome.TOLERANCE),
+            (1.0, 19, LinearOutcome.ITERATIONS),
+            (0.01, 19, LinearOutcome.TOLERANCE),
+            (np.nan, 3, LinearOutcome.NOT_FINITE),
+            (np.inf, 19, LinearOutcome.NOT_FINITE),
+        ],
+    )
+    def test_beta(self, descent: float, iteration: int, outcome: LinearOutcome) -> None:
+        """Tolerance 0.1 on the norm is 0.01 on its square, of a first value of 4."""
+        found = self.run(
+            "pcg_beta",
+            descents=descent,
+            descent=2.0,
+            first_descent=4.0,
+            linear_iterations=iteration,
+            linear_tolerance=0.1,
+            min_linear_iterations=8,
+            max_linear_iterations=20,
+        )
+        assert found["done"] == outcome
+        assert found["linear_iterations"] == iteration + 1
+        assert_array_equal([found["beta"], found["descent"]], [descent / 2.0, descent])
+
+    def test_collect(self) -> None:
+        found = self.run("collect", costs=7.0, models=[1.0, 2.0, 3.0, 4.0])
+        assert found == {
+            "cost": 7.0,
+            "step_gradient": 1.0,
+            "step_residual": 2.0,
+            "step_damping": 3.0,
+            "step_norm": 4.0,
+        }
