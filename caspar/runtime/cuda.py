@@ -30,6 +30,10 @@ RUNS_PER_GRAPH = 8
 as one run of a small problem, so it is taken once for several."""
 
 
+EAGER_GROUPS = 2
+"""Groups of runs after which the flag is read at once."""
+
+
 @dataclass(frozen=True)
 class CudaKernel:
     """A compiled kernel."""
@@ -79,20 +83,24 @@ class CudaSequence:
         self._once.launch(stream=self._stream)
 
     def run_until(self, flag: Array, max_runs: int) -> None:
-        """Enqueue groups of runs; the flag is read one group behind, so the device never waits."""
+        """Enqueue groups of runs until the flag is seen.
+
+        The first groups are waited for, as most loops end there and a group of guarded launches
+        costs more than the wait; later the flag is read one group behind, and the device never
+        waits.
+        """
         if self._several is None:
             self._several = self._capture(RUNS_PER_GRAPH)
-        num_groups = -(-max_runs // RUNS_PER_GRAPH)
-        for group in range(num_groups):
+        for group in range(-(-max_runs // RUNS_PER_GRAPH)):
             self._several.launch(stream=self._stream)
             slot = group % 2
             target = self._flags[slot : slot + 1].ctypes.data_as(ctypes.c_void_p)
             flag.data.copy_to_host_async(target, flag.nbytes, self._stream)
             self._events[slot].record(self._stream)
-            if group > 0:
-                self._events[1 - slot].synchronize()
-                if self._flags[1 - slot] != 0.0:
-                    return
+            awaited = slot if group < EAGER_GROUPS else 1 - slot
+            self._events[awaited].synchronize()
+            if self._flags[awaited] != 0.0:
+                return
 
 
 def _pinned_flags() -> NDArray[np.float64]:

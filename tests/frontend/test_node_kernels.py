@@ -227,10 +227,9 @@ def test_names_are_unique() -> None:
 class TestScalars:
     """The scalars' kernels, with sums that hold one partial."""
 
-    kernels = {spec.name: spec for spec in scalar_kernels(FLOAT64)}
-
     def run(self, name: str, **inputs: Any) -> dict[str, float]:
-        found = evaluate(self.kernels[name], **inputs)
+        kernels = {spec.name: spec for spec in scalar_kernels(FLOAT64)}
+        found = evaluate(kernels[name], **inputs)
         return {key: float(array[0, 0]) for key, array in found.items()}
 
     @pytest.mark.parametrize(

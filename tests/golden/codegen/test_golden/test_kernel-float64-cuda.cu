@@ -38,7 +38,7 @@ damped_step(
   const double2 m2 = *reinterpret_cast<const double2*>(y_data + 2ull * y_object);
   r2 = m2.x;
   r3 = m2.y;
-  const double m3 = *reinterpret_cast<const double*>(alpha_data + 1ull * 0u);
+  const double m3 = *reinterpret_cast<const double*>(alpha_data + 1ull * 0);
   r4 = m3;
   r0 = fma(-(r2), r4, r0);
   r1 = fma(-(r3), r4, r1);

@@ -40,7 +40,7 @@ damped_step(
   r3 = m2.x;
   r4 = m2.y;
   r5 = m2.z;
-  const double m3 = *reinterpret_cast<const double*>(alpha_data + 1ull * 0u);
+  const double m3 = *reinterpret_cast<const double*>(alpha_data + 1ull * 0);
   r6 = float(m3);
   r0 = fmaf(-(r3), r6, r0);
   r1 = fmaf(-(r4), r6, r1);
