@@ -11,7 +11,7 @@ import symforce.symbolic as sf
 import caspar
 
 try:
-    import torch
+    import torch  # type: ignore[import-not-found, unused-ignore]
 except ImportError:
     sys.exit("This example needs PyTorch: pip install torch")
 

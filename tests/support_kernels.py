@@ -197,9 +197,14 @@ class CompiledKernels:
         return Run(case, bindings, source.block_size, writes_pads=True)
 
     def run(self, case: KernelCase) -> tuple[Run, Run]:
-        """Run both ways; an argument updated in place is read by idle threads as it is written."""
+        """Run both ways.
+
+        Idle threads of the last block read the last item while its own thread may update it in
+        place. They use nothing of it, but it is a race: it is looked for where none is idle.
+        """
         in_place = any(arg.read and arg.write for arg in case.spec.args)
-        return self.run_cpu(case), self.run_cuda(case, check_races=not in_place)
+        is_full = case.count % self.cuda_sources[case.spec.name].block_size == 0
+        return self.run_cpu(case), self.run_cuda(case, check_races=is_full or not in_place)
 
 
 def generate(specs: Sequence[KernelSpec], target: Target) -> dict[str, KernelSource]:

@@ -6,7 +6,7 @@ constants.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Any
 
@@ -113,6 +113,20 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "bundle_adjustment": bundle_adjustment,
     "pose_graph": pose_graph,
 }
+
+
+def distinct_specs(precision: Precision) -> dict[str, list[KernelSpec]]:
+    """The kernels of each problem that differ from all before them in more than their name."""
+    seen: set[KernelSpec] = set()
+    found: dict[str, list[KernelSpec]] = {name: [] for name in PROBLEMS}
+    for name, problem in PROBLEMS.items():
+        for spec in problem().specs(precision):
+            nameless = replace(spec, name="")
+            if nameless not in seen:
+                seen.add(nameless)
+                found[name].append(spec)
+    return found
+
 
 # -- inputs ----------------------------------------------------------------------------------------
 

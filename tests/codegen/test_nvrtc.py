@@ -13,7 +13,7 @@ from caspar.memory.reduce import ReduceSpec
 from caspar.options import Precision
 from tests.support_kernels import generate, one_text
 from tests.support_nvrtc import NvrtcError, compile_with_nvrtc
-from tests.support_problems import PROBLEMS
+from tests.support_problems import PROBLEMS, distinct_specs
 
 nvrtc: Any = pytest.importorskip("cuda.bindings.nvrtc")
 
@@ -33,7 +33,7 @@ spills nothing when told that one block is enough, by __launch_bounds__(256, 1).
 def test_solver_kernels_compile_to_few_registers(
     problem: str, precision: Precision, record_property: Callable[[str, object], None]
 ) -> None:
-    specs = {spec.name: spec for spec in PROBLEMS[problem]().specs(precision)}
+    specs = {spec.name: spec for spec in distinct_specs(precision)[problem]}
     sources = generate(list(specs.values()), TARGETS["cuda"])
     text = one_text(list(sources.values()))
     with ThreadPoolExecutor(len(ARCHITECTURES)) as pool:

@@ -63,7 +63,7 @@ class TestSignature:
             ((Tunable,), "Tunable"),
             ((Const(),), "Const"),
         ],
-        ids=str,
+        ids=["none", "two", "Marker", "Tunable", "Const"],
     )
     def test_not_one_marker(self, metadata: tuple[Any, ...], found: str) -> None:
         def alignment(a: Node, b: Any) -> sf.V3:

@@ -17,7 +17,8 @@ NAMES = sorted(path.name for path in EXAMPLES.glob("*.py"))
 def run(name: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a fresh interpreter, whether or not caspar is installed."""
     command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
-    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent)}
+    path = os.pathsep.join([str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 

@@ -1,0 +1,87 @@
+"""A linearised problem that answers by a script, to test the iteration alone."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from caspar.frontend.scalar_kernels import LinearOutcome
+from caspar.options import SolveOptions
+from caspar.solver.levenberg import Course, minimize
+from caspar.solver.normal_equations import LinearGoal, NormalEquations, TriedStep
+
+STEP = TriedStep(
+    cost=math.nan,
+    model_decrease=math.nan,
+    gradient_norm=1.0,
+    step_norm=1.0,
+    linear_iterations=7,
+    outcome=LinearOutcome.TOLERANCE,
+)
+
+
+@dataclass
+class FakeSystem:
+    """A linearised problem that answers by a script.
+
+    Attributes:
+        cost: Cost of the values it holds.
+        script: One answer for each step that is tried.
+        calls: Names of what was called.
+        goals: What each linear solve was asked for.
+    """
+
+    cost: float
+    script: Sequence[TriedStep]
+    calls: list[str] = field(default_factory=list)
+    goals: list[LinearGoal] = field(default_factory=list)
+
+    def score(self) -> float:
+        self.calls.append("score")
+        return self.cost
+
+    def linearize(self) -> None:
+        self.calls.append("linearize")
+
+    def try_step(self, goal: LinearGoal) -> TriedStep:
+        self.calls.append("try_step")
+        self.goals.append(goal)
+        return self.script[len(self.goals) - 1]
+
+    def accept(self) -> None:
+        self.calls.append("accept")
+        self.cost = self.script[len(self.goals) - 1].cost
+
+
+def step(before: float, decrease: float, gain_ratio: float = 1.0, **changes: Any) -> TriedStep:
+    """A step from a cost of `before` that lowers it."""
+    made = replace(STEP, cost=before - decrease, model_decrease=decrease / gain_ratio)
+    return replace(made, **changes)
+
+
+def steps(*decreases: float, start: float = 100.0, **changes: Any) -> list[TriedStep]:
+    """Steps one after the other."""
+    made = []
+    for decrease in decreases:
+        made.append(step(start, decrease, **changes))
+        start -= decrease
+    return made
+
+
+REJECTED = replace(STEP, cost=150.0, model_decrease=1.0)
+
+
+def run(
+    script: Sequence[TriedStep],
+    initial_cost: float = 100.0,
+    on_iteration: Callable[[Any], object] | None = None,
+    **options: Any,
+) -> tuple[Course, FakeSystem]:
+    """Iterate over a script, at most once through it; by default no gradient is too small."""
+    system = FakeSystem(initial_cost, script)
+    options = {"max_iterations": len(script), "gradient_tolerance": 0.0, **options}
+    course = minimize(
+        cast(NormalEquations, system), SolveOptions.from_mapping(options), on_iteration
+    )
+    assert course.final_cost == system.cost or math.isnan(initial_cost)
+    return course, system
