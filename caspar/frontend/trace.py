@@ -6,6 +6,8 @@ no compiled plan is cached.
 """
 
 import inspect
+import traceback
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -15,7 +17,7 @@ from typing import Annotated, Any, get_args, get_origin
 import symforce.symbolic as sf
 from symforce.ops import LieGroupOps, StorageOps
 
-from caspar.errors import FactorError
+from caspar.errors import FactorError, UnsupportedFunctionError
 from caspar.frontend.epsilon import SYMBOL, symbolic_epsilon
 from caspar.frontend.factor import Factor
 from caspar.frontend.markers import (
@@ -30,6 +32,7 @@ from caspar.frontend.markers import (
     TunableShared,
     TunableUnique,
 )
+from caspar.frontend.unit_ranges import UnitRange, unit_ranges
 
 
 class ArgumentKind(Enum):
@@ -42,6 +45,12 @@ class ArgumentKind(Enum):
     CONST_INDEXED = "ConstIndexed"
     CONST_UNIQUE = "ConstUnique"
 
+
+_NOT_NUMBERS = {
+    "ComplexInfinity": "a division by zero",
+    "NaN": "not a number, such as 0 / 0",
+}
+"""SymEngine's constants that swallow every expression they are in."""
 
 _KINDS: dict[type[Marker], ArgumentKind] = {
     TunableShared: ArgumentKind.NODE_SHARED,
@@ -67,12 +76,14 @@ class NodeType:
         python_type: The class.
         storage_dim: Scalars of an instance in memory.
         tangent_dim: Degrees of freedom.
+        unit_ranges: Its parts of unit length, such as quaternions.
     """
 
     name: str
     python_type: type
     storage_dim: int
     tangent_dim: int
+    unit_ranges: tuple[UnitRange, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,6 +96,7 @@ class Argument:
         kind: How factors map to instances.
         successor: The second half of a pair: node i + 1.
         storage_dim: Scalars of an instance.
+        unit_ranges: Its parts of unit length, such as quaternions.
         node: The node type; None for constants.
         symbolic: The value the function was called with.
     """
@@ -94,6 +106,7 @@ class Argument:
     kind: ArgumentKind
     successor: bool
     storage_dim: int
+    unit_ranges: tuple[UnitRange, ...]
     node: NodeType | None
     symbolic: Any
 
@@ -160,10 +173,37 @@ def trace(factor: Factor) -> TracedFactor:
             "TunableUnique or TunablePair, or there is nothing to solve for"
         )
     call = inspect.BoundArguments(inspect.signature(factor.function), call_values)
-    with symbolic_epsilon():
-        residual = factor.function(*call.args, **call.kwargs)
-    rows = _residual_rows(factor, residual)
+    rows = _residual_rows(factor, _run(factor, call))
+    _warn_unused(factor, arguments, rows)
     return TracedFactor(factor.name, factor.location, tuple(arguments), rows)
+
+
+def _run(factor: Factor, call: inspect.BoundArguments) -> Any:
+    """Call the function; an error in it names the factor and the function's own line."""
+    try:
+        with symbolic_epsilon():
+            return factor.function(*call.args, **call.kwargs)
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own_file = factor.function.__code__.co_filename
+        lines = [frame for frame in frames if frame.filename == own_file]
+        where = f", line {lines[-1].lineno}: {lines[-1].line}" if lines else ""
+        raise FactorError(
+            f"factor {factor.name} ({factor.location}){where}: {type(error).__name__}: {error}. "
+            "The function runs on symbols, not numbers: use sf.sqrt, sf.sin, ... instead of those "
+            "of math and numpy, and sf.Min, sf.Max or sf.Piecewise instead of if"
+        ) from error
+
+
+def _warn_unused(factor: Factor, arguments: Sequence[Argument], rows: Sequence[Any]) -> None:
+    used = {str(symbol) for row in rows for symbol in sf.sympify(row).free_symbols}
+    for argument in arguments:
+        if argument.node is not None and used.isdisjoint(map(str, argument.symbols)):
+            warnings.warn(
+                f"factor {factor.name}, argument {argument.source}: the residual does not depend "
+                "on it",
+                stacklevel=5,
+            )
 
 
 def _annotations(factor: Factor) -> dict[str, Any]:
@@ -253,7 +293,8 @@ def _one_argument(
     node = None
     if kind.name.startswith("NODE"):
         node = _node_type(where, declared, storage_dim)
-    return Argument(name, source, kind, successor, storage_dim, node, symbolic)
+    units = unit_ranges(declared)
+    return Argument(name, source, kind, successor, storage_dim, units, node, symbolic)
 
 
 def _node_type(where: str, declared: Any, storage_dim: int) -> NodeType:
@@ -263,7 +304,7 @@ def _node_type(where: str, declared: Any, storage_dim: int) -> NodeType:
         raise FactorError(
             f"{where}: {declared!r} has no tangent space, so it cannot be tunable ({error})"
         ) from error
-    return NodeType(declared.__name__, declared, storage_dim, tangent_dim)
+    return NodeType(declared.__name__, declared, storage_dim, tangent_dim, unit_ranges(declared))
 
 
 def _check_names(factor: Factor, arguments: Sequence[Argument]) -> None:
@@ -287,7 +328,7 @@ def _check_names(factor: Factor, arguments: Sequence[Argument]) -> None:
 
 def _residual_rows(factor: Factor, residual: Any) -> tuple[Any, ...]:
     if isinstance(residual, sf.Matrix) and residual.shape[1] == 1 and residual.shape[0] >= 1:
-        return tuple(residual.to_flat_list())
+        return tuple(_defined(factor, row) for row in residual.to_flat_list())
     needed = "it must return a SymForce column vector such as sf.V2"
     hint = ""
     if residual is None:
@@ -300,6 +341,17 @@ def _residual_rows(factor: Factor, residual: Any) -> tuple[Any, ...]:
     raise FactorError(
         f"factor {factor.name} ({factor.location}) returned {type(residual).__name__}{shape}: "
         f"{needed}{hint}"
+    )
+
+
+def _defined(factor: Factor, row: Any) -> Any:
+    """The row, unless it is no number whatever its arguments are."""
+    meaning = _NOT_NUMBERS.get(type(row).__name__)
+    if meaning is None:
+        return row
+    raise UnsupportedFunctionError(
+        f"factor {factor.name} ({factor.location}): the residual is {meaning}; guard denominators "
+        "with sf.epsilon()"
     )
 
 

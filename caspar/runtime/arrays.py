@@ -60,18 +60,49 @@ def to_numpy(array: Any) -> Any:
     return np.asarray(array)
 
 
-def give_back(result: Array, given: Any, dtype: Any, to_host: Callable[[Array], Any]) -> Any:
+@dataclass(frozen=True)
+class Moved:
+    """Values after a solve, on the backend's device.
+
+    Attributes:
+        start: (n, dim) values the solve began with, of the storage type.
+        end: (n, dim) values it ended with, fresh, of the storage type.
+    """
+
+    start: Array
+    end: Array
+
+
+def give_back(
+    moved: Moved,
+    given: Any,
+    dtype: Any,
+    to_host: Callable[[Array], Any],
+    to_device: Callable[[Any], Array],
+) -> Any:
     """A result as the kind of array that was given, on the same device.
 
+    Rows that did not move are those that were given, not rounded to the storage type.
+
     Args:
-        result: A fresh array of the backend.
+        moved: The values.
         given: What the user passed: its library and device decide.
         dtype: NumPy type of the result.
         to_host: Copies a backend's array to NumPy.
+        to_device: Takes the user's array to the backend, if it lives there.
     """
+    start, end, original = moved.start, moved.end, given
     if location(given) == HOST:
-        result = to_host(result)
-    result = result.astype(dtype, copy=False)
+        start, end, original = to_host(start), to_host(end), to_numpy(given)
+    result = end.astype(dtype, copy=False)
+    if result.dtype.itemsize > end.dtype.itemsize:
+        original = original if location(given) == HOST else to_device(given)
+        still = (start == end).all(axis=1)
+        result[still] = original.reshape(result.shape)[still]
+    return _as_library(result, given)
+
+
+def _as_library(result: Array, given: Any) -> Any:
     library = type(given).__module__.split(".")[0]
     if library in ("numpy", "cupy", "builtins"):
         return result

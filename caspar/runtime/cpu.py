@@ -140,7 +140,9 @@ class CpuBackend:
 
     def allocate(self, num_bytes: int) -> Array:
         """Uninitialised host memory."""
-        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        page = os.sysconf("SC_PAGE_SIZE")
+        physical = os.sysconf("SC_PHYS_PAGES") * page
+        unused = os.sysconf("SC_AVPHYS_PAGES") * page
         try:
             if num_bytes > physical:
                 raise MemoryError
@@ -148,7 +150,8 @@ class CpuBackend:
         except MemoryError as error:
             raise OutOfMemoryError(
                 f"the plan needs {num_bytes:,} bytes of host memory; the machine has "
-                f"{physical:,}. Use fewer factors, or precision='float32'."
+                f"{physical:,}, of which {unused:,} are unused. Use fewer factors, or "
+                "precision='float32'."
             ) from error
         return memory
 

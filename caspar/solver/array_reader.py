@@ -4,15 +4,21 @@ Host arrays are checked and converted by NumPy before they are uploaded, so that
 travel and CUDA compiles nothing for it; device arrays are checked where they are.
 """
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from caspar.errors import InputError
+from caspar.frontend.unit_ranges import UnitRange
 from caspar.memory.tiles import Array
 from caspar.runtime.arrays import HOST, Location, location, to_numpy
 from caspar.runtime.backend import Backend
+
+UNIT_TOLERANCE = 0.02
+"""Rotations and directions may be off unit length by this; the rest is an error, most often a
+wrong storage order or an array of zeros."""
 
 
 class ArrayReader:
@@ -30,8 +36,16 @@ class ArrayReader:
         self._check_values = check_values
         self._first: tuple[str, Location] | None = None
 
-    def rows(self, where: str, given: Any, dim: int) -> Array:
+    def rows(
+        self, where: str, given: Any, dim: int, unit_ranges: Sequence[UnitRange] = ()
+    ) -> Array:
         """(n, dim) values on the device, C-contiguous, of the storage type.
+
+        Args:
+            where: Node type, or factor and argument.
+            given: The user's array.
+            dim: Scalars of a row.
+            unit_ranges: Parts of a row that must have unit length.
 
         Raises:
             InputError: Names `where`, what is wrong and what is allowed.
@@ -53,6 +67,9 @@ class ArrayReader:
             converted = xp.ascontiguousarray(array, dtype=self._storage)
         if self._check_values and not bool(xp.isfinite(converted).all()):
             raise self._not_finite(where, array, converted, xp)
+        if self._check_values:
+            for part in unit_ranges:
+                _check_unit(where, converted, part, xp)
         return self._backend.upload(converted) if xp is np else converted
 
     def index(self, where: str, given: Any, size: int, of: str) -> Array:
@@ -128,3 +145,16 @@ class ArrayReader:
             f"beyond {self._storage}, first row {row}: {[float(scalar) for scalar in array[row]]}; "
             "values must be finite"
         )
+
+
+def _check_unit(where: str, rows: Array, part: UnitRange, xp: ModuleType) -> None:
+    norms = xp.sqrt((rows[:, part.start : part.stop] ** 2).sum(axis=1))
+    wrong = xp.abs(norms - 1.0) > UNIT_TOLERANCE
+    if not bool(wrong.any()):
+        return
+    row = int(xp.flatnonzero(wrong)[0])
+    raise InputError(
+        f"{where}: columns {part.start} to {part.stop - 1} are a {part.meaning} and must have "
+        f"norm 1; row {row} has {float(norms[row]):.6g}. SymForce stores rotations as qx qy qz qw "
+        "(3-D) or cos sin (2-D), in front of the translation"
+    )

@@ -160,6 +160,8 @@ def _goal(options: SolveOptions, state: LevenbergState) -> LinearGoal:
 
 def _rejection(tried: TriedStep, gain_ratio: float) -> str:
     """Why a step is rejected; empty for an accepted one. NaN is never accepted."""
+    if tried.outcome is LinearOutcome.AT_OPTIMUM:
+        return "the gradient is zero: there is no step"
     if tried.outcome is LinearOutcome.NOT_FINITE:
         return "the linear solve is not finite"
     if not math.isfinite(tried.cost):

@@ -117,10 +117,8 @@ class NormalEquations:
 
     def accept(self) -> None:
         """Make the candidate the current values."""
-        for plan in self._plan.nodes:
-            name = plan.node.name
-            memory = self._plan.memory
-            self._backend.copy(memory[f"{name}.nodes"], memory[f"{name}.candidate"])
+        memory = self._plan.memory
+        self._backend.copy(memory["all nodes"], memory["all candidate"])
 
     def values(self) -> Mapping[str, Array]:
         """The current values as fresh (n, storage_dim) arrays of the storage type."""

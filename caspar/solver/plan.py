@@ -304,6 +304,13 @@ def _reserve(
     arena.reserve("curvatures", num_factor_tiles + num_node_tiles, types.sums)
     arena.reserve("descents", num_node_tiles, types.sums)
     arena.reserve("models", MODEL_DIM * num_node_tiles, types.sums)
+    for state in ("nodes", "candidate"):
+        for plan in nodes:
+            scalars = array_scalars(plan.node.storage_dim, types.storage, plan.count)
+            arena.reserve(f"{plan.node.name}.{state}", scalars, types.storage)
+        # one copy accepts a step, all node types or none
+        first, last = nodes[0].node.name, nodes[-1].node.name
+        arena.join(f"all {state}", f"{first}.{state}", f"{last}.{state}")
     for plan in nodes:
         _reserve_node(arena, types, plan)
     for factor in factors:
@@ -317,8 +324,6 @@ def _reserve_node(arena: ArenaPlan, types: Types, plan: NodePlan) -> None:
     dim = node.tangent_dim
     triangle = dim * (dim + 1) // 2
     sizes = {
-        "nodes": (node.storage_dim, types.storage),
-        "candidate": (node.storage_dim, types.storage),
         "gradient": (dim, types.sums),
         "block": (triangle, types.sums),
         "diagonal": (dim, types.storage),

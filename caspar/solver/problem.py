@@ -141,7 +141,7 @@ class _Reader:
                 f"{where}: expected an (n, {node.storage_dim}) array, got a mapping; "
                 "mappings are for factors"
             )
-        return self._arrays.rows(where, given, node.storage_dim)
+        return self._arrays.rows(where, given, node.storage_dim, node.unit_ranges)
 
     def factor_arrays(
         self, factor: TracedFactor, given: Any, counts: Mapping[str, int]
@@ -189,23 +189,27 @@ class _Reader:
     ) -> ConstantArray:
         if argument.kind is ArgumentKind.CONST_INDEXED:
             _check_names(where, "entries", given, ["values", "index"])
-            rows = self._arrays.rows(f"{where}, values", given["values"], argument.storage_dim)
+            rows = self._rows(f"{where}, values", argument, given["values"])
             index = self._arrays.index(
                 f"{where}, index", given["index"], int(rows.shape[0]), "values"
             )
             lengths[argument.source] = int(index.shape[0])
             return ConstantArray(rows, index)
         if argument.kind is ArgumentKind.CONST_UNIQUE:
-            rows = self._arrays.rows(where, given, argument.storage_dim)
+            rows = self._rows(where, argument, given)
             if int(rows.shape[0]) != 1:
                 raise InputError(
                     f"{where}: ConstUnique is one value of {argument.storage_dim} scalars for all "
                     f"factors, got {rows.shape[0]} rows; use ConstSequential for one each"
                 )
             return ConstantArray(rows, None)
-        rows = self._arrays.rows(where, given, argument.storage_dim)
+        rows = self._rows(where, argument, given)
         lengths[argument.source] = int(rows.shape[0])
         return ConstantArray(rows, None)
+
+    def _rows(self, where: str, argument: Argument, given: Any) -> Array:
+        dim, units = argument.storage_dim, argument.unit_ranges
+        return self._arrays.rows(where, given, dim, units)
 
 
 def _count(

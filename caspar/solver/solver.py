@@ -10,7 +10,7 @@ from caspar.frontend.factor import Factor
 from caspar.frontend.precision import TYPES
 from caspar.frontend.trace import NodeType, TracedFactor, trace
 from caspar.options import BackendChoice, Precision, SolveOptions, choice
-from caspar.runtime.arrays import give_back
+from caspar.runtime.arrays import Moved, give_back
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import select_backend
 from caspar.solver.array_reader import ArrayReader
@@ -49,6 +49,7 @@ class Solver:
     ) -> None:
         self.precision: Precision = choice(Precision, "precision", precision)
         start = time.perf_counter()
+        self._types = TYPES[self.precision]
         self._factors = _trace_all(factors)
         self._nodes = _node_types(self._factors)
         self.backend: Backend = select_backend(choice(BackendChoice, "backend", backend))
@@ -97,16 +98,17 @@ class Solver:
             OutOfMemoryError: The plan does not fit the device.
         """
         checked = SolveOptions.from_mapping(options)
-        library = self._kernels()
-        types = TYPES[self.precision]
-        compile_time_s, self._compile_time_s = self._compile_time_s, 0.0
         start = time.perf_counter()
         with self.backend.scope():
-            reader = ArrayReader(self.backend, types.storage.value, checked.check)
+            reader = ArrayReader(self.backend, self._types.storage.value, checked.check)
             problem = check_problem(arrays, self._factors, self._nodes, self.backend, reader)
-            plan = make_plan(library, types, self._factors, self._nodes, problem)
+            check_time_s = time.perf_counter() - start
+            library = self._kernels()
+            compile_time_s, self._compile_time_s = self._compile_time_s, 0.0
+            start = time.perf_counter()
+            plan = make_plan(library, self._types, self._factors, self._nodes, problem)
             system = NormalEquations(plan, problem)
-            setup_time_s = time.perf_counter() - start
+            setup_time_s = check_time_s + time.perf_counter() - start
             start = time.perf_counter()
             course = minimize(system, checked, on_iteration)
             solve_time_s = time.perf_counter() - start
@@ -132,8 +134,13 @@ class Solver:
         """Values of the kind, place and floating type that was given."""
         returned = {}
         for name, rows in system.values().items():
-            given, dtype = problem.given[name], problem.dtypes[name]
-            returned[name] = give_back(rows, given, dtype, self.backend.to_host)
+            returned[name] = give_back(
+                Moved(problem.values[name], rows),
+                problem.given[name],
+                problem.dtypes[name],
+                self.backend.to_host,
+                self.backend.upload,
+            )
         return returned
 
     def _size(self, problem: Problem) -> ProblemSize:

@@ -9,8 +9,9 @@ from tests.support_problems import PROBLEMS, case_for, distinct_specs
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
 
-COUNTS = (300, 512)
-"""Items: a tile and a part of one, and whole tiles."""
+COUNT = 300
+FULL_COUNT = 512
+"""Whole tiles: races in kernels that update in place are looked for only here."""
 
 NUM_OBJECTS = 20
 ROUNDINGS = 10.0
@@ -23,6 +24,7 @@ def test_targets_agree_with_numpy(problem: str, precision: Precision) -> None:
     specs = distinct_specs(precision)[problem]
     compiled = CompiledKernels(specs)
     for spec in specs:
-        for count in COUNTS:
+        in_place = any(arg.read and arg.write for arg in spec.args)
+        for count in (COUNT, FULL_COUNT) if in_place else (COUNT,):
             for run in compiled.run(case_for(spec, count, NUM_OBJECTS)):
                 assert_close(run, ROUNDINGS)

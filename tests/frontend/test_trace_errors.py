@@ -234,9 +234,24 @@ class TestResult:
         message = error_of(scaled, UnsupportedFunctionError)
         assert_names(message, "factor scaled", "free symbol 'scale'")
 
-    def test_errors_of_the_function_are_its_own(self) -> None:
+    def test_errors_of_the_function_show_its_line(self) -> None:
         def broken(a: Node) -> sf.V3:
-            raise KeyError("mine")
+            return a * {"scale": 1}["skale"]
 
-        with pytest.raises(KeyError, match="mine"):
-            trace(caspar.factor(broken))
+        message = error_of(broken)
+        assert_names(message, "factor broken", "test_trace_errors.py:", "KeyError", "'skale'")
+        assert_names(message, 'return a * {"scale": 1}["skale"]')
+
+    def test_a_division_by_zero(self) -> None:
+        def divided(a: Node) -> sf.V1:
+            return sf.V1(a[0] / (a[1] - a[1]))
+
+        message = error_of(divided, UnsupportedFunctionError)
+        assert_names(message, "factor divided", "division by zero", "epsilon")
+
+    def test_an_argument_without_effect(self) -> None:
+        def forgetful(a: Node, b: Node) -> sf.V3:
+            return a
+
+        with pytest.warns(UserWarning, match="factor forgetful, argument b"):
+            trace(caspar.factor(forgetful))

@@ -79,7 +79,8 @@ def test_digits_suit_the_precision(precision: Precision) -> None:
     assert float(shown) == pytest.approx(4413239.314159, rel=10.0 ** -COST_DIGITS[precision.value])
 
 
-def test_printed_result_is_plain_ascii_of_limited_width() -> None:
+def test_printed_result_is_plain_ascii_of_limited_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     text = str(make_result(8))
     assert text.isascii()
     assert text.isprintable() or "\n" in text
@@ -118,8 +119,8 @@ def test_long_tables_are_shortened_in_the_middle() -> None:
 
 
 def test_tables_are_not_shortened_for_one_row() -> None:
-    assert "not shown" not in text_report(make_result(2 * SHOWN_AT_ENDS))
-    assert "not shown" in text_report(make_result(2 * SHOWN_AT_ENDS + 1))
+    assert "not shown" not in text_report(make_result(2 * SHOWN_AT_ENDS), width=100)
+    assert "not shown" in text_report(make_result(2 * SHOWN_AT_ENDS + 1), width=100)
 
 
 def test_rows() -> None:
