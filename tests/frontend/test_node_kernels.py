@@ -30,7 +30,7 @@ from caspar.options import Precision
 Array = NDArray[np.float64]
 
 FLOAT64 = TYPES[Precision.FLOAT64]
-POSE = node_types([trace(pose3_prior)])[0]
+POSE = NodeType("Pose", sf.Pose3, storage_dim=7, tangent_dim=6)
 DIM = POSE.tangent_dim
 NUM = 7
 
