@@ -30,7 +30,7 @@ from caspar.memory.reduce import ReduceSpec
 from caspar.options import Precision
 from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
 from caspar.passes.pipeline import Observer, compile_graph
-from caspar.runtime.cache import cache_folder, write_atomically
+from caspar.runtime.cache import writable_cache_folder, write_atomically
 
 SCHEMA = 1
 """Version of the cached form."""
@@ -93,7 +93,9 @@ def solver_sources(
         precision: Which floating types are used for what.
         target: What to generate.
     """
-    path = cache_folder() / "plans" / f"{_plan_key(factors, nodes, precision, target)}.json"
+    path = (
+        writable_cache_folder() / "plans" / f"{_plan_key(factors, nodes, precision, target)}.json"
+    )
     cached = _load(path)
     if cached is not None:
         return cached

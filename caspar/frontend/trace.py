@@ -111,6 +111,12 @@ class Argument:
     symbolic: Any
 
     @property
+    def matrix_shape(self) -> tuple[int, ...]:
+        """(rows, columns) of a matrix with several columns; () of everything else."""
+        shape = getattr(self.symbolic, "shape", (1, 1))
+        return tuple(shape) if shape[1] > 1 else ()
+
+    @property
     def symbols(self) -> list[Any]:
         """Its storage as symbols."""
         return list(StorageOps.to_storage(self.symbolic))

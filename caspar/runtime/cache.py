@@ -4,9 +4,11 @@ A cache entry is content-addressed and replaced atomically; a missing, corrupt o
 a miss, never an error. `CASPAR_CACHE_DIR` overrides the folder.
 """
 
+import atexit
 import os
 import shutil
 import tempfile
+import warnings
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,6 +29,28 @@ def cache_folder() -> Path:
 @cache
 def _default_folder() -> Path:
     return user_cache_path("caspar", appauthor=False)
+
+
+def writable_cache_folder() -> Path:
+    """The folder of all caches, or one for this process where nothing can be written there."""
+    return _writable(cache_folder())
+
+
+@cache
+def _writable(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        substitute = Path(tempfile.mkdtemp(prefix="caspar-"))
+        atexit.register(shutil.rmtree, substitute, ignore_errors=True)
+        warnings.warn(
+            f"caspar's cache folder {folder} cannot be written ({error}): every process compiles "
+            "anew. Set CASPAR_CACHE_DIR to a folder that can",
+            stacklevel=2,
+        )
+        return substitute
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -33,7 +34,7 @@ from caspar.memory.tiles import (
     single_object_tiles,
 )
 from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
-from caspar.runtime.cache import cache_folder, write_atomically
+from caspar.runtime.cache import writable_cache_folder, write_atomically
 from caspar.runtime.cpu_support import call_tile
 
 # GNU OpenMP's threads spin at every barrier by default. On a machine that has other work they
@@ -212,15 +213,20 @@ class CpuBackend:
         """Nothing to wait for: every run returns when it is done."""
 
 
+_IMPORTS = Lock()
+
+
 def _compile(source: KernelSource) -> int:
     digest = hashlib.sha256((SUPPORT_DIGEST + source.text).encode()).hexdigest()[:32]
     module_name = f"caspar_generated_{digest}"
-    if module_name not in sys.modules:
-        path = cache_folder() / "cpu" / f"{source.name[:60]}_{digest}.py"
-        if not _holds(path, source.text):
-            write_atomically(path, source.text)
-        _import_file(module_name, path)
-    address: int = getattr(sys.modules[module_name], source.name).address
+    # one thread at a time: a module is in sys.modules before it has been executed
+    with _IMPORTS:
+        if module_name not in sys.modules:
+            path = writable_cache_folder() / "cpu" / f"{source.name[:60]}_{digest}.py"
+            if not _holds(path, source.text):
+                write_atomically(path, source.text)
+            _import_file(module_name, path)
+        address: int = getattr(sys.modules[module_name], source.name).address
     return address
 
 

@@ -37,7 +37,12 @@ class ArrayReader:
         self._first: tuple[str, Location] | None = None
 
     def rows(
-        self, where: str, given: Any, dim: int, unit_ranges: Sequence[UnitRange] = ()
+        self,
+        where: str,
+        given: Any,
+        dim: int,
+        unit_ranges: Sequence[UnitRange] = (),
+        matrix_shape: tuple[int, ...] = (),
     ) -> Array:
         """(n, dim) values on the device, C-contiguous, of the storage type.
 
@@ -46,6 +51,8 @@ class ArrayReader:
             given: The user's array.
             dim: Scalars of a row.
             unit_ranges: Parts of a row that must have unit length.
+            matrix_shape: (rows, columns) of a matrix argument; (n, rows, columns) is then
+                accepted too.
 
         Raises:
             InputError: Names `where`, what is wrong and what is allowed.
@@ -57,7 +64,10 @@ class ArrayReader:
             raise InputError(
                 f"{where}: dtype {array.dtype}; allowed are float32, float64 and integers"
             )
-        if array.ndim == 1 and (dim == 1 or array.shape[0] == dim):
+        if array.ndim == 3 and array.shape[1:] == matrix_shape:
+            # SymForce stores matrices column by column
+            array = array.transpose(0, 2, 1).reshape(-1, dim)
+        if array.ndim <= 1 and (dim == 1 or array.shape == (dim,)):
             array = array.reshape(-1, dim)
         if array.ndim != 2 or array.shape[1] != dim:
             raise InputError(
@@ -108,7 +118,9 @@ class ArrayReader:
     def dtype(self, given: Any) -> Any:
         """NumPy type in which values go back to the user: what was given, if it is floating."""
         dtype = to_numpy(given).dtype if location(given) == HOST else self._on_device(given).dtype
-        return dtype.newbyteorder("=") if dtype.kind == "f" else np.dtype(self._storage)
+        # half precision would not hold what the solver finds
+        keeps = dtype.kind == "f" and dtype.itemsize >= np.dtype(np.float32).itemsize
+        return dtype.newbyteorder("=") if keeps else np.dtype(self._storage)
 
     def _on_device(self, given: Any) -> Array:
         return self._backend.upload(given)

@@ -7,7 +7,7 @@ linear solve stopped early: before the solve ends, it is repeated with the tight
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from caspar.frontend.scalar_kernels import LinearOutcome
@@ -29,6 +29,9 @@ NEGLIGIBLE = 2.0**-104
 
 CONFIRMING_ITERATIONS = 10
 """PCG iterations at least of the step that confirms convergence."""
+
+MANY_LIMITED = 0.2
+"""Share of the iterations whose linear solve was cut short, from which on it is remarked."""
 
 Callback = Callable[[IterationRecord], object]
 """Called after each iteration; a true value stops the solve."""
@@ -70,12 +73,14 @@ class Course:
         initial_cost: Cost of the start values.
         final_cost: Cost of the current values.
         records: One for each iteration.
+        remarks: What else they show, with advice.
     """
 
     status: SolveStatus
     initial_cost: float
     final_cost: float
     records: tuple[IterationRecord, ...]
+    remarks: tuple[str, ...]
 
 
 def minimize(
@@ -104,7 +109,20 @@ def minimize(
         status = SolveStatus.INTERRUPTED
         # it may have come between a move and its record
         state.cost = system.score()
-    return Course(status, initial_cost, state.cost, tuple(state.records))
+    records = tuple(state.records)
+    return Course(status, initial_cost, state.cost, records, _remarks(options, records))
+
+
+def _remarks(options: SolveOptions, records: Sequence[IterationRecord]) -> tuple[str, ...]:
+    limit = options.max_linear_iterations
+    num_limited = sum(record.linear_iterations >= limit for record in records)
+    if num_limited <= MANY_LIMITED * len(records):
+        return ()
+    return (
+        f"PCG stopped at max_linear_iterations={limit} in {num_limited} of {len(records)} "
+        "iterations: long chains, such as pose graphs, need more, and a lower linear_tolerance "
+        "and min_linear_tolerance, to find the better minimum.",
+    )
 
 
 def _iterate(
@@ -183,6 +201,9 @@ def _converged(
     """Convergence after a step, judged before it is taken."""
     if tried.outcome is LinearOutcome.AT_OPTIMUM:
         return SolveStatus.CONVERGED_GRADIENT
+    if tried.outcome is LinearOutcome.NOT_FINITE and tried.linear_iterations == 0:
+        # no damping mends a gradient that is not finite
+        return SolveStatus.DERIVATIVES_NOT_FINITE
     if tried.outcome is LinearOutcome.NOT_FINITE or not math.isfinite(tried.cost):
         return None
     if accepted and tried.cost <= NEGLIGIBLE * state.initial_cost:

@@ -209,7 +209,7 @@ class _Reader:
 
     def _rows(self, where: str, argument: Argument, given: Any) -> Array:
         dim, units = argument.storage_dim, argument.unit_ranges
-        return self._arrays.rows(where, given, dim, units)
+        return self._arrays.rows(where, given, dim, units, argument.matrix_shape)
 
 
 def _count(

@@ -84,6 +84,7 @@ def report_facts(result: SolveResult) -> list[tuple[str, str]]:
         ("unknowns", f"{problem.num_unknowns:,}: {_instances(problem.nodes)}"),
         ("residuals", f"{problem.num_residuals:,}: {_instances(problem.factors)}"),
         ("iterations", _iterations_text(result)),
+        *(("remark", remark) for remark in result.remarks),
         (
             "time",
             f"compile {time_text(result.compile_time_s)}, set up "

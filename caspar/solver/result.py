@@ -24,6 +24,10 @@ class SolveStatus(Enum):
         "No step lowered the cost at any damping: look for residuals that jump, "
         "or use precision='float64'."
     )
+    DERIVATIVES_NOT_FINITE = (
+        "The derivatives at these values are not finite: look for the root or the norm of zero; "
+        "guard it with sf.epsilon()."
+    )
     INITIAL_COST_NOT_FINITE = (
         "The cost of the start values is not finite: look for a division by zero, a root or "
         "logarithm of a negative number; guard it with sf.epsilon()."
@@ -79,7 +83,7 @@ class ProblemSize:
     num_unknowns: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SolveResult:
     """Values, costs and the course of a solve.
 
@@ -100,6 +104,7 @@ class SolveResult:
         setup_time_s: Seconds to check, upload and sort the arrays and bind the kernels.
         solve_time_s: Seconds of the iterations.
         peak_memory_bytes: Bytes held on the device during the iterations: arena, tiles and input.
+        remarks: What else the course of the solve shows, with advice.
     """
 
     status: SolveStatus
@@ -116,6 +121,7 @@ class SolveResult:
     setup_time_s: float
     solve_time_s: float
     peak_memory_bytes: int
+    remarks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """The report as plain text: status, costs, sizes, times, iterations."""

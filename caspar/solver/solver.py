@@ -60,6 +60,12 @@ class Solver:
         """Generate and load the kernels now rather than in the first solve."""
         self._kernels()
 
+    def _timed_kernels(self) -> tuple[KernelLibrary, float]:
+        """The kernels, and the seconds of tracing and compiling not yet reported."""
+        library = self._kernels()
+        time_s, self._compile_time_s = self._compile_time_s, 0.0
+        return library, time_s
+
     def _kernels(self) -> KernelLibrary:
         if self._library is None:
             start = time.perf_counter()
@@ -103,8 +109,7 @@ class Solver:
             reader = ArrayReader(self.backend, self._types.storage.value, checked.check)
             problem = check_problem(arrays, self._factors, self._nodes, self.backend, reader)
             check_time_s = time.perf_counter() - start
-            library = self._kernels()
-            compile_time_s, self._compile_time_s = self._compile_time_s, 0.0
+            library, compile_time_s = self._timed_kernels()
             start = time.perf_counter()
             plan = make_plan(library, self._types, self._factors, self._nodes, problem)
             system = NormalEquations(plan, problem)
@@ -128,6 +133,7 @@ class Solver:
             setup_time_s=setup_time_s,
             solve_time_s=solve_time_s,
             peak_memory_bytes=plan.num_bytes + problem.num_bytes,
+            remarks=course.remarks,
         )
 
     def _returned_values(self, system: NormalEquations, problem: Problem) -> dict[str, Any]:

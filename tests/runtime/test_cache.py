@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from caspar.runtime.cache import cache_folder, cache_usage, clear_cache, write_atomically
+from caspar.runtime.cache import (
+    cache_folder,
+    cache_usage,
+    clear_cache,
+    writable_cache_folder,
+    write_atomically,
+)
 
 
 @pytest.fixture
@@ -70,3 +76,15 @@ def test_unwritable_folder_is_an_error_of_the_system(folder: Path) -> None:
     folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
     with pytest.raises(PermissionError):
         write_atomically(folder / "entry", "text")
+
+
+def test_an_unusable_folder_is_replaced_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file" / "cache"
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("CASPAR_CACHE_DIR", str(blocked))
+    with pytest.warns(UserWarning, match=r"cannot be written.*CASPAR_CACHE_DIR"):
+        folder = writable_cache_folder()
+    assert folder.is_dir()
+    assert folder != blocked

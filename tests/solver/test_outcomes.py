@@ -14,6 +14,10 @@ from tests.problems import EXAMPLES, Offset, Place, anchor
 from tests.solver import reference
 from tests.solver.solving import assert_same_values, changed, solve_example, solver
 
+
+class Spot(sf.V2): ...
+
+
 GRID = EXAMPLES["grid"].arrays()
 VEHICLE = EXAMPLES["vehicle"].arrays()
 FACTORS = EXAMPLES["vehicle"].factors
@@ -216,3 +220,15 @@ def test_balanced_forces() -> None:
     assert result.status is SolveStatus.CONVERGED_GRADIENT
     assert result.final_cost == result.initial_cost == 2.0
     assert len(result.iterations) <= 1
+
+
+def test_derivatives_that_are_not_finite_end_at_once() -> None:
+    @caspar.factor
+    def distance(point: Annotated[Spot, caspar.TunableShared]) -> sf.V1:
+        return sf.V1(sf.sqrt(point[0] ** 2 + point[1] ** 2) - 1.0)
+
+    solver = caspar.Solver([distance], backend="cpu")
+    result = solver.solve({"Spot": np.zeros((1, 2)), "distance": {"point": np.zeros(1, int)}})
+    assert result.status is caspar.SolveStatus.DERIVATIVES_NOT_FINITE
+    assert len(result.iterations) == 1
+    assert not result.status.is_success
