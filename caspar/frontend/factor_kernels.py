@@ -68,6 +68,7 @@ def _residual(
         for symbol, scalar in zip(argument.symbols, read, strict=True):
             symbols[str(symbol)] = scalar.value
     where = f"factor {factor.name} ({factor.location})"
+    kernel.graph.origin = f"{factor.name}: residual"
     lowering = Lowering(kernel.graph, symbols, where)
     rows = [Scalar(kernel.graph, lowering.lower(row)) for row in factor.residual]
     return rows, lowering, storage
@@ -125,7 +126,10 @@ def tangent_jacobians(
 ) -> dict[str, list[list[Scalar]]]:
     """d residual / d tangent of each node: rows x tangent_dim, by the argument's name."""
     inputs = [scalar.value for node in nodes for scalar in storage[node.name]]
-    by_row = [gradient(kernel.graph, row.value, inputs) for row in rows]
+    by_row = []
+    for number, residual in enumerate(rows):
+        kernel.graph.origin = f"derivative of residual row {number}"
+        by_row.append(gradient(kernel.graph, residual.value, inputs))
     blocks = {}
     first = 0
     for node in nodes:
@@ -163,6 +167,7 @@ def _write_normal_equations(
     types: Types,
 ) -> None:
     """Gradient J^T r and the lower triangle of J^T J, row by row, of one argument."""
+    kernel.graph.origin = f"gradient and diagonal block of {argument.name}"
     columns = list(zip(*block, strict=True))
     write = _add(argument)
     slope = [dot(column, residual) for column in columns]

@@ -94,8 +94,9 @@ class GraphBuilder:
         counts: dict[int, int] = {}
         for term in terms:
             call = self.producer_of(term)
-            if call.op is Op.CONST:
-                constant += call.data  # type: ignore[operator]
+            literal = self.literal(term)
+            if literal is not None:
+                constant += literal
             elif call.op is Op.NEG:
                 counts[call.operands[0]] = counts.get(call.operands[0], 0) - 1
             else:
@@ -123,8 +124,9 @@ class GraphBuilder:
                 coefficient = -coefficient
                 factor = call.operands[0]
                 call = self.producer_of(factor)
-            if call.op is Op.CONST:
-                coefficient *= call.data  # type: ignore[operator]
+            literal = self.literal(factor)
+            if literal is not None:
+                coefficient *= literal
             else:
                 others.append(factor)
         if coefficient == 0.0 or not others:
@@ -139,8 +141,9 @@ class GraphBuilder:
         call = self.producer_of(value)
         if call.op is Op.NEG:
             return call.operands[0]
-        if call.op is Op.CONST:
-            return self.const(-call.data)  # type: ignore[operator]
+        literal = self.literal(value)
+        if literal is not None:
+            return self.const(-literal)
         return self.call(Op.NEG, [value])[0]
 
     def sub(self, left: int, right: int) -> int:
