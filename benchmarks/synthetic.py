@@ -190,14 +190,6 @@ def make_bal(
     )
 
 
-def cost(
-    cameras: Float, points: Float, camera_index: Index, point_index: Index, pixels: Float
-) -> float:
-    """Return 1/2 the sum of squared residuals in float64, for arrays shaped as in the bundle."""
-    projected, _ = _project(cameras, points, camera_index, point_index)
-    return 0.5 * float(np.sum((projected - pixels) ** 2))
-
-
 def _project(
     cameras: Float, points: Float, camera_index: Index, point_index: Index
 ) -> tuple[Float, Float]:

@@ -152,32 +152,6 @@ class ReferenceRun:
         """PCG iterations of all recorded LM iterations."""
         return sum(iteration.num_pcg_iterations for iteration in self.iterations)
 
-    @property
-    def num_not_finite(self) -> int:
-        """LM iterations whose tried cost was NaN or infinite."""
-        return sum(not math.isfinite(iteration.tried_cost) for iteration in self.iterations)
-
-    @property
-    def gross_pcg_ms(self) -> float:
-        """Time to the end of the last record over the number of PCG iterations, in milliseconds.
-
-        Includes linearisation and cost of each LM iteration; `pcg_iteration_ms` does not.
-        """
-        if not self.iterations:
-            return math.nan
-        return 1e3 * self.iterations[-1].total_time_s / self.num_pcg_iterations
-
-    def time_to_cost(self, cost: float) -> float | None:
-        """Return the seconds after which the best reported cost is at most `cost`, or None.
-
-        The resolution is one LM iteration. Compare the last reported cost with a float64 one to
-        see how far the trace can be trusted.
-        """
-        if self.initial_cost <= cost:
-            return 0.0
-        reached = (it.total_time_s for it in self.iterations if it.best_cost <= cost)
-        return next(reached, None)
-
 
 @dataclass(frozen=True, eq=False)
 class PreparedReference:
