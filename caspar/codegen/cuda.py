@@ -81,7 +81,7 @@ def kernel_text(
     declared = ",\n    ".join(_declare(param, specs) for param in params)
     lines = "\n".join(f"  {line}" for line in body)
     return (
-        f'{HEADER}\nextern "C" __global__ void __launch_bounds__({block_size})\n'
+        f'{HEADER}\nextern "C" __global__ void __launch_bounds__({block_size} MIN_BLOCKS)\n'
         f"{name}(\n    {declared}) {{\n{lines}\n}}\n"
     )
 
@@ -109,6 +109,8 @@ def _sums_partials(spec: KernelSpec) -> bool:
 
 class _Writer(BodyWriter):
     """Writes the lines of one kernel body, instruction by instruction."""
+
+    comment = "//"
 
     def __init__(self, spec: KernelSpec, program: Program) -> None:
         super().__init__(spec, program)

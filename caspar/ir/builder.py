@@ -7,9 +7,10 @@ which is creation order: the result depends on the order of construction and on 
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from caspar.ir.dtype import DType
-from caspar.ir.graph import Call, CallData, Graph
+from caspar.ir.graph import Call, CallData, Graph, needed
 from caspar.ir.ops import OP_INFO, Op
 
 _FOLDABLE: dict[Op, Callable[[float], float]] = {
@@ -178,14 +179,15 @@ class GraphBuilder:
         return sign, bare
 
     def pow(self, base: int, exponent: float) -> int:
-        """Power with a literal exponent; integers up to 4 become products, the rest POW."""
+        """Power with a literal exponent; folded where that gives a finite number."""
         if exponent == 0.0:
             return self.const(1.0)
         if exponent == 1.0:
             return base
         literal = self.literal(base)
         if literal is not None and (literal > 0.0 or (exponent.is_integer() and literal != 0.0)):
-            return self.const(literal**exponent)
+            with suppress(OverflowError):  # left to the device, which gives infinity
+                return self.const(literal**exponent)
         if exponent == -1.0:
             return self.div(self.const(1.0), base)
         return self.call(Op.POW, [base, self.const(exponent)])[0]
@@ -194,10 +196,8 @@ class GraphBuilder:
         """A function of one value, folded on literals where it is defined."""
         literal = self.literal(value)
         if literal is not None and op in _FOLDABLE:
-            try:
+            with suppress(OverflowError, ValueError):  # left to the device: infinity or NaN
                 return self.const(_FOLDABLE[op](literal))
-            except (OverflowError, ValueError):
-                pass  # left to the device, which gives infinity or NaN
         return self.call(op, [value])[0]
 
     def binary(self, op: Op, left: int, right: int) -> int:
@@ -214,19 +214,4 @@ class GraphBuilder:
 
     def build(self) -> Graph:
         """The graph of everything a store needs, with values renumbered without gaps."""
-        needed = [False] * len(self._calls)
-        for number in range(len(self._calls) - 1, -1, -1):
-            call = self._calls[number]
-            if needed[number] or OP_INFO[call.op].effect:
-                needed[number] = True
-                for value in call.operands:
-                    needed[self._producer[value]] = True
-        renumbered: dict[int, int] = {}
-        calls = []
-        for call in (call for number, call in enumerate(self._calls) if needed[number]):
-            for value in call.outputs:
-                renumbered[value] = len(renumbered)
-            operands = tuple(renumbered[value] for value in call.operands)
-            outputs = tuple(renumbered[value] for value in call.outputs)
-            calls.append(Call(call.op, operands, outputs, call.data, call.origin))
-        return Graph(tuple(calls), len(renumbered), self.dtype)
+        return needed(self._calls, self.dtype)

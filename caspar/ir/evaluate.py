@@ -5,7 +5,9 @@ lanes). Output: one (n, stored scalars) array for each argument it stores. Every
 in the graph's dtype. For tests and for the first try of an idea, not for speed.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -23,12 +25,23 @@ def _rcp(x: Array) -> Array:
     return np.divide(np.ones((), x.dtype), x)
 
 
+def _by_element(function: Callable[[float], float]) -> Callable[[Array], Array]:
+    """A function of Python's library, which is more accurate than SciPy's, on arrays."""
+    on_objects = np.frompyfunc(function, 1, 1)
+    return lambda x: np.asarray(on_objects(x)).astype(x.dtype)
+
+
+def _norm(*components: Array) -> Array:
+    return reduce(np.hypot, components)
+
+
 OP_FUNCTIONS: dict[Op, Callable[..., Array | tuple[Array, ...]]] = {
     Op.SUM: lambda *terms: sum(terms[1:], start=terms[0]),
     Op.PROD: lambda *factors: np.prod(np.broadcast_arrays(*factors), axis=0),
     Op.ADD: np.add,
     Op.SUB: np.subtract,
     Op.MUL: np.multiply,
+    Op.NMUL: lambda a, b: -a * b,
     # not fused: NumPy has no fused multiply-add, so results differ from hardware by rounding
     Op.FMA: lambda a, b, c: a * b + c,
     Op.FNMA: lambda a, b, c: c - a * b,
@@ -40,6 +53,9 @@ OP_FUNCTIONS: dict[Op, Callable[..., Array | tuple[Array, ...]]] = {
     Op.RSQRT: lambda x: _rcp(np.sqrt(x)),
     Op.CBRT: np.cbrt,
     Op.RCBRT: lambda x: _rcp(np.cbrt(x)),
+    **dict.fromkeys((Op.NORM2, Op.NORM3, Op.NORM4), _norm),
+    **dict.fromkeys((Op.RNORM2, Op.RNORM3, Op.RNORM4), lambda *x: _rcp(_norm(*x))),
+    Op.LDEXP: lambda x, k: np.ldexp(x, np.asarray(k, np.int32)),
     Op.EXP: np.exp,
     Op.LOG: np.log,
     Op.SIN: np.sin,
@@ -53,6 +69,11 @@ OP_FUNCTIONS: dict[Op, Callable[..., Array | tuple[Array, ...]]] = {
     Op.SINH: np.sinh,
     Op.COSH: np.cosh,
     Op.TANH: np.tanh,
+    Op.ASINH: np.arcsinh,
+    Op.ACOSH: np.arccosh,
+    Op.ATANH: np.arctanh,
+    Op.ERF: _by_element(math.erf),
+    Op.ERFC: _by_element(math.erfc),
     Op.ABS: np.abs,
     Op.SIGN: np.sign,
     Op.COPYSIGN: np.copysign,

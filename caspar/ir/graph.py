@@ -5,6 +5,7 @@ is one output of a call, so that a vector load or a sincos has several. Graphs a
 passes build new ones through `GraphBuilder`, which interns calls.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -73,3 +74,22 @@ class Graph:
     def is_boolean(self, value: int) -> bool:
         """Whether a value is a truth value."""
         return OP_INFO[self.call_of(value).op].boolean
+
+
+def needed(calls: Sequence[Call], dtype: DType) -> Graph:
+    """The graph of the calls that a store needs, with values renumbered without gaps."""
+    is_needed: set[int] = set()
+    kept: list[Call] = []
+    for call in reversed(calls):
+        if OP_INFO[call.op].effect or not is_needed.isdisjoint(call.outputs):
+            is_needed.update(call.operands)
+            kept.append(call)
+    numbers: dict[int, int] = {}
+    renumbered = []
+    for call in reversed(kept):
+        for value in call.outputs:
+            numbers[value] = len(numbers)
+        operands = tuple(numbers[value] for value in call.operands)
+        outputs = tuple(numbers[value] for value in call.outputs)
+        renumbered.append(Call(call.op, operands, outputs, call.data, call.origin))
+    return Graph(tuple(renumbered), len(numbers), dtype)

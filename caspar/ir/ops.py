@@ -23,6 +23,7 @@ class Op(Enum):
     ADD = auto()
     SUB = auto()
     MUL = auto()
+    NMUL = auto()
     FMA = auto()
     FNMA = auto()
     # arithmetic
@@ -34,6 +35,14 @@ class Op(Enum):
     RSQRT = auto()
     CBRT = auto()
     RCBRT = auto()
+    # Lengths of vectors of 2, 3 and 4, and their reciprocals. LDEXP(x, k) = x * 2^k, k a literal.
+    NORM2 = auto()
+    NORM3 = auto()
+    NORM4 = auto()
+    RNORM2 = auto()
+    RNORM3 = auto()
+    RNORM4 = auto()
+    LDEXP = auto()
     # transcendental
     EXP = auto()
     LOG = auto()
@@ -48,6 +57,11 @@ class Op(Enum):
     SINH = auto()
     COSH = auto()
     TANH = auto()
+    ASINH = auto()
+    ACOSH = auto()
+    ATANH = auto()
+    ERF = auto()
+    ERFC = auto()
     # piecewise
     ABS = auto()
     SIGN = auto()
@@ -99,6 +113,7 @@ OP_INFO: dict[Op, OpInfo] = {
     Op.ADD: _BINARY,
     Op.SUB: _BINARY,
     Op.MUL: _BINARY,
+    Op.NMUL: _BINARY,
     Op.FMA: OpInfo(3),
     Op.FNMA: OpInfo(3),
     Op.NEG: _UNARY,
@@ -109,6 +124,13 @@ OP_INFO: dict[Op, OpInfo] = {
     Op.RSQRT: _UNARY,
     Op.CBRT: _UNARY,
     Op.RCBRT: _UNARY,
+    Op.NORM2: OpInfo(2, commutative=True),
+    Op.NORM3: OpInfo(3, commutative=True),
+    Op.NORM4: OpInfo(4, commutative=True),
+    Op.RNORM2: OpInfo(2, commutative=True),
+    Op.RNORM3: OpInfo(3, commutative=True),
+    Op.RNORM4: OpInfo(4, commutative=True),
+    Op.LDEXP: _BINARY,
     Op.EXP: _UNARY,
     Op.LOG: _UNARY,
     Op.SIN: _UNARY,
@@ -122,6 +144,11 @@ OP_INFO: dict[Op, OpInfo] = {
     Op.SINH: _UNARY,
     Op.COSH: _UNARY,
     Op.TANH: _UNARY,
+    Op.ASINH: _UNARY,
+    Op.ACOSH: _UNARY,
+    Op.ATANH: _UNARY,
+    Op.ERF: _UNARY,
+    Op.ERFC: _UNARY,
     Op.ABS: _UNARY,
     Op.SIGN: _UNARY,
     Op.COPYSIGN: _BINARY,
@@ -138,8 +165,11 @@ OP_INFO: dict[Op, OpInfo] = {
     Op.SELECT: OpInfo(3),
 }
 
-PROGRAM_ONLY: frozenset[Op] = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.FMA, Op.FNMA})
-"""Ops that scheduling introduces. FMA(a, b, c) = a*b + c and FNMA(a, b, c) = c - a*b."""
+PROGRAM_ONLY: frozenset[Op] = frozenset(
+    {Op.ADD, Op.SUB, Op.MUL, Op.NMUL, Op.FMA, Op.FNMA}
+)
+"""Ops that scheduling introduces. NMUL(a, b) = -a*b, FMA(a, b, c) = a*b + c, FNMA(a, b, c) =
+c - a*b: hardware takes the sign of an operand for nothing."""
 
 GRAPH_ONLY: frozenset[Op] = frozenset({Op.CONST, Op.SUM, Op.PROD})
 """Ops that scheduling removes: reductions become steps, constants become immediate operands."""

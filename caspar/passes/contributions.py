@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from caspar.ir.ops import Op
-from caspar.passes.accumulators import Term
+from caspar.passes.plan_accumulators import Term
 
 SCAN_LIMIT = 32
 """Available operands searched for one that dies; wide sums take any of the first ones."""
@@ -24,7 +24,7 @@ class Move:
     """One binary step of an accumulator.
 
     Attributes:
-        op: ADD, SUB, MUL, FMA, FNMA or NEG.
+        op: ADD, SUB, MUL, NMUL, FMA, FNMA or NEG.
         operands: Values read; the accumulator is among them once it was started.
         reads: (value, call that reads it) of the operands other than the accumulator: the sum
             or product itself, or a fused product.
@@ -50,13 +50,15 @@ class ProductState:
         started: Whether the first available factor is a partial product.
     """
 
-    __slots__ = ("available", "call", "num_final", "num_left", "started")
+    __slots__ = ("_first_op", "available", "call", "num_final", "num_left", "started")
 
-    def __init__(self, call: int, num_factors: int, fused: bool) -> None:
+    def __init__(self, call: int, num_factors: int, fused: bool, negative: bool) -> None:
         self.call = call
         self.available: list[int] = []
         self.num_left = num_factors
         self.num_final = 2 if fused else 1
+        # the sum takes the sign of a fused product
+        self._first_op = Op.NMUL if negative and not fused else Op.MUL
         self.started = False
 
     def is_ready(self) -> bool:
@@ -84,7 +86,8 @@ class ProductState:
         rest = self.available[:first] + self.available[first + 1 :]
         pair = (self.available[first], rest[_pick(rest, self.call, dies)])
         reads = pair[1:] if self.started else pair
-        return Move(Op.MUL, pair, tuple((v, self.call) for v in reads), not self.started)
+        op = Op.MUL if self.started else self._first_op
+        return Move(op, pair, tuple((v, self.call) for v in reads), not self.started)
 
     def made(self, move: Move, result: int) -> None:
         """Record that a move was made."""
@@ -101,9 +104,9 @@ class _Start(Enum):
     POSITIVE = auto()
     """A plain positive term and any other term."""
     NEGATED = auto()
-    """The plain terms are all negative, some product is positive: negate a plain one."""
+    """The plain terms are all negative: negate one."""
     PRODUCT = auto()
-    """There are only products: multiply a positive one out."""
+    """There are only products: multiply one out, a positive one if there is any."""
 
 
 class SumState:
@@ -113,10 +116,10 @@ class SumState:
         call: Its call index.
         accumulator: Value of the partial sum, once started.
         num_left: Terms not yet contributed.
-        negate: All terms are negative: the sum of their magnitudes is negated at the end.
     """
 
     __slots__ = (
+        "_any_positive",
         "_negatives",
         "_positives",
         "_products",
@@ -124,7 +127,6 @@ class SumState:
         "_start",
         "accumulator",
         "call",
-        "negate",
         "num_left",
     )
 
@@ -132,19 +134,19 @@ class SumState:
         self.call = call
         self.accumulator: int | None = None
         self.num_left = len(terms)
-        self.negate = all(term.negative for term in terms)
         self._positives: list[int] = []
         self._negatives: list[int] = []
         self._products: list[ProductState] = []
         self._signs: dict[int, list[bool]] = {}
         for term in terms:
             key = term.value if term.product is None else ~term.product
-            self._signs.setdefault(key, []).append(term.negative and not self.negate)
+            self._signs.setdefault(key, []).append(term.negative)
+        self._any_positive = any(not term.negative for term in terms)
         self._start = self._choose_start(terms)
 
     def _choose_start(self, terms: Sequence[Term]) -> _Start:
         plain = [term for term in terms if term.product is None]
-        if any(not term.negative or self.negate for term in plain):
+        if any(not term.negative for term in plain):
             return _Start.POSITIVE
         return _Start.NEGATED if plain else _Start.PRODUCT
 
@@ -163,7 +165,7 @@ class SumState:
 
     def gives_result(self, move: Move) -> bool:
         """Whether a move computes the sum's own value."""
-        return not self.negate and self.num_left == self._num_terms(move)
+        return self.num_left == self._num_terms(move)
 
     def _num_terms(self, move: Move) -> int:
         plain = sum(reader == self.call for _, reader in move.reads)
@@ -195,12 +197,15 @@ class SumState:
         return Move(Op.NEG, (value,), ((value, self.call),), True)
 
     def _product_start(self, dies: Dies) -> Move | None:
-        positive = [p for p in self._products[:SCAN_LIMIT] if not self._is_negative(p)]
-        if not positive:
+        candidates = self._products[:SCAN_LIMIT]
+        if self._any_positive:
+            candidates = [product for product in candidates if not self._is_negative(product)]
+        if len(candidates) == 0:
             return None
-        product = positive[_pick_product(positive, dies)]
+        product = candidates[_pick_product(candidates, dies)]
         pair = (product.available[0], product.available[1])
-        return Move(Op.MUL, pair, product.final_reads(), True, product)
+        op = Op.MUL if self._any_positive else Op.NMUL
+        return Move(op, pair, product.final_reads(), True, product)
 
     def _contribution(
         self, accumulator: int, start: tuple[int, int] | None, dies: Dies

@@ -1,7 +1,9 @@
 """What each target computes natively, and at what price.
 
-Prices are relative to one multiplication, by throughput. They only have to rank the alternatives
-that the passes choose from; an op without a price is not native and is not introduced.
+Prices are relative to one multiplication, by throughput, plus `PRICE_OF_ULP` for each unit in the
+last place of the op's greatest error: where two ways are about as fast, the more accurate one is
+taken. They only have to rank the alternatives that the passes choose from; an op without a price is
+not native and is not introduced.
 """
 
 from collections.abc import Mapping
@@ -31,42 +33,66 @@ class OpCosts:
         return self.prices[op]
 
 
-# One special-function instruction issues at a quarter to an eighth of the rate of a product;
-# rcp, rsqrt: that and a correction; sqrt, cbrt and division: further corrections.
+PRICE_OF_ULP = 2.0
+
+
+def _prices(measured: Mapping[Op, tuple[float, int]]) -> dict[Op, float]:
+    return {op: price + PRICE_OF_ULP * ulps for op, (price, ulps) in measured.items()}
+
+
+# Op -> (multiplications, units in the last place): the first measured on an H200
+# (benchmarks/results/op_prices.json), the second from the CUDA programming guide.
 CUDA_FLOAT32 = OpCosts(
     "cuda float32",
-    {
-        Op.MUL: 1,
-        Op.RCP: 5,
-        Op.DIV: 9,
-        Op.SQRT: 8,
-        Op.RSQRT: 6,
-        Op.CBRT: 17,
-        Op.RCBRT: 14,
-        Op.POW: 45,
-        Op.SIN: 20,
-        Op.COS: 20,
-        Op.SINCOS: 26,
-    },
+    _prices(
+        {
+            Op.MUL: (1, 0),
+            Op.LDEXP: (4, 0),
+            Op.RCP: (10, 0),
+            Op.DIV: (17, 0),
+            Op.SQRT: (10, 0),
+            Op.RSQRT: (7, 2),
+            Op.CBRT: (19, 1),
+            Op.RCBRT: (19, 1),
+            Op.NORM2: (27, 3),
+            Op.NORM3: (32, 3),
+            Op.NORM4: (38, 3),
+            Op.RNORM2: (15, 2),
+            Op.RNORM3: (24, 2),
+            Op.RNORM4: (30, 2),
+            Op.POW: (102, 4),
+            Op.SIN: (30, 2),
+            Op.COS: (32, 2),
+            Op.SINCOS: (35, 2),
+        }
+    ),
 )
-# All of these are software on top of a low-precision start value.
 CUDA_FLOAT64 = OpCosts(
     "cuda float64",
-    {
-        Op.MUL: 1,
-        Op.RCP: 8,
-        Op.DIV: 11,
-        Op.SQRT: 13,
-        Op.RSQRT: 10,
-        Op.CBRT: 30,
-        Op.RCBRT: 26,
-        Op.POW: 120,
-        Op.SIN: 45,
-        Op.COS: 45,
-        Op.SINCOS: 60,
-    },
+    _prices(
+        {
+            Op.MUL: (1, 0),
+            Op.LDEXP: (4, 0),
+            Op.RCP: (7, 0),
+            Op.DIV: (13, 0),
+            Op.SQRT: (13, 0),
+            Op.RSQRT: (8.5, 1),
+            Op.CBRT: (33, 1),
+            Op.RCBRT: (33, 1),
+            Op.NORM2: (27, 2),
+            Op.NORM3: (50, 2),
+            Op.NORM4: (71, 2),
+            Op.RNORM2: (19, 1),
+            Op.RNORM3: (43, 1),
+            Op.RNORM4: (61, 1),
+            Op.POW: (134, 2),
+            Op.SIN: (30, 2),
+            Op.COS: (31, 2),
+            Op.SINCOS: (48, 2),
+        }
+    ),
 )
-# A reciprocal is a division; neither reciprocal roots nor sincos are one operation.
+# Estimates. A reciprocal is a division; reciprocal roots, sincos and norms are not one operation.
 CPU = OpCosts(
     "cpu",
     {

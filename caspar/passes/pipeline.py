@@ -8,12 +8,19 @@ from collections.abc import Callable
 
 from caspar.ir.graph import Graph
 from caspar.ir.program import Program
-from caspar.passes.context import fuse_sincos, share_reciprocals
+from caspar.passes.assign_registers import assign_registers
 from caspar.passes.cost import OpCosts
-from caspar.passes.powers import decompose_powers
-from caspar.passes.registers import assign_registers
+from caspar.passes.decompose_powers import decompose_powers
+from caspar.passes.flatten_reductions import flatten_reductions
+from caspar.passes.fuse_sincos import fuse_sincos
+from caspar.passes.push_negations import push_negations
+from caspar.passes.scale_exponents import scale_exponents
 from caspar.passes.schedule import schedule
+from caspar.passes.share_partial_reductions import share_partial_products, share_partial_sums
+from caspar.passes.share_reciprocals import share_reciprocals
+from caspar.passes.simplify_selects import simplify_selects
 from caspar.passes.steps import Schedule
+from caspar.passes.use_norms import use_norms
 
 StageResult = Graph | Schedule | Program
 Observer = Callable[[str, StageResult], None]
@@ -21,10 +28,18 @@ Observer = Callable[[str, StageResult], None]
 
 GRAPH_STAGES: tuple[tuple[str, Callable[[Graph, OpCosts], Graph]], ...] = (
     ("powers", decompose_powers),
+    ("norms", use_norms),
     ("reciprocals", share_reciprocals),
     ("sincos", fuse_sincos),
+    ("selects", simplify_selects),
+    ("flatten", flatten_reductions),
+    ("sums", share_partial_sums),
+    ("products", share_partial_products),
+    ("exponents", scale_exponents),
+    ("negations", push_negations),
 )
-"""Graph -> graph, in order. Powers come first: they may leave a reciprocal to share."""
+"""Graph -> graph, in order. Powers come first: they leave roots of squares and reciprocals. Negations
+come last: the builder, which all others use, would undo them."""
 
 
 def compile_graph(graph: Graph, costs: OpCosts, observer: Observer | None = None) -> Program:

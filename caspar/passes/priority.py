@@ -17,7 +17,7 @@ import heapq
 from enum import Enum, auto
 
 from caspar.ir.graph import Graph
-from caspar.passes.accumulators import Accumulators, Role
+from caspar.passes.plan_accumulators import Accumulators, Role
 
 Key = tuple[int, ...]
 

@@ -31,9 +31,9 @@ from collections.abc import Iterator
 
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
-from caspar.passes.accumulators import Accumulators, Role, plan_accumulators
 from caspar.passes.contributions import Move, ProductState, SumState
 from caspar.passes.orders import OperandOrder, TraversalSpec, depth_first_order
+from caspar.passes.plan_accumulators import Accumulators, Role, plan_accumulators
 from caspar.passes.priority import OpeningQueue, Policy
 from caspar.passes.steps import Schedule, Step, peak_pressure
 
@@ -136,7 +136,8 @@ class _Scheduler:
                 self._sums[call] = SumState(call, accumulators.terms[call])
             elif role is Role.PRODUCT:
                 fused = call in self._fused_into
-                self._products[call] = ProductState(call, len(sources), fused)
+                negative = call in accumulators.negative
+                self._products[call] = ProductState(call, len(sources), fused, negative)
 
     def _order_stores(self) -> dict[int, int]:
         """Read call -> the store of the same chunk, which must come after it."""
@@ -235,27 +236,20 @@ class _Scheduler:
         node = self._graph.calls[call]
         result = node.outputs[0] if state.gives_result(move) else self._new_value()
         state.made(move, result)
-        self.steps.append(Step(move.op, (result,), move.operands, None, node.origin))
+        origin = node.origin
+        if (
+            move.op in (Op.MUL, Op.NMUL) and move.product is not None
+        ):  # a sum that starts with a product
+            origin = self._graph.calls[move.product.call].origin
+        self.steps.append(Step(move.op, (result,), move.operands, None, origin))
         for value, reader in move.reads:
             self._consume(value, reader, 1)
         if not state.is_complete():
             return
-        if isinstance(state, ProductState):
-            self._finish_product(state, result)
-        else:
-            self._finish_sum(state, result)
-
-    def _finish_product(self, state: ProductState, result: int) -> None:
-        if state.num_final == 1:
-            self._deliver(result)
-        else:
+        if isinstance(state, ProductState) and state.num_final == 2:
             self._offer_if_ready(state)
-
-    def _finish_sum(self, state: SumState, result: int) -> None:
-        node = self._graph.calls[state.call]
-        if state.negate:
-            self.steps.append(Step(Op.NEG, node.outputs, (result,), None, node.origin))
-        self._deliver(node.outputs[0])
+        else:
+            self._deliver(result)
 
     def _new_value(self) -> int:
         self._next_value += 1

@@ -17,7 +17,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.codegen.cuda_header import BLOCK_SIZE, COMPILE_OPTIONS
+from caspar.codegen.cuda_header import BLOCK_SIZE, COMPILE_OPTIONS, ONE_BLOCK_OPTION
 from caspar.codegen.source import KernelSource
 from caspar.errors import BackendError, CompileError, OutOfMemoryError
 from caspar.memory.binding import Binding
@@ -103,6 +103,11 @@ class CudaSequence:
                 return
 
 
+def _function(source: KernelSource, options: tuple[str, ...]) -> Any:
+    """Compile a kernel, or take it from CuPy's cache."""
+    return cupy.RawModule(code=source.text, options=options).get_function(source.name)
+
+
 def _pinned_flags() -> NDArray[np.float64]:
     memory = cupy.cuda.alloc_pinned_memory(16)
     return np.frombuffer(memory, np.float64, 2)
@@ -164,8 +169,13 @@ class CudaBackend:
     def _compile(self, source: KernelSource) -> CudaKernel:
         with self._device:
             try:
-                module = cupy.RawModule(code=source.text, options=COMPILE_OPTIONS)
-                return CudaKernel(source, module.get_function(source.name))
+                function = _function(source, COMPILE_OPTIONS)
+                if function.local_size_bytes > 0:
+                    # spilled registers, or an array of the library's sine: what is less tells
+                    unhurried = _function(source, (*COMPILE_OPTIONS, ONE_BLOCK_OPTION))
+                    if unhurried.local_size_bytes < function.local_size_bytes:
+                        function = unhurried
+                return CudaKernel(source, function)
             except cupy.cuda.compiler.CompileException as error:
                 raise CompileError(
                     f"kernel {source.name}: NVRTC rejected the generated source: {error}"

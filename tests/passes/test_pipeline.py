@@ -1,39 +1,20 @@
 """The whole middle end: evaluation is kept, the observer sees every stage."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
-from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
-from caspar.ir.verify import verify_graph, verify_program
-from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
-from caspar.passes.pipeline import StageResult, compile_graph
-from tests.ir.random_graphs import random_graph, random_inputs
-from tests.passes.checking import assert_program, assert_same_evaluation, graph_of, ops_of
-
-TARGETS = [CUDA_FLOAT32, CUDA_FLOAT64, CPU]
-
-
-@given(st.integers(0, 10_000), st.sampled_from(TARGETS))
-def test_evaluation_is_kept(seed: int, costs: OpCosts) -> None:
-    graph = random_graph(seed)
-
-    def verify(_stage: str, result: StageResult) -> None:
-        if isinstance(result, Graph):
-            verify_graph(result)
-
-    program = compile_graph(graph, costs, verify)
-    verify_program(program)
-    assert_same_evaluation(graph, program, random_inputs(seed))
+from caspar.passes.cost import CPU, CUDA_FLOAT32
+from caspar.passes.pipeline import GRAPH_STAGES, compile_graph
+from tests.ir.random_graphs import random_graph
+from tests.passes.checking import assert_program, graph_of, ops_of
 
 
 def test_observer_sees_every_stage() -> None:
     stages: list[str] = []
     compile_graph(random_graph(1), CPU, lambda stage, _: stages.append(stage))
-    assert stages == ["input", "powers", "reciprocals", "sincos", "schedule", "registers"]
+    assert stages == ["input", *(name for name, _ in GRAPH_STAGES), "schedule", "registers"]
 
 
 def test_only_native_ops_are_introduced() -> None:

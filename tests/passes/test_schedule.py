@@ -1,28 +1,16 @@
-"""Scheduling: fused multiply-adds, order, memory order, pressure, speed, determinism."""
+"""Scheduling: fused multiply-adds, memory order, pressure; what holds always: `test_properties`."""
 
-import os
-import subprocess
-import sys
-import time
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
-from caspar.ir.graph import Graph
-from caspar.ir.ops import GRAPH_ONLY, Op
+from caspar.ir.ops import Op
 from caspar.ir.verify import verify_program
-from caspar.passes.accumulators import plan_accumulators
-from caspar.passes.orders import OperandOrder, TraversalSpec
-from caspar.passes.priority import Policy
-from caspar.passes.registers import assign_registers
-from caspar.passes.schedule import schedule, schedule_once
-from caspar.passes.steps import Schedule, peak_pressure
-from tests.ir.random_graphs import random_graph, random_inputs
-from tests.passes.checking import assert_program, assert_same_evaluation, graph_of, ops_of
+from caspar.passes.assign_registers import assign_registers
+from caspar.passes.schedule import schedule
+from tests.passes.checking import assert_program, graph_of, ops_of
 from tests.passes.kernels import KERNELS
 
 # Peak pressures found. A change of the scheduler may lower them; raising one needs a reason.
@@ -81,12 +69,12 @@ def test_a_positive_start_is_preferred() -> None:
     assert Op.NEG not in ops_after(write, 4)
 
 
-def test_a_sum_of_negative_terms_is_negated_once() -> None:
+def test_a_sum_of_negative_products_starts_with_a_negative_one() -> None:
     def write(builder: GraphBuilder, a: int, b: int, c: int, d: int) -> list[int]:
         terms = [builder.neg(builder.prod([a, b])), builder.neg(builder.prod([c, d]))]
         return [builder.call(Op.SUM, terms)[0]]
 
-    assert ops_after(write, 4) == [Op.MUL, Op.FMA, Op.NEG]
+    assert ops_after(write, 4) == [Op.NMUL, Op.FNMA]
 
 
 def test_a_literal_starts_a_sum() -> None:
@@ -131,56 +119,6 @@ def test_a_chunk_updated_in_place_is_read_first() -> None:
     verify_program(assign_registers(schedule(builder.build())))
 
 
-def all_orders(graph: Graph) -> list[Schedule]:
-    accumulators = plan_accumulators(graph)
-    return [
-        schedule_once(graph, accumulators, policy, TraversalSpec(seed, operands))
-        for policy in Policy
-        for seed in (0, 1)
-        for operands in OperandOrder
-    ]
-
-
-@given(st.integers(0, 10_000))
-def test_every_order_is_valid_and_keeps_evaluation(seed: int) -> None:
-    graph = random_graph(seed)
-    for found in all_orders(graph):
-        made = set(found.literals)
-        for step in found.steps:
-            assert step.op not in GRAPH_ONLY
-            assert made.issuperset(step.operands)
-            assert made.isdisjoint(step.outputs)
-            made.update(step.outputs)
-        program = assign_registers(found)
-        verify_program(program)
-        assert_same_evaluation(graph, program, random_inputs(seed))
-
-
-@given(st.integers(0, 10_000))
-def test_registers_are_the_peak_pressure(seed: int) -> None:
-    found = schedule(random_graph(seed))
-    program = assign_registers(found)
-    assert program.num_registers == peak_pressure(found)
-    assert program.num_registers == max(all_live(found))
-
-
-def all_live(found: Schedule) -> list[int]:
-    """Numbers live at each step, from the definition: made before or now, read now or later."""
-    steps = found.steps
-    predicates = {v for step in steps if step.op in PREDICATES for v in step.outputs}
-    live = []
-    for number, step in enumerate(steps):
-        before = {v for earlier in steps[:number] for v in earlier.outputs}
-        later = {v for after in steps[number + 1 :] for v in after.operands}
-        at_exit = {v for v in before & later if v not in step.operands or v in later}
-        outputs = set(step.outputs)
-        live.append(len((at_exit | outputs) - predicates))
-    return live
-
-
-PREDICATES = (Op.LT, Op.LE, Op.EQ, Op.NE, Op.AND, Op.OR, Op.NOT)
-
-
 def test_a_dying_operand_gives_its_register() -> None:
     def write(builder: GraphBuilder, x: int) -> list[int]:
         return [builder.unary(Op.EXP, builder.unary(Op.SIN, x))]
@@ -193,49 +131,3 @@ def test_peak_pressure_of_kernels(name: str) -> None:
     program = assign_registers(schedule(KERNELS[name]()))
     verify_program(program)
     assert program.num_registers <= PEAKS[name]
-
-
-def seconds(graph: Graph, runs: int = 3) -> float:
-    """The least process time of some runs: other work on the machine does not count."""
-    times = []
-    for _ in range(runs):
-        start = time.process_time()
-        schedule(graph)
-        times.append(time.process_time() - start)
-    return min(times)
-
-
-def test_scheduling_3000_calls_takes_less_than_a_second() -> None:
-    graph = random_graph(1, num_calls=1100)
-    assert len(graph.calls) > 2900
-    assert seconds(graph) < 1.0
-
-
-def test_time_grows_no_faster_than_n_log_n() -> None:
-    small, large = random_graph(1, num_calls=4000), random_graph(1, num_calls=16000)
-    ratio = len(large.calls) / len(small.calls)
-    assert seconds(large, 2) < 2.5 * ratio * seconds(small, 2)
-
-
-PRINT_PROGRAMS = """
-from caspar.ir.text import print_program
-from caspar.passes.cost import CUDA_FLOAT32
-from caspar.passes.pipeline import compile_graph
-from tests.ir.random_graphs import random_graph
-from tests.passes.kernels import KERNELS
-for seed in range(5):
-    print(print_program(compile_graph(random_graph(seed, 100), CUDA_FLOAT32)))
-for kernel in KERNELS.values():
-    print(print_program(compile_graph(kernel(), CUDA_FLOAT32)))
-"""
-
-
-def test_text_does_not_depend_on_the_hash_seed() -> None:
-    texts = []
-    for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.getcwd()}
-        command = [sys.executable, "-c", PRINT_PROGRAMS]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        texts.append(done.stdout)
-    assert len(texts[0]) > 10_000
-    assert texts[0] == texts[1]

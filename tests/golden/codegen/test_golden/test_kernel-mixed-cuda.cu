@@ -1,6 +1,6 @@
 // (header)
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256 MIN_BLOCKS)
 damped_step(
     u32 count,
     const double* done_data,

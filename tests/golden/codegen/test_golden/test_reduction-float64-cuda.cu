@@ -1,6 +1,6 @@
 // (header)
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256 MIN_BLOCKS)
 accumulate_float64_6_by_32(
     u32 count,
     const double* partials_data,

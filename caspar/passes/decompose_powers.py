@@ -3,7 +3,8 @@
 Before: POW with literal exponents, SQRT, RSQRT, CBRT, RCBRT, RCP, nested or not; DIV by any of
 them. After: each base's powers share products and roots (`power_plans`); DIV by a power is a
 product with the negative power, so 1/sqrt(x) is RSQRT(x); POW is left where nothing is cheaper,
-and for exponents that are no simple fractions. a/x with a plain x is left alone (`context`).
+and for exponents that are no simple fractions. a/x with a plain x is left to `share_reciprocals`,
+but beside another negative power of x it is a product with x^-1.
 """
 
 from fractions import Fraction
@@ -42,8 +43,10 @@ def decompose_powers(graph: Graph, costs: OpCosts) -> Graph:
     def rule(builder: GraphBuilder, call: Call, operands: tuple[int, ...]) -> list[int] | None:
         for old, new in zip(call.operands, operands, strict=True):
             made.setdefault((old, Fraction(1)), new)
-        if call.op is Op.DIV and call.operands[1] in powers:
-            base, exponent = powers[call.operands[1]]
+        if call.op is Op.DIV:
+            base, exponent = powers.get(call.operands[1], (call.operands[1], Fraction(1)))
+            if -exponent not in wanted.get(base, ()):
+                return None
             return [builder.prod([operands[0], _make(builder, plans, made, base, -exponent)])]
         if len(call.outputs) != 1 or call.outputs[0] not in powers:
             return None
@@ -94,6 +97,9 @@ def _wanted(graph: Graph, powers: dict[int, Power]) -> dict[int, dict[Fraction, 
             if call.op is Op.DIV and position == 1:
                 exponent = -exponent
             wanted.setdefault(base, {})[exponent] = None
+    for call in graph.calls:
+        if call.op is Op.DIV and any(exponent < 0 for exponent in wanted.get(call.operands[1], ())):
+            wanted[call.operands[1]][Fraction(-1)] = None
     return wanted
 
 
