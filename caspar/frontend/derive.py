@@ -2,16 +2,32 @@
 
 Residuals have few rows and many arguments, so one backward sweep for each row is cheapest; the
 sweeps share their subexpressions because the builder interns calls. The result equals symbolic
-differentiation; where a function has a kink the derivative of the chosen branch is taken.
+differentiation; where a function has a kink the derivative of the chosen branch is taken, and what
+the other branch is, infinite or NaN, has no influence.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.graph import Call
 from caspar.ir.ops import OP_INFO, Op
 
 _CONSTANT_OPS = frozenset({Op.SIGN, Op.FLOOR, Op.CONST, Op.READ})
+
+_SELECTIONS = frozenset({Op.SELECT, Op.MIN, Op.MAX})
+
+_LINEAR_OPS = frozenset({Op.SUM, Op.NEG, Op.READ, Op.CONST})
+
+_TAME_OPS = frozenset(
+    {
+        *(Op.PROD, Op.SIN, Op.COS, Op.ATAN, Op.TANH, Op.ERF, Op.ERFC),
+        *(Op.ABS, Op.SIGN, Op.FLOOR, Op.COPYSIGN),
+    }
+)
+"""Ops whose values and slopes are finite wherever their operands are, but for overflow."""
+
+_MAX_TAME_EXPONENT = 4.0
 
 
 def gradient(builder: GraphBuilder, output: int, inputs: Sequence[int]) -> list[int]:
@@ -38,42 +54,95 @@ def _gradient(
         terms[output].append(builder.const(1.0))
     adjoints: dict[int, int] = {}
     # ids are in creation order, so every user of a value comes before it here
+    outside = builder.origin
     for value in sorted(active, reverse=True):
+        call = builder.producer_of(value)
+        builder.origin = f"derivative of {call.origin}" if call.origin != "" else outside
         adjoint = builder.sum(terms[value])
         adjoints[value] = adjoint
         if builder.literal(adjoint) == 0.0:
             continue
-        call = builder.producer_of(value)
-        if call.op is Op.SELECT:
-            slopes = _selected(builder, call, inputs, known)
-            for number, slope in zip(inputs, slopes, strict=True):
-                if number in active:
-                    terms[number].append(builder.prod([adjoint, slope]))
+        if call.op in _SELECTIONS:
+            for target, term in _through_selection(builder, call, adjoint, inputs, known):
+                if target in active:
+                    terms[target].append(term)
             continue
         for place, operand in enumerate(call.operands):
             if operand in active:
                 terms[operand].append(_PARTIALS[call.op](builder, call, place, adjoint))
+    builder.origin = outside
     zero = builder.const(0.0)
     return [adjoints.get(value, zero) for value in inputs]
 
 
-def _selected(
-    builder: GraphBuilder, call: Call, inputs: Sequence[int], known: dict[int, list[int]]
-) -> list[int]:
-    """The gradient of a selection: that of the branch taken, selected input by input.
+def _through_selection(
+    builder: GraphBuilder,
+    call: Call,
+    adjoint: int,
+    inputs: Sequence[int],
+    known: dict[int, list[int]],
+) -> Iterator[tuple[int, int]]:
+    """(value, term of its adjoint) of a selection: only the branch taken may count.
 
-    Sweeping on with an adjoint of zero would not do: 0 times the slope of a branch that is not
-    taken because it has none there (the root of a negative number, say) is NaN.
+    A branch gets the adjoint where it is taken, else zero. To sweep on with that zero is cheapest,
+    and right where slopes are finite: 0 times the slope of a branch that is not taken because it
+    has none there (the root of a negative number, say) is NaN. Other branches pass on their
+    gradients, zero where they are not taken. A SELECT may be there to pass over data that are NaN,
+    so only literals count as finite in its branches; MIN and MAX keep a NaN anyway.
     """
-    condition, *branches = call.operands
-    for branch in branches:
-        if branch not in known:
-            known[branch] = _gradient(builder, branch, inputs, known)
-    if_true, if_false = (known[branch] for branch in branches)
-    return [
-        builder.select(condition, left, right)
-        for left, right in zip(if_true, if_false, strict=True)
+    condition, *branches = _branches(builder, call)
+    zero = builder.const(0.0)
+    shares = [
+        builder.select(condition, adjoint, zero),
+        builder.select(condition, zero, adjoint),
     ]
+    slopes = []
+    for branch, share in zip(branches, shares, strict=True):
+        if _has_finite_slopes(builder, branch, call.op):
+            yield branch, share
+            slopes.append([zero] * len(inputs))
+        else:
+            if branch not in known:
+                known[branch] = _gradient(builder, branch, inputs, known)
+            slopes.append(known[branch])
+    for number, left, right in zip(inputs, *slopes, strict=True):
+        is_zero = [builder.literal(slope) == 0.0 for slope in (left, right)]
+        # a slope of zero counts even where the adjoint is infinite: sqrt(Max(f(x), 0))
+        share = shares[1] if is_zero[0] else shares[0] if is_zero[1] else adjoint
+        yield number, builder.prod([share, builder.select(condition, left, right)])
+
+
+def _branches(builder: GraphBuilder, call: Call) -> tuple[int, int, int]:
+    """(condition, value where it holds, value elsewhere) of a selection."""
+    if call.op is Op.SELECT:
+        condition, if_true, if_false = call.operands
+        return condition, if_true, if_false
+    left, right = call.operands
+    ordered = (left, right) if call.op is Op.MIN else (right, left)
+    return builder.binary(Op.LT, *ordered), left, right
+
+
+def _has_finite_slopes(builder: GraphBuilder, value: int, selection: Op) -> bool:
+    """Whether no slope on the way to a branch is infinite or NaN, whatever is read."""
+    pending, seen = [value], {value}
+    while pending:
+        call = builder.producer_of(pending.pop())
+        followed = _branches(builder, call)[1:] if call.op in _SELECTIONS else call.operands
+        open_ones = [operand for operand in followed if builder.literal(operand) is None]
+        is_finite = call.op in _LINEAR_OPS or call.op in _SELECTIONS
+        is_finite = is_finite or (call.op is Op.PROD and len(open_ones) == 1)
+        if not is_finite and not (selection is not Op.SELECT and _is_tame(builder, call)):
+            return False
+        pending += [operand for operand in open_ones if operand not in seen]
+        seen.update(open_ones)
+    return True
+
+
+def _is_tame(builder: GraphBuilder, call: Call) -> bool:
+    if call.op is not Op.POW:
+        return call.op in _TAME_OPS
+    exponent = builder.literal(call.operands[1])
+    return exponent is not None and exponent.is_integer() and 0.0 < exponent <= _MAX_TAME_EXPONENT
 
 
 def _active_values(builder: GraphBuilder, output: int, inputs: Sequence[int]) -> set[int]:
@@ -122,16 +191,30 @@ def _rcp(builder: GraphBuilder, call: Call, place: int, adjoint: int) -> int:
 
 
 def _pow(builder: GraphBuilder, call: Call, place: int, adjoint: int) -> int:
-    base, exponent = call.operands
     if place == 1:
-        logarithm = builder.unary(Op.LOG, base)
-        return builder.prod([adjoint, call.outputs[0], logarithm])
+        return _pow_by_exponent(builder, call, adjoint)
+    base, exponent = call.operands
     literal = builder.literal(exponent)
     if literal is not None:
-        lower = builder.pow(base, literal - 1.0)
-    else:
-        lower = builder.binary(Op.POW, base, builder.sub(exponent, builder.const(1.0)))
-    return builder.prod([adjoint, exponent, lower])
+        return builder.prod([adjoint, exponent, builder.pow(base, literal - 1.0)])
+    lower = builder.binary(Op.POW, base, builder.sub(exponent, builder.const(1.0)))
+    slope = builder.prod([adjoint, exponent, lower])
+    # x^0 is 1 at 0 too, where x^-1 is infinite
+    zero = builder.const(0.0)
+    return builder.select(builder.binary(Op.EQ, exponent, zero), zero, slope)
+
+
+def _pow_by_exponent(builder: GraphBuilder, call: Call, adjoint: int) -> int:
+    """x^y log(x), which tends to 0 with x for y > 0; NaN for negative x."""
+    base, exponent = call.operands
+    literal = builder.literal(base)
+    if literal is not None and literal > 0.0:
+        return builder.prod([adjoint, call.outputs[0], builder.const(math.log(literal))])
+    slope = builder.prod([adjoint, call.outputs[0], builder.unary(Op.LOG, base)])
+    zero = builder.const(0.0)
+    is_zero = builder.binary(Op.EQ, base, zero)
+    stays_zero = builder.binary(Op.AND, is_zero, builder.binary(Op.LE, zero, exponent))
+    return builder.select(stays_zero, zero, slope)
 
 
 def _chain(derivative: Callable[[GraphBuilder, Call], int]) -> Partial:
@@ -171,31 +254,34 @@ def _atan2(builder: GraphBuilder, call: Call, place: int, adjoint: int) -> int:
 
 
 def _copysign(builder: GraphBuilder, call: Call, place: int, adjoint: int) -> int:
-    """Only the magnitude counts: d |a| sign(b) / da = sign(a) sign(b)."""
+    """Only the magnitude counts: d |a| sign(b) / da = sign(a) sign(b), with the signs of zeros."""
     if place == 1:
         return builder.const(0.0)
-    magnitude, sign = call.operands
-    one = builder.binary(Op.COPYSIGN, builder.const(1.0), sign)
-    return builder.prod([adjoint, builder.unary(Op.SIGN, magnitude), one])
+    one = builder.const(1.0)
+    signs = [builder.binary(Op.COPYSIGN, one, operand) for operand in call.operands]
+    return builder.prod([adjoint, *signs])
 
 
-def _extremum(wins: Op) -> Partial:
+def _erf(sign: float) -> Partial:
+    """+-2 / sqrt(pi) exp(-x^2)."""
+    factor = sign * 2.0 / math.sqrt(math.pi)
+
     def partial(builder: GraphBuilder, call: Call, place: int, adjoint: int) -> int:
-        condition = builder.binary(wins, call.operands[0], call.operands[1])
-        zero = builder.const(0.0)
-        if place == 0:
-            return builder.select(condition, adjoint, zero)
-        return builder.select(condition, zero, adjoint)
+        square = builder.pow(call.operands[0], 2.0)
+        bell = builder.unary(Op.EXP, builder.neg(square))
+        return builder.prod([adjoint, builder.const(factor), bell])
 
     return partial
 
 
-def _greater(builder: GraphBuilder, call: Call, place: int, adjoint: int) -> int:
-    condition = builder.binary(Op.LT, call.operands[1], call.operands[0])
-    zero = builder.const(0.0)
-    if place == 0:
-        return builder.select(condition, adjoint, zero)
-    return builder.select(condition, zero, adjoint)
+def _root_of_one_plus_square(builder: GraphBuilder, call: Call, sign: float) -> int:
+    return builder.unary(Op.SQRT, _one_plus_square(builder, call.operands[0], sign))
+
+
+def _root_of_square_minus_one(builder: GraphBuilder, call: Call) -> int:
+    """As (x - 1) (x + 1): x^2 - 1 cancels near 1, where the arcosh is steep."""
+    x, one = call.operands[0], builder.const(1.0)
+    return builder.unary(Op.SQRT, builder.prod([builder.sub(x, one), builder.sum([x, one])]))
 
 
 _PARTIALS: dict[Op, Partial] = {
@@ -211,16 +297,19 @@ _PARTIALS: dict[Op, Partial] = {
     Op.SIN: _chain(lambda b, c: b.unary(Op.COS, c.operands[0])),
     Op.COS: _chain(lambda b, c: b.neg(b.unary(Op.SIN, c.operands[0]))),
     Op.TAN: _chain(lambda b, c: _one_plus_square(b, c.outputs[0], 1.0)),
-    Op.ASIN: _over(lambda b, c: b.unary(Op.SQRT, _one_plus_square(b, c.operands[0], -1.0))),
+    Op.ASIN: _over(lambda b, c: _root_of_one_plus_square(b, c, -1.0)),
     Op.ACOS: _acos,
     Op.ATAN: _over(lambda b, c: _one_plus_square(b, c.operands[0], 1.0)),
     Op.ATAN2: _atan2,
     Op.SINH: _chain(lambda b, c: b.unary(Op.COSH, c.operands[0])),
     Op.COSH: _chain(lambda b, c: b.unary(Op.SINH, c.operands[0])),
     Op.TANH: _chain(lambda b, c: _one_plus_square(b, c.outputs[0], -1.0)),
+    Op.ASINH: _over(lambda b, c: _root_of_one_plus_square(b, c, 1.0)),
+    Op.ACOSH: _over(_root_of_square_minus_one),
+    Op.ATANH: _over(lambda b, c: _one_plus_square(b, c.operands[0], -1.0)),
+    Op.ERF: _erf(1.0),
+    Op.ERFC: _erf(-1.0),
     Op.ABS: _chain(lambda b, c: b.unary(Op.SIGN, c.operands[0])),
     Op.COPYSIGN: _copysign,
-    Op.MIN: _extremum(Op.LT),
-    Op.MAX: _greater,
 }
-"""Derivative of each op a traced residual can contain."""
+"""Derivative of each op a traced residual can contain, but for selections."""

@@ -4,39 +4,31 @@ Expressions are visited once each, children first, without recursion: residuals 
 of operations deep.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from symengine.lib.symengine_wrapper import Number
 
 from caspar.errors import UnsupportedFunctionError
+from caspar.frontend.lines import Line, Lines
+from caspar.frontend.lower_rules import (
+    CONSTANTS,
+    INFINITIES,
+    NUMBER_RULES,
+    SUPPORTED,
+    TRUTH_RULES,
+    as_number,
+    )
 from caspar.ir.builder import GraphBuilder
-from caspar.ir.ops import Op
 
-_UNARY = {
-    "sin": Op.SIN,
-    "cos": Op.COS,
-    "tan": Op.TAN,
-    "asin": Op.ASIN,
-    "acos": Op.ACOS,
-    "atan": Op.ATAN,
-    "sinh": Op.SINH,
-    "cosh": Op.COSH,
-    "tanh": Op.TANH,
-    "log": Op.LOG,
-    "Abs": Op.ABS,
-    "sign": Op.SIGN,
-    "floor": Op.FLOOR,
+NOT_NUMBERS = {
+    "ComplexInfinity": "a division by zero: guard denominators with sf.epsilon()",
+    "NaN": "not a number, such as 0 / 0: guard denominators with sf.epsilon()",
+    "ImaginaryUnit": "complex, such as the sqrt of a negative number",
+    "Complex": "complex, such as the sqrt of a negative number",
+    "ComplexDouble": "complex, such as the sqrt of a negative number",
 }
-
-_COMPARISONS = {
-    "StrictLessThan": Op.LT,
-    "LessThan": Op.LE,
-    "Equality": Op.EQ,
-    "Unequality": Op.NE,
-}
-
-_REAL_CONSTANTS = ("Pi", "Exp1", "Constant", "EulerGamma", "GoldenRatio", "Catalan")
+"""SymEngine's constants that are no real numbers, and what to say of them."""
 
 
 class Lowering:
@@ -46,92 +38,121 @@ class Lowering:
         builder: Receives the calls.
         symbols: Value of each symbol, by name.
         where: The factor or node type, for errors.
+        lines: Where sub-expressions come from: the origin of their calls. One that has no line
+            takes that of the expression it is in, and else the builder's origin as it was.
     """
 
-    def __init__(self, builder: GraphBuilder, symbols: Mapping[str, int], where: str) -> None:
+    def __init__(
+        self,
+        builder: GraphBuilder,
+        symbols: Mapping[str, int],
+        where: str,
+        lines: Lines | None = None,
+    ) -> None:
         self._builder = builder
         self._symbols = symbols
         self._where = where
+        self._lines = Lines() if lines is None else lines
+        self._line: Line | None = None
         self._known: dict[Any, int] = {}
 
     def lower(self, expression: Any) -> int:
         """The value of an expression.
 
         Raises:
-            UnsupportedFunctionError: Names the function, the sub-expression and the factor.
+            UnsupportedFunctionError: Names the function, the sub-expression, the factor and the
+                line of its function.
         """
         if isinstance(expression, int | float):
             return self._builder.const(float(expression))
-        pending = [expression]
+        outside = self._builder.origin
+        pending: list[tuple[Any, Line | None]] = [(expression, None)]
         while pending:
-            current = pending[-1]
+            current, inherited = pending[-1]
             if current in self._known:
                 pending.pop()
                 continue
+            line = self._lines.of.get(current, inherited)
             missing = [child for child in current.args if child not in self._known]
             if missing:
-                pending += reversed(missing)
+                pending += [(child, line) for child in reversed(missing)]
                 continue
+            self._line = line
+            self._builder.origin = outside if line is None else line.origin
             self._known[current] = self._lower_one(current)
             pending.pop()
-        return self._known[expression]
+        self._builder.origin = outside
+        return as_number(self._builder, self._known[expression])
 
     def _lower_one(self, expression: Any) -> int:
-        kind = type(expression).__name__
-        operands = [self._known[child] for child in expression.args]
-        if isinstance(expression, Number) or kind in _REAL_CONSTANTS:
+        kind = _function_name(expression)
+        if isinstance(expression, Number) or kind in CONSTANTS:
             return self._number(expression)
+        operands = [self._known[child] for child in expression.args]
         if kind == "Symbol" or (not operands and hasattr(expression, "name")):
             return self._symbol(expression)
-        if kind in _UNARY:
-            return self._builder.unary(_UNARY[kind], operands[0])
-        if kind in _COMPARISONS:
-            return self._builder.binary(_COMPARISONS[kind], operands[0], operands[1])
+        if kind in TRUTH_RULES:
+            return TRUTH_RULES[kind](self._builder, expression, operands)
+        numbers = [as_number(self._builder, operand) for operand in operands]
         if kind == "Mul":
-            return self._product(expression)
-        rule = _RULES.get(kind)
-        if rule is None:
+            return self._product(expression.args, numbers)
+        if kind not in NUMBER_RULES:
             raise self._unsupported(expression)
-        return rule(self._builder, expression, operands)
+        return NUMBER_RULES[kind](self._builder, expression, numbers)
 
     def _number(self, expression: Any) -> int:
+        infinity = INFINITIES.get(type(expression).__name__)
+        if infinity is not None:
+            return self._builder.const(infinity)
         try:
             return self._builder.const(float(expression))
         except (TypeError, RuntimeError, ValueError) as error:
             raise self._unsupported(expression) from error
 
-    def _product(self, expression: Any) -> int:
+    def _product(self, factors: Sequence[Any], values: Sequence[int]) -> int:
         """Factors with a negative literal exponent form one denominator: a * b / (c * d)."""
         numerator, denominator = [], []
-        for factor in expression.args:
-            exponent = _literal_exponent(factor)
+        for factor, value in zip(factors, values, strict=True):
+            exponent = self._literal_exponent(factor)
             if exponent is not None and exponent < 0.0:
-                base = self._known[factor.args[0]]
+                base = as_number(self._builder, self._known[factor.args[0]])
                 denominator.append(self._builder.pow(base, -exponent))
             else:
-                numerator.append(self._known[factor])
+                numerator.append(value)
         product = self._builder.prod(numerator)
         if not denominator:
             return product
         return self._builder.div(product, self._builder.prod(denominator))
 
+    def _literal_exponent(self, factor: Any) -> float | None:
+        if type(factor).__name__ != "Pow" or not isinstance(factor.args[1], Number):
+            return None
+        return self._builder.literal(self._known[factor.args[1]])
+
     def _symbol(self, expression: Any) -> int:
         name = str(expression)
         if name not in self._symbols:
             raise UnsupportedFunctionError(
-                f"{self._where}: the residual contains the free symbol {name!r}; only arguments "
+                f"{self._place()}: the residual contains the free symbol {name!r}; only arguments "
                 "of the function may appear in it"
             )
         return self._symbols[name]
 
+    def _place(self) -> str:
+        """The factor, and the line of the expression that is being lowered."""
+        return self._where + self._lines.place(self._line)
+
     def _unsupported(self, expression: Any) -> UnsupportedFunctionError:
         name = type(expression).__name__
-        if name == "FunctionSymbol":
+        if name in NOT_NUMBERS:
+            return UnsupportedFunctionError(
+                f"{self._place()}: {_shortened(expression)} is {NOT_NUMBERS[name]}"
+            )
+        if name in ("FunctionSymbol", "PyFunction"):
             name = expression.get_name()
-        supported = sorted([*_UNARY, "atan2", "exp", "sqrt", "Min", "Max", "Piecewise"])
         return UnsupportedFunctionError(
-            f"{self._where}: the function {name!r} in {_shortened(expression)} is not supported; "
-            f"supported are sums, products, powers, comparisons and {', '.join(supported)}"
+            f"{self._place()}: the function {name!r} in {_shortened(expression)} is not supported; "
+            f"supported are sums, products, powers, comparisons and {', '.join(SUPPORTED)}"
         )
 
 
@@ -140,70 +161,7 @@ def _shortened(expression: Any) -> str:
     return text if len(text) <= 120 else text[:117] + "..."
 
 
-def _lower_add(builder: GraphBuilder, _: Any, operands: Sequence[int]) -> int:
-    return builder.sum(operands)
-
-
-def _literal_exponent(expression: Any) -> float | None:
-    if type(expression).__name__ != "Pow" or not isinstance(expression.args[1], Number):
-        return None
-    return float(expression.args[1])
-
-
-def _lower_pow(builder: GraphBuilder, expression: Any, operands: Sequence[int]) -> int:
-    base, exponent = operands
-    if type(expression.args[0]).__name__ == "Exp1":
-        return builder.unary(Op.EXP, exponent)
-    literal = builder.literal(exponent)
-    if literal is not None:
-        return builder.pow(base, literal)
-    return builder.binary(Op.POW, base, exponent)
-
-
-def _fold(op: Op) -> Callable[[GraphBuilder, Any, Sequence[int]], int]:
-    def rule(builder: GraphBuilder, _: Any, operands: Sequence[int]) -> int:
-        result = operands[0]
-        for operand in operands[1:]:
-            result = builder.binary(op, result, operand)
-        return result
-
-    return rule
-
-
-def _lower_ceiling(builder: GraphBuilder, _: Any, operands: Sequence[int]) -> int:
-    return builder.neg(builder.unary(Op.FLOOR, builder.neg(operands[0])))
-
-
-def _lower_sign_no_zero(builder: GraphBuilder, _: Any, operands: Sequence[int]) -> int:
-    return builder.binary(Op.COPYSIGN, builder.const(1.0), operands[0])
-
-
-def _lower_piecewise(builder: GraphBuilder, _: Any, operands: Sequence[int]) -> int:
-    """(value, condition) pairs; where none holds the result is NaN, as in SymPy."""
-    result = builder.const(float("nan"))
-    for start in range(len(operands) - 2, -1, -2):
-        value, condition = operands[start], operands[start + 1]
-        known = builder.literal(condition)
-        if known is not None:
-            result = value if known != 0.0 else result
-        else:
-            result = builder.select(condition, value, result)
-    return result
-
-
-_RULES: dict[str, Callable[[GraphBuilder, Any, Sequence[int]], int]] = {
-    "Add": _lower_add,
-    "Pow": _lower_pow,
-    "Min": _fold(Op.MIN),
-    "Max": _fold(Op.MAX),
-    "And": _fold(Op.AND),
-    "Or": _fold(Op.OR),
-    "Not": lambda builder, _, operands: builder.unary(Op.NOT, operands[0]),
-    "atan2": lambda builder, _, operands: builder.binary(Op.ATAN2, *operands),
-    "ceiling": _lower_ceiling,
-    "SignNoZero": _lower_sign_no_zero,
-    "CopysignNoZero": lambda builder, _, operands: builder.binary(Op.COPYSIGN, *operands),
-    "Piecewise": _lower_piecewise,
-    "BooleanTrue": lambda builder, _, __: builder.const(1.0),
-    "BooleanFalse": lambda builder, _, __: builder.const(0.0),
-}
+def _function_name(expression: Any) -> str:
+    """The class's name; of a function that SymEngine leaves to SymPy, that one's."""
+    name = type(expression).__name__
+    return str(expression.get_name()) if name == "PyFunction" else name

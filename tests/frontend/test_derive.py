@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.frontend.derive import _PARTIALS, gradient
+from caspar.frontend.derive import _PARTIALS, _SELECTIONS, gradient
 from caspar.ir.ops import Op
 from tests.frontend.evaluating import Scene
 from tests.frontend.expressions import NAMES, POINTS, Sample, samples
@@ -79,11 +79,11 @@ def test_random_expressions_against_symengine(sample: Sample) -> None:
 
 def test_every_op_with_a_value_has_a_derivative() -> None:
     """Ops that residuals are lowered to, but for flat ones and truth values."""
-    lowered_to = {*_PARTIALS, Op.SELECT, Op.SIGN, Op.FLOOR, Op.CONST, Op.READ}
+    lowered_to = {*_PARTIALS, *_SELECTIONS, Op.SIGN, Op.FLOOR, Op.CONST, Op.READ}
     scene = Scene(NAMES)
     for expression in ALL_CASES.values():
         scene.builder.store("out", 0, [scene.lowering.lower(expression)])
-    truth = {Op.LT, Op.LE, Op.EQ, Op.NE, Op.AND, Op.OR, Op.STORE}
+    truth = {Op.LT, Op.LE, Op.EQ, Op.NE, Op.AND, Op.OR, Op.NOT, Op.STORE}
     assert {call.op for call in scene.builder.build().calls} <= lowered_to | truth
 
 

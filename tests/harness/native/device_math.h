@@ -43,13 +43,15 @@ CUDA_ON_CPU_REAL1(cospi, cos_of_pi_times)
 CUDA_ON_CPU_REAL1(exp10, ten_to_the)
 CUDA_ON_CPU_REAL1(normcdf, normal_distribution)
 
+// std::hypot of three numbers makes NaN of an infinite one.
 #define CUDA_ON_CPU_NORMS(type, suffix)                                                       \
-  CUDA_ON_CPU_SAME(type, norm3d##suffix, (type a, type b, type c), std::hypot(a, b, c))       \
+  CUDA_ON_CPU_SAME(type, norm3d##suffix, (type a, type b, type c),                             \
+                   std::hypot(std::hypot(a, b), c))                                          \
   CUDA_ON_CPU_SAME(type, norm4d##suffix, (type a, type b, type c, type d),                    \
                    std::hypot(std::hypot(a, b), std::hypot(c, d)))                            \
   CUDA_ON_CPU_SAME(type, rhypot##suffix, (type a, type b), type(1) / std::hypot(a, b))        \
   CUDA_ON_CPU_SAME(type, rnorm3d##suffix, (type a, type b, type c),                           \
-                   type(1) / std::hypot(a, b, c))                                             \
+                   type(1) / std::hypot(std::hypot(a, b), c))                                \
   CUDA_ON_CPU_SAME(type, rnorm4d##suffix, (type a, type b, type c, type d),                   \
                    type(1) / std::hypot(std::hypot(a, b), std::hypot(c, d)))                  \
   CUDA_ON_CPU_INLINE type norm##suffix(int dim, const type* p) {                              \
