@@ -22,7 +22,7 @@ from caspar.frontend.factor_kernels import factor_kernels
 from caspar.frontend.node_kernels import node_kernels, pack_kernel, unpack_kernel
 from caspar.frontend.precision import TYPES, Types
 from caspar.frontend.scalar_kernels import scalar_kernels
-from caspar.frontend.trace import NodeType, TracedFactor, retracted_storage
+from caspar.frontend.trace import NodeType, TracedFactor, retraction_key
 from caspar.ir.dtype import DType
 from caspar.ir.program import Program
 from caspar.memory.kernel import KernelSpec
@@ -154,7 +154,7 @@ def _plan_key(
 ) -> str:
     parts = [str(SCHEMA), _compiler_digest(), target.name, precision.value]
     parts += [factor.key for factor in factors]
-    parts += [f"{node.name}: {retracted_storage(node, 'node')}" for node in nodes]
+    parts += [f"{node.name}: {retraction_key(node)}" for node in nodes]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
 
 

@@ -1,7 +1,9 @@
 """What the writers of kernel bodies share: a program's instructions, one after the other."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
+from caspar.codegen.comments import comment_text
 from caspar.ir.ops import Op
 from caspar.ir.program import Instruction, Program
 from caspar.memory.access import ArgSpec, Read, Write
@@ -11,10 +13,15 @@ from caspar.memory.kernel import KernelSpec
 class BodyWriter(ABC):
     """Writes the lines of one kernel body.
 
+    Attributes:
+        comment: What starts a comment in the language.
+
     Args:
         spec: Name, arguments and guard.
         program: What an item computes.
     """
+
+    comment: ClassVar[str]
 
     def __init__(self, spec: KernelSpec, program: Program) -> None:
         self.spec = spec
@@ -22,11 +29,19 @@ class BodyWriter(ABC):
         self.lines: list[str] = []
 
     def write_instructions(self) -> None:
-        """Append the lines of every instruction, in the program's order."""
+        """Append the lines of every instruction in the program's order, with where they are from.
+
+        Reads are for whatever comes next, and have no comment.
+        """
+        shown = ""
         for instruction in self.program.instructions:
             if instruction.op is Op.READ:
                 self.read(instruction)
-            elif instruction.op is Op.STORE:
+                continue
+            if instruction.origin not in ("", shown):
+                shown = instruction.origin
+                self.lines.append(f"{self.comment} {comment_text(shown)}")
+            if instruction.op is Op.STORE:
                 self.store(instruction)
             else:
                 self.compute(instruction)

@@ -133,6 +133,8 @@ def _unpack(number: int, param: Param, specs: dict[str, ArgSpec]) -> str:
 class _Writer(BodyWriter):
     """Writes the lines of one kernel body, instruction by instruction."""
 
+    comment = "#"
+
     def __init__(self, spec: KernelSpec, program: Program) -> None:
         super().__init__(spec, program)
         self._dtype = program.dtype

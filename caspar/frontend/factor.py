@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import caspar
 from caspar.errors import FactorError
 
 
@@ -32,6 +33,22 @@ class Factor:
         """File and line of the function, for errors."""
         code = self.function.__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
+
+    def inspect(
+        self, precision: str = "mixed", target: str = "cuda", arch: str = "sm_90"
+    ) -> "caspar.inspect.FactorInspection":
+        """Every kernel this factor is compiled to, at every stage; no GPU is needed.
+
+        Args:
+            precision: `mixed`, `float32` or `float64`.
+            target: `cuda` or `cpu`.
+            arch: Architecture of machine code.
+
+        Raises:
+            FactorError: The factor cannot be traced.
+            OptionError: A choice that does not exist.
+        """
+        return caspar.inspect.inspect_factor(self, precision, target, arch)
 
 
 def factor(function: Callable[..., Any]) -> Factor:

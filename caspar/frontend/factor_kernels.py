@@ -1,7 +1,7 @@
 """The kernels of a factor: score, linearise, multiply by J^T J.
 
 Of the Jacobian only the entries that vary are stored, each once: literal entries are written into
-the product kernel, repeated ones share a slot.
+the product kernel, repeated ones and negatives of each other share a slot.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from caspar.frontend.epsilon import SYMBOL, value
 from caspar.frontend.lower import Lowering
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor
+from caspar.ir.ops import Op
 from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.access import Read, Write
 from caspar.memory.kernel import KernelSpec
@@ -69,7 +70,7 @@ def _residual(
             symbols[str(symbol)] = scalar.value
     where = f"factor {factor.name} ({factor.location})"
     kernel.graph.origin = f"{factor.name}: residual"
-    lowering = Lowering(kernel.graph, symbols, where)
+    lowering = Lowering(kernel.graph, symbols, where, factor.lines)
     rows = [Scalar(kernel.graph, lowering.lower(row)) for row in factor.residual]
     return rows, lowering, storage
 
@@ -78,20 +79,29 @@ def _score(factor: TracedFactor, types: Types) -> KernelSpec:
     kernel = KernelBuilder(f"{factor.name}_score", types.sums)
     rows, _, _ = _residual(kernel, factor, types)
     kernel.write("residual", rows, types.storage, Write.SEQUENTIAL)
+    kernel.graph.origin = f"{factor.name}: cost"
     kernel.write("cost", [dot(rows, rows) * 0.5], types.sums, Write.ADD_SUM)
     return kernel.build()
 
 
 @dataclass(frozen=True)
+class _Slot:
+    """A stored entry, or its negative."""
+
+    number: int
+    negated: bool
+
+
+@dataclass(frozen=True)
 class _Jacobian:
-    """Where each entry is: a slot among the stored ones, or a literal.
+    """Where each entry is: in a slot among the stored ones, or a literal.
 
     Attributes:
-        entries: For each node argument's name, rows x tangent_dim of int (slot) or float.
+        entries: For each node argument's name, rows x tangent_dim.
         num_stored: Number of slots.
     """
 
-    entries: dict[str, list[list[int | float]]]
+    entries: dict[str, list[list[_Slot | float]]]
     num_stored: int
 
 
@@ -99,8 +109,9 @@ def _linearize(factor: TracedFactor, types: Types) -> tuple[KernelSpec, _Jacobia
     kernel = KernelBuilder(f"{factor.name}_linearize", types.storage)
     rows, lowering, storage = _residual(kernel, factor, types)
     blocks = tangent_jacobians(kernel, factor.nodes, rows, lowering, storage)
+    kernel.graph.origin = "Jacobian"
     slots: dict[int, int] = {}
-    entries: dict[str, list[list[int | float]]] = {}
+    entries: dict[str, list[list[_Slot | float]]] = {}
     for name, block in blocks.items():
         entries[name] = [[_slot(kernel, slots, entry) for entry in row] for row in block]
     kernel.write(
@@ -128,13 +139,14 @@ def tangent_jacobians(
     inputs = [scalar.value for node in nodes for scalar in storage[node.name]]
     by_row = []
     for number, residual in enumerate(rows):
-        kernel.graph.origin = f"derivative of residual row {number}"
+        kernel.graph.origin = f"Jacobian by the storage, row {number}"
         by_row.append(gradient(kernel.graph, residual.value, inputs))
     blocks = {}
     first = 0
     for node in nodes:
         assert node.node is not None
         chart = node.storage_by_tangent
+        kernel.graph.origin = f"Jacobian by the tangent of {node.name}"
         block = []
         for row in by_row:
             block.append(
@@ -152,11 +164,15 @@ def tangent_jacobians(
     return blocks
 
 
-def _slot(kernel: KernelBuilder, slots: dict[int, int], entry: Scalar) -> int | float:
+def _slot(kernel: KernelBuilder, slots: dict[int, int], entry: Scalar) -> _Slot | float:
+    """Where an entry is to be found; `slots` maps what is stored to its number."""
     literal = kernel.graph.literal(entry.value)
     if literal is not None:
         return literal
-    return slots.setdefault(entry.value, len(slots))
+    # the builder's negation of a negation is the value itself
+    negative = kernel.graph.producer_of(entry.value).op is Op.NEG
+    magnitude = kernel.graph.neg(entry.value) if negative else entry.value
+    return _Slot(slots.setdefault(magnitude, len(slots)), negative)
 
 
 def _write_normal_equations(
@@ -187,16 +203,17 @@ def _product(factor: TracedFactor, types: Types, jacobian: _Jacobian) -> KernelS
     if jacobian.num_stored > 0:
         stored = kernel.read("jacobian", jacobian.num_stored, types.storage, Read.SEQUENTIAL)
 
-    def entry(where: int | float) -> Scalar:
-        if isinstance(where, int):
-            return stored[where]
-        return Scalar(kernel.graph, kernel.graph.const(where))
+    def entry(where: _Slot | float) -> Scalar:
+        if isinstance(where, float):
+            return Scalar(kernel.graph, kernel.graph.const(where))
+        return -stored[where.number] if where.negated else stored[where.number]
 
     blocks = {
         name: [[entry(where) for where in row] for row in rows]
         for name, rows in jacobian.entries.items()
     }
     num_rows = len(factor.residual)
+    kernel.graph.origin = "J p"
     terms: list[list[Scalar]] = [[] for _ in range(num_rows)]
     for argument in factor.nodes:
         assert argument.node is not None
@@ -207,8 +224,10 @@ def _product(factor: TracedFactor, types: Types, jacobian: _Jacobian) -> KernelS
             terms[row].append(dot(blocks[argument.name][row], direction))
     moved = [total(row) for row in terms]
     for argument in factor.nodes:
+        kernel.graph.origin = f"J^T (J p) by {argument.name}"
         columns = zip(*blocks[argument.name], strict=True)
         product = [dot(column, moved) for column in columns]
         kernel.write(f"{argument.name}_product", product, types.storage, _add(argument))
+    kernel.graph.origin = "|J p|^2"
     kernel.write("curvature", [dot(moved, moved)], types.sums, Write.ADD_SUM)
     return kernel.build()

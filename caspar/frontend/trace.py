@@ -9,7 +9,7 @@ import inspect
 import traceback
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any, get_args, get_origin
@@ -19,7 +19,10 @@ from symforce.ops import LieGroupOps, StorageOps
 
 from caspar.errors import FactorError, UnsupportedFunctionError
 from caspar.frontend.epsilon import SYMBOL, symbolic_epsilon
+from caspar.frontend.expression_key import expression_key
 from caspar.frontend.factor import Factor
+from caspar.frontend.lines import Lines, run_with_lines
+from caspar.frontend.lower import NOT_NUMBERS
 from caspar.frontend.markers import (
     Const,
     ConstIndexed,
@@ -45,12 +48,6 @@ class ArgumentKind(Enum):
     CONST_INDEXED = "ConstIndexed"
     CONST_UNIQUE = "ConstUnique"
 
-
-_NOT_NUMBERS = {
-    "ComplexInfinity": "a division by zero",
-    "NaN": "not a number, such as 0 / 0",
-}
-"""SymEngine's constants that swallow every expression they are in."""
 
 _KINDS: dict[type[Marker], ArgumentKind] = {
     TunableShared: ArgumentKind.NODE_SHARED,
@@ -126,6 +123,11 @@ class Argument:
         """d storage / d tangent at the symbolic value: (storage_dim, tangent_dim)."""
         return LieGroupOps.storage_D_tangent(self.symbolic, SYMBOL)
 
+    @property
+    def chart_key(self) -> str:
+        """Text that determines `storage_by_tangent`; empty for constants."""
+        return "" if self.node is None else expression_key(self.storage_by_tangent.to_flat_list())
+
 
 @dataclass(frozen=True)
 class TracedFactor:
@@ -136,12 +138,14 @@ class TracedFactor:
         location: File and line of the function.
         arguments: In the order of the signature.
         residual: One expression for each row.
+        lines: Which line of the function each sub-expression comes from.
     """
 
     name: str
     location: str
     arguments: tuple[Argument, ...]
     residual: tuple[Any, ...]
+    lines: Lines = field(repr=False, compare=False)
 
     @property
     def nodes(self) -> tuple[Argument, ...]:
@@ -153,10 +157,10 @@ class TracedFactor:
         """Text that determines the generated kernels."""
         arguments = "; ".join(
             f"{argument.name} {argument.kind.value} {argument.successor} {argument.symbols}"
-            f" {'' if argument.node is None else argument.storage_by_tangent}"
+            f" {argument.chart_key}"
             for argument in self.arguments
         )
-        return f"{self.name}({arguments}) = {self.residual}"
+        return f"{self.name}({arguments}) = {expression_key(self.residual, self.lines)}"
 
 
 def trace(factor: Factor) -> TracedFactor:
@@ -179,16 +183,17 @@ def trace(factor: Factor) -> TracedFactor:
             "TunableUnique or TunablePair, or there is nothing to solve for"
         )
     call = inspect.BoundArguments(inspect.signature(factor.function), call_values)
-    rows = _residual_rows(factor, _run(factor, call))
+    residual, lines = _run(factor, call)
+    rows = _residual_rows(factor, residual, lines)
     _warn_unused(factor, arguments, rows)
-    return TracedFactor(factor.name, factor.location, tuple(arguments), rows)
+    return TracedFactor(factor.name, factor.location, tuple(arguments), rows, lines)
 
 
-def _run(factor: Factor, call: inspect.BoundArguments) -> Any:
+def _run(factor: Factor, call: inspect.BoundArguments) -> tuple[Any, Lines]:
     """Call the function; an error in it names the factor and the function's own line."""
     try:
         with symbolic_epsilon():
-            return factor.function(*call.args, **call.kwargs)
+            return run_with_lines(factor.function, *call.args, **call.kwargs)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         own_file = factor.function.__code__.co_filename
@@ -332,9 +337,9 @@ def _check_names(factor: Factor, arguments: Sequence[Argument]) -> None:
             taken[name] = f"that of argument {argument.source}"
 
 
-def _residual_rows(factor: Factor, residual: Any) -> tuple[Any, ...]:
+def _residual_rows(factor: Factor, residual: Any, lines: Lines) -> tuple[Any, ...]:
     if isinstance(residual, sf.Matrix) and residual.shape[1] == 1 and residual.shape[0] >= 1:
-        return tuple(_defined(factor, row) for row in residual.to_flat_list())
+        return tuple(_defined(factor, row, lines) for row in residual.to_flat_list())
     needed = "it must return a SymForce column vector such as sf.V2"
     hint = ""
     if residual is None:
@@ -350,14 +355,14 @@ def _residual_rows(factor: Factor, residual: Any) -> tuple[Any, ...]:
     )
 
 
-def _defined(factor: Factor, row: Any) -> Any:
+def _defined(factor: Factor, row: Any, lines: Lines) -> Any:
     """The row, unless it is no number whatever its arguments are."""
-    meaning = _NOT_NUMBERS.get(type(row).__name__)
+    meaning = NOT_NUMBERS.get(type(row).__name__)
     if meaning is None:
         return row
+    place = lines.place(lines.of.get(row))
     raise UnsupportedFunctionError(
-        f"factor {factor.name} ({factor.location}): the residual is {meaning}; guard denominators "
-        "with sf.epsilon()"
+        f"factor {factor.name} ({factor.location}){place}: the residual is {meaning}"
     )
 
 
@@ -376,3 +381,9 @@ def retracted_storage(node: NodeType, prefix: str) -> tuple[list[Any], list[Any]
     with symbolic_epsilon():
         moved = LieGroupOps.retract(symbolic, step, SYMBOL)
     return list(StorageOps.to_storage(symbolic)), step, list(StorageOps.to_storage(moved))
+
+
+def retraction_key(node: NodeType) -> str:
+    """Text that determines the retraction of a node type."""
+    storage, step, moved = retracted_storage(node, "node")
+    return f"{storage} {step} {expression_key(moved)}"
