@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from caspar.version import __version__
 
 if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an editor read it
-    from caspar import errors, io, plot
+    from caspar import errors, inspect, io, plot
     from caspar.frontend import bundle_adjustment
     from caspar.frontend.factor import Factor, factor
     from caspar.frontend.markers import (
@@ -73,6 +73,7 @@ __all__ = [
     "bundle_adjustment",
     "errors",
     "factor",
+    "inspect",
     "io",
     "plot",
     "report",
@@ -81,6 +82,7 @@ __all__ = [
 _MODULES = {
     "bundle_adjustment": "caspar.frontend.bundle_adjustment",
     "errors": "caspar.errors",
+    "inspect": "caspar.inspect",
     "io": "caspar.io",
     "plot": "caspar.plot",
     "report": "caspar.solver.report",

@@ -31,37 +31,46 @@ PARTS = {
     "codegen": "version errors options ir memory passes frontend",
     "runtime": "version errors options ir memory passes frontend codegen",
     "driver": "version errors options ir memory passes frontend codegen runtime",
+    "inspect": "version errors options ir memory passes frontend codegen runtime driver",
     "solver": "version errors options ir memory passes frontend codegen runtime driver",
     "io": "errors",
     "plot": "errors solver io",
-    "cli": "version errors options ir memory passes frontend codegen runtime driver solver io",
+    "cli": "version errors options ir memory passes frontend codegen runtime driver inspect solver"
+    " io",
     "__main__": "cli",
 }
 
 # Parts that may `import caspar` itself, to reach public names that are loaded when first used: what
-# draws and reports, and the solver behind the command line.
-LAZY_PARTS = "solver cli"
+# draws, reports and inspects, and the solver behind the command line.
+LAZY_PARTS = "frontend solver cli"
 
 # Modules that import inside a function: public names, and what exists on some machines only.
-LAZY_MODULES = ("__init__.py", "runtime/probe.py", "runtime/select.py")
+LAZY_MODULES = (
+    "__init__.py",
+    "inspect/layout.py",
+    "runtime/probe.py",
+    "runtime/select.py",
+    "runtime/toolkit.py",
+)
 
 # Third-party packages, and the parts that may import them.
 THIRD_PARTY = {
     "cupy": "runtime",
     "cupyx": "runtime",
+    "igraph": "inspect",
     "llvmlite": "runtime",
     "matplotlib": "plot",
     "numba": "runtime",
     "numpy": "any",
     "platformdirs": "runtime driver cli",
-    "rich": "solver cli",
+    "rich": "inspect solver cli",
     "scipy": "any",
     "symengine": "frontend",
     "symforce": "frontend",
     "sympy": "frontend",
 }
 
-HEAVY = ("cupy", "matplotlib", "numba", "rich", "scipy", "symengine", "symforce", "sympy")
+HEAVY = ("cupy", "igraph", "matplotlib", "numba", "rich", "scipy", "symengine", "symforce", "sympy")
 """Not loaded by `import caspar`: they cost seconds."""
 
 MAX_FILE_LINES = 400
@@ -140,6 +149,11 @@ def test_imports_follow_the_contract(path: Path) -> None:
         ("io", "caspar.options", False),
         ("ir", "caspar", False),
         ("solver", "caspar", True),
+        ("frontend", "caspar", True),
+        ("frontend", "caspar.inspect.stages", False),
+        ("inspect", "caspar.frontend.trace", True),
+        ("inspect", "symforce.symbolic", False),
+        ("solver", "caspar.inspect", False),
         ("solver", "caspar.plot", False),
         ("plot", "caspar.io.bal", True),
         ("solver", "matplotlib.figure", False),

@@ -100,6 +100,19 @@ def test_code_prints_what_it_says(tmp_path: Path) -> None:
     assert (tmp_path / "convergence.png").stat().st_size > 0
 
 
+def test_inspect_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exactly with the same compiler; with another, kernels and predicted peaks."""
+    (shown,) = _blocks("console")
+    assert main(["inspect", "caspar.bundle_adjustment:snavely"]) == 0
+    printed = capsys.readouterr().out
+    if printed.splitlines()[0] == shown.splitlines()[0]:
+        assert printed == shown
+    said, found = (
+        [line.split()[:2] for line in text.splitlines()[2:]] for text in (shown, printed)
+    )
+    assert said == found
+
+
 def test_options_and_defaults() -> None:
     said = {name: ast.literal_eval(default) for name, default, _ in _table("option")}
     assert said == {field.name: field.default for field in dataclasses.fields(SolveOptions)}

@@ -16,9 +16,11 @@ from caspar.cli.bal import BalRequest, solve_bal
 from caspar.cli.cache import clear_caches, show_caches
 from caspar.cli.doctor import examine
 from caspar.cli.exit_code import ExitCode
+from caspar.cli.inspect import InspectRequest, inspect_kernels
 from caspar.cli.outputs import Outputs
 from caspar.errors import CasparError, CompileError, VerificationError
 from caspar.options import BackendChoice, Precision
+from caspar.runtime.nvrtc import DEFAULT_ARCHITECTURE
 from caspar.version import __version__
 
 _Command = Callable[[argparse.Namespace], ExitCode]
@@ -64,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"caspar {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_bal(commands)
+    _add_inspect(commands)
     doctor = commands.add_parser(
         "doctor",
         help="say what this machine has and what is missing",
@@ -131,6 +134,82 @@ def _run_bal(request: argparse.Namespace) -> ExitCode:
             max_iterations=request.max_iterations,
             outputs=Outputs(json=request.json, problem=request.out, plot=request.plot),
             is_quiet=request.quiet,
+        )
+    )
+
+
+def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = commands.add_parser(
+        "inspect",
+        help="show what a factor is compiled to, at any stage; no GPU is needed",
+        description="Show what a factor is compiled to, at any stage of the compiler. No GPU is "
+        "needed: stages from ptx on need pip install 'caspar[inspect]'.",
+        epilog="exit code: 0 when it is shown, 2 for wrong usage or something missing",
+    )
+    command.add_argument(
+        "function",
+        metavar="FUNCTION",
+        help="module:function or path/to/file.py:function, for example "
+        "caspar.bundle_adjustment:snavely",
+    )
+    command.add_argument(
+        "--stage",
+        default="resources",
+        metavar="STAGE",
+        help="trace, graph, the name of a graph pass, schedule, program, cuda, cpu, ptx, sass or "
+        "resources (default: %(default)s: registers, spills, instructions)",
+    )
+    command.add_argument(
+        "--kernel",
+        metavar="NAME",
+        help="score, linearize, product, or a kernel of a node type such as Cam_retract (default: "
+        "all for resources, else linearize)",
+    )
+    command.add_argument(
+        "--target", choices=["cuda", "cpu"], help="what to compile for (default: cuda)"
+    )
+    command.add_argument(
+        "--precision",
+        choices=[precision.value for precision in Precision],
+        default=Precision.MIXED.value,
+        help="floating types (default: %(default)s, float32 with float64 sums)",
+    )
+    command.add_argument(
+        "--arch",
+        default=DEFAULT_ARCHITECTURE,
+        metavar="SM",
+        help="architecture of machine code (default: %(default)s)",
+    )
+    command.add_argument(
+        "--svg", type=Path, metavar="PATH", help="draw the stage: those from graph to program"
+    )
+    command.add_argument(
+        "--after", type=int, metavar="N", help="draw the schedule after N steps (default: all)"
+    )
+    command.add_argument(
+        "--output",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="draw only what this output of the kernel needs; may be given several times",
+    )
+    command.add_argument("--out", type=Path, metavar="PATH", help="write the text to a file")
+    command.set_defaults(command=_run_inspect)
+
+
+def _run_inspect(request: argparse.Namespace) -> ExitCode:
+    return inspect_kernels(
+        InspectRequest(
+            function=request.function,
+            stage=request.stage,
+            kernel=request.kernel,
+            target=request.target,
+            precision=request.precision,
+            arch=request.arch,
+            svg=request.svg,
+            after=request.after,
+            outputs=tuple(request.output),
+            out=request.out,
         )
     )
 

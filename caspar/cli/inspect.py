@@ -1,0 +1,170 @@
+"""`caspar inspect`: a factor's kernels at any stage of the compiler, as text or as a picture."""
+
+import importlib.util
+import os
+import pkgutil
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from rich.console import Console
+
+import caspar
+from caspar.cli.exit_code import ExitCode
+from caspar.errors import CasparError, OptionError
+
+DEFAULT_KERNEL = "linearize"
+"""Shown where a stage needs one kernel and none is named: the largest, usually."""
+
+
+_IMPORT_SYSTEM = ("<frozen importlib", importlib.__file__, pkgutil.__file__, caspar.__file__)
+"""Where errors come from when there is no module of that name."""
+
+
+@dataclass(frozen=True)
+class InspectRequest:
+    """What was asked for on the command line.
+
+    Attributes:
+        function: `module:function` or `path/to/file.py:function`.
+        stage: What to show.
+        kernel: Which kernel; None: all of them for `resources`, else `DEFAULT_KERNEL`.
+        target: `cuda` or `cpu`; None: `cpu` for its own stage, else `cuda`.
+        precision: `mixed`, `float32` or `float64`.
+        arch: Architecture of machine code.
+        svg: Where to write the picture; None: nowhere.
+        after: Steps that are done in the picture of the schedule; None: all.
+        outputs: What is drawn of a graph is what these arguments need; empty: all.
+        out: Where to write the text; None: to the terminal, if no picture is written.
+    """
+
+    function: str
+    stage: str
+    kernel: str | None
+    target: str | None
+    precision: str
+    arch: str
+    svg: Path | None
+    after: int | None
+    outputs: tuple[str, ...]
+    out: Path | None
+
+
+def inspect_kernels(request: InspectRequest) -> ExitCode:
+    """Print one stage, or write its text or picture to a file.
+
+    Raises:
+        CasparError: There is no such function, kernel or stage, or what a stage needs is not
+            installed.
+        OSError: A file cannot be written.
+    """
+    target = request.target or ("cpu" if request.stage == "cpu" else "cuda")
+    factor = load_factor(request.function)
+    view = _view(request, factor.inspect(request.precision, target, request.arch))
+    if request.svg is not None:
+        request.svg.write_text(_picture(request, view), encoding="utf-8")
+    if request.out is not None:
+        request.out.write_text(str(view), encoding="utf-8")
+    if request.svg is None and request.out is None:
+        _print(str(view))
+    return ExitCode.SUCCESS
+
+
+def _print(text: str) -> None:
+    """As it is, tabs too; a reader that stops early (`head`) ends it as it does other commands."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        Console().on_broken_pipe()
+
+
+def _view(
+    request: InspectRequest, inspection: "caspar.inspect.FactorInspection"
+) -> "caspar.inspect.View":
+    kernel = inspection.kernel(request.kernel or DEFAULT_KERNEL)
+    if request.kernel is None and request.stage == "resources" and "resources" in kernel.stages:
+        return inspection.resources
+    return kernel.stage(request.stage)
+
+
+def _picture(request: InspectRequest, view: "caspar.inspect.View") -> str:
+    if isinstance(view, caspar.inspect.ScheduleView):
+        return view.svg(request.after, request.outputs)
+    if request.after is not None:
+        raise OptionError("--after: only the picture of the stage 'schedule' shows steps")
+    if isinstance(view, caspar.inspect.GraphView):
+        return view.svg(request.outputs)
+    if len(request.outputs) > 0:
+        raise OptionError("--output: only pictures of graphs can be restricted to some outputs")
+    if isinstance(view, caspar.inspect.ProgramView):
+        return view.svg()
+    raise OptionError(
+        f"--svg: the stage {request.stage!r} has no picture; those from 'graph' to 'program' have"
+    )
+
+
+# -- the function ----------------------------------------------------------------------------------
+
+
+def load_factor(name: str) -> "caspar.Factor":
+    """Import a factor.
+
+    Args:
+        name: `module:function`, the module installed or in the working folder, or
+            `path/to/file.py:function`. A function without the decorator becomes a factor here.
+
+    Raises:
+        OptionError: There is no such module, file or function, or it is not a factor.
+    """
+    place, _, function = name.rpartition(":")
+    if place == "" or function == "":
+        raise OptionError(
+            f"{name!r}: write module:function or path/to/file.py:function, for example "
+            "caspar.bundle_adjustment:snavely"
+        )
+    names = vars(_load(place))
+    found = names.get(function)
+    if isinstance(found, FunctionType):
+        return caspar.factor(found)
+    if isinstance(found, caspar.Factor):
+        return found
+    factors = ", ".join(key for key, value in names.items() if isinstance(value, caspar.Factor))
+    wrong = "there is no such function" if found is None else "it is neither function nor factor"
+    raise OptionError(f"{name!r}: {wrong}; {place} has the factors: {factors or 'none'}")
+
+
+def _load(place: str) -> Any:
+    """A module by its name or its file; an error in it names its line."""
+    try:
+        if place.endswith(".py"):
+            return _load_file(Path(place))
+        sys.path.insert(0, os.getcwd())  # as `python -m` has it
+        return pkgutil.resolve_name(place)
+    except (CasparError, OSError):
+        raise
+    except Exception as error:  # the module is the user's code
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        if last.filename.startswith(_IMPORT_SYSTEM):
+            raise OptionError(f"{place!r}: there is no such module") from error
+        where = f"{last.filename}:{last.lineno}"
+        raise OptionError(
+            f"{place} cannot be imported: {where}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _load_file(path: Path) -> Any:
+    """Run a file as a module, which finds others in its folder, as a script does."""
+    if not path.is_file():
+        raise OptionError(f"{path}: there is no such file")
+    spec = importlib.util.spec_from_file_location(f"{path.stem}_inspected", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # dataclasses look themselves up there
+    sys.path.insert(0, str(path.parent.absolute()))
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,124 @@
+"""The kernels that a factor brings: its own and those of its node types."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from caspar.driver import TARGETS, Target
+from caspar.errors import OptionError
+from caspar.frontend.factor import Factor
+from caspar.frontend.factor_kernels import factor_kernels
+from caspar.frontend.node_kernels import node_kernels
+from caspar.frontend.precision import TYPES
+from caspar.frontend.printing import print_factor, print_retraction
+from caspar.frontend.trace import trace
+from caspar.inspect.resources import KernelReport, ResourcesView
+from caspar.inspect.stages import KernelInspection
+from caspar.inspect.views import TextView
+from caspar.memory.kernel import KernelSpec
+from caspar.options import Precision, choice
+from caspar.runtime.nvrtc import DEFAULT_ARCHITECTURE
+
+
+@dataclass(frozen=True)
+class FactorInspection(Mapping[str, KernelInspection]):
+    """The kernels of a factor by name.
+
+    A kernel is also found by the last part of its name where only one has it:
+    `snavely_linearize` by `linearize`.
+
+    Attributes:
+        name: The factor's name.
+        kernels: By full name: score, linearize and product of the factor, then five of each node
+            type.
+    """
+
+    name: str
+    kernels: Mapping[str, KernelInspection]
+
+    def __getitem__(self, name: str) -> KernelInspection:
+        found = [key for key in self.kernels if name == key or key.endswith(f"_{name}")]
+        if name in self.kernels:
+            return self.kernels[name]
+        if len(found) != 1:
+            raise KeyError(name)
+        return self.kernels[found[0]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kernels)
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+    def __repr__(self) -> str:
+        return f"factor {self.name}; kernels: {', '.join(self.kernels)}"
+
+    def kernel(self, name: str) -> KernelInspection:
+        """The kernel of that name.
+
+        Raises:
+            OptionError: There is none, or several whose names end so; the message lists all.
+        """
+        try:
+            return self[name]
+        except KeyError:
+            known = ", ".join(self.kernels)
+            raise OptionError(f"kernel={name!r}: factor {self.name} has {known}") from None
+
+    @property
+    def trace(self) -> TextView:
+        """The factor's arguments and residual."""
+        return TextView(next(iter(self.kernels.values())).traced)
+
+    @property
+    def resources(self) -> ResourcesView:
+        """Registers, spills and instruction counts of all kernels, for the target `cuda`.
+
+        Raises:
+            BackendError: NVRTC or nvdisasm is not installed.
+        """
+        with ThreadPoolExecutor() as pool:
+            return ResourcesView(tuple(pool.map(_report, self.kernels.values())))
+
+
+def _report(kernel: KernelInspection) -> KernelReport:
+    return kernel.report
+
+
+def inspect_factor(
+    factor: Factor,
+    precision: str | Precision = Precision.MIXED,
+    target: str = "cuda",
+    arch: str = DEFAULT_ARCHITECTURE,
+) -> FactorInspection:
+    """Trace a factor and make its kernels and those of its node types.
+
+    Args:
+        factor: What to look at.
+        precision: `mixed`, `float32` or `float64`.
+        target: `cuda` or `cpu`.
+        arch: Architecture of machine code.
+
+    Raises:
+        FactorError: The factor cannot be traced.
+        OptionError: A choice that does not exist.
+    """
+    types = TYPES[choice(Precision, "precision", precision)]
+    if target not in TARGETS:
+        raise OptionError(f"target={target!r}: must be one of {', '.join(map(repr, TARGETS))}")
+    traced = trace(factor)
+    own = factor_kernels(traced, types)
+    text = print_factor(traced)
+    specs: list[tuple[KernelSpec, str]] = [
+        (spec, text) for spec in (own.score, own.linearize, own.product)
+    ]
+    nodes = {argument.node.name: argument.node for argument in traced.nodes if argument.node}
+    for node in nodes.values():
+        text = print_retraction(node)
+        specs += [(spec, text) for spec in node_kernels(node, types)]
+    made = (_inspection(spec, TARGETS[target], arch, text) for spec, text in specs)
+    return FactorInspection(factor.name, {kernel.name: kernel for kernel in made})
+
+
+def _inspection(spec: KernelSpec, target: Target, arch: str, text: str) -> KernelInspection:
+    return KernelInspection(spec, target, arch, text)

@@ -1,0 +1,148 @@
+"""What a stage shows: text when it is printed, a picture in a notebook where there is one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from caspar.errors import OptionError
+from caspar.inspect.draw_graph import draw_graph, draw_progress
+from caspar.inspect.draw_program import draw_program
+from caspar.inspect.progress import Progress
+from caspar.ir.graph import Graph
+from caspar.ir.program import Instruction, Program
+from caspar.ir.text import print_graph, print_instruction, print_program
+from caspar.passes.steps import Schedule, Step
+
+
+@dataclass(frozen=True, repr=False)
+class TextView:
+    """Text, as it is.
+
+    Attributes:
+        text: What is printed.
+    """
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.text)}</pre>"
+
+
+@dataclass(frozen=True, repr=False)
+class GraphView:
+    """A graph.
+
+    Attributes:
+        graph: What is shown.
+        title: Stands above its picture.
+    """
+
+    graph: Graph
+    title: str
+
+    def __str__(self) -> str:
+        return print_graph(self.graph)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def svg(self, outputs: Sequence[str] = ()) -> str:
+        """Calls as boxes, values as rounded shapes.
+
+        Args:
+            outputs: Names of arguments that are written: only what they need is drawn. Empty: all.
+
+        Raises:
+            BackendError: igraph is not installed.
+            OptionError: The graph is too large to draw, or does not write one of `outputs`.
+        """
+        return draw_graph(self.graph, self.title, outputs)
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+
+@dataclass(frozen=True, repr=False)
+class ScheduleView:
+    """The order of all steps.
+
+    Attributes:
+        graph: What was ordered.
+        schedule: Its steps.
+        program: The same steps on registers.
+        title: Stands above its picture.
+    """
+
+    graph: Graph
+    schedule: Schedule
+    program: Program
+    title: str
+
+    def __str__(self) -> str:
+        steps = "".join(f"  {self._line(step)}\n" for step in self.schedule.steps)
+        return f"schedule {self.schedule.dtype.value} steps={len(self.schedule.steps)}\n{steps}"
+
+    def _line(self, step: Step) -> str:
+        """A step as an instruction on values; those the graph does not have are partial results."""
+        literals = self.schedule.literals
+        operands = [literals.get(value, f"v{value}") for value in step.operands]
+        outputs = tuple(f"v{value}" for value in step.outputs)
+        return print_instruction(
+            Instruction(step.op, outputs, tuple(operands), step.data, step.origin)
+        )
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def svg(self, after: int | None = None, outputs: Sequence[str] = ()) -> str:
+        """The graph with the state of its calls and values after some steps.
+
+        Args:
+            after: Number of steps that are done; None: all.
+            outputs: As for `GraphView.svg`.
+
+        Raises:
+            BackendError: igraph is not installed.
+            OptionError: There are not so many steps, or as for `GraphView.svg`.
+        """
+        num_steps = len(self.schedule.steps)
+        num_done = num_steps if after is None else after
+        if not 0 <= num_done <= num_steps:
+            raise OptionError(f"after={after!r}: must be between 0 and {num_steps}, the last step")
+        progress = Progress(self.graph, self.schedule, self.program, num_done)
+        return draw_progress(progress, f"{self.title}: {num_done} of {num_steps} steps", outputs)
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+
+@dataclass(frozen=True, repr=False)
+class ProgramView:
+    """A program.
+
+    Attributes:
+        program: What is shown.
+        title: Stands above its picture.
+    """
+
+    program: Program
+    title: str
+
+    def __str__(self) -> str:
+        return print_program(self.program)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def svg(self) -> str:
+        """Instructions from top to bottom, registers as columns with live ranges, pressure."""
+        return draw_program(self.program, self.title)
+
+    def _repr_svg_(self) -> str:
+        return self.svg()

@@ -1,0 +1,93 @@
+"""A factor's kernels by name: those the solver has, in the precision and for the target asked."""
+
+import inspect
+
+import pytest
+
+import caspar
+from caspar.driver import kernel_specs
+from caspar.errors import OptionError
+from caspar.frontend.precision import TYPES
+from caspar.frontend.trace import trace
+from caspar.inspect import FactorInspection, inspect_factor
+from caspar.ir.dtype import DType
+from caspar.options import Precision
+from tests.inspect.cases import distance
+from tests.support_problems import odometry, sighting
+
+
+@pytest.fixture(scope="module")
+def inspection() -> FactorInspection:
+    return inspect_factor(sighting)
+
+
+def test_kernels_are_those_of_the_solver(inspection: FactorInspection) -> None:
+    traced = trace(sighting)
+    nodes = {node.node.name: node.node for node in traced.nodes if node.node is not None}
+    specs, _ = kernel_specs([traced], list(nodes.values()), TYPES[Precision.MIXED])
+    by_name = {spec.name: spec for spec in specs}
+    assert all(by_name[name] == kernel.spec for name, kernel in inspection.items())
+    rest = set(by_name) - set(inspection)
+    assert all(name.startswith(("pcg_", "pack_", "unpack_", "collect")) for name in rest)
+    assert list(inspection)[:3] == ["sighting_score", "sighting_linearize", "sighting_product"]
+    assert len(inspection) == 3 + 5 * len(nodes)
+
+
+def test_a_kernel_is_found_by_the_end_of_its_name(inspection: FactorInspection) -> None:
+    assert inspection["score"] is inspection["sighting_score"]
+    assert inspection["Pose_step"].name == "Pose_step"
+    for ambiguous_or_absent in ("step", "nothing", ""):
+        with pytest.raises(KeyError):
+            inspection[ambiguous_or_absent]
+    with pytest.raises(OptionError, match="kernel='step': factor sighting has sighting_score, "):
+        inspection.kernel("step")
+
+
+def test_precision_chooses_the_types() -> None:
+    for precision, dtype in (("mixed", DType.FLOAT64), ("float32", DType.FLOAT32)):
+        assert inspect_factor(sighting, precision)["score"].spec.graph.dtype is dtype
+    assert (
+        inspect_factor(sighting, Precision.FLOAT64)["linearize"].spec.graph.dtype is DType.FLOAT64
+    )
+
+
+def test_a_pair_of_one_node_type_brings_its_kernels_once() -> None:
+    assert [name for name in inspect_factor(odometry) if name.startswith("Pose_")] == [
+        f"Pose_{part}" for part in ("factorize", "start", "step", "turn", "retract")
+    ]
+
+
+def test_choices_that_do_not_exist_are_named() -> None:
+    with pytest.raises(OptionError, match="target='gpu': must be one of 'cuda', 'cpu'"):
+        inspect_factor(sighting, target="gpu")
+    with pytest.raises(OptionError, match="precision='half': must be one of 'mixed'"):
+        inspect_factor(sighting, "half")
+    with pytest.raises(OptionError, match="arch='sm_1': must be one of"):
+        inspect_factor(sighting, arch="sm_1")["score"].ptx  # noqa: B018
+
+
+def test_factors_have_it_as_a_method(inspection: FactorInspection) -> None:
+    assert isinstance(sighting.inspect(), caspar.inspect.FactorInspection)
+    assert sighting.inspect()["score"].spec == inspection["score"].spec
+    own = inspect.signature(caspar.Factor.inspect).parameters
+    function = inspect.signature(inspect_factor).parameters
+    for name in ("target", "arch"):
+        assert own[name].default == function[name].default
+    assert own["precision"].default == function["precision"].default.value
+
+
+def test_the_trace_is_the_factors_or_the_node_types(inspection: FactorInspection) -> None:
+    assert str(inspection.trace) == str(inspection["score"].trace)
+    assert str(inspection.trace).startswith("factor sighting: 3 residual rows\n")
+    assert str(inspection["Landmark_step"].trace).startswith("node type Landmark: storage 3")
+
+
+def test_resources_are_those_of_all_kernels() -> None:
+    small = inspect_factor(distance, arch="sm_86")
+    reports = small.resources.reports
+    assert [report.name for report in reports] == list(small)
+    assert {report.arch for report in reports} == {"sm_86"}
+
+
+def test_a_factor_says_what_it_has(inspection: FactorInspection) -> None:
+    assert repr(inspection).startswith("factor sighting; kernels: sighting_score, ")
