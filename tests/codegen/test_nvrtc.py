@@ -1,29 +1,35 @@
 """NVRTC compiles every kernel for several architectures: no warnings, registers as predicted."""
 
+import importlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from caspar.codegen.cuda_tiles import TILE_KERNELS, TILE_SOURCE
-from caspar.driver import TARGETS
+from caspar.driver import TARGETS, kernel_specs
+from caspar.frontend.factor import Factor
+from caspar.frontend.precision import TYPES
+from caspar.frontend.trace import NodeType, TracedFactor, trace
 from caspar.ir.dtype import DType
 from caspar.memory.reduce import ReduceSpec
 from caspar.options import Precision
-from caspar.runtime.nvrtc import CompiledText, compile_text
+from caspar.runtime.nvrtc import CompiledText, compile_kernel_text, compile_text
 from tests.support_kernels import generate, one_text
 from tests.support_problems import PROBLEMS, distinct_specs
 
+FOLDER = Path(__file__).parents[2] / "examples"
 ARCHITECTURES = ("sm_75", "sm_86", "sm_90")
+EXAMPLES = (
+    "caspar.frontend.bundle_adjustment",
+    "tests.support_problems",
+    *(f"examples.{path.stem}" for path in sorted(FOLDER.glob("*.py"))),
+)
 MAX_REGISTERS = 255
 REGISTERS_BESIDES = 48
 """Registers of a kernel for addresses, loop counters and the functions of the header, beside those
 the scheduler predicts for its values: up to 45 here, most where sums are taken in float64."""
-
-MAX_SPILL_BYTES = {DType.FLOAT32: 16, DType.FLOAT64: 160}
-"""Bytes stored and loaded that ptxas spends to let one more block of a kernel run at a time. It
-spills nothing when told that one block is enough, by __launch_bounds__(256, 1)."""
-
 
 @pytest.mark.parametrize("precision", Precision, ids=lambda precision: precision.value)
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -43,8 +49,36 @@ def test_solver_kernels_compile_to_few_registers(
             words = dtype.itemsize // 4
             allowed = sources[name].num_registers * words + REGISTERS_BESIDES
             assert entry.registers <= min(allowed, MAX_REGISTERS), where
-            assert entry.spill_bytes <= MAX_SPILL_BYTES[dtype], where
             record_property(f"registers {arch} {name}", entry.registers)
+
+
+@pytest.mark.parametrize("module", EXAMPLES)
+def test_no_kernel_of_an_example_spills(
+    module: str, record_property: Callable[[str, object], None]
+) -> None:
+    """In float32; what spills in float64 is recorded."""
+    if module.endswith("torch_tensors"):
+        pytest.importorskip("torch")
+    found = vars(importlib.import_module(module)).values()
+    traced = [trace(entry) for entry in found if isinstance(entry, Factor)]
+    nodes = {node.name: node for factor in traced for node in _node_types(factor)}
+    specs = kernel_specs(traced, list(nodes.values()), TYPES[Precision.MIXED])[0]
+    sources = generate(specs, TARGETS["cuda"])
+    dtypes = {spec.name: spec.graph.dtype for spec in specs}
+    text = one_text(list(sources.values()))
+    for arch in ARCHITECTURES:
+        for name, entry in compile_text(text, arch).resources.items():
+            if entry.stack_bytes == 0:
+                continue
+            alone = compile_kernel_text(sources[name].text, arch).resources[name]
+            if dtypes[name] is DType.FLOAT32:
+                assert alone.spill_bytes == 0, f"{name} for {arch}: {alone}"
+            elif alone.spill_bytes > 0:
+                record_property(f"spilled bytes {arch} {name}", alone.spill_bytes)
+
+
+def _node_types(factor: TracedFactor) -> list[NodeType]:
+    return [argument.node for argument in factor.nodes if argument.node is not None]
 
 
 def test_reductions_and_tile_kernels_compile() -> None:
