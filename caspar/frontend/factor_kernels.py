@@ -57,7 +57,7 @@ def factor_kernels(factor: TracedFactor, types: Types) -> FactorKernels:
     )
 
 
-def _residual(
+def lower_residual(
     kernel: KernelBuilder, factor: TracedFactor, types: Types
 ) -> tuple[list[Scalar], Lowering, dict[str, list[Scalar]]]:
     """Read the arguments and lower the residual: rows, the lowering, storage by argument."""
@@ -77,7 +77,7 @@ def _residual(
 
 def _score(factor: TracedFactor, types: Types) -> KernelSpec:
     kernel = KernelBuilder(f"{factor.name}_score", types.sums)
-    rows, _, _ = _residual(kernel, factor, types)
+    rows, _, _ = lower_residual(kernel, factor, types)
     kernel.write("residual", rows, types.storage, Write.SEQUENTIAL)
     kernel.graph.origin = f"{factor.name}: cost"
     kernel.write("cost", [dot(rows, rows) * 0.5], types.sums, Write.ADD_SUM)
@@ -93,7 +93,7 @@ class _Slot:
 
 
 @dataclass(frozen=True)
-class _Jacobian:
+class JacobianSlots:
     """Where each entry is: in a slot among the stored ones, or a literal.
 
     Attributes:
@@ -105,27 +105,17 @@ class _Jacobian:
     num_stored: int
 
 
-def _linearize(factor: TracedFactor, types: Types) -> tuple[KernelSpec, _Jacobian]:
+def _linearize(factor: TracedFactor, types: Types) -> tuple[KernelSpec, JacobianSlots]:
     kernel = KernelBuilder(f"{factor.name}_linearize", types.storage)
-    rows, lowering, storage = _residual(kernel, factor, types)
+    rows, lowering, storage = lower_residual(kernel, factor, types)
     blocks = tangent_jacobians(kernel, factor.nodes, rows, lowering, storage)
-    kernel.graph.origin = "Jacobian"
-    slots: dict[int, int] = {}
-    entries: dict[str, list[list[_Slot | float]]] = {}
-    for name, block in blocks.items():
-        entries[name] = [[_slot(kernel, slots, entry) for entry in row] for row in block]
-    kernel.write(
-        "jacobian",
-        [Scalar(kernel.graph, stored) for stored in slots],
-        types.storage,
-        Write.SEQUENTIAL,
-    )
+    jacobian = store_jacobian(kernel, blocks, types)
     # Evaluated by the score kernel, in the type of the sums: with residuals evaluated in float32
     # the gradient is off by enough to stop Ladybug-49 at 13344.77 instead of 13344.24.
     residual = kernel.read("residual", len(rows), types.storage, Read.SEQUENTIAL)
     for argument in factor.nodes:
-        _write_normal_equations(kernel, argument, residual, blocks[argument.name], types)
-    return kernel.build(), _Jacobian(entries, len(slots))
+        write_normal_equations(kernel, argument, residual, blocks[argument.name], types)
+    return kernel.build(), jacobian
 
 
 def tangent_jacobians(
@@ -164,6 +154,21 @@ def tangent_jacobians(
     return blocks
 
 
+def store_jacobian(
+    kernel: KernelBuilder, blocks: dict[str, list[list[Scalar]]], types: Types
+) -> JacobianSlots:
+    """Write the entries that vary, each once."""
+    kernel.graph.origin = "Jacobian"
+    slots: dict[int, int] = {}
+    entries = {
+        name: [[_slot(kernel, slots, entry) for entry in row] for row in block]
+        for name, block in blocks.items()
+    }
+    stored = [Scalar(kernel.graph, value) for value in slots]
+    kernel.write("jacobian", stored, types.storage, Write.SEQUENTIAL)
+    return JacobianSlots(entries, len(slots))
+
+
 def _slot(kernel: KernelBuilder, slots: dict[int, int], entry: Scalar) -> _Slot | float:
     """Where an entry is to be found; `slots` maps what is stored to its number."""
     literal = kernel.graph.literal(entry.value)
@@ -175,7 +180,7 @@ def _slot(kernel: KernelBuilder, slots: dict[int, int], entry: Scalar) -> _Slot 
     return _Slot(slots.setdefault(magnitude, len(slots)), negative)
 
 
-def _write_normal_equations(
+def write_normal_equations(
     kernel: KernelBuilder,
     argument: Argument,
     residual: Sequence[Scalar],
@@ -196,7 +201,7 @@ def _add(argument: Argument) -> Write:
     return Write.ADD_SUM if argument.kind is ArgumentKind.NODE_UNIQUE else Write.ADD_SHARED
 
 
-def _product(factor: TracedFactor, types: Types, jacobian: _Jacobian) -> KernelSpec:
+def _product(factor: TracedFactor, types: Types, jacobian: JacobianSlots) -> KernelSpec:
     kernel = KernelBuilder(f"{factor.name}_product", types.storage)
     kernel.guard("done")
     stored: list[Scalar] = []

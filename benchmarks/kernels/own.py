@@ -1,0 +1,61 @@
+"""Our kernels of the residuals: sources and predicted peaks of live registers."""
+
+from pathlib import Path
+
+from benchmarks.kernels.cases import CASES, Case, Role
+from benchmarks.kernels.source import Side, Source
+from caspar.driver import TARGETS, compile_kernel
+from caspar.frontend import factor_kernels as parts
+from caspar.frontend.precision import TYPES
+from caspar.frontend.trace import TracedFactor, trace
+from caspar.ir.dtype import DType
+from caspar.ir.scalar import dot
+from caspar.memory.access import Write
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.options import Precision
+
+REGISTERS = {DType.FLOAT32: 1, DType.FLOAT64: 2}
+"""32-bit registers of a value."""
+
+
+def generate(folder: Path) -> list[Source]:
+    """Write the sources of all cases into `folder`; return what there is."""
+    return [_write(case, role, spec, folder) for case in CASES for role, spec in specs(case)]
+
+
+def _write(case: Case, role: Role, spec: KernelSpec, folder: Path) -> Source:
+    source = compile_kernel(spec, TARGETS["cuda"])
+    path = folder / case.name / f"{spec.name}_{spec.graph.dtype.value}.cu"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source.text, encoding="utf-8")
+    predicted = REGISTERS[spec.graph.dtype] * source.num_registers
+    return Source(case, role, Side.OURS, path, predicted)
+
+
+def specs(case: Case) -> list[tuple[Role, KernelSpec]]:
+    """Its kernels before compilation."""
+    traced = trace(case.load())
+    single = parts.factor_kernels(traced, TYPES[Precision.FLOAT32])
+    mixed = parts.factor_kernels(traced, TYPES[Precision.MIXED])
+    return [
+        (Role.FIRST, first_linearization(traced)),
+        (Role.AGAIN, mixed.linearize),
+        (Role.SCORE, single.score),
+        (Role.SCORE_MIXED, mixed.score),
+        (Role.PRODUCT, mixed.product),
+    ]
+
+
+def first_linearization(factor: TracedFactor) -> KernelSpec:
+    """One kernel with all outputs of the reference's `res_jac_first`, in float32."""
+    types = TYPES[Precision.FLOAT32]
+    kernel = KernelBuilder(f"{factor.name}_first", types.storage)
+    rows, lowering, storage = parts.lower_residual(kernel, factor, types)
+    kernel.write("residual", rows, types.storage, Write.SEQUENTIAL)
+    kernel.write("cost", [dot(rows, rows) * 0.5], types.sums, Write.ADD_SUM)
+    blocks = parts.tangent_jacobians(kernel, factor.nodes, rows, lowering, storage)
+    parts.store_jacobian(kernel, blocks, types)
+    for argument in factor.nodes:
+        parts.write_normal_equations(kernel, argument, rows, blocks[argument.name], types)
+    return kernel.build()
