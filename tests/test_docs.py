@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import caspar
+from tests.pages import blocks, prose, run
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -19,7 +20,11 @@ PARTS = ("ir", "memory", "passes", "frontend", "codegen", "runtime", "driver", "
 WRITTEN_LATER = ("benchmarks/results",)
 """What a page may name although a clone need not have it."""
 
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+WITH_CODE = [
+    page for page in DOCS if len(blocks(page, "python")) > 0 and page.parent.name != "walkthrough"
+]
+"""Pages whose code must run; that of the walkthrough has a test of its own."""
+
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
 
@@ -28,19 +33,9 @@ def _name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def _prose(page: Path) -> str:
-    """A page without its blocks of code."""
-    return _FENCE.sub("", page.read_text(encoding="utf-8"))
-
-
-def _blocks(page: Path, language: str) -> list[str]:
-    found = _FENCE.findall(page.read_text(encoding="utf-8"))
-    return [text for name, text in found if name == language]
-
-
 def _anchors(page: Path) -> set[str]:
     """What GitHub makes of the headings of a page."""
-    headings = re.findall(r"^#+ (.+)$", _prose(page), re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
 
 
@@ -74,14 +69,14 @@ def _check_name(dotted: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_links_lead_somewhere(page: Path) -> None:
-    assert [link for link in _LINK.findall(_prose(page)) if _broken(page, link)] == []
+    assert [link for link in _LINK.findall(prose(page)) if _broken(page, link)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_named_files_exist(page: Path) -> None:
     missing = [
         code
-        for code in _CODE.findall(_prose(page))
+        for code in _CODE.findall(prose(page))
         if code.split("/")[0] in FOLDERS
         and re.fullmatch(r"[\w./-]+", code) is not None
         and "/" in code
@@ -94,7 +89,7 @@ def test_named_files_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_named_names_exist(page: Path) -> None:
     """`caspar.io.read_bal`; in docs/ also `memory.tiles`, a module of the package."""
-    for code in _CODE.findall(_prose(page)):
+    for code in _CODE.findall(prose(page)):
         match = re.match(r"(\w+)(?:\.\w+)+", code)
         if match is None or match[0].endswith((".py", ".md")):
             continue
@@ -104,18 +99,18 @@ def test_named_names_exist(page: Path) -> None:
             _check_name(f"{caspar.__name__}.{match[0]}")
 
 
-@pytest.mark.parametrize("page", [page for page in DOCS if _blocks(page, "python")], ids=_name)
+@pytest.mark.parametrize("page", WITH_CODE, ids=_name)
 def test_code_runs(page: Path) -> None:
     names: dict[str, Any] = {}
-    for block in _blocks(page, "python"):
-        exec(compile(block, _name(page), "exec"), names)
+    for block in blocks(page, "python"):
+        run(page, block, names)
 
 
 def test_every_page_can_be_found() -> None:
     linked = {
         (page.parent / link.partition("#")[0]).resolve()
         for page in PAGES
-        for link in _LINK.findall(_prose(page))
+        for link in _LINK.findall(prose(page))
     }
     assert [_name(page) for page in DOCS if page not in linked] == []
 

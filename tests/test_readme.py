@@ -20,9 +20,11 @@ from caspar.cli.app import main
 from caspar.frontend import markers
 from caspar.options import SolveOptions
 from caspar.runtime.select import select_backend
+from tests.pages import blocks
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = ROOT / "README.md"
+TEXT = PAGE.read_text(encoding="utf-8")
 
 # What every machine prints; times, iterations and the device differ.
 COMMON_FACTS = ("status", "cost", "RMS residual", "unknowns", "residuals")
@@ -41,7 +43,7 @@ STORAGE_NAMES = {
 
 
 def _blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    return [block.text for block in blocks(PAGE, language)]
 
 
 def _table(head: str) -> list[list[str]]:
