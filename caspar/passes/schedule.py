@@ -37,7 +37,7 @@ from caspar.passes.plan_accumulators import Accumulators, Role, plan_accumulator
 from caspar.passes.priority import OpeningQueue, Policy
 from caspar.passes.steps import Schedule, Step, peak_pressure
 
-TRIAL_BUDGET = 16_000
+TRIAL_BUDGET = 8000
 """Calls scheduled in all trials of one graph together; one trial is made in any case."""
 
 HIGH_PRESSURE = 120
