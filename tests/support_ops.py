@@ -57,7 +57,7 @@ MAX_ULPS: dict[Op, tuple[float, float, float, float]] = {
     Op.NORM4: (2, 2, 3, 2),
     Op.RNORM2: (2, 2, 2, 1),
     Op.RNORM3: (3, 3, 2, 1),
-    Op.RNORM4: (3, 3, 2, 1),
+    Op.RNORM4: (3, 3, 2, 2),
     Op.POW: (1, 1, 4, 2),
     Op.EXP: (1, 1, 2, 1),
     Op.LOG: (1, 1, 1, 1),
@@ -79,7 +79,8 @@ MAX_ULPS: dict[Op, tuple[float, float, float, float]] = {
     Op.ERFC: (3, 5, 4, 5),
 }
 """Op -> units between the result and the correctly rounded one: of the processor's library in
-float32 and float64, of CUDA's in float32 and float64 (those its programming guide states)."""
+float32 and float64, of CUDA's in float32 and float64 (those its programming guide states;
+for RNORM4 in float64 it states 1, and an H200 is off by 2)."""
 
 
 def nasty(dtype: DType) -> Array:
