@@ -154,10 +154,9 @@ def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     command.add_argument(
         "--stage",
-        default="resources",
         metavar="STAGE",
         help="trace, graph, the name of a graph pass, schedule, program, cuda, cpu, ptx, sass or "
-        "resources (default: %(default)s: registers, spills, instructions)",
+        "resources (default: resources: registers, spills, instructions)",
     )
     command.add_argument(
         "--kernel",
@@ -180,6 +179,11 @@ def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="SM",
         help="architecture of machine code (default: %(default)s)",
     )
+    _add_inspect_output(command)
+    command.set_defaults(command=_run_inspect)
+
+
+def _add_inspect_output(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--svg", type=Path, metavar="PATH", help="draw the stage: those from graph to program"
     )
@@ -193,8 +197,17 @@ def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="NAME",
         help="draw only what this output of the kernel needs; may be given several times",
     )
+    command.add_argument(
+        "--diff",
+        action="store_true",
+        help="show what the pass named by --stage changed in the graph (default: every pass)",
+    )
+    command.add_argument(
+        "--complete",
+        action="store_true",
+        help="show the source with the functions that all kernels have in common",
+    )
     command.add_argument("--out", type=Path, metavar="PATH", help="write the text to a file")
-    command.set_defaults(command=_run_inspect)
 
 
 def _run_inspect(request: argparse.Namespace) -> ExitCode:
@@ -209,6 +222,8 @@ def _run_inspect(request: argparse.Namespace) -> ExitCode:
             svg=request.svg,
             after=request.after,
             outputs=tuple(request.output),
+            diff=request.diff,
+            complete=request.complete,
             out=request.out,
         )
     )

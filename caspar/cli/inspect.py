@@ -16,6 +16,8 @@ import caspar
 from caspar.cli.exit_code import ExitCode
 from caspar.errors import CasparError, OptionError
 
+DEFAULT_STAGE = "resources"
+
 DEFAULT_KERNEL = "linearize"
 """Shown where a stage needs one kernel and none is named: the largest, usually."""
 
@@ -30,7 +32,7 @@ class InspectRequest:
 
     Attributes:
         function: `module:function` or `path/to/file.py:function`.
-        stage: What to show.
+        stage: What to show; None: `DEFAULT_STAGE`, or all graph passes with `diff`.
         kernel: Which kernel; None: all of them for `resources`, else `DEFAULT_KERNEL`.
         target: `cuda` or `cpu`; None: `cpu` for its own stage, else `cuda`.
         precision: `mixed`, `float32` or `float64`.
@@ -38,11 +40,13 @@ class InspectRequest:
         svg: Where to write the picture; None: nowhere.
         after: Steps that are done in the picture of the schedule; None: all.
         outputs: What is drawn of a graph is what these arguments need; empty: all.
+        diff: Show what a graph pass changed instead of its result.
+        complete: Show the source with the header that all kernels have in common.
         out: Where to write the text; None: to the terminal, if no picture is written.
     """
 
     function: str
-    stage: str
+    stage: str | None
     kernel: str | None
     target: str | None
     precision: str
@@ -50,6 +54,8 @@ class InspectRequest:
     svg: Path | None
     after: int | None
     outputs: tuple[str, ...]
+    diff: bool
+    complete: bool
     out: Path | None
 
 
@@ -86,9 +92,16 @@ def _view(
     request: InspectRequest, inspection: "caspar.inspect.FactorInspection"
 ) -> "caspar.inspect.View":
     kernel = inspection.kernel(request.kernel or DEFAULT_KERNEL)
-    if request.kernel is None and request.stage == "resources" and "resources" in kernel.stages:
+    stage = request.stage or DEFAULT_STAGE
+    if request.complete and (request.diff or stage != kernel.target.name):
+        raise OptionError("--complete: only the stages 'cuda' and 'cpu' have a complete source")
+    if request.complete:
+        return caspar.inspect.TextView(kernel.source.text)
+    if request.diff:
+        return kernel.changes(request.stage)
+    if request.kernel is None and stage == "resources" and stage in kernel.stages:
         return inspection.resources
-    return kernel.stage(request.stage)
+    return kernel.stage(stage)
 
 
 def _picture(request: InspectRequest, view: "caspar.inspect.View") -> str:
@@ -102,8 +115,11 @@ def _picture(request: InspectRequest, view: "caspar.inspect.View") -> str:
         raise OptionError("--output: only pictures of graphs can be restricted to some outputs")
     if isinstance(view, caspar.inspect.ProgramView):
         return view.svg()
+    if request.diff:
+        raise OptionError("--svg: changes have no picture; leave out --diff to draw the graph")
+    stage = request.stage or DEFAULT_STAGE
     raise OptionError(
-        f"--svg: the stage {request.stage!r} has no picture; those from 'graph' to 'program' have"
+        f"--svg: the stage {stage!r} has no picture; those from 'graph' to 'program' have"
     )
 
 

@@ -20,12 +20,20 @@ from caspar.options import Precision, choice
 from caspar.runtime.nvrtc import DEFAULT_ARCHITECTURE
 
 
+class _UnknownKernelError(OptionError, KeyError):
+    """No kernel of that name; a `KeyError` too, as mappings need for `get` and `in`."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError would print its message in quotes
+
+
 @dataclass(frozen=True)
 class FactorInspection(Mapping[str, KernelInspection]):
     """The kernels of a factor by name.
 
     A kernel is also found by the last part of its name where only one has it:
-    `snavely_linearize` by `linearize`.
+    `snavely_linearize` by `linearize`. Any other name is an `OptionError` that lists all, and a
+    `KeyError`.
 
     Attributes:
         name: The factor's name.
@@ -41,7 +49,11 @@ class FactorInspection(Mapping[str, KernelInspection]):
         if name in self.kernels:
             return self.kernels[name]
         if len(found) != 1:
-            raise KeyError(name)
+            wrong = "there is none" if len(found) == 0 else f"may be {' or '.join(found)}"
+            known = ", ".join(self.kernels)
+            raise _UnknownKernelError(
+                f"kernel={name!r}: {wrong}; the kernels of factor {self.name} are {known}"
+            )
         return self.kernels[found[0]]
 
     def __iter__(self) -> Iterator[str]:
@@ -59,11 +71,7 @@ class FactorInspection(Mapping[str, KernelInspection]):
         Raises:
             OptionError: There is none, or several whose names end so; the message lists all.
         """
-        try:
-            return self[name]
-        except KeyError:
-            known = ", ".join(self.kernels)
-            raise OptionError(f"kernel={name!r}: factor {self.name} has {known}") from None
+        return self[name]
 
     @property
     def trace(self) -> TextView:

@@ -10,11 +10,19 @@ GPU; `ptx`, `sass` and `resources` need the packages of the extra `inspect`.
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from caspar.codegen.cuda_header import HEADER
 from caspar.codegen.source import KernelSource
-from caspar.driver import Target, compile_kernel
+from caspar.driver import TARGETS, Target, compile_kernel
 from caspar.errors import OptionError
+from caspar.inspect.changes import graph_changes
 from caspar.inspect.resources import KernelReport, ResourcesView
-from caspar.inspect.views import GraphView, ProgramView, ScheduleView, TextView
+from caspar.inspect.views import (
+    GraphView,
+    ProgramView,
+    ScheduleView,
+    TextView,
+    without_repeats,
+)
 from caspar.ir.graph import Graph
 from caspar.ir.program import Program
 from caspar.memory.kernel import KernelSpec
@@ -28,6 +36,14 @@ View = TextView | GraphView | ScheduleView | ProgramView | ResourcesView
 _MACHINE_STAGES = {"cuda": ("ptx", "sass", "resources"), "cpu": ()}
 """Stages after the source text, by target."""
 
+_PASSES = tuple(name for name, _ in GRAPH_STAGES)
+_GRAPHS = ("graph", *_PASSES)
+
+_NO_HEADER = (
+    f"// {HEADER.count(chr(10))} lines of common functions before this are left out: "
+    "kernel.source.text, or --complete, has all"
+)
+
 
 def stage_names(target: str) -> tuple[str, ...]:
     """The stages of a target, first to last.
@@ -35,8 +51,7 @@ def stage_names(target: str) -> tuple[str, ...]:
     Args:
         target: `cuda` or `cpu`.
     """
-    passes = (name for name, _ in GRAPH_STAGES)
-    return ("trace", "graph", *passes, "schedule", "program", target, *_MACHINE_STAGES[target])
+    return ("trace", *_GRAPHS, "schedule", "program", target, *_MACHINE_STAGES[target])
 
 
 @dataclass(frozen=True)
@@ -78,76 +93,110 @@ class KernelInspection:
             BackendError: What the stage needs is not installed; the message says what to install.
             OptionError: There is no such stage.
         """
-        if name not in self.stages:
-            known = ", ".join(self.stages)
-            raise OptionError(f"stage={name!r}: the stages for {self.target.name} are {known}")
-        if name == "trace":
-            return TextView(self.traced)
-        if name == self.target.name:
-            return TextView(self.source.text)
-        if name == "ptx":
-            return TextView(f"{self.compiled.ptx}\n")
-        if name == "sass":
-            return TextView(self.disassembled.text)
-        if name == "resources":
-            return ResourcesView((self.report,))
-        return self._view_of_result(name)
+        self._require(name)
+        if name in _GRAPHS:
+            return self._graph_view(name)
+        view: View = getattr(self, name)
+        return view
+
+    def _require(self, name: str) -> None:
+        if name in self.stages:
+            return
+        own = self.target.name
+        message = f"stage={name!r}: the stages for {own} are {', '.join(self.stages)}"
+        for other in TARGETS:
+            if name in stage_names(other):
+                message += f"; {name!r} is one for {other}: inspect(target={other!r})"
+        raise OptionError(message)
 
     @property
-    def trace(self) -> View:
+    def trace(self) -> TextView:
         """What was traced: arguments and residual, or retraction."""
-        return self.stage("trace")
+        return TextView(self.traced)
 
     @property
-    def graph(self) -> View:
+    def graph(self) -> GraphView:
         """The graph before the first pass; `stage` gives it after each pass, by the pass's name."""
-        return self.stage("graph")
+        return self._graph_view("graph")
 
     @property
-    def schedule(self) -> View:
+    def schedule(self) -> ScheduleView:
         """The order of all steps, on values."""
-        return self.stage("schedule")
+        *graphs, schedule, program = self._results.values()
+        assert isinstance(graphs[-1], Graph)
+        assert isinstance(schedule, Schedule)
+        assert isinstance(program, Program)
+        return ScheduleView(graphs[-1], schedule, program, f"{self.name}: schedule")
 
     @property
-    def program(self) -> View:
+    def program(self) -> ProgramView:
         """The same steps on registers."""
-        return self.stage("program")
-
-    @property
-    def cuda(self) -> View:
-        """CUDA C, for the target `cuda`."""
-        return self.stage("cuda")
-
-    @property
-    def cpu(self) -> View:
-        """Python for Numba, for the target `cpu`."""
-        return self.stage("cpu")
-
-    @property
-    def ptx(self) -> View:
-        """NVIDIA's portable assembly, for the target `cuda`."""
-        return self.stage("ptx")
-
-    @property
-    def sass(self) -> View:
-        """Disassembled machine code, for the target `cuda`."""
-        return self.stage("sass")
-
-    @property
-    def resources(self) -> View:
-        """Registers, spills and instruction counts, for the target `cuda`."""
-        return self.stage("resources")
-
-    def _view_of_result(self, name: str) -> View:
-        result, title = self._results[name], f"{self.name}: {name}"
-        if isinstance(result, Graph):
-            return GraphView(result, title)
         program = self._results["program"]
         assert isinstance(program, Program)
-        if isinstance(result, Schedule):
-            graphs = [entry for entry in self._results.values() if isinstance(entry, Graph)]
-            return ScheduleView(graphs[-1], result, program, title)
-        return ProgramView(program, title)
+        return ProgramView(program, f"{self.name}: program")
+
+    @property
+    def cuda(self) -> TextView:
+        """CUDA C, for the target `cuda`, without the header that all kernels have in common.
+
+        `source.text` is the complete text, which is what is compiled.
+        """
+        self._require("cuda")
+        own = self.source.text.removeprefix(HEADER).lstrip("\n")
+        return TextView(f"{_NO_HEADER}\n{own}")
+
+    @property
+    def cpu(self) -> TextView:
+        """Python for Numba, for the target `cpu`."""
+        self._require("cpu")
+        return TextView(self.source.text)
+
+    @property
+    def ptx(self) -> TextView:
+        """NVIDIA's portable assembly, for the target `cuda`."""
+        self._require("ptx")
+        return TextView(f"{self.compiled.ptx}\n")
+
+    @property
+    def sass(self) -> TextView:
+        """Disassembled machine code, for the target `cuda`."""
+        self._require("sass")
+        return TextView(self.disassembled.text)
+
+    @property
+    def resources(self) -> ResourcesView:
+        """Registers, spills and instruction counts, for the target `cuda`."""
+        self._require("resources")
+        return ResourcesView((self.report,))
+
+    def changes(self, stage: str | None = None) -> TextView:
+        """What a graph pass did: calls it took away with `-`, calls it put in with `+`.
+
+        Values have their names before the pass, and new ones numbers after those.
+
+        Args:
+            stage: A pass, by its name; None: all of them, in order.
+
+        Raises:
+            OptionError: There is no such pass.
+        """
+        if stage is not None and stage not in _PASSES:
+            known = ", ".join(_PASSES)
+            raise OptionError(f"stage={stage!r}: changes are those of a pass: {known}")
+        names = _PASSES if stage is None else (stage,)
+        return TextView("".join(self._changes(name) for name in names))
+
+    def _changes(self, stage: str) -> str:
+        before = self._graph_view(_GRAPHS[_GRAPHS.index(stage) - 1])
+        lines = graph_changes(before.graph, self._graph_view(stage).graph)
+        if len(lines) == 0:
+            return f"{stage}: nothing changed\n"
+        return without_repeats("\n".join([stage, *(f"  {line}" for line in lines)]))
+
+    def _graph_view(self, name: str) -> GraphView:
+        graph = self._results[name]
+        assert isinstance(graph, Graph)
+        return GraphView(graph, f"{self.name}: {name}")
 
     # -- what is computed once, and only when it is needed ----------------------------------------
 

@@ -13,6 +13,26 @@ from caspar.ir.program import Instruction, Program
 from caspar.ir.text import print_graph, print_instruction, print_program
 from caspar.passes.steps import Schedule, Step
 
+_COMMENT = "  # "
+
+
+def without_repeats(text: str) -> str:
+    """Printed calls or instructions, with an origin only where it is not that of the line before.
+
+    As in generated source: a line without origin, such as a read, does not end its neighbours'.
+    """
+    shown, lines = "", []
+    for line in text.splitlines():
+        code, _, origin = line.partition(_COMMENT)
+        lines.append(code if origin in ("", shown) else line)
+        shown = origin or shown
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _as_names(outputs: str | Sequence[str]) -> Sequence[str]:
+    """A single name is a string."""
+    return (outputs,) if isinstance(outputs, str) else outputs
+
 
 @dataclass(frozen=True, repr=False)
 class TextView:
@@ -47,22 +67,23 @@ class GraphView:
     title: str
 
     def __str__(self) -> str:
-        return print_graph(self.graph)
+        return without_repeats(print_graph(self.graph))
 
     def __repr__(self) -> str:
         return str(self)
 
-    def svg(self, outputs: Sequence[str] = ()) -> str:
+    def svg(self, outputs: str | Sequence[str] = ()) -> str:
         """Calls as boxes, values as rounded shapes.
 
         Args:
-            outputs: Names of arguments that are written: only what they need is drawn. Empty: all.
+            outputs: Name or names of arguments that are written: only what they need is drawn.
+                Empty: all.
 
         Raises:
             BackendError: igraph is not installed.
             OptionError: The graph is too large to draw, or does not write one of `outputs`.
         """
-        return draw_graph(self.graph, self.title, outputs)
+        return draw_graph(self.graph, self.title, _as_names(outputs))
 
     def _repr_svg_(self) -> str:
         return self.svg()
@@ -86,7 +107,8 @@ class ScheduleView:
 
     def __str__(self) -> str:
         steps = "".join(f"  {self._line(step)}\n" for step in self.schedule.steps)
-        return f"schedule {self.schedule.dtype.value} steps={len(self.schedule.steps)}\n{steps}"
+        head = f"schedule {self.schedule.dtype.value} steps={len(self.schedule.steps)}"
+        return without_repeats(f"{head}\n{steps}")
 
     def _line(self, step: Step) -> str:
         """A step as an instruction on values; those the graph does not have are partial results."""
@@ -100,7 +122,7 @@ class ScheduleView:
     def __repr__(self) -> str:
         return str(self)
 
-    def svg(self, after: int | None = None, outputs: Sequence[str] = ()) -> str:
+    def svg(self, after: int | None = None, outputs: str | Sequence[str] = ()) -> str:
         """The graph with the state of its calls and values after some steps.
 
         Args:
@@ -116,7 +138,8 @@ class ScheduleView:
         if not 0 <= num_done <= num_steps:
             raise OptionError(f"after={after!r}: must be between 0 and {num_steps}, the last step")
         progress = Progress(self.graph, self.schedule, self.program, num_done)
-        return draw_progress(progress, f"{self.title}: {num_done} of {num_steps} steps", outputs)
+        title = f"{self.title}: {num_done} of {num_steps} steps"
+        return draw_progress(progress, title, _as_names(outputs))
 
     def _repr_svg_(self) -> str:
         return self.svg()
@@ -135,13 +158,25 @@ class ProgramView:
     title: str
 
     def __str__(self) -> str:
-        return print_program(self.program)
+        return without_repeats(print_program(self.program))
 
     def __repr__(self) -> str:
         return str(self)
 
-    def svg(self) -> str:
-        """Instructions from top to bottom, registers as columns with live ranges, pressure."""
+    def svg(self, outputs: str | Sequence[str] = ()) -> str:
+        """Instructions from top to bottom, registers as columns with live ranges, pressure.
+
+        Args:
+            outputs: Must be empty: registers and pressure are those of the whole program.
+
+        Raises:
+            OptionError: `outputs` is not empty.
+        """
+        if len(outputs) > 0:
+            raise OptionError(
+                f"outputs={outputs!r}: a program is drawn as a whole; the pictures of graphs and "
+                "of the schedule can be restricted to some outputs"
+            )
         return draw_program(self.program, self.title)
 
     def _repr_svg_(self) -> str:

@@ -5,9 +5,11 @@ when a move is made is the scheduler's decision. A move is cheap even in wide su
 `SCAN_LIMIT` available operands are looked at.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import islice
 
 from caspar.ir.ops import Op
 from caspar.passes.plan_accumulators import Term
@@ -54,7 +56,7 @@ class ProductState:
 
     def __init__(self, call: int, num_factors: int, fused: bool, negative: bool) -> None:
         self.call = call
-        self.available: list[int] = []
+        self.available: deque[int] = deque()
         self.num_left = num_factors
         self.num_final = 2 if fused else 1
         # the sum takes the sign of a fused product
@@ -75,16 +77,16 @@ class ProductState:
 
     def final_reads(self) -> tuple[tuple[int, int], ...]:
         """What a fused product's last multiplication reads, without the partial product."""
-        factors = self.available[1:] if self.started else self.available
-        return tuple((factor, self.call) for factor in factors)
+        first = 1 if self.started else 0
+        return tuple((factor, self.call) for factor in islice(self.available, first, None))
 
     def next_move(self, dies: Dies) -> Move | None:
         """The next multiplication, dying factors first; None if there is none."""
         if self.is_complete() or len(self.available) < 2:
             return None
-        first = 0 if self.started else _pick(self.available, self.call, dies)
-        rest = self.available[:first] + self.available[first + 1 :]
-        pair = (self.available[first], rest[_pick(rest, self.call, dies)])
+        rest = list(islice(self.available, SCAN_LIMIT + 1))
+        first = rest.pop(0 if self.started else _pick(rest, self.call, dies))
+        pair = (first, rest[_pick(rest, self.call, dies)])
         reads = pair[1:] if self.started else pair
         op = Op.MUL if self.started else self._first_op
         return Move(op, pair, tuple((v, self.call) for v in reads), not self.started)
@@ -93,7 +95,7 @@ class ProductState:
         """Record that a move was made."""
         for factor in move.operands:
             self.available.remove(factor)
-        self.available.insert(0, result)
+        self.available.appendleft(result)
         self.num_left -= 1
         self.started = True
 

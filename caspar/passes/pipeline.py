@@ -38,8 +38,8 @@ GRAPH_STAGES: tuple[tuple[str, Callable[[Graph, OpCosts], Graph]], ...] = (
     ("exponents", scale_exponents),
     ("negations", push_negations),
 )
-"""Graph -> graph, in order. Powers come first: they leave roots of squares and reciprocals. Negations
-come last: the builder, which all others use, would undo them."""
+"""Graph -> graph, in order. Powers come first: they leave roots of squares and reciprocals.
+Negations come last: the builder, which all others use, would undo them."""
 
 
 def compile_graph(graph: Graph, costs: OpCosts, observer: Observer | None = None) -> Program:

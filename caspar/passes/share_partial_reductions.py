@@ -16,6 +16,7 @@ terms that always occur together are neighbours. Cost: n log n.
 import heapq
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.graph import Call, Graph
@@ -137,7 +138,7 @@ class _Reductions:
     def _near_pairs(self, value: int) -> Iterator[Pair]:
         """Pairs of one reduction's elements that occur elsewhere and in similar places."""
         shared = [e for e in self.members[value] if len(self.places[e]) > 1]
-        shared.sort(key=lambda element: (tuple(self.places[element])[:WINDOW], element))
+        shared.sort(key=lambda element: (tuple(islice(self.places[element], WINDOW)), element))
         for number, first in enumerate(shared):
             for second in shared[number + 1 : number + 1 + WINDOW]:
                 yield self._pair(value, first, second)
@@ -154,12 +155,10 @@ class _Reductions:
     def _where(self, pair: Pair) -> list[int]:
         """The reductions that hold both elements with that relative sign, in order."""
         first, second, relative = pair
-        others = self.places[second]
-        return [
-            value
-            for value, sign in self.places[first].items()
-            if sign * others.get(value, 0) == relative
-        ]
+        fewer, more = sorted((self.places[first], self.places[second]), key=len)
+        return sorted(
+            value for value, sign in fewer.items() if sign * more.get(value, 0) == relative
+        )
 
     def _most_frequent(self) -> tuple[list[int], dict[Element, int]] | None:
         """The next subset to take out, and where; signs are relative to its first element."""
@@ -233,8 +232,8 @@ class _Reductions:
         if len(whole) == 0:
             self._add(shared, dict(subset))
         # a product may hold the shared one already: x * x * p with p = x * x
-        number = max(sum(part == shared for part, _ in self.members[value]) for value in rest)
-        new = (shared, number)
+        taken = [n for value in rest for part, n in self.members[value] if part == shared]
+        new = (shared, max(taken, default=-1) + 1)
         for value in rest:
             sign = orientations[value] * relative
             self.members[value][new] = sign

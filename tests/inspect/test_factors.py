@@ -36,11 +36,26 @@ def test_kernels_are_those_of_the_solver(inspection: FactorInspection) -> None:
 def test_a_kernel_is_found_by_the_end_of_its_name(inspection: FactorInspection) -> None:
     assert inspection["score"] is inspection["sighting_score"]
     assert inspection["Pose_step"].name == "Pose_step"
-    for ambiguous_or_absent in ("step", "nothing", ""):
-        with pytest.raises(KeyError):
-            inspection[ambiguous_or_absent]
-    with pytest.raises(OptionError, match="kernel='step': factor sighting has sighting_score, "):
-        inspection.kernel("step")
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("step", "may be Pose_step or Landmark_step or Offset_step; "),
+        ("nothing", "there is none; "),
+        ("", "there is none; "),
+    ],
+)
+def test_an_ambiguous_or_unknown_name_lists_the_kernels(
+    inspection: FactorInspection, name: str, wrong: str
+) -> None:
+    message = f"kernel={name!r}: {wrong}the kernels of factor sighting are sighting_score, "
+    for find in (inspection.kernel, inspection.__getitem__):
+        with pytest.raises(OptionError) as caught:
+            find(name)
+        assert str(caught.value).startswith(message)
+    assert name not in inspection
+    assert inspection.get(name) is None
 
 
 def test_precision_chooses_the_types() -> None:

@@ -1,18 +1,17 @@
 """Every stage of a kernel can be shown, and only what is asked for is computed."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
+from caspar.codegen.cuda_header import HEADER
 from caspar.driver import TARGETS, compile_kernel
 from caspar.errors import BackendError, OptionError
 from caspar.inspect import (
     FactorInspection,
     GraphView,
     KernelInspection,
-    ProgramView,
-    ResourcesView,
-    ScheduleView,
     TextView,
     inspect_factor,
     stage_names,
@@ -63,7 +62,6 @@ def test_stages_are_attributes_too(kernel: KernelInspection, name: str) -> None:
 
 def test_resources_are_an_attribute_too(kernel: KernelInspection) -> None:
     view = kernel.resources
-    assert isinstance(view, ResourcesView)
     assert view.reports == (kernel.report,)
 
 
@@ -71,12 +69,18 @@ def test_the_source_is_the_compilers(
     kernel: KernelInspection, cpu_kernel: KernelInspection
 ) -> None:
     for inspected in (kernel, cpu_kernel):
-        made = compile_kernel(inspected.spec, inspected.target)
-        assert str(inspected.stage(inspected.target.name)) == made.text
-    assert str(kernel.cuda) == kernel.source.text
+        assert inspected.source == compile_kernel(inspected.spec, inspected.target)
     assert str(cpu_kernel.cpu) == cpu_kernel.source.text
     assert ".target sm_90" in str(kernel.ptx)
     assert "LDG.E" in str(kernel.sass)
+
+
+def test_cuda_is_shown_without_the_common_header(kernel: KernelInspection) -> None:
+    note, own = str(kernel.cuda).split("\n", 1)
+    assert note.startswith(f"// {len(HEADER.splitlines())} lines of common functions")
+    assert "kernel.source.text" in note
+    assert own.startswith('extern "C" __global__')
+    assert f"{HEADER}\n{own}" == kernel.source.text
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -90,8 +94,6 @@ def test_the_first_graph_is_the_kernels_and_the_program_the_last_result(
     kernel: KernelInspection,
 ) -> None:
     first, program = kernel.graph, kernel.program
-    assert isinstance(first, GraphView)
-    assert isinstance(program, ProgramView)
     assert first.graph == kernel.spec.graph
     assert parse_program(str(program)) == program.program
     assert program.program.num_registers == kernel.source.num_registers
@@ -99,8 +101,6 @@ def test_the_first_graph_is_the_kernels_and_the_program_the_last_result(
 
 def test_the_schedule_prints_a_step_for_each_instruction(kernel: KernelInspection) -> None:
     schedule, program = kernel.schedule, kernel.program
-    assert isinstance(schedule, ScheduleView)
-    assert isinstance(program, ProgramView)
     steps = str(schedule).splitlines()[1:]
     assert len(steps) == len(program.program.instructions)
     ops = [line.partition(" = ")[2].split()[0] for line in steps if " = " in line]
@@ -109,17 +109,14 @@ def test_the_schedule_prints_a_step_for_each_instruction(kernel: KernelInspectio
 
 def test_pictures_show_themselves_in_a_notebook(kernel: KernelInspection) -> None:
     for view in (kernel.graph, kernel.schedule, kernel.program):
-        assert isinstance(view, GraphView | ScheduleView | ProgramView)
         assert view._repr_svg_().startswith("<svg ")
     for text in (kernel.cuda, kernel.resources):
-        assert isinstance(text, TextView | ResourcesView)
         assert text._repr_html_().startswith("<pre>")
     assert "&lt;" in TextView("a < b")._repr_html_()
 
 
 def test_the_schedule_can_be_drawn_after_any_step(kernel: KernelInspection) -> None:
     view = kernel.schedule
-    assert isinstance(view, ScheduleView)
     num_steps = len(view.schedule.steps)
     assert f"0 of {num_steps} steps" in view.svg(after=0)
     assert view.svg(after=num_steps) == view.svg()
@@ -128,13 +125,37 @@ def test_the_schedule_can_be_drawn_after_any_step(kernel: KernelInspection) -> N
             view.svg(after=after)
 
 
+def test_a_single_output_may_be_a_string(kernel: KernelInspection) -> None:
+    for view in (kernel.graph, kernel.schedule):
+        assert view.svg(outputs="jacobian") == view.svg(outputs=["jacobian"])
+        with pytest.raises(OptionError, match="outputs: 'jacobi' is not written"):
+            view.svg(outputs="jacobi")
+    for outputs in ("jacobian", ["jacobian"]):
+        with pytest.raises(OptionError, match="a program is drawn as a whole"):
+            kernel.program.svg(outputs=outputs)
+
+
 def test_an_unknown_stage_names_those_that_exist(
     kernel: KernelInspection, cpu_kernel: KernelInspection
 ) -> None:
     with pytest.raises(OptionError, match=r"stage='nothing': the stages for cuda are trace, graph"):
         kernel.stage("nothing")
-    with pytest.raises(OptionError, match="for cpu"):
+    with pytest.raises(OptionError, match=r"for cpu .*; 'ptx' .*: inspect\(target='cuda'\)$"):
         cpu_kernel.ptx  # noqa: B018
+    for name in ("cpu", "source"):
+        with pytest.raises(OptionError, match=r"the stages for cuda are trace"):
+            kernel.stage(name)
+    with pytest.raises(OptionError, match=r"for cuda .*; 'cpu' .*: inspect\(target='cpu'\)$"):
+        kernel.cpu  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["graph", "negations", "schedule", "program"])
+def test_an_origin_is_printed_where_it_changes(kernel: KernelInspection, name: str) -> None:
+    origins = [line.partition("  # ")[2] for line in str(kernel.stage(name)).splitlines()]
+    shown = [origin for origin in origins if origin != ""]
+    assert 1 < len(shown) < len(origins) / 2
+    assert all(before != after for before, after in pairwise(shown))
+    assert any("turned" in origin or "sighting" in origin for origin in shown)
 
 
 def test_text_stages_need_no_compiler(

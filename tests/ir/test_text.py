@@ -14,7 +14,8 @@ from caspar.ir.ops import Op
 from caspar.ir.text import parse_graph, parse_program, print_graph, print_program
 from caspar.passes.cost import CUDA_FLOAT32
 from caspar.passes.pipeline import compile_graph
-from tests.ir.random_graphs import random_graph
+from tests.ir.graph_cases import GraphCase
+from tests.ir.graph_strategies import special_cases
 
 GRAPH = """\
 graph float32
@@ -54,12 +55,13 @@ def test_origin_survives() -> None:
     assert parse_graph(GRAPH).calls[2].origin == "snavely: residual[0]"
 
 
-@given(st.integers(0, 10_000), st.sampled_from([DType.FLOAT32, DType.FLOAT64]))
-def test_parsing_inverts_printing(seed: int, dtype: DType) -> None:
-    graph = random_graph(seed, dtype=dtype)
+@given(special_cases())
+def test_parsing_inverts_printing(case: GraphCase) -> None:
+    graph = case.graph
     program = compile_graph(graph, CUDA_FLOAT32)
-    assert parse_graph(print_graph(graph)) == graph
-    assert parse_program(print_program(program)) == program
+    # repr: NaN is not equal to itself, minus zero equal to zero, an origin not compared
+    assert repr(parse_graph(print_graph(graph))) == repr(graph)
+    assert repr(parse_program(print_program(program))) == repr(program)
 
 
 @given(st.floats(allow_nan=False))

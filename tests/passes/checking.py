@@ -1,4 +1,4 @@
-"""Helpers of the pass tests: parse, run, compare evaluations."""
+"""Helpers of the pass tests: parse, run, compare evaluations, schedule in every way."""
 
 from collections.abc import Callable, Mapping, Sequence
 from textwrap import dedent
@@ -14,6 +14,11 @@ from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.ir.program import Program
 from caspar.ir.text import print_graph, print_program
+from caspar.passes.orders import OperandOrder, TraversalSpec
+from caspar.passes.plan_accumulators import plan_accumulators
+from caspar.passes.priority import Policy
+from caspar.passes.schedule import schedule_once
+from caspar.passes.steps import Schedule
 
 Inputs = Mapping[str, NDArray[np.float64]]
 
@@ -60,3 +65,14 @@ def assert_same_evaluation(before: Graph, after: Graph | Program, inputs: Inputs
     assert set(found) == set(expected)
     for argument, array in expected.items():
         assert_allclose(found[argument], array, rtol=1e-9, atol=1e-9)
+
+
+def all_schedules(graph: Graph) -> list[Schedule]:
+    """By every policy and every kind of depth-first order."""
+    accumulators = plan_accumulators(graph)
+    return [
+        schedule_once(graph, accumulators, policy, TraversalSpec(seed, operands))
+        for policy in Policy
+        for seed in (0, 1)
+        for operands in OperandOrder
+    ]

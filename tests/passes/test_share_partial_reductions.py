@@ -153,3 +153,16 @@ def test_a_product_that_holds_the_subset_already() -> None:
     graph = graph_of(write, 2)
     found = share_partial_products(graph, CUDA_FLOAT32)
     assert_same_evaluation(graph, found, {"x": np.array([[3.0, 5.0]])})
+
+
+def test_a_subset_that_is_taken_out_twice() -> None:
+    """p = x * y is in x * y * p * p * p already, as the second and third of its kind."""
+
+    def write(builder: GraphBuilder, x: int, y: int) -> list[int]:
+        p = builder.prod([x, y])
+        q = builder.prod([x, y, p, p, p])
+        return [p, q, builder.prod([p, p, q]), builder.prod([x, x, y, y, p, q])]
+
+    graph = graph_of(write, 2, DType.FLOAT64)
+    found = share_partial_products(graph, CUDA_FLOAT32)
+    assert_same_evaluation(graph, found, {"x": np.array([[3.0, 5.0]])})

@@ -1,0 +1,285 @@
+"""What every pass keeps, on random graphs: evaluation, order, registers, pressure, work, bytes.
+
+Exact graphs are computed to the bit in any order, so that whatever a pass loses, repeats or negates
+shows; mixed graphs have every op and agree to a bound on the rounding (`tests/ir/graph_cases.py`).
+"""
+
+import math
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from caspar.ir.evaluate import OP_FUNCTIONS
+from caspar.ir.graph import Graph
+from caspar.ir.ops import GRAPH_ONLY, OP_INFO, PROGRAM_ONLY, Op
+from caspar.ir.program import Operand, Program
+from caspar.ir.verify import verify_graph, verify_program
+from caspar.passes import cost
+from caspar.passes.assign_registers import assign_registers
+from caspar.passes.cost import OpCosts
+from caspar.passes.pipeline import GRAPH_STAGES, StageResult, compile_graph
+from caspar.passes.rewrite import rebuild
+from caspar.passes.schedule import schedule
+from caspar.passes.steps import Schedule, peak_pressure
+from tests.ir.graph_cases import GraphCase
+from tests.ir.graph_strategies import exact_cases, mixed_cases, special_cases
+from tests.ir.random_graphs import random_graph
+from tests.passes.checking import all_schedules
+
+ROOT = Path(__file__).parents[2]
+
+Array = NDArray[np.float64]
+Stage = Callable[[Graph, OpCosts], Graph]
+
+STAGES: dict[str, Stage] = dict(GRAPH_STAGES)
+
+ROUNDS_OTHERWISE = {"powers", "norms", "reciprocals", "flatten", "sums", "products"}
+"""Stages after which sums, products and powers are rounded elsewhere; all others are exact."""
+
+# Every op native at the same price, so that each pass finds something to do.
+ALL_NATIVE = OpCosts("all native", {**dict.fromkeys(OP_INFO, 1.0), Op.LDEXP: 0.5})
+TABLES = {
+    table.name: table for table in (*vars(cost).values(), ALL_NATIVE) if isinstance(table, OpCosts)
+}
+
+HALF = settings(max_examples=settings().max_examples // 2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_orders() -> Iterator[None]:
+    """Three orders instead of 32, for speed; `test_every_schedule` has every kind of order."""
+    with patch("caspar.passes.schedule.MAX_TRIALS", 3):
+        yield
+
+
+# -- evaluation ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@given(case=mixed_cases())
+def test_a_stage_keeps_the_evaluation(stage: str, case: GraphCase) -> None:
+    for after in results(stage, case.graph):
+        verify_graph(after)
+        case.check(after)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@given(case=exact_cases())
+def test_a_stage_keeps_sums_and_products(stage: str, case: GraphCase) -> None:
+    for after in results(stage, case.graph):
+        verify_graph(after)
+        case.check(after)
+
+
+@pytest.mark.parametrize("stage", [name for name in STAGES if name not in ROUNDS_OTHERWISE])
+@given(case=mixed_cases())
+def test_a_stage_that_rounds_as_before(stage: str, case: GraphCase) -> None:
+    # making a graph again folds what it has of literals side by side, which rounds
+    folded = replace(case, graph=rebuild(case.graph, lambda *_: None))
+    for after in results(stage, folded.graph):
+        with order_free():
+            folded.check_exactly(after)
+
+
+def results(stage: str, graph: Graph) -> Iterator[Graph]:
+    """What a stage makes for each cost table, equal ones once."""
+    found: list[Graph] = []
+    for name, costs in TABLES.items():
+        after = STAGES[stage](graph, costs)
+        if after not in found:
+            note(f"costs: {name}")
+            found.append(after)
+            yield after
+
+
+def test_the_stages_that_round_otherwise_exist() -> None:
+    assert set(STAGES) >= ROUNDS_OTHERWISE
+
+
+@contextmanager
+def order_free() -> Iterator[None]:
+    """Sums and products whose rounding does not depend on the order or signs of their operands."""
+
+    def exact_sum(*terms: Array) -> Array:
+        rows = np.broadcast_arrays(*terms)
+        dtype = np.result_type(*terms)
+        total = [math.fsum(column) for column in np.stack(rows, axis=-1).reshape(-1, len(rows))]
+        return np.array(total, dtype).reshape(rows[0].shape)
+
+    def sorted_product(*factors: Array) -> Array:
+        rows = np.stack(np.broadcast_arrays(*factors))
+        magnitude: Array = np.prod(np.sort(np.abs(rows), axis=0), axis=0)
+        negative = np.signbit(rows).sum(axis=0) % 2 == 1
+        return np.where(negative, -magnitude, magnitude)
+
+    with patch.dict(OP_FUNCTIONS, {Op.SUM: exact_sum, Op.PROD: sorted_product}):
+        yield
+
+
+@given(table=st.sampled_from(list(TABLES)), case=st.one_of(mixed_cases(), exact_cases()))
+def test_the_pipeline(table: str, case: GraphCase) -> None:
+    """Every stage, on what the stages before it leave."""
+    schedules = []
+
+    def check(_stage: str, result: StageResult) -> None:
+        if isinstance(result, Graph):
+            verify_graph(result)
+            case.check(result)
+        elif isinstance(result, Schedule):
+            schedules.append(result)
+
+    program = compile_graph(case.graph, TABLES[table], check)
+    verify_program(program)
+    case.check(program)
+    check_registers(schedules[0], program)
+
+
+# -- schedules and registers -----------------------------------------------------------------------
+
+
+@HALF
+@given(case=st.one_of(mixed_cases(), exact_cases()))
+def test_every_schedule(case: GraphCase) -> None:
+    """Whatever the order: every call once, after what it reads; the numbers of the graph."""
+    for found in all_schedules(case.graph):
+        check_order(case.graph, found)
+        program = assign_registers(found)
+        verify_program(program)
+        check_registers(found, program)
+        case.check(program)
+
+
+@HALF
+@given(case=special_cases())
+def test_special_literals(case: GraphCase) -> None:
+    """Minus zero, infinities and NaN go through every pass and schedule."""
+    verify_program(compile_graph(case.graph, ALL_NATIVE))
+    for found in all_schedules(case.graph):
+        check_order(case.graph, found)
+        check_registers(found, assign_registers(found))
+
+
+def check_order(graph: Graph, found: Schedule) -> None:
+    """Every call that is no reduction once; everything after what it reads; reads before stores."""
+    made = set(found.literals)
+    stored = set()
+    for step in found.steps:
+        assert step.op not in GRAPH_ONLY
+        assert made.issuperset(step.operands)
+        assert made.isdisjoint(step.outputs)
+        made.update(step.outputs)
+        if step.op is Op.STORE:
+            stored.add(step.data)
+        assert step.op is not Op.READ or step.data not in stored
+    reducing = {Op.NEG, *GRAPH_ONLY, *PROGRAM_ONLY}
+    expected = Counter(
+        (call.op, call.outputs, call.operands, call.data)
+        for call in graph.calls
+        if call.op not in reducing
+    )
+    steps = (s for s in found.steps if s.op not in reducing)
+    assert Counter((s.op, s.outputs, s.operands, s.data) for s in steps) == expected
+
+
+def check_registers(found: Schedule, program: Program) -> None:
+    """Every register holds what is read from it; as many are used as values are live."""
+    holds: dict[Operand, int] = {}
+    live = live_values(found)
+    for step, instruction, alive in zip(found.steps, program.instructions, live, strict=True):
+        assert (step.op, step.data) == (instruction.op, instruction.data)
+        for value, operand in zip(step.operands, instruction.operands, strict=True):
+            if value in found.literals:
+                assert repr(operand) == repr(found.literals[value])
+            else:
+                assert holds[operand] == value
+        for value, register in zip(step.outputs, instruction.outputs, strict=True):
+            holds[register] = value
+        assert alive <= set(holds.values())
+    truths = {v for step in found.steps if OP_INFO[step.op].boolean for v in step.outputs}
+    pressure = max(len(alive - truths) for alive in live)
+    assert program.num_registers == peak_pressure(found) == pressure
+    assert program.num_predicates == max(len(alive & truths) for alive in live)
+
+
+def live_values(found: Schedule) -> list[set[int]]:
+    """After each step: what it made, and what was made before and is read later."""
+    later: set[int] = set()
+    live: list[set[int]] = []
+    for step in reversed(found.steps):
+        live.append(later | set(step.outputs))
+        later = (later - set(step.outputs)) | (set(step.operands) - set(found.literals))
+    return live[::-1]
+
+
+# -- work ------------------------------------------------------------------------------------------
+
+
+@HALF
+@given(
+    table=st.sampled_from([name for name in TABLES if name != ALL_NATIVE.name]),
+    case=exact_cases(),
+)
+def test_no_work_is_added(table: str, case: GraphCase) -> None:
+    """Of sums, products and negations there are no more than if each were made by itself."""
+    program = compile_graph(case.graph, TABLES[table])
+    before, after = work(case.graph), work(program)
+    assert after["additions"] <= before["additions"]
+    assert after["instructions"] <= before["instructions"]
+    as_it_is = work(assign_registers(schedule(case.graph)))
+    assert after["instructions"] <= as_it_is["instructions"]
+
+
+def work(code: Graph | Program) -> Counter[str]:
+    """Additions, and instructions but for memory: a reduction of n takes n - 1."""
+    calls = code.calls if isinstance(code, Graph) else code.instructions
+    counts: Counter[str] = Counter()
+    for call in calls:
+        if call.op in (Op.CONST, Op.READ, Op.STORE):
+            continue
+        number = len(call.operands) - 1 if OP_INFO[call.op].associative else 1
+        counts["instructions"] += number
+        if call.op in (Op.SUM, Op.ADD, Op.SUB, Op.FMA, Op.FNMA):
+            counts["additions"] += number
+    return counts
+
+
+# -- coverage and bytes ----------------------------------------------------------------------------
+
+
+def test_every_op_is_drawn() -> None:
+    graphs = [random_graph(seed) for seed in range(100)]
+    drawn = {call.op for graph in graphs for call in graph.calls}
+    assert drawn == set(OP_INFO) - PROGRAM_ONLY
+
+
+def printed_digests(hash_seed: str) -> list[str]:
+    """Digests of what a new process makes of random graphs and the hand-written kernels."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.passes.random_kernels"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_bytes_do_not_depend_on_the_hash_seed() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(printed_digests, ("1", "2"))
+    assert len(first) > 100
+    assert first == second
