@@ -18,7 +18,7 @@ from caspar.frontend.lower_rules import (
     SUPPORTED,
     TRUTH_RULES,
     as_number,
-    )
+)
 from caspar.ir.builder import GraphBuilder
 
 NOT_NUMBERS = {

@@ -165,9 +165,7 @@ OP_INFO: dict[Op, OpInfo] = {
     Op.SELECT: OpInfo(3),
 }
 
-PROGRAM_ONLY: frozenset[Op] = frozenset(
-    {Op.ADD, Op.SUB, Op.MUL, Op.NMUL, Op.FMA, Op.FNMA}
-)
+PROGRAM_ONLY: frozenset[Op] = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NMUL, Op.FMA, Op.FNMA})
 """Ops that scheduling introduces. NMUL(a, b) = -a*b, FMA(a, b, c) = a*b + c, FNMA(a, b, c) =
 c - a*b: hardware takes the sign of an operand for nothing."""
 

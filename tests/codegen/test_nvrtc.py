@@ -31,6 +31,7 @@ REGISTERS_BESIDES = 48
 """Registers of a kernel for addresses, loop counters and the functions of the header, beside those
 the scheduler predicts for its values: up to 45 here, most where sums are taken in float64."""
 
+
 @pytest.mark.parametrize("precision", Precision, ids=lambda precision: precision.value)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_solver_kernels_compile_to_few_registers(

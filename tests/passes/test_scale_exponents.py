@@ -36,7 +36,9 @@ def test_a_power_of_two() -> None:
 @pytest.mark.parametrize("literal", [2.0, 8.0, -0.25, 2.0**-90])
 def test_evaluation_is_kept(literal: float) -> None:
     graph = scaled(literal)
-    assert_same_evaluation(graph, scale_exponents(graph, FREE_SCALING), {"x": np.array([[3.0, -0.7]])})
+    assert_same_evaluation(
+        graph, scale_exponents(graph, FREE_SCALING), {"x": np.array([[3.0, -0.7]])}
+    )
 
 
 @pytest.mark.parametrize("literal", [3.0, 2.0**120, float("inf"), float("nan")])
