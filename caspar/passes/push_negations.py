@@ -6,7 +6,7 @@ reads is changed; a literal factor is negated itself. The builder would undo all
 after it may use the builder.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 
@@ -26,7 +26,8 @@ def push_negations(graph: Graph, _costs: OpCosts) -> Graph:
         if call.op is Op.NEG and pushed.get(call.operands[0]) == call.outputs[0]:
             continue
         if len(call.outputs) == 1 and call.outputs[0] in pushed:
-            calls += _negated(graph, replace(call, outputs=(pushed[call.outputs[0]],)), fresh)
+            inner = replace(call, outputs=(pushed[call.outputs[0]],))
+            calls += _negated(graph, inner, pushed, fresh)
         else:
             calls.append(call)
     return needed(calls, graph.dtype)
@@ -42,14 +43,16 @@ def _is_pushed(graph: Graph, call: Call) -> bool:
     return is_own and any(op is not Op.SUM for op in readers)
 
 
-def _negated(graph: Graph, call: Call, fresh: Iterator[int]) -> list[Call]:
+def _negated(
+    graph: Graph, call: Call, pushed: Mapping[int, int], fresh: Iterator[int]
+) -> list[Call]:
     """A sum with all its terms negated, or a product with one factor, and what that takes."""
     made: list[Call] = []
     operands = list(call.operands)
     places = range(len(operands)) if call.op is Op.SUM else [_place_to_negate(graph, call)]
     for place in places:
         producer = graph.call_of(operands[place])
-        if producer.op is Op.NEG:
+        if producer.op is Op.NEG and producer.operands[0] not in pushed:
             operands[place] = producer.operands[0]
             continue
         value = next(fresh)

@@ -55,7 +55,9 @@ def _signed_literal(builder: GraphBuilder, operands: tuple[int, ...]) -> list[in
         for factor in operands:
             literal = builder.literal(factor)
             if literal is not None and 0.0 < literal < math.inf:
-                rest = [other for other in operands if other not in (value, factor)]
+                rest = list(operands)
+                rest.remove(value)
+                rest.remove(factor)
                 copied = builder.binary(Op.COPYSIGN, factor, sign.operands[1])
                 return [builder.prod([copied, *rest])]
     return None

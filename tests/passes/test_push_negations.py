@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import numpy as np
+
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
@@ -9,7 +11,13 @@ from caspar.ir.verify import verify_graph
 from caspar.passes.cost import CUDA_FLOAT32
 from caspar.passes.pipeline import compile_graph
 from caspar.passes.push_negations import push_negations
-from tests.passes.checking import assert_graph, assert_program, graph_of, ops_of
+from tests.passes.checking import (
+    assert_graph,
+    assert_program,
+    assert_same_evaluation,
+    graph_of,
+    ops_of,
+)
 
 
 def pushed(graph: Graph) -> Graph:
@@ -86,3 +94,17 @@ def test_all_terms_negative() -> None:
         return [builder.neg(builder.sum([x, builder.prod([y, z])]))]
 
     assert ops_of(compile_graph(graph_of(write, 3), CUDA_FLOAT32)) == [Op.NEG, Op.FNMA]
+
+
+def test_a_term_whose_own_sign_was_pushed() -> None:
+    """-(x*y) is read by a function, and by a sum that is negated for another one."""
+
+    def write(builder: GraphBuilder, x: int, y: int, z: int) -> list[int]:
+        product = builder.neg(builder.prod([x, y]))
+        total = builder.neg(builder.sum([product, z]))
+        return [builder.unary(Op.EXP, product), builder.unary(Op.SIN, total)]
+
+    graph = graph_of(write, 3)
+    inputs = {"x": np.array([[0.5, 2.0, 3.0]])}
+    assert_same_evaluation(graph, pushed(graph), inputs)
+    assert_same_evaluation(graph, compile_graph(graph, CUDA_FLOAT32), inputs)

@@ -1,10 +1,12 @@
 """Selections and signs by as few calls as possible."""
 
+import numpy as np
+
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.ops import Op
 from caspar.passes.cost import CUDA_FLOAT32
 from caspar.passes.simplify_selects import simplify_selects
-from tests.passes.checking import assert_graph, graph_of
+from tests.passes.checking import assert_graph, assert_same_evaluation, graph_of
 
 
 def test_a_negated_condition_swaps_the_branches() -> None:
@@ -75,3 +77,13 @@ def test_a_small_number_with_the_sign_of_another() -> None:
         store y[0] v5, v6
         """,
     )
+
+
+def test_a_sign_that_is_there_twice() -> None:
+    def write(builder: GraphBuilder, x: int, y: int) -> list[int]:
+        sign = builder.binary(Op.COPYSIGN, builder.const(1.0), x)
+        return [builder.prod([builder.const(0.25), sign, sign, y])]
+
+    graph = graph_of(write, 2)
+    after = simplify_selects(graph, CUDA_FLOAT32)
+    assert_same_evaluation(graph, after, {"x": np.array([[-3.0, 5.0]])})
