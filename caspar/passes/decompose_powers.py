@@ -13,7 +13,7 @@ from caspar.ir.builder import GraphBuilder
 from caspar.ir.graph import Call, Graph
 from caspar.ir.ops import Op
 from caspar.passes.cost import OpCosts
-from caspar.passes.power_plans import PowerStep, keeps_domain, plan_powers, rational_exponent
+from caspar.passes.power_plans import PowerStep, is_combined, plan_powers, rational_exponent
 from caspar.passes.ranges import Sign, signs
 from caspar.passes.rewrite import rebuild
 
@@ -68,7 +68,7 @@ def _powers(graph: Graph) -> dict[int, Power]:
             continue
         base = call.operands[0]
         inner = powers.get(base)
-        if inner is not None and keeps_domain(inner[1], exponent):
+        if inner is not None and is_combined(inner[1], exponent):
             powers[call.outputs[0]] = (inner[0], inner[1] * exponent)
         else:
             powers[call.outputs[0]] = (base, exponent)

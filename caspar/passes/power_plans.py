@@ -73,6 +73,13 @@ def keeps_domain(inner: Fraction, outer: Fraction) -> bool:
     return outer.denominator % 2 != 0 or inner.numerator % 2 != 0
 
 
+def is_combined(inner: Fraction, outer: Fraction) -> bool:
+    """Whether (x^inner)^outer is to be taken as one power of x: the same, and one of the plans."""
+    combined = inner * outer
+    in_reach = DENOMINATOR % combined.denominator == 0 and abs(combined) <= MAX_EXPONENT
+    return in_reach and keeps_domain(inner, outer)
+
+
 @lru_cache(maxsize=4096)
 def plan_powers(
     exponents: tuple[Fraction, ...], costs: OpCosts, positive: bool

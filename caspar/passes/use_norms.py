@@ -10,7 +10,7 @@ import math
 
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.graph import Call, Graph
-from caspar.ir.ops import Op
+from caspar.ir.ops import OP_INFO, Op
 from caspar.passes.cost import OpCosts
 from caspar.passes.rewrite import rebuild
 
@@ -30,11 +30,14 @@ def use_norms(graph: Graph, costs: OpCosts) -> Graph:
     def rule(builder: GraphBuilder, call: Call, operands: tuple[int, ...]) -> list[int] | None:
         if len(call.outputs) != 1 or call.outputs[0] not in norms:
             return None
-        squares = builder.producer_of(operands[0]).operands
-        components = [_component(builder, square) for square in squares]
+        norm = norms[call.outputs[0]]
+        squares = builder.producer_of(operands[0])  # the sum may have been folded meanwhile
+        if squares.op is not Op.SUM or len(squares.operands) != OP_INFO[norm].arity:
+            return None
+        components = [_component(builder, square) for square in squares.operands]
         if any(component is None for component in components):
             return None
-        return list(builder.call(norms[call.outputs[0]], [c for c in components if c is not None]))
+        return list(builder.call(norm, [c for c in components if c is not None]))
 
     return rebuild(graph, rule)
 

@@ -132,7 +132,7 @@ def test_text_is_escaped() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_graphs_can_be_drawn(seed: int) -> None:
-    case = scheduled(random_graph(seed, 60, DType.FLOAT32))
+    case = scheduled(random_graph(seed, 40, DType.FLOAT32))
     for svg in (
         draw_graph(case.graph, "graph"),
         draw_progress(case.after(case.num_steps // 2), "half"),

@@ -17,7 +17,7 @@ from caspar.ir.verify import verify_graph
 from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
 from caspar.passes.decompose_powers import decompose_powers
 from caspar.passes.power_plans import cheapest_chain, rational_exponent
-from tests.passes.checking import assert_graph, graph_of, ops_of
+from tests.passes.checking import assert_graph, assert_same_evaluation, graph_of, ops_of
 
 TARGETS = [CUDA_FLOAT32, CUDA_FLOAT64, CPU]
 
@@ -191,3 +191,16 @@ def test_a_division_beside_another_negative_power() -> None:
         store y[0] v4, v6
         """,
     )
+
+
+@pytest.mark.parametrize("costs", TARGETS, ids=lambda costs: costs.name)
+@pytest.mark.parametrize(("op", "depth"), [(Op.SQRT, 4), (Op.CBRT, 3)])
+def test_roots_of_roots_beyond_the_plans(costs: OpCosts, op: Op, depth: int) -> None:
+    def write(builder: GraphBuilder, x: int) -> list[int]:
+        for _ in range(depth):
+            x = builder.unary(op, x)
+        return [x]
+
+    graph = graph_of(write, 1, DType.FLOAT64)
+    inputs = {"x": np.array([[0.3], [7.0], [1e10]])}
+    assert_same_evaluation(graph, decompose_powers(graph, costs), inputs)

@@ -1,13 +1,15 @@
 """Roots of sums of squares as norms, where the target has them cheaper."""
 
+import numpy as np
 import pytest
 
 from caspar.ir.builder import GraphBuilder
+from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
 from caspar.passes.use_norms import use_norms
-from tests.passes.checking import assert_graph, graph_of, ops_of
+from tests.passes.checking import assert_graph, assert_same_evaluation, graph_of, ops_of
 
 CHEAP_NORMS = OpCosts(
     "cheap norms",
@@ -80,3 +82,18 @@ def test_other_sums_stay(last: float) -> None:
 
     graph = graph_of(write, 2)
     assert use_norms(graph, CHEAP_NORMS) == graph
+
+
+def test_a_sum_that_is_folded_meanwhile_stays() -> None:
+    """x*x + x*x is made again as 2*x*x, a sum of three with a zero as one of two."""
+
+    def write(builder: GraphBuilder, x: int, y: int) -> list[int]:
+        square = builder.prod([x, x])
+        twice = builder.call(Op.SUM, [square, square])[0]
+        terms = [square, builder.prod([y, y]), builder.const(0.0)]
+        padded = builder.call(Op.SUM, terms)[0]
+        return [builder.unary(Op.SQRT, twice), builder.unary(Op.SQRT, padded)]
+
+    graph = graph_of(write, 2, DType.FLOAT64)
+    inputs = {"x": np.array([[3.0, 4.0]])}
+    assert_same_evaluation(graph, use_norms(graph, CHEAP_NORMS), inputs)
