@@ -99,12 +99,7 @@ def _add_bal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         default=BackendChoice.AUTO.value,
         help="where to run (default: %(default)s, CUDA where a device answers)",
     )
-    bal.add_argument(
-        "--precision",
-        choices=[precision.value for precision in Precision],
-        default=Precision.MIXED.value,
-        help="floating types (default: %(default)s, float32 with float64 sums)",
-    )
+    _add_precision(bal)
     bal.add_argument(
         "--max-iterations",
         type=_positive_integer,
@@ -167,12 +162,7 @@ def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     command.add_argument(
         "--target", choices=["cuda", "cpu"], help="what to compile for (default: cuda)"
     )
-    command.add_argument(
-        "--precision",
-        choices=[precision.value for precision in Precision],
-        default=Precision.MIXED.value,
-        help="floating types (default: %(default)s, float32 with float64 sums)",
-    )
+    _add_precision(command)
     command.add_argument(
         "--arch",
         default=DEFAULT_ARCHITECTURE,
@@ -181,6 +171,15 @@ def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     _add_inspect_output(command)
     command.set_defaults(command=_run_inspect)
+
+
+def _add_precision(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--precision",
+        choices=[precision.value for precision in Precision],
+        default=Precision.MIXED.value,
+        help="floating types (default: %(default)s, float32 with float64 sums)",
+    )
 
 
 def _add_inspect_output(command: argparse.ArgumentParser) -> None:

@@ -67,6 +67,15 @@ class Graph:
                 users[value].append(number)
         return tuple(tuple(numbers) for numbers in users)
 
+    @cached_property
+    def num_reads(self) -> tuple[int, ...]:
+        """How many operand positions read each value."""
+        counts = [0] * self.num_values
+        for call in self.calls:
+            for value in call.operands:
+                counts[value] += 1
+        return tuple(counts)
+
     def call_of(self, value: int) -> Call:
         """The call that produces a value."""
         return self.calls[self.producer[value]]

@@ -43,12 +43,9 @@ def _is_inlined(graph: Graph, call: Call) -> bool:
     """Whether one reduction of its own kind is all that reads a call, directly or negated."""
     if call.op not in (Op.SUM, Op.PROD, Op.NEG):
         return False
-    users = graph.users[call.outputs[0]]
-    if len(users) != 1:
+    if graph.num_reads[call.outputs[0]] != 1:
         return False
-    user = graph.calls[users[0]]
-    if user.operands.count(call.outputs[0]) != 1:
-        return False
+    user = graph.calls[graph.users[call.outputs[0]][0]]
     if call.op is Op.NEG:
         return user.op is Op.SUM and graph.call_of(call.operands[0]).op is Op.SUM
     if call.op is Op.SUM and user.op is Op.NEG:

@@ -123,20 +123,12 @@ def _factors(graph: Graph, call: Call, absorbed: set[int]) -> tuple[tuple[int, .
 def _term(graph: Graph, value: int, absorbed: set[int], negative_products: frozenset[int]) -> Term:
     negative = False
     call_number = graph.producer[value]
-    used_once = _num_slots(graph, value) == 1
+    used_once = graph.num_reads[value] == 1
     while call_number in absorbed and graph.calls[call_number].op is Op.NEG:
         negative = not negative
         value = graph.calls[call_number].operands[0]
         call_number = graph.producer[value]
-        used_once = used_once and _num_slots(graph, value) == 1
+        used_once = used_once and graph.num_reads[value] == 1
     if used_once and graph.calls[call_number].op is Op.PROD:
         return Term(value, call_number, negative != (call_number in negative_products))
     return Term(value, None, negative)
-
-
-def _num_slots(graph: Graph, value: int) -> int:
-    """How many operand positions read a value; counts only up to 2."""
-    users = graph.users[value]
-    if len(users) != 1:
-        return len(users)
-    return graph.calls[users[0]].operands.count(value)
