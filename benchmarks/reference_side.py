@@ -31,11 +31,15 @@ SETTINGS = {
 """What the reference is asked for, by the name in the tables."""
 
 
-def build_reference(directory: Path | None = None) -> ReferenceLibrary:
-    """Generate and compile the reference in float32 for the same factor."""
+def build_reference(
+    directory: Path | None = None,
+    generator: str = "benchmarks.reference.generate",
+    architecture: str = "90",
+) -> ReferenceLibrary:
+    """Run a module that generates and compiles in float32; by default, for the same factor."""
     folder = Path(tempfile.mkdtemp()) if directory is None else directory
     # a process of its own: SymForce's epsilon is set before anything else uses it
-    command = [sys.executable, "-m", "benchmarks.reference.generate", str(folder)]
+    command = [sys.executable, "-m", generator, str(folder), "--architecture", architecture]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     return load(folder)
 

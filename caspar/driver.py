@@ -17,14 +17,16 @@ from typing import Any
 from caspar.codegen.cpu import generate_cpu, generate_cpu_reduce
 from caspar.codegen.cuda import generate_cuda
 from caspar.codegen.cuda_reduce import generate_cuda_reduce
-from caspar.codegen.source import KernelSource, Param, ParamKind
+from caspar.codegen.source import KernelSource, Param
 from caspar.frontend.factor_kernels import factor_kernels
+from caspar.frontend.kernel_trace import TracedKernel, kernel_spec
 from caspar.frontend.node_kernels import node_kernels, pack_kernel, unpack_kernel
 from caspar.frontend.precision import TYPES, Types
 from caspar.frontend.scalar_kernels import scalar_kernels
 from caspar.frontend.trace import NodeType, TracedFactor, retraction_key
 from caspar.ir.dtype import DType
 from caspar.ir.program import Program
+from caspar.memory.access import WriteAccessor
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.reduce import ReduceSpec
 from caspar.options import Precision
@@ -68,7 +70,7 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class SolverSources:
-    """Generated kernels of a solver.
+    """Generated kernels of a solver, or a stand-alone one.
 
     Attributes:
         kernels: By name.
@@ -93,15 +95,8 @@ def solver_sources(
         precision: Which floating types are used for what.
         target: What to generate.
     """
-    path = (
-        writable_cache_folder() / "plans" / f"{_plan_key(factors, nodes, precision, target)}.json"
-    )
-    cached = _load(path)
-    if cached is not None:
-        return cached
-    sources = generate_sources(factors, nodes, TYPES[precision], target)
-    write_atomically(path, json.dumps(_to_json(sources)))
-    return sources
+    key = _plan_key(factors, nodes, precision, target)
+    return _cached(key, lambda: generate_sources(factors, nodes, TYPES[precision], target))
 
 
 def generate_sources(
@@ -135,6 +130,37 @@ def kernel_specs(
     return specs, jacobian_dims
 
 
+def kernel_source(
+    traced: TracedKernel,
+    dtype: DType,
+    writes: Mapping[str, WriteAccessor],
+    target: Target,
+) -> KernelSource:
+    """Generate a stand-alone kernel, or take it from the cache.
+
+    Args:
+        traced: The kernel function.
+        dtype: Type it computes in and its arrays have.
+        writes: How the kernel itself writes each output, by the output's name.
+        target: What to generate.
+    """
+    parts = (str(SCHEMA), _compiler_digest(), target.name, dtype.value, traced.key, repr(writes))
+
+    def generate() -> SolverSources:
+        spec = kernel_spec(traced, dtype, writes)
+        return SolverSources({spec.name: compile_kernel(spec, target)}, {})
+
+    (source,) = _cached(_digest(parts), generate).kernels.values()
+    return source
+
+
+def finish_source(spec: KernelSpec | ReduceSpec, target: Target) -> KernelSource:
+    """Generate a kernel that completes a write of another."""
+    if isinstance(spec, ReduceSpec):
+        return target.generate_reduce(spec)
+    return compile_kernel(spec, target)
+
+
 def compile_kernel(
     spec: KernelSpec, target: Target, observer: Observer | None = None
 ) -> KernelSource:
@@ -155,7 +181,22 @@ def _plan_key(
     parts = [str(SCHEMA), _compiler_digest(), target.name, precision.value]
     parts += [factor.key for factor in factors]
     parts += [f"{node.name}: {retraction_key(node)}" for node in nodes]
+    return _digest(parts)
+
+
+def _digest(parts: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
+
+
+def _cached(key: str, generate: Callable[[], SolverSources]) -> SolverSources:
+    """What the cache has under a key, or what is generated now."""
+    path = writable_cache_folder() / "plans" / f"{key}.json"
+    cached = _load(path)
+    if cached is not None:
+        return cached
+    sources = generate()
+    write_atomically(path, json.dumps(_to_json(sources)))
+    return sources
 
 
 @cache
@@ -164,7 +205,7 @@ def _compiler_digest() -> str:
     digest = hashlib.sha256()
     root = Path(__file__).parent
     for package in ("ir", "memory", "passes", "frontend", "codegen"):
-        for path in sorted((root / package).glob("*.py")):
+        for path in sorted((root / package).rglob("*.py")):
             digest.update(path.name.encode())
             digest.update(path.read_bytes())
     digest.update(Path(__file__).read_bytes())
@@ -184,8 +225,11 @@ def _to_json(sources: SolverSources) -> dict[str, Any]:
         {
             "name": source.name,
             "text": source.text,
-            "params": [[param.kind.value, param.arg] for param in source.params],
-            "block_size": source.block_size,
+            "params": [
+                [param.field, param.arg, None if param.dtype is None else param.dtype.value]
+                for param in source.params
+            ],
+            "block_sizes": list(source.block_sizes),
             "threads_per_item": source.threads_per_item,
             "num_layers": source.num_layers,
             "num_registers": source.num_registers,
@@ -198,7 +242,11 @@ def _to_json(sources: SolverSources) -> dict[str, Any]:
 def _from_json(data: Mapping[str, Any]) -> SolverSources:
     kernels = {}
     for entry in data["kernels"]:
-        params = tuple(Param(ParamKind(kind), arg) for kind, arg in entry["params"])
-        kernels[entry["name"]] = KernelSource(**{**entry, "params": params})
+        params = tuple(
+            Param(field, arg, None if dtype is None else DType(dtype))
+            for field, arg, dtype in entry["params"]
+        )
+        sizes = tuple(entry["block_sizes"])
+        kernels[entry["name"]] = KernelSource(**{**entry, "params": params, "block_sizes": sizes})
     dims = {str(name): int(dim) for name, dim in data["jacobian_dims"].items()}
     return SolverSources(kernels, dims)

@@ -11,11 +11,15 @@ class CasparError(Exception):
 
 
 class FactorError(CasparError, TypeError):
-    """A factor or kernel definition that cannot be compiled (markers, arguments, return value)."""
+    """A factor that cannot be compiled (markers, arguments, return value)."""
 
 
-class UnsupportedFunctionError(FactorError):
-    """A residual uses a function or expression caspar has no rule for."""
+class KernelError(CasparError, TypeError):
+    """A kernel function that cannot be compiled (markers, arguments, return value)."""
+
+
+class UnsupportedFunctionError(FactorError, KernelError):
+    """A residual or kernel uses a function or expression caspar has no rule for."""
 
 
 class InputError(CasparError, ValueError):

@@ -17,9 +17,9 @@ from caspar.frontend.derive import gradient
 from caspar.frontend.lower import Lowering
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
-from caspar.memory.access import Read, Write
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import ReadRows, WriteRows
 
 Array = NDArray[np.floating]
 
@@ -268,12 +268,12 @@ def function_kernel(dtype: DType, expressions: Sequence[Any] | None = None) -> K
     if expressions is None:
         expressions = [case.expression for case in CASES.values()]
     kernel = KernelBuilder("functions", dtype)
-    inputs = kernel.read("rows", 2, dtype, Read.ROWS)
+    inputs = kernel.read("rows", 2, dtype, ReadRows())
     symbols = {name: scalar.value for name, scalar in zip("xy", inputs, strict=True)}
     lowering = Lowering(kernel.graph, symbols, "functions")
     results = []
     for expression in expressions:
         value = lowering.lower(sf.sympify(expression))
         results += [value, *gradient(kernel.graph, value, list(symbols.values()))]
-    kernel.write("results", [Scalar(kernel.graph, v) for v in results], dtype, Write.ROWS)
+    kernel.write("results", [Scalar(kernel.graph, v) for v in results], dtype, WriteRows())
     return kernel.build()

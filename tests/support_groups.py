@@ -22,9 +22,9 @@ from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.ir.scalar import Scalar
-from caspar.memory.access import Read, Write
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import ReadRows, WriteRows
 
 Array = NDArray[np.floating]
 
@@ -116,7 +116,7 @@ class Block:
 def group_kernel(kind: str, dtype: DType) -> tuple[KernelSpec, list[Block]]:
     """The formulas of `Rot2`, `Rot3`, ... on `rows`, as `results`."""
     kernel = KernelBuilder(f"group_{kind.lower()}", dtype)
-    read = kernel.read("rows", len(_SYMBOLS), dtype, Read.ROWS)
+    read = kernel.read("rows", len(_SYMBOLS), dtype, ReadRows())
     symbols = {name: scalar.value for name, scalar in zip(_SYMBOLS, read, strict=True)}
     small = kernel.graph.const(epsilon.value(dtype))
     known = {**symbols, str(epsilon.SYMBOL): small}
@@ -132,7 +132,7 @@ def group_kernel(kind: str, dtype: DType) -> tuple[KernelSpec, list[Block]]:
         slopes = [slope for value in values for slope in gradient(kernel.graph, value, by)]
         blocks.append(Block(name, len(results), len(values), len(slopes)))
         results += [*values, *slopes]
-    kernel.write("results", [Scalar(kernel.graph, v) for v in results], dtype, Write.ROWS)
+    kernel.write("results", [Scalar(kernel.graph, v) for v in results], dtype, WriteRows())
     return kernel.build(), blocks
 
 

@@ -21,9 +21,18 @@ from caspar.codegen.source import KernelSource
 from caspar.driver import TARGETS, Target, compile_kernel
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
-from caspar.memory.access import ArgSpec, Read, Write
+from caspar.memory.access import ArgSpec
+from caspar.memory.accessors.partials import tile_fields
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.patterns import (
+    AddSharedPartials,
+    AddSumPartials,
+    ReadIndexed,
+    ReadPartials,
+    ReadUnique,
+    WriteUnique,
+)
 from caspar.memory.tiles import build_tile_index
 from caspar.runtime.backend import parameter_values
 from caspar.runtime.cpu import CpuBackend
@@ -36,7 +45,7 @@ SPARE = 3
 """Objects, rows or partials an array has beyond those the kernel needs."""
 
 OFFSET = 1
-"""Partial of tile 0 of a `Write.ADD_SUM`."""
+"""Partial of tile 0 of a `AddSumPartials()`."""
 
 
 @dataclass(frozen=True)
@@ -77,23 +86,25 @@ class KernelCase:
         return {arg.name: self._binding(arg, tile_size) for arg in self.spec.args}
 
     def _binding(self, arg: ArgSpec, tile_size: int) -> Binding:
-        index, tiles, offset = self.index.get(arg.name), None, 0
-        if arg.write is Write.ADD_SHARED:
+        index = self.index.get(arg.name)
+        fields: dict[str, Array | int] = {} if index is None else {"index": index}
+        if arg.write == AddSharedPartials():
             assert index is not None
             tiles = build_tile_index(index, self.num_objects, tile_size)
+            fields = tile_fields(tiles)
             length = tiles.num_partials + SPARE
-        elif arg.write is Write.ADD_SUM:
-            offset = OFFSET
+        elif arg.write == AddSumPartials():
+            fields = {"offset": OFFSET}
             length = OFFSET + -(-self.count // tile_size) + SPARE
         elif arg.read is None:
-            length = (1 if arg.write is Write.UNIQUE else self.count) + SPARE
+            length = (1 if arg.write == WriteUnique() else self.count) + SPARE
         else:
             length = len(self.rows[arg.name])
         placement = place(arg, length)
         data = np.full(placement.size, np.nan, arg.dtype.value)
         if arg.read is not None:
             data[placement.where] = self.rows[arg.name]
-        return Binding(with_canaries(data), length, index, tiles, offset)
+        return Binding(with_canaries(data), length, fields=fields)
 
 
 @dataclass(frozen=True)
@@ -132,17 +143,16 @@ class Run:
         values = stored.astype(arg.dtype.value)
         placement = place(arg, binding.length)
         count = self.case.count
-        if arg.write is Write.ADD_SHARED:
-            assert binding.index is not None
-            partials = tile_partials(binding.index, self.tile_size)
+        if arg.write == AddSharedPartials():
+            partials = tile_partials(self.case.index[arg.name], self.tile_size)
             for number, (_, items) in enumerate(partials):
                 data[placement.where[number]] = values[items].sum(axis=0)
-        elif arg.write is Write.ADD_SUM:
+        elif arg.write == AddSumPartials():
             for tile, first in enumerate(range(0, count, self.tile_size)):
                 total = values[first : first + self.tile_size].sum(axis=0)
                 data[placement.where[OFFSET + tile]] = total
         else:
-            num_written = 1 if arg.write is Write.UNIQUE else count
+            num_written = 1 if arg.write == WriteUnique() else count
             data[placement.where[:num_written]] = values[:num_written]
             if self.writes_pads and len(placement.pads) > 0:
                 data[placement.pads.reshape(binding.length, -1)[:num_written]] = 0.0
@@ -157,12 +167,12 @@ def _evaluate(case: KernelCase, bindings: Mapping[str, Binding], dtype: DType) -
             continue
         binding = bindings[arg.name]
         rows = binding.data[place(arg, binding.length).where]
-        if arg.read is Read.SUM:
+        if arg.read == ReadPartials():
             rows = rows.astype(np.float64).sum(axis=0, keepdims=True)
-        elif arg.read is Read.UNIQUE:
+        elif arg.read == ReadUnique():
             rows = rows[:1]
-        elif arg.read is Read.INDEXED:
-            rows = rows[binding.index]
+        elif arg.read == ReadIndexed():
+            rows = rows[case.index[arg.name]]
         inputs[arg.name] = np.broadcast_to(rows[: case.count], (case.count, arg.dim))
     lengths = {arg.name: arg.chunk_length for arg in case.spec.args}
     return evaluate_graph(replace(case.spec.graph, dtype=dtype), inputs, lengths)
@@ -228,7 +238,12 @@ def launch_cuda(
 ) -> None:
     """Launch a kernel with the grid and arguments that the CUDA backend gives it."""
     values = parameter_values(source.params, bindings, count)
-    args = [np.uint32(value) if isinstance(value, int) else value for value in values]
+    args = [
+        value
+        if not isinstance(value, int)
+        else (np.uint32 if param.is_unsigned else np.int32)(value)
+        for param, value in zip(source.params, values, strict=True)
+    ]
     num_blocks = -(-count * source.threads_per_item // source.block_size)
     grid = (num_blocks, source.num_layers)
     module.launch(source.name, grid, source.block_size, args, check_races=check_races)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.memory.access import ArgSpec, Read, Write
+from caspar.memory.access import ArgSpec
+from caspar.memory.patterns import ReadRows, WriteRows
 
 Array = NDArray[Any]
 IntArray = NDArray[np.int64]
@@ -41,7 +42,7 @@ class Placement:
 
 def place(arg: ArgSpec, length: int) -> Placement:
     """Lay out `length` objects, rows or partials of an argument."""
-    if arg.read is Read.ROWS or arg.write is Write.ROWS:
+    if arg.read == ReadRows() or arg.write == WriteRows():
         where = np.arange(length * arg.dim).reshape(length, arg.dim)
         return Placement(where, np.empty(0, np.int64), where.size)
     chunk_length = 4 if arg.holds_partials else 16 // arg.dtype.itemsize

@@ -19,9 +19,10 @@ from caspar.ir.evaluate import OP_FUNCTIONS
 from caspar.ir.graph import Graph
 from caspar.ir.ops import GRAPH_ONLY, OP_INFO, PROGRAM_ONLY, Op
 from caspar.ir.program import Instruction, Program
-from caspar.memory.access import ArgSpec, Read, Write
+from caspar.memory.access import ArgSpec
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.patterns import ReadRows, WriteRows
 from caspar.runtime.backend import Backend
 from tests.harness import compile_cuda
 from tests.support_kernels import launch_cuda
@@ -145,8 +146,8 @@ def every_op(dtype: DType) -> EveryOp:
         values = tuple(outputs[first : first + length])
         steps.append(Instruction(Op.STORE, (), values, ("results", chunk)))
     args = (
-        ArgSpec("rows", 4, dtype, read=Read.ROWS),
-        ArgSpec("results", len(ops), dtype, write=Write.ROWS),
+        ArgSpec("rows", 4, dtype, read=ReadRows()),
+        ArgSpec("results", len(ops), dtype, write=WriteRows()),
     )
     program = Program(tuple(steps), 4 + len(outputs), 3, dtype)
     return EveryOp(

@@ -21,8 +21,15 @@ from caspar.frontend.factor import Factor
 from caspar.frontend.precision import TYPES
 from caspar.frontend.trace import NodeType, TracedFactor, trace
 from caspar.ir.dtype import DType
-from caspar.memory.access import ArgSpec, Read, Write
+from caspar.memory.access import ArgSpec
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.patterns import (
+    AddSharedPartials,
+    ReadIndexed,
+    ReadPartials,
+    ReadUnique,
+    WriteUnique,
+)
 from caspar.options import Precision
 from tests.support_kernels import SPARE, KernelCase
 
@@ -214,18 +221,18 @@ def case_for(spec: KernelSpec, count: int, num_objects: int, seed: int = 0) -> K
     rng = np.random.default_rng(seed)
     rows: dict[str, Any] = {}
     index: dict[str, NDArray[np.int32]] = {}
-    is_single = all(arg.write in (None, Write.UNIQUE) for arg in spec.args)
+    is_single = all(arg.write in (None, WriteUnique()) for arg in spec.args)
     items = 1 if is_single else count
     for arg in spec.args:
         if arg.read is not None:
-            length = {Read.INDEXED: num_objects, Read.UNIQUE: 1, Read.SUM: count}.get(
+            length = {ReadIndexed(): num_objects, ReadUnique(): 1, ReadPartials(): count}.get(
                 arg.read, items
             )
             values = sampler(spec.name, arg)(rng, length)
             storage = np.dtype(arg.dtype.value)
-            spare = np.full((0 if arg.read is Read.SUM else SPARE, arg.dim), np.nan)
+            spare = np.full((0 if arg.read == ReadPartials() else SPARE, arg.dim), np.nan)
             rows[arg.name] = np.concatenate([values.astype(storage), spare.astype(storage)])
-        if arg.read is Read.INDEXED or arg.write is Write.ADD_SHARED:
+        if arg.read == ReadIndexed() or arg.write == AddSharedPartials():
             index[arg.name] = rng.integers(0, num_objects, items).astype(np.int32)
     return KernelCase(spec, items, rows, index, num_objects)
 

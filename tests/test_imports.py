@@ -18,8 +18,8 @@ PACKAGE = ROOT / "caspar"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Parts of the package, and the parts each may import besides itself: all that stand before it,
-# except that ir does not see memory, passes and frontend do not see each other, and io is plain
-# data that only what stands on top of all reads.
+# except that ir does not see memory, passes and frontend do not see each other, neither do kernels
+# and solver, and io is plain data that only what stands on top of all reads.
 PARTS = {
     "version": "",
     "errors": "",
@@ -33,6 +33,7 @@ PARTS = {
     "driver": "version errors options ir memory passes frontend codegen runtime",
     "inspect": "version errors options ir memory passes frontend codegen runtime driver",
     "solver": "version errors options ir memory passes frontend codegen runtime driver",
+    "kernels": "version errors options ir memory passes frontend codegen runtime driver inspect",
     "io": "errors",
     "plot": "errors solver io",
     "cli": "version errors options ir memory passes frontend codegen runtime driver inspect solver"
@@ -42,7 +43,7 @@ PARTS = {
 
 # Parts that may `import caspar` itself, to reach public names that are loaded when first used: what
 # draws, reports and inspects, and the solver behind the command line.
-LAZY_PARTS = "frontend solver cli"
+LAZY_PARTS = "frontend kernels solver cli"
 
 # Modules that import inside a function: public names, and what exists on some machines only.
 LAZY_MODULES = (
@@ -63,7 +64,7 @@ THIRD_PARTY = {
     "numba": "runtime",
     "numpy": "any",
     "platformdirs": "runtime driver cli",
-    "rich": "inspect solver cli",
+    "rich": "inspect kernels solver cli",
     "scipy": "any",
     "symengine": "frontend",
     "symforce": "frontend",
@@ -152,6 +153,11 @@ def test_imports_follow_the_contract(path: Path) -> None:
         ("frontend", "caspar", True),
         ("frontend", "caspar.inspect.stages", False),
         ("inspect", "caspar.frontend.trace", True),
+        ("kernels", "caspar.driver.compile_kernel", True),
+        ("kernels", "caspar.inspect.stages", True),
+        ("kernels", "caspar.solver.solver", False),
+        ("solver", "caspar.kernels.convert", False),
+        ("kernels", "cupy", False),
         ("inspect", "symforce.symbolic", False),
         ("solver", "caspar.inspect", False),
         ("solver", "caspar.plot", False),

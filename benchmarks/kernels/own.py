@@ -10,9 +10,9 @@ from caspar.frontend.precision import TYPES
 from caspar.frontend.trace import TracedFactor, trace
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import dot
-from caspar.memory.access import Write
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import AddSumPartials, WriteSequential
 from caspar.options import Precision
 
 REGISTERS = {DType.FLOAT32: 1, DType.FLOAT64: 2}
@@ -52,8 +52,8 @@ def first_linearization(factor: TracedFactor) -> KernelSpec:
     types = TYPES[Precision.FLOAT32]
     kernel = KernelBuilder(f"{factor.name}_first", types.storage)
     rows, lowering, storage = parts.lower_residual(kernel, factor, types)
-    kernel.write("residual", rows, types.storage, Write.SEQUENTIAL)
-    kernel.write("cost", [dot(rows, rows) * 0.5], types.sums, Write.ADD_SUM)
+    kernel.write("residual", rows, types.storage, WriteSequential())
+    kernel.write("cost", [dot(rows, rows) * 0.5], types.sums, AddSumPartials())
     blocks = parts.tangent_jacobians(kernel, factor.nodes, rows, lowering, storage)
     parts.store_jacobian(kernel, blocks, types)
     for argument in factor.nodes:

@@ -12,6 +12,7 @@ is, and run `python -m benchmarks.reference.build DIRECTORY` where the GPU is.
 
 import argparse
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -74,10 +75,12 @@ def snavely_library(precision: Precision) -> Any:
     return library
 
 
-def generate(directory: Path, precision: Precision) -> Manifest:
+def generate(
+    directory: Path, precision: Precision, declare: Callable[[Precision], Any] = snavely_library
+) -> Manifest:
     """Write sources and manifest into `directory` (created when missing); once per process."""
     start = time.perf_counter()
-    snavely_library(precision).generate(directory)
+    declare(precision).generate(directory)
     manifest = Manifest(
         precision=precision.value,
         symforce_version=version("symforce"),
@@ -88,8 +91,8 @@ def generate(directory: Path, precision: Precision) -> Manifest:
     return manifest
 
 
-def main() -> None:
-    """Generate, and unless told otherwise build, from the command line."""
+def main(declare: Callable[[Precision], Any] = snavely_library) -> None:
+    """Generate what `declare` returns, and unless told otherwise build, from the command line."""
     parser = argparse.ArgumentParser(description="Generate and build the reference library.")
     add_build_arguments(parser)
     parser.add_argument("--double", action="store_true", help="float64 instead of float32")
@@ -97,7 +100,7 @@ def main() -> None:
     arguments = parser.parse_args()
     directory: Path = arguments.directory.resolve()
     precision = Precision.FLOAT64 if arguments.double else Precision.FLOAT32
-    manifest = generate(directory, precision)
+    manifest = generate(directory, precision, declare)
     print(f"generated in {manifest.generate_time_s:.1f} s: {directory}")
     if not arguments.no_build:
         time_s = build(directory, arguments.architecture, arguments.jobs)

@@ -4,9 +4,10 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from caspar.codegen.comments import comment_text
+from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
 from caspar.ir.program import Instruction, Program
-from caspar.memory.access import ArgSpec, Read, Write
+from caspar.memory.access import ArgSpec
 from caspar.memory.kernel import KernelSpec
 
 
@@ -27,6 +28,15 @@ class BodyWriter(ABC):
         self.spec = spec
         self.program = program
         self.lines: list[str] = []
+
+    @property
+    def dtype(self) -> DType:
+        """The computing type."""
+        return self.program.dtype
+
+    def emit(self, *lines: str) -> None:
+        """Append lines to the body."""
+        self.lines += lines
 
     def write_instructions(self) -> None:
         """Append the lines of every instruction in the program's order, with where they are from.
@@ -63,11 +73,3 @@ class BodyWriter(ABC):
         assert isinstance(instruction.data, tuple)
         name, chunk = instruction.data
         return self.spec.arg(name), chunk
-
-    def object_of(self, arg: ArgSpec) -> str:
-        """The object of an argument that the item reads or writes."""
-        if arg.read is Read.INDEXED:
-            return f"{arg.name}_object"
-        if arg.read is Read.UNIQUE or arg.write is Write.UNIQUE:
-            return "0"
-        return "item"

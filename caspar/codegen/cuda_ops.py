@@ -6,18 +6,7 @@ import numpy as np
 
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
-
-SCALAR_TYPE = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
-
-VECTOR_TYPE = {
-    (DType.FLOAT32, 1): "float",
-    (DType.FLOAT32, 2): "float2",
-    (DType.FLOAT32, 3): "float4",
-    (DType.FLOAT32, 4): "float4",
-    (DType.FLOAT64, 1): "double",
-    (DType.FLOAT64, 2): "double2",
-}
-"""Type that moves a chunk of some width; 3 scalars are padded to 4."""
+from caspar.memory.accessors.scope import SCALAR_TYPE
 
 _SAME_IN_BOTH: dict[Op, str] = {
     Op.ADD: "{0} + {1}",

@@ -2,9 +2,9 @@
 
 from caspar.codegen.cuda import kernel_text
 from caspar.codegen.cuda_header import BLOCK_SIZE
-from caspar.codegen.cuda_ops import SCALAR_TYPE
 from caspar.codegen.source import KernelSource, reduce_params
 from caspar.memory.access import ArgSpec
+from caspar.memory.accessors.scope import SCALAR_TYPE
 from caspar.memory.layout import padded_width
 from caspar.memory.reduce import ReduceSpec
 
@@ -15,17 +15,17 @@ def generate_cuda_reduce(spec: ReduceSpec) -> KernelSource:
         ArgSpec("partials", spec.dim, spec.dtype),
         spec.output,
     )
-    params = reduce_params()
+    params = reduce_params(*args)
     text = kernel_text(spec.name, args, params, BLOCK_SIZE, _body(spec))
     num_layers = len(spec.partial_chunk_widths)
-    return KernelSource(spec.name, text, params, BLOCK_SIZE, spec.lanes, num_layers)
+    return KernelSource(spec.name, text, params, (BLOCK_SIZE,), spec.lanes, num_layers)
 
 
 def _body(spec: ReduceSpec) -> list[str]:
     scalar = SCALAR_TYPE[spec.dtype]
     step = "+=" if spec.accumulate else "="
     return [
-        f"const u32 object = (blockIdx.x * blockDim.x + threadIdx.x) / {spec.lanes}u;",
+        f"const u32 object = (blockIdx.x * BLOCK_SIZE + threadIdx.x) / {spec.lanes}u;",
         f"const u32 lane = threadIdx.x % {spec.lanes}u;",
         "const bool active = object < count;",
         "const u32 first = 4u * blockIdx.y;",
@@ -63,9 +63,10 @@ def _output_element(output: ArgSpec) -> str:
     length = output.chunk_length
     last = padded_width(output.chunk_widths[-1])
     last_start = length * (len(output.chunk_widths) - 1)
+    number = output.object("object")
     if last_start == 0:
-        return f"output_data[{last}ull * object + column]"
-    full = f"(column / {length}u * {length}ull) * output_length + {length}ull * object"
-    rest = f"{last_start}ull * output_length + {last}ull * object"
+        return f"output_data[{last}ull * {number} + column]"
+    full = f"(column / {length}u * {length}ull) * output_length + {length}ull * {number}"
+    rest = f"{last_start}ull * output_length + {last}ull * {number}"
     within = f"column % {length}u"
     return f"output_data[(column < {last_start}u ? {full} : {rest}) + {within}]"

@@ -1,44 +1,49 @@
 """What code generation hands to a runtime: text, and what to pass for each parameter."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 
-from caspar.memory.access import ArgSpec, Read, Write
+from caspar.ir.dtype import DType
+from caspar.memory.access import ArgSpec, Field
 
+COUNT = "count"
+"""Number of items."""
 
-class ParamKind(Enum):
-    """What a parameter of a generated kernel holds."""
+DATA = "data"
+"""Address of the argument's array."""
 
-    COUNT = "count"
-    """Number of items."""
-    DATA = "data"
-    """Address of the argument's array."""
-    LENGTH = "length"
-    """Objects (or partials) in that array."""
-    OFFSET = "offset"
-    """Partial of tile 0."""
-    INDEX = "index"
-    """Address of the object of each item."""
-    SLOT = "slot"
-    POSITION = "position"
-    TILE_START = "tile_start"
-    SEGMENT_END = "segment_end"
-    OBJECT_START = "object_start"
-    OBJECT_PARTIALS = "object_partials"
-    """Addresses of the arrays of `memory.tiles.TileIndex`."""
+LENGTH = "length"
+"""Objects (or partials) in that array: the distance between chunks."""
 
-
-ADDRESS_KINDS = frozenset(ParamKind) - {ParamKind.COUNT, ParamKind.LENGTH, ParamKind.OFFSET}
-"""Parameters that are addresses; the rest are 32-bit integers."""
+FIRST = "first"
+"""First object of a windowed argument."""
 
 
 @dataclass(frozen=True)
 class Param:
-    """One parameter: `kind` of argument `arg` (empty for COUNT)."""
+    """One parameter of a generated kernel.
 
-    kind: ParamKind
+    Attributes:
+        field: What it holds: one of the names above, or a field of the argument's access.
+        arg: The argument; empty for the count.
+        dtype: Type of the array whose address is passed; None for a 32-bit integer.
+        written: Whether the kernel writes that array.
+    """
+
+    field: str
     arg: str = ""
+    dtype: DType | None = None
+    written: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the parameter in the source."""
+        return f"{self.arg}_{self.field}" if self.arg else self.field
+
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether the integer is one of caspar's own; those of an access may be negative."""
+        return self.field in (COUNT, LENGTH, FIRST)
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,8 @@ class KernelSource:
         name: Name of the entry point.
         text: Complete source.
         params: What to pass, in order.
-        block_size: CUDA: threads of a block. CPU: items of a tile.
+        block_sizes: CUDA: threads a block may have, the preferred number first; the text leaves
+            it open as the macro `BLOCK_SIZE`. CPU: items of a tile, one number.
         threads_per_item: CUDA: threads that work on one item.
         num_layers: CUDA: blocks in y; each handles one chunk of an object.
         num_registers: Peak register pressure predicted by the scheduler.
@@ -58,35 +64,39 @@ class KernelSource:
     name: str
     text: str
     params: tuple[Param, ...]
-    block_size: int
+    block_sizes: tuple[int, ...]
     threads_per_item: int = 1
     num_layers: int = 1
     num_registers: int = 0
 
+    @property
+    def block_size(self) -> int:
+        """The preferred block size."""
+        return self.block_sizes[0]
 
-ExtraParams = Mapping[Read | Write, tuple[ParamKind, ...]]
-"""What a language needs for an access besides the array and its length."""
 
-
-def kernel_params(args: Sequence[ArgSpec], extra: ExtraParams) -> tuple[Param, ...]:
+def kernel_params(args: Sequence[ArgSpec]) -> tuple[Param, ...]:
     """The parameters of a kernel: the count, then what each argument's access needs."""
-    params = [Param(ParamKind.COUNT)]
+    params = [Param(COUNT)]
     for arg in args:
-        params += [Param(ParamKind.DATA, arg.name), Param(ParamKind.LENGTH, arg.name)]
-        for access in (arg.read, arg.write):
-            kinds = () if access is None else extra.get(access, ())
-            params += [Param(kind, arg.name) for kind in kinds]
+        params += [
+            Param(DATA, arg.name, arg.dtype, arg.write is not None),
+            Param(LENGTH, arg.name),
+        ]
+        if arg.windowed:
+            params.append(Param(FIRST, arg.name))
+        fields = dict.fromkeys(field for access in arg.accessors for field in access.fields(arg))
+        params += [Param(field.name, arg.name, field.dtype, field.written) for field in fields]
     return tuple(params)
 
 
-def reduce_params() -> tuple[Param, ...]:
-    """The parameters of a kernel that sums `partials` into `output`."""
-    return (
-        Param(ParamKind.COUNT),
-        Param(ParamKind.DATA, "partials"),
-        Param(ParamKind.LENGTH, "partials"),
-        Param(ParamKind.OBJECT_START, "partials"),
-        Param(ParamKind.OBJECT_PARTIALS, "partials"),
-        Param(ParamKind.DATA, "output"),
-        Param(ParamKind.LENGTH, "output"),
-    )
+REDUCE_FIELDS = (Field("object_start", DType.INT32), Field("object_partials", DType.INT32))
+"""Of the partials that a reduction sums: where each object's run begins, and what is in it."""
+
+
+def reduce_params(partials: ArgSpec, output: ArgSpec) -> tuple[Param, ...]:
+    """The parameters of a kernel that sums partials into an output."""
+    count, *rest = kernel_params((partials, output))
+    place = next(number for number, param in enumerate(rest) if param.arg == output.name)
+    fields = [Param(field.name, partials.name, field.dtype) for field in REDUCE_FIELDS]
+    return (count, *rest[:place], *fields, *rest[place:])

@@ -2,16 +2,17 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import caspar
 from caspar.errors import FactorError
+from caspar.frontend.signature import UserFunction
 
 
 @dataclass(frozen=True)
-class Factor:
+class Factor(UserFunction):
     """A residual function. Calling it calls the function.
 
     Attributes:
@@ -20,19 +21,13 @@ class Factor:
         local_names: Names visible where the function was defined, for postponed annotations.
     """
 
-    function: Callable[..., Any]
-    name: str
-    local_names: Mapping[str, Any] = field(repr=False, compare=False)
+    kind: ClassVar[str] = "factor"
+    error: ClassVar[type[FactorError]] = FactorError
+    example: ClassVar[str] = "Annotated[Point, caspar.TunableShared]"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate the residual function as it was written."""
         return self.function(*args, **kwargs)
-
-    @property
-    def location(self) -> str:
-        """File and line of the function, for errors."""
-        code = self.function.__code__
-        return f"{code.co_filename}:{code.co_firstlineno}"
 
     def inspect(
         self, precision: str = "mixed", target: str = "cuda", arch: str = "sm_90"

@@ -14,17 +14,25 @@ from caspar.frontend.precision import Types
 from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor
 from caspar.ir.ops import Op
 from caspar.ir.scalar import Scalar, dot, total
-from caspar.memory.access import Read, Write
+from caspar.memory.access import WriteAccessor
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import (
+    AddSharedPartials,
+    AddSumPartials,
+    ReadIndexed,
+    ReadSequential,
+    ReadUnique,
+    WriteSequential,
+)
 
 _READ = {
-    ArgumentKind.NODE_SHARED: Read.INDEXED,
-    ArgumentKind.NODE_PAIR: Read.INDEXED,
-    ArgumentKind.NODE_UNIQUE: Read.UNIQUE,
-    ArgumentKind.CONST_SEQUENTIAL: Read.SEQUENTIAL,
-    ArgumentKind.CONST_INDEXED: Read.INDEXED,
-    ArgumentKind.CONST_UNIQUE: Read.UNIQUE,
+    ArgumentKind.NODE_SHARED: ReadIndexed(),
+    ArgumentKind.NODE_PAIR: ReadIndexed(),
+    ArgumentKind.NODE_UNIQUE: ReadUnique(),
+    ArgumentKind.CONST_SEQUENTIAL: ReadSequential(),
+    ArgumentKind.CONST_INDEXED: ReadIndexed(),
+    ArgumentKind.CONST_UNIQUE: ReadUnique(),
 }
 
 
@@ -78,9 +86,9 @@ def lower_residual(
 def _score(factor: TracedFactor, types: Types) -> KernelSpec:
     kernel = KernelBuilder(f"{factor.name}_score", types.sums)
     rows, _, _ = lower_residual(kernel, factor, types)
-    kernel.write("residual", rows, types.storage, Write.SEQUENTIAL)
+    kernel.write("residual", rows, types.storage, WriteSequential())
     kernel.graph.origin = f"{factor.name}: cost"
-    kernel.write("cost", [dot(rows, rows) * 0.5], types.sums, Write.ADD_SUM)
+    kernel.write("cost", [dot(rows, rows) * 0.5], types.sums, AddSumPartials())
     return kernel.build()
 
 
@@ -112,7 +120,7 @@ def _linearize(factor: TracedFactor, types: Types) -> tuple[KernelSpec, Jacobian
     jacobian = store_jacobian(kernel, blocks, types)
     # Evaluated by the score kernel, in the type of the sums: with residuals evaluated in float32
     # the gradient is off by enough to stop Ladybug-49 at 13344.77 instead of 13344.24.
-    residual = kernel.read("residual", len(rows), types.storage, Read.SEQUENTIAL)
+    residual = kernel.read("residual", len(rows), types.storage, ReadSequential())
     for argument in factor.nodes:
         write_normal_equations(kernel, argument, residual, blocks[argument.name], types)
     return kernel.build(), jacobian
@@ -165,7 +173,7 @@ def store_jacobian(
         for name, block in blocks.items()
     }
     stored = [Scalar(kernel.graph, value) for value in slots]
-    kernel.write("jacobian", stored, types.storage, Write.SEQUENTIAL)
+    kernel.write("jacobian", stored, types.storage, WriteSequential())
     return JacobianSlots(entries, len(slots))
 
 
@@ -197,8 +205,8 @@ def write_normal_equations(
     kernel.write(f"{argument.name}_block", square, types.sums, write)
 
 
-def _add(argument: Argument) -> Write:
-    return Write.ADD_SUM if argument.kind is ArgumentKind.NODE_UNIQUE else Write.ADD_SHARED
+def _add(argument: Argument) -> WriteAccessor:
+    return AddSumPartials() if argument.kind is ArgumentKind.NODE_UNIQUE else AddSharedPartials()
 
 
 def _product(factor: TracedFactor, types: Types, jacobian: JacobianSlots) -> KernelSpec:
@@ -206,7 +214,7 @@ def _product(factor: TracedFactor, types: Types, jacobian: JacobianSlots) -> Ker
     kernel.guard("done")
     stored: list[Scalar] = []
     if jacobian.num_stored > 0:
-        stored = kernel.read("jacobian", jacobian.num_stored, types.storage, Read.SEQUENTIAL)
+        stored = kernel.read("jacobian", jacobian.num_stored, types.storage, ReadSequential())
 
     def entry(where: _Slot | float) -> Scalar:
         if isinstance(where, float):
@@ -234,5 +242,5 @@ def _product(factor: TracedFactor, types: Types, jacobian: JacobianSlots) -> Ker
         product = [dot(column, moved) for column in columns]
         kernel.write(f"{argument.name}_product", product, types.storage, _add(argument))
     kernel.graph.origin = "|J p|^2"
-    kernel.write("curvature", [dot(moved, moved)], types.sums, Write.ADD_SUM)
+    kernel.write("curvature", [dot(moved, moved)], types.sums, AddSumPartials())
     return kernel.build()

@@ -13,9 +13,15 @@ from caspar.frontend.precision import Types
 from caspar.frontend.trace import NodeType, retracted_storage
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot, total
-from caspar.memory.access import Read, Write
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import (
+    AddSumPartials,
+    ReadRows,
+    ReadSequential,
+    WriteRows,
+    WriteSequential,
+)
 
 SMALLEST_CURVATURE = 1e-30
 """Diagonal entries of J^T J below this count as absent: the scalar is untouched by any factor.
@@ -42,15 +48,15 @@ def node_kernels(node: NodeType, types: Types) -> list[KernelSpec]:
 def pack_kernel(dim: int, dtype: DType) -> KernelSpec:
     """Rows of an (n, dim) array to blocked layout."""
     kernel = KernelBuilder(f"pack_{dim}", dtype)
-    kernel.write("blocked", kernel.read("rows", dim, dtype, Read.ROWS), dtype, Write.SEQUENTIAL)
+    kernel.write("blocked", kernel.read("rows", dim, dtype, ReadRows()), dtype, WriteSequential())
     return kernel.build()
 
 
 def unpack_kernel(dim: int, dtype: DType) -> KernelSpec:
     """Blocked layout to the rows of an (n, dim) array."""
     kernel = KernelBuilder(f"unpack_{dim}", dtype)
-    blocked = kernel.read("blocked", dim, dtype, Read.SEQUENTIAL)
-    kernel.write("rows", blocked, dtype, Write.ROWS)
+    blocked = kernel.read("blocked", dim, dtype, ReadSequential())
+    kernel.write("rows", blocked, dtype, WriteRows())
     return kernel.build()
 
 
@@ -62,7 +68,7 @@ def factorize_kernel(node: NodeType, types: Types) -> KernelSpec:
     """From `block` and `damping`: `diagonal` D and `preconditioner` W, lower triangle by rows."""
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_factorize", types.sums)
-    packed = kernel.read("block", dim * (dim + 1) // 2, types.sums, Read.SEQUENTIAL)
+    packed = kernel.read("block", dim * (dim + 1) // 2, types.sums, ReadSequential())
     damping = kernel.scalar("damping")
     block = dict(zip(_triangle(dim), packed, strict=True))
     diagonal = []
@@ -78,8 +84,8 @@ def factorize_kernel(node: NodeType, types: Types) -> KernelSpec:
     }
     inverse = _inverse_cholesky(scaled, dim, _SMALLEST_PIVOT[types.sums])
     stored = [inverse[i, j] * scale[j] for i, j in _triangle(dim)]
-    kernel.write("diagonal", diagonal, types.storage, Write.SEQUENTIAL)
-    kernel.write("preconditioner", stored, types.storage, Write.SEQUENTIAL)
+    kernel.write("diagonal", diagonal, types.storage, WriteSequential())
+    kernel.write("preconditioner", stored, types.storage, WriteSequential())
     return kernel.build()
 
 
@@ -112,7 +118,7 @@ def _preconditioned(
     kernel: KernelBuilder, dim: int, types: Types, residual: Sequence[Scalar]
 ) -> list[Scalar]:
     """z = W^T (W r)."""
-    packed = kernel.read("preconditioner", dim * (dim + 1) // 2, types.storage, Read.SEQUENTIAL)
+    packed = kernel.read("preconditioner", dim * (dim + 1) // 2, types.storage, ReadSequential())
     lower = dict(zip(_triangle(dim), packed, strict=True))
     inner = [total(lower[i, j] * residual[j] for j in range(i + 1)) for i in range(dim)]
     return [total(lower[i, j] * inner[i] for i in range(j, dim)) for j in range(dim)]
@@ -122,25 +128,25 @@ def _write_direction(
     kernel: KernelBuilder, dim: int, types: Types, direction: Sequence[Scalar]
 ) -> None:
     """Write `direction` p, and `product` = damping D p with its part of the curvature p.(A p)."""
-    diagonal = kernel.read("diagonal", dim, types.storage, Read.SEQUENTIAL)
+    diagonal = kernel.read("diagonal", dim, types.storage, ReadSequential())
     damping = kernel.scalar("damping")
     damped = [damping * entry * p for entry, p in zip(diagonal, direction, strict=True)]
-    kernel.write("direction", direction, types.storage, Write.SEQUENTIAL)
-    kernel.write("product", damped, types.storage, Write.SEQUENTIAL)
-    kernel.write("curvature", [dot(damped, direction)], types.sums, Write.ADD_SUM)
+    kernel.write("direction", direction, types.storage, WriteSequential())
+    kernel.write("product", damped, types.storage, WriteSequential())
+    kernel.write("curvature", [dot(damped, direction)], types.sums, AddSumPartials())
 
 
 def start_kernel(node: NodeType, types: Types) -> KernelSpec:
     """First vectors of PCG: step 0, residual -gradient, direction z; sums `descent` = r.z."""
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_start", types.storage)
-    gradient = kernel.read("gradient", dim, types.sums, Read.SEQUENTIAL)
+    gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
     residual = [-entry for entry in gradient]
     preconditioned = _preconditioned(kernel, dim, types, residual)
     zero = Scalar(kernel.graph, kernel.graph.const(0.0))
-    kernel.write("step", [zero] * dim, types.storage, Write.SEQUENTIAL)
-    kernel.write("residual", residual, types.storage, Write.SEQUENTIAL)
-    kernel.write("descent", [dot(residual, preconditioned)], types.sums, Write.ADD_SUM)
+    kernel.write("step", [zero] * dim, types.storage, WriteSequential())
+    kernel.write("residual", residual, types.storage, WriteSequential())
+    kernel.write("descent", [dot(residual, preconditioned)], types.sums, AddSumPartials())
     _write_direction(kernel, dim, types, preconditioned)
     return kernel.build()
 
@@ -153,15 +159,15 @@ def step_kernel(node: NodeType, types: Types) -> KernelSpec:
     alpha = kernel.scalar("alpha")
 
     def read(name: str) -> list[Scalar]:
-        return kernel.read(name, dim, types.storage, Read.SEQUENTIAL)
+        return kernel.read(name, dim, types.storage, ReadSequential())
 
     step = [x + alpha * p for x, p in zip(read("step"), read("direction"), strict=True)]
     residual = [r - alpha * q for r, q in zip(read("residual"), read("product"), strict=True)]
     preconditioned = _preconditioned(kernel, dim, types, residual)
-    kernel.write("step", step, types.storage, Write.SEQUENTIAL)
-    kernel.write("residual", residual, types.storage, Write.SEQUENTIAL)
-    kernel.write("preconditioned", preconditioned, types.storage, Write.SEQUENTIAL)
-    kernel.write("descent", [dot(residual, preconditioned)], types.sums, Write.ADD_SUM)
+    kernel.write("step", step, types.storage, WriteSequential())
+    kernel.write("residual", residual, types.storage, WriteSequential())
+    kernel.write("preconditioned", preconditioned, types.storage, WriteSequential())
+    kernel.write("descent", [dot(residual, preconditioned)], types.sums, AddSumPartials())
     return kernel.build()
 
 
@@ -171,8 +177,8 @@ def turn_kernel(node: NodeType, types: Types) -> KernelSpec:
     kernel = KernelBuilder(f"{node.name}_turn", types.storage)
     kernel.guard("done")
     beta = kernel.scalar("beta")
-    preconditioned = kernel.read("preconditioned", dim, types.storage, Read.SEQUENTIAL)
-    previous = kernel.read("direction", dim, types.storage, Read.SEQUENTIAL)
+    preconditioned = kernel.read("preconditioned", dim, types.storage, ReadSequential())
+    previous = kernel.read("direction", dim, types.storage, ReadSequential())
     direction = [z + beta * p for z, p in zip(preconditioned, previous, strict=True)]
     _write_direction(kernel, dim, types, direction)
     return kernel.build()
@@ -188,19 +194,19 @@ def retract_kernel(node: NodeType, types: Types) -> KernelSpec:
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_retract", types.storage)
     storage, tangent, moved = retracted_storage(node, "node")
-    nodes = kernel.read("nodes", node.storage_dim, types.storage, Read.SEQUENTIAL)
-    step = kernel.read("step", dim, types.storage, Read.SEQUENTIAL)
+    nodes = kernel.read("nodes", node.storage_dim, types.storage, ReadSequential())
+    step = kernel.read("step", dim, types.storage, ReadSequential())
     symbols = {str(SYMBOL): kernel.graph.const(value(types.storage))}
     for names, scalars in ((storage, nodes), (tangent, step)):
         symbols |= {str(name): s.value for name, s in zip(names, scalars, strict=True)}
     lowering = Lowering(kernel.graph, symbols, f"node type {node.name}")
     candidate = [Scalar(kernel.graph, lowering.lower(entry)) for entry in moved]
-    kernel.write("candidate", candidate, types.storage, Write.SEQUENTIAL)
-    gradient = kernel.read("gradient", dim, types.sums, Read.SEQUENTIAL)
-    residual = kernel.read("residual", dim, types.storage, Read.SEQUENTIAL)
-    diagonal = kernel.read("diagonal", dim, types.storage, Read.SEQUENTIAL)
+    kernel.write("candidate", candidate, types.storage, WriteSequential())
+    gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
+    residual = kernel.read("residual", dim, types.storage, ReadSequential())
+    diagonal = kernel.read("diagonal", dim, types.storage, ReadSequential())
     weighted = [d * x for d, x in zip(diagonal, step, strict=True)]
     squared = dot(weighted, step)
     model = [dot(step, gradient), dot(step, residual), kernel.scalar("damping") * squared, squared]
-    kernel.write("model", model, types.sums, Write.ADD_SUM)
+    kernel.write("model", model, types.sums, AddSumPartials())
     return kernel.build()

@@ -10,9 +10,9 @@ from caspar.frontend.node_kernels import MODEL_DIM
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
-from caspar.memory.access import Read, Write
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import ReadPartials, WriteUnique
 
 _LARGEST = 1e300
 """Comparisons with it are false for infinity and NaN."""
@@ -37,11 +37,11 @@ def scalar_kernels(types: Types) -> list[KernelSpec]:
 
 
 def _put(kernel: KernelBuilder, name: str, value: Scalar) -> None:
-    kernel.write(name, [value], DType.FLOAT64, Write.UNIQUE)
+    kernel.write(name, [value], DType.FLOAT64, WriteUnique())
 
 
 def _sum(kernel: KernelBuilder, name: str, types: Types) -> Scalar:
-    return kernel.read(name, 1, types.sums, Read.SUM)[0]
+    return kernel.read(name, 1, types.sums, ReadPartials())[0]
 
 
 def _begin(types: Types) -> KernelSpec:
@@ -99,7 +99,7 @@ def _collect(types: Types) -> KernelSpec:
     kernel = KernelBuilder("collect", DType.FLOAT64)
     _put(kernel, "cost", _sum(kernel, "costs", types))
     names = ("step_gradient", "step_residual", "step_damping", "step_norm")
-    sums = kernel.read("models", MODEL_DIM, types.sums, Read.SUM)
+    sums = kernel.read("models", MODEL_DIM, types.sums, ReadPartials())
     for name, value in zip(names, sums, strict=True):
         _put(kernel, name, value)
     return kernel.build()

@@ -5,8 +5,6 @@ of its arguments. Once for each solver, a few milliseconds; derivatives come lat
 no compiled plan is cached.
 """
 
-import inspect
-import traceback
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,12 +15,11 @@ from typing import Annotated, Any, get_args, get_origin
 import symforce.symbolic as sf
 from symforce.ops import LieGroupOps, StorageOps
 
-from caspar.errors import FactorError, UnsupportedFunctionError
+from caspar.errors import FactorError
 from caspar.frontend.epsilon import SYMBOL, symbolic_epsilon
 from caspar.frontend.expression_key import expression_key
 from caspar.frontend.factor import Factor
-from caspar.frontend.lines import Lines, run_with_lines
-from caspar.frontend.lower import NOT_NUMBERS
+from caspar.frontend.lines import Lines
 from caspar.frontend.markers import (
     Const,
     ConstIndexed,
@@ -35,7 +32,20 @@ from caspar.frontend.markers import (
     TunableShared,
     TunableUnique,
 )
+from caspar.frontend.signature import (
+    OWN_SYMBOLS,
+    Role,
+    argument_annotations,
+    check_is_number,
+    marker_name,
+    markers_in,
+    matrix_shape,
+    run_on_symbols,
+    symbolic_value,
+    take_names,
+)
 from caspar.frontend.unit_ranges import UnitRange, unit_ranges
+from caspar.memory.access import Accessor
 
 
 class ArgumentKind(Enum):
@@ -110,8 +120,7 @@ class Argument:
     @property
     def matrix_shape(self) -> tuple[int, ...]:
         """(rows, columns) of a matrix with several columns; () of everything else."""
-        shape = getattr(self.symbolic, "shape", (1, 1))
-        return tuple(shape) if shape[1] > 1 else ()
+        return matrix_shape(self.symbolic)
 
     @property
     def symbols(self) -> list[Any]:
@@ -172,7 +181,7 @@ def trace(factor: Factor) -> TracedFactor:
     """
     arguments: list[Argument] = []
     call_values: dict[str, Any] = {}
-    for name, annotation in _annotations(factor).items():
+    for name, annotation in argument_annotations(factor).items():
         made, value = _make_argument(factor, name, annotation)
         arguments += made
         call_values[name] = value
@@ -182,28 +191,10 @@ def trace(factor: Factor) -> TracedFactor:
             f"factor {factor.name} has no tunable argument: mark at least one with TunableShared, "
             "TunableUnique or TunablePair, or there is nothing to solve for"
         )
-    call = inspect.BoundArguments(inspect.signature(factor.function), call_values)
-    residual, lines = _run(factor, call)
+    residual, lines = run_on_symbols(factor, call_values)
     rows = _residual_rows(factor, residual, lines)
     _warn_unused(factor, arguments, rows)
     return TracedFactor(factor.name, factor.location, tuple(arguments), rows, lines)
-
-
-def _run(factor: Factor, call: inspect.BoundArguments) -> tuple[Any, Lines]:
-    """Call the function; an error in it names the factor and the function's own line."""
-    try:
-        with symbolic_epsilon():
-            return run_with_lines(factor.function, *call.args, **call.kwargs)
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own_file = factor.function.__code__.co_filename
-        lines = [frame for frame in frames if frame.filename == own_file]
-        where = f", line {lines[-1].lineno}: {lines[-1].line}" if lines else ""
-        raise FactorError(
-            f"factor {factor.name} ({factor.location}){where}: {type(error).__name__}: {error}. "
-            "The function runs on symbols, not numbers: use sf.sqrt, sf.sin, ... instead of those "
-            "of math and numpy, and sf.Min, sf.Max or sf.Piecewise instead of if"
-        ) from error
 
 
 def _warn_unused(factor: Factor, arguments: Sequence[Argument], rows: Sequence[Any]) -> None:
@@ -217,44 +208,8 @@ def _warn_unused(factor: Factor, arguments: Sequence[Argument], rows: Sequence[A
             )
 
 
-def _annotations(factor: Factor) -> dict[str, Any]:
-    """The annotation of each argument, evaluated where it was postponed."""
-    try:
-        written = inspect.get_annotations(factor.function)
-    except NameError as error:  # where annotations are evaluated when asked for: Python 3.14
-        raise FactorError(
-            f"factor {factor.name} ({factor.location}): an annotation uses an unknown name: {error}"
-        ) from error
-    annotations = {}
-    for name, parameter in inspect.signature(factor.function).parameters.items():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise FactorError(
-                f"factor {factor.name}: {parameter} is not allowed; name each argument"
-            )
-        if name not in written:
-            raise FactorError(
-                f"factor {factor.name}, argument {name}: not annotated; "
-                "write Annotated[Type, Marker], for example Annotated[Point, caspar.TunableShared]"
-            )
-        annotations[name] = _evaluated(factor, name, written[name])
-    return annotations
-
-
-def _evaluated(factor: Factor, name: str, annotation: Any) -> Any:
-    if not isinstance(annotation, str):
-        return annotation
-    visible = {**inspect.unwrap(factor.function).__globals__, **factor.local_names}
-    try:
-        return eval(annotation, visible)
-    except Exception as error:  # the annotation is the user's code
-        raise FactorError(
-            f"factor {factor.name}, argument {name} ({factor.location}): its annotation "
-            f"{annotation!r} cannot be evaluated where the factor was defined: {error}"
-        ) from error
-
-
 def _make_argument(factor: Factor, name: str, annotation: Any) -> tuple[list[Argument], Any]:
-    where = f"factor {factor.name}, argument {name}"
+    where = f"{factor.title}, argument {name}"
     marker = _marker(where, annotation)
     kind = next(_KINDS[base] for base in marker.__mro__ if base in _KINDS)
     declared = get_args(annotation)[0]
@@ -263,13 +218,13 @@ def _make_argument(factor: Factor, name: str, annotation: Any) -> tuple[list[Arg
             raise FactorError(f"{where}: TunablePair needs caspar.Pair[Type], got {declared!r}")
         element = get_args(declared)[0]
         halves = [
-            _one_argument(where, f"{name}_{half}", name, kind, element, half == "second")
+            _one_argument(factor, f"{name}_{half}", name, kind, element, half == "second")
             for half in ("first", "second")
         ]
         return halves, Pair(half.symbolic for half in halves)
     if get_origin(declared) is Pair:
         raise FactorError(f"{where}: caspar.Pair needs the marker TunablePair")
-    made = _one_argument(where, name, name, kind, declared, False)
+    made = _one_argument(factor, name, name, kind, declared, False)
     return [made], made.symbolic
 
 
@@ -277,10 +232,14 @@ def _marker(where: str, annotation: Any) -> type[Marker]:
     allowed = ", ".join(kind.__name__ for kind in _KINDS)
     if get_origin(annotation) is not Annotated:
         raise FactorError(f"{where}: has no marker; write Annotated[Type, Marker] with {allowed}")
+    accesses = markers_in(annotation, Accessor)
+    if len(accesses) > 0:
+        raise FactorError(
+            f"{where}: {marker_name(accesses[0])} is for kernels (caspar.kernel); arguments of a "
+            f"factor take one of {allowed}"
+        )
     markers = [
-        item if isinstance(item, type) else type(item)
-        for item in annotation.__metadata__
-        if isinstance(item, Marker) or (isinstance(item, type) and issubclass(item, Marker))
+        item if isinstance(item, type) else type(item) for item in markers_in(annotation, Marker)
     ]
     if len(markers) != 1 or markers[0] in (Marker, Tunable, Const):
         found = ", ".join(marker.__name__ for marker in markers) or "none"
@@ -289,18 +248,10 @@ def _marker(where: str, annotation: Any) -> type[Marker]:
 
 
 def _one_argument(
-    where: str, name: str, source: str, kind: ArgumentKind, declared: Any, successor: bool
+    factor: Factor, name: str, source: str, kind: ArgumentKind, declared: Any, successor: bool
 ) -> Argument:
-    try:
-        symbolic = StorageOps.symbolic(declared, name)
-        storage_dim = StorageOps.storage_dim(declared)
-    except Exception as error:  # SymForce raises whatever its implementation stumbles on
-        raise FactorError(
-            f"{where}: {declared!r} is not a storage type; use a SymForce type such as sf.V3 or "
-            f"sf.Pose3, a subclass of one, or a dataclass of them ({error})"
-        ) from error
-    if storage_dim == 0:
-        raise FactorError(f"{where}: {declared!r} holds no numbers, so it cannot be an argument")
+    where = f"{factor.title}, argument {source}"
+    symbolic, storage_dim = symbolic_value(factor, declared, name, Role.ARGUMENT, source)
     node = None
     if kind.name.startswith("NODE"):
         node = _node_type(where, declared, storage_dim)
@@ -325,21 +276,17 @@ def _check_names(factor: Factor, arguments: Sequence[Argument]) -> None:
         if argument.node is not None:
             parts = (f"{argument.name}_{part}" for part in _KERNEL_PARTS)
             names |= dict.fromkeys(parts, f"the kernels' own for argument {argument.source}")
-    symbols = {str(SYMBOL): "SymForce's epsilon"}
+    symbols = dict(OWN_SYMBOLS)
     for argument in arguments:
-        uses = [(names, argument.name), *((symbols, str(symbol)) for symbol in argument.symbols)]
-        for taken, name in uses:
-            if name in taken:
-                raise FactorError(
-                    f"factor {factor.name}, argument {argument.source}: its {name!r} is also "
-                    f"{taken[name]}; rename the argument"
-                )
-            taken[name] = f"that of argument {argument.source}"
+        take_names(factor, Role.ARGUMENT, argument.source, [argument.name], names)
+        take_names(factor, Role.ARGUMENT, argument.source, map(str, argument.symbols), symbols)
 
 
 def _residual_rows(factor: Factor, residual: Any, lines: Lines) -> tuple[Any, ...]:
     if isinstance(residual, sf.Matrix) and residual.shape[1] == 1 and residual.shape[0] >= 1:
-        return tuple(_defined(factor, row, lines) for row in residual.to_flat_list())
+        for row in residual.to_flat_list():
+            check_is_number(factor, "the residual", row, lines)
+        return tuple(residual.to_flat_list())
     needed = "it must return a SymForce column vector such as sf.V2"
     hint = ""
     if residual is None:
@@ -352,17 +299,6 @@ def _residual_rows(factor: Factor, residual: Any, lines: Lines) -> tuple[Any, ..
     raise FactorError(
         f"factor {factor.name} ({factor.location}) returned {type(residual).__name__}{shape}: "
         f"{needed}{hint}"
-    )
-
-
-def _defined(factor: Factor, row: Any, lines: Lines) -> Any:
-    """The row, unless it is no number whatever its arguments are."""
-    meaning = NOT_NUMBERS.get(type(row).__name__)
-    if meaning is None:
-        return row
-    place = lines.place(lines.of.get(row))
-    raise UnsupportedFunctionError(
-        f"factor {factor.name} ({factor.location}){place}: the residual is {meaning}"
     )
 
 

@@ -10,7 +10,7 @@ GPU; `ptx`, `sass` and `resources` need the packages of the extra `inspect`.
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from caspar.codegen.cuda_header import HEADER
+from caspar.codegen.cuda import KERNEL_START
 from caspar.codegen.source import KernelSource
 from caspar.driver import TARGETS, Target, compile_kernel
 from caspar.errors import OptionError
@@ -40,7 +40,7 @@ _PASSES = tuple(name for name, _ in GRAPH_STAGES)
 _GRAPHS = ("graph", *_PASSES)
 
 _NO_HEADER = (
-    f"// {HEADER.count(chr(10))} lines of common functions before this are left out: "
+    "// {} lines of common functions before this are left out: "
     "kernel.source.text, or --complete, has all"
 )
 
@@ -137,13 +137,14 @@ class KernelInspection:
 
     @property
     def cuda(self) -> TextView:
-        """CUDA C, for the target `cuda`, without the header that all kernels have in common.
+        """CUDA C, for the target `cuda`, without the functions that kernels have in common.
 
         `source.text` is the complete text, which is what is compiled.
         """
         self._require("cuda")
-        own = self.source.text.removeprefix(HEADER).lstrip("\n")
-        return TextView(f"{_NO_HEADER}\n{own}")
+        common, start, own = self.source.text.partition(KERNEL_START)
+        note = _NO_HEADER.format(common.count("\n"))
+        return TextView(f"{note}\n{start}{own}")
 
     @property
     def cpu(self) -> TextView:

@@ -1,45 +1,45 @@
-"""How a kernel's arguments are read and written.
+"""How a kernel's arguments are read and written: what every access pattern says of itself.
 
 Thread `i` of a kernel handles item `i` (a factor, a node); a *tile* is the run of consecutive
-items one block handles together.
+items one block handles together. A pattern is one class, in `memory.accessors`: it holds what the
+host passes, which objects items touch, and its text in CUDA C and in Python for Numba. Nothing
+else knows the patterns; a class of your own works like those that are there.
 """
 
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from caspar.ir.dtype import DType
 from caspar.memory.layout import PARTIAL_CHUNK, chunk_widths, partial_chunk_widths
 
+if TYPE_CHECKING:
+    from caspar.memory.accessors.scope import CpuScope, CudaScope
+    from caspar.memory.binding import Binding
+    from caspar.memory.kernel import KernelSpec
+    from caspar.memory.reduce import ReduceSpec
+    from caspar.memory.tiles import Array, TileIndex
 
-class Read(Enum):
-    """Where the item's operand comes from."""
-
-    SEQUENTIAL = "sequential"
-    """Object `i` of a blocked array."""
-    INDEXED = "indexed"
-    """Object `index[i]` of a blocked array."""
-    UNIQUE = "unique"
-    """Object 0: the same for every item."""
-    ROWS = "rows"
-    """Row `i` of a C-contiguous (n, dim) array."""
-    SUM = "sum"
-    """The sum of all scalars of an array of partial sums; for kernels of one item."""
+Options = Mapping[str, Any]
+"""What is passed for an argument besides its values, by the names an access declares."""
 
 
-class Write(Enum):
-    """Where the item's result goes."""
+@dataclass(frozen=True)
+class Field:
+    """A parameter that an access needs besides the array and its length.
 
-    SEQUENTIAL = "sequential"
-    """Object `i` of a blocked array."""
-    ROWS = "rows"
-    """Row `i` of a C-contiguous (n, dim) array."""
-    UNIQUE = "unique"
-    """Object 0; for kernels of one item."""
-    ADD_SHARED = "add_shared"
-    """Summed over the items of a tile that share an index: one partial sum for each distinct
-    index of each tile, in a blocked array of partials (see `memory.tiles`)."""
-    ADD_SUM = "add_sum"
-    """Summed over the items of a tile: one partial sum for each tile, in a blocked array."""
+    Attributes:
+        name: The generated parameter is `<argument>_<name>`.
+        dtype: Type of the array whose address is passed; None for an int32 number.
+        written: Whether the kernel writes that array.
+    """
+
+    name: str
+    dtype: DType | None = None
+    written: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,26 @@ class ArgSpec:
             are accumulated in it.
         read: How it is read, or None.
         write: How it is written, or None. An argument with both is updated in place.
+        windowed: Whether its objects may be a window of a larger blocked array; they are then
+            counted from the parameter `<name>_first`.
     """
 
     name: str
     dim: int
     dtype: DType
-    read: Read | None = None
-    write: Write | None = None
+    read: ReadAccessor | None = None
+    write: WriteAccessor | None = None
+    windowed: bool = False
+
+    @property
+    def accessors(self) -> tuple[Accessor, ...]:
+        """How it is read and how it is written."""
+        return tuple(access for access in (self.read, self.write) if access is not None)
 
     @property
     def holds_partials(self) -> bool:
         """Whether its array holds partial sums rather than objects."""
-        return self.read is Read.SUM or self.write in (Write.ADD_SHARED, Write.ADD_SUM)
+        return any(access.holds_partials for access in self.accessors)
 
     @property
     def chunk_length(self) -> int:
@@ -77,3 +85,205 @@ class ArgSpec:
         if self.holds_partials:
             return partial_chunk_widths(self.dim)
         return chunk_widths(self.dim, self.dtype)
+
+    def object(self, number: str) -> str:
+        """Object `number` of its window, as an expression in both languages."""
+        return f"({self.name}_first + {number})" if self.windowed else number
+
+
+class Accessor(ABC):
+    """An access pattern.
+
+    Attributes:
+        fields: Parameters it needs besides the array and its length.
+        options: Names of what users pass besides values, such as `index`.
+        defaults: Options that may be left out.
+        cuda_functions: Device functions its CUDA text calls.
+        holds_partials: Whether its array holds partial sums: chunks of 4, not padded.
+        needs_rows: Whether its array is (n, dim) and C-contiguous instead of blocked.
+        uses_tiles: Whether it depends on which items share a tile: the block size is then the
+            tile size of its indices.
+        is_pair: Whether it touches an object and its successor; see `half`.
+        is_exact: Whether `num_items` is the number of items, or the most that there can be.
+        needs_unique_index: Whether no two items may name one object.
+        touches_own_object: Whether item `i` touches object `i` and no other.
+    """
+
+    options: ClassVar[tuple[str, ...]] = ()
+    defaults: ClassVar[Options] = {}
+    cuda_functions: ClassVar[str] = ""
+    holds_partials: ClassVar[bool] = False
+    needs_rows: ClassVar[bool] = False
+    uses_tiles: ClassVar[bool] = False
+    is_pair: ClassVar[bool] = False
+    is_exact: ClassVar[bool] = True
+    needs_unique_index: ClassVar[bool] = False
+    touches_own_object: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """The pattern's name, as users write it."""
+        return type(self).__name__
+
+    @property
+    def min_block_size(self) -> int:
+        """Threads a block must have at least, and be a multiple of."""
+        return 1
+
+    def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
+        """Parameters it needs besides the array and its length."""
+        return ()
+
+    # -- on the host ---------------------------------------------------------------------------
+
+    def num_items(self, length: int | None, options: Options) -> int | None:
+        """Items that an array of `length` objects (None: not given) stands for.
+
+        None where any number will do.
+        """
+        return None
+
+    @abstractmethod
+    def num_objects(self, count: int, options: Options) -> int:
+        """Objects the array must have for `count` items."""
+
+    def field_values(self, options: Options, num_objects: int) -> dict[str, Array | int]:
+        """The value of every field, for an array of `num_objects` objects."""
+        return {}
+
+    # -- lines around the instructions ---------------------------------------------------------
+
+    def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
+        """Write what comes before the instructions."""
+        return
+
+    def cuda_after(self, scope: CudaScope, arg: ArgSpec) -> None:
+        """Write what comes after the instructions."""
+        return
+
+    def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
+        """Write what comes before the loop (`scope.before`) or first in it (`scope.emit`)."""
+        return
+
+    def cpu_after(self, scope: CpuScope, arg: ArgSpec) -> None:
+        """Write what comes after the loop."""
+        return
+
+
+class ReadAccessor(Accessor):
+    """A pattern that reads."""
+
+    def value_dtype(self, arg: ArgSpec) -> DType:
+        """Type of the expressions that the reads return."""
+        return arg.dtype
+
+    def half(self, *, successor: bool) -> ReadAccessor:
+        """Of a pair: how the object, or its successor, is read."""
+        return self
+
+    @abstractmethod
+    def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
+        """Write the read of a chunk; return an expression for each of its scalars."""
+
+    @abstractmethod
+    def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
+        """Write the read of a chunk; return an expression for each of its scalars."""
+
+
+class Kit(Protocol):
+    """What a write that needs scratch memory asks of the one who binds it."""
+
+    @property
+    def count(self) -> int:
+        """Items of the kernel."""
+
+    @property
+    def tile_size(self) -> int:
+        """Items of a tile."""
+
+    def allocate(self, num_scalars: int, dtype: DType) -> Array:
+        """Scratch memory; it lives as long as what is bound."""
+
+    def tiles(self, options: Options, num_objects: int) -> TileIndex:
+        """The tiles of the index in the options, built on the device or taken where prepared."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """A kernel that runs after the one whose write it completes."""
+
+    spec: KernelSpec | ReduceSpec
+    bindings: Mapping[str, Binding]
+    count: int
+
+
+@dataclass(frozen=True)
+class BoundWrite:
+    """A write with its memory.
+
+    Attributes:
+        binding: What the kernel's argument is bound to.
+        finish: Kernels that complete it.
+    """
+
+    binding: Binding
+    finish: tuple[Finish, ...] = ()
+
+
+class WriteAccessor(Accessor):
+    """A pattern that writes or adds.
+
+    Attributes:
+        adds: Whether the objects' old values count.
+        writes_all: Whether every object of the array gets a value: a fresh array need not be
+            cleared.
+    """
+
+    adds: ClassVar[bool] = False
+    writes_all: ClassVar[bool] = False
+
+    def in_kernel(self, options: Options, backend: str, deterministic: bool) -> WriteAccessor:
+        """The access that the kernel itself uses: another one where a second kernel completes it.
+
+        Args:
+            options: What was passed besides values.
+            backend: `cuda` or `cpu`.
+            deterministic: Whether equal input must give equal bits.
+        """
+        return self
+
+    def bind(self, arg: ArgSpec, output: Binding, options: Options, kit: Kit) -> BoundWrite:
+        """Bind a write that `in_kernel` gave.
+
+        Args:
+            arg: The kernel's argument.
+            output: The user's array.
+            options: What was passed besides values.
+            kit: Scratch memory and tiles.
+        """
+        return BoundWrite(output.with_fields(self.field_values(options, output.num_objects)))
+
+    def stored_dtype(self, dtype: DType) -> DType:
+        """Type of the kernel's argument where the user's array has `dtype`."""
+        return dtype
+
+    def store_width(self, width: int) -> int:
+        """Values a store of a chunk of `width` scalars takes."""
+        return width
+
+    def store_order(self, widths: Sequence[int], values: Sequence[Any]) -> list[Sequence[Any]]:
+        """The values of each store, chunk by chunk."""
+        groups = []
+        start = 0
+        for width in widths:
+            groups.append(values[start : start + width])
+            start += width
+        return groups
+
+    @abstractmethod
+    def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        """Write the store of a chunk; `values` are expressions of the computing type."""
+
+    @abstractmethod
+    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        """Write the store of a chunk; `values` are expressions of the computing type."""

@@ -1,8 +1,11 @@
 """What a kernel argument is bound to before a launch."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from caspar.memory.tiles import Array, TileIndex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from caspar.memory.tiles import Array
 
 
 @dataclass(frozen=True)
@@ -12,13 +15,22 @@ class Binding:
     Attributes:
         data: The array: blocked, rows or partials, as the argument's access says.
         length: Objects, rows or partials it holds; the distance between chunks.
-        index: (n,) int32 object of each item, for `Read.INDEXED`.
-        tiles: Where items add to, for `Write.ADD_SHARED`.
-        offset: Partial of tile 0, for `Write.ADD_SUM`: kernels may share an array of partials.
+        first: First object of the window, of a windowed argument.
+        window: Objects of the window; None: all.
+        fields: What the argument's access needs besides, by the names it gives.
     """
 
     data: Array
     length: int
-    index: Array | None = None
-    tiles: TileIndex | None = None
-    offset: int = 0
+    first: int = 0
+    window: int | None = None
+    fields: Mapping[str, Array | int] = field(default_factory=dict)
+
+    @property
+    def num_objects(self) -> int:
+        """Objects that items may touch."""
+        return self.length if self.window is None else self.window
+
+    def with_fields(self, fields: Mapping[str, Array | int]) -> Binding:
+        """The same memory with more fields."""
+        return replace(self, fields={**self.fields, **fields})

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from caspar.ir.graph import Graph
-from caspar.memory.access import ArgSpec
+from caspar.memory.access import Accessor, ArgSpec
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class KernelSpec:
         name: A C and Python identifier, unique among the kernels of a solver.
         args: Arguments in the order of the signature; the graph's reads and stores name them.
         graph: What one item computes.
-        guard: Name of a 1-scalar `Read.UNIQUE` argument; the kernel does nothing while it is
+        guard: Name of a 1-scalar `ReadUnique` argument; the kernel does nothing while it is
             not zero. None: it always runs.
     """
 
@@ -26,3 +26,8 @@ class KernelSpec:
     def arg(self, name: str) -> ArgSpec:
         """The argument of that name."""
         return next(arg for arg in self.args if arg.name == name)
+
+    @property
+    def accessors(self) -> tuple[Accessor, ...]:
+        """How its arguments are read and written."""
+        return tuple(access for arg in self.args for access in arg.accessors)

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
-from caspar.memory.access import ArgSpec, Read, Write
+from caspar.memory.access import ArgSpec, ReadAccessor, WriteAccessor
+from caspar.memory.accessors.unique import ReadUnique
 from caspar.memory.kernel import KernelSpec
 
 
@@ -27,19 +28,26 @@ class KernelBuilder:
         old = self._args.get(new.name)
         if old is not None:
             new = ArgSpec(
-                new.name, new.dim, new.dtype, old.read or new.read, old.write or new.write
+                new.name,
+                new.dim,
+                new.dtype,
+                old.read if new.read is None else new.read,
+                old.write if new.write is None else new.write,
+                new.windowed,
             )
         self._args[new.name] = new
         return new
 
     def guard(self, name: str) -> None:
         """Do nothing while the float64 scalar `name` is not zero."""
-        self._declare(ArgSpec(name, 1, DType.FLOAT64, read=Read.UNIQUE))
+        self._declare(ArgSpec(name, 1, DType.FLOAT64, read=ReadUnique()))
         self._guard = name
 
-    def read(self, name: str, dim: int, dtype: DType, access: Read) -> list[Scalar]:
+    def read(
+        self, name: str, dim: int, dtype: DType, access: ReadAccessor, *, windowed: bool = False
+    ) -> list[Scalar]:
         """The scalars of an object."""
-        arg = self._declare(ArgSpec(name, dim, dtype, read=access))
+        arg = self._declare(ArgSpec(name, dim, dtype, read=access, windowed=windowed))
         return [
             Scalar(self.graph, value)
             for chunk, width in enumerate(arg.chunk_widths)
@@ -48,18 +56,24 @@ class KernelBuilder:
 
     def scalar(self, name: str) -> Scalar:
         """One float64 number, the same for all items."""
-        return self.read(name, 1, DType.FLOAT64, Read.UNIQUE)[0]
+        return self.read(name, 1, DType.FLOAT64, ReadUnique())[0]
 
-    def write(self, name: str, values: Sequence[Scalar], dtype: DType, access: Write) -> None:
-        """Write or add an object; nothing where it has no scalars."""
+    def write(
+        self,
+        name: str,
+        values: Sequence[Scalar],
+        dtype: DType,
+        access: WriteAccessor,
+        *,
+        windowed: bool = False,
+    ) -> None:
+        """Write or add an object (of a pair: both); nothing where it has no scalars."""
         if len(values) == 0:
             return
-        arg = self._declare(ArgSpec(name, len(values), dtype, write=access))
-        start = 0
-        for chunk, width in enumerate(arg.chunk_widths):
-            chosen = values[start : start + width]
+        dim = len(values) // access.store_width(1)
+        arg = self._declare(ArgSpec(name, dim, dtype, write=access, windowed=windowed))
+        for chunk, chosen in enumerate(access.store_order(arg.chunk_widths, values)):
             self.graph.store(name, chunk, [scalar.value for scalar in chosen])
-            start += width
 
     def build(self) -> KernelSpec:
         """The finished kernel."""

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from caspar.ir.dtype import DType
-from caspar.memory.access import ArgSpec, Write
+from caspar.memory.access import ArgSpec
+from caspar.memory.accessors.sequential import WriteSequential
 from caspar.memory.layout import partial_chunk_widths
 
 
@@ -32,8 +33,8 @@ class ReduceSpec:
 
     @property
     def output(self) -> ArgSpec:
-        """The blocked output."""
-        return ArgSpec("output", self.dim, self.dtype, write=Write.SEQUENTIAL)
+        """The blocked output; it may be a window of a larger array."""
+        return ArgSpec("output", self.dim, self.dtype, write=WriteSequential(), windowed=True)
 
     @property
     def partial_chunk_widths(self) -> tuple[int, ...]:

@@ -99,10 +99,10 @@ def give_back(
         original = original if location(given) == HOST else to_device(given)
         still = (start == end).all(axis=1)
         result[still] = original.reshape(result.shape)[still]
-    return _as_library(result, given)
+    return as_library(result, given)
 
 
-def _as_library(result: Array, given: Any) -> Any:
+def as_library(result: Array, given: Any) -> Any:
     library = type(given).__module__.split(".")[0]
     if library in ("numpy", "cupy", "builtins"):
         return result

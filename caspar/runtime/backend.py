@@ -4,7 +4,7 @@ Cost tiers: `load` and `allocate` once for a solver or plan, `bind` and `sequenc
 plan, `run` in the inner loop.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.codegen.source import KernelSource, Param, ParamKind
+from caspar.codegen.source import COUNT, DATA, FIRST, LENGTH, KernelSource, Param
 from caspar.memory.binding import Binding
 from caspar.memory.tiles import Array, TileIndex
 
@@ -23,6 +23,10 @@ class Kernel(Protocol):
     @property
     def source(self) -> KernelSource:
         """What it was compiled from."""
+
+    @property
+    def block_size(self) -> int:
+        """Items of a tile."""
 
 
 class Launch(Protocol):
@@ -63,8 +67,15 @@ class Backend(Protocol):
     def tile_size(self) -> int:
         """Items of a tile."""
 
-    def load(self, sources: Sequence[KernelSource]) -> Mapping[str, Kernel]:
+    def load(
+        self, sources: Sequence[KernelSource], block_size: int | None = None
+    ) -> Mapping[str, Kernel]:
         """Compile (or fetch from the cache) kernels, by name.
+
+        Args:
+            sources: What to compile.
+            block_size: Threads of a block, of the kernels that allow it; None: chosen for each
+                kernel by the registers and the shared memory it needs.
 
         Raises:
             CompileError: A source did not compile.
@@ -86,8 +97,24 @@ class Backend(Protocol):
     def write(self, target: Array, host: NDArray[Any]) -> None:
         """Copy a small host array to the device."""
 
-    def tile_index(self, index: Array, num_objects: int) -> TileIndex:
+    def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index; see `memory.tiles.build_tile_index`."""
+
+    def first_outside(self, index: Array, size: int) -> int | None:
+        """Entry of an index that is outside 0 .. size - 1, the first; None: all are inside.
+
+        Args:
+            index: (n,) int32.
+            size: Objects that may be named.
+        """
+
+    def first_repeated(self, index: Array, size: int) -> int | None:
+        """Entry whose object an earlier entry names too; None: no object is named twice.
+
+        Args:
+            index: (n,) int32, within 0 .. size - 1.
+            size: Objects that may be named.
+        """
 
     def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
         """Order of items in which tiles have few partials; see `memory.tiles.locality_order`."""
@@ -100,6 +127,9 @@ class Backend(Protocol):
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row."""
+
+    def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
+        """A call that runs launches in order, on CUDA on the caller's current stream."""
 
     def accepts_device(self, kind: str, number: int) -> bool:
         """Whether arrays of a device, such as ("cuda", 0), can be read without a copy."""
@@ -127,22 +157,18 @@ def parameter_values(
     """What to pass for each parameter: an integer or an array whose address is meant."""
     values: list[int | Array] = []
     for param in params:
-        if param.kind is ParamKind.COUNT:
+        if param.field == COUNT:
             values.append(count)
             continue
         binding = bindings[param.arg]
-        if param.kind is ParamKind.DATA:
+        if param.field == DATA:
             values.append(binding.data)
-        elif param.kind is ParamKind.LENGTH:
+        elif param.field == LENGTH:
             values.append(binding.length)
-        elif param.kind is ParamKind.OFFSET:
-            values.append(binding.offset)
-        elif param.kind is ParamKind.INDEX:
-            assert binding.index is not None, f"{param.arg} is bound without an index"
-            values.append(binding.index)
+        elif param.field == FIRST:
+            values.append(binding.first)
         else:
-            assert binding.tiles is not None, f"{param.arg} is bound without tiles"
-            values.append(getattr(binding.tiles, param.kind.value))
+            values.append(binding.fields[param.field])
     return values
 
 

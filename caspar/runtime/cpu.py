@@ -10,7 +10,7 @@ import importlib.util
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +55,11 @@ class CpuKernel:
 
     source: KernelSource
     address: int
+
+    @property
+    def block_size(self) -> int:
+        """Items of a tile."""
+        return self.source.block_size
 
 
 @dataclass(frozen=True)
@@ -135,8 +140,10 @@ class CpuBackend:
         """Processor and number of threads."""
         return f"{platform.machine()} CPU, {get_num_threads()} threads"
 
-    def load(self, sources: Sequence[KernelSource]) -> Mapping[str, Kernel]:
-        """Compile kernels, or fetch them from the cache."""
+    def load(
+        self, sources: Sequence[KernelSource], block_size: int | None = None
+    ) -> Mapping[str, Kernel]:
+        """Compile kernels, or fetch them from the cache; tiles have the size they have."""
         return {source.name: CpuKernel(source, _compile(source)) for source in sources}
 
     def allocate(self, num_bytes: int) -> Array:
@@ -168,9 +175,21 @@ class CpuBackend:
         """Copy an array."""
         target[...] = host
 
-    def tile_index(self, index: Array, num_objects: int) -> TileIndex:
+    def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index."""
-        return build_tile_index(index, num_objects, TILE_SIZE)
+        return build_tile_index(index, num_objects, tile_size)
+
+    def first_outside(self, index: Array, size: int) -> int | None:
+        """First entry outside 0 .. size - 1."""
+        wrong = np.flatnonzero((index < 0) | (index >= size))
+        return int(wrong[0]) if wrong.shape[0] > 0 else None
+
+    def first_repeated(self, index: Array, size: int) -> int | None:
+        """First entry whose object an earlier one names."""
+        first = np.full(size, -1, dtype=np.int64)
+        first[index[::-1]] = np.arange(index.shape[0])[::-1]
+        repeated = np.flatnonzero(first[index] != np.arange(index.shape[0]))
+        return int(repeated[0]) if repeated.shape[0] > 0 else None
 
     def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
         """Order of items in which tiles have few partials."""
@@ -192,6 +211,10 @@ class CpuBackend:
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row."""
         return CpuSequence([launch for launch in launches if isinstance(launch, CpuLaunch)])
+
+    def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
+        """A call that runs launches in order."""
+        return self.sequence(launches).run
 
     def accepts_device(self, kind: str, number: int) -> bool:
         """None but the host."""

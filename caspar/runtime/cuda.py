@@ -6,7 +6,7 @@ denormal float32 numbers are flushed to zero.
 """
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -17,7 +17,12 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.codegen.cuda_header import BLOCK_SIZE, COMPILE_OPTIONS, ONE_BLOCK_OPTION
+from caspar.codegen.cuda_header import (
+    BLOCK_SIZE,
+    BLOCK_SIZE_OPTION,
+    COMPILE_OPTIONS,
+    ONE_BLOCK_OPTION,
+)
 from caspar.codegen.source import KernelSource
 from caspar.errors import BackendError, CompileError, OutOfMemoryError
 from caspar.memory.binding import Binding
@@ -30,6 +35,9 @@ RUNS_PER_GRAPH = 8
 as one run of a small problem, so it is taken once for several."""
 
 
+MIN_BLOCK_SIZE = 64
+"""Smaller blocks are never chosen: a multiprocessor holds at most 16 to 32 of them."""
+
 EAGER_GROUPS = 2
 """Groups of runs after which the flag is read at once."""
 
@@ -40,6 +48,7 @@ class CudaKernel:
 
     source: KernelSource
     function: Any
+    block_size: int
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,37 @@ def _function(source: KernelSource, options: tuple[str, ...]) -> Any:
     return cupy.RawModule(code=source.text, options=options).get_function(source.name)
 
 
+def _with_block_size(source: KernelSource, block_size: int) -> CudaKernel:
+    options: tuple[str, ...] = COMPILE_OPTIONS
+    if block_size != source.block_size:
+        options = (*options, BLOCK_SIZE_OPTION.format(block_size))
+    function = _function(source, options)
+    if function.local_size_bytes > 0:
+        # spilled registers, or an array of the library's sine: what is less tells
+        unhurried = _function(source, (*options, ONE_BLOCK_OPTION))
+        if unhurried.local_size_bytes < function.local_size_bytes:
+            function = unhurried
+    return CudaKernel(source, function, block_size)
+
+
+def _resident_threads(kernel: CudaKernel, block_size: int) -> int:
+    """Threads a multiprocessor holds, of blocks of that size."""
+    per_thread = kernel.function.shared_size_bytes / kernel.block_size
+    occupancy = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
+    extra = max(0, int(per_thread * (block_size - kernel.block_size)))
+    blocks: int = occupancy(kernel.function.kernel.ptr, block_size, extra)
+    return blocks * block_size
+
+
+def _roomiest(kernel: CudaKernel) -> int:
+    """The block size of which a multiprocessor holds the most threads, the preferred one first.
+
+    Registers and shared memory of a thread are taken to be those of the preferred size.
+    """
+    sizes = [size for size in kernel.source.block_sizes if MIN_BLOCK_SIZE <= size]
+    return max(sizes or [kernel.block_size], key=lambda size: _resident_threads(kernel, size))
+
+
 def _pinned_flags() -> NDArray[np.float64]:
     memory = cupy.cuda.alloc_pinned_memory(16)
     return np.frombuffer(memory, np.float64, 2)
@@ -148,11 +188,13 @@ class CudaBackend:
         """Name and compute capability."""
         return f"{self._name} (sm_{self._device.compute_capability})"
 
-    def load(self, sources: Sequence[KernelSource]) -> Mapping[str, Kernel]:
+    def load(
+        self, sources: Sequence[KernelSource], block_size: int | None = None
+    ) -> Mapping[str, Kernel]:
         """Compile kernels in parallel threads: NVRTC releases the interpreter lock."""
         self._tile_builder()
         with ThreadPoolExecutor() as pool:
-            kernels = list(pool.map(self._compile, sources))
+            kernels = list(pool.map(self._compile, sources, [block_size] * len(sources)))
         return {kernel.source.name: kernel for kernel in kernels}
 
     def _tile_builder(self) -> TileBuilder:
@@ -166,16 +208,16 @@ class CudaBackend:
                 self._tiles = TileBuilder(COMPILE_OPTIONS)
         return self._tiles
 
-    def _compile(self, source: KernelSource) -> CudaKernel:
+    def _compile(self, source: KernelSource, block_size: int | None) -> CudaKernel:
         with self._device:
             try:
-                function = _function(source, COMPILE_OPTIONS)
-                if function.local_size_bytes > 0:
-                    # spilled registers, or an array of the library's sine: what is less tells
-                    unhurried = _function(source, (*COMPILE_OPTIONS, ONE_BLOCK_OPTION))
-                    if unhurried.local_size_bytes < function.local_size_bytes:
-                        function = unhurried
-                return CudaKernel(source, function)
+                if block_size in source.block_sizes:
+                    return _with_block_size(source, block_size)
+                preferred = _with_block_size(source, source.block_size)
+                best = _roomiest(preferred)
+                if block_size is not None or best == source.block_size:
+                    return preferred
+                return _with_block_size(source, best)
             except cupy.cuda.compiler.CompileException as error:
                 raise CompileError(
                     f"kernel {source.name}: NVRTC rejected the generated source: {error}"
@@ -198,9 +240,17 @@ class CudaBackend:
         """Copy a small host array to the device."""
         target.set(host)
 
-    def tile_index(self, index: Array, num_objects: int) -> TileIndex:
+    def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index."""
-        return self._tile_builder().build(index, num_objects)
+        return self._tile_builder().build(index, num_objects, tile_size)
+
+    def first_outside(self, index: Array, size: int) -> int | None:
+        """First entry outside 0 .. size - 1."""
+        return self._tile_builder().first_outside(index, size)
+
+    def first_repeated(self, index: Array, size: int) -> int | None:
+        """An entry whose object another one names."""
+        return self._tile_builder().first_repeated(index, size)
 
     def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
         """Order of items in which tiles have few partials."""
@@ -222,15 +272,15 @@ class CudaBackend:
         source = kernel.source
         values = parameter_values(source.params, bindings, count)
         arguments = tuple(
-            np.uint32(value) if isinstance(value, int) else np.uint64(value.data.ptr)
+            np.uint32(value & 0xFFFFFFFF) if isinstance(value, int) else np.uint64(value.data.ptr)
             for value in values
         )
-        num_blocks = -(-count * source.threads_per_item // source.block_size)
+        num_blocks = -(-count * source.threads_per_item // kernel.block_size)
         arrays = tuple(value for value in values if not isinstance(value, int))
         return CudaLaunch(
             kernel.function,
             (num_blocks, source.num_layers),
-            source.block_size,
+            kernel.block_size,
             arguments,
             arrays,
         )
@@ -240,6 +290,18 @@ class CudaBackend:
         return CudaSequence(
             self.stream, [launch for launch in launches if isinstance(launch, CudaLaunch)]
         )
+
+    def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
+        """A call that enqueues launches in order on the caller's current stream."""
+        runs = [launch.run for launch in launches if isinstance(launch, CudaLaunch)]
+        if len(runs) == 1:
+            return runs[0]
+
+        def run() -> None:
+            for one in runs:
+                one()
+
+        return run
 
     def accepts_device(self, kind: str, number: int) -> bool:
         """CUDA arrays of this device."""

@@ -13,6 +13,14 @@ _LARGE_BYTE = 0x7F
 """Four of them are a number above all indices that fit in memory."""
 
 
+_NO_ENTRY = 0xFFFFFFFF
+
+
+def _entry(first: Array) -> int | None:
+    entry = int(first[0])
+    return None if entry == _NO_ENTRY else entry
+
+
 class TileBuilder:
     """The compiled kernels of `codegen.cuda_tiles`.
 
@@ -24,8 +32,9 @@ class TileBuilder:
         module = cupy.RawModule(code=TILE_SOURCE, options=options)
         self._kernels: dict[str, Any] = {name: module.get_function(name) for name in TILE_KERNELS}
 
-    def build(self, index: Array, num_objects: int) -> TileIndex:
+    def build(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an (n,) int32 index on the device; reads one number back."""
+        assert tile_size == BLOCK_SIZE
         count = int(index.shape[0])
         num_tiles = -(-count // BLOCK_SIZE)
         slot = cupy.empty(count, dtype=cupy.uint16)
@@ -73,6 +82,24 @@ class TileBuilder:
         self._run("lowest_partner", num_blocks, count, main, partner, lowest)
         self._run("locality_keys", num_blocks, count, main, lowest, key)
         return cupy.argsort(key, kind="stable")
+
+    def first_outside(self, index: Array, size: int) -> int | None:
+        """First entry outside 0 .. size - 1; waits for the device."""
+        count = int(index.shape[0])
+        first = cupy.full(1, _NO_ENTRY, dtype=cupy.uint32)
+        num_blocks = -(-count // BLOCK_SIZE)
+        self._run("first_outside", num_blocks, count, index, np.uint32(size), first)
+        return _entry(first)
+
+    def first_repeated(self, index: Array, size: int) -> int | None:
+        """First entry whose object an earlier one names; waits for the device."""
+        count = int(index.shape[0])
+        owner = cupy.full(size, _NO_ENTRY, dtype=cupy.uint32)
+        first = cupy.full(1, _NO_ENTRY, dtype=cupy.uint32)
+        num_blocks = -(-count // BLOCK_SIZE)
+        for find in (0, 1):
+            self._run("first_repeated", num_blocks, count, index, owner, np.uint32(find), first)
+        return _entry(first)
 
     def _run(self, name: str, num_blocks: int, count: int, *arguments: Any) -> None:
         self._kernels[name]((num_blocks,), (BLOCK_SIZE,), (np.uint32(count), *arguments))

@@ -5,9 +5,11 @@ Once for each solve. What comes out is a handful of launch sequences that the it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from caspar.frontend.trace import Argument
+from caspar.memory.accessors.partials import object_fields, tile_fields
 from caspar.memory.binding import Binding
 from caspar.memory.reduce import ReduceSpec
 from caspar.memory.tiles import Array
@@ -45,6 +47,10 @@ class _Reduction:
     argument: Argument
     part: str
     accumulate: bool
+
+
+def _index(index: Array | None) -> Mapping[str, Array]:
+    return {} if index is None else {"index": index}
 
 
 class Binder:
@@ -118,13 +124,15 @@ class Binder:
         first_curvature = self._plan.num_factor_tiles + plan.first_tile
         if role != "factorize":
             bindings["descent"] = Binding(
-                self._memory["descents"], num_tiles, offset=plan.first_tile
+                self._memory["descents"], num_tiles, fields={"offset": plan.first_tile}
             )
-        bindings["model"] = Binding(self._memory["models"], num_tiles, offset=plan.first_tile)
+        bindings["model"] = Binding(
+            self._memory["models"], num_tiles, fields={"offset": plan.first_tile}
+        )
         bindings["curvature"] = Binding(
             self._memory["curvatures"],
             self._plan.num_factor_tiles + num_tiles,
-            offset=first_curvature,
+            fields={"offset": first_curvature},
         )
         kernel = self._plan.library.kernel(f"{plan.node.name}_{role}")
         return self._backend.bind(kernel, bindings, plan.count)
@@ -139,7 +147,7 @@ class Binder:
                 constant = plan.arrays.constants[argument.source]
                 data = self._memory[f"{plan.factor.name}.{argument.name}"]
                 rows = int(constant.rows.shape[0])
-                bindings[argument.name] = Binding(data, rows, constant.index)
+                bindings[argument.name] = Binding(data, rows, fields=_index(constant.index))
             else:
                 bindings[argument.name] = self._node_binding(plan, argument, state)
         return bindings
@@ -148,7 +156,7 @@ class Binder:
         assert argument.node is not None
         data = self._memory[f"{argument.node.name}.{name}"]
         count = self._plan.node_plans[argument.node.name].count
-        return Binding(data, count, plan.arrays.nodes[argument.name])
+        return Binding(data, count, fields=_index(plan.arrays.nodes[argument.name]))
 
     def _factor_array(self, plan: FactorPlan, name: str) -> Binding:
         return Binding(self._memory[f"{plan.factor.name}.{name}"], plan.arrays.count)
@@ -157,14 +165,19 @@ class Binder:
         bindings = self._arguments(plan, state)
         bindings["residual"] = self._factor_array(plan, "residual")
         bindings["cost"] = Binding(
-            self._memory["costs"], self._plan.num_factor_tiles, offset=plan.first_tile
+            self._memory["costs"],
+            self._plan.num_factor_tiles,
+            fields={"offset": plan.first_tile},
         )
         kernel = self._plan.library.kernel(f"{plan.factor.name}_score")
         return self._backend.bind(kernel, bindings, plan.arrays.count)
 
     def _partials(self, plan: FactorPlan, argument: Argument, name: str) -> Binding:
         data = self._memory[f"{plan.factor.name}.{argument.name}_{name}"]
-        return Binding(data, plan.num_partials(argument), tiles=plan.tiles.get(argument.name))
+        tiles = plan.tiles.get(argument.name)
+        # a node that all factors share: one partial for each tile
+        fields = {"offset": 0} if tiles is None else tile_fields(tiles)
+        return Binding(data, plan.num_partials(argument), fields=fields)
 
     def _linearize(self) -> list[Launch]:
         launches = []
@@ -189,7 +202,7 @@ class Binder:
             bindings = self._scalars()
             bindings["jacobian"] = self._factor_array(plan, "jacobian")
             bindings["curvature"] = Binding(
-                self._memory["curvatures"], num_curvatures, offset=plan.first_tile
+                self._memory["curvatures"], num_curvatures, fields={"offset": plan.first_tile}
             )
             for argument in plan.factor.nodes:
                 direction = self._node_binding(plan, argument, "direction")
@@ -242,9 +255,10 @@ class Binder:
     def _reduce(self, use: _Reduction) -> Launch:
         assert use.argument.node is not None
         partials = self._partials(use.plan, use.argument, use.part)
-        if partials.tiles is None:
+        tiles = use.plan.tiles.get(use.argument.name)
+        if tiles is None:
             tiles = self._backend.single_object_tiles(use.plan.num_tiles)
-            partials = replace(partials, tiles=tiles)
+        partials = partials.with_fields(object_fields(tiles))
         count = self._plan.node_plans[use.argument.node.name].count
         output = Binding(self._memory[f"{use.argument.node.name}.{use.part}"], count)
         kernel = self._plan.library.reduction(self._reduce_spec(use))

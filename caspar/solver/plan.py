@@ -57,7 +57,7 @@ class KernelLibrary:
         self.backend = backend
         self.jacobian_dims = sources.jacobian_dims
         self._target = target
-        self._kernels = dict(backend.load(list(sources.kernels.values())))
+        self._kernels = dict(backend.load(list(sources.kernels.values()), backend.tile_size))
 
     def kernel(self, name: str) -> Kernel:
         """A kernel of the solver."""
@@ -67,7 +67,7 @@ class KernelLibrary:
         """Compile what is missing, all at once."""
         missing = {spec.name: spec for spec in specs if spec.name not in self._kernels}
         sources = [self._target.generate_reduce(spec) for spec in missing.values()]
-        self._kernels.update(self.backend.load(sources))
+        self._kernels.update(self.backend.load(sources, self.backend.tile_size))
 
     def reduction(self, spec: ReduceSpec) -> Kernel:
         """A kernel that sums partials."""
@@ -222,7 +222,9 @@ def _build_tiles(
     for argument in factor.nodes:
         index = arrays.nodes[argument.name]
         if index is not None:
-            tiles[argument.name] = backend.tile_index(index, _num_nodes(problem, argument))
+            tiles[argument.name] = backend.tile_index(
+                index, _num_nodes(problem, argument), backend.tile_size
+            )
     return tiles
 
 

@@ -7,9 +7,20 @@ import pytest
 from numpy.typing import NDArray
 
 from caspar.ir.dtype import DType
-from caspar.memory.access import Read, Write
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import (
+    AddSharedPartials,
+    AddSumPartials,
+    ReadIndexed,
+    ReadPartials,
+    ReadRows,
+    ReadSequential,
+    ReadUnique,
+    WriteRows,
+    WriteSequential,
+    WriteUnique,
+)
 from tests.harness import find_compiler
 from tests.support_kernels import SPARE, CompiledKernels, KernelCase, assert_exact
 
@@ -38,18 +49,18 @@ types = pytest.mark.parametrize(
 def move_kernel(dim: int, storage: DType, computing: DType) -> KernelSpec:
     """Reads of every kind to writes of every kind, sums of several arguments in one kernel."""
     kernel = KernelBuilder(f"move_{dim}", computing)
-    sequential = kernel.read("sequential", dim, storage, Read.SEQUENTIAL)
-    indexed = kernel.read("indexed", dim, storage, Read.INDEXED)
-    unique = kernel.read("unique", dim, storage, Read.UNIQUE)
-    rows = kernel.read("rows", dim, storage, Read.ROWS)
-    kernel.write("indexed_out", indexed, storage, Write.SEQUENTIAL)
-    kernel.write("unique_out", unique, storage, Write.ROWS)
-    kernel.write("rows_out", rows, storage, Write.SEQUENTIAL)
-    kernel.write("sequential_out", sequential, storage, Write.ROWS)
-    kernel.write("shared", sequential, storage, Write.ADD_SHARED)
-    kernel.write("shared_too", indexed, storage, Write.ADD_SHARED)
-    kernel.write("sum", sequential, storage, Write.ADD_SUM)
-    kernel.write("sum_too", unique, storage, Write.ADD_SUM)
+    sequential = kernel.read("sequential", dim, storage, ReadSequential())
+    indexed = kernel.read("indexed", dim, storage, ReadIndexed())
+    unique = kernel.read("unique", dim, storage, ReadUnique())
+    rows = kernel.read("rows", dim, storage, ReadRows())
+    kernel.write("indexed_out", indexed, storage, WriteSequential())
+    kernel.write("unique_out", unique, storage, WriteRows())
+    kernel.write("rows_out", rows, storage, WriteSequential())
+    kernel.write("sequential_out", sequential, storage, WriteRows())
+    kernel.write("shared", sequential, storage, AddSharedPartials())
+    kernel.write("shared_too", indexed, storage, AddSharedPartials())
+    kernel.write("sum", sequential, storage, AddSumPartials())
+    kernel.write("sum_too", unique, storage, AddSumPartials())
     return kernel.build()
 
 
@@ -57,23 +68,23 @@ def in_place_kernel(dim: int, storage: DType, computing: DType) -> KernelSpec:
     """x += y, unless the flag is set; adds of every kind, to be left alone then."""
     kernel = KernelBuilder(f"in_place_{dim}", computing)
     kernel.guard("flag")
-    x = kernel.read("x", dim, storage, Read.SEQUENTIAL)
-    y = kernel.read("y", dim, storage, Read.INDEXED)
-    kernel.write("x", [a + b for a, b in zip(x, y, strict=True)], storage, Write.SEQUENTIAL)
-    kernel.write("shared", y, storage, Write.ADD_SHARED)
-    kernel.write("sum", y, storage, Write.ADD_SUM)
+    x = kernel.read("x", dim, storage, ReadSequential())
+    y = kernel.read("y", dim, storage, ReadIndexed())
+    kernel.write("x", [a + b for a, b in zip(x, y, strict=True)], storage, WriteSequential())
+    kernel.write("shared", y, storage, AddSharedPartials())
+    kernel.write("sum", y, storage, AddSumPartials())
     return kernel.build()
 
 
 def total_kernel(dim: int, storage: DType, computing: DType) -> KernelSpec:
     """Sums of partials to one object; two of them, and one updated in place."""
     kernel = KernelBuilder(f"total_{dim}", computing)
-    first = kernel.read("first", dim, storage, Read.SUM)
-    second = kernel.read("second", dim, storage, Read.SUM)
-    old = kernel.read("running", dim, storage, Read.UNIQUE)
-    kernel.write("first_total", first, storage, Write.UNIQUE)
+    first = kernel.read("first", dim, storage, ReadPartials())
+    second = kernel.read("second", dim, storage, ReadPartials())
+    old = kernel.read("running", dim, storage, ReadUnique())
+    kernel.write("first_total", first, storage, WriteUnique())
     new = [a + b for a, b in zip(old, second, strict=True)]
-    kernel.write("running", new, storage, Write.UNIQUE)
+    kernel.write("running", new, storage, WriteUnique())
     return kernel.build()
 
 

@@ -15,8 +15,8 @@ from caspar.frontend.factor_kernels import factor_kernels
 from caspar.frontend.precision import TYPES
 from caspar.frontend.trace import trace
 from caspar.ir.dtype import DType
-from caspar.memory.access import Read, Write
 from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.options import Precision
 from tests.codegen.test_golden import SUFFIXES
 from tests.harness import find_compiler
@@ -58,13 +58,13 @@ def test_plain_text_stays() -> None:
 def test_no_comment_hides_or_adds_code() -> None:
     """Each value is computed behind a nasty comment: none may be lost or changed."""
     kernel = KernelBuilder("commented", DType.FLOAT64)
-    (value,) = kernel.read("x", 1, DType.FLOAT64, Read.SEQUENTIAL)
+    (value,) = kernel.read("x", 1, DType.FLOAT64, ReadSequential())
     made = []
     for number, text in enumerate(NASTY.values(), 2):
         kernel.graph.origin = text
         made.append(value * float(number))
     kernel.graph.origin = NASTY["backslash"]
-    kernel.write("y", made, DType.FLOAT64, Write.SEQUENTIAL)
+    kernel.write("y", made, DType.FLOAT64, WriteSequential())
     spec = kernel.build()
     rows = np.arange(5.0)[:, None] + 1.0
     for run in CompiledKernels([spec]).run(KernelCase(spec, 5, {"x": rows})):

@@ -7,9 +7,16 @@ import pytest
 from caspar.codegen.cuda_header import HEADER
 from caspar.driver import TARGETS, compile_kernel
 from caspar.ir.dtype import DType
-from caspar.memory.access import Read, Write
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import (
+    AddSharedPartials,
+    AddSumPartials,
+    ReadIndexed,
+    ReadSequential,
+    WriteRows,
+    WriteSequential,
+)
 from caspar.memory.reduce import ReduceSpec
 
 Golden = Callable[[str, str], None]
@@ -21,15 +28,15 @@ def damped_step(storage: DType, sums: DType) -> KernelSpec:
     """A kernel with one access of each kind that the solver uses."""
     kernel = KernelBuilder("damped_step", storage)
     kernel.guard("done")
-    x = kernel.read("x", 3, storage, Read.SEQUENTIAL)
-    y = kernel.read("y", 3, storage, Read.INDEXED)
+    x = kernel.read("x", 3, storage, ReadSequential())
+    y = kernel.read("y", 3, storage, ReadIndexed())
     alpha = kernel.scalar("alpha")
     moved = [a - alpha * b for a, b in zip(x, y, strict=True)]
     length = (moved[0] * moved[0] + moved[1] * moved[1] + moved[2] * moved[2]).sqrt()
-    kernel.write("x", moved, storage, Write.SEQUENTIAL)
-    kernel.write("unit", [a / length for a in moved], storage, Write.ROWS)
-    kernel.write("total", [(length < 1.0).where(length, 1.0)], sums, Write.ADD_SUM)
-    kernel.write("gradient", moved[:2], sums, Write.ADD_SHARED)
+    kernel.write("x", moved, storage, WriteSequential())
+    kernel.write("unit", [a / length for a in moved], storage, WriteRows())
+    kernel.write("total", [(length < 1.0).where(length, 1.0)], sums, AddSumPartials())
+    kernel.write("gradient", moved[:2], sums, AddSharedPartials())
     return kernel.build()
 
 

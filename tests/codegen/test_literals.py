@@ -15,9 +15,10 @@ from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.ir.program import Instruction, Program
-from caspar.memory.access import ArgSpec, Write
+from caspar.memory.access import ArgSpec
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.patterns import WriteRows
 from caspar.runtime.cpu import CpuBackend
 from tests.harness import compile_cuda, find_compiler
 from tests.support_kernels import launch_cuda
@@ -59,7 +60,7 @@ def test_both_targets_store_the_number(dtype: DType) -> None:
         for chunk, first in enumerate(range(0, len(NUMBERS), length))
     ]
     spec = KernelSpec(
-        "literals", (ArgSpec("out", len(NUMBERS), dtype, write=Write.ROWS),), Graph((), 0, dtype)
+        "literals", (ArgSpec("out", len(NUMBERS), dtype, write=WriteRows()),), Graph((), 0, dtype)
     )
     program = Program(tuple(steps), 0, 0, dtype)
     wanted = np.array([NUMBERS], dtype.value)

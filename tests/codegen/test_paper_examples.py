@@ -7,8 +7,8 @@ from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
 from caspar.ir.scalar import Scalar
-from caspar.memory.access import Read, Write
 from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.runtime.nvrtc import compile_kernel_text
 from caspar.runtime.sass import disassemble
 
@@ -18,10 +18,10 @@ Expressions = Callable[[GraphBuilder, Sequence[int]], list[int]]
 def machine_code(write: Expressions, num_inputs: int) -> dict[str, int]:
     """Straight-line instructions by kind of a float32 kernel that computes some expressions."""
     kernel = KernelBuilder("example", DType.FLOAT32)
-    read = kernel.read("x", num_inputs, DType.FLOAT32, Read.SEQUENTIAL)
+    read = kernel.read("x", num_inputs, DType.FLOAT32, ReadSequential())
     values = write(kernel.graph, [scalar.value for scalar in read])
     results = [Scalar(kernel.graph, value) for value in values]
-    kernel.write("y", results, DType.FLOAT32, Write.SEQUENTIAL)
+    kernel.write("y", results, DType.FLOAT32, WriteSequential())
     text = compile_kernel(kernel.build(), TARGETS["cuda"]).text
     return disassemble(compile_kernel_text(text, "sm_90").cubin)["example"].straight_line
 
@@ -29,10 +29,10 @@ def machine_code(write: Expressions, num_inputs: int) -> dict[str, int]:
 def cuda_text(write: Expressions, num_inputs: int) -> str:
     """The body of the same kernel in CUDA C."""
     kernel = KernelBuilder("example", DType.FLOAT32)
-    read = kernel.read("x", num_inputs, DType.FLOAT32, Read.SEQUENTIAL)
+    read = kernel.read("x", num_inputs, DType.FLOAT32, ReadSequential())
     values = write(kernel.graph, [scalar.value for scalar in read])
     results = [Scalar(kernel.graph, value) for value in values]
-    kernel.write("y", results, DType.FLOAT32, Write.SEQUENTIAL)
+    kernel.write("y", results, DType.FLOAT32, WriteSequential())
     text = compile_kernel(kernel.build(), TARGETS["cuda"]).text
     return text[text.index("example(") :]
 

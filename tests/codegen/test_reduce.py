@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from caspar.codegen.source import KernelSource
 from caspar.driver import TARGETS
 from caspar.ir.dtype import DType
-from caspar.memory.access import ArgSpec, Read
+from caspar.memory.access import ArgSpec
+from caspar.memory.accessors.partials import object_fields
 from caspar.memory.binding import Binding
+from caspar.memory.patterns import ReadPartials
 from caspar.memory.reduce import ReduceSpec
 from caspar.memory.tiles import TileIndex, build_tile_index, single_object_tiles
 from caspar.runtime.cpu import CpuBackend
@@ -69,7 +71,7 @@ class Case:
         self.values = values.astype(spec.dtype.value)
         self.values[tiles.num_partials :] = np.nan
         self.start = rng.integers(-9, 9, (num_objects, spec.dim)).astype(spec.dtype.value)
-        partials = place(ArgSpec("partials", spec.dim, spec.dtype, read=Read.SUM), length)
+        partials = place(ArgSpec("partials", spec.dim, spec.dtype, read=ReadPartials()), length)
         self.output = place(spec.output, num_objects + SPARE)
         data = np.empty(partials.size, spec.dtype.value)
         data[partials.where] = self.values
@@ -77,7 +79,7 @@ class Case:
         if spec.accumulate:
             result[self.output.where[:num_objects]] = self.start
         self.bindings = {
-            "partials": Binding(with_canaries(data), length, tiles=tiles),
+            "partials": Binding(with_canaries(data), length, fields=object_fields(tiles)),
             "output": Binding(with_canaries(result), num_objects + SPARE),
         }
 

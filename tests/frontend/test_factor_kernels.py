@@ -14,8 +14,15 @@ from caspar.frontend.precision import TYPES
 from caspar.frontend.trace import trace
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
-from caspar.memory.access import Read, Write
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.patterns import (
+    AddSharedPartials,
+    AddSumPartials,
+    ReadIndexed,
+    ReadSequential,
+    ReadUnique,
+    WriteSequential,
+)
 from caspar.options import Precision
 from tests.frontend.residuals import FACTORS, random_storage
 
@@ -161,22 +168,22 @@ def test_accesses_follow_the_markers() -> None:
     kernels = kernels_of(mixed, Precision.MIXED)
     reads = {arg.name: arg.read for arg in kernels.score.args if arg.read is not None}
     assert reads == {
-        "p_first": Read.INDEXED,
-        "p_second": Read.INDEXED,
-        "f": Read.UNIQUE,
-        "c": Read.SEQUENTIAL,
-        "i": Read.INDEXED,
-        "u": Read.UNIQUE,
+        "p_first": ReadIndexed(),
+        "p_second": ReadIndexed(),
+        "f": ReadUnique(),
+        "c": ReadSequential(),
+        "i": ReadIndexed(),
+        "u": ReadUnique(),
     }
     writes = {arg.name: (arg.write, arg.dtype) for arg in kernels.linearize.args if arg.write}
     assert writes == {
-        "jacobian": (Write.SEQUENTIAL, DType.FLOAT32),
-        "p_first_gradient": (Write.ADD_SHARED, DType.FLOAT64),
-        "p_first_block": (Write.ADD_SHARED, DType.FLOAT64),
-        "p_second_gradient": (Write.ADD_SHARED, DType.FLOAT64),
-        "p_second_block": (Write.ADD_SHARED, DType.FLOAT64),
-        "f_gradient": (Write.ADD_SUM, DType.FLOAT64),
-        "f_block": (Write.ADD_SUM, DType.FLOAT64),
+        "jacobian": (WriteSequential(), DType.FLOAT32),
+        "p_first_gradient": (AddSharedPartials(), DType.FLOAT64),
+        "p_first_block": (AddSharedPartials(), DType.FLOAT64),
+        "p_second_gradient": (AddSharedPartials(), DType.FLOAT64),
+        "p_second_block": (AddSharedPartials(), DType.FLOAT64),
+        "f_gradient": (AddSumPartials(), DType.FLOAT64),
+        "f_block": (AddSumPartials(), DType.FLOAT64),
     }
     assert kernels.product.guard == "done"
 

@@ -16,8 +16,8 @@ from caspar.frontend.markers import Pair
 from caspar.frontend.trace import Argument, TracedFactor, retracted_storage, trace
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
-from caspar.memory.access import Read, Write
 from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import ReadSequential, WriteRows
 from tests.frontend.evaluating import lowered
 from tests.frontend.residuals import FACTORS, random_storage
 
@@ -51,7 +51,7 @@ def residual_and_jacobians(
     storage = {}
     for argument in factor.arguments:
         dim = argument.storage_dim
-        storage[argument.name] = kernel.read(argument.name, dim, dtype, Read.SEQUENTIAL)
+        storage[argument.name] = kernel.read(argument.name, dim, dtype, ReadSequential())
         names = map(str, argument.symbols)
         scalars = (scalar.value for scalar in storage[argument.name])
         symbols |= dict(zip(names, scalars, strict=True))
@@ -59,10 +59,10 @@ def residual_and_jacobians(
     scalar = type(storage[factor.arguments[0].name][0])
     rows = [scalar(kernel.graph, lowering.lower(row)) for row in factor.residual]
     blocks = tangent_jacobians(kernel, factor.nodes, rows, lowering, storage)
-    kernel.write("residual", rows, dtype, Write.ROWS)
+    kernel.write("residual", rows, dtype, WriteRows())
     for name, block in blocks.items():
         flat = [entry for row in block for entry in row]
-        kernel.write(f"J {name}", flat, dtype, Write.ROWS)
+        kernel.write(f"J {name}", flat, dtype, WriteRows())
     found = evaluate_graph(kernel.build().graph, inputs)
     count = len(found["residual"])
     jacobians = {name: found[f"J {name}"].reshape(count, len(rows), -1) for name in blocks}

@@ -33,7 +33,7 @@ def test_equal_those_of_numpy(case: str, order: str) -> None:
         index = np.ascontiguousarray(index[::-1])
     backend = cuda.CudaBackend()
     with backend.scope():
-        made = backend.tile_index(backend.upload(index), num_objects)
+        made = backend.tile_index(backend.upload(index), num_objects, BLOCK_SIZE)
         expected = build_tile_index(index, num_objects, BLOCK_SIZE)
         assert made.num_partials == expected.num_partials
         for field in fields(expected):

@@ -3,7 +3,7 @@
 import pytest
 
 from caspar.ir.dtype import DType
-from caspar.memory.access import ArgSpec, Read, Write
+from caspar.memory.access import ArgSpec
 from caspar.memory.layout import (
     array_scalars,
     chunk_widths,
@@ -11,6 +11,7 @@ from caspar.memory.layout import (
     padded_width,
     partial_chunk_widths,
 )
+from caspar.memory.patterns import AddSharedPartials, AddSumPartials, ReadPartials, WriteSequential
 from tests.support_memory import place
 
 FLOATS = (DType.FLOAT32, DType.FLOAT64)
@@ -46,7 +47,7 @@ def test_chunks_are_vectors_and_lose_nothing(dim: int, dtype: DType) -> None:
     assert sum(widths) == dim
     assert all(dtype.itemsize * padded_width(width) in (4, 8, 16) for width in widths)
     assert all(dtype.itemsize * width == 16 for width in widths[:-1])
-    placement = place(ArgSpec("x", dim, dtype, write=Write.SEQUENTIAL), 5)
+    placement = place(ArgSpec("x", dim, dtype, write=WriteSequential()), 5)
     assert placement.size == array_scalars(dim, dtype, 5)
     # every chunk of every object is aligned for the vector instruction that moves it
     for first in range(0, dim, dtype.chunk_length):
@@ -58,11 +59,11 @@ def test_chunks_are_vectors_and_lose_nothing(dim: int, dtype: DType) -> None:
 def test_partials_have_their_own_chunks(dtype: DType) -> None:
     assert [partial_chunk_widths(dim) for dim in (1, 3, 4, 9)] == [(1,), (3,), (4,), (4, 4, 1)]
     for arg in (
-        ArgSpec("x", 9, dtype, read=Read.SUM),
-        ArgSpec("x", 9, dtype, write=Write.ADD_SUM),
-        ArgSpec("x", 9, dtype, write=Write.ADD_SHARED),
+        ArgSpec("x", 9, dtype, read=ReadPartials()),
+        ArgSpec("x", 9, dtype, write=AddSumPartials()),
+        ArgSpec("x", 9, dtype, write=AddSharedPartials()),
     ):
         assert arg.chunk_widths == (4, 4, 1)
         assert arg.chunk_length == 4
         assert place(arg, 5).size == 45
-    assert ArgSpec("x", 9, dtype, write=Write.SEQUENTIAL).chunk_length == dtype.chunk_length
+    assert ArgSpec("x", 9, dtype, write=WriteSequential()).chunk_length == dtype.chunk_length

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from caspar.driver import TARGETS, Target, compile_kernel
 from caspar.ir.dtype import DType
-from caspar.memory.access import ArgSpec, Read, Write
+from caspar.memory.access import ArgSpec
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.patterns import ReadSequential, ReadUnique, WriteSequential
 from caspar.passes.pipeline import GRAPH_STAGES
 from tests.ir.graph_cases import GraphCase, Recipe
 from tests.ir.random_graphs import random_case
@@ -26,10 +27,10 @@ def kernel_of(case: GraphCase) -> KernelSpec:
     dtype = case.graph.dtype
     args = []
     for name, array in case.inputs.items():
-        read = Read.SEQUENTIAL if len(array) > 1 else Read.UNIQUE
-        write = Write.SEQUENTIAL if name in case.tolerances else None
+        read = ReadSequential() if len(array) > 1 else ReadUnique()
+        write = WriteSequential() if name in case.tolerances else None
         args.append(ArgSpec(name, array.shape[1], dtype, read, write))
-    args.append(ArgSpec("y", len(case.tolerances["y"]), dtype, write=Write.SEQUENTIAL))
+    args.append(ArgSpec("y", len(case.tolerances["y"]), dtype, write=WriteSequential()))
     return KernelSpec("random_kernel", tuple(args), case.graph)
 
 

@@ -14,10 +14,10 @@ from caspar.codegen.source import KernelSource
 from caspar.driver import TARGETS, compile_kernel
 from caspar.errors import CompileError, OutOfMemoryError
 from caspar.ir.dtype import DType
-from caspar.memory.access import Read, Write
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import ReadSequential, WriteSequential, WriteUnique
 from caspar.runtime.cpu import CpuBackend
 
 Array = NDArray[np.float64]
@@ -34,17 +34,17 @@ def affine(name: str, factor: float, offset: float) -> KernelSpec:
     """x = factor * x + offset, and whether x has reached 8 to `flag`."""
     kernel = KernelBuilder(name, DType.FLOAT64)
     kernel.guard("flag")
-    x = kernel.read("x", 1, DType.FLOAT64, Read.SEQUENTIAL)[0] * factor + offset
-    kernel.write("x", [x], DType.FLOAT64, Write.SEQUENTIAL)
-    kernel.write("flag", [(7.5 < x).where(1.0, 0.0)], DType.FLOAT64, Write.UNIQUE)
+    x = kernel.read("x", 1, DType.FLOAT64, ReadSequential())[0] * factor + offset
+    kernel.write("x", [x], DType.FLOAT64, WriteSequential())
+    kernel.write("flag", [(7.5 < x).where(1.0, 0.0)], DType.FLOAT64, WriteUnique())
     return kernel.build()
 
 
 def double(name: str) -> KernelSpec:
     """y = 2 x."""
     kernel = KernelBuilder(name, DType.FLOAT64)
-    x = kernel.read("x", 1, DType.FLOAT64, Read.SEQUENTIAL)[0]
-    kernel.write("y", [x * 2.0], DType.FLOAT64, Write.SEQUENTIAL)
+    x = kernel.read("x", 1, DType.FLOAT64, ReadSequential())[0]
+    kernel.write("y", [x * 2.0], DType.FLOAT64, WriteSequential())
     return kernel.build()
 
 
@@ -198,7 +198,7 @@ class TestCache:
 
     def test_sources_that_do_not_compile(self, cache: Path) -> None:
         (source,) = sources_of(double("wrong"))
-        broken = KernelSource("wrong", source.text + "\nimport nowhere\n", source.params, 1024)
+        broken = KernelSource("wrong", source.text + "\nimport nowhere\n", source.params, (1024,))
         for _ in range(2):
             with pytest.raises(CompileError, match="nowhere") as caught:
                 CpuBackend().load([broken])

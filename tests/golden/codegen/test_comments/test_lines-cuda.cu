@@ -1,6 +1,34 @@
 // (header)
 
-extern "C" __global__ void __launch_bounds__(256 MIN_BLOCKS)
+#ifndef CASPAR_BLOCK_SUM
+#define CASPAR_BLOCK_SUM
+// Sum over the block: thread `component` gets that component's total in value[0].
+template <int WIDTH>
+__device__ __forceinline__ void block_sum(double (&value)[WIDTH], double (&stage)[4][32]) {
+  const u32 lane = threadIdx.x & 31u, warp = threadIdx.x >> 5;
+#pragma unroll
+  for (int component = 0; component < WIDTH; ++component) {
+    double total = value[component];
+    for (int step = 16; step > 0; step >>= 1) {
+      total += __shfl_down_sync(0xffffffffu, total, step);
+    }
+    if (lane == 0) stage[component][warp] = total;
+  }
+  __syncthreads();
+  if (threadIdx.x < WIDTH) {
+    double total = 0.0;
+    for (u32 other = 0; other < blockDim.x / 32; ++other) total += stage[threadIdx.x][other];
+    value[0] = total;
+  }
+}
+#endif
+
+#ifdef CHOSEN_BLOCK_SIZE
+#define BLOCK_SIZE CHOSEN_BLOCK_SIZE
+#else
+#define BLOCK_SIZE 256
+#endif
+extern "C" __global__ void __launch_bounds__(BLOCK_SIZE MIN_BLOCKS)
 distance_score(
     u32 count,
     const float* place_data,
@@ -12,14 +40,14 @@ distance_score(
     u32 residual_length,
     double* cost_data,
     u32 cost_length,
-    u32 cost_offset) {
+    int cost_offset) {
   const u32 tile = blockIdx.x;
-  const u32 own_item = tile * blockDim.x + threadIdx.x;
+  const u32 own_item = tile * BLOCK_SIZE + threadIdx.x;
   const bool active = own_item < count;
   const u32 item = active ? own_item : count - 1u;
-  const u32 place_object = place_index[item];
   __shared__ double sums[2][4][32];
   double r0, r1, r2, r3;
+  const u32 place_object = place_index[item];
   const float2 m1 = *reinterpret_cast<const float2*>(place_data + 2ull * place_object);
   r0 = double(m1.x);
   r1 = double(m1.y);
@@ -46,3 +74,4 @@ distance_score(
   block_sum<1>(m3, sums[0]);
   if (threadIdx.x < 1u) (cost_data)[1ull * (cost_offset + tile) + threadIdx.x] = m3[0];
 }
+#undef BLOCK_SIZE

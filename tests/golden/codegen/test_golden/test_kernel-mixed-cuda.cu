@@ -1,6 +1,59 @@
 // (header)
 
-extern "C" __global__ void __launch_bounds__(256 MIN_BLOCKS)
+#ifndef CASPAR_BLOCK_SUM
+#define CASPAR_BLOCK_SUM
+// Sum over the block: thread `component` gets that component's total in value[0].
+template <int WIDTH>
+__device__ __forceinline__ void block_sum(double (&value)[WIDTH], double (&stage)[4][32]) {
+  const u32 lane = threadIdx.x & 31u, warp = threadIdx.x >> 5;
+#pragma unroll
+  for (int component = 0; component < WIDTH; ++component) {
+    double total = value[component];
+    for (int step = 16; step > 0; step >>= 1) {
+      total += __shfl_down_sync(0xffffffffu, total, step);
+    }
+    if (lane == 0) stage[component][warp] = total;
+  }
+  __syncthreads();
+  if (threadIdx.x < WIDTH) {
+    double total = 0.0;
+    for (u32 other = 0; other < blockDim.x / 32; ++other) total += stage[threadIdx.x][other];
+    value[0] = total;
+  }
+}
+#endif
+
+#ifndef CASPAR_ADD_SEGMENTS
+#define CASPAR_ADD_SEGMENTS
+// Sum the items of each segment of the tile's sorted staging rows into one partial each.
+// Threads are spread over (segment, component). Unrolling by 4 is the fastest (H200, linearisation
+// of bundle adjustment: 1: 195 us, 2: 145, 4: 127, left to the compiler: 137) and 2,000
+// instructions shorter than what the compiler does by itself.
+template <int WIDTH, typename Sum, typename Value, int COLUMNS>
+__device__ __forceinline__ void add_segments(
+    Sum* partials, const Value (&stage)[4][COLUMNS], u32 first, u32 last, const u16* segment_end) {
+#pragma unroll 1
+  for (u32 work = threadIdx.x; work < (last - first) * WIDTH; work += blockDim.x) {
+    const u32 component = work % WIDTH;
+    const u32 partial = first + work / WIDTH;
+    const u32 begin = partial == first ? 0u : segment_end[partial - 1];
+    const u32 end = segment_end[partial];
+    Sum total = Sum(0);
+#pragma unroll 4
+    for (u32 position = begin; position < end; ++position) {
+      total += Sum(stage[component][position]);
+    }
+    partials[u64(partial) * WIDTH + component] = total;
+  }
+}
+#endif
+
+#ifdef CHOSEN_BLOCK_SIZE
+#define BLOCK_SIZE CHOSEN_BLOCK_SIZE
+#else
+#define BLOCK_SIZE 256
+#endif
+extern "C" __global__ void __launch_bounds__(BLOCK_SIZE MIN_BLOCKS)
 damped_step(
     u32 count,
     const double* done_data,
@@ -16,22 +69,23 @@ damped_step(
     u32 unit_length,
     double* total_data,
     u32 total_length,
-    u32 total_offset,
+    int total_offset,
     double* gradient_data,
     u32 gradient_length,
+    const u16* gradient_slot,
     const u16* gradient_position,
     const int* gradient_tile_start,
     const u16* gradient_segment_end) {
   if (done_data[0] != 0) return;
   const u32 tile = blockIdx.x;
-  const u32 own_item = tile * blockDim.x + threadIdx.x;
+  const u32 own_item = tile * BLOCK_SIZE + threadIdx.x;
   const bool active = own_item < count;
   const u32 item = active ? own_item : count - 1u;
-  const u32 y_object = y_index[item];
-  __shared__ float stage[2][4][264];
   __shared__ double sums[2][4][32];
+  __shared__ float stage[2][4][BLOCK_SIZE + 8];
   float r0, r1, r2, r3, r4, r5, r6;
   bool p0;
+  const u32 y_object = y_index[item];
   const float4 m1 = *reinterpret_cast<const float4*>(x_data + 4ull * item);
   r0 = m1.x;
   r1 = m1.y;
@@ -66,3 +120,4 @@ damped_step(
   block_sum<1>(m4, sums[0]);
   if (threadIdx.x < 1u) (total_data)[1ull * (total_offset + tile) + threadIdx.x] = m4[0];
 }
+#undef BLOCK_SIZE

@@ -1,6 +1,11 @@
 // (header)
 
-extern "C" __global__ void __launch_bounds__(256 MIN_BLOCKS)
+#ifdef CHOSEN_BLOCK_SIZE
+#define BLOCK_SIZE CHOSEN_BLOCK_SIZE
+#else
+#define BLOCK_SIZE 256
+#endif
+extern "C" __global__ void __launch_bounds__(BLOCK_SIZE MIN_BLOCKS)
 accumulate_float64_6_by_32(
     u32 count,
     const double* partials_data,
@@ -8,8 +13,9 @@ accumulate_float64_6_by_32(
     const int* partials_object_start,
     const int* partials_object_partials,
     double* output_data,
-    u32 output_length) {
-  const u32 object = (blockIdx.x * blockDim.x + threadIdx.x) / 32u;
+    u32 output_length,
+    u32 output_first) {
+  const u32 object = (blockIdx.x * BLOCK_SIZE + threadIdx.x) / 32u;
   const u32 lane = threadIdx.x % 32u;
   const bool active = object < count;
   const u32 first = 4u * blockIdx.y;
@@ -29,6 +35,7 @@ accumulate_float64_6_by_32(
   for (u32 k = 0; k < 4; ++k) {
     const u32 column = first + k;
     if (k >= width) break;
-    output_data[(column < 4u ? (column / 2u * 2ull) * output_length + 2ull * object : 4ull * output_length + 2ull * object) + column % 2u] += total[k];
+    output_data[(column < 4u ? (column / 2u * 2ull) * output_length + 2ull * (output_first + object) : 4ull * output_length + 2ull * (output_first + object)) + column % 2u] += total[k];
   }
 }
+#undef BLOCK_SIZE

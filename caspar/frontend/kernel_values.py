@@ -1,0 +1,176 @@
+"""Values that a kernel function is given or gives back: which are symbolic, which fit a type."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from typing import Any
+
+import numpy as np
+import symforce.symbolic as sf
+import sympy
+from symengine.lib.symengine_wrapper import Basic
+from symforce.ops import StorageOps
+from symforce.ops.interfaces import Storage
+
+
+class _Kind(Enum):
+    """What the type of a value says of it."""
+
+    SYMBOLIC = "an expression, or a SymForce type"
+    SEQUENCE = "symbolic if an element is"
+    FIELDS = "symbolic if a field is"
+    OTHER = "an array, a number, a mapping or whatever else"
+
+
+_ARRAY_NAMES = ("__array_interface__", "__cuda_array_interface__", "__dlpack__", "__array__")
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether a value is, or holds, something that a symbolic function works on.
+
+    So are expressions, SymForce's types (also of numbers, such as `sf.V3(1, 2, 3)`), and lists,
+    tuples, pairs and dataclasses that hold one; not so are arrays, numbers, mappings and None. Of
+    arrays only the type is looked at: some 100 ns.
+    """
+    python_type: type = type(value)
+    kind = _kind(python_type)
+    if kind is _Kind.SEQUENCE:
+        return any(is_symbolic(element) for element in value)
+    if kind is _Kind.FIELDS:
+        return any(
+            is_symbolic(getattr(value, part.name, None)) for part in dataclasses.fields(value)
+        )
+    return kind is _Kind.SYMBOLIC
+
+
+@cache
+def _kind(python_type: type) -> _Kind:
+    if issubclass(python_type, Basic | sympy.Basic | Storage):
+        return _Kind.SYMBOLIC
+    if any(hasattr(python_type, name) for name in _ARRAY_NAMES):
+        return _Kind.OTHER
+    if issubclass(python_type, list | tuple):
+        return _Kind.SEQUENCE
+    if dataclasses.is_dataclass(python_type):
+        return _Kind.FIELDS
+    if issubclass(python_type, int | float | Mapping | type(None)):
+        return _Kind.OTHER
+    try:
+        StorageOps.implementation(python_type)
+    except NotImplementedError:
+        return _Kind.OTHER
+    return _Kind.SYMBOLIC  # a type that the user has registered
+
+
+def is_scalar_type(declared: Any) -> bool:
+    """Whether a declared type means one number: `sf.Symbol`, `sf.Scalar`, `float`, ..."""
+    return isinstance(declared, type) and issubclass(declared, int | float | np.number | sf.Expr)
+
+
+def type_name(declared: Any) -> str:
+    """Name of a type; of SymForce's matrices the short one, such as V3 or M23."""
+    name = str(getattr(declared, "__name__", declared))
+    size = re.fullmatch(r"Matrix(\d)(\d)", name)
+    if size is None or declared.__module__ != sf.Matrix.__module__:
+        return name
+    num_rows, num_columns = size.groups()
+    return f"V{num_rows}" if num_columns == "1" else f"M{num_rows}{num_columns}"
+
+
+class MisfitError(Exception):
+    """A value is not one of a declared type; says what it is and what it should be."""
+
+
+def storage_of(declared: Any, value: Any) -> list[Any]:
+    """The storage of a value, as SymEngine expressions.
+
+    Of a scalar type that is one expression or number. Of a vector it may be a list or tuple of
+    its scalars, of other types only the type itself, what it derives from in SymForce, or what
+    derives from it.
+
+    Args:
+        declared: A storage type.
+        value: What should be one.
+
+    Raises:
+        MisfitError: It is not.
+    """
+    entries = _entries(declared, value)
+    dim = StorageOps.storage_dim(declared)
+    if entries is None:
+        raise MisfitError(
+            f"{described(value)}; {type_name(declared)} needs {_wanted(declared, dim)}"
+        )
+    if len(entries) != dim:
+        raise MisfitError(
+            f"{described(value)}, which holds {len(entries)} scalars; {type_name(declared)} needs "
+            f"{dim}"
+        )
+    expressions = [_expression(entry) for entry in entries]
+    if None in expressions:
+        number = expressions.index(None)
+        raise MisfitError(
+            f"{described(value)}, whose scalar {number} is {described(entries[number])}; "
+            "scalars are SymForce expressions or numbers"
+        )
+    return expressions
+
+
+def described(value: Any) -> str:
+    """A value in an error."""
+    name = type_name(type(value))
+    if value is None:
+        return "None"
+    if isinstance(value, sf.Matrix | np.ndarray):
+        return f"{name} of shape {tuple(value.shape)}"
+    if isinstance(value, list | tuple):
+        return f"{name} of {len(value)} element{'s' if len(value) != 1 else ''}"
+    return f"{name} {value}" if _expression(value) is not None else name
+
+
+def _entries(declared: Any, value: Any) -> list[Any] | None:
+    """The scalars of a value, unchecked; None: it does not fit."""
+    if is_scalar_type(declared):
+        return [value] if _expression(value) is not None else None
+    if issubclass(declared, sf.Matrix):
+        if isinstance(value, list | tuple) and 1 in declared.SHAPE:
+            return list(value)
+        if not isinstance(value, sf.Matrix) or value.shape != declared.SHAPE:
+            return None
+    elif not isinstance(value, _family(declared)):
+        return None
+    return list(StorageOps.to_storage(value))
+
+
+def _family(declared: type) -> type:
+    """The class of SymForce that a type derives from, or else itself.
+
+    What arithmetic returns is often the base of the type that was declared.
+    """
+    for base in declared.__mro__:
+        if base.__module__.split(".")[0] == "symforce":
+            return base
+    return declared
+
+
+def _wanted(declared: Any, dim: int) -> str:
+    if is_scalar_type(declared):
+        return "a SymForce expression or a number"
+    if issubclass(declared, sf.Matrix):
+        what = f"a SymForce matrix of shape {declared.SHAPE}"
+        return f"{what}, or a list of {dim} scalars" if 1 in declared.SHAPE else what
+    family = _family(declared)
+    return f"one, or a {family.__name__}" if family is not declared else "one"
+
+
+def _expression(value: Any) -> Any:
+    """A number or expression as SymEngine has it, else None."""
+    if isinstance(value, sf.DataBuffer):
+        return None
+    if isinstance(value, np.number):
+        value = value.item()
+    if isinstance(value, bool):
+        value = int(value)
+    return sf.sympify(value) if isinstance(value, int | float | sf.Expr | sympy.Expr) else None

@@ -1,0 +1,52 @@
+"""A kernel with its arrays: a call is only the launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from caspar.frontend.kernel_trace import TracedKernel
+from caspar.kernels.blocked_array import BlockedArray
+from caspar.kernels.plan import CallPlan
+
+
+class BoundKernel:
+    """A kernel whose arrays are fixed.
+
+    Calling it enqueues the work (on CUDA: on CuPy's current stream, without waiting) and returns
+    nothing; what is added is added again by every call. Made by `Kernel.bind`.
+
+    Attributes:
+        outputs: The arrays it writes to, by name.
+        count: Items.
+    """
+
+    def __init__(
+        self, traced: TracedKernel, plan: CallPlan, inputs: Mapping[str, BlockedArray]
+    ) -> None:
+        self._traced = traced
+        self._plan = plan
+        self._inputs = inputs
+        self.outputs = dict(plan.outputs)
+        self.count = plan.count
+        self._run = plan.runner()
+
+    def __call__(self) -> None:
+        """Run once."""
+        self._run()
+
+    @property
+    def result(self) -> Any:
+        """The output arrays in the form of the function's result."""
+        return self._traced.make_result(list(self.outputs.values()))
+
+    @property
+    def plan(self) -> CallPlan:
+        """What was decided: backend, type, kernel."""
+        return self._plan
+
+    def __repr__(self) -> str:
+        return (
+            f"BoundKernel({self._traced.name}, {self.count:,} items, {self._plan.dtype.value}, "
+            f"{self._plan.backend.device})"
+        )

@@ -1,0 +1,65 @@
+"""Compiled forms of a kernel: one for each backend, type and way to write.
+
+Once each: traced expressions to source text, which a cache on disk keeps, and source to machine
+code, which CuPy's and Numba's caches keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from caspar.driver import TARGETS, finish_source, kernel_source
+from caspar.frontend.kernel_trace import TracedKernel
+from caspar.ir.dtype import DType
+from caspar.memory.access import WriteAccessor
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.reduce import ReduceSpec
+from caspar.runtime.backend import Backend, Kernel
+
+_Key = tuple[str, DType, tuple[tuple[str, WriteAccessor], ...], int | None]
+
+
+@dataclass
+class KernelCache:
+    """The compiled forms of one kernel function in this process."""
+
+    kernels: dict[_Key, Kernel] = field(default_factory=dict)
+
+    def kernel(
+        self,
+        traced: TracedKernel,
+        backend: Backend,
+        dtype: DType,
+        writes: Mapping[str, WriteAccessor],
+        block_size: int | None,
+    ) -> Kernel:
+        """The kernel for one way to call it.
+
+        Args:
+            traced: What to compile.
+            backend: Where it runs.
+            dtype: Type it computes in.
+            writes: How the kernel itself writes each output.
+            block_size: Threads of a block; None: chosen.
+        """
+        if block_size is None and any(write.uses_tiles for write in writes.values()):
+            block_size = backend.tile_size
+        key = (backend.name, dtype, tuple(writes.items()), block_size)
+        found = self.kernels.get(key)
+        if found is not None:
+            return found
+        source = kernel_source(traced, dtype, writes, TARGETS[backend.name])
+        self.kernels[key] = backend.load([source], block_size)[source.name]
+        return self.kernels[key]
+
+    def finish(self, backend: Backend, spec: KernelSpec | ReduceSpec) -> Kernel:
+        """A kernel that completes a write."""
+        key = (backend.name, spec.name)
+        if key not in _FINISHES:
+            source = finish_source(spec, TARGETS[backend.name])
+            _FINISHES[key] = backend.load([source], backend.tile_size)[source.name]
+        return _FINISHES[key]
+
+
+_FINISHES: dict[tuple[str, str], Kernel] = {}

@@ -1,0 +1,272 @@
+"""Users' rows to the blocked layout and back.
+
+Input: what speaks DLPack, or a Python sequence; output: blocked memory of a backend, or rows. One
+generated kernel for each direction, size and type, compiled when first used and kept for the
+process. It runs where the blocked memory lies, on CUDA in CuPy's current stream.
+
+Also on the processor: NumPy's copies, chunk by chunk, move at most four scalars at a time and take
+1.1 ms for 100,000 rows of 10 float32, the kernel 0.11 ms on two cores; 13 and 2.7 ms for a million,
+15 and 8 us for a thousand. Compiling takes 0.1 to 0.3 s for up to 30 columns, once for a machine.
+"""
+
+from enum import Enum
+from functools import cache
+from numbers import Real
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from caspar.driver import TARGETS, compile_kernel
+from caspar.errors import InputError
+from caspar.ir.dtype import DType
+from caspar.memory.binding import Binding
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.layout import chunk_widths, padded_width
+from caspar.memory.patterns import ReadRows, ReadSequential, WriteRows, WriteSequential
+from caspar.memory.tiles import Array
+from caspar.options import BackendChoice, choice
+from caspar.runtime.arrays import HOST, location, to_numpy
+from caspar.runtime.backend import Backend, Kernel
+from caspar.runtime.select import select_backend
+
+# -- backends --------------------------------------------------------------------------------------
+
+_BACKENDS: dict[BackendChoice, Backend] = {}
+_MAKING = Lock()
+
+
+def shared_backend(name: str | BackendChoice = BackendChoice.AUTO) -> Backend:
+    """The process's one backend of that name.
+
+    Raises:
+        OptionError: An unknown name.
+        BackendError: CUDA was asked for and is not usable; says why and what to install.
+    """
+    chosen: BackendChoice = choice(BackendChoice, "backend", name)
+    with _MAKING:
+        if chosen not in _BACKENDS:
+            made = select_backend(chosen)
+            _BACKENDS[chosen] = _BACKENDS.setdefault(BackendChoice(made.name), made)
+        return _BACKENDS[chosen]
+
+
+def backend_of(
+    given: Any, chosen: str | BackendChoice | None = None, *, where: str = "array"
+) -> Backend:
+    """The backend for an array.
+
+    Args:
+        given: An array of any library, or a Python sequence.
+        chosen: Where it is to go; None: where it lives.
+        where: What the array is, for errors.
+
+    Raises:
+        InputError: It lives where the backend cannot read it.
+        OptionError, BackendError: As `shared_backend`.
+    """
+    place = location(given)
+    if place == HOST:
+        return shared_backend(BackendChoice.CPU if chosen is None else chosen)
+    if place.kind == "cuda":
+        device = shared_backend(BackendChoice.CUDA if chosen is None else chosen)
+        if device.accepts_device(place.kind, place.number):
+            return device
+        wanted = device.device
+    else:
+        wanted = "the host or a CUDA device"
+    raise InputError(f"{where}: lives on {place}, needed is {wanted}; copy the array there first")
+
+
+# -- users' arrays ---------------------------------------------------------------------------------
+
+
+def float_type(where: str, given: Any) -> DType:
+    """The floating type a user means.
+
+    Raises:
+        InputError: It is neither float32 nor float64, of this machine's byte order.
+    """
+    if isinstance(given, DType):
+        given = given.value
+    for dtype in (DType.FLOAT32, DType.FLOAT64):
+        try:
+            if given is not None and np.dtype(given) == np.dtype(dtype.value):
+                return dtype
+        except (TypeError, ValueError):
+            break
+    raise InputError(f"{where}: dtype {given!s}; allowed are float32 and float64")
+
+
+def shared_array(where: str, given: Any) -> Array:
+    """A user's array as NumPy or CuPy array of the same memory; a Python sequence is copied.
+
+    Raises:
+        InputError: It is no array, or lives on a device that is not used here.
+    """
+    device = backend_of(given, where=where)
+    try:
+        return _host_array(given) if location(given) == HOST else device.upload(_detached(given))
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise InputError(
+            f"{where}: {type(given).__name__} cannot be read as an array: {error}"
+        ) from error
+
+
+def _host_array(given: Any) -> Array:
+    array = to_numpy(given)
+    if not array.flags.writeable and type(given).__module__.split(".")[0] == "torch":
+        # before DLPack 1.0 nothing said that memory may be written, and NumPy then assumes not
+        return _detached(given).numpy()
+    return array
+
+
+def _detached(given: Any) -> Any:
+    return given.detach() if getattr(given, "requires_grad", False) else given
+
+
+def rows_of(where: str, given: Any, dim: int | None = None) -> Array:
+    """A user's rows as a NumPy or CuPy array (n, dim), of whatever numbers, sharing memory.
+
+    Args:
+        where: What the rows are for.
+        given: (n, dim), or (n,) for dim 1.
+        dim: Scalars of a row; None: any number.
+
+    Raises:
+        InputError: Names `where`, what is wrong and what is allowed.
+    """
+    array = shared_array(where, given)
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"{where}: dtype {array.dtype}; allowed are floating types and integers")
+    rows = array.reshape(-1, 1) if array.ndim == 1 and dim in (None, 1) else array
+    if rows.ndim != 2 or rows.shape[1] < 1 or dim not in (None, rows.shape[1]):
+        columns = "dim" if dim is None else dim
+        raise InputError(f"{where}: shape {tuple(array.shape)}; expected (n, {columns})")
+    return rows
+
+
+def _moved(where: str, rows: Array, target: Array) -> Array:
+    """Rows where a target lies, C-contiguous and of its type; the same memory if they are that."""
+    device = backend_of(rows, backend_of(target).name, where=where)
+    if isinstance(rows, np.ndarray):
+        # converted before they are uploaded, so that fewer bytes travel
+        return device.upload(np.require(rows, target.dtype, ["C", "ALIGNED"]))
+    return device.xp.ascontiguousarray(rows, dtype=target.dtype)
+
+
+# -- conversions -----------------------------------------------------------------------------------
+
+
+class Conversion(Enum):
+    """A direction: to the blocked layout, or from it."""
+
+    PACK = "pack"
+    UNPACK = "unpack"
+
+
+def conversion_spec(conversion: Conversion, dim: int, dtype: DType) -> KernelSpec:
+    """The kernel between `rows` and a window of `blocked`."""
+    kernel = KernelBuilder(f"{conversion.value}_{dim}_{dtype.value}", dtype)
+    if conversion is Conversion.PACK:
+        row = kernel.read("rows", dim, dtype, ReadRows())
+        kernel.write("blocked", row, dtype, WriteSequential(), windowed=True)
+    else:
+        item = kernel.read("blocked", dim, dtype, ReadSequential(), windowed=True)
+        kernel.write("rows", item, dtype, WriteRows())
+    return kernel.build()
+
+
+@cache
+def _kernel(conversion: Conversion, dim: int, dtype: DType, target: str) -> Kernel:
+    source = compile_kernel(conversion_spec(conversion, dim, dtype), TARGETS[target])
+    return shared_backend(target).load([source])[source.name]
+
+
+def _convert(conversion: Conversion, rows: Array, blocked: Binding, dim: int) -> None:
+    count = blocked.num_objects
+    if count == 0:
+        return
+    device = backend_of(blocked.data)
+    kernel = _kernel(conversion, dim, DType(blocked.data.dtype.name), device.name)
+    bindings = {"rows": Binding(rows, count), "blocked": blocked}
+    device.runner([device.bind(kernel, bindings, count)])()
+
+
+def pack(where: str, rows: Array, blocked: Binding) -> None:
+    """Write rows to a window of a blocked array.
+
+    Args:
+        where: What the rows are for.
+        rows: (n, dim) of whatever numbers, as `rows_of` gives; n the objects of the window.
+        blocked: The window; of float32 or float64.
+
+    Raises:
+        InputError: The rows are on a CUDA device and the blocked array is not.
+    """
+    target = blocked.data
+    here = _moved(where, rows, target)
+    if backend_of(target).xp.may_share_memory(here, target):
+        here = here.copy()  # rows of the very memory that is written
+    _convert(Conversion.PACK, here, blocked, int(rows.shape[1]))
+
+
+def unpack(blocked: Binding, dim: int) -> Array:
+    """The rows of a window of a blocked array: new, (n, dim), on its device, of its type."""
+    xp = backend_of(blocked.data).xp
+    rows = xp.empty((blocked.num_objects, dim), dtype=blocked.data.dtype)
+    _convert(Conversion.UNPACK, rows, blocked, dim)
+    return rows
+
+
+# -- blocked memory as views -----------------------------------------------------------------------
+
+
+def padded_chunks(blocked: Binding, dim: int) -> list[Array]:
+    """Views of a window, one of each chunk: (n, padded width), contiguous."""
+    views, start = [], 0
+    for width in map(padded_width, chunk_widths(dim, DType(blocked.data.dtype.name))):
+        stop = start + width * blocked.length
+        chunk = blocked.data[start:stop].reshape(blocked.length, width)
+        views.append(chunk[blocked.first : blocked.first + blocked.num_objects])
+        start = stop
+    return views
+
+
+def chunk_views(blocked: Binding, dim: int) -> list[Array]:
+    """Views of a window, one of each chunk: (n, width), without padding."""
+    widths = chunk_widths(dim, DType(blocked.data.dtype.name))
+    chunks = padded_chunks(blocked, dim)
+    return [chunk[:, :width] for chunk, width in zip(chunks, widths, strict=True)]
+
+
+def assign(where: str, value: Any, blocked: Binding, dim: int, *, is_one: bool) -> None:
+    """Write a user's value to a window.
+
+    Args:
+        where: What is written.
+        value: (n, dim) rows, or a number for all scalars.
+        blocked: The window.
+        dim: Scalars of an object.
+        is_one: Whether a row without its leading 1 will do.
+
+    Raises:
+        InputError: Shapes do not fit, or the value lives where the window cannot read it.
+    """
+    if not isinstance(value, bool) and isinstance(value, Real):
+        value = np.asarray(float(value))
+    array = shared_array(where, value)
+    if array.ndim == 0 and array.dtype.kind in "fiu":
+        backend_of(array, backend_of(blocked.data).name, where=where)
+        number = array.item() if isinstance(array, np.ndarray) else array
+        for chunk in chunk_views(blocked, dim):
+            chunk[...] = number
+        return
+    if is_one and array.shape == (dim,):
+        array = array.reshape(1, dim)
+    rows = rows_of(where, array, dim)
+    if rows.shape[0] != blocked.num_objects:
+        expected = (blocked.num_objects, dim)
+        raise InputError(f"{where}: shape {tuple(array.shape)}; expected {expected}")
+    pack(where, rows, blocked)

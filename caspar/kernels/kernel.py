@@ -1,0 +1,280 @@
+"""`caspar.kernel`: a symbolic function that is called with arrays.
+
+    @caspar.kernel
+    def make_pose(angle: Annotated[sf.Symbol, caspar.ReadSequential],
+                  ) -> Annotated[sf.Pose2, caspar.WriteSequential]:
+        return sf.Pose2(sf.Rot2.from_tangent([angle]), sf.V2(sf.cos(angle), sf.sin(angle)))
+
+    poses = make_pose(angle=angles)          # (n,) -> (n, 4)
+
+Traced when first called with arrays, compiled once for each backend and type, cached on disk.
+Called with symbolic values, inside a residual function or another kernel, it is the function.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, overload
+
+from caspar.errors import InputError, KernelError
+from caspar.frontend.kernel_trace import (
+    KernelFunction,
+    KernelOutput,
+    TracedKernel,
+    is_symbolic,
+    trace_kernel,
+)
+from caspar.ir.dtype import DType
+from caspar.kernels.bound import BoundKernel
+from caspar.kernels.compiled import KernelCache
+from caspar.kernels.operands import Operand, operand
+from caspar.kernels.plan import CallOptions, CallPlan, plan_call
+from caspar.kernels.results import give_back
+from caspar.options import BackendChoice, choice
+
+_DTYPES = {"float32": DType.FLOAT32, "float64": DType.FLOAT64}
+
+
+class Kernel:
+    """A symbolic function that is called with arrays.
+
+    Args:
+        function: Maps symbolic arguments to symbolic outputs.
+        backend: Where kernels run whose arrays are on the host: `auto`, `cuda` or `cpu`.
+        deterministic: Whether equal input must give equal bits: sums in a fixed order. (On the
+            CPU they always are.)
+    """
+
+    def __init__(
+        self,
+        function: KernelFunction,
+        backend: str | BackendChoice = BackendChoice.AUTO,
+        *,
+        deterministic: bool = False,
+    ) -> None:
+        self.function = function
+        self.backend = choice(BackendChoice, "backend", backend)
+        self.deterministic = deterministic
+        self.cache = KernelCache()
+        self.__doc__ = function.function.__doc__
+        self.__name__ = function.name
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return self.function.name
+
+    @cached_property
+    def traced(self) -> TracedKernel:
+        """The function as expressions.
+
+        Raises:
+            KernelError: Signature or return value are not what a kernel needs.
+        """
+        return trace_kernel(self.function)
+
+    def __call__(
+        self,
+        *args: Any,
+        out: Any = None,
+        count: int | None = None,
+        check: bool = True,
+        dtype: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run over arrays; or, of symbolic values, the function as it was written.
+
+        Args:
+            *args: Arguments in the order of the signature.
+            out: Arrays to write to: of a single output the array; of several a sequence, or a
+                mapping by name. Where an output's access takes options, a mapping of `values`
+                (or `size`, the number of objects of a new array) and them.
+            count: Items; by default as many as the arguments stand for.
+            check: Whether to test indices for range and repetition; it waits for the device.
+            dtype: `float32` or `float64`, to convert to; by default that of the arrays.
+            **kwargs: Arguments by name: an array ((n, dim) of NumPy, CuPy, torch, jax, or a
+                `BlockedArray`), or a mapping of `values` and what the access takes besides.
+
+        Returns:
+            One array for each output, (n, dim), of the kind of the first argument; what `out`
+            names is written to and returned as it is.
+
+        Raises:
+            InputError: Names the argument, what is wrong and what is allowed.
+            KernelError: The function cannot be compiled.
+        """
+        if any(is_symbolic(value) for value in (*args, *kwargs.values())):
+            return self.function.function(*args, **kwargs)
+        inputs, outputs = self._operands(args, kwargs, out)
+        plan = self._plan(inputs, outputs, count, check, dtype, None)
+        plan.runner()()
+        given = [one.given for one in inputs.values()]
+        results = [
+            give_back(plan, one, outputs[one.name].given, given) for one in self.traced.outputs
+        ]
+        return self.traced.make_result(results)
+
+    def bind(
+        self,
+        *args: Any,
+        out: Any = None,
+        count: int | None = None,
+        check: bool = True,
+        block_size: int | None = None,
+        **kwargs: Any,
+    ) -> BoundKernel:
+        """Fix arrays, to run many times: a call of what is returned is only the launch.
+
+        Args:
+            *args: As of a call; arrays must live where the kernel runs and need no conversion.
+            out: As of a call.
+            count: As of a call.
+            check: As of a call.
+            block_size: Threads of a block; by default chosen by registers and shared memory.
+            **kwargs: As of a call.
+
+        Raises:
+            InputError: Names the argument, what is wrong and what is allowed.
+        """
+        inputs, outputs = self._operands(args, kwargs, out)
+        for one in (*inputs.values(), *outputs.values()):
+            if one.given is not None and not one.is_blocked:
+                raise InputError(
+                    f"{one.where}: a bound kernel needs a BlockedArray, got "
+                    f"{type(one.given).__name__}; convert it once: "
+                    "caspar.BlockedArray.from_rows(array)"
+                )
+        plan = self._plan(inputs, outputs, count, check, None, block_size)
+        return BoundKernel(self.traced, plan, {name: one.given for name, one in inputs.items()})
+
+    def _plan(
+        self,
+        inputs: Mapping[str, Operand],
+        outputs: Mapping[str, Operand],
+        count: int | None,
+        check: bool,
+        dtype: str | None,
+        block_size: int | None,
+    ) -> CallPlan:
+        if dtype is not None and dtype not in _DTYPES:
+            raise InputError(
+                f"kernel {self.name}: dtype={dtype!r}; allowed are {' and '.join(_DTYPES)}"
+            )
+        options = CallOptions(
+            count, check, None if dtype is None else _DTYPES[dtype], block_size, self.deterministic
+        )
+        return plan_call(self.traced, self.cache, inputs, outputs, self.backend.value, options)
+
+    # -- what was passed -----------------------------------------------------------------------
+
+    def _operands(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
+    ) -> tuple[dict[str, Operand], dict[str, Operand]]:
+        given = self._by_name(args, kwargs)
+        inputs = {
+            one.name: operand(
+                f"kernel {self.name}, argument {one.name}",
+                one.access,
+                given[one.name],
+                is_output=False,
+            )
+            for one in self.traced.inputs
+        }
+        targets = self._targets(out)
+        outputs = {
+            one.name: operand(
+                f"kernel {self.name}, output {one.name}",
+                one.access,
+                targets.get(one.name),
+                is_output=True,
+            )
+            for one in self.traced.outputs
+        }
+        return inputs, outputs
+
+    def _by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        names = [one.name for one in self.traced.inputs]
+        if len(args) > len(names):
+            raise InputError(
+                f"kernel {self.name}: {len(args)} arguments; it takes {', '.join(names)}"
+            )
+        given = dict(zip(names, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in names:
+                raise InputError(
+                    f"kernel {self.name}: unknown argument {name!r}; it takes {', '.join(names)}"
+                )
+            if name in given:
+                raise InputError(f"kernel {self.name}, argument {name}: passed twice")
+            given[name] = value
+        missing = [name for name in names if name not in given]
+        if missing:
+            raise InputError(
+                f"kernel {self.name}: {', '.join(missing)} missing; it takes {', '.join(names)}"
+            )
+        return given
+
+    def _targets(self, out: Any) -> dict[str, Any]:
+        outputs: Sequence[KernelOutput] = self.traced.outputs
+        names = [one.name for one in outputs]
+        if out is None:
+            return {}
+        if isinstance(out, Mapping) and all(name in names for name in out):
+            return dict(out)
+        if len(outputs) == 1:
+            return {names[0]: out}
+        if isinstance(out, Sequence) and len(out) == len(names):
+            return dict(zip(names, out, strict=True))
+        raise InputError(
+            f"kernel {self.name}: out= takes a mapping of {', '.join(names)}, or a sequence of "
+            f"{len(names)}; got {type(out).__name__}"
+        )
+
+
+@overload
+def kernel(function: Callable[..., Any], /) -> Kernel: ...
+
+
+@overload
+def kernel(
+    *, backend: str | BackendChoice = ..., deterministic: bool = ...
+) -> Callable[[Callable[..., Any]], Kernel]: ...
+
+
+def kernel(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    backend: str | BackendChoice = BackendChoice.AUTO,
+    deterministic: bool = False,
+) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
+    """Turn a symbolic function into a kernel that is called with arrays.
+
+    Every argument is annotated `Annotated[Type, Marker]` with a marker that reads
+    (`caspar.ReadSequential`, ...), the return value with one that writes or adds; of several
+    outputs the annotation is a tuple, or a NamedTuple class, of such.
+
+    Args:
+        function: The function.
+        backend: Where kernels run whose arrays are on the host: `auto` (CUDA where a device
+            answers), `cuda` or `cpu`. Arrays on a CUDA device are worked on there.
+        deterministic: Whether equal input must give equal bits.
+
+    Raises:
+        KernelError: The argument is not a plain function.
+    """
+    local_names = dict(sys._getframe(1).f_locals)
+
+    def decorate(decorated: Callable[..., Any]) -> Kernel:
+        if not inspect.isfunction(decorated):
+            raise KernelError(
+                f"caspar.kernel needs a function, got {decorated!r}: write it with def, its "
+                "arguments annotated Annotated[Type, Marker]"
+            )
+        made = KernelFunction(decorated, decorated.__name__, local_names)
+        return Kernel(made, backend, deterministic=deterministic)
+
+    return decorate if function is None else decorate(function)

@@ -1,0 +1,199 @@
+"""What a call passes for each argument, checked.
+
+Input: what the user passed for an argument: an array, or a mapping of `values` and what the
+argument's access takes besides (`index`, `offset`, ...). Output: an `Operand`. Once for each call:
+nothing here may cost more than microseconds, or wait for the device unless it checks indices.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from caspar.errors import InputError
+from caspar.ir.dtype import DType
+from caspar.kernels.blocked_array import BlockedArray
+from caspar.kernels.shared_indices import SharedIndices
+from caspar.memory.access import Accessor
+from caspar.memory.tiles import Array
+from caspar.runtime.arrays import HOST, Location, location, to_numpy
+from caspar.runtime.backend import Backend
+
+FLOATS = {np.dtype(dtype.value): dtype for dtype in (DType.FLOAT32, DType.FLOAT64)}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What was passed for an argument.
+
+    Attributes:
+        where: Kernel and argument, for errors.
+        given: The values as they were passed; None where only their number is known.
+        options: What was passed besides values.
+        size: Objects of an output that is to be made; None where it was not said.
+    """
+
+    where: str
+    given: Any
+    options: Mapping[str, Any]
+    size: int | None = None
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the values are a blocked array."""
+        return isinstance(self.given, BlockedArray)
+
+
+def operand(where: str, access: Accessor, given: Any, *, is_output: bool) -> Operand:
+    """Take apart what was passed for an argument.
+
+    Args:
+        where: Kernel and argument.
+        access: The argument's access: it declares the names of its options.
+        given: An array, or a mapping.
+        is_output: Whether `values` may be left out, and a `size` given instead.
+
+    Raises:
+        InputError: A name that is unknown or missing.
+    """
+    if not isinstance(given, Mapping):
+        missing = [name for name in access.options if name not in access.defaults]
+        if missing:
+            wanted = ", ".join(f"{name!r}: ..." for name in missing)
+            values = "" if is_output and given is None else "'values': array, "
+            raise InputError(
+                f"{where}: {access.name} needs {' and '.join(missing)}; pass {{{values}{wanted}}}"
+            )
+        return Operand(where, given, access.defaults)
+    allowed = ("values", *(("size",) if is_output else ()), *access.options)
+    for name in given:
+        if name not in allowed:
+            close = difflib.get_close_matches(str(name), allowed, 1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise InputError(
+                f"{where}: unknown name {name!r}{hint}; {access.name} takes {', '.join(allowed)}"
+            )
+    for name in access.options:
+        if name not in given and name not in access.defaults:
+            raise InputError(
+                f"{where}: {name!r} is missing; {access.name} takes {', '.join(allowed)}"
+            )
+    if not is_output and "values" not in given:
+        raise InputError(f"{where}: 'values' is missing; it takes {', '.join(allowed)}")
+    options = {name: given.get(name, access.defaults.get(name)) for name in access.options}
+    return Operand(where, given.get("values"), options, given.get("size"))
+
+
+def place_of(given: Any) -> Location | None:
+    """Where values live; None of what is nowhere."""
+    if given is None:
+        return None
+    if isinstance(given, BlockedArray | SharedIndices):
+        return given.location
+    return location(given)
+
+
+def floating_dtype(given: Any) -> DType | None:
+    """The type of values that are float32 or float64 arrays, or None."""
+    dtype = getattr(given, "dtype", None)
+    if dtype is None:
+        return None
+    if not isinstance(dtype, np.dtype):  # torch and jax have types of their own
+        name = str(dtype).removeprefix("torch.")
+        return {"float32": DType.FLOAT32, "float64": DType.FLOAT64}.get(name)
+    return FLOATS.get(dtype)
+
+
+class OperandReader:
+    """Brings values and indices to a backend's device.
+
+    Args:
+        backend: Where the kernel runs.
+        dtype: Type the kernel computes in and its arrays have.
+        check: Whether indices are tested: on the device, which is waited for.
+    """
+
+    def __init__(self, backend: Backend, dtype: DType, check: bool) -> None:
+        self.backend = backend
+        self.dtype = dtype
+        self.check = check
+
+    def blocked(self, where: str, given: Any, dim: int, shape: Sequence[int]) -> BlockedArray:
+        """Values as a blocked array: as they are if they are one, else converted."""
+        if isinstance(given, BlockedArray):
+            if given.dim != dim or given.scalar is not self.dtype:
+                raise InputError(
+                    f"{where}: a BlockedArray of shape {given.shape} and {given.dtype}; expected "
+                    f"(n, {dim}) and {self.dtype.value}"
+                )
+            return given
+        return BlockedArray.from_rows(
+            self.rows(where, given, dim, shape), dtype=self.dtype.value, backend=self.backend.name
+        )
+
+    def rows(self, where: str, given: Any, dim: int, shape: Sequence[int]) -> Array:
+        """(n, dim) values where they live, of any numeric type.
+
+        Args:
+            where: Kernel and argument.
+            given: (n, dim), of a matrix also (n, rows, columns), of scalars also (n,); one object
+                may come without its leading 1.
+            dim: Scalars of an object.
+            shape: (rows, columns) of a matrix of several columns, else ().
+        """
+        array, _ = self._array(where, given)
+        if array.dtype.kind not in "fiu":
+            raise InputError(
+                f"{where}: dtype {array.dtype}; allowed are float32, float64 and integers"
+            )
+        if len(shape) > 0 and array.ndim == 3 and array.shape[1:] == tuple(shape):
+            # SymForce stores matrices column by column
+            return array.transpose(0, 2, 1).reshape(-1, dim)
+        if array.ndim <= 1 and (dim == 1 or array.shape == (dim,)):
+            return array.reshape(-1, dim)
+        if array.ndim != 2 or array.shape[1] != dim:
+            also = f" or (n, {shape[0]}, {shape[1]})" if len(shape) > 0 else ""
+            raise InputError(
+                f"{where}: shape {tuple(array.shape)}; expected (n, {dim}){also}: {dim} "
+                f"{'scalar' if dim == 1 else 'scalars'} an object"
+            )
+        return array
+
+    def index(self, where: str, given: Any) -> Array:
+        """(n,) int32 indices on the device; their range is checked against an array later."""
+        if isinstance(given, SharedIndices):
+            return given.index
+        array, xp = self._array(where, given)
+        if array.dtype.kind not in "iu":
+            raise InputError(f"{where}: dtype {array.dtype}; indices must be integers")
+        if array.ndim != 1:
+            raise InputError(
+                f"{where}: shape {tuple(array.shape)}; indices are one-dimensional, (n,)"
+            )
+        if array.dtype.itemsize > np.dtype(np.int32).itemsize and array.size > 0 and self.check:
+            largest = int(array.max())
+            if largest > np.iinfo(np.int32).max:
+                raise InputError(f"{where}: index {largest} does not fit in int32")
+        converted = xp.ascontiguousarray(array, dtype=np.int32)
+        return self.backend.upload(converted) if xp is np else converted
+
+    def _array(self, where: str, given: Any) -> tuple[Array, ModuleType]:
+        place = location(given)
+        if place != HOST and not self.backend.accepts_device(place.kind, place.number):
+            raise InputError(
+                f"{where}: lives on {place}, but the kernel runs on {self.backend.device}; move "
+                "the array there, or choose another backend"
+            )
+        try:
+            if place == HOST:
+                return to_numpy(given), np
+            return self.backend.upload(given), self.backend.xp
+        except (TypeError, ValueError, RuntimeError, BufferError) as error:
+            raise InputError(
+                f"{where}: {type(given).__name__} cannot be read as an array: {error}"
+            ) from error

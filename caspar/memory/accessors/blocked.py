@@ -1,0 +1,153 @@
+"""Reading and writing chunks of blocked arrays: lines that many patterns share."""
+
+from collections.abc import Sequence
+
+from caspar.ir.dtype import DType
+from caspar.memory.access import ArgSpec
+from caspar.memory.accessors.scope import LANES, VECTOR_TYPE, CpuScope, CudaScope, converted
+from caspar.memory.layout import padded_width
+
+
+def cuda_address(
+    arg: ArgSpec, chunk: int, number: str, array: str = "data", length: str = "length"
+) -> str:
+    """Address of a chunk of object `number` in CUDA C."""
+    offset = chunk * arg.chunk_length
+    width = padded_width(arg.chunk_widths[chunk])
+    start = f"{offset}ull * {arg.name}_{length} + " if offset > 0 else ""
+    return f"{arg.name}_{array} + {start}{width}ull * {number}"
+
+
+def cuda_vector(arg: ArgSpec, chunk: int) -> str:
+    """C type of a chunk."""
+    return VECTOR_TYPE[arg.dtype, padded_width(arg.chunk_widths[chunk])]
+
+
+def cuda_lanes(arg: ArgSpec, chunk: int, loaded: str) -> list[str]:
+    """The scalars of a loaded chunk."""
+    width = arg.chunk_widths[chunk]
+    return [loaded] if width == 1 else [f"{loaded}.{lane}" for lane in LANES[:width]]
+
+
+def cuda_load(scope: CudaScope, arg: ArgSpec, chunk: int, number: str) -> list[str]:
+    """Load a chunk of object `number` of an argument; its scalars."""
+    loaded = scope.temporary()
+    vector = cuda_vector(arg, chunk)
+    address = cuda_address(arg, chunk, arg.object(number))
+    scope.emit(f"const {vector} {loaded} = *reinterpret_cast<const {vector}*>({address});")
+    return cuda_lanes(arg, chunk, loaded)
+
+
+def cuda_load_or_default(
+    scope: CudaScope, arg: ArgSpec, chunk: int, number: str, default: Sequence[float]
+) -> list[str]:
+    """As `cuda_load`, but a default where `number` is outside 0 .. `<name>_size` - 1."""
+    loaded, place = scope.temporary(), scope.temporary()
+    vector = cuda_vector(arg, chunk)
+    first = chunk * arg.chunk_length
+    scalars = default[first : first + arg.chunk_widths[chunk]]
+    literals = [scope.literal(scalar, arg.dtype) for scalar in scalars]
+    address = cuda_address(arg, chunk, arg.object(f"u32({place})"))
+    scope.emit(
+        f"const int {place} = {number};",
+        f"{vector} {loaded} = {cuda_packed(scope, arg, chunk, literals)};",
+        f"if ({place} >= 0 && {place} < {arg.name}_size) {{",
+        f"  {loaded} = *reinterpret_cast<const {vector}*>({address});",
+        "}",
+    )
+    return cuda_lanes(arg, chunk, loaded)
+
+
+def cuda_packed(scope: CudaScope, arg: ArgSpec, chunk: int, scalars: Sequence[str]) -> str:
+    """A chunk of scalars of the argument's type, zeros in its pad."""
+    width = arg.chunk_widths[chunk]
+    pad = [scope.literal(0.0, arg.dtype)] * (padded_width(width) - width)
+    if width == 1:
+        return scalars[0]
+    return f"make_{cuda_vector(arg, chunk)}({', '.join([*scalars, *pad])})"
+
+
+def cuda_store(
+    scope: CudaScope, arg: ArgSpec, chunk: int, number: str, values: Sequence[str]
+) -> None:
+    """Store a chunk of object `number` where the thread is active."""
+    vector = cuda_vector(arg, chunk)
+    scalars = [converted(value, scope.dtype, arg.dtype) for value in values]
+    address = cuda_address(arg, chunk, arg.object(number))
+    packed = cuda_packed(scope, arg, chunk, scalars)
+    scope.emit(f"if (active) *reinterpret_cast<{vector}*>({address}) = {packed};")
+
+
+def cuda_add(
+    scope: CudaScope, arg: ArgSpec, chunk: int, number: str, values: Sequence[str]
+) -> None:
+    """Add to a chunk of object `number`, which no other thread touches."""
+    old = scope.temporary()
+    vector = cuda_vector(arg, chunk)
+    address = cuda_address(arg, chunk, arg.object(number))
+    lanes = cuda_lanes(arg, chunk, old)
+    scalars = [
+        f"{lane} + {converted(value, scope.dtype, arg.dtype)}"
+        for lane, value in zip(lanes, values, strict=True)
+    ]
+    scope.emit(
+        "if (active) {",
+        f"  {vector}* const place = reinterpret_cast<{vector}*>({address});",
+        f"  const {vector} {old} = *place;",
+        f"  *place = {cuda_packed(scope, arg, chunk, scalars)};",
+        "}",
+    )
+
+
+def cpu_index(arg: ArgSpec, chunk: int, number: str, length: str = "length") -> str:
+    """Index of the first scalar of a chunk of object `number`."""
+    width = arg.chunk_widths[chunk]
+    padded = width if arg.holds_partials else padded_width(width)
+    return f"{chunk * arg.chunk_length} * {arg.name}_{length} + {padded} * {number}"
+
+
+def cpu_place(scope: CpuScope, arg: ArgSpec, chunk: int, number: str) -> str:
+    """Write the index of a chunk of object `number` to a name; return it."""
+    place = scope.temporary()
+    scope.emit(f"{place} = {cpu_index(arg, chunk, arg.object(number))}")
+    return place
+
+
+def cpu_load(scope: CpuScope, arg: ArgSpec, chunk: int, number: str) -> list[str]:
+    """The scalars of a chunk of object `number`."""
+    place = cpu_place(scope, arg, chunk, number)
+    return [f"{arg.name}_data[{place} + {lane}]" for lane in range(arg.chunk_widths[chunk])]
+
+
+def cpu_load_or_default(
+    scope: CpuScope, arg: ArgSpec, chunk: int, number: str, default: Sequence[float]
+) -> list[str]:
+    """As `cpu_load`, but a default where `number` is outside 0 .. `<name>_size` - 1."""
+    object_number = scope.temporary()
+    scope.emit(f"{object_number} = {number}")
+    inside = f"0 <= {object_number} and {object_number} < {arg.name}_size"
+    first = chunk * arg.chunk_length
+    literals = [
+        scope.cast(repr(scalar), DType.FLOAT64, arg.dtype)
+        for scalar in default[first : first + arg.chunk_widths[chunk]]
+    ]
+    loads = cpu_load(scope, arg, chunk, object_number)
+    return [
+        f"({load} if {inside} else {literal})"
+        for load, literal in zip(loads, literals, strict=True)
+    ]
+
+
+def cpu_store(
+    scope: CpuScope,
+    arg: ArgSpec,
+    chunk: int,
+    number: str,
+    values: Sequence[str],
+    step: str = "=",
+) -> None:
+    """Store (`step` "=") a chunk of object `number`, or add to it ("+=")."""
+    place = cpu_place(scope, arg, chunk, number)
+    for lane, value in enumerate(values):
+        scalar = scope.cast(value, scope.dtype, arg.dtype)
+        scope.emit(f"{arg.name}_data[{place} + {lane}] {step} {scalar}")

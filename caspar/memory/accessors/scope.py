@@ -1,0 +1,88 @@
+"""What an access may ask of the code generators while its lines are written.
+
+An access writes text: lines of CUDA C and lines of Python for Numba. What it does not know (the
+computing type, names that are free, where lines go) it asks of the scope it is given.
+"""
+
+from typing import Protocol
+
+from caspar.ir.dtype import DType
+
+SCALAR_TYPE = {
+    DType.FLOAT32: "float",
+    DType.FLOAT64: "double",
+    DType.INT32: "int",
+    DType.UINT16: "u16",
+}
+"""C names of scalar types."""
+
+VECTOR_TYPE = {
+    (DType.FLOAT32, 1): "float",
+    (DType.FLOAT32, 2): "float2",
+    (DType.FLOAT32, 4): "float4",
+    (DType.FLOAT64, 1): "double",
+    (DType.FLOAT64, 2): "double2",
+}
+"""C type that moves a chunk of some padded width."""
+
+LANES = "xyzw"
+"""Members of a vector type."""
+
+
+class CudaScope(Protocol):
+    """A CUDA kernel that is being written.
+
+    In its body `item` is the item of the thread, `active` whether it has one of its own (idle
+    threads of the last block repeat the last item), `tile` the block's number and `count` the
+    number of items. `BLOCK_SIZE` is a macro: the runtime chooses it.
+    """
+
+    @property
+    def dtype(self) -> DType:
+        """The computing type."""
+
+    def emit(self, *lines: str) -> None:
+        """Append lines to the body."""
+
+    def temporary(self) -> str:
+        """A name that is free."""
+
+    def shared(self, name: str, declaration: str) -> None:
+        """Declare `__shared__ declaration`, once for each name, before the body."""
+
+    def alternate(self, name: str) -> str:
+        """`name[0]` and `name[1]` in turn: arrays that are used in turn need half the barriers."""
+
+    def literal(self, number: float, dtype: DType) -> str:
+        """A number."""
+
+
+class CpuScope(Protocol):
+    """A Python function for Numba that is being written; it loops over the items of a tile.
+
+    In its body `item` is the item, `tile` the tile's number, `first` and `last` bound its items.
+    """
+
+    @property
+    def dtype(self) -> DType:
+        """The computing type."""
+
+    def emit(self, *lines: str) -> None:
+        """Append lines to the loop's body."""
+
+    def before(self, *lines: str) -> None:
+        """Append lines before the loop."""
+
+    def after(self, *lines: str) -> None:
+        """Append lines after the loop."""
+
+    def temporary(self) -> str:
+        """A name that is free."""
+
+    def cast(self, expression: str, source: DType, target: DType) -> str:
+        """An expression of one type in another."""
+
+
+def converted(expression: str, source: DType, target: DType) -> str:
+    """A C expression of one type in another."""
+    return expression if source is target else f"{SCALAR_TYPE[target]}({expression})"

@@ -1,0 +1,130 @@
+"""Item `i` touches object `offset + stride * i`."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from caspar.memory.access import ArgSpec, Field, Options, ReadAccessor, WriteAccessor
+from caspar.memory.accessors.blocked import (
+    cpu_load,
+    cpu_load_or_default,
+    cpu_store,
+    cuda_add,
+    cuda_load,
+    cuda_load_or_default,
+    cuda_store,
+)
+from caspar.memory.accessors.scope import CpuScope, CudaScope
+from caspar.memory.tiles import Array
+
+
+def _stride(options: Options) -> tuple[int, int]:
+    return int(options["offset"]), int(options["stride"])
+
+
+class Strided:
+    """What reading and writing with a stride have in common."""
+
+    options: ClassVar[tuple[str, ...]] = ("offset", "stride")
+    defaults: ClassVar[Options] = {"offset": 0, "stride": 1}
+    is_exact: ClassVar[bool] = False
+
+    def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
+        """Two numbers."""
+        return (Field("offset"), Field("stride"))
+
+    def num_items(self, length: int | None, options: Options) -> int | None:
+        """As many as stay inside the array."""
+        offset, stride = _stride(options)
+        return None if length is None else max(0, -(-(length - offset) // stride))
+
+    def num_objects(self, count: int, options: Options) -> int:
+        """Up to the last item's."""
+        offset, stride = _stride(options)
+        return 0 if count == 0 else offset + stride * (count - 1) + 1
+
+    def field_values(self, options: Options, num_objects: int) -> dict[str, Array | int]:
+        """Offset and stride."""
+        offset, stride = _stride(options)
+        return {"offset": offset, "stride": stride}
+
+
+def strided_object(arg: ArgSpec, item: str = "item") -> str:
+    """The object of an item."""
+    return f"({arg.name}_offset + {arg.name}_stride * {item})"
+
+
+@dataclass(frozen=True)
+class ReadStrided(Strided, ReadAccessor):
+    """Item `i` reads object `offset + stride * i`."""
+
+    def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
+        """One vector load."""
+        return cuda_load(scope, arg, chunk, strided_object(arg))
+
+    def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
+        """Scalar loads."""
+        return cpu_load(scope, arg, chunk, strided_object(arg))
+
+
+@dataclass(frozen=True)
+class WriteStrided(Strided, WriteAccessor):
+    """Item `i` writes object `offset + stride * i`."""
+
+    def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        """One vector store."""
+        cuda_store(scope, arg, chunk, strided_object(arg), values)
+
+    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        """Scalar stores."""
+        cpu_store(scope, arg, chunk, strided_object(arg), values)
+
+
+@dataclass(frozen=True)
+class AddStrided(WriteStrided):
+    """Item `i` adds to object `offset + stride * i`."""
+
+    adds: ClassVar[bool] = True
+
+    def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        """One vector load, one vector store."""
+        cuda_add(scope, arg, chunk, strided_object(arg), values)
+
+    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        """Scalar additions."""
+        cpu_store(scope, arg, chunk, strided_object(arg), values, "+=")
+
+
+@dataclass(frozen=True)
+class ReadStridedWithDefault(Strided, ReadAccessor):
+    """Item `i` reads object `offset + stride * i`, and a default where there is none.
+
+    Attributes:
+        default: Scalars of an object, such as `(0.0, 0.0, 0.0, 1.0)`.
+    """
+
+    default: tuple[float, ...] = ()
+
+    def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
+        """Offset, stride and number of objects."""
+        return (*super().fields(arg), Field("size"))
+
+    def num_items(self, length: int | None, options: Options) -> int | None:
+        """Any number: beyond the array there are defaults."""
+        return None
+
+    def num_objects(self, count: int, options: Options) -> int:
+        """Any number: beyond the array there are defaults."""
+        return 0
+
+    def field_values(self, options: Options, num_objects: int) -> dict[str, Array | int]:
+        """Offset, stride and number of objects."""
+        return {**super().field_values(options, num_objects), "size": num_objects}
+
+    def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
+        """One guarded vector load."""
+        number = strided_object(arg, "int(item)")
+        return cuda_load_or_default(scope, arg, chunk, number, self.default)
+
+    def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
+        """Guarded scalar loads."""
+        return cpu_load_or_default(scope, arg, chunk, strided_object(arg), self.default)

@@ -1,0 +1,57 @@
+"""All access patterns, by name: what `caspar.ReadSequential` and the like are."""
+
+from caspar.memory.accessors.block_sum import AddBlockSum, WriteBlockSum
+from caspar.memory.accessors.indexed import AddIndexed, ReadIndexed, WriteIndexed
+from caspar.memory.accessors.pair import (
+    AddPair,
+    ReadPair,
+    ReadPairStridedWithDefault,
+    WritePair,
+)
+from caspar.memory.accessors.partials import (
+    AddSharedPartials,
+    AddSumPartials,
+    ReadPartials,
+)
+from caspar.memory.accessors.rows import ReadRows, WriteRows
+from caspar.memory.accessors.sequential import AddSequential, ReadSequential, WriteSequential
+from caspar.memory.accessors.shared import AddSharedSum, ReadShared
+from caspar.memory.accessors.strided import (
+    AddStrided,
+    ReadStrided,
+    ReadStridedWithDefault,
+    WriteStrided,
+)
+from caspar.memory.accessors.sums import AddSum, AddUnique, WriteSum
+from caspar.memory.accessors.unique import ReadUnique, WriteUnique
+
+__all__ = [
+    "AddBlockSum",
+    "AddIndexed",
+    "AddPair",
+    "AddSequential",
+    "AddSharedPartials",
+    "AddSharedSum",
+    "AddStrided",
+    "AddSum",
+    "AddSumPartials",
+    "AddUnique",
+    "ReadIndexed",
+    "ReadPair",
+    "ReadPairStridedWithDefault",
+    "ReadPartials",
+    "ReadRows",
+    "ReadSequential",
+    "ReadShared",
+    "ReadStrided",
+    "ReadStridedWithDefault",
+    "ReadUnique",
+    "WriteBlockSum",
+    "WriteIndexed",
+    "WritePair",
+    "WriteRows",
+    "WriteSequential",
+    "WriteStrided",
+    "WriteSum",
+    "WriteUnique",
+]

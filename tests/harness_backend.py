@@ -1,0 +1,180 @@
+"""A backend that runs the CUDA sources in the harness: the CUDA product path without a GPU."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.codegen.cuda_header import BLOCK_SIZE
+from caspar.codegen.source import KernelSource
+from caspar.memory.binding import Binding
+from caspar.memory.tiles import (
+    TileIndex,
+    build_tile_index,
+    locality_order,
+    single_object_tiles,
+)
+from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
+from tests.harness import CudaModule, compile_cuda
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class HarnessKernel:
+    """A compiled kernel."""
+
+    source: KernelSource
+    module: CudaModule
+    block_size: int
+
+
+@dataclass(frozen=True)
+class HarnessLaunch:
+    """A kernel with grid and arguments."""
+
+    kernel: HarnessKernel
+    grid: tuple[int, int]
+    arguments: tuple[Any, ...]
+    check_races: bool
+
+    def run(self) -> None:
+        """Run to the end; the harness finds races and accesses out of bounds."""
+        self.kernel.module.launch(
+            self.kernel.source.name,
+            self.grid,
+            self.kernel.block_size,
+            self.arguments,
+            check_races=self.check_races,
+        )
+
+
+class HarnessBackend:
+    """Runs generated CUDA on the host; arrays are NumPy's.
+
+    Args:
+        block_size: Of kernels that allow it, instead of the preferred one.
+    """
+
+    name = "cuda"
+    device = "harness"
+    tile_size = BLOCK_SIZE
+
+    def __init__(self, block_size: int | None = None) -> None:
+        self._block_size = block_size
+
+    @property
+    def xp(self) -> ModuleType:
+        """NumPy."""
+        return np
+
+    def load(
+        self, sources: Sequence[KernelSource], block_size: int | None = None
+    ) -> Mapping[str, Kernel]:
+        """Compile with the host's compiler."""
+        return {source.name: self._compile(source, block_size) for source in sources}
+
+    def _compile(self, source: KernelSource, block_size: int | None) -> HarnessKernel:
+        wanted = self._block_size if block_size is None else block_size
+        size = wanted if wanted in source.block_sizes else source.block_size
+        assert size is not None
+        module = compile_cuda(source.text, defines={"CHOSEN_BLOCK_SIZE": str(size)})
+        return HarnessKernel(source, module, size)
+
+    def bind(self, kernel: Kernel, bindings: Mapping[str, Binding], count: int) -> Launch:
+        """Fix the arguments."""
+        assert isinstance(kernel, HarnessKernel)
+        source = kernel.source
+        arguments = tuple(
+            value if not isinstance(value, int) else (np.uint32 if unsigned else np.int32)(value)
+            for value, unsigned in zip(
+                parameter_values(source.params, bindings, count),
+                [param.is_unsigned for param in source.params],
+                strict=True,
+            )
+        )
+        num_blocks = -(-count * source.threads_per_item // kernel.block_size)
+        # idle threads of the last block repeat the last item; where its own thread updates it in
+        # place they read what it writes, and use nothing of it
+        addresses = [one.ctypes.data for one in arguments if isinstance(one, np.ndarray)]
+        in_place = len(set(addresses)) < len(addresses)
+        is_full = count * source.threads_per_item % kernel.block_size == 0
+        return HarnessLaunch(
+            kernel, (num_blocks, source.num_layers), arguments, is_full or not in_place
+        )
+
+    def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
+        """Runs launches in order."""
+
+        def run() -> None:
+            for launch in launches:
+                assert isinstance(launch, HarnessLaunch)
+                launch.run()
+
+        return run
+
+    def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
+        """Of the solver; not here."""
+        raise NotImplementedError
+
+    def allocate(self, num_bytes: int) -> Array:
+        """Host memory."""
+        return np.empty(num_bytes, np.uint8)
+
+    def clear(self, array: Array) -> None:
+        """Zeros."""
+        array[...] = 0
+
+    def copy(self, target: Array, source: Array) -> None:
+        """A copy."""
+        target[...] = source
+
+    def write(self, target: Array, host: Array) -> None:
+        """A copy."""
+        target[...] = host
+
+    def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
+        """The host's; the CUDA kernels that build it have tests of their own."""
+        return build_tile_index(index, num_objects, tile_size)
+
+    def first_outside(self, index: Array, size: int) -> int | None:
+        """First entry outside 0 .. size - 1."""
+        wrong = np.flatnonzero((index < 0) | (index >= size))
+        return int(wrong[0]) if len(wrong) > 0 else None
+
+    def first_repeated(self, index: Array, size: int) -> int | None:
+        """An entry whose object another names."""
+        _, first = np.unique(index, return_index=True)
+        repeated = np.setdiff1d(np.arange(len(index)), first)
+        return int(repeated[0]) if len(repeated) > 0 else None
+
+    def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
+        """The host's."""
+        return locality_order(main, partner, num_main)
+
+    def single_object_tiles(self, num_tiles: int) -> TileIndex:
+        """The host's."""
+        return single_object_tiles(num_tiles)
+
+    def accepts_device(self, kind: str, number: int) -> bool:
+        """None but the host."""
+        return False
+
+    def upload(self, array: Any) -> Array:
+        """The array itself."""
+        return np.asarray(array)
+
+    def scope(self) -> AbstractContextManager[object]:
+        """Nothing to prepare."""
+        return nullcontext()
+
+    def to_host(self, array: Array) -> Array:
+        """A copy."""
+        return np.array(array)
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""

@@ -1,0 +1,103 @@
+"""Every access pattern: CPU backend = CUDA source in the harness = NumPy."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from caspar.kernels.kernel import Kernel
+from caspar.options import BackendChoice
+from caspar.runtime.backend import Backend
+from caspar.runtime.cpu import CpuBackend
+from tests.harness import find_compiler
+from tests.harness_backend import HarnessBackend
+from tests.kernels.patterns import (
+    INDEX_KINDS,
+    WRITE_CASES,
+    Draw,
+    read_cases,
+    read_kernel,
+    write_kernel,
+)
+
+SIZES = (0, 1, 31, 32, 33, 255, 256, 257, 1023, 1025)
+DIMS = [
+    *((dim, "float32") for dim in (1, 2, 3, 4, 7, 9, 17)),
+    *((dim, "float64") for dim in (1, 3, 16)),
+]
+
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler here")
+backends = pytest.mark.parametrize(
+    "backend", ["cpu", pytest.param("harness", marks=needs_compiler)], indirect=True
+)
+types = pytest.mark.parametrize(("dim", "dtype"), DIMS)
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run kernels there."""
+    name: str = request.param
+    if name == "harness":
+        use_backend(monkeypatch, HarnessBackend())
+    return name
+
+
+def use_backend(monkeypatch: pytest.MonkeyPatch, backend: Backend) -> None:
+    """Let it stand for CUDA; its arrays are NumPy's."""
+    known = {
+        BackendChoice.AUTO: backend,
+        BackendChoice.CUDA: backend,
+        BackendChoice.CPU: CpuBackend(),
+    }
+    monkeypatch.setattr("caspar.kernels.convert._BACKENDS", known)
+    monkeypatch.setattr("caspar.kernels.compiled._FINISHES", {})
+
+
+def draws(dim: int, dtype: str, sizes: tuple[int, ...] = SIZES) -> Iterator[Draw]:
+    """All sizes, each with another kind of indices; all kinds with the largest size."""
+    rng = np.random.default_rng(dim)
+    kinds = list(INDEX_KINDS)
+    plan = [(size, kinds[(number + dim) % len(kinds)]) for number, size in enumerate(sizes)]
+    plan += [(sizes[-1], kind) for kind in kinds]
+    for count, kind in dict.fromkeys(plan):
+        yield Draw(rng, count, dim, dtype, INDEX_KINDS[kind])
+
+
+def check_reads(kernel: Kernel, draw: Draw) -> None:
+    """Every read moves exactly what NumPy says."""
+    made = {name: case.make(draw) for name, case in read_cases(draw.dim).items()}
+    found = kernel(**{name: operand for name, (operand, _) in made.items()}, count=draw.count)
+    for (name, (_, expected)), rows in zip(made.items(), found, strict=True):
+        assert rows.dtype == draw.dtype
+        assert_array_equal(rows, expected, f"{name}, {draw}")
+
+
+def check_writes(kernel: Kernel, draw: Draw) -> None:
+    """Every write leaves exactly what NumPy says: the numbers are whole, their sums exact."""
+    values = draw.rows(draw.count)
+    made = {name: case.make(draw, values) for name, case in WRITE_CASES.items()}
+    out = {f"out{number}": operand for number, (operand, _) in enumerate(made.values())}
+    found = kernel(values, out={name: one for name, one in out.items() if one is not None})
+    for (name, (operand, expected)), result in zip(made.items(), found, strict=True):
+        rows = result["values"] if isinstance(result, dict) else result
+        assert_array_equal(rows, expected, f"{name}, {draw}")
+        if operand is not None:
+            given = operand["values"] if isinstance(operand, dict) else operand
+            assert rows is given
+
+
+@backends
+@types
+def test_reads_are_exact(backend: str, dim: int, dtype: str) -> None:
+    kernel = read_kernel(dim)
+    for draw in draws(dim, dtype):
+        check_reads(kernel, draw)
+
+
+@backends
+@types
+def test_writes_are_exact(backend: str, dim: int, dtype: str) -> None:
+    kernel = write_kernel(dim)
+    for draw in draws(dim, dtype):
+        check_writes(kernel, draw)
