@@ -231,6 +231,7 @@ def _to_json(sources: SolverSources) -> dict[str, Any]:
             ],
             "block_sizes": list(source.block_sizes),
             "threads_per_item": source.threads_per_item,
+            "items_per_thread": source.items_per_thread,
             "num_layers": source.num_layers,
             "num_registers": source.num_registers,
         }

@@ -97,12 +97,12 @@ class HarnessBackend:
                 strict=True,
             )
         )
-        num_blocks = -(-count * source.threads_per_item // kernel.block_size)
+        num_blocks = source.num_blocks(count, kernel.block_size)
         # idle threads of the last block repeat the last item; where its own thread updates it in
         # place they read what it writes, and use nothing of it
         addresses = [one.ctypes.data for one in arguments if isinstance(one, np.ndarray)]
         in_place = len(set(addresses)) < len(addresses)
-        is_full = count * source.threads_per_item % kernel.block_size == 0
+        is_full = count % (kernel.block_size * source.items_per_thread) == 0
         return HarnessLaunch(
             kernel, (num_blocks, source.num_layers), arguments, is_full or not in_place
         )
@@ -116,6 +116,10 @@ class HarnessBackend:
                 launch.run()
 
         return run
+
+    def repeated_runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
+        """The same."""
+        return self.runner(launches)
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Of the solver; not here."""

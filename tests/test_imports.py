@@ -57,6 +57,7 @@ LAZY_MODULES = (
 # Third-party packages, and the parts that may import them.
 THIRD_PARTY = {
     "cupy": "runtime",
+    "cupy_backends": "runtime",
     "cupyx": "runtime",
     "igraph": "inspect",
     "llvmlite": "runtime",

@@ -18,7 +18,14 @@ def generate_cuda_reduce(spec: ReduceSpec) -> KernelSource:
     params = reduce_params(*args)
     text = kernel_text(spec.name, args, params, BLOCK_SIZE, _body(spec))
     num_layers = len(spec.partial_chunk_widths)
-    return KernelSource(spec.name, text, params, (BLOCK_SIZE,), spec.lanes, num_layers)
+    return KernelSource(
+        spec.name,
+        text,
+        params,
+        (BLOCK_SIZE,),
+        threads_per_item=spec.lanes,
+        num_layers=num_layers,
+    )
 
 
 def _body(spec: ReduceSpec) -> list[str]:

@@ -57,6 +57,7 @@ class KernelSource:
         block_sizes: CUDA: threads a block may have, the preferred number first; the text leaves
             it open as the macro `BLOCK_SIZE`. CPU: items of a tile, one number.
         threads_per_item: CUDA: threads that work on one item.
+        items_per_thread: CUDA: items that one thread handles.
         num_layers: CUDA: blocks in y; each handles one chunk of an object.
         num_registers: Peak register pressure predicted by the scheduler.
     """
@@ -66,8 +67,13 @@ class KernelSource:
     params: tuple[Param, ...]
     block_sizes: tuple[int, ...]
     threads_per_item: int = 1
+    items_per_thread: int = 1
     num_layers: int = 1
     num_registers: int = 0
+
+    def num_blocks(self, count: int, block_size: int) -> int:
+        """Blocks (on the CPU tiles) for `count` items."""
+        return -(-count * self.threads_per_item // (block_size * self.items_per_thread))
 
     @property
     def block_size(self) -> int:

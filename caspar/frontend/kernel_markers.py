@@ -14,6 +14,7 @@ from caspar.errors import KernelError
 from caspar.frontend.kernel_values import MisfitError, described, storage_of, type_name
 from caspar.frontend.markers import Marker, Pair
 from caspar.frontend.signature import (
+    NO_STORAGE_TYPE,
     Role,
     UserFunction,
     marker_name,
@@ -76,6 +77,8 @@ def marked(function: UserFunction, role: Role, name: str, annotation: Any) -> Ma
         )
     if is_pair:
         declared = get_args(declared)[0]
+    if not isinstance(declared, type):
+        raise KernelError(f"{where}: {declared!r} {NO_STORAGE_TYPE}")
     symbolic, storage_dim = symbolic_value(function, declared, name, role, name)
     access = _with_default(where, declared, access, storage_dim)
     return Marked(declared, storage_dim, symbolic, access)

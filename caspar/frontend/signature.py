@@ -23,6 +23,13 @@ OWN_SYMBOLS = {str(SYMBOL): "SymForce's epsilon"}
 """Symbols that arguments must not take, and whose they are."""
 
 
+NO_STORAGE_TYPE = (
+    "is not a storage type; use a SymForce type such as sf.V3 or sf.Pose3, a subclass of one, or a "
+    "dataclass of them"
+)
+"""What errors say of a declared type that is none."""
+
+
 class Role(Enum):
     """What an annotation is of."""
 
@@ -147,10 +154,7 @@ def symbolic_value(
         symbolic = StorageOps.symbolic(declared, name)
         storage_dim = StorageOps.storage_dim(declared)
     except Exception as error:  # SymForce raises whatever its implementation stumbles on
-        raise user.error(
-            f"{where}: {declared!r} is not a storage type; use a SymForce type such as sf.V3 or "
-            f"sf.Pose3, a subclass of one, or a dataclass of them ({error})"
-        ) from error
+        raise user.error(f"{where}: {declared!r} {NO_STORAGE_TYPE} ({error})") from error
     if storage_dim == 0:
         raise user.error(f"{where}: {declared!r} holds no numbers, so it cannot be an {role.value}")
     return symbolic, storage_dim

@@ -29,7 +29,7 @@ class BoundKernel:
         self._inputs = inputs
         self.outputs = dict(plan.outputs)
         self.count = plan.count
-        self._run = plan.runner()
+        self._run = plan.backend.repeated_runner(plan.launches)
 
     def __call__(self) -> None:
         """Run once."""

@@ -152,6 +152,7 @@ class _Planner:
         self._reader = reader
         self._backend = reader.backend
         self._options = options
+        self._arguments: tuple[KernelInput | KernelOutput, ...] = (*traced.inputs, *traced.outputs)
 
     def plan(self, inputs: Mapping[str, Operand], outputs: Mapping[str, Operand]) -> CallPlan:
         """Everything in order."""
@@ -237,7 +238,7 @@ class _Planner:
             return self._options.count
         exact: dict[str, int] = {}
         at_most: list[int] = []
-        for one in (*self._traced.inputs, *self._traced.outputs):
+        for one in self._arguments:
             items = one.access.num_items(lengths[one.name], given[one.name])
             if items is None:
                 continue
@@ -293,7 +294,7 @@ class _Planner:
         count: int,
     ) -> None:
         """Every array has the objects that items touch."""
-        for one in (*self._traced.inputs, *self._traced.outputs):
+        for one in self._arguments:
             array, options, where = arrays[one.name], given[one.name], operands[one.name].where
             needed = one.access.num_objects(count, options)
             if len(array) < needed:
@@ -338,7 +339,7 @@ class _Planner:
         operands: Mapping[str, Operand],
     ) -> None:
         """No output shares memory with another argument, unless item by item."""
-        accesses = {one.name: one.access for one in (*self._traced.inputs, *self._traced.outputs)}
+        accesses = {one.name: one.access for one in self._arguments}
         for name, array in results.items():
             for other, another in {**values, **results}.items():
                 if other == name or not array.overlaps(another):

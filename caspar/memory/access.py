@@ -107,6 +107,7 @@ class Accessor(ABC):
         is_exact: Whether `num_items` is the number of items, or the most that there can be.
         needs_unique_index: Whether no two items may name one object.
         touches_own_object: Whether item `i` touches object `i` and no other.
+        cooperates: Whether the threads of a block work together on it.
     """
 
     options: ClassVar[tuple[str, ...]] = ()
@@ -119,6 +120,7 @@ class Accessor(ABC):
     is_exact: ClassVar[bool] = True
     needs_unique_index: ClassVar[bool] = False
     touches_own_object: ClassVar[bool] = False
+    cooperates: ClassVar[bool] = False
 
     @property
     def name(self) -> str:

@@ -103,6 +103,7 @@ def give_back(
 
 
 def as_library(result: Array, given: Any) -> Any:
+    """An array as one of the library that another is of, sharing memory."""
     library = type(given).__module__.split(".")[0]
     if library in ("numpy", "cupy", "builtins"):
         return result

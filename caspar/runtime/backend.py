@@ -131,6 +131,9 @@ class Backend(Protocol):
     def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
         """A call that runs launches in order, on CUDA on the caller's current stream."""
 
+    def repeated_runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
+        """The same for many runs, each as cheap as can be."""
+
     def accepts_device(self, kind: str, number: int) -> bool:
         """Whether arrays of a device, such as ("cuda", 0), can be read without a copy."""
 

@@ -205,7 +205,7 @@ class CpuBackend:
         values = parameter_values(kernel.source.params, bindings, count)
         table = [value if isinstance(value, int) else value.ctypes.data for value in values]
         arrays = tuple(value for value in values if not isinstance(value, int))
-        num_tiles = -(-count // kernel.source.block_size)
+        num_tiles = kernel.source.num_blocks(count, kernel.block_size)
         return CpuLaunch(kernel, np.array(table, dtype=np.int64), num_tiles, arrays)
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
@@ -215,6 +215,10 @@ class CpuBackend:
     def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
         """A call that runs launches in order."""
         return self.sequence(launches).run
+
+    def repeated_runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
+        """The same."""
+        return self.runner(launches)
 
     def accepts_device(self, kind: str, number: int) -> bool:
         """None but the host."""

@@ -4,7 +4,7 @@ A `ReadCase` says what is passed for an argument and which rows each item then s
 what is passed for an output and what stands in it afterwards.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -273,6 +273,16 @@ WRITE_CASES: dict[str, WriteCase] = {
 """All writes, by output name."""
 
 
+def pair_type(element: type) -> Any:
+    """Pairs of a type that is made in a loop."""
+    return caspar.Pair.__class_getitem__(element)
+
+
+def tuple_type(elements: Sequence[Any]) -> Any:
+    """A tuple of annotations that are made in a loop."""
+    return tuple.__class_getitem__(tuple(elements))
+
+
 def vector_type(dim: int) -> type:
     """A column vector of SymForce."""
     made: type = sf.matrix_type_from_shape((dim, 1))
@@ -293,14 +303,14 @@ def read_kernel(dim: int) -> Kernel:
     annotations: dict[str, Any] = {}
     outputs = []
     for name, case in cases.items():
-        declared = caspar.Pair[vector] if case.access.is_pair else vector  # type: ignore[valid-type]
+        declared = pair_type(vector) if case.access.is_pair else vector
         annotations[name] = Annotated[declared, case.access]
         outputs.append(Annotated[wide if case.access.is_pair else vector, caspar.WriteSequential])
-    return kernel_of(f"read_{dim}", function, annotations, tuple[tuple(outputs)])  # type: ignore[misc]
+    return kernel_of(f"read_{dim}", function, annotations, tuple_type(outputs))
 
 
 def write_kernel(dim: int, *, deterministic: bool = False) -> Kernel:
-    """One sequential read to an output of each write pattern; of pairs the value and 10 times it."""
+    """One sequential read to an output of each write pattern; of pairs it and 10 times it."""
     vector = vector_type(dim)
 
     def function(x: Any) -> tuple[Any, ...]:
@@ -309,12 +319,12 @@ def write_kernel(dim: int, *, deterministic: bool = False) -> Kernel:
         )
 
     outputs = tuple(
-        Annotated[caspar.Pair[vector] if case.access.is_pair else vector, case.access]
+        Annotated[pair_type(vector) if case.access.is_pair else vector, case.access]
         for case in WRITE_CASES.values()
     )
     annotations = {"x": Annotated[vector, caspar.ReadSequential]}
     return kernel_of(
-        f"write_{dim}", function, annotations, tuple[outputs], deterministic=deterministic
+        f"write_{dim}", function, annotations, tuple_type(outputs), deterministic=deterministic
     )
 
 

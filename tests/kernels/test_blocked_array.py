@@ -231,6 +231,7 @@ class TestFromDlpack:
         for rows in (
             rows_with_strides((1, 2), 7, 1, "float32"),
             rows_with_strides((1, 1), 9, 5, "float32"),
+            rows_with_strides((0, 3), 3, 1, "float32"),
             rows_with_strides((4, 1), 1, 5, "float32"),
         ):
             assert_array_equal(BlockedArray.from_dlpack(rows).to_rows(), rows)
@@ -245,6 +246,7 @@ class TestFromDlpack:
             (rows_with_strides((1, 3), 3, 1, "float32"), "strides (3, 1) in scalars; needed are"),
             (rows_with_strides((5, 4), 5, 1, "float32"), "strides (5, 1) in scalars; needed are"),
             (rows_with_strides((5, 2), 1, 5, "float64"), "strides (1, 5) in scalars; needed are"),
+            (rows_with_strides((5, 2), 2, 3, "float64"), "strides (2, 3) in scalars; needed are"),
             (rows_with_strides((5, 1), 2, 1, "float64"), "strides (2, 1) in scalars; needed are"),
             (
                 rows_with_strides((5, 10), 10, 1, "float32"),
@@ -411,6 +413,13 @@ class TestAssigning:
         expected[:4] = expected[2:].copy()
         assert_array_equal(array.to_rows(), expected)
 
+    def test_onto_another_layout_of_its_memory(self) -> None:
+        flat = np.arange(44, dtype=np.float32)
+        source, target = BlockedArray.wrap(flat[:40], 5), BlockedArray.wrap(flat[4:], 5)
+        expected = source.to_numpy()
+        target[:] = source
+        assert_array_equal(target.to_rows(), expected)
+
     @pytest.mark.parametrize(
         ("value", "says"),
         [
@@ -456,6 +465,7 @@ class TestOverlaps:
         assert not fives.overlaps(fours[10:])
         assert not fives[:4].overlaps(fours[4:8])  # between its chunks
         assert fives[:4].overlaps(fours[8:9])
+        assert not fives[4:4].overlaps(fours)
 
     def test_is_same_as(self) -> None:
         array = counting(10, 4)

@@ -50,6 +50,7 @@ class WriteBlockSum(WriteAccessor):
 
     cuda_functions: ClassVar[str] = _RUN_SUMS
     writes_all: ClassVar[bool] = True
+    cooperates: ClassVar[bool] = True
     size: int = 256
 
     def __post_init__(self) -> None:

@@ -34,7 +34,12 @@ def cuda_load(scope: CudaScope, arg: ArgSpec, chunk: int, number: str) -> list[s
     loaded = scope.temporary()
     vector = cuda_vector(arg, chunk)
     address = cuda_address(arg, chunk, arg.object(number))
-    scope.emit(f"const {vector} {loaded} = *reinterpret_cast<const {vector}*>({address});")
+    load = f"*reinterpret_cast<const {vector}*>({address});"
+    if arg.write is None:
+        scope.emit(f"const {vector} {loaded} = {load}")
+    else:
+        # updated in place: an idle thread must not read what the last item's own thread writes
+        scope.emit(f"{vector} {loaded} = {{}};", f"if (active) {loaded} = {load}")
     return cuda_lanes(arg, chunk, loaded)
 
 

@@ -114,6 +114,7 @@ class WritePair(WriteAccessor):
 
     is_pair: ClassVar[bool] = True
     writes_all: ClassVar[bool] = True
+    cooperates: ClassVar[bool] = True
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """The last second half of each tile, as a blocked array."""

@@ -110,6 +110,7 @@ class ReadPartials(ReadAccessor):
 
     cuda_functions: ClassVar[str] = BLOCK_SUM + _SUM_PARTIALS
     holds_partials: ClassVar[bool] = True
+    cooperates: ClassVar[bool] = True
 
     @property
     def min_block_size(self) -> int:
@@ -158,6 +159,7 @@ class AddSumPartials(WriteAccessor):
 
     cuda_functions: ClassVar[str] = BLOCK_SUM
     holds_partials: ClassVar[bool] = True
+    cooperates: ClassVar[bool] = True
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """The partial of tile 0."""
@@ -211,6 +213,7 @@ class AddSharedPartials(WriteAccessor):
 
     cuda_functions: ClassVar[str] = _ADD_SEGMENTS
     holds_partials: ClassVar[bool] = True
+    cooperates: ClassVar[bool] = True
     uses_tiles: ClassVar[bool] = True
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:

@@ -48,6 +48,7 @@ __device__ __forceinline__ void add_segments(
 }
 #endif
 
+#undef BLOCK_SIZE
 #ifdef CHOSEN_BLOCK_SIZE
 #define BLOCK_SIZE CHOSEN_BLOCK_SIZE
 #else
@@ -86,7 +87,8 @@ damped_step(
   double r0, r1, r2, r3, r4;
   bool p0;
   const u32 y_object = y_index[item];
-  const double2 m1 = *reinterpret_cast<const double2*>(x_data + 2ull * item);
+  double2 m1 = {};
+  if (active) m1 = *reinterpret_cast<const double2*>(x_data + 2ull * item);
   r0 = m1.x;
   r1 = m1.y;
   const double2 m2 = *reinterpret_cast<const double2*>(y_data + 2ull * y_object);
@@ -100,7 +102,8 @@ damped_step(
   if (active) { stage[0][0][gradient_position[item]] = r0; stage[0][1][gradient_position[item]] = r1; }
   __syncthreads();
   add_segments<2>(gradient_data, stage[0], gradient_tile_start[tile], gradient_tile_start[tile + 1], gradient_segment_end);
-  const double m4 = *reinterpret_cast<const double*>(x_data + 2ull * x_length + 1ull * item);
+  double m4 = {};
+  if (active) m4 = *reinterpret_cast<const double*>(x_data + 2ull * x_length + 1ull * item);
   r2 = m4;
   const double m5 = *reinterpret_cast<const double*>(y_data + 2ull * y_length + 1ull * y_object);
   r3 = m5;
@@ -123,4 +126,3 @@ damped_step(
   block_sum<1>(m6, sums[0]);
   if (threadIdx.x < 1u) (total_data)[1ull * (total_offset + tile) + threadIdx.x] = m6[0];
 }
-#undef BLOCK_SIZE

@@ -48,6 +48,7 @@ __device__ __forceinline__ void add_segments(
 }
 #endif
 
+#undef BLOCK_SIZE
 #ifdef CHOSEN_BLOCK_SIZE
 #define BLOCK_SIZE CHOSEN_BLOCK_SIZE
 #else
@@ -86,7 +87,8 @@ damped_step(
   float r0, r1, r2, r3, r4, r5, r6;
   bool p0;
   const u32 y_object = y_index[item];
-  const float4 m1 = *reinterpret_cast<const float4*>(x_data + 4ull * item);
+  float4 m1 = {};
+  if (active) m1 = *reinterpret_cast<const float4*>(x_data + 4ull * item);
   r0 = m1.x;
   r1 = m1.y;
   r2 = m1.z;
@@ -120,4 +122,3 @@ damped_step(
   block_sum<1>(m4, sums[0]);
   if (threadIdx.x < 1u) (total_data)[1ull * (total_offset + tile) + threadIdx.x] = m4[0];
 }
-#undef BLOCK_SIZE

@@ -1,5 +1,6 @@
 // (header)
 
+#undef BLOCK_SIZE
 #ifdef CHOSEN_BLOCK_SIZE
 #define BLOCK_SIZE CHOSEN_BLOCK_SIZE
 #else
@@ -38,4 +39,3 @@ accumulate_float32_6_by_32(
     output_data[(column < 4u ? (column / 4u * 4ull) * output_length + 4ull * (output_first + object) : 4ull * output_length + 2ull * (output_first + object)) + column % 4u] += total[k];
   }
 }
-#undef BLOCK_SIZE
