@@ -14,20 +14,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from caspar.codegen.cpu import generate_cpu, generate_cpu_reduce
+from caspar.codegen.cpu import generate_cpu, generate_cpu_convert, generate_cpu_reduce
 from caspar.codegen.cuda import generate_cuda
+from caspar.codegen.cuda_convert import generate_cuda_convert
 from caspar.codegen.cuda_reduce import generate_cuda_reduce
 from caspar.codegen.source import KernelSource, Param
 from caspar.frontend.factor_kernels import factor_kernels
 from caspar.frontend.kernel_trace import TracedKernel, kernel_spec
-from caspar.frontend.node_kernels import node_kernels, pack_kernel, unpack_kernel
+from caspar.frontend.node_kernels import node_kernels
 from caspar.frontend.precision import TYPES, Types
 from caspar.frontend.scalar_kernels import scalar_kernels
 from caspar.frontend.trace import NodeType, TracedFactor, retraction_key
 from caspar.ir.dtype import DType
 from caspar.ir.program import Program
-from caspar.memory.access import WriteAccessor
+from caspar.memory.access import FinishSpec, WriteAccessor
+from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.layout import rows_are_blocked
 from caspar.memory.reduce import ReduceSpec
 from caspar.options import Precision
 from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
@@ -46,12 +49,14 @@ class Target:
         name: `cuda` or `cpu`, as the backend's name.
         generate: Writes a program's kernel.
         generate_reduce: Writes the kernel that sums partials.
+        generate_convert: Writes the kernel between rows and the blocked layout.
         costs: Prices by computing type.
     """
 
     name: str
     generate: Callable[[KernelSpec, Program], KernelSource]
     generate_reduce: Callable[[ReduceSpec], KernelSource]
+    generate_convert: Callable[[ConvertSpec], KernelSource]
     costs: Mapping[DType, OpCosts]
 
 
@@ -60,10 +65,15 @@ TARGETS = {
         "cuda",
         generate_cuda,
         generate_cuda_reduce,
+        generate_cuda_convert,
         {DType.FLOAT32: CUDA_FLOAT32, DType.FLOAT64: CUDA_FLOAT64},
     ),
     "cpu": Target(
-        "cpu", generate_cpu, generate_cpu_reduce, {DType.FLOAT32: CPU, DType.FLOAT64: CPU}
+        "cpu",
+        generate_cpu,
+        generate_cpu_reduce,
+        generate_cpu_convert,
+        {DType.FLOAT32: CPU, DType.FLOAT64: CPU},
     ),
 }
 
@@ -108,13 +118,19 @@ def generate_sources(
     """Generate the kernels of a solver, without a cache."""
     specs, jacobian_dims = kernel_specs(factors, nodes, types)
     kernels = {spec.name: compile_kernel(spec, target) for spec in specs}
+    for conversion in convert_specs(factors, nodes, types):
+        kernels[conversion.name] = target.generate_convert(conversion)
     return SolverSources(kernels, jacobian_dims)
 
 
 def kernel_specs(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types
 ) -> tuple[list[KernelSpec], dict[str, int]]:
-    """The kernels of a solver before compilation, and each factor's stored Jacobian entries."""
+    """The kernels of a solver that compute, before compilation.
+
+    Returns:
+        The kernels, and by the factor's name each factor's stored Jacobian entries.
+    """
     specs: list[KernelSpec] = []
     jacobian_dims = {}
     for factor in factors:
@@ -124,10 +140,21 @@ def kernel_specs(
     for node in nodes:
         specs += node_kernels(node, types)
     specs += scalar_kernels(types)
-    dims = {argument.storage_dim for factor in factors for argument in factor.arguments}
-    specs += [pack_kernel(dim, types.storage) for dim in sorted(dims)]
-    specs += [unpack_kernel(dim, types.storage) for dim in sorted({n.storage_dim for n in nodes})]
     return specs, jacobian_dims
+
+
+def convert_specs(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types
+) -> list[ConvertSpec]:
+    """The kernels of a solver that move values between rows and the blocked layout."""
+    packed = {argument.storage_dim for factor in factors for argument in factor.arguments}
+    unpacked = {node.storage_dim for node in nodes}
+    return [
+        ConvertSpec(direction, dim, types.storage)
+        for direction, dims in ((Direction.PACK, packed), (Direction.UNPACK, unpacked))
+        for dim in sorted(dims)
+        if not rows_are_blocked(dim, types.storage)
+    ]
 
 
 def kernel_source(
@@ -154,10 +181,11 @@ def kernel_source(
     return source
 
 
-def finish_source(spec: KernelSpec | ReduceSpec, target: Target) -> KernelSource:
+def finish_source(spec: FinishSpec, target: Target) -> KernelSource:
     """Generate a kernel that completes a write of another."""
     if isinstance(spec, ReduceSpec):
         return target.generate_reduce(spec)
+    assert isinstance(spec, KernelSpec)
     return compile_kernel(spec, target)
 
 

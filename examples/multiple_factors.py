@@ -1,26 +1,37 @@
-"""A robot's path from several kinds of measurement: one solver, four factors, three node types.
+# %% [markdown]
+# # Several kinds of measurement, and a problem that grows
+
+# %% [markdown]
+"""A robot's path from several kinds of measurement, solved again and again while it drives.
 
 A robot with a sensor drives a figure of eight. It measures how it moves (odometry), now and then
 where it is (position fixes), that it has been here before (loop closures), and where landmarks
 are, as the sensor sees them. Nobody knows exactly how the sensor is mounted: that is estimated
-too.
+too. One solver, four factors, three node types. What the robot measures is made by kernels, and the
+residuals call the same kernels.
 
-    python examples/multiple_factors.py
+    python examples/multiple_factors.py --poses 8000 --landmarks 300 --laps 2 --pieces 4
 """
 
-from collections.abc import Mapping
+# %%
+import argparse
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
 import symforce.symbolic as sf
 from numpy.typing import NDArray
-from scipy.spatial.transform import Rotation
 
 import caspar
 
 Array = NDArray[Any]
 
-# -- node types: what the solver moves -------------------------------------------------------------
+# %% [markdown]
+# ## Types
+#
+# Three of them are what the solver moves: its nodes are named by their type.
+
+# %%
 
 
 class Pose(sf.Pose3):
@@ -35,24 +46,72 @@ class Mount(sf.Pose3):
     """The sensor on the robot: takes sensor to body coordinates."""
 
 
-# -- factors: what was measured, and how well ------------------------------------------------------
-
-
 class Motion(sf.Pose3):
-    """A measured relative pose."""
+    """A relative pose, measured."""
 
 
 class Position(sf.V3):
-    """A measured position."""
+    """A position, measured."""
 
 
 class Deviation(sf.V2):
     """Standard deviations: radians, metres."""
 
 
-def motion_error(start: Pose, end: Pose, motion: Motion, deviation: Deviation) -> sf.V6:
-    """How far the step from start to end is off what was measured, in standard deviations."""
-    step = start.inverse() * end
+# %% [markdown]
+# ## What a robot measures, as kernels
+#
+# Called with arrays, these make the data of a drive. Called with symbols, in a residual or in
+# another kernel, they are the functions as they are written here.
+
+# %%
+
+
+@caspar.kernel
+def motion_between(
+    start: Annotated[Pose, caspar.ReadIndexed],
+    end: Annotated[Pose, caspar.ReadIndexed],
+) -> Annotated[Motion, caspar.WriteSequential]:
+    """The end as the start sees it."""
+    return start.inverse() * end
+
+
+@caspar.kernel
+def motion_of_step(
+    pose: Annotated[caspar.Pair[Pose], caspar.ReadPair],
+) -> Annotated[Motion, caspar.WriteSequential]:
+    """From each pose to the next: a pair needs no indices."""
+    return motion_between(pose[0], pose[1])
+
+
+@caspar.kernel
+def position_of(
+    pose: Annotated[Pose, caspar.ReadIndexed],
+) -> Annotated[Position, caspar.WriteSequential]:
+    """What a satellite receiver says."""
+    return pose.t
+
+
+@caspar.kernel
+def seen_from(
+    pose: Annotated[Pose, caspar.ReadShared],
+    landmark: Annotated[Landmark, caspar.ReadShared],
+    mount: Annotated[Mount, caspar.ReadUnique],
+) -> Annotated[Position, caspar.WriteSequential]:
+    """A landmark in sensor coordinates."""
+    return mount.inverse() * (pose.inverse() * landmark)
+
+
+# %% [markdown]
+# ## Factors
+#
+# What was predicted minus what was measured, in standard deviations.
+
+# %%
+
+
+def motion_error(step: sf.Pose3, motion: Motion, deviation: Deviation) -> sf.V6:
+    """How far a step is off what was measured."""
     turned = motion.R.local_coordinates(step.R)
     moved = step.t - motion.t
     return sf.V6(*[x / deviation[0] for x in turned], *[x / deviation[1] for x in moved])
@@ -64,8 +123,8 @@ def odometry(
     motion: Annotated[Motion, caspar.ConstSequential],
     deviation: Annotated[Deviation, caspar.ConstUnique],
 ) -> sf.V6:
-    """From each pose to the next: a pair needs no indices."""
-    return motion_error(pose[0], pose[1], motion, deviation)
+    """From each pose to the next."""
+    return motion_error(motion_of_step(pose), motion, deviation)
 
 
 @caspar.factor
@@ -76,7 +135,7 @@ def loop_closure(
     deviation: Annotated[Deviation, caspar.ConstUnique],
 ) -> sf.V6:
     """Between any two poses: both are named by an index."""
-    return motion_error(start, end, motion, deviation)
+    return motion_error(motion_between(start, end), motion, deviation)
 
 
 @caspar.factor
@@ -85,7 +144,7 @@ def position_fix(
     position: Annotated[Position, caspar.ConstSequential],
 ) -> sf.V3:
     """A satellite fix, good to ten centimetres."""
-    return (pose.t - position) / 0.1
+    return (position_of(pose) - position) / 0.1
 
 
 @caspar.factor
@@ -96,101 +155,142 @@ def sighting(
     seen: Annotated[Position, caspar.ConstSequential],
 ) -> sf.V3:
     """A landmark in sensor coordinates, good to five centimetres. All share one mount."""
-    in_body = pose.inverse() * landmark
-    return (mount.inverse() * in_body - seen) / 0.05
+    return (seen_from(pose, landmark, mount) - seen) / 0.05
 
 
 FACTORS = (odometry, loop_closure, position_fix, sighting)
 
-# -- a simulated drive -----------------------------------------------------------------------------
+# %% [markdown]
+# ## A simulated drive
+#
+# One more kernel puts the robot on its figure of eight, and one disturbs what it measures.
 
+# %%
 TRUE_MOUNT = np.array([0.1, -0.1, 0.1, np.sqrt(0.97), 0.4, -0.1, 0.8])
+DEVIATION = np.array([0.005, 0.03])
+LANDMARKS_IN_VIEW = 10
 
 
-def simulate(num_poses: int = 60, num_landmarks: int = 25, seed: int = 0) -> dict[str, Any]:
-    """Measurements with noise, and start values as a robot would have them.
+@caspar.kernel
+def pose_on_eight(
+    angle: Annotated[sf.Symbol, caspar.ReadSequential],
+    radius: Annotated[sf.Symbol, caspar.ReadUnique],
+) -> Annotated[Pose, caspar.WriteSequential]:
+    """Ahead on a figure of eight, rolling and pitching."""
+    heading = sf.atan2(sf.cos(2 * angle), sf.cos(angle))
+    pitch, roll = 0.3 * sf.sin(3 * angle), 0.3 * sf.cos(2 * angle)
+    place = radius * sf.V3(sf.sin(angle), sf.sin(2 * angle) / 2, sf.sin(angle) / 10)
+    return Pose(sf.Rot3.from_yaw_pitch_roll(heading, pitch, roll), place)
+
+
+@caspar.kernel
+def disturbed(
+    motion: Annotated[Motion, caspar.ReadSequential],
+    noise: Annotated[sf.V6, caspar.ReadSequential],
+    deviation: Annotated[Deviation, caspar.ReadUnique],
+) -> Annotated[Motion, caspar.WriteSequential]:
+    """A motion with noise: rotation, then translation, in standard deviations."""
+    turn = sf.Rot3.from_tangent([deviation[0] * x for x in noise[:3]])
+    return Motion(motion.R * turn, motion.t + deviation[1] * sf.V3(*noise[3:]))
+
+
+def measure(
+    num_poses: int, num_landmarks: int, num_laps: int = 1, seed: int = 0
+) -> dict[str, dict[str, Array]]:
+    """What the robot measures: the arrays of all factors, in the order of the drive.
 
     Args:
-        num_poses: Poses along the loop.
-        num_landmarks: Landmarks around it, each seen from every third pose.
+        num_poses: Poses on all laps, about a metre apart.
+        num_landmarks: Landmarks along a lap; from every third pose the next ones are seen.
+        num_laps: How often the robot drives the eight.
         seed: Of the noise.
-
-    Returns:
-        What `caspar.Solver.solve` takes.
     """
     random = np.random.default_rng(seed)
-    angle = np.linspace(0.0, 2.0 * np.pi, num_poses)
-    heading = np.arctan2(10.0 * np.cos(2.0 * angle), 10.0 * np.cos(angle))
-    tilts = 0.3 * np.stack([np.sin(3.0 * angle), np.cos(2.0 * angle)], axis=1)
-    turns = Rotation.from_euler("zyx", np.column_stack([heading, tilts]))
-    places = np.stack([10.0 * np.sin(angle), 5.0 * np.sin(2.0 * angle), np.sin(angle)], axis=1)
-    landmarks = random.uniform([-15.0, -15.0, -3.0], [15.0, 15.0, 3.0], (num_landmarks, 3))
-    mount_turn, mount_place = Rotation.from_quat(TRUE_MOUNT[:4]), TRUE_MOUNT[4:]
+    lap = num_poses // num_laps
+    radius = np.array([lap / 6.0])
+    poses = pose_on_eight(2.0 * np.pi * np.arange(num_poses) / lap, radius)
+    along = pose_on_eight(2.0 * np.pi * np.arange(num_landmarks) / num_landmarks, radius)
+    landmarks = position_of({"values": along, "index": np.arange(num_landmarks)})
+    landmarks += random.uniform([-9.0, -9.0, -3.0], [9.0, 9.0, 3.0], landmarks.shape)
 
-    deviation = np.array([0.01, 0.05])
-    step = np.arange(num_poses - 1)
-    steps = _measured_motion(turns, places, step, step + 1, deviation, random)
-    closing_start, closing_end = np.array([0, 1, 2]), num_poses - np.array([1, 2, 3])
-    closings = _measured_motion(turns, places, closing_start, closing_end, deviation, random)
+    steps = motion_of_step(poses)
+    closing = np.add.outer(lap * np.arange(num_laps), np.arange(3)).ravel()
+    closed = np.subtract.outer(lap * np.arange(1, num_laps + 1) - 1, np.arange(3)).ravel()
+    closings = motion_between(
+        start={"values": poses, "index": closing}, end={"values": poses, "index": closed}
+    )
     fixed = np.arange(0, num_poses, 5)
-    fixes = places[fixed] + random.normal(0.0, 0.1, (len(fixed), 3))
-    pairs = np.meshgrid(np.arange(0, num_poses, 3), np.arange(num_landmarks))
-    seeing, seen = (grid.ravel() for grid in pairs)
-    in_body = turns[seeing].inv().apply(landmarks[seen] - places[seeing])
-    in_sensor = mount_turn.inv().apply(in_body - mount_place)
-    sightings = in_sensor + random.normal(0.0, 0.05, in_sensor.shape)
+    fixes = position_of({"values": poses, "index": fixed})
+    views = np.arange(0, num_poses, 3)
+    ahead = np.arange(min(LANDMARKS_IN_VIEW, num_landmarks))
+    seeing = views.repeat(len(ahead))
+    seen = np.add.outer(views * num_landmarks // lap, ahead).ravel() % num_landmarks
+    sightings = seen_from(
+        pose={"values": poses, "index": seeing},
+        landmark={"values": landmarks, "index": seen},
+        mount=TRUE_MOUNT,
+    )
     return {
-        "Pose": _dead_reckoning(turns[0], places[0], steps),
-        "Landmark": landmarks + random.normal(0.0, 0.5, landmarks.shape),
-        "Mount": np.array([[0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]]),
-        "odometry": {"motion": steps, "deviation": deviation},
-        "loop_closure": {
-            "start": closing_start,
-            "end": closing_end,
-            "motion": closings,
-            "deviation": deviation,
+        "odometry": {
+            "motion": disturbed(steps, random.normal(size=(len(steps), 6)), DEVIATION),
+            "deviation": DEVIATION,
         },
-        "position_fix": {"pose": fixed, "position": fixes},
-        "sighting": {"pose": seeing, "landmark": seen, "seen": sightings},
+        "loop_closure": {
+            "start": closing,
+            "end": closed,
+            "motion": disturbed(closings, random.normal(size=(len(closings), 6)), DEVIATION),
+            "deviation": DEVIATION,
+        },
+        "position_fix": {
+            "pose": fixed,
+            "position": fixes + random.normal(0.0, 0.1, fixes.shape),
+        },
+        "sighting": {
+            "pose": seeing,
+            "landmark": seen,
+            "seen": sightings + random.normal(0.0, 0.05, sightings.shape),
+        },
     }
 
 
-def _measured_motion(
-    turns: Rotation,
-    places: Array,
-    start: Array,
-    end: Array,
-    deviation: Array,
-    random: np.random.Generator,
-) -> Array:
-    """(n, 7) noisy relative poses."""
-    noise = random.normal(0.0, 1.0, (len(start), 6))
-    turned = turns[start].inv() * turns[end]
-    turned = turned * Rotation.from_rotvec(deviation[0] * noise[:, :3])
-    moved = turns[start].inv().apply(places[end] - places[start]) + deviation[1] * noise[:, 3:]
-    return np.concatenate([turned.as_quat(), moved], axis=1)
+# %% tags=["active-ipynb"]
+# drive = measure(num_poses=2000, num_landmarks=100, num_laps=2)
+# {name: len(arrays[list(arrays)[-1 if name != "odometry" else 0]]) for name, arrays in drive.items()}
+
+# %% [markdown]
+# ## Where to start
+#
+# A new pose starts where odometry leads from the last one that is known. Chained motions are a
+# product of poses, and all partial products of n poses take log2(n) calls of a kernel that
+# multiplies pairs of them: after the k-th call every entry holds the product of up to 2^k.
+# A new landmark starts where it was first seen.
+
+# %%
 
 
-def _dead_reckoning(turn: Rotation, place: Array, steps: Array) -> Array:
-    """(n + 1, 7) poses: the first one, and what n steps make of it."""
-    poses = [np.concatenate([turn.as_quat(), place])]
-    for step in steps:
-        place = place + turn.apply(step[4:])
-        turn = turn * Rotation.from_quat(step[:4])
-        poses.append(np.concatenate([turn.as_quat(), place]))
-    return np.array(poses)
+@caspar.kernel
+def product(
+    first: Annotated[sf.Pose3, caspar.ReadSequential],
+    second: Annotated[sf.Pose3, caspar.ReadSequential],
+) -> Annotated[sf.Pose3, caspar.WriteSequential]:
+    """One pose after the other."""
+    return first * second
 
 
-def main(arrays: Mapping[str, Any] | None = None) -> caspar.SolveResult:
-    """Solve and print the report."""
-    solver = caspar.Solver(FACTORS)
-    result = solver.solve(simulate() if arrays is None else arrays)
-    print(result)
-    print("\nsensor on the robot, qx qy qz qw x y z")
-    print("  estimated", result.values["Mount"][0].round(3))
-    print("  true     ", TRUE_MOUNT.round(3))
-    return result
+@caspar.kernel
+def landmark_where_seen(
+    pose: Annotated[Pose, caspar.ReadIndexed],
+    mount: Annotated[Mount, caspar.ReadUnique],
+    seen: Annotated[Position, caspar.ReadIndexed],
+) -> Annotated[Landmark, caspar.WriteSequential]:
+    """The inverse of `seen_from`."""
+    return pose * (mount * seen)
 
 
-if __name__ == "__main__":
-    main()
+def chained(poses: Array) -> Array:
+    """(n, 7) of motions, after a first pose, the poses that they lead to."""
+    chain, stride = poses.copy(), 1
+    while stride < len(chain):
+        chain[stride:] = product(chain[:-stride], chain[stride:])
+        stride *= 2
+    return chain

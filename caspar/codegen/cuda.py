@@ -69,18 +69,19 @@ def kernel_text(
     block_size: int,
     body: list[str],
     *,
+    functions: tuple[str, ...] = (),
     restrict: bool = False,
 ) -> str:
     """A complete source: header, device functions, signature and body.
 
-    `restrict` says that arrays are apart, so that loads of one item may go before stores of
-    another.
+    `functions` are called besides those of the accesses. `restrict` says that arrays are apart,
+    so that loads of one item may go before stores of another.
     """
     declared = ",\n    ".join(declared_as(param, restrict) for param in params)
-    functions = dict.fromkeys(
+    called = dict.fromkeys(
         access.cuda_functions for arg in args for access in arg.accessors if access.cuda_functions
     )
-    header = "\n".join((HEADER, *functions))
+    header = "\n".join((HEADER, *called, *functions))
     lines = "\n".join(line if line.startswith("#") else f"  {line}" for line in body)
     return (
         f"{header}\n#undef BLOCK_SIZE\n#ifdef CHOSEN_BLOCK_SIZE\n"

@@ -5,7 +5,7 @@ value converted; and the text that stands for an access in keys.
 """
 
 import inspect
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_args, get_origin
 
 import numpy as np
@@ -117,10 +117,11 @@ def _access(where: str, annotation: Any, role: Role) -> Any:
 
 def _instance(where: str, marker: Any) -> Accessor:
     name = marker_name(marker)
-    if not is_dataclass(marker):
+    parameters = getattr(marker, "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen:
         raise KernelError(
-            f"{where}: {name} is no dataclass, so caspar cannot tell one {name} from another; "
-            "write @dataclass(frozen=True) above the class"
+            f"{where}: {name} is no frozen dataclass, so caspar cannot tell one {name} from "
+            "another; write @dataclass(frozen=True) above the class"
         )
     if not isinstance(marker, type):
         assert isinstance(marker, Accessor)
@@ -199,7 +200,7 @@ def access_key(where: str, access: Accessor) -> str:
         if base.__module__.split(".")[0] in ("caspar", "abc", "builtins"):
             continue
         for name, member in sorted(vars(base).items()):
-            function = member.fget if isinstance(member, property) else member
+            function = getattr(member, "fget", getattr(member, "__func__", member))
             is_special = name.startswith("__") and name != "__post_init__"
             if inspect.isfunction(function) and not is_special:
                 texts.append(_source(f"{where}: {access.name}.{name}", function))

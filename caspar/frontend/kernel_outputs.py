@@ -92,12 +92,12 @@ def returned_rows(
         found = _rows(where, output, value)
         for row in found:
             check_is_number(function, f"the output {name}", row, lines)
-            for symbol in row.free_symbols:
-                if str(symbol) not in known:
-                    raise UnsupportedFunctionError(
-                        f"{where}: contains the free symbol {str(symbol)!r}; only arguments of "
-                        "the function may appear in it"
-                    )
+            unknown = sorted({str(symbol) for symbol in row.free_symbols} - known)
+            if len(unknown) > 0:
+                raise UnsupportedFunctionError(
+                    f"{where}: contains the free symbol {unknown[0]!r}; only arguments of the "
+                    "function may appear in it"
+                )
         rows.append(found)
     return rows
 

@@ -107,7 +107,7 @@ class KernelInput:
     unit_ranges: tuple[UnitRange, ...]
     matrix_shape: tuple[int, ...]
     is_scalar: bool
-    symbolic: Any = field(repr=False)
+    symbolic: Any = field(repr=False, compare=False)
     parts: tuple[KernelPart, ...]
 
 

@@ -108,13 +108,15 @@ def storage_of(declared: Any, value: Any) -> list[Any]:
             f"{described(value)}, which holds {len(entries)} scalars; {type_name(declared)} needs "
             f"{dim}"
         )
-    expressions = [_expression(entry) for entry in entries]
-    if None in expressions:
-        number = expressions.index(None)
-        raise MisfitError(
-            f"{described(value)}, whose scalar {number} is {described(entries[number])}; "
-            "scalars are SymForce expressions or numbers"
-        )
+    expressions = []
+    for number, entry in enumerate(entries):
+        expression = _expression(entry)
+        if expression is None:
+            raise MisfitError(
+                f"{described(value)}, whose scalar {number} is {described(entry)}; scalars are "
+                "SymForce expressions or numbers"
+            )
+        expressions.append(expression)
     return expressions
 
 
@@ -127,6 +129,8 @@ def described(value: Any) -> str:
         return f"{name} of shape {tuple(value.shape)}"
     if isinstance(value, list | tuple):
         return f"{name} of {len(value)} element{'s' if len(value) != 1 else ''}"
+    if isinstance(value, Basic | sympy.Basic) and len(value.args) > 0:
+        return f"expression of type {name}"  # its text may be of any length
     return f"{name} {value}" if _expression(value) is not None else name
 
 
@@ -145,12 +149,13 @@ def _entries(declared: Any, value: Any) -> list[Any] | None:
 
 
 def _family(declared: type) -> type:
-    """The class of SymForce that a type derives from, or else itself.
+    """The type of SymForce that a type derives from, or else itself.
 
     What arithmetic returns is often the base of the type that was declared.
     """
     for base in declared.__mro__:
-        if base.__module__.split(".")[0] == "symforce":
+        module = base.__module__
+        if module.startswith("symforce.") and not module.startswith("symforce.ops."):
             return base
     return declared
 

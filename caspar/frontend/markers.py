@@ -1,7 +1,8 @@
 """How a residual function's arguments are annotated (paper: Memory Accessors).
 
 `Annotated[Type, Marker]` says what an argument is: *tunable* (a node the solver moves) or *const*
-(a measurement), and how factors map to instances.
+(a measurement), and how factors map to instances. Arguments and outputs of kernels are annotated
+with access patterns instead: `caspar.memory.patterns`.
 """
 
 from typing import Generic, TypeVar
@@ -50,6 +51,6 @@ class ConstUnique(Const):
 
 
 class Pair(tuple[T, T], Generic[T]):
-    """Two neighbouring nodes of one type: `pair[0]` and its successor `pair[1]`."""
+    """Two neighbouring objects of one type: `pair[0]` and its successor `pair[1]`."""
 
     __slots__ = ()

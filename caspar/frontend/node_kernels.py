@@ -15,13 +15,7 @@ from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
-from caspar.memory.patterns import (
-    AddSumPartials,
-    ReadRows,
-    ReadSequential,
-    WriteRows,
-    WriteSequential,
-)
+from caspar.memory.patterns import AddSumPartials, ReadSequential, WriteSequential
 
 SMALLEST_CURVATURE = 1e-30
 """Diagonal entries of J^T J below this count as absent: the scalar is untouched by any factor.
@@ -43,21 +37,6 @@ def node_kernels(node: NodeType, types: Types) -> list[KernelSpec]:
         turn_kernel(node, types),
         retract_kernel(node, types),
     ]
-
-
-def pack_kernel(dim: int, dtype: DType) -> KernelSpec:
-    """Rows of an (n, dim) array to blocked layout."""
-    kernel = KernelBuilder(f"pack_{dim}", dtype)
-    kernel.write("blocked", kernel.read("rows", dim, dtype, ReadRows()), dtype, WriteSequential())
-    return kernel.build()
-
-
-def unpack_kernel(dim: int, dtype: DType) -> KernelSpec:
-    """Blocked layout to the rows of an (n, dim) array."""
-    kernel = KernelBuilder(f"unpack_{dim}", dtype)
-    blocked = kernel.read("blocked", dim, dtype, ReadSequential())
-    kernel.write("rows", blocked, dtype, WriteRows())
-    return kernel.build()
 
 
 def _triangle(num_rows: int) -> list[tuple[int, int]]:

@@ -1,22 +1,18 @@
 """The compiler's figures of a kernel beside the scheduler's, and a table of several kernels."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from caspar.inspect.occupancy import Occupancy, occupancy
+from caspar.runtime.occupancy import Occupancy, occupancy
+from caspar.inspect.tables import LINE_UNDER_HEAD, FactTable, plain_text
 from caspar.ir.dtype import DType
 from caspar.runtime.nvrtc import KernelResources, nvrtc_version
 from caspar.runtime.sass import DOUBLE_KINDS, KINDS, Region, SassKernel
-
-WIDTH = 100
-"""Columns of the text."""
 
 _WORD = 4
 
@@ -36,9 +32,6 @@ _NOTE = (
     "once; global memory is read and written by LDG and STG. loops: all instructions in loops, "
     "which are sums over tiles and the slow paths of sine and cosine."
 )
-
-# Characters that every encoding has.
-_LINE_UNDER_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
 
 @dataclass(frozen=True)
@@ -85,10 +78,7 @@ class ResourcesView:
     reports: tuple[KernelReport, ...]
 
     def __str__(self) -> str:
-        text = io.StringIO()
-        console = Console(file=text, width=WIDTH, color_system=None, force_terminal=False)
-        console.print(self._renderable())
-        return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+        return plain_text(self._renderable())
 
     def __repr__(self) -> str:
         return str(self)
@@ -125,7 +115,7 @@ def _overview(reports: Sequence[KernelReport]) -> Table:
 
 
 def _table(first: str, *columns: str) -> Table:
-    table = Table(box=_LINE_UNDER_HEAD, padding=0, show_edge=False)
+    table = Table(box=LINE_UNDER_HEAD, padding=0, show_edge=False)
     table.add_column(first, no_wrap=True)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)

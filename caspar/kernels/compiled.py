@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from caspar.driver import TARGETS, finish_source, kernel_source
 from caspar.frontend.kernel_trace import TracedKernel
 from caspar.ir.dtype import DType
-from caspar.memory.access import WriteAccessor
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.reduce import ReduceSpec
+from caspar.memory.access import FinishSpec, WriteAccessor
 from caspar.runtime.backend import Backend, Kernel
 
 _Key = tuple[str, DType, tuple[tuple[str, WriteAccessor], ...], int | None]
@@ -53,7 +51,7 @@ class KernelCache:
         self.kernels[key] = backend.load([source], block_size)[source.name]
         return self.kernels[key]
 
-    def finish(self, backend: Backend, spec: KernelSpec | ReduceSpec) -> Kernel:
+    def finish(self, backend: Backend, spec: FinishSpec) -> Kernel:
         """A kernel that completes a write."""
         key = (backend.name, spec.name)
         if key not in _FINISHES:

@@ -9,7 +9,6 @@ Also on the processor: NumPy's copies, chunk by chunk, move at most four scalars
 15 and 8 us for a thousand. Compiling takes 0.1 to 0.3 s for up to 30 columns, once for a machine.
 """
 
-from enum import Enum
 from functools import cache
 from numbers import Real
 from threading import Lock
@@ -17,14 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from caspar.driver import TARGETS, compile_kernel
+from caspar.driver import TARGETS
 from caspar.errors import InputError
 from caspar.ir.dtype import DType
 from caspar.memory.binding import Binding
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
-from caspar.memory.layout import chunk_widths, padded_width
-from caspar.memory.patterns import ReadRows, ReadSequential, WriteRows, WriteSequential
+from caspar.memory.conversion import ConvertSpec, Direction
+from caspar.memory.layout import chunk_widths, padded_width, rows_are_blocked
 from caspar.memory.tiles import Array
 from caspar.options import BackendChoice, choice
 from caspar.runtime.arrays import HOST, location, to_numpy
@@ -45,6 +42,9 @@ def shared_backend(name: str | BackendChoice = BackendChoice.AUTO) -> Backend:
         BackendError: CUDA was asked for and is not usable; says why and what to install.
     """
     chosen: BackendChoice = choice(BackendChoice, "backend", name)
+    made = _BACKENDS.get(chosen)
+    if made is not None:
+        return made
     with _MAKING:
         if chosen not in _BACKENDS:
             made = select_backend(chosen)
@@ -78,6 +78,9 @@ def backend_of(
         wanted = "the host or a CUDA device"
     raise InputError(f"{where}: lives on {place}, needed is {wanted}; copy the array there first")
 
+
+SCALARS = {np.dtype(dtype.value): dtype for dtype in (DType.FLOAT32, DType.FLOAT64)}
+"""Type of the scalars of blocked memory; several times as quick as its name."""
 
 # -- users' arrays ---------------------------------------------------------------------------------
 
@@ -159,37 +162,26 @@ def _moved(where: str, rows: Array, target: Array) -> Array:
 # -- conversions -----------------------------------------------------------------------------------
 
 
-class Conversion(Enum):
-    """A direction: to the blocked layout, or from it."""
-
-    PACK = "pack"
-    UNPACK = "unpack"
-
-
-def conversion_spec(conversion: Conversion, dim: int, dtype: DType) -> KernelSpec:
-    """The kernel between `rows` and a window of `blocked`."""
-    kernel = KernelBuilder(f"{conversion.value}_{dim}_{dtype.value}", dtype)
-    if conversion is Conversion.PACK:
-        row = kernel.read("rows", dim, dtype, ReadRows())
-        kernel.write("blocked", row, dtype, WriteSequential(), windowed=True)
-    else:
-        item = kernel.read("blocked", dim, dtype, ReadSequential(), windowed=True)
-        kernel.write("rows", item, dtype, WriteRows())
-    return kernel.build()
-
-
 @cache
-def _kernel(conversion: Conversion, dim: int, dtype: DType, target: str) -> Kernel:
-    source = compile_kernel(conversion_spec(conversion, dim, dtype), TARGETS[target])
+def _kernel(spec: ConvertSpec, target: str) -> Kernel:
+    source = TARGETS[target].generate_convert(spec)
     return shared_backend(target).load([source])[source.name]
 
 
-def _convert(conversion: Conversion, rows: Array, blocked: Binding, dim: int) -> None:
+def _convert(direction: Direction, rows: Array, blocked: Binding, dim: int) -> None:
+    """Move all objects of a window; both sides on one device, of one type, rows C-contiguous."""
     count = blocked.num_objects
     if count == 0:
         return
     device = backend_of(blocked.data)
-    kernel = _kernel(conversion, dim, DType(blocked.data.dtype.name), device.name)
+    scalar = SCALARS[blocked.data.dtype]
+    if rows_are_blocked(dim, scalar):
+        flat = rows.reshape(-1)
+        window = blocked.data[dim * blocked.first : dim * (blocked.first + count)]
+        target, source = (window, flat) if direction is Direction.PACK else (flat, window)
+        device.copy(target, source)
+        return
+    kernel = _kernel(ConvertSpec(direction, dim, scalar), device.name)
     bindings = {"rows": Binding(rows, count), "blocked": blocked}
     device.runner([device.bind(kernel, bindings, count)])()
 
@@ -209,14 +201,14 @@ def pack(where: str, rows: Array, blocked: Binding) -> None:
     here = _moved(where, rows, target)
     if backend_of(target).xp.may_share_memory(here, target):
         here = here.copy()  # rows of the very memory that is written
-    _convert(Conversion.PACK, here, blocked, int(rows.shape[1]))
+    _convert(Direction.PACK, here, blocked, int(rows.shape[1]))
 
 
 def unpack(blocked: Binding, dim: int) -> Array:
     """The rows of a window of a blocked array: new, (n, dim), on its device, of its type."""
     xp = backend_of(blocked.data).xp
     rows = xp.empty((blocked.num_objects, dim), dtype=blocked.data.dtype)
-    _convert(Conversion.UNPACK, rows, blocked, dim)
+    _convert(Direction.UNPACK, rows, blocked, dim)
     return rows
 
 
@@ -226,7 +218,7 @@ def unpack(blocked: Binding, dim: int) -> Array:
 def padded_chunks(blocked: Binding, dim: int) -> list[Array]:
     """Views of a window, one of each chunk: (n, padded width), contiguous."""
     views, start = [], 0
-    for width in map(padded_width, chunk_widths(dim, DType(blocked.data.dtype.name))):
+    for width in map(padded_width, chunk_widths(dim, SCALARS[blocked.data.dtype])):
         stop = start + width * blocked.length
         chunk = blocked.data[start:stop].reshape(blocked.length, width)
         views.append(chunk[blocked.first : blocked.first + blocked.num_objects])
@@ -236,7 +228,7 @@ def padded_chunks(blocked: Binding, dim: int) -> list[Array]:
 
 def chunk_views(blocked: Binding, dim: int) -> list[Array]:
     """Views of a window, one of each chunk: (n, width), without padding."""
-    widths = chunk_widths(dim, DType(blocked.data.dtype.name))
+    widths = chunk_widths(dim, SCALARS[blocked.data.dtype])
     chunks = padded_chunks(blocked, dim)
     return [chunk[:, :width] for chunk, width in zip(chunks, widths, strict=True)]
 

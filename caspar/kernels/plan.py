@@ -200,7 +200,7 @@ class _Planner:
             self._bind_input(argument, values[argument.name], given[argument.name], bindings)
         finishes: list[Launch] = []
         for one in self._traced.outputs:
-            output = _binding(results[one.name])
+            output = results[one.name].binding()
             stored = one.access.stored_dtype(reader.dtype)
             arg = ArgSpec(one.name, one.storage_dim, stored, write=writes[one.name])
             bound = one.access.bind(arg, output, given[one.name], kit)
@@ -223,6 +223,8 @@ class _Planner:
         """The array that is written to, if one was passed."""
         if operand.given is None:
             return None
+        if isinstance(operand.given, BlockedArray) and not operand.given.is_writable:
+            raise InputError(f"{operand.where}: its memory is read-only; pass a copy()")
         return self._reader.blocked(
             operand.where, operand.given, output.storage_dim, output.matrix_shape
         )
@@ -362,7 +364,7 @@ class _Planner:
     ) -> None:
         for part in argument.parts:
             fields = part.access.field_values(options, len(array))
-            bindings[part.name] = _binding(array).with_fields(fields)
+            bindings[part.name] = array.binding().with_fields(fields)
 
     def _finishes(self, bound: BoundWrite) -> list[Launch]:
         return [
@@ -371,10 +373,6 @@ class _Planner:
             )
             for finish in bound.finish
         ]
-
-
-def _binding(array: BlockedArray) -> Binding:
-    return Binding(array.buffer, array.capacity, array.first, len(array))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 
 from caspar.frontend.kernel_trace import KernelOutput
 from caspar.kernels.blocked_array import BlockedArray
+from caspar.kernels.convert import shared_array
 from caspar.kernels.plan import CallPlan
 from caspar.runtime.arrays import HOST, as_library, location
 
@@ -50,9 +51,7 @@ def _matrices(output: KernelOutput, rows: Any) -> Any:
 
 def _write_back(output: KernelOutput, target: Any, plan: CallPlan, rows: Any) -> None:
     """Copy an output into the array the user passed for it."""
-    if location(target) == HOST:
+    into = shared_array(f"output {output.name}", target)
+    if isinstance(into, np.ndarray):
         rows = plan.backend.to_host(rows)
-        into = np.asarray(target) if isinstance(target, np.ndarray) else np.from_dlpack(target)
-    else:
-        into = plan.backend.upload(target)
     into[...] = _matrices(output, rows) if into.ndim == 3 else rows.reshape(into.shape)

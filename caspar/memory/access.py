@@ -11,17 +11,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from caspar.ir.dtype import DType
+from caspar.memory.accessors.scope import CpuScope, CudaScope
+from caspar.memory.binding import Binding
 from caspar.memory.layout import PARTIAL_CHUNK, chunk_widths, partial_chunk_widths
-
-if TYPE_CHECKING:
-    from caspar.memory.accessors.scope import CpuScope, CudaScope
-    from caspar.memory.binding import Binding
-    from caspar.memory.kernel import KernelSpec
-    from caspar.memory.reduce import ReduceSpec
-    from caspar.memory.tiles import Array, TileIndex
+from caspar.memory.tiles import Array, TileIndex
 
 Options = Mapping[str, Any]
 """What is passed for an argument besides its values, by the names an access declares."""
@@ -210,11 +206,19 @@ class Kit(Protocol):
         """The tiles of the index in the options, built on the device or taken where prepared."""
 
 
+class FinishSpec(Protocol):
+    """A `KernelSpec` or a `ReduceSpec`."""
+
+    @property
+    def name(self) -> str:
+        """Equal names are the same kernel."""
+
+
 @dataclass(frozen=True)
 class Finish:
     """A kernel that runs after the one whose write it completes."""
 
-    spec: KernelSpec | ReduceSpec
+    spec: FinishSpec
     bindings: Mapping[str, Binding]
     count: int
 

@@ -5,165 +5,45 @@ stream of its own; results are read after it is synchronised. CuPy compiles with
 denormal float32 numbers are flushed to zero.
 """
 
-import ctypes
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from types import ModuleType
 from typing import Any
 
 import cupy
 import numpy as np
-from cupy_backends.cuda.api import driver
 from numpy.typing import NDArray
 
-from caspar.codegen.cuda_header import (
-    BLOCK_SIZE,
-    BLOCK_SIZE_OPTION,
-    COMPILE_OPTIONS,
-    ONE_BLOCK_OPTION,
-)
+from caspar.codegen.cuda_header import BLOCK_SIZE, COMPILE_OPTIONS
 from caspar.codegen.source import KernelSource
 from caspar.errors import BackendError, CompileError, OutOfMemoryError
 from caspar.memory.binding import Binding
 from caspar.memory.tiles import Array, TileIndex, single_object_tiles
 from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
+from caspar.runtime.cuda_compile import CudaKernel, roomiest, with_block_size
+from caspar.runtime.cuda_launch import CudaLaunch, CudaSequence
 from caspar.runtime.cuda_tiles import TileBuilder
 
-RUNS_PER_GRAPH = 8
-"""Runs of a repeated sequence captured in one graph: a host read of the flag costs about as much
-as one run of a small problem, so it is taken once for several."""
 
+def _is_in_order(array: Any) -> bool:
+    """Whether it is a torch tensor, and torch enqueues where CuPy does.
 
-MIN_BLOCK_SIZE = 64
-"""Smaller blocks are never chosen: a multiprocessor holds at most 16 to 32 of them."""
-
-EAGER_GROUPS = 2
-"""Groups of runs after which the flag is read at once."""
-
-
-@dataclass(frozen=True)
-class CudaKernel:
-    """A compiled kernel."""
-
-    source: KernelSource
-    function: Any
-    block_size: int
-
-
-@dataclass(frozen=True)
-class CudaLaunch:
-    """A kernel with grid, block and arguments.
-
-    Launched through CuPy's wrapper of the driver, 3.8 us a launch; calling its `RawKernel` takes
-    5 to 7 (H200, eight parameters).
-
-    Attributes:
-        call: Function, grid, block and shared memory, as the driver takes them.
-        table: Address of the table of the parameters' addresses.
-        keep_alive: Function, parameters, their table and arrays.
+    Nothing has to wait for anything then, and DLPack, which takes 20 us, is not needed.
     """
-
-    call: tuple[int, ...]
-    table: int
-    keep_alive: tuple[Any, ...]
-
-    def run(self) -> None:
-        """Enqueue on the current stream."""
-        driver.launchKernel(*self.call, cupy.cuda.get_current_stream().ptr, self.table, 0)
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(array, torch.Tensor):
+        return False
+    theirs: int = torch.cuda.current_stream(array.device).cuda_stream
+    own: int = cupy.cuda.get_current_stream().ptr
+    return theirs == own
 
 
-class CudaSequence:
-    """Launches captured as CUDA graphs: one of a single run, one of several."""
-
-    def __init__(self, stream: Any, launches: Sequence[CudaLaunch]) -> None:
-        self._stream = stream
-        self._launches = tuple(launches)
-        self._once: Any = None
-        self._several: Any = None
-        self._flags = _pinned_flags()
-        self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
-
-    def _capture(self, num_runs: int) -> Any:
-        with self._stream:
-            self._stream.begin_capture()
-            for _ in range(num_runs):
-                for launch in self._launches:
-                    launch.run()
-            return self._stream.end_capture()
-
-    @property
-    def graph(self) -> Any:
-        """The graph of a single run."""
-        if self._once is None:
-            self._once = self._capture(1)
-        return self._once
-
-    def run(self) -> None:
-        """Enqueue every launch once."""
-        self.graph.launch(stream=self._stream)
-
-    def run_until(self, flag: Array, max_runs: int) -> None:
-        """Enqueue groups of runs until the flag is seen.
-
-        The first groups are waited for, as most loops end there and a group of guarded launches
-        costs more than the wait; later the flag is read one group behind, and the device never
-        waits.
-        """
-        if self._several is None:
-            self._several = self._capture(RUNS_PER_GRAPH)
-        for group in range(-(-max_runs // RUNS_PER_GRAPH)):
-            self._several.launch(stream=self._stream)
-            slot = group % 2
-            target = self._flags[slot : slot + 1].ctypes.data_as(ctypes.c_void_p)
-            flag.data.copy_to_host_async(target, flag.nbytes, self._stream)
-            self._events[slot].record(self._stream)
-            awaited = slot if group < EAGER_GROUPS else 1 - slot
-            self._events[awaited].synchronize()
-            if self._flags[awaited] != 0.0:
-                return
-
-
-def _function(source: KernelSource, options: tuple[str, ...]) -> Any:
-    """Compile a kernel, or take it from CuPy's cache."""
-    return cupy.RawModule(code=source.text, options=options).get_function(source.name)
-
-
-def _with_block_size(source: KernelSource, block_size: int) -> CudaKernel:
-    options: tuple[str, ...] = COMPILE_OPTIONS
-    if block_size != source.block_size:
-        options = (*options, BLOCK_SIZE_OPTION.format(block_size))
-    function = _function(source, options)
-    if function.local_size_bytes > 0:
-        # spilled registers, or an array of the library's sine: what is less tells
-        unhurried = _function(source, (*options, ONE_BLOCK_OPTION))
-        if unhurried.local_size_bytes < function.local_size_bytes:
-            function = unhurried
-    return CudaKernel(source, function, block_size)
-
-
-def _resident_threads(kernel: CudaKernel, block_size: int) -> int:
-    """Threads a multiprocessor holds, of blocks of that size."""
-    per_thread = kernel.function.shared_size_bytes / kernel.block_size
-    occupancy = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
-    extra = max(0, int(per_thread * (block_size - kernel.block_size)))
-    blocks: int = occupancy(kernel.function.kernel.ptr, block_size, extra)
-    return blocks * block_size
-
-
-def _roomiest(kernel: CudaKernel) -> int:
-    """The block size of which a multiprocessor holds the most threads, the preferred one first.
-
-    Registers and shared memory of a thread are taken to be those of the preferred size.
-    """
-    sizes = [size for size in kernel.source.block_sizes if MIN_BLOCK_SIZE <= size]
-    return max(sizes or [kernel.block_size], key=lambda size: _resident_threads(kernel, size))
-
-
-def _pinned_flags() -> NDArray[np.float64]:
-    memory = cupy.cuda.alloc_pinned_memory(16)
-    return np.frombuffer(memory, np.float64, 2)
+def _from_torch(tensor: Any) -> Any:
+    """A CuPy array of a tensor's memory."""
+    return cupy.asarray(tensor.detach())
 
 
 class CudaBackend:
@@ -225,12 +105,12 @@ class CudaBackend:
         with self._device:
             try:
                 if block_size in source.block_sizes:
-                    return _with_block_size(source, block_size)
-                preferred = _with_block_size(source, source.block_size)
-                best = _roomiest(preferred)
+                    return with_block_size(source, block_size)
+                preferred = with_block_size(source, source.block_size)
+                best = roomiest(preferred)
                 if block_size is not None or best == source.block_size:
                     return preferred
-                return _with_block_size(source, best)
+                return with_block_size(source, best)
             except cupy.cuda.compiler.CompileException as error:
                 raise CompileError(
                     f"kernel {source.name}: NVRTC rejected the generated source: {error}"
@@ -286,10 +166,7 @@ class CudaBackend:
         values = parameter_values(source.params, bindings, count)
         # a place of 8 bytes for each: an integer is read from its lower half
         places = np.array(
-            [
-                value & 0xFFFFFFFF if isinstance(value, int) else value.data.ptr
-                for value in values
-            ],
+            [value & 0xFFFFFFFF if isinstance(value, int) else value.data.ptr for value in values],
             dtype=np.uint64,
         )
         table = places.ctypes.data + places.itemsize * np.arange(len(places), dtype=np.uint64)
@@ -340,7 +217,9 @@ class CudaBackend:
         """Host arrays are copied (in native byte order), arrays of this device are shared."""
         if isinstance(array, np.ndarray):
             return cupy.asarray(array.astype(array.dtype.newbyteorder("="), copy=False))
-        return array if isinstance(array, cupy.ndarray) else cupy.from_dlpack(array)
+        if isinstance(array, cupy.ndarray):
+            return array
+        return _from_torch(array) if _is_in_order(array) else cupy.from_dlpack(array)
 
     @contextmanager
     def scope(self) -> Iterator[None]:

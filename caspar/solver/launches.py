@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from caspar.frontend.trace import Argument
 from caspar.memory.accessors.partials import object_fields, tile_fields
 from caspar.memory.binding import Binding
+from caspar.memory.conversion import ConvertSpec, Direction
+from caspar.memory.layout import rows_are_blocked
 from caspar.memory.reduce import ReduceSpec
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import Launch, LaunchSequence
@@ -82,17 +84,25 @@ class Binder:
             candidate=sequence([*self._each_node("retract"), *rescore, collect]),
         )
 
-    def pack(self, name: str, dim: int, rows: Array) -> Launch:
-        """Rows to a blocked region of the arena."""
-        count = int(rows.shape[0])
-        bindings = {"rows": Binding(rows, count), "blocked": Binding(self._memory[name], count)}
-        return self._backend.bind(self._plan.library.kernel(f"pack_{dim}"), bindings, count)
+    def pack(self, name: str, rows: Array) -> None:
+        """Enqueue: (n, dim) rows to a blocked region of the arena."""
+        self._convert(Direction.PACK, name, rows)
 
-    def unpack(self, name: str, dim: int, rows: Array) -> Launch:
-        """A blocked region of the arena to rows."""
-        count = int(rows.shape[0])
-        bindings = {"rows": Binding(rows, count), "blocked": Binding(self._memory[name], count)}
-        return self._backend.bind(self._plan.library.kernel(f"unpack_{dim}"), bindings, count)
+    def unpack(self, name: str, rows: Array) -> None:
+        """Enqueue: a blocked region of the arena to (n, dim) rows."""
+        self._convert(Direction.UNPACK, name, rows)
+
+    def _convert(self, direction: Direction, name: str, rows: Array) -> None:
+        count, dim = (int(size) for size in rows.shape)
+        region, storage = self._memory[name], self._plan.types.storage
+        if rows_are_blocked(dim, storage):
+            packs = direction is Direction.PACK
+            target, source = (region, rows.reshape(-1)) if packs else (rows.reshape(-1), region)
+            self._backend.copy(target, source)
+            return
+        kernel = self._plan.library.kernel(ConvertSpec(direction, dim, storage).name)
+        bindings = {"rows": Binding(rows, count), "blocked": Binding(region, count)}
+        self._backend.runner([self._backend.bind(kernel, bindings, count)])()
 
     # -- scalars and sums ----------------------------------------------------------------------
 

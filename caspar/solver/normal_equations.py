@@ -72,17 +72,14 @@ class NormalEquations:
         self._load(problem)
 
     def _load(self, problem: Problem) -> None:
-        packs = []
         for node in self._plan.nodes:
-            rows = problem.values[node.node.name]
-            packs.append(self._binder.pack(f"{node.node.name}.nodes", node.node.storage_dim, rows))
+            self._binder.pack(f"{node.node.name}.nodes", problem.values[node.node.name])
         for factor in self._plan.factors:
             for argument in factor.factor.arguments:
                 constant = factor.arrays.constants.get(argument.source)
                 if constant is not None:
                     name = f"{factor.factor.name}.{argument.name}"
-                    packs.append(self._binder.pack(name, argument.storage_dim, constant.rows))
-        self._backend.sequence(packs).run()
+                    self._binder.pack(name, constant.rows)
         # the rows must live until they are packed
         self._backend.synchronize()
 
@@ -127,11 +124,8 @@ class NormalEquations:
             plan.node.name: xp.empty((plan.count, plan.node.storage_dim), dtype=storage)
             for plan in self._plan.nodes
         }
-        unpacks = [
-            self._binder.unpack(f"{plan.node.name}.nodes", plan.node.storage_dim, array)
-            for plan, array in zip(self._plan.nodes, rows.values(), strict=True)
-        ]
-        self._backend.sequence(unpacks).run()
+        for name, array in rows.items():
+            self._binder.unpack(f"{name}.nodes", array)
         self._backend.synchronize()
         return rows
 

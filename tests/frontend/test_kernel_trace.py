@@ -638,6 +638,8 @@ def test_names_do_not_meet_those_of_the_generated_text(name: str) -> None:
 
 def test_what_is_traced_is_frozen() -> None:
     kernel = traced(polar)
+    assert hash(traced(projected)) == hash(traced(projected))
+    assert traced(projected) == traced(projected)
     for thing in (kernel, kernel.inputs[0], kernel.inputs[0].parts[0], kernel.outputs[0]):
         with pytest.raises(dataclasses.FrozenInstanceError):
             thing.name = "other"  # type: ignore[misc]

@@ -7,6 +7,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pytest
 import symforce.symbolic as sf
+from symforce.ops.interfaces import LieGroup
 
 import caspar
 from caspar.errors import FactorError, KernelError, UnsupportedFunctionError
@@ -249,7 +250,7 @@ class TestMarkers:
         message = error_of_annotation(Annotated[sf.V3, Shifted])
         assert_names(message, "argument a", "Shifted", "by")
 
-    def test_a_pattern_of_ones_own_that_is_no_dataclass(self) -> None:
+    def test_a_pattern_of_ones_own_that_is_no_frozen_dataclass(self) -> None:
         class Mine(ReadAccessor):
             def num_objects(self, count: int, options: Options) -> int:
                 return count
@@ -260,9 +261,13 @@ class TestMarkers:
             def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
                 return []
 
-        for marker in (Mine, Mine()):
+        @dataclass
+        class Changing(Mine):
+            by: int = 1
+
+        for marker in (Mine, Mine(), Changing):
             message = error_of_annotation(Annotated[sf.V3, marker])
-            assert_names(message, "argument a", "Mine", "@dataclass(frozen=True)")
+            assert_names(message, "argument a", "no frozen dataclass", "@dataclass(frozen=True)")
 
     def test_a_pattern_of_ones_own_without_source(self) -> None:
         names: dict[str, Any] = {"ReadSequential": ReadSequential, "__name__": "elsewhere"}
@@ -289,8 +294,11 @@ class TestTypes:
         message = error_of_result(Annotated[declared, WriteSequential])
         assert_names(message, "kernel scaled, output out", "not a storage type", "sf.V3")
 
-    def test_not_a_class(self) -> None:
-        message = error_of_result(Annotated[[sf.V3], WriteSequential])  # type: ignore[misc]
+    @pytest.mark.parametrize("declared", [sf.V3(1, 2, 3), sf.Symbol("a")], ids=["V3", "Symbol"])
+    def test_a_value_instead_of_a_type(self, declared: Any) -> None:
+        message = error_of_annotation(Annotated[declared, ReadSequential])
+        assert_names(message, "kernel scaled, argument a", "not a storage type")
+        message = error_of_result(Annotated[declared, WriteSequential])
         assert_names(message, "kernel scaled, output out", "not a storage type")
 
     def test_no_numbers(self) -> None:
@@ -468,6 +476,35 @@ class TestResult:
         assert_names(message, "declares 2 outputs", "tuple of out0, out1")
         message = error_of_result(Two, result)
         assert_names(message, "declares 2 outputs", "Two of first, second", *said)
+
+    def test_a_lie_group_of_ones_own_is_no_other(self) -> None:
+        class Turn(LieGroup):
+            """Four scalars, like a Rot3."""
+
+            @classmethod
+            def storage_dim(cls) -> int:
+                return 4
+
+            def to_storage(self) -> list[Any]:
+                return [0, 0, 0, 1]
+
+            @classmethod
+            def from_storage(cls, elements: Any) -> "Turn":
+                return cls()
+
+        declared = Annotated[Turn, WriteSequential]
+        message = error_of_result(declared, lambda a: sf.Rot3.identity())
+        assert_names(message, "returned Rot3", "Turn needs one")
+
+    def test_long_expressions_are_not_shown(self) -> None:
+        def doubled(a: Any) -> Any:
+            total = a[0]
+            for _ in range(60):  # as text it would have 2**60 terms
+                total = sf.sin(total) + sf.cos(total)
+            return total
+
+        message = error_of_result(Annotated[sf.V3, WriteSequential], doubled)
+        assert_names(message, "returned expression of type Add", "V3 needs")
 
     def test_a_class_with_other_fields(self) -> None:
         message = error_of_result(Two, lambda a: Other(first=a, second=a[0]))

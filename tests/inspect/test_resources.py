@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from caspar.inspect import FactorInspection, inspect_factor
-from caspar.inspect.occupancy import occupancy
+from caspar.runtime.occupancy import occupancy
 from caspar.inspect.resources import WIDTH, ResourcesView
 from caspar.runtime.nvrtc import KernelResources, nvrtc_version
 from caspar.runtime.sass import Region

@@ -36,6 +36,12 @@ def rows_of_size(length: int, dim: int, dtype: DType, seed: int = 0) -> NDArray[
     return np.random.default_rng(seed).standard_normal((length, dim)).astype(dtype.value)
 
 
+def counting(length: int, dim: int, dtype: str = "float32") -> BlockedArray:
+    """Row by row 0, 1, 2, ..., on the processor."""
+    rows = np.arange(length * dim, dtype=dtype).reshape(length, dim)
+    return BlockedArray.from_rows(rows)
+
+
 def memory(array: BlockedArray) -> NDArray[Any]:
     """Its whole buffer on the host."""
     return shared_backend("cpu" if array.device == "cpu" else "cuda").to_host(array.buffer)

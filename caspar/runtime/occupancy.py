@@ -15,7 +15,7 @@ _REGISTERS_OF_PARTITION = 16_384
 _REGISTER_STEP = 256
 """Registers of a warp are given out in multiples of this."""
 
-_WARP = 32
+WARP = 32
 _KIB = 1024
 
 
@@ -83,8 +83,8 @@ def occupancy(resources: KernelResources, block_size: int, arch: str) -> Occupan
     limits = MULTIPROCESSORS.get(arch)
     if limits is None:
         return None
-    warps = -(-block_size // _WARP)
-    registers = _rounded_up(resources.registers * _WARP, _REGISTER_STEP)
+    warps = -(-block_size // WARP)
+    registers = _rounded_up(resources.registers * WARP, _REGISTER_STEP)
     shared = _rounded_up(resources.shared_bytes, limits.shared_step) + limits.reserved_bytes
     blocks = {
         "warps": limits.warps // warps,
