@@ -24,7 +24,6 @@ import caspar
 try:
     import torch  # type: ignore[import-not-found, unused-ignore]
 except ImportError:
-    print("PyTorch is not installed (pip install torch): this runs on NumPy's arrays instead.")
     torch = None
 
 Array = Any
@@ -126,6 +125,13 @@ def make_cloud(num_scans: int = 50, points_each: int = 4000, seed: int = 0) -> C
     )
 
 
+def library() -> str:
+    """What the cloud is made of."""
+    if torch is None:
+        return "NumPy's arrays: PyTorch is not installed (pip install torch)"
+    return f"PyTorch's tensors on {as_tensor(np.zeros(1)).device}"
+
+
 def as_tensor(array: NDArray[Any]) -> Array:
     """A tensor with the values of an array, on the GPU if there is one."""
     if torch is None:
@@ -139,6 +145,7 @@ def as_numpy(array: Array) -> NDArray[Any]:
 
 
 # %% tags=["active-ipynb"]
+# print(library())
 # cloud = make_cloud()
 # cloud.points[:3]
 
@@ -252,6 +259,7 @@ def time_launches(carousel: Carousel, repeat: int = 200) -> float:
 # %% tags=["active-py"]
 def main() -> float:
     """Move and weigh a cloud, then move it again and again; the largest error, in metres."""
+    print(library())
     cloud = make_cloud()
     worst = check(cloud)
     carousel = Carousel(cloud)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.codegen.cuda_header import BLOCK_SIZE
-from caspar.codegen.source import KernelSource
+from caspar.codegen.source import KernelSource, Param
 from caspar.memory.binding import Binding
 from caspar.memory.tiles import (
     TileIndex,
@@ -19,6 +19,8 @@ from caspar.memory.tiles import (
     single_object_tiles,
 )
 from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
+from caspar.runtime.timing import time_on_host
+from caspar.runtime.usage import KernelUsage
 from tests.harness import CudaModule, compile_cuda
 
 Array = NDArray[Any]
@@ -53,6 +55,16 @@ class HarnessLaunch:
         )
 
 
+def _argument(param: Param, value: Any) -> Any:
+    """A parameter's value as the harness takes it."""
+    if not isinstance(value, int):
+        return value
+    if param.dtype is not None:
+        assert value == 0, "the only address that is a number is none"
+        return None
+    return (np.uint32 if param.is_unsigned else np.int32)(value)
+
+
 class HarnessBackend:
     """Runs generated CUDA on the host; arrays are NumPy's.
 
@@ -62,6 +74,7 @@ class HarnessBackend:
 
     name = "cuda"
     device = "harness"
+    clock = "the host's clock"
     tile_size = BLOCK_SIZE
 
     def __init__(self, block_size: int | None = None) -> None:
@@ -80,8 +93,9 @@ class HarnessBackend:
 
     def _compile(self, source: KernelSource, block_size: int | None) -> HarnessKernel:
         wanted = self._block_size if block_size is None else block_size
-        size = wanted if wanted in source.block_sizes else source.block_size
-        assert size is not None
+        size = source.block_size
+        if wanted is not None and wanted in source.block_sizes:
+            size = wanted
         module = compile_cuda(source.text, defines={"CHOSEN_BLOCK_SIZE": str(size)})
         return HarnessKernel(source, module, size)
 
@@ -89,14 +103,8 @@ class HarnessBackend:
         """Fix the arguments."""
         assert isinstance(kernel, HarnessKernel)
         source = kernel.source
-        arguments = tuple(
-            value if not isinstance(value, int) else (np.uint32 if unsigned else np.int32)(value)
-            for value, unsigned in zip(
-                parameter_values(source.params, bindings, count),
-                [param.is_unsigned for param in source.params],
-                strict=True,
-            )
-        )
+        values = parameter_values(source.params, bindings, count)
+        arguments = tuple(map(_argument, source.params, values))
         num_blocks = source.num_blocks(count, kernel.block_size)
         # idle threads of the last block repeat the last item; where its own thread updates it in
         # place they read what it writes, and use nothing of it
@@ -163,6 +171,19 @@ class HarnessBackend:
     def single_object_tiles(self, num_tiles: int) -> TileIndex:
         """The host's."""
         return single_object_tiles(num_tiles)
+
+    def time(self, run: Callable[[], None], num_samples: int) -> list[float]:
+        """Seconds of a run on the host."""
+        return time_on_host(run, num_samples)
+
+    def usage(self, kernel: Kernel) -> KernelUsage | None:
+        """Not known: the host's compiler counts no registers."""
+        return None
+
+    @property
+    def num_multiprocessors(self) -> int:
+        """Few, so that small grids are spread."""
+        return 2
 
     def accepts_device(self, kind: str, number: int) -> bool:
         """None but the host."""

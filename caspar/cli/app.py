@@ -136,9 +136,9 @@ def _run_bal(request: argparse.Namespace) -> ExitCode:
 def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     command = commands.add_parser(
         "inspect",
-        help="show what a factor is compiled to, at any stage; no GPU is needed",
-        description="Show what a factor is compiled to, at any stage of the compiler. No GPU is "
-        "needed: stages from ptx on need pip install 'caspar[inspect]'.",
+        help="show what a factor or kernel is compiled to, at any stage; no GPU is needed",
+        description="Show what a factor or kernel is compiled to, at any stage of the compiler. "
+        "No GPU is needed: stages from ptx on need pip install 'caspar[inspect]'.",
         epilog="exit code: 0 when it is shown, 2 for wrong usage or something missing",
     )
     command.add_argument(
@@ -156,8 +156,8 @@ def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     command.add_argument(
         "--kernel",
         metavar="NAME",
-        help="score, linearize, product, or a kernel of a node type such as Cam_retract (default: "
-        "all for resources, else linearize)",
+        help="of a factor score, linearize, product, or a kernel of a node type such as "
+        "Cam_retract (default: all for resources, else linearize)",
     )
     command.add_argument(
         "--target", choices=["cuda", "cpu"], help="what to compile for (default: cuda)"

@@ -1,4 +1,4 @@
-"""`caspar inspect`: a factor's kernels at any stage of the compiler, as text or as a picture."""
+"""`caspar inspect`: kernels, or those of a factor, at any stage of the compiler: text, pictures."""
 
 import importlib.util
 import os
@@ -19,7 +19,7 @@ from caspar.errors import CasparError, OptionError
 DEFAULT_STAGE = "resources"
 
 DEFAULT_KERNEL = "linearize"
-"""Shown where a stage needs one kernel and none is named: the largest, usually."""
+"""Shown where a stage needs one kernel of a factor and none is named: the largest, usually."""
 
 
 _IMPORT_SYSTEM = ("<frozen importlib", importlib.__file__, pkgutil.__file__, caspar.__file__)
@@ -33,9 +33,10 @@ class InspectRequest:
     Attributes:
         function: `module:function` or `path/to/file.py:function`.
         stage: What to show; None: `DEFAULT_STAGE`, or all graph passes with `diff`.
-        kernel: Which kernel; None: all of them for `resources`, else `DEFAULT_KERNEL`.
+        kernel: Which kernel of a factor; None: all of them for `resources`, else `DEFAULT_KERNEL`.
         target: `cuda` or `cpu`; None: `cpu` for its own stage, else `cuda`.
-        precision: `mixed`, `float32` or `float64`.
+        precision: `mixed`, `float32` or `float64`; a kernel that is no factor's computes in
+            float32 for `mixed`.
         arch: Architecture of machine code.
         svg: Where to write the picture; None: nowhere.
         after: Steps that are done in the picture of the schedule; None: all.
@@ -67,9 +68,7 @@ def inspect_kernels(request: InspectRequest) -> ExitCode:
             installed.
         OSError: A file cannot be written.
     """
-    target = request.target or ("cpu" if request.stage == "cpu" else "cuda")
-    factor = load_factor(request.function)
-    view = _view(request, factor.inspect(request.precision, target, request.arch))
+    view = _view(request, _inspection(request))
     if request.svg is not None:
         request.svg.write_text(_picture(request, view), encoding="utf-8")
     if request.out is not None:
@@ -88,10 +87,27 @@ def _print(text: str) -> None:
         Console().on_broken_pipe()
 
 
+def _inspection(
+    request: InspectRequest,
+) -> "caspar.inspect.FactorInspection | caspar.inspect.KernelInspection":
+    target = request.target or ("cpu" if request.stage == "cpu" else "cuda")
+    found = load_function(request.function)
+    if isinstance(found, caspar.Factor):
+        return found.inspect(request.precision, target, request.arch)
+    if request.kernel is not None:
+        raise OptionError(f"--kernel: {request.function} is a kernel itself; leave it out")
+    dtype = "float64" if request.precision == "float64" else "float32"
+    return found.inspect(dtype, target, request.arch)
+
+
 def _view(
-    request: InspectRequest, inspection: "caspar.inspect.FactorInspection"
+    request: InspectRequest,
+    inspection: "caspar.inspect.FactorInspection | caspar.inspect.KernelInspection",
 ) -> "caspar.inspect.View":
-    kernel = inspection.kernel(request.kernel or DEFAULT_KERNEL)
+    if isinstance(inspection, caspar.inspect.KernelInspection):
+        kernel = inspection
+    else:
+        kernel = inspection.kernel(request.kernel or DEFAULT_KERNEL)
     stage = request.stage or DEFAULT_STAGE
     if request.complete and (request.diff or stage != kernel.target.name):
         raise OptionError("--complete: only the stages 'cuda' and 'cpu' have a complete source")
@@ -126,15 +142,15 @@ def _picture(request: InspectRequest, view: "caspar.inspect.View") -> str:
 # -- the function ----------------------------------------------------------------------------------
 
 
-def load_factor(name: str) -> "caspar.Factor":
-    """Import a factor.
+def load_function(name: str) -> "caspar.Factor | caspar.Kernel":
+    """Import a factor or a kernel.
 
     Args:
         name: `module:function`, the module installed or in the working folder, or
             `path/to/file.py:function`. A function without the decorator becomes a factor here.
 
     Raises:
-        OptionError: There is no such module, file or function, or it is not a factor.
+        OptionError: There is no such module, file or function, or it is neither.
     """
     place, _, function = name.rpartition(":")
     if place == "" or function == "":
@@ -146,11 +162,16 @@ def load_factor(name: str) -> "caspar.Factor":
     found = names.get(function)
     if isinstance(found, FunctionType):
         return caspar.factor(found)
-    if isinstance(found, caspar.Factor):
+    kinds = (caspar.Factor, caspar.Kernel)
+    if isinstance(found, kinds):
         return found
-    factors = ", ".join(key for key, value in names.items() if isinstance(value, caspar.Factor))
-    wrong = "there is no such function" if found is None else "it is neither function nor factor"
-    raise OptionError(f"{name!r}: {wrong}; {place} has the factors: {factors or 'none'}")
+    known = ", ".join(key for key, value in names.items() if isinstance(value, kinds))
+    wrong = (
+        "there is no such function"
+        if found is None
+        else "it is neither function, factor nor kernel"
+    )
+    raise OptionError(f"{name!r}: {wrong}; {place} has the factors and kernels: {known or 'none'}")
 
 
 def _load(place: str) -> Any:

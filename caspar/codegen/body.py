@@ -7,7 +7,7 @@ from caspar.codegen.comments import comment_text
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
 from caspar.ir.program import Instruction, Program
-from caspar.memory.access import ArgSpec
+from caspar.memory.access import Accessor, ArgSpec
 from caspar.memory.kernel import KernelSpec
 
 
@@ -67,6 +67,20 @@ class BodyWriter(ABC):
     @abstractmethod
     def compute(self, instruction: Instruction) -> None:
         """Append arithmetic."""
+
+    def used_accesses(self) -> list[tuple[ArgSpec, Accessor]]:
+        """Arguments that instructions name, with their accesses."""
+        named = {
+            step.data[0]
+            for step in self.program.instructions
+            if step.op in (Op.READ, Op.STORE) and isinstance(step.data, tuple)
+        }
+        return [
+            (arg, access)
+            for arg in self.spec.args
+            if arg.name in named
+            for access in arg.accessors
+        ]
 
     def argument(self, instruction: Instruction) -> tuple[ArgSpec, int]:
         """Argument and chunk of a READ or STORE."""

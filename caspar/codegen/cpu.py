@@ -152,13 +152,11 @@ class _Writer(BodyWriter):
     def write(self) -> list[str]:
         if self.spec.guard is not None:
             self.before(f"if {self.spec.guard}_data[0] != 0:", "    return")
-        for arg in self.spec.args:
-            for access in arg.accessors:
-                access.cpu_before(self, arg)
+        for arg, access in self.used_accesses():
+            access.cpu_before(self, arg)
         self.write_instructions()
-        for arg in self.spec.args:
-            for access in arg.accessors:
-                access.cpu_after(self, arg)
+        for arg, access in self.used_accesses():
+            access.cpu_after(self, arg)
         loop = ["for item in range(first, last):", *(f"    {line}" for line in self.lines)]
         return [*self._before, *loop, *self._after]
 
@@ -173,6 +171,9 @@ class _Writer(BodyWriter):
     def temporary(self) -> str:
         self._num_names += 1
         return f"at_{self._num_names}"
+
+    def number(self, value: float, dtype: DType) -> str:
+        return f"{CAST[dtype]}({_python_literal(value)})"
 
     def cast(self, expression: str, source: DType, target: DType) -> str:
         return expression if source is target else f"{CAST[target]}({expression})"

@@ -32,8 +32,7 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
     params = kernel_params(spec.args)
     num_items = items_per_thread(spec)
     body = _Writer(spec, program, num_items).write()
-    smallest = max((access.min_block_size for access in spec.accessors), default=1)
-    sizes = tuple(size for size in BLOCK_SIZES if size % smallest == 0)
+    sizes = block_sizes(spec)
     text = kernel_text(spec.name, spec.args, params, sizes[0], body, restrict=num_items > 1)
     return KernelSource(
         spec.name,
@@ -43,6 +42,17 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
         items_per_thread=num_items,
         num_registers=program.num_registers,
     )
+
+
+def block_sizes(spec: KernelSpec) -> tuple[int, ...]:
+    """Threads a block may have, the preferred number first."""
+    smallest = max((access.min_block_size for access in spec.accessors), default=1)
+    sizes: tuple[int, ...] = BLOCK_SIZES
+    for access in spec.accessors:
+        if len(access.tile_sizes) > 0:
+            allowed = access.tile_sizes if sizes is BLOCK_SIZES else sizes
+            sizes = tuple(size for size in allowed if size in access.tile_sizes)
+    return tuple(size for size in sizes if size % smallest == 0)
 
 
 def items_per_thread(spec: KernelSpec) -> int:
@@ -114,15 +124,29 @@ several items is written twice."""
 _ACTIVE = "const bool active = own_item < count;"
 
 
-def _places(num_items: int) -> dict[str, str]:
-    """What every body may name, each with the names before it."""
+def _places(num_items: int, leader: str | None) -> dict[str, str]:
+    """What every body may name, each with the names before it.
+
+    Args:
+        num_items: Items a thread handles.
+        leader: The argument whose order the threads follow.
+    """
     turn = "tile" if num_items == 1 else f"(tile * {num_items}u + turn)"
-    return {
+    places = {
         "tile": "const u32 tile = blockIdx.x;",
         "own_item": f"const u32 own_item = {turn} * BLOCK_SIZE + threadIdx.x;",
         "active": _ACTIVE,
         "item": "const u32 item = active ? own_item : count - 1u;",
     }
+    if leader is not None:
+        place = "active ? own_item : count - 1u"
+        order = f"{leader}_order"
+        places["tile"] = f"const u32 tile = spread_block({leader}_regions);"
+        places["item"] = (
+            f"const u32 place = {place};\n  const u32 item = {order} == nullptr ? place\n"
+            f"      : tile * BLOCK_SIZE + ({order}[place] & 0x7fffu);"
+        )
+    return places
 
 
 def _used(definitions: Mapping[str, str], text: str) -> list[str]:
@@ -147,15 +171,14 @@ class _Writer(BodyWriter):
         self._num_temporaries = 0
         self._num_uses: dict[str, int] = {}
         self._shared: dict[str, str] = {}
+        self._leader: str | None = None
 
     def write(self) -> list[str]:
-        for arg in self.spec.args:
-            for access in arg.accessors:
-                access.cuda_before(self, arg)
+        for arg, access in self.used_accesses():
+            access.cuda_before(self, arg)
         self.write_instructions()
-        for arg in self.spec.args:
-            for access in arg.accessors:
-                access.cuda_after(self, arg)
+        for arg, access in self.used_accesses():
+            access.cuda_after(self, arg)
         guard = self.spec.guard
         start = [] if guard is None else [f"if ({guard}_data[0] != 0) return;"]
         body = [*self._declarations(), *self.lines]
@@ -180,7 +203,7 @@ class _Writer(BodyWriter):
 
     def _declarations(self) -> list[str]:
         program = self.program
-        lines = _used(_places(self._num_items), "\n".join(self.lines))
+        lines = _used(_places(self._num_items, self._leader), "\n".join(self.lines))
         lines += [f"__shared__ {declaration};" for declaration in self._shared.values()]
         for kind, prefix, number in (
             (self._scalar, "r", program.num_registers),
@@ -207,6 +230,13 @@ class _Writer(BodyWriter):
 
     def literal(self, number: float, dtype: DType) -> str:
         return literal(number, dtype)
+
+    def lead(self, argument: str) -> bool:
+        if self._leader is None:
+            if any(access.needs_item_order for access in self.spec.accessors):
+                return False
+            self._leader = argument
+        return self._leader == argument
 
     # -- arithmetic ----------------------------------------------------------------------------
 

@@ -32,22 +32,24 @@ def generate_cuda_convert(spec: ConvertSpec) -> KernelSource:
     """Write the kernel of a conversion."""
     params = kernel_params(spec.args)
     tile_size = _tile_size(spec)
-    if tile_size == 0:
-        functions, body = (), _wide_body(spec)
-        threads, items = len(spec.blocked.chunk_widths), 1
-    else:
-        functions, body = _FUNCTIONS[spec.direction], [_call(spec, tile_size)]
-        threads, items = max(BLOCK_SIZE // tile_size, 1), max(tile_size // BLOCK_SIZE, 1)
+    is_wide = tile_size == 0
     text = kernel_text(
-        spec.name, spec.args, params, BLOCK_SIZE, body, functions=functions, restrict=True
+        spec.name,
+        spec.args,
+        params,
+        BLOCK_SIZE,
+        _wide_body(spec) if is_wide else [_call(spec, tile_size)],
+        functions=() if is_wide else _FUNCTIONS[spec.direction],
+        restrict=True,
     )
+    num_chunks = len(spec.blocked.chunk_widths)
     return KernelSource(
         spec.name,
         text,
         params,
         (BLOCK_SIZE,),
-        threads_per_item=threads,
-        items_per_thread=items,
+        threads_per_item=num_chunks if is_wide else max(BLOCK_SIZE // tile_size, 1),
+        items_per_thread=max(tile_size // BLOCK_SIZE, 1),
     )
 
 

@@ -50,7 +50,7 @@ __all__ = [
     "trace_kernel",
 ]
 
-CALL_KEYWORDS = ("self", "out", "count", "check", "dtype", "block_size")
+CALL_KEYWORDS = ("self", "out", "count", "check", "dtype", "block_size", "runs")
 """Keywords of a kernel's call: no argument may have the name of one."""
 
 

@@ -1,14 +1,25 @@
 """Looking at what is compiled: every stage of every kernel of a factor, without a GPU.
 
-`factor.inspect()` gives a `FactorInspection`; `caspar inspect` prints the same.
+`factor.inspect()` gives a `FactorInspection`, `kernel.inspect()` a `KernelInspection`;
+`caspar inspect` prints the same.
 """
 
 from caspar.inspect.factors import FactorInspection, inspect_factor
-from caspar.inspect.resources import KernelReport, ResourcesView
+from caspar.inspect.kernels import inspect_kernel
+from caspar.inspect.resources import (
+    KernelReport,
+    ResourcesView,
+    block_sizes_text,
+    occupancy_text,
+    resource_facts,
+)
 from caspar.inspect.stages import KernelInspection, View, stage_names
+from caspar.inspect.tables import DataTable, FactTable
 from caspar.inspect.views import GraphView, ProgramView, ScheduleView, TextView
 
 __all__ = [
+    "DataTable",
+    "FactTable",
     "FactorInspection",
     "GraphView",
     "KernelInspection",
@@ -18,6 +29,10 @@ __all__ = [
     "ScheduleView",
     "TextView",
     "View",
+    "block_sizes_text",
     "inspect_factor",
+    "inspect_kernel",
+    "occupancy_text",
+    "resource_facts",
     "stage_names",
 ]

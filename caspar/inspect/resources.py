@@ -1,6 +1,6 @@
 """The compiler's figures of a kernel beside the scheduler's, and a table of several kernels."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -8,10 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from caspar.runtime.occupancy import Occupancy, occupancy
 from caspar.inspect.tables import LINE_UNDER_HEAD, FactTable, plain_text
 from caspar.ir.dtype import DType
 from caspar.runtime.nvrtc import KernelResources, nvrtc_version
+from caspar.runtime.occupancy import Occupancy, occupancy
 from caspar.runtime.sass import DOUBLE_KINDS, KINDS, Region, SassKernel
 
 _WORD = 4
@@ -126,29 +126,53 @@ def _occupancy_text(found: Occupancy | None) -> str:
     return "?" if found is None else f"{found.fraction:.0%}"
 
 
-def _facts(report: KernelReport) -> Table:
-    resources = report.resources
-    held = "not known for this architecture"
-    if report.occupancy is not None:
-        limit = report.occupancy
-        held = f"{limit.fraction:.0%}: {limit.warps} of {limit.max_warps} warps, by {limit.limit}"
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(no_wrap=True)
-    facts.add_column()
-    for name, text in (
-        ("kernel", f"{report.name}, computes in {report.dtype.value}"),
-        ("predicted peak", f"{report.num_values} values, {report.predicted_registers} registers"),
-        ("registers", str(resources.registers)),
+def _facts(report: KernelReport) -> RenderableType:
+    facts = FactTable(
         (
-            "spilled",
-            f"{resources.spill_store_bytes} bytes stored, {resources.spill_load_bytes} loaded",
-        ),
+            ("kernel", f"{report.name}, computes in {report.dtype.value}"),
+            *resource_facts(report.resources, report.num_values, report.dtype),
+            ("occupancy", occupancy_text(report.occupancy)),
+        )
+    )
+    return facts.renderable()
+
+
+def resource_facts(
+    resources: KernelResources, num_values: int, dtype: DType
+) -> tuple[tuple[str, str], ...]:
+    """Name and text of the compiler's figures, after the scheduler's.
+
+    Args:
+        resources: The compiler's figures.
+        num_values: Peak pressure predicted by the scheduler, in values.
+        dtype: Type of the values.
+    """
+    predicted = num_values * dtype.itemsize // _WORD
+    spilled = f"{resources.spill_store_bytes} bytes stored, {resources.spill_load_bytes} loaded"
+    return (
+        ("predicted peak", f"{num_values} values, {predicted} registers"),
+        ("registers", str(resources.registers)),
+        ("spilled", spilled),
         ("stack", f"{resources.stack_bytes} bytes"),
         ("shared memory", f"{resources.shared_bytes} bytes"),
-        ("occupancy", held),
-    ):
-        facts.add_row(name, Text(text))
-    return facts
+    )
+
+
+def occupancy_text(held: Occupancy | None) -> str:
+    """An occupancy with what limits it."""
+    if held is None:
+        return "not known for this architecture"
+    return f"{held.fraction:.0%}: {held.warps} of {held.max_warps} warps, by {held.limit}"
+
+
+def block_sizes_text(occupancies: Mapping[int, Occupancy]) -> str:
+    """Why a block size is chosen; empty where it is not known what a multiprocessor holds."""
+    if len(occupancies) == 0:
+        return ""
+    if len(occupancies) == 1:
+        return "the only one that the access of its arguments allows"
+    held = ", ".join(f"{size}: {one.warps}" for size, one in occupancies.items())
+    return f"most warps at once ({held})"
 
 
 def _kinds(sass: SassKernel) -> Table:

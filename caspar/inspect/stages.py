@@ -30,6 +30,7 @@ from caspar.passes.pipeline import GRAPH_STAGES, StageResult
 from caspar.passes.steps import Schedule
 from caspar.runtime.nvrtc import CompiledText, compile_kernel_text
 from caspar.runtime.sass import SassKernel, disassemble
+from caspar.runtime.usage import KernelUsage, kernel_usage
 
 View = TextView | GraphView | ScheduleView | ProgramView | ResourcesView
 
@@ -111,7 +112,7 @@ class KernelInspection:
 
     @property
     def trace(self) -> TextView:
-        """What was traced: arguments and residual, or retraction."""
+        """What was traced: arguments and residual, retraction, or outputs of a kernel function."""
         return TextView(self.traced)
 
     @property
@@ -214,6 +215,16 @@ class KernelInspection:
             BackendError: NVRTC is not installed.
         """
         return compile_kernel_text(self.source.text, self.arch)
+
+    @cached_property
+    def usage(self) -> KernelUsage:
+        """What it takes of a multiprocessor, compiled for the preferred block size.
+
+        Raises:
+            BackendError: NVRTC is not installed.
+        """
+        resources = self.compiled.resources[self.name]
+        return kernel_usage(self.source, resources, self.source.block_size, self.arch)
 
     @cached_property
     def disassembled(self) -> SassKernel:

@@ -74,13 +74,17 @@ class FactTable:
 
     facts: tuple[tuple[str, str], ...]
 
-    def __str__(self) -> str:
+    def renderable(self) -> Table:
+        """The table for rich."""
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True)
         table.add_column()
         for name, text in self.facts:
             table.add_row(Text(name), Text(text))
-        return plain_text(table)
+        return table
+
+    def __str__(self) -> str:
+        return plain_text(self.renderable())
 
     def __repr__(self) -> str:
         return str(self)

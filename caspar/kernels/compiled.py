@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from caspar.driver import TARGETS, finish_source, kernel_source
+from caspar.errors import InputError
 from caspar.frontend.kernel_trace import TracedKernel
 from caspar.ir.dtype import DType
 from caspar.memory.access import FinishSpec, WriteAccessor
@@ -41,13 +42,16 @@ class KernelCache:
             writes: How the kernel itself writes each output.
             block_size: Threads of a block; None: chosen.
         """
-        if block_size is None and any(write.uses_tiles for write in writes.values()):
-            block_size = backend.tile_size
         key = (backend.name, dtype, tuple(writes.items()), block_size)
         found = self.kernels.get(key)
         if found is not None:
             return found
         source = kernel_source(traced, dtype, writes, TARGETS[backend.name])
+        if block_size is not None and block_size not in source.block_sizes:
+            allowed = ", ".join(map(str, sorted(source.block_sizes)))
+            raise InputError(
+                f"kernel {traced.name}: block_size={block_size}; its accesses allow {allowed}"
+            )
         self.kernels[key] = backend.load([source], block_size)[source.name]
         return self.kernels[key]
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, overload
 
+import caspar
 from caspar.errors import InputError, KernelError
 from caspar.frontend.kernel_trace import (
     KernelFunction,
@@ -32,7 +33,9 @@ from caspar.kernels.bound import BoundKernel
 from caspar.kernels.compiled import KernelCache
 from caspar.kernels.operands import Operand, operand
 from caspar.kernels.plan import CallOptions, CallPlan, plan_call
+from caspar.kernels.profile import RUNS, KernelProfile, on_copies, profile_plan
 from caspar.kernels.results import give_back
+from caspar.kernels.views import KernelDescription, describe_kernel, error_html, signature_text
 from caspar.options import BackendChoice, choice
 
 _DTYPES = {"float32": DType.FLOAT32, "float64": DType.FLOAT64}
@@ -59,6 +62,7 @@ class Kernel:
         self.backend = choice(BackendChoice, "backend", backend)
         self.deterministic = deterministic
         self.cache = KernelCache()
+        self.last_profile: KernelProfile | None = None
         self.__doc__ = function.function.__doc__
         self.__name__ = function.name
 
@@ -149,6 +153,92 @@ class Kernel:
                 )
         plan = self._plan(inputs, outputs, count, check, None, block_size)
         return BoundKernel(self.traced, plan, {name: one.given for name, one in inputs.items()})
+
+    def profile(
+        self,
+        *args: Any,
+        out: Any = None,
+        count: int | None = None,
+        check: bool = True,
+        dtype: str | None = None,
+        block_size: int | None = None,
+        runs: int = RUNS,
+        **kwargs: Any,
+    ) -> KernelProfile:
+        """Measure a call: time, bandwidth beside that of a copy, registers, occupancy.
+
+        The kernel runs some hundred times on the device, and adds as often. It works on copies of
+        the arrays that are written to, so what is passed in `out` stays as it is. Arrays are
+        converted before; conversions are not measured.
+
+        Args:
+            *args: As of a call.
+            out: As of a call.
+            count: As of a call.
+            check: As of a call.
+            dtype: As of a call.
+            block_size: As of `bind`.
+            runs: Samples; each is the mean over runs that take a millisecond together.
+            **kwargs: As of a call.
+
+        Raises:
+            InputError: Names the argument, what is wrong and what is allowed.
+        """
+        inputs, outputs = on_copies(*self._operands(args, kwargs, out))
+        plan = self._plan(inputs, outputs, count, check, dtype, block_size)
+        self.last_profile = profile_plan(self.traced, plan, runs)
+        return self.last_profile
+
+    # -- what it became ------------------------------------------------------------------------
+
+    def inspect(
+        self,
+        dtype: str = "float32",
+        target: str = "cuda",
+        arch: str = "sm_90",
+        deterministic: bool | None = None,
+    ) -> caspar.inspect.KernelInspection:
+        """The kernel at every stage of the compiler; no GPU is needed.
+
+        Args:
+            dtype: `float32` or `float64`.
+            target: `cuda` or `cpu`.
+            arch: Architecture of machine code.
+            deterministic: As of the kernel, which is the default.
+
+        Raises:
+            KernelError: The function cannot be compiled.
+            OptionError: A choice that does not exist.
+        """
+        fixed = self.deterministic if deterministic is None else deterministic
+        return caspar.inspect.inspect_kernel(self.traced, dtype, target, arch, deterministic=fixed)
+
+    def describe(self, dtype: str = "float32", arch: str = "sm_90") -> KernelDescription:
+        """Arguments, bytes moved, registers, occupancy and the last profile as tables.
+
+        No GPU is needed.
+
+        Raises:
+            KernelError: The function cannot be compiled.
+            OptionError: A choice that does not exist.
+        """
+        return describe_kernel(
+            self.function,
+            self.traced,
+            dtype,
+            arch,
+            deterministic=self.deterministic,
+            profile=self.last_profile,
+        )
+
+    def __repr__(self) -> str:
+        return signature_text(self.function)
+
+    def _repr_html_(self) -> str:
+        try:
+            return self.describe()._repr_html_()
+        except KernelError as error:
+            return error_html(error)
 
     def _plan(
         self,

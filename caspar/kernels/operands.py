@@ -17,9 +17,11 @@ import numpy as np
 
 from caspar.errors import InputError
 from caspar.ir.dtype import DType
+from caspar.kernels.array_memory import MAX_LENGTH
 from caspar.kernels.blocked_array import BlockedArray
 from caspar.kernels.shared_indices import SharedIndices
 from caspar.memory.access import Accessor
+from caspar.memory.layout import rows_are_blocked
 from caspar.memory.tiles import Array
 from caspar.runtime.arrays import HOST, Location, location, to_numpy
 from caspar.runtime.backend import Backend
@@ -123,8 +125,19 @@ class OperandReader:
         self.dtype = dtype
         self.check = check
 
-    def blocked(self, where: str, given: Any, dim: int, shape: Sequence[int]) -> BlockedArray:
-        """Values as a blocked array: as they are if they are one, else converted."""
+    def blocked(
+        self, where: str, given: Any, dim: int, shape: Sequence[int], *, share: bool = False
+    ) -> BlockedArray:
+        """Values as a blocked array: as they are if they are one, else converted.
+
+        Args:
+            where: Kernel and argument.
+            given: A blocked array, or what `rows` takes.
+            dim: Scalars of an object.
+            shape: As of `rows`.
+            share: Whether rows that have the bytes of the blocked layout are taken without a copy:
+                for what is only read.
+        """
         if isinstance(given, BlockedArray):
             if given.dim != dim or given.scalar is not self.dtype:
                 raise InputError(
@@ -132,9 +145,21 @@ class OperandReader:
                     f"(n, {dim}) and {self.dtype.value}"
                 )
             return given
-        return BlockedArray.from_rows(
-            self.rows(where, given, dim, shape), dtype=self.dtype.value, backend=self.backend.name
-        )
+        rows = self.rows(where, given, dim, shape)
+        if share and self._are_blocked(rows, dim):
+            length = int(rows.shape[0])
+            return BlockedArray(rows.reshape(-1), dim, length, 0, length)
+        return BlockedArray.from_rows(rows, dtype=self.dtype.value, backend=self.backend.name)
+
+    def _are_blocked(self, rows: Array, dim: int) -> bool:
+        """Whether rows lie where and as the kernel reads a blocked array."""
+        if not rows_are_blocked(dim, self.dtype) or FLOATS.get(rows.dtype) is not self.dtype:
+            return False
+        if not rows.flags.c_contiguous or not 0 < rows.shape[0] <= MAX_LENGTH:
+            return False
+        if isinstance(rows, np.ndarray):
+            return self.backend.xp is np and bool(rows.flags.aligned)
+        return bool(rows.data.ptr % (dim * self.dtype.itemsize) == 0)
 
     def rows(self, where: str, given: Any, dim: int, shape: Sequence[int]) -> Array:
         """(n, dim) values where they live, of any numeric type.

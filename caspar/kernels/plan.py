@@ -20,7 +20,7 @@ from caspar.kernels.operands import Operand, OperandReader, floating_dtype, plac
 from caspar.kernels.shared_indices import SharedIndices, check_range
 from caspar.memory.access import ArgSpec, BoundWrite
 from caspar.memory.binding import Binding
-from caspar.memory.tiles import Array, TileIndex
+from caspar.memory.tiles import Array, TileIndex, TileOrder
 from caspar.runtime.arrays import HOST
 from caspar.runtime.backend import Backend, Kernel, Launch
 
@@ -164,6 +164,7 @@ class _Planner:
                 inputs[argument.name].given,
                 argument.storage_dim,
                 argument.matrix_shape,
+                share=True,
             )
             for argument in self._traced.inputs
         }
@@ -386,6 +387,16 @@ class _Kit:
     def allocate(self, num_scalars: int, dtype: DType) -> Array:
         """A flat array."""
         return self.backend.xp.empty(num_scalars, dtype=dtype.value)
+
+    @property
+    def num_multiprocessors(self) -> int:
+        """Multiprocessors of the device."""
+        return self.backend.num_multiprocessors
+
+    def order(self, options: Mapping[str, Any]) -> TileOrder:
+        """Of the prepared index."""
+        order: TileOrder = options["prepared"].order(self.tile_size)
+        return order
 
     def tiles(self, options: Mapping[str, Any], num_objects: int) -> TileIndex:
         """Those that were prepared, or new ones."""

@@ -17,7 +17,7 @@ from caspar.ir.dtype import DType
 from caspar.memory.accessors.scope import CpuScope, CudaScope
 from caspar.memory.binding import Binding
 from caspar.memory.layout import PARTIAL_CHUNK, chunk_widths, partial_chunk_widths
-from caspar.memory.tiles import Array, TileIndex
+from caspar.memory.tiles import Array, TileIndex, TileOrder
 
 Options = Mapping[str, Any]
 """What is passed for an argument besides its values, by the names an access declares."""
@@ -97,13 +97,14 @@ class Accessor(ABC):
         cuda_functions: Device functions its CUDA text calls.
         holds_partials: Whether its array holds partial sums: chunks of 4, not padded.
         needs_rows: Whether its array is (n, dim) and C-contiguous instead of blocked.
-        uses_tiles: Whether it depends on which items share a tile: the block size is then the
-            tile size of its indices.
+        tile_sizes: Where it depends on which items share a tile: the block sizes it allows, the
+            preferred one first.
         is_pair: Whether it touches an object and its successor; see `half`.
         is_exact: Whether `num_items` is the number of items, or the most that there can be.
         needs_unique_index: Whether no two items may name one object.
         touches_own_object: Whether item `i` touches object `i` and no other.
         cooperates: Whether the threads of a block work together on it.
+        needs_item_order: Whether thread `k` of a block must have item `k` of its tile.
     """
 
     options: ClassVar[tuple[str, ...]] = ()
@@ -111,12 +112,13 @@ class Accessor(ABC):
     cuda_functions: ClassVar[str] = ""
     holds_partials: ClassVar[bool] = False
     needs_rows: ClassVar[bool] = False
-    uses_tiles: ClassVar[bool] = False
+    tile_sizes: ClassVar[tuple[int, ...]] = ()
     is_pair: ClassVar[bool] = False
     is_exact: ClassVar[bool] = True
     needs_unique_index: ClassVar[bool] = False
     touches_own_object: ClassVar[bool] = False
     cooperates: ClassVar[bool] = False
+    needs_item_order: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -201,6 +203,13 @@ class Kit(Protocol):
 
     def allocate(self, num_scalars: int, dtype: DType) -> Array:
         """Scratch memory; it lives as long as what is bound."""
+
+    @property
+    def num_multiprocessors(self) -> int:
+        """Multiprocessors of the device."""
+
+    def order(self, options: Options) -> TileOrder:
+        """The order of the prepared index in the options."""
 
     def tiles(self, options: Options, num_objects: int) -> TileIndex:
         """The tiles of the index in the options, built on the device or taken where prepared."""

@@ -54,6 +54,26 @@ class TileIndex:
         return sum(int(array.nbytes) for array in arrays)
 
 
+@dataclass(frozen=True)
+class TileOrder:
+    """The items of each tile in the order of their indices.
+
+    Attributes:
+        order: (num_tiles * tile_size,) uint16: which item of its tile stands at each place, in
+            bits 0 to 14; bit 15 marks the first place of each index.
+        num_partials: Distinct (tile, index) pairs.
+        num_unsorted_tiles: Tiles whose indices are not in order as they come.
+        lowest: Lowest index.
+        highest: Highest index.
+    """
+
+    order: Array
+    num_partials: int
+    num_unsorted_tiles: int
+    lowest: int
+    highest: int
+
+
 def build_tile_index(index: NDArray[np.int32], num_objects: int, tile_size: int) -> TileIndex:
     """Find the distinct indices of every tile of `tile_size` consecutive items.
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from caspar.codegen.source import COUNT, DATA, FIRST, LENGTH, KernelSource, Param
 from caspar.memory.binding import Binding
 from caspar.memory.tiles import Array, TileIndex
+from caspar.runtime.usage import KernelUsage
 
 
 class Kernel(Protocol):
@@ -62,6 +63,10 @@ class Backend(Protocol):
     @property
     def xp(self) -> ModuleType:
         """NumPy or CuPy."""
+
+    @property
+    def clock(self) -> str:
+        """What `time` measures with, in words."""
 
     @property
     def tile_size(self) -> int:
@@ -133,6 +138,22 @@ class Backend(Protocol):
 
     def repeated_runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
         """The same for many runs, each as cheap as can be."""
+
+    def time(self, run: Callable[[], None], num_samples: int) -> list[float]:
+        """Seconds of a run, measured some times.
+
+        Args:
+            run: Enqueues the work, as `runner` does; it is run many more times than that.
+            num_samples: How often. Each sample is the mean over runs that take about a
+                millisecond together, on CUDA without what their launches cost the host.
+        """
+
+    def usage(self, kernel: Kernel) -> KernelUsage | None:
+        """What a kernel takes of the device; None where that is not known."""
+
+    @property
+    def num_multiprocessors(self) -> int:
+        """What runs at the same time: multiprocessors, or threads."""
 
     def accepts_device(self, kind: str, number: int) -> bool:
         """Whether arrays of a device, such as ("cuda", 0), can be read without a copy."""

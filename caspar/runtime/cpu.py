@@ -36,6 +36,8 @@ from caspar.memory.tiles import (
 from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
 from caspar.runtime.cache import writable_cache_folder, write_atomically
 from caspar.runtime.cpu_support import call_tile
+from caspar.runtime.timing import time_on_host
+from caspar.runtime.usage import KernelUsage
 
 # GNU OpenMP's threads spin at every barrier by default. On a machine that has other work they
 # then wait for each other's time slices: 7.5 s against 0.2 s for Trafalgar-21 on two busy cores.
@@ -128,6 +130,7 @@ class CpuBackend:
     """The host's cores."""
 
     name = "cpu"
+    clock = "the host's clock"
     tile_size = TILE_SIZE
 
     @property
@@ -219,6 +222,19 @@ class CpuBackend:
     def repeated_runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
         """The same."""
         return self.runner(launches)
+
+    def time(self, run: Callable[[], None], num_samples: int) -> list[float]:
+        """Seconds of a run."""
+        return time_on_host(run, num_samples)
+
+    def usage(self, kernel: Kernel) -> KernelUsage | None:
+        """Not known: Numba and the operating system decide."""
+        return None
+
+    @property
+    def num_multiprocessors(self) -> int:
+        """Threads."""
+        return int(get_num_threads())
 
     def accepts_device(self, kind: str, number: int) -> bool:
         """None but the host."""

@@ -23,9 +23,11 @@ from caspar.errors import BackendError, CompileError, OutOfMemoryError
 from caspar.memory.binding import Binding
 from caspar.memory.tiles import Array, TileIndex, single_object_tiles
 from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
-from caspar.runtime.cuda_compile import CudaKernel, roomiest, with_block_size
+from caspar.runtime.cuda_compile import CudaKernel, loaded_usage, with_block_size
 from caspar.runtime.cuda_launch import CudaLaunch, CudaSequence
 from caspar.runtime.cuda_tiles import TileBuilder
+from caspar.runtime.cuda_timing import time_on_stream
+from caspar.runtime.usage import KernelUsage
 
 
 def _is_in_order(array: Any) -> bool:
@@ -54,6 +56,7 @@ class CudaBackend:
     """
 
     name = "cuda"
+    clock = "CUDA events"
     tile_size = BLOCK_SIZE
 
     def __init__(self) -> None:
@@ -107,7 +110,7 @@ class CudaBackend:
                 if block_size in source.block_sizes:
                     return with_block_size(source, block_size)
                 preferred = with_block_size(source, source.block_size)
-                best = roomiest(preferred)
+                best = loaded_usage(preferred).roomiest
                 if block_size is not None or best == source.block_size:
                     return preferred
                 return with_block_size(source, best)
@@ -208,6 +211,23 @@ class CudaBackend:
                 sequence.graph.launch(stream=stream)
 
         return run
+
+    def time(self, run: Callable[[], None], num_samples: int) -> list[float]:
+        """Seconds of a run on the device, after the caller's stream has finished."""
+        with self.scope():
+            return time_on_stream(run, self.stream, num_samples)
+
+    def usage(self, kernel: Kernel) -> KernelUsage | None:
+        """What the driver says of the loaded kernel."""
+        assert isinstance(kernel, CudaKernel)
+        with self._device:
+            return loaded_usage(kernel)
+
+    @property
+    def num_multiprocessors(self) -> int:
+        """Multiprocessors of the device."""
+        number: int = self._device.attributes["MultiProcessorCount"]
+        return number
 
     def accepts_device(self, kind: str, number: int) -> bool:
         """CUDA arrays of this device."""

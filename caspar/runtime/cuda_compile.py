@@ -12,10 +12,7 @@ from caspar.codegen.cuda_header import (
 )
 from caspar.codegen.source import KernelSource
 from caspar.runtime.nvrtc import KernelResources
-from caspar.runtime.occupancy import WARP, occupancy
-
-MIN_BLOCK_SIZE = 64
-"""Smaller blocks are never chosen: a multiprocessor holds at most 16 to 32 of them."""
+from caspar.runtime.usage import KernelUsage, kernel_usage
 
 
 @dataclass(frozen=True)
@@ -46,21 +43,15 @@ def with_block_size(source: KernelSource, block_size: int) -> CudaKernel:
     return CudaKernel(source, function, block_size)
 
 
-def roomiest(kernel: CudaKernel) -> int:
-    """The block size of which a multiprocessor holds the most threads, the preferred one first.
-
-    Registers of a thread are taken to be those of the preferred size, shared memory to grow with
-    the block.
-    """
-    sizes = [size for size in kernel.source.block_sizes if size >= MIN_BLOCK_SIZE]
-    return max(sizes or [kernel.block_size], key=lambda size: _resident_threads(kernel, size))
-
-
-def _resident_threads(kernel: CudaKernel, block_size: int) -> int:
-    """Threads of such blocks that a multiprocessor holds; 0 where its limits are not known."""
+def loaded_usage(kernel: CudaKernel) -> KernelUsage:
+    """What a loaded kernel takes of the current device."""
     function = kernel.function
-    shared = function.shared_size_bytes * block_size // kernel.block_size
-    resources = KernelResources(function.num_regs, function.local_size_bytes, 0, 0, shared)
+    resources = KernelResources(
+        registers=int(function.num_regs),
+        stack_bytes=int(function.local_size_bytes),
+        spill_store_bytes=0,
+        spill_load_bytes=0,
+        shared_bytes=int(function.shared_size_bytes),
+    )
     arch = f"sm_{cupy.cuda.Device().compute_capability}"
-    found = occupancy(resources, block_size, arch)
-    return 0 if found is None else found.warps * WARP
+    return kernel_usage(kernel.source, resources, kernel.block_size, arch)

@@ -1,9 +1,11 @@
 """What a kernel takes of a GPU's multiprocessors, and the block size that follows from it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from caspar.codegen.source import KernelSource
+from caspar.runtime.nvrtc import KernelResources
+from caspar.runtime.occupancy import Occupancy, occupancy
 
 MIN_BLOCK_SIZE = 64
 """Smaller blocks are never chosen: a multiprocessor holds at most 16 to 32 of them."""
@@ -14,31 +16,57 @@ class KernelUsage:
     """What one kernel takes, as it was compiled.
 
     Attributes:
+        block_size: Threads of a block that it was compiled for.
         registers: 32-bit registers of a thread.
         local_bytes: Local memory of a thread: spilled registers, and arrays that are no registers.
         shared_bytes: Shared memory of a block.
-        max_threads: Threads a multiprocessor holds of a kernel that needs nothing.
-        resident_threads: Threads it holds of this one, by block size, the preferred size first;
-            registers and shared memory of a thread are taken to be the same for all.
+        occupancies: What a multiprocessor holds of it, by block size, the preferred size first.
+            Empty where the architecture's limits are not known.
     """
 
+    block_size: int
     registers: int
     local_bytes: int
     shared_bytes: int
-    max_threads: int
-    resident_threads: Mapping[int, int]
+    occupancies: Mapping[int, Occupancy]
 
-    def occupancy(self, block_size: int) -> float:
-        """Threads held over threads that could be: 1 where nothing runs out."""
-        return self.resident_threads[block_size] / self.max_threads
+    @property
+    def occupancy(self) -> Occupancy | None:
+        """What a multiprocessor holds of it, if that is known."""
+        return self.occupancies.get(self.block_size)
+
+    @property
+    def roomiest(self) -> int:
+        """The block size of which a multiprocessor holds the most threads; of several the first.
+
+        Where limits are not known, the one it was compiled for.
+        """
+        sizes = [size for size in self.occupancies if size >= MIN_BLOCK_SIZE]
+        if len(sizes) == 0:
+            return self.block_size
+        return max(sizes, key=lambda size: self.occupancies[size].warps)
 
 
-def candidate_sizes(source: KernelSource) -> tuple[int, ...]:
-    """The block sizes to choose from, the preferred one first."""
-    sizes = tuple(size for size in source.block_sizes if size >= MIN_BLOCK_SIZE)
-    return sizes if len(sizes) > 0 else (source.block_size,)
+def kernel_usage(
+    source: KernelSource, resources: KernelResources, block_size: int, arch: str
+) -> KernelUsage:
+    """What a kernel takes, with the block sizes it may have.
 
+    Registers of a thread are taken to be the same for all block sizes, shared memory to grow with
+    the block.
 
-def roomiest(resident_threads: Mapping[int, int]) -> int:
-    """The block size of which a multiprocessor holds the most threads; of several the first."""
-    return max(resident_threads, key=resident_threads.__getitem__)
+    Args:
+        source: The kernel.
+        resources: The compiler's figures.
+        block_size: Threads of a block it was compiled for.
+        arch: `sm_90` for example.
+    """
+    found: dict[int, Occupancy] = {}
+    for size in source.block_sizes:
+        shared = resources.shared_bytes * size // block_size
+        held = occupancy(replace(resources, shared_bytes=shared), size, arch)
+        if held is not None:
+            found[size] = held
+    return KernelUsage(
+        block_size, resources.registers, resources.stack_bytes, resources.shared_bytes, found
+    )

@@ -8,7 +8,7 @@ import pytest
 
 import caspar
 from caspar.cli.app import main
-from caspar.cli.inspect import load_factor
+from caspar.cli.inspect import load_function
 from caspar.driver import TARGETS
 from caspar.errors import OptionError
 from caspar.frontend.bundle_adjustment import snavely
@@ -34,6 +34,12 @@ def near(spot: Annotated[Spot, caspar.TunableShared]) -> sf.V2:
 
 def far(spot: Annotated[Spot, caspar.TunableShared]) -> sf.V2:
     return spot.place / SIZE
+
+@caspar.kernel
+def twice(
+    x: Annotated[sf.V2, caspar.ReadSequential],
+) -> Annotated[sf.V2, caspar.WriteSequential]:
+    return SIZE * x
 
 number = 3
 """
@@ -163,11 +169,26 @@ def test_wrong_choices_say_what_is_allowed(
 
 
 def test_a_file_may_use_its_neighbours_and_a_plain_function(factor_file: Path) -> None:
-    near, far = load_factor(f"{factor_file}:near"), load_factor(f"{factor_file}:far")
+    near, far = load_function(f"{factor_file}:near"), load_function(f"{factor_file}:far")
     assert isinstance(near, caspar.Factor)
     assert isinstance(far, caspar.Factor)
     assert str(near.inspect().trace).startswith("factor near: 2 residual rows")
     assert far.name == "far"
+
+
+def test_a_kernel_is_found_too(factor_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"{factor_file}:twice"
+    kernel = load_function(name)
+    assert isinstance(kernel, caspar.Kernel)
+    assert printed(capsys, name) == str(kernel.inspect().resources)
+    for stage in ("trace", "program", "cuda"):
+        assert printed(capsys, name, "--stage", stage) == str(kernel.inspect().stage(stage))
+    options = ("--stage", "cpu", "--precision", "float64", "--complete")
+    text = printed(capsys, name, *options)
+    assert text == kernel.inspect("float64", "cpu").source.text
+    assert "twice is a kernel itself; leave it out" in refused(capsys, name, "--kernel", "score")
+    assert "nor kernel; " in (message := refused(capsys, f"{factor_file}:number"))
+    assert message.endswith("has the factors and kernels: near, twice\n")
 
 
 def test_a_module_of_the_working_folder_is_found(
@@ -175,7 +196,7 @@ def test_a_module_of_the_working_folder_is_found(
 ) -> None:
     factor_file.rename(factor_file.with_name("factors_of_this_test.py"))
     monkeypatch.chdir(factor_file.parent)
-    assert load_factor("factors_of_this_test:near").name == "near"
+    assert load_function("factors_of_this_test:near").name == "near"
 
 
 @pytest.mark.parametrize(
@@ -187,14 +208,14 @@ def test_a_module_of_the_working_folder_is_found(
         ("no_such_module:f", "'no_such_module': there is no such module"),
         ("no/such/file.py:f", "no/such/file.py: there is no such file"),
         ("no/such:f", "'no/such': there is no such module"),
-        ("caspar.bundle_adjustment:Point", "it is neither function nor factor; .*: snavely"),
-        ("caspar.bundle_adjustment:f", "there is no such function; .* has the factors: snavely"),
-        ("caspar.errors:f", "there is no such function; .* has the factors: none"),
+        ("caspar.bundle_adjustment:Point", "it is neither function, factor nor kernel; .*snavely"),
+        ("caspar.bundle_adjustment:f", "no such function; .* the factors and kernels: snavely"),
+        ("caspar.errors:f", "no such function; .* has the factors and kernels: none"),
     ],
 )
 def test_what_is_not_found_is_said(name: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        load_factor(name)
+        load_function(name)
 
 
 def test_an_error_in_the_users_module_names_its_line(
@@ -203,12 +224,12 @@ def test_an_error_in_the_users_module_names_its_line(
     path = tmp_path / "broken.py"
     path.write_text("x = 1\ny = x / 0\n")
     with pytest.raises(OptionError, match=r"broken\.py:2: ZeroDivisionError"):
-        load_factor(f"{path}:f")
+        load_function(f"{path}:f")
     path.write_text("import a_module_that_nobody_has\n")
     monkeypatch.chdir(tmp_path)
     for name in (str(path), "broken"):
         with pytest.raises(OptionError, match=r"broken\.py:1: ModuleNotFoundError"):
-            load_factor(f"{name}:f")
+            load_function(f"{name}:f")
 
 
 def test_a_reader_that_stops_early_is_no_error() -> None:

@@ -6,6 +6,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from caspar.driver import convert_specs
+from caspar.frontend.precision import TYPES
 from caspar.options import Precision
 from tests.support_problems import PROBLEMS
 
@@ -61,8 +63,14 @@ def expected_kernels() -> set[tuple[str, str, str]]:
     """Problem, target and kernel of every source there should be."""
     targets = {"bundle_adjustment": ["cuda"], "pose_graph": ["cuda", "cpu"]}
     return {
-        (problem, target, spec.name)
+        (problem, target, name)
         for problem, names in targets.items()
         for target in names
-        for spec in PROBLEMS[problem]().specs(Precision.MIXED)
+        for name in kernel_names(problem)
     }
+
+
+def kernel_names(name: str) -> list[str]:
+    problem, types = PROBLEMS[name](), TYPES[Precision.MIXED]
+    computing = [spec.name for spec in problem.specs(Precision.MIXED)]
+    return computing + [spec.name for spec in convert_specs(problem.factors, problem.nodes, types)]

@@ -1,6 +1,7 @@
 """Kernel functions: what a signature becomes, and that the graph computes the function."""
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -13,6 +14,7 @@ import sympy
 from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 from symforce.ops import StorageOps
+from symforce.typing import Tuple
 
 import caspar
 from caspar.driver import TARGETS, compile_kernel
@@ -455,8 +457,15 @@ class TestPostponed:
 
         names = [(out.name, out.type_name) for out in traced(fields).outputs]
         assert names == [("length", "Symbol"), ("point", "Point")]
-        outputs = traced(elements).outputs
-        assert [out.access for out in outputs] == [WriteSum(), WriteSequential()]
+
+        def symforce_style(
+            x: Scalar,
+        ) -> Tuple["Annotated[sf.Symbol, WriteSum]", "Scale"]:
+            return x, x
+
+        for function in (elements, symforce_style):
+            outputs = traced(function).outputs
+            assert [out.access for out in outputs] == [WriteSum(), WriteSequential()]
 
     def test_a_wrapped_function(self) -> None:
         @wraps(polar)
@@ -514,6 +523,31 @@ class TestKeys:
 
         functions = (base, expression, reads, writes, size, outputs, divided, name, type_)
         assert len({self.key(function) for function in functions}) == len(functions)
+
+    def test_which_scalars_are_whose_counts(self) -> None:
+        def key(first: Any, second: Any) -> str:
+            def divided(a: Annotated[sf.V4, ReadSequential]) -> Any:
+                rows = a.to_flat_list()
+                return rows[: first.SHAPE[0]], rows[first.SHAPE[0] :]
+
+            write = WriteSequential
+            returned = tuple[Annotated[first, write], Annotated[second, write]]
+            divided.__annotations__["return"] = returned
+            return self.key(divided)
+
+        assert key(sf.V1, sf.V3) != key(sf.V2, sf.V2)
+
+    @pytest.mark.skipif(sys.gettrace() is not None, reason="a debugger hides the lines")
+    def test_lines_count(self) -> None:
+        """They stand in the generated text."""
+
+        def before(a: Scalar) -> Annotated[sf.Symbol, WriteSequential]:
+            return 2 * a
+
+        def after(a: Scalar) -> Annotated[sf.Symbol, WriteSequential]:
+            return a * 2
+
+        assert self.key(before) != self.key(after)
 
     def test_a_pattern_of_ones_own_is_known_by_its_source(self) -> None:
         """Who changes its text in a notebook must not get the kernel of before."""

@@ -102,6 +102,18 @@ def error_of_result(annotation: Any, result: Callable[[Any], Any] = lambda a: a)
     return error_of(scaled)
 
 
+def by_zero(a: Any) -> Any:
+    return a[0] / (a[1] - a[1])
+
+
+def root_of_less(a: Any) -> Any:
+    return sf.sqrt(sf.S(-2))
+
+
+def zero_by_zero(a: Any) -> Any:
+    return sf.S(0) / sf.S(0)
+
+
 def assert_names(message: str, *parts: str) -> None:
     missing = [part for part in parts if part not in message]
     assert not missing, f"{missing} not in: {message}"
@@ -404,11 +416,16 @@ class TestNames:
         def halves(p: Annotated[caspar.Pair[sf.V3], ReadPair]) -> Any:
             return p[0]
 
-        class Halves(NamedTuple):
+        class Half(NamedTuple):
             p_second: Out
 
-        halves.__annotations__["return"] = Halves
-        assert_names(error_of(halves), "kernel halves, output p_second", "argument p; rename")
+        class Whole(NamedTuple):
+            p: Out
+
+        for returned, name in ((Half, "p_second"), (Whole, "p")):
+            halves.__annotations__["return"] = returned
+            message = error_of(halves)
+            assert_names(message, f"kernel halves, output {name}:", "argument p; rename")
 
     def test_letters_that_cuda_does_not_have(self) -> None:
         def turned(θ: Annotated[sf.Symbol, ReadSequential]) -> Annotated[sf.Symbol, WriteSum]:
@@ -558,11 +575,10 @@ class TestResult:
     @pytest.mark.parametrize(
         ("result", "said"),
         [
-            (lambda a: a[0] / (a[1] - a[1]), "division by zero"),
-            (lambda a: sf.sqrt(sf.S(-2)), "complex"),
-            (lambda a: sf.S(0) / sf.S(0), "not a number"),
+            (by_zero, "the output out1 is a division by zero"),
+            (root_of_less, "is complex"),
+            (zero_by_zero, "the output out1 is not a number"),
         ],
-        ids=["division", "root", "NaN"],
     )
     def test_no_number(self, result: Any, said: str) -> None:
         def divided(a: In) -> tuple[Out, Annotated[sf.Symbol, WriteSum]]:

@@ -12,17 +12,14 @@ from caspar.frontend.node_kernels import (
     SMALLEST_CURVATURE,
     factorize_kernel,
     node_kernels,
-    pack_kernel,
     retract_kernel,
     start_kernel,
     step_kernel,
     turn_kernel,
-    unpack_kernel,
 )
 from caspar.frontend.precision import TYPES
 from caspar.frontend.scalar_kernels import LinearOutcome, scalar_kernels
 from caspar.frontend.trace import NodeType
-from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
 from caspar.memory.kernel import KernelSpec
 from caspar.options import Precision
@@ -209,13 +206,6 @@ def test_no_step_no_move(rng: np.random.Generator) -> None:
         damping=1.0,
     )
     assert_allclose(found["candidate"], nodes, atol=1e-14)
-
-
-@pytest.mark.parametrize("dim", [1, 3, 10])
-def test_pack_and_unpack_are_inverse(dim: int, rng: np.random.Generator) -> None:
-    rows = rng.normal(size=(NUM, dim))
-    packed = evaluate(pack_kernel(dim, DType.FLOAT64), rows=rows)["blocked"]
-    assert_array_equal(evaluate(unpack_kernel(dim, DType.FLOAT64), blocked=packed)["rows"], rows)
 
 
 def test_names_are_unique() -> None:

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from caspar.inspect import FactorInspection, inspect_factor
-from caspar.runtime.occupancy import occupancy
-from caspar.inspect.resources import WIDTH, ResourcesView
+from caspar.inspect.resources import ResourcesView
+from caspar.inspect.tables import WIDTH
 from caspar.runtime.nvrtc import KernelResources, nvrtc_version
+from caspar.runtime.occupancy import occupancy
 from caspar.runtime.sass import Region
 from tests.inspect.cases import distance
 

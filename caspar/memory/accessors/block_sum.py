@@ -51,6 +51,7 @@ class WriteBlockSum(WriteAccessor):
     cuda_functions: ClassVar[str] = _RUN_SUMS
     writes_all: ClassVar[bool] = True
     cooperates: ClassVar[bool] = True
+    needs_item_order: ClassVar[bool] = True
     size: int = 256
 
     def __post_init__(self) -> None:
@@ -96,7 +97,7 @@ class WriteBlockSum(WriteAccessor):
 
     def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
         """A total for each column, cleared where a run begins."""
-        zero = scope.cast("0.0", DType.FLOAT64, DType.FLOAT64)
+        zero = scope.number(0.0, DType.FLOAT64)
         totals = [f"{arg.name}_total{column}" for column in range(arg.dim)]
         scope.before(*(f"{total} = {zero}" for total in totals))
         scope.emit(f"if item % {self.size} == 0:", *(f"    {total} = {zero}" for total in totals))

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.accessors.scope import LANES, VECTOR_TYPE, CpuScope, CudaScope, converted
 from caspar.memory.layout import padded_width
@@ -16,6 +15,12 @@ def cuda_address(
     width = padded_width(arg.chunk_widths[chunk])
     start = f"{offset}ull * {arg.name}_{length} + " if offset > 0 else ""
     return f"{arg.name}_{array} + {start}{width}ull * {number}"
+
+
+def cuda_base(arg: ArgSpec, chunk: int) -> str:
+    """Address of a chunk of object 0."""
+    offset = chunk * arg.chunk_length
+    return f"{arg.name}_data" + (f" + {offset}ull * {arg.name}_length" if offset > 0 else "")
 
 
 def cuda_vector(arg: ArgSpec, chunk: int) -> str:
@@ -133,7 +138,7 @@ def cpu_load_or_default(
     inside = f"0 <= {object_number} and {object_number} < {arg.name}_size"
     first = chunk * arg.chunk_length
     literals = [
-        scope.cast(repr(scalar), DType.FLOAT64, arg.dtype)
+        scope.number(scalar, arg.dtype)
         for scalar in default[first : first + arg.chunk_widths[chunk]]
     ]
     loads = cpu_load(scope, arg, chunk, object_number)

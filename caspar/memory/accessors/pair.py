@@ -115,6 +115,7 @@ class WritePair(WriteAccessor):
     is_pair: ClassVar[bool] = True
     writes_all: ClassVar[bool] = True
     cooperates: ClassVar[bool] = True
+    needs_item_order: ClassVar[bool] = True
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """The last second half of each tile, as a blocked array."""
@@ -192,7 +193,7 @@ class WritePair(WriteAccessor):
 
     def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
         """No second half before the first item."""
-        zero = scope.cast("0.0", DType.FLOAT64, scope.dtype)
+        zero = scope.number(0.0, scope.dtype)
         scope.before(*(f"{arg.name}_second{column} = {zero}" for column in range(arg.dim)))
 
     def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec, Field, Options, ReadAccessor, WriteAccessor
-from caspar.memory.accessors.blocked import cpu_index
+from caspar.memory.accessors.blocked import cpu_index, cuda_base
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope
 from caspar.memory.tiles import Array, TileIndex
 
@@ -95,12 +95,6 @@ __device__ __forceinline__ void add_segments(
 _SUMS = "double sums[2][4][32]"
 
 
-def cuda_partials(arg: ArgSpec, chunk: int) -> str:
-    """Address of the first partial's chunk."""
-    offset = chunk * arg.chunk_length
-    return f"{arg.name}_data" + (f" + {offset}ull * {arg.name}_length" if offset > 0 else "")
-
-
 @dataclass(frozen=True)
 class ReadPartials(ReadAccessor):
     """The sum of all partials of an array; for kernels of one item.
@@ -133,7 +127,7 @@ class ReadPartials(ReadAccessor):
         """A sum over the block."""
         width = arg.chunk_widths[chunk]
         total = scope.temporary()
-        partials = cuda_partials(arg, chunk)
+        partials = cuda_base(arg, chunk)
         scope.emit(
             f"double {total}[{width}];",
             f"sum_partials<{width}>({partials}, {arg.name}_length, {total}, sums[0]);",
@@ -181,13 +175,13 @@ class AddSumPartials(WriteAccessor):
         scope.emit(
             f"double {total}[{width}] = {{{items}}};",
             f"block_sum<{width}>({total}, {stage});",
-            f"if (threadIdx.x < {width}u) ({cuda_partials(arg, chunk)})"
+            f"if (threadIdx.x < {width}u) ({cuda_base(arg, chunk)})"
             f"[{width}ull * ({arg.name}_offset + tile) + threadIdx.x] = {total}[0];",
         )
 
     def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
         """A total for each column."""
-        zero = scope.cast("0.0", DType.FLOAT64, arg.dtype)
+        zero = scope.number(0.0, arg.dtype)
         scope.before(*(f"{arg.name}_total{column} = {zero}" for column in range(arg.dim)))
 
     def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
@@ -214,7 +208,7 @@ class AddSharedPartials(WriteAccessor):
     cuda_functions: ClassVar[str] = _ADD_SEGMENTS
     holds_partials: ClassVar[bool] = True
     cooperates: ClassVar[bool] = True
-    uses_tiles: ClassVar[bool] = True
+    tile_sizes: ClassVar[tuple[int, ...]] = (256,)
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """Places of the items in the tile, and where the tile's partials begin and end."""
@@ -245,7 +239,7 @@ class AddSharedPartials(WriteAccessor):
         scope.emit(
             f"if (active) {{ {staged} }}",
             "__syncthreads();",
-            f"add_segments<{len(values)}>({cuda_partials(arg, chunk)}, {stage}, "
+            f"add_segments<{len(values)}>({cuda_base(arg, chunk)}, {stage}, "
             f"{arg.name}_tile_start[tile], {arg.name}_tile_start[tile + 1], "
             f"{arg.name}_segment_end);",
         )

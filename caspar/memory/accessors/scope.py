@@ -53,6 +53,14 @@ class CudaScope(Protocol):
     def alternate(self, name: str) -> str:
         """`name[0]` and `name[1]` in turn: arrays that are used in turn need half the barriers."""
 
+    def lead(self, argument: str) -> bool:
+        """Whether threads follow this argument's `order`: the first that asks leads them.
+
+        Item `k` of a tile is then where `<argument>_order` says, unless that is null, and blocks
+        are spread over `<argument>_regions` stretches of the items. No argument leads where
+        another one needs the items as they are.
+        """
+
     def literal(self, number: float, dtype: DType) -> str:
         """A number."""
 
@@ -78,6 +86,9 @@ class CpuScope(Protocol):
 
     def temporary(self) -> str:
         """A name that is free."""
+
+    def number(self, value: float, dtype: DType) -> str:
+        """A number of a type."""
 
     def cast(self, expression: str, source: DType, target: DType) -> str:
         """An expression of one type in another."""

@@ -13,6 +13,12 @@ from caspar.memory.access import (
 )
 from caspar.memory.accessors.indexed import ReadIndexed
 from caspar.memory.accessors.partials import AddSharedPartials, object_fields, tile_fields
+from caspar.memory.accessors.shared_atomics import (
+    AddSharedPeers,
+    AddSharedRuns,
+    bind_peers,
+    bind_runs,
+)
 from caspar.memory.binding import Binding
 from caspar.memory.reduce import ReduceSpec
 
@@ -37,10 +43,22 @@ class AddSharedSum(AddSharedPartials):
         return int(options["index"].shape[0])
 
     def in_kernel(self, options: Options, backend: str, deterministic: bool) -> WriteAccessor:
-        """Partials of tiles."""
-        return AddSharedPartials()
+        """Atomics, or partials of tiles where the order of sums must not change."""
+        if deterministic or backend == "cpu":
+            return AddSharedPartials()
+        return AddSharedRuns() if "prepared" in options else AddSharedPeers()
 
     def bind(self, arg: ArgSpec, output: Binding, options: Options, kit: Kit) -> BoundWrite:
+        """As the kernel's access needs."""
+        if arg.write == AddSharedRuns():
+            return bind_runs(output, options, kit)
+        if arg.write == AddSharedPeers():
+            return bind_peers(output, options)
+        return self._bind_partials(arg, output, options, kit)
+
+    def _bind_partials(
+        self, arg: ArgSpec, output: Binding, options: Options, kit: Kit
+    ) -> BoundWrite:
         """Room for the partials; a kernel that sums each object's."""
         num_objects = output.num_objects
         tiles = kit.tiles(options, num_objects)

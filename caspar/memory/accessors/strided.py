@@ -1,7 +1,7 @@
 """Item `i` touches object `offset + stride * i`."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from caspar.memory.access import ArgSpec, Field, Options, ReadAccessor, WriteAccessor
 from caspar.memory.accessors.blocked import (
@@ -99,10 +99,11 @@ class ReadStridedWithDefault(Strided, ReadAccessor):
     """Item `i` reads object `offset + stride * i`, and a default where there is none.
 
     Attributes:
-        default: Scalars of an object, such as `(0.0, 0.0, 0.0, 1.0)`.
+        default: Scalars of an object, such as `(0.0, 0.0, 0.0, 1.0)`, or a SymForce value of its
+            type; of an object of one scalar a number.
     """
 
-    default: tuple[float, ...] = ()
+    default: Any = ()
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """Offset, stride and number of objects."""

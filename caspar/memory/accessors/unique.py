@@ -35,6 +35,10 @@ class WriteUnique(WriteAccessor):
 
     writes_all: ClassVar[bool] = True
 
+    def num_items(self, length: int | None, options: Options) -> int | None:
+        """One: more would write the same place."""
+        return 1
+
     def num_objects(self, count: int, options: Options) -> int:
         """One."""
         return 1
