@@ -77,8 +77,15 @@ def trace_rays(degrees: Array) -> Array:
 # %% [markdown]
 # ## What became of it
 #
+# What it is called with, what it moves to and from memory, and what it takes of a GPU. None is
+# needed to look.
+
+# %% tags=["active-ipynb"]
+# project
+
+# %% [markdown]
 # The function ran once, on symbols. What it left is a graph; passes make it cheaper; its calls are
-# ordered, and values get registers. No GPU is needed to look.
+# ordered, and values get registers.
 
 # %% tags=["active-ipynb"]
 # stages = project.inspect()
@@ -106,14 +113,14 @@ def trace_rays(degrees: Array) -> Array:
 
 # %%
 def show_stages(kernel: caspar.Kernel) -> None:
-    """Print how many calls each pass took away and put in, and the program."""
+    """Print how many calls each pass took away and put in, and what the program needs."""
     stages = kernel.inspect()
     print("calls of the graph:", len(stages.graph.graph.calls))
     for name in stages.stages[2 : stages.stages.index("schedule")]:
         marks = [line.split()[0] for line in str(stages.changes(name)).splitlines()[1:]]
         if len(marks) > 0:
             print(f"  {name}: {marks.count('-')} went, {marks.count('+')} came")
-    print(f"\n{stages.program}")
+    print("instructions of the program:", len(stages.program.program.instructions))
 
 
 # %% tags=["active-ipynb"]
@@ -156,9 +163,31 @@ def show_difference(marker: Any, other: Any) -> None:
     print("".join(f"  {line}\n" for line in changed), end="")
 
 
+def profile(marker: Any, num_points: int = 100_000) -> None:
+    """Print how fast the kernel is with a marker."""
+    random = np.random.default_rng(0)
+    points = random.normal([0.0, 0.0, 2.0], 1.0, (num_points, 3)).astype(np.float32)
+    camera: Any = TRUE_CAMERA.astype(np.float32)
+    if marker is not caspar.ReadUnique:
+        camera = {"values": camera, "index": np.zeros(num_points, dtype=np.int32)}
+    found = reading_camera_by(marker).profile(camera=camera, point=points)
+    print(
+        f"{marker.__name__:<12} {found.bytes_moved / num_points:3.0f} bytes a point, "
+        f"{found.items_per_s / 1e6:6.0f} M points/s, {100.0 * found.copy_fraction:3.0f}% of the "
+        "bandwidth of a copy"
+    )
+
+
 # %% tags=["active-ipynb"]
 # show_difference(caspar.ReadIndexed, caspar.ReadShared)
 # show_difference(caspar.ReadIndexed, caspar.ReadUnique)
+
+# %% [markdown]
+# Whether it matters is measured, on the device that the arrays are on.
+
+# %% tags=["active-ipynb"]
+# for marker in (caspar.ReadIndexed, caspar.ReadShared, caspar.ReadUnique):
+#     profile(marker)
 
 # %% [markdown]
 # ## A factor
@@ -330,9 +359,13 @@ def main() -> caspar.SolveResult:
     for angle, (column, _) in zip(degrees, trace_rays(degrees), strict=True):
         print(f"  {angle:5.0f} {column:8.1f}")
     print()
+    print(project.describe())
     show_stages(project)
+    print(f"\n{project.inspect().program}")
     show_difference(caspar.ReadIndexed, caspar.ReadShared)
     show_difference(caspar.ReadIndexed, caspar.ReadUnique)
+    for marker in (caspar.ReadIndexed, caspar.ReadShared, caspar.ReadUnique):
+        profile(marker)
     print("\nderivatives by the camera, numerically and by the factor")
     board = Board()
     compare_jacobians(board, TRUE_CAMERA)

@@ -201,9 +201,14 @@ def measure(
         num_landmarks: Landmarks along a lap; from every third pose the next ones are seen.
         num_laps: How often the robot drives the eight.
         seed: Of the noise.
+
+    Raises:
+        ValueError: There are more landmarks than can be seen.
     """
     random = np.random.default_rng(seed)
     lap = num_poses // num_laps
+    if 3 * num_landmarks > LANDMARKS_IN_VIEW * lap:
+        raise ValueError(f"{num_landmarks} landmarks: {lap} poses a lap would not see all of them")
     radius = np.array([lap / 6.0])
     poses = pose_on_eight(2.0 * np.pi * np.arange(num_poses) / lap, radius)
     along = pose_on_eight(2.0 * np.pi * np.arange(num_landmarks) / num_landmarks, radius)
@@ -373,7 +378,7 @@ def drive_and_solve(
     num_poses = len(drive["odometry"]["motion"]) + 1
     values: Mapping[str, Array] = {"Pose": first_pose()}
     results = []
-    print("  poses  landmarks  factors  iterations       cost  time")
+    print("  poses  landmarks  factors  iterations                    cost      time")
     for known_poses in np.linspace(0, num_poses, 2 * num_laps + 1).astype(int)[1:]:
         measured = known_by(drive, known_poses)
         result = solver.solve({**continued(measured, values), **measured})
@@ -381,7 +386,7 @@ def drive_and_solve(
         costs = f"{result.initial_cost:.3g} -> {result.final_cost:.5g}"
         print(
             f"{nodes['Pose']:7,} {nodes['Landmark']:10,} {factors:8,} "
-            f"{len(result.iterations) - 1:5} {costs:>22} {result.solve_time_s:7.2f} s"
+            f"{len(result.iterations) - 1:11} {costs:>23} {result.solve_time_s:7.2f} s"
         )
         values = result.values
         results.append(result)

@@ -26,8 +26,7 @@ try:
 except ImportError:
     torch = None
 
-Array = Any
-"""A tensor, or without PyTorch an array of NumPy."""
+Array = Any  # a tensor, or without PyTorch an array of NumPy
 
 # %% [markdown]
 # ## Kernels
@@ -233,7 +232,6 @@ class Carousel:
         self.make_poses()
         self.move_points()
 
-    @property
     def centre(self) -> NDArray[np.float32]:
         """(3,) mean of the moved points: a tensor looks at their memory, without a copy."""
         points = np.asarray(self.world) if torch is None else torch.from_dlpack(self.world)
@@ -253,7 +251,7 @@ def time_launches(carousel: Carousel, repeat: int = 200) -> float:
 # carousel = Carousel(cloud)
 # for step in range(4):
 #     carousel.turn(0.5 * np.pi * step)
-#     print(carousel.centre.round(3))
+#     print(" ".join(f"{x:7.3f}" for x in carousel.centre()))
 
 
 # %% tags=["active-py"]
@@ -266,7 +264,7 @@ def main() -> float:
     print("\nmean of the points, as the poses turn")
     for step in range(4):
         carousel.turn(0.5 * np.pi * step)
-        print(f"  {90 * step:>3} degrees", " ".join(f"{x:7.3f}" for x in carousel.centre))
+        print(f"  {90 * step:>3} degrees", " ".join(f"{x:7.3f}" for x in carousel.centre()))
     time_s = time_launches(carousel)
     print(f"\n{carousel.move_points}: {1e6 * time_s:.0f} us a launch")
     return worst

@@ -15,6 +15,7 @@ from caspar.memory.binding import Binding
 from caspar.memory.tiles import (
     TileIndex,
     build_tile_index,
+    build_tile_order,
     locality_order,
     single_object_tiles,
 )
@@ -152,6 +153,10 @@ class HarnessBackend:
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """The host's; the CUDA kernels that build it have tests of their own."""
         return build_tile_index(index, num_objects, tile_size)
+
+    def tile_order(self, index: Array, tile_size: int) -> TileOrder:
+        """The host's."""
+        return build_tile_order(index, tile_size)
 
     def first_outside(self, index: Array, size: int) -> int | None:
         """First entry outside 0 .. size - 1."""

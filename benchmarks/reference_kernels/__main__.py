@@ -13,6 +13,7 @@ from benchmarks.index_kinds import KINDS
 from benchmarks.reference.build import ReferenceLibrary, extension_path, load
 from benchmarks.reference_kernels import generate, tasks
 from benchmarks.reference_kernels.measure import copy_gb_per_s, measure_sequential, measure_shared
+from benchmarks.reference_kernels.own import OwnSide, Strategy
 from benchmarks.reference_kernels.reference import ReferenceSide
 from benchmarks.reference_kernels.report import Report, markdown, write
 from benchmarks.reference_kernels.tasks import SHARED_DIM, Side
@@ -25,7 +26,7 @@ NUM_ITEMS = 30_000_000
 
 def sides(work: Path) -> tuple[Side, ...]:
     """Everyone who is measured. The first is the one that the others are compared with."""
-    return (ReferenceSide(reference_library(work)),)
+    return (ReferenceSide(reference_library(work)), *map(OwnSide, Strategy))
 
 
 def reference_library(work: Path) -> ReferenceLibrary:

@@ -76,10 +76,7 @@ class BodyWriter(ABC):
             if step.op in (Op.READ, Op.STORE) and isinstance(step.data, tuple)
         }
         return [
-            (arg, access)
-            for arg in self.spec.args
-            if arg.name in named
-            for access in arg.accessors
+            (arg, access) for arg in self.spec.args if arg.name in named for access in arg.accessors
         ]
 
     def argument(self, instruction: Instruction) -> tuple[ArgSpec, int]:

@@ -46,7 +46,6 @@ from caspar.memory.tiles import Array
 from caspar.options import BackendChoice
 from caspar.runtime.arrays import HOST, Location, location
 
-
 _SCALARS = {np.dtype(dtype.value): dtype for dtype in (DType.FLOAT32, DType.FLOAT64)}
 """Looked up for every argument of every call: `DType(dtype.name)` takes 4 us."""
 

@@ -7,18 +7,24 @@ which access every output uses; compile or fetch; bind. Nothing is left for the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from caspar.errors import InputError
 from caspar.frontend.kernel_trace import KernelInput, KernelOutput, TracedKernel
 from caspar.ir.dtype import DType
+from caspar.kernels.arguments import (
+    CallArgument,
+    check_objects,
+    check_overlaps,
+    count_items,
+)
 from caspar.kernels.blocked_array import BlockedArray
 from caspar.kernels.compiled import KernelCache
 from caspar.kernels.convert import shared_backend
 from caspar.kernels.operands import Operand, OperandReader, floating_dtype, place_of
-from caspar.kernels.shared_indices import SharedIndices, check_range
-from caspar.memory.access import ArgSpec, BoundWrite
+from caspar.kernels.shared_indices import SharedIndices
+from caspar.memory.access import ArgSpec, BoundWrite, WriteAccessor
 from caspar.memory.binding import Binding
 from caspar.memory.tiles import Array, TileIndex, TileOrder
 from caspar.runtime.arrays import HOST
@@ -54,6 +60,7 @@ class CallPlan:
         count: Items.
         kernel: The compiled kernel; None where there are no items.
         outputs: By name, in order.
+        writes: How the kernel itself writes each output, by name.
         launches: The kernel's, and those that complete its writes.
     """
 
@@ -62,6 +69,7 @@ class CallPlan:
     count: int
     kernel: Kernel | None
     outputs: Mapping[str, BlockedArray]
+    writes: Mapping[str, WriteAccessor]
     launches: tuple[Launch, ...]
 
     def runner(self) -> Callable[[], None]:
@@ -152,63 +160,43 @@ class _Planner:
         self._reader = reader
         self._backend = reader.backend
         self._options = options
-        self._arguments: tuple[KernelInput | KernelOutput, ...] = (*traced.inputs, *traced.outputs)
 
     def plan(self, inputs: Mapping[str, Operand], outputs: Mapping[str, Operand]) -> CallPlan:
-        """Everything in order."""
-        reader, options = self._reader, self._options
-        given = {name: self._read_options(one) for name, one in {**inputs, **outputs}.items()}
-        values = {
-            argument.name: reader.blocked(
-                inputs[argument.name].where,
-                inputs[argument.name].given,
-                argument.storage_dim,
-                argument.matrix_shape,
-                share=True,
-            )
-            for argument in self._traced.inputs
-        }
-        lengths: dict[str, int | None] = {name: len(array) for name, array in values.items()}
-        made = {
-            one.name: self._given_output(one, outputs[one.name]) for one in self._traced.outputs
-        }
-        lengths |= {name: None if one is None else len(one) for name, one in made.items()}
-        count = self._count(given, lengths, {**inputs, **outputs})
-        results = {
-            one.name: self._output(one, outputs[one.name], given[one.name], made[one.name], count)
-            for one in self._traced.outputs
-        }
-        everything = {**values, **results}
-        self._check_objects(everything, given, {**inputs, **outputs}, count)
-        self._check_overlaps(values, results, {**inputs, **outputs})
-        if count == 0:
-            for one in self._traced.outputs:
-                if not one.access.adds and made[one.name] is None:
-                    results[one.name].buffer[...] = 0
-            return CallPlan(self._backend, reader.dtype, 0, None, results, ())
-        writes = {
-            one.name: one.access.in_kernel(
-                given[one.name], self._backend.name, options.deterministic
-            )
-            for one in self._traced.outputs
-        }
-        kernel = self._cache.kernel(
-            self._traced, self._backend, reader.dtype, writes, options.block_size
+        """Read and check the arguments, then bind."""
+        arguments = [self._input(one, inputs[one.name]) for one in self._traced.inputs]
+        targets = [self._target(one, outputs[one.name]) for one in self._traced.outputs]
+        count = self._options.count
+        if count is None:
+            count = count_items(self._traced.name, [*arguments, *targets])
+        results = [self._with_array(one, count) for one in targets]
+        check_objects([*arguments, *results], count, self._backend, self._options.check)
+        check_overlaps(arguments, results)
+        if count > 0:
+            return self._bind(arguments, results, count)
+        for one, target in zip(results, targets, strict=True):
+            if target.array is None:
+                one.values.buffer[...] = 0  # where nothing is written
+        made = {one.name: one.values for one in results}
+        return CallPlan(self._backend, self._reader.dtype, 0, None, made, {}, ())
+
+    # -- arguments -----------------------------------------------------------------------------
+
+    def _input(self, argument: KernelInput, operand: Operand) -> CallArgument:
+        array = self._reader.blocked(
+            operand.where, operand.given, argument.storage_dim, argument.matrix_shape, share=True
         )
-        kit = _Kit(self._backend, count, kernel.block_size)
-        bindings: dict[str, Binding] = {}
-        for argument in self._traced.inputs:
-            self._bind_input(argument, values[argument.name], given[argument.name], bindings)
-        finishes: list[Launch] = []
-        for one in self._traced.outputs:
-            output = results[one.name].binding()
-            stored = one.access.stored_dtype(reader.dtype)
-            arg = ArgSpec(one.name, one.storage_dim, stored, write=writes[one.name])
-            bound = one.access.bind(arg, output, given[one.name], kit)
-            bindings[one.name] = bound.binding
-            finishes += self._finishes(bound)
-        launch = self._backend.bind(kernel, bindings, count)
-        return CallPlan(self._backend, reader.dtype, count, kernel, results, (launch, *finishes))
+        return CallArgument(argument, operand, self._read_options(operand), array)
+
+    def _target(self, output: KernelOutput, operand: Operand) -> CallArgument:
+        """An output, with the array that was passed for it, if one was."""
+        array = None
+        if isinstance(operand.given, BlockedArray) and not operand.given.is_writable:
+            raise InputError(f"{operand.where}: its memory is read-only; pass a copy()")
+        if operand.given is not None:
+            array = self._reader.blocked(
+                operand.where, operand.given, output.storage_dim, output.matrix_shape
+            )
+        return CallArgument(output, operand, self._read_options(operand), array)
 
     def _read_options(self, operand: Operand) -> dict[str, Any]:
         """Options with the index on the device; one that is prepared stays beside it."""
@@ -220,152 +208,54 @@ class _Planner:
             options["index"] = self._reader.index(f"{operand.where}, index", index)
         return options
 
-    def _given_output(self, output: KernelOutput, operand: Operand) -> BlockedArray | None:
-        """The array that is written to, if one was passed."""
-        if operand.given is None:
-            return None
-        if isinstance(operand.given, BlockedArray) and not operand.given.is_writable:
-            raise InputError(f"{operand.where}: its memory is read-only; pass a copy()")
-        return self._reader.blocked(
-            operand.where, operand.given, output.storage_dim, output.matrix_shape
-        )
-
-    def _count(
-        self,
-        given: Mapping[str, Mapping[str, Any]],
-        lengths: Mapping[str, int | None],
-        operands: Mapping[str, Operand],
-    ) -> int:
-        """Items: what all arguments agree on."""
-        if self._options.count is not None:
-            return self._options.count
-        exact: dict[str, int] = {}
-        at_most: list[int] = []
-        for one in self._arguments:
-            items = one.access.num_items(lengths[one.name], given[one.name])
-            if items is None:
-                continue
-            if one.access.is_exact:
-                exact[one.name] = items
-            else:
-                at_most.append(items)
-        if len(set(exact.values())) > 1:
-            said = ", ".join(f"{name} for {items:,}" for name, items in exact.items())
+    def _with_array(self, output: CallArgument, count: int) -> CallArgument:
+        """An output with the array that was passed, or a new one."""
+        if output.array is not None:
+            return output
+        options, access = output.options, output.access
+        assert isinstance(access, WriteAccessor)
+        size = output.operand.size
+        if size is None and "prepared" in options:
+            size = options["prepared"].size
+        if size is None and "index" in options:
             raise InputError(
-                f"kernel {self._traced.name}: its arguments stand for different numbers of items: "
-                f"{said}; pass arrays that agree, or count="
-            )
-        if len(exact) > 0:
-            return next(iter(exact.values()))
-        if len(at_most) > 0:
-            return min(at_most)
-        raise InputError(
-            f"kernel {self._traced.name}: no argument says how many items there are; pass count="
-        )
-
-    def _output(
-        self,
-        output: KernelOutput,
-        operand: Operand,
-        given: Mapping[str, Any],
-        made: BlockedArray | None,
-        count: int,
-    ) -> BlockedArray:
-        """The array that was passed, or a new one."""
-        if made is not None:
-            return made
-        size = operand.size
-        if size is None and "prepared" in given:
-            size = given["prepared"].size
-        if size is None and "index" in given:
-            raise InputError(
-                f"{operand.where}: {output.access.name} needs an array to write to, or its number "
-                "of objects: pass 'values' or 'size' beside 'index'"
+                f"{output.where}: {access.name} needs an array to write to, or its number of "
+                "objects: pass 'values' or 'size' beside 'index'"
             )
         if size is None:
-            size = output.access.num_objects(count, given)
-        make = BlockedArray.empty if output.access.writes_all else BlockedArray.zeros
-        return make(
-            size, output.storage_dim, dtype=self._reader.dtype.value, backend=self._backend.name
-        )
+            size = access.num_objects(count, options)
+        make = BlockedArray.empty if access.writes_all else BlockedArray.zeros
+        dim, dtype = output.argument.storage_dim, self._reader.dtype.value
+        return replace(output, array=make(size, dim, dtype=dtype, backend=self._backend.name))
 
-    def _check_objects(
-        self,
-        arrays: Mapping[str, BlockedArray],
-        given: Mapping[str, Mapping[str, Any]],
-        operands: Mapping[str, Operand],
-        count: int,
-    ) -> None:
-        """Every array has the objects that items touch."""
-        for one in self._arguments:
-            array, options, where = arrays[one.name], given[one.name], operands[one.name].where
-            needed = one.access.num_objects(count, options)
-            if len(array) < needed:
-                raise InputError(
-                    f"{where}: {len(array):,} objects; {one.access.name} over {count:,} items "
-                    f"needs {needed:,}"
-                )
-            index = options.get("index")
-            if index is None:
-                continue
-            if index.shape[0] != count:
-                raise InputError(
-                    f"{where}: {index.shape[0]:,} indices for {count:,} items; pass one for each"
-                )
-            self._check_index(one, array, options, where)
+    # -- launches ------------------------------------------------------------------------------
 
-    def _check_index(
-        self,
-        one: KernelInput | KernelOutput,
-        array: BlockedArray,
-        options: Mapping[str, Any],
-        where: str,
-    ) -> None:
-        if not self._options.check:
-            return
-        prepared = options.get("prepared")
-        if prepared is None or prepared.size > len(array):
-            check_range(self._backend, f"{where}, index", options["index"], len(array))
-        if one.access.needs_unique_index:
-            repeated = self._backend.first_repeated(options["index"], len(array))
-            if repeated is not None:
-                raise InputError(
-                    f"{where}, index: object {int(options['index'][repeated])} is named by more "
-                    f"than one item, at entry {repeated} for example; {one.access.name} needs "
-                    "indices without repetition, AddSharedSum does not"
-                )
-
-    def _check_overlaps(
-        self,
-        values: Mapping[str, BlockedArray],
-        results: Mapping[str, BlockedArray],
-        operands: Mapping[str, Operand],
-    ) -> None:
-        """No output shares memory with another argument, unless item by item."""
-        accesses = {one.name: one.access for one in self._arguments}
-        for name, array in results.items():
-            for other, another in {**values, **results}.items():
-                if other == name or not array.overlaps(another):
-                    continue
-                own = accesses[name].touches_own_object and accesses[other].touches_own_object
-                if own and other in values and array.is_same_as(another):
-                    continue
-                raise InputError(
-                    f"{operands[name].where}: overlaps {operands[other].where} in memory; pass "
-                    "another array (only what is read and written item by item may be updated in "
-                    "place)"
-                )
-
-    def _bind_input(
-        self,
-        argument: KernelInput,
-        array: BlockedArray,
-        options: Mapping[str, Any],
-        bindings: dict[str, Binding],
-    ) -> None:
-        for part in argument.parts:
-            fields = part.access.field_values(options, len(array))
-            bindings[part.name] = array.binding().with_fields(fields)
+    def _bind(
+        self, inputs: Sequence[CallArgument], outputs: Sequence[CallArgument], count: int
+    ) -> CallPlan:
+        backend, dtype, options = self._backend, self._reader.dtype, self._options
+        accesses = zip(self._traced.outputs, outputs, strict=True)
+        writes = {
+            one.name: one.access.in_kernel(given.options, backend.name, options.deterministic)
+            for one, given in accesses
+        }
+        kernel = self._cache.kernel(self._traced, backend, dtype, writes, options.block_size)
+        kit = _Kit(backend, count, kernel.block_size)
+        bindings: dict[str, Binding] = {}
+        for argument, given in zip(self._traced.inputs, inputs, strict=True):
+            for part in argument.parts:
+                fields = part.access.field_values(given.options, len(given.values))
+                bindings[part.name] = given.values.binding().with_fields(fields)
+        finishes: list[Launch] = []
+        for output, given in zip(self._traced.outputs, outputs, strict=True):
+            stored = output.access.stored_dtype(dtype)
+            arg = ArgSpec(output.name, output.storage_dim, stored, write=writes[output.name])
+            bound = output.access.bind(arg, given.values.binding(), given.options, kit)
+            bindings[output.name] = bound.binding
+            finishes += self._finishes(bound)
+        launches = (backend.bind(kernel, bindings, count), *finishes)
+        made = {one.name: one.values for one in outputs}
+        return CallPlan(backend, dtype, count, kernel, made, writes, launches)
 
     def _finishes(self, bound: BoundWrite) -> list[Launch]:
         return [

@@ -1,9 +1,12 @@
 """Tiles: which items of a block share an index, and where their partial sums go.
 
-Once per problem structure. A shared add never uses atomics: the items of a tile that share an
-index are summed in a fixed order into one *partial*, and a second kernel sums the partials of each
-object, again in a fixed order. The result has the same bits in every run. (The paper adds the sums
-of a block with atomics; see docs/design for the comparison.)
+Once for each index. Two forms:
+
+* `TileOrder`: the order in which items of a tile that share an index are neighbours. Threads that
+  follow it sum neighbours and add the sums with atomics.
+* `TileIndex`, for sums without atomics, which have the same bits in every run: the items of a tile
+  that share an index are summed in a fixed order into one *partial*, and a second kernel sums the
+  partials of each object, again in a fixed order. (docs/design compares the two.)
 
 Here with NumPy, on the host; the CUDA backend makes the same arrays with kernels of its own.
 """
@@ -16,6 +19,42 @@ from numpy.typing import NDArray
 
 Array = Any
 """A NumPy or CuPy array, as the backend has it."""
+
+
+ORDER_TILE_SIZES = (128, 256, 512, 1024)
+"""Items of a tile that both forms can be had for on every backend."""
+
+PLACE_MASK = 0x7FFF
+"""Bits of an entry of `TileOrder.order` that hold the item's place in its tile."""
+
+NEW_INDEX = 0x8000
+"""Bit of an entry of `TileOrder.order`: an index begins here."""
+
+
+@dataclass(frozen=True)
+class TileOrder:
+    """The items of each tile sorted by index; items of one index keep their order.
+
+    Attributes:
+        order: (num_tiles * tile_size,) uint16. `order[tile * tile_size + place] & PLACE_MASK` says
+            which item of its tile stands at a place of the sorted tile; `NEW_INDEX` is set where
+            an index begins. Places of the last tile that no item has hold themselves.
+        num_partials: Distinct (tile, index) pairs.
+        num_unsorted_tiles: Tiles whose items are not sorted as they are given.
+        lowest: The lowest index; 0 if there are no items.
+        highest: The highest index; -1 if there are no items.
+    """
+
+    order: Array
+    num_partials: int
+    num_unsorted_tiles: int
+    lowest: int
+    highest: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the array."""
+        return int(self.order.nbytes)
 
 
 @dataclass(frozen=True)
@@ -54,31 +93,37 @@ class TileIndex:
         return sum(int(array.nbytes) for array in arrays)
 
 
-@dataclass(frozen=True)
-class TileOrder:
-    """The items of each tile in the order of their indices.
+def build_tile_order(index: NDArray[np.int32], tile_size: int) -> TileOrder:
+    """Sort every tile of `tile_size` consecutive items.
 
-    Attributes:
-        order: (num_tiles * tile_size,) uint16: which item of its tile stands at each place, in
-            bits 0 to 14; bit 15 marks the first place of each index.
-        num_partials: Distinct (tile, index) pairs.
-        num_unsorted_tiles: Tiles whose indices are not in order as they come.
-        lowest: Lowest index.
-        highest: Highest index.
+    Args:
+        index: (n,) object of each item; any numbers.
+        tile_size: Items of a tile, at most 32768.
     """
-
-    order: Array
-    num_partials: int
-    num_unsorted_tiles: int
-    lowest: int
-    highest: int
+    num_items = int(index.shape[0])
+    num_tiles = -(-num_items // tile_size)
+    missing = np.iinfo(np.int64).max
+    value = np.full(num_tiles * tile_size, missing, dtype=np.int64)
+    value[:num_items] = index
+    tiles = value.reshape(num_tiles, tile_size)
+    place = np.argsort(tiles, axis=1, kind="stable")
+    ranked = np.take_along_axis(tiles, place, axis=1)
+    is_first = ranked != missing
+    is_first[:, 1:] &= ranked[:, 1:] != ranked[:, :-1]
+    return TileOrder(
+        order=(place | np.where(is_first, NEW_INDEX, 0)).astype(np.uint16).reshape(-1),
+        num_partials=int(np.count_nonzero(is_first)),
+        num_unsorted_tiles=int(np.count_nonzero((tiles[:, 1:] < tiles[:, :-1]).any(axis=1))),
+        lowest=int(index.min()) if num_items > 0 else 0,
+        highest=int(index.max()) if num_items > 0 else -1,
+    )
 
 
 def build_tile_index(index: NDArray[np.int32], num_objects: int, tile_size: int) -> TileIndex:
     """Find the distinct indices of every tile of `tile_size` consecutive items.
 
     Args:
-        index: (n,) object of each item, within 0 .. num_objects - 1, n >= 1.
+        index: (n,) object of each item, within 0 .. num_objects - 1.
         num_objects: Number of objects.
         tile_size: Items of a tile, at most 65535.
     """
@@ -100,7 +145,7 @@ def build_tile_index(index: NDArray[np.int32], num_objects: int, tile_size: int)
     slot[order] = (np.cumsum(is_first) - 1 - tile_start[tile]).astype(np.uint16)
     position = np.empty(num_items, dtype=np.uint16)
     position[order] = (item - tile * tile_size).astype(np.uint16)
-    end = np.append(start[1:], np.asarray([num_items], dtype=start.dtype))
+    end = np.append(start, num_items)[1:]
     object_of_partial = index[order[start]]
     object_partials = np.argsort(object_of_partial, kind="stable")
     grouped = object_of_partial[object_partials]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from caspar.codegen.source import COUNT, DATA, FIRST, LENGTH, KernelSource, Param
 from caspar.memory.binding import Binding
-from caspar.memory.tiles import Array, TileIndex
+from caspar.memory.tiles import Array, TileIndex, TileOrder
 from caspar.runtime.usage import KernelUsage
 
 
@@ -104,6 +104,14 @@ class Backend(Protocol):
 
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index; see `memory.tiles.build_tile_index`."""
+
+    def tile_order(self, index: Array, tile_size: int) -> TileOrder:
+        """Order of an index within tiles; waits for the device.
+
+        Args:
+            index: (n,) int32, any numbers.
+            tile_size: Items of a tile, one of `memory.tiles.ORDER_TILE_SIZES`.
+        """
 
     def first_outside(self, index: Array, size: int) -> int | None:
         """Entry of an index that is outside 0 .. size - 1, the first; None: all are inside.

@@ -29,7 +29,9 @@ from caspar.memory.binding import Binding
 from caspar.memory.tiles import (
     Array,
     TileIndex,
+    TileOrder,
     build_tile_index,
+    build_tile_order,
     locality_order,
     single_object_tiles,
 )
@@ -181,6 +183,10 @@ class CpuBackend:
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index."""
         return build_tile_index(index, num_objects, tile_size)
+
+    def tile_order(self, index: Array, tile_size: int) -> TileOrder:
+        """Order of an index within tiles."""
+        return build_tile_order(index, tile_size)
 
     def first_outside(self, index: Array, size: int) -> int | None:
         """First entry outside 0 .. size - 1."""

@@ -21,7 +21,7 @@ from caspar.codegen.cuda_header import BLOCK_SIZE, COMPILE_OPTIONS
 from caspar.codegen.source import KernelSource
 from caspar.errors import BackendError, CompileError, OutOfMemoryError
 from caspar.memory.binding import Binding
-from caspar.memory.tiles import Array, TileIndex, single_object_tiles
+from caspar.memory.tiles import Array, TileIndex, TileOrder, single_object_tiles
 from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
 from caspar.runtime.cuda_compile import CudaKernel, loaded_usage, with_block_size
 from caspar.runtime.cuda_launch import CudaLaunch, CudaSequence
@@ -139,6 +139,10 @@ class CudaBackend:
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index."""
         return self._tile_builder().build(index, num_objects, tile_size)
+
+    def tile_order(self, index: Array, tile_size: int) -> TileOrder:
+        """Order of an index within tiles; waits for the device."""
+        return self._tile_builder().order(index, tile_size)
 
     def first_outside(self, index: Array, size: int) -> int | None:
         """First entry outside 0 .. size - 1."""

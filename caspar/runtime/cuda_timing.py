@@ -43,9 +43,12 @@ def time_on_stream(run: Callable[[], None], stream: Any, num_samples: int) -> li
 
 def _captured(run: Callable[[], None], stream: Any, num_runs: int) -> Any:
     stream.begin_capture()
-    for _ in range(num_runs):
-        run()
-    return stream.end_capture()
+    try:
+        for _ in range(num_runs):
+            run()
+    finally:
+        graph = stream.end_capture()
+    return graph
 
 
 def _seconds(start: Any, end: Any) -> float:

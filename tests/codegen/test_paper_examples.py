@@ -17,24 +17,24 @@ Expressions = Callable[[GraphBuilder, Sequence[int]], list[int]]
 
 def machine_code(write: Expressions, num_inputs: int) -> dict[str, int]:
     """Straight-line instructions by kind of a float32 kernel that computes some expressions."""
-    kernel = KernelBuilder("example", DType.FLOAT32)
-    read = kernel.read("x", num_inputs, DType.FLOAT32, ReadSequential())
-    values = write(kernel.graph, [scalar.value for scalar in read])
-    results = [Scalar(kernel.graph, value) for value in values]
-    kernel.write("y", results, DType.FLOAT32, WriteSequential())
-    text = compile_kernel(kernel.build(), TARGETS["cuda"]).text
+    text = source_text(write, num_inputs)
     return disassemble(compile_kernel_text(text, "sm_90").cubin)["example"].straight_line
 
 
 def cuda_text(write: Expressions, num_inputs: int) -> str:
     """The body of the same kernel in CUDA C."""
+    text = source_text(write, num_inputs)
+    return text[text.index("example(") :]
+
+
+def source_text(write: Expressions, num_inputs: int) -> str:
+    """The kernel in CUDA C; it reads a whole chunk at least, so that a thread has one item."""
     kernel = KernelBuilder("example", DType.FLOAT32)
-    read = kernel.read("x", num_inputs, DType.FLOAT32, ReadSequential())
-    values = write(kernel.graph, [scalar.value for scalar in read])
+    read = kernel.read("x", max(num_inputs, 4), DType.FLOAT32, ReadSequential())
+    values = write(kernel.graph, [scalar.value for scalar in read[:num_inputs]])
     results = [Scalar(kernel.graph, value) for value in values]
     kernel.write("y", results, DType.FLOAT32, WriteSequential())
-    text = compile_kernel(kernel.build(), TARGETS["cuda"]).text
-    return text[text.index("example(") :]
+    return compile_kernel(kernel.build(), TARGETS["cuda"]).text
 
 
 def test_partial_subexpressions() -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 import symforce.symbolic as sf
 
 import caspar
-from caspar.frontend.printing import print_factor, print_retraction
+from caspar.frontend.printing import access_text, print_factor, print_kernel, print_retraction
 from caspar.frontend.trace import trace
 
 
@@ -65,3 +65,40 @@ def test_a_node_type_prints_its_retraction() -> None:
     assert [line.split(" = ")[0].strip() for line in lines[-2:]] == ["moved[0]", "moved[1]"]
     assert lines[2] == "  step: turn_step0"
     assert any("turn_step0" in line for line in lines[3:])
+
+
+@caspar.kernel
+def step(
+    spot: Annotated[sf.V2, caspar.ReadShared],
+    path: Annotated[caspar.Pair[sf.V2], caspar.ReadPair],
+    length: Annotated[sf.Symbol, caspar.ReadStridedWithDefault(1.0)],
+) -> tuple[
+    Annotated[caspar.Pair[sf.V2], caspar.AddPair], Annotated[sf.Symbol, caspar.WriteBlockSum(64)]
+]:
+    way = length * (path[1] - path[0])
+    return caspar.Pair((way, spot)), way.squared_norm()
+
+
+def test_arguments_and_outputs_of_a_kernel() -> None:
+    lines = print_kernel(step.traced).splitlines()
+    assert lines[:6] == [
+        "kernel step: 3 arguments, 2 outputs",
+        "  spot: V2 ReadShared, storage 2: spot[0], spot[1]",
+        "  path: Pair[V2] ReadPair, storage 2: path_first[0], path_first[1]; path_second[0], "
+        "path_second[1]",
+        "  length: Symbol ReadStridedWithDefault(default=(1.0,)), storage 1: length",
+        "  out0: Pair[V2] AddPair, storage 2",
+        "  out1: Symbol WriteBlockSum(size=64), storage 1",
+    ]
+    rows = lines[-5:]
+    names = ["out0.first[0]", "out0.first[1]", "out0.second[0]", "out0.second[1]", "out1[0]"]
+    assert [row.split(" = ")[0].strip() for row in rows] == names
+    assert rows[0] == "  out0.first[0] = x0*length  # step: way = length * (path[1] - path[0])"
+    assert rows[3].startswith("  out0.second[1] = spot[1]")
+
+
+def test_an_access_is_written_as_its_marker() -> None:
+    assert access_text(caspar.ReadSequential()) == "ReadSequential"
+    assert access_text(caspar.ReadPair()) == "ReadPair"
+    assert access_text(caspar.WriteBlockSum()) == "WriteBlockSum"
+    assert access_text(caspar.WriteBlockSum(512)) == "WriteBlockSum(size=512)"

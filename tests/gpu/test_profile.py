@@ -71,7 +71,7 @@ def test_time_is_that_of_events_around_many_runs() -> None:
     last.record()
     last.synchronize()
     by_hand = cupy.cuda.get_elapsed_time(first, last) / 50 / 1000
-    assert measured == pytest.approx(by_hand, rel=0.05)
+    assert measured == pytest.approx(by_hand, rel=0.1)
 
 
 @pytest.mark.parametrize("block_size", [None, 64, 256, 1024])

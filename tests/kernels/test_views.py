@@ -83,12 +83,14 @@ class TestTraffic:
     def test_of_reads(self) -> None:
         found = item_traffic(read_kernel(3).traced, DType.FLOAT32)
         by_name = {one.name: (one.read, one.written, one.index) for one in found}
-        for name in ("sequential", "strided", "backwards", "defaulted", "pair", "pair_defaulted"):
-            assert by_name[name] == (16, 0, 0), name
-        for name in ("indexed", "shared"):
-            assert by_name[name] == (16, 0, 4), name
-        assert by_name["unique"] == (0, 0, 0)
-        assert by_name["out7"] == (0, 24, 0)  # both halves of a pair
+        expected: dict[str, tuple[float, float, float]] = {
+            **dict.fromkeys(("sequential", "strided", "backwards", "defaulted"), (16, 0, 0)),
+            **dict.fromkeys(("pair", "pair_defaulted"), (16, 0, 0)),
+            **dict.fromkeys(("indexed", "shared"), (16, 0, 4)),
+            "unique": (0, 0, 0),
+            "out7": (0, 24, 0),  # both halves of a pair
+        }
+        assert {name: by_name[name] for name in expected} == expected
 
     def test_of_writes(self) -> None:
         traced = write_kernel(5).traced

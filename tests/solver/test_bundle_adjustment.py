@@ -75,9 +75,9 @@ def test_instance_counts_may_change_from_solve_to_solve(monkeypatch: pytest.Monk
     loaded: list[str] = []
     load = CpuBackend.load
 
-    def counted(backend: CpuBackend, sources: Any) -> Any:
+    def counted(backend: CpuBackend, sources: Any, block_size: int | None = None) -> Any:
         loaded.extend(source.name for source in sources)
-        return load(backend, sources)
+        return load(backend, sources, block_size)
 
     monkeypatch.setattr(CpuBackend, "load", counted)
     fresh = caspar.Solver([snavely], backend="cpu", precision="mixed")

@@ -101,9 +101,9 @@ class TestPointCloud:
     def test_turns_with_its_poses(self) -> None:
         carousel = point_cloud.Carousel(point_cloud.make_cloud(num_scans=5, points_each=10))
         carousel.turn(0.0)
-        x, y, _ = carousel.centre
+        x, y, _ = carousel.centre()
         carousel.turn(np.pi / 2.0)
-        np.testing.assert_allclose(carousel.centre[:2], [-y, x], atol=1e-4)
+        np.testing.assert_allclose(carousel.centre()[:2], [-y, x], atol=1e-4)
 
 
 class TestCameraPrototype:

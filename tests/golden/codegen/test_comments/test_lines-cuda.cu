@@ -23,6 +23,7 @@ __device__ __forceinline__ void block_sum(double (&value)[WIDTH], double (&stage
 }
 #endif
 
+#undef BLOCK_SIZE
 #ifdef CHOSEN_BLOCK_SIZE
 #define BLOCK_SIZE CHOSEN_BLOCK_SIZE
 #else
@@ -74,4 +75,3 @@ distance_score(
   block_sum<1>(m3, sums[0]);
   if (threadIdx.x < 1u) (cost_data)[1ull * (cost_offset + tile) + threadIdx.x] = m3[0];
 }
-#undef BLOCK_SIZE
