@@ -191,6 +191,27 @@ def disturbed(
     return Motion(motion.R * turn, motion.t + deviation[1] * sf.V3(*noise[3:]))
 
 
+def crossings(lap: int, num_laps: int) -> tuple[Array, Array]:
+    """Pairs of poses in one place: the start of a lap, half of it, and its end."""
+    pairs = np.array([[0, lap // 2 - 1], [0, lap - 1], [lap // 2 - 1, lap - 1]])
+    first, second = np.add.outer(lap * np.arange(num_laps), pairs).reshape(-1, 2).T
+    return first, second
+
+
+def views(num_poses: int, num_landmarks: int, lap: int) -> tuple[Array, Array]:
+    """Poses and the landmarks they see: every third pose those ahead, which are numbered so.
+
+    Raises:
+        ValueError: There are more landmarks than can be seen.
+    """
+    if 3 * num_landmarks > LANDMARKS_IN_VIEW * lap:
+        raise ValueError(f"{num_landmarks} landmarks: {lap} poses a lap would not see all of them")
+    pose = np.arange(0, num_poses, 3)
+    ahead = np.arange(min(LANDMARKS_IN_VIEW, num_landmarks))
+    seen = np.add.outer(pose * num_landmarks // lap, ahead).ravel() % num_landmarks
+    return pose.repeat(len(ahead)), seen
+
+
 def measure(
     num_poses: int, num_landmarks: int, num_laps: int = 1, seed: int = 0
 ) -> dict[str, dict[str, Array]]:
@@ -201,14 +222,9 @@ def measure(
         num_landmarks: Landmarks along a lap; from every third pose the next ones are seen.
         num_laps: How often the robot drives the eight.
         seed: Of the noise.
-
-    Raises:
-        ValueError: There are more landmarks than can be seen.
     """
     random = np.random.default_rng(seed)
     lap = num_poses // num_laps
-    if 3 * num_landmarks > LANDMARKS_IN_VIEW * lap:
-        raise ValueError(f"{num_landmarks} landmarks: {lap} poses a lap would not see all of them")
     radius = np.array([lap / 6.0])
     poses = pose_on_eight(2.0 * np.pi * np.arange(num_poses) / lap, radius)
     along = pose_on_eight(2.0 * np.pi * np.arange(num_landmarks) / num_landmarks, radius)
@@ -216,18 +232,13 @@ def measure(
     landmarks += random.uniform([-9.0, -9.0, -3.0], [9.0, 9.0, 3.0], landmarks.shape)
 
     steps = motion_of_step(poses)
-    # where the robot crosses its path: the start of a lap, half of it, and its end
-    crossings = np.array([[0, lap // 2 - 1], [0, lap - 1], [lap // 2 - 1, lap - 1]])
-    closing, closed = np.add.outer(lap * np.arange(num_laps), crossings).reshape(-1, 2).T
+    closing, closed = crossings(lap, num_laps)
     closings = motion_between(
         start={"values": poses, "index": closing}, end={"values": poses, "index": closed}
     )
     fixed = np.arange(0, num_poses, 5)
     fixes = position_of({"values": poses, "index": fixed})
-    views = np.arange(0, num_poses, 3)
-    ahead = np.arange(min(LANDMARKS_IN_VIEW, num_landmarks))
-    seeing = views.repeat(len(ahead))
-    seen = np.add.outer(views * num_landmarks // lap, ahead).ravel() % num_landmarks
+    seeing, seen = views(num_poses, num_landmarks, lap)
     sightings = seen_from(
         pose={"values": poses, "index": seeing},
         landmark={"values": landmarks, "index": seen},

@@ -14,6 +14,7 @@ from caspar.codegen.source import KernelSource, Param
 from caspar.memory.binding import Binding
 from caspar.memory.tiles import (
     TileIndex,
+    TileOrder,
     build_tile_index,
     build_tile_order,
     locality_order,

@@ -36,6 +36,10 @@ _READ = {
 }
 
 
+FACTOR_ROLES = ("score", "linearize", "product")
+"""Ends of the names of a factor's kernels."""
+
+
 @dataclass(frozen=True)
 class FactorKernels:
     """The kernels of one factor.

@@ -28,6 +28,10 @@ MODEL_DIM = 4
 """Sums a retraction takes for the model of the cost: see `retract_kernel`."""
 
 
+NODE_ROLES = ("factorize", "start", "step", "turn", "retract")
+"""Ends of the names of a node type's kernels."""
+
+
 def node_kernels(node: NodeType, types: Types) -> list[KernelSpec]:
     """All kernels of a node type."""
     return [

@@ -4,22 +4,21 @@ Once for each solve: sort factors, build tiles, reserve and allocate the arena.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from caspar.driver import SolverSources, Target
 from caspar.frontend.node_kernels import MODEL_DIM
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.ir.dtype import DType
 from caspar.memory.layout import array_scalars
-from caspar.memory.reduce import ReduceSpec
 from caspar.memory.tiles import Array, TileIndex
-from caspar.runtime.backend import Backend, Kernel
+from caspar.runtime.backend import Backend
 from caspar.solver.arena import ArenaPlan
+from caspar.solver.kernel_library import KernelLibrary
 from caspar.solver.problem import ConstantArray, FactorArrays, Problem
 
 SCALARS = (
@@ -48,30 +47,6 @@ NUM_HOST_SCALARS = 4
 
 MANY_PARTIALS_PER_INSTANCE = 0.5
 """Partials of all node arguments for each instance, from which on another order is tried."""
-
-
-class KernelLibrary:
-    """Compiled kernels by name; the ones that sum partials are made when first needed."""
-
-    def __init__(self, backend: Backend, target: Target, sources: SolverSources) -> None:
-        self.backend = backend
-        self.jacobian_dims = sources.jacobian_dims
-        self._target = target
-        self._kernels = dict(backend.load(list(sources.kernels.values()), backend.tile_size))
-
-    def kernel(self, name: str) -> Kernel:
-        """A kernel of the solver."""
-        return self._kernels[name]
-
-    def load_reductions(self, specs: Iterable[ReduceSpec]) -> None:
-        """Compile what is missing, all at once."""
-        missing = {spec.name: spec for spec in specs if spec.name not in self._kernels}
-        sources = [self._target.generate_reduce(spec) for spec in missing.values()]
-        self._kernels.update(self.backend.load(sources, self.backend.tile_size))
-
-    def reduction(self, spec: ReduceSpec) -> Kernel:
-        """A kernel that sums partials."""
-        return self._kernels[spec.name]
 
 
 @dataclass(frozen=True)
@@ -169,7 +144,8 @@ def make_plan(
     factor_plans = []
     num_factor_tiles = 0
     for factor in factors:
-        made = _plan_factor(backend, factor, problem, num_factor_tiles)
+        tile_size = library.tile_size(factor.name)
+        made = _plan_factor(backend, factor, problem, tile_size, num_factor_tiles)
         factor_plans.append(made)
         num_factor_tiles += made.num_tiles
     node_plans = []
@@ -177,7 +153,7 @@ def make_plan(
     for node in nodes:
         count = int(problem.values[node.name].shape[0])
         node_plans.append(NodePlan(node, count, num_node_tiles))
-        num_node_tiles += -(-count // backend.tile_size)
+        num_node_tiles += -(-count // library.tile_size(node.name))
     arena = _reserve(library, types, factor_plans, node_plans, num_factor_tiles, num_node_tiles)
     memory = arena.allocate(backend)
     backend.clear(memory["scalars"])
@@ -197,15 +173,15 @@ def make_plan(
 
 
 def _plan_factor(
-    backend: Backend, factor: TracedFactor, problem: Problem, first_tile: int
+    backend: Backend, factor: TracedFactor, problem: Problem, tile_size: int, first_tile: int
 ) -> FactorPlan:
     """Put the instances in an order that gives few partials: as given, or sorted for locality."""
     arrays = problem.factors[factor.name]
-    num_tiles = -(-arrays.count // backend.tile_size)
-    tiles = _build_tiles(backend, factor, problem, arrays)
+    num_tiles = -(-arrays.count // tile_size)
+    tiles = _build_tiles(backend, factor, problem, arrays, tile_size)
     if _num_partials(tiles) > MANY_PARTIALS_PER_INSTANCE * arrays.count:
         sorted_arrays = _sorted_for_locality(backend, factor, problem, tiles)
-        sorted_tiles = _build_tiles(backend, factor, problem, sorted_arrays)
+        sorted_tiles = _build_tiles(backend, factor, problem, sorted_arrays, tile_size)
         if _num_partials(sorted_tiles) < _num_partials(tiles):
             arrays, tiles = sorted_arrays, sorted_tiles
     return FactorPlan(factor, arrays, tiles, num_tiles, first_tile)
@@ -216,15 +192,18 @@ def _num_partials(tiles: Mapping[str, TileIndex]) -> int:
 
 
 def _build_tiles(
-    backend: Backend, factor: TracedFactor, problem: Problem, arrays: FactorArrays
+    backend: Backend,
+    factor: TracedFactor,
+    problem: Problem,
+    arrays: FactorArrays,
+    tile_size: int,
 ) -> dict[str, TileIndex]:
     tiles = {}
     for argument in factor.nodes:
         index = arrays.nodes[argument.name]
         if index is not None:
-            tiles[argument.name] = backend.tile_index(
-                index, _num_nodes(problem, argument), backend.tile_size
-            )
+            num_nodes = _num_nodes(problem, argument)
+            tiles[argument.name] = backend.tile_index(index, num_nodes, tile_size)
     return tiles
 
 

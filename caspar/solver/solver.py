@@ -14,9 +14,10 @@ from caspar.runtime.arrays import Moved, give_back
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import select_backend
 from caspar.solver.array_reader import ArrayReader
+from caspar.solver.kernel_library import KernelLibrary
 from caspar.solver.levenberg import minimize
 from caspar.solver.normal_equations import NormalEquations
-from caspar.solver.plan import KernelLibrary, make_plan
+from caspar.solver.plan import make_plan
 from caspar.solver.problem import Problem, check_problem
 from caspar.solver.result import IterationRecord, ProblemSize, SolveResult
 
@@ -71,7 +72,9 @@ class Solver:
             start = time.perf_counter()
             target = TARGETS[self.backend.name]
             sources = solver_sources(self._factors, self._nodes, self.precision, target)
-            self._library = KernelLibrary(self.backend, target, sources)
+            owners = [factor.name for factor in self._factors]
+            owners += [node.name for node in self._nodes]
+            self._library = KernelLibrary(self.backend, target, sources, owners)
             self._compile_time_s += time.perf_counter() - start
         return self._library
 

@@ -2,12 +2,11 @@
 
 from typing import Annotated
 
-import numpy as np
 import pytest
 import symforce.symbolic as sf
 
 import caspar
-from tests.kernels.patterns import INDEX_KINDS, Draw, read_kernel, write_kernel
+from tests.kernels.patterns import ANY_ORDER, read_kernel, write_kernel
 from tests.kernels.test_patterns import SIZES, check_reads, check_writes, draws
 
 pytestmark = pytest.mark.gpu
@@ -38,12 +37,15 @@ def test_writes_are_exact(dim: int, dtype: str, deterministic: bool) -> None:
         check_writes(kernel, draw)
 
 
+@dims
+@dtypes
 @modes
-@pytest.mark.parametrize("kind", list(INDEX_KINDS))
-def test_prepared_indices_give_the_same(deterministic: bool, kind: str) -> None:
-    kernel = write_kernel(5, deterministic=deterministic)
-    draw = Draw(np.random.default_rng(0), MANY, 5, "float32", INDEX_KINDS[kind])
-    check_writes(kernel, draw)
+def test_writes_in_the_order_of_an_index_are_exact(
+    dim: int, dtype: str, deterministic: bool
+) -> None:
+    kernel = write_kernel(dim, ANY_ORDER, deterministic=deterministic)
+    for draw in draws(dim, dtype, (*SIZES, MANY)):
+        check_writes(kernel, draw, ANY_ORDER)
 
 
 @caspar.kernel

@@ -200,6 +200,12 @@ def _added_shared(draw: Draw, values: Array) -> tuple[Any, Array]:
     return {"values": old, "index": index}, after
 
 
+def _added_prepared(draw: Draw, values: Array) -> tuple[Any, Array]:
+    operand, after = _added_shared(draw, values)
+    index = caspar.SharedIndices(operand["index"], draw.num_objects)
+    return {"values": operand["values"], "index": index}, after
+
+
 def _sum(draw: Draw, values: Array) -> tuple[Any, Array]:
     return None, values.sum(axis=0, keepdims=True)
 
@@ -254,12 +260,17 @@ def _add_block_sum(draw: Draw, values: Array) -> tuple[Any, Array]:
     return old.copy(), old + sums
 
 
+ANY_ORDER = ("shared", "prepared", "prepared_too", "total", "added")
+"""Writes of a kernel whose threads may follow the order of an index."""
+
 WRITE_CASES: dict[str, WriteCase] = {
     "written": WriteCase(caspar.WriteSequential(), _written),
     "added": WriteCase(caspar.AddSequential(), _added),
     "scattered": WriteCase(caspar.WriteIndexed(), _scattered),
     "added_indexed": WriteCase(caspar.AddIndexed(), _added_indexed),
     "shared": WriteCase(caspar.AddSharedSum(), _added_shared, is_sum=True),
+    "prepared": WriteCase(caspar.AddSharedSum(), _added_prepared, is_sum=True),
+    "prepared_too": WriteCase(caspar.AddSharedSum(), _added_prepared, is_sum=True),
     "total": WriteCase(caspar.WriteSum(), _sum, is_sum=True),
     "added_total": WriteCase(caspar.AddSum(), _added_sum, is_sum=True),
     "into_unique": WriteCase(caspar.AddUnique(), _added_sum, is_sum=True),
@@ -309,18 +320,19 @@ def read_kernel(dim: int) -> Kernel:
     return kernel_of(f"read_{dim}", function, annotations, tuple_type(outputs))
 
 
-def write_kernel(dim: int, *, deterministic: bool = False) -> Kernel:
+def write_kernel(
+    dim: int, names: Sequence[str] = tuple(WRITE_CASES), *, deterministic: bool = False
+) -> Kernel:
     """One sequential read to an output of each write pattern; of pairs it and 10 times it."""
     vector = vector_type(dim)
+    cases = [WRITE_CASES[name] for name in names]
 
     def function(x: Any) -> tuple[Any, ...]:
-        return tuple(
-            caspar.Pair((x, 10 * x)) if case.access.is_pair else x for case in WRITE_CASES.values()
-        )
+        return tuple(caspar.Pair((x, 10 * x)) if case.access.is_pair else x for case in cases)
 
     outputs = tuple(
         Annotated[pair_type(vector) if case.access.is_pair else vector, case.access]
-        for case in WRITE_CASES.values()
+        for case in cases
     )
     annotations = {"x": Annotated[vector, caspar.ReadSequential]}
     return kernel_of(

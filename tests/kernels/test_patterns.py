@@ -1,6 +1,6 @@
 """Every access pattern: CPU backend = CUDA source in the harness = NumPy."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from caspar.runtime.cpu import CpuBackend
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 from tests.kernels.patterns import (
+    ANY_ORDER,
     INDEX_KINDS,
     WRITE_CASES,
     Draw,
@@ -73,10 +74,10 @@ def check_reads(kernel: Kernel, draw: Draw) -> None:
         assert_array_equal(rows, expected, f"{name}, {draw}")
 
 
-def check_writes(kernel: Kernel, draw: Draw) -> None:
+def check_writes(kernel: Kernel, draw: Draw, names: Sequence[str] = tuple(WRITE_CASES)) -> None:
     """Every write leaves exactly what NumPy says: the numbers are whole, their sums exact."""
     values = draw.rows(draw.count)
-    made = {name: case.make(draw, values) for name, case in WRITE_CASES.items()}
+    made = {name: WRITE_CASES[name].make(draw, values) for name in names}
     out = {f"out{number}": operand for number, (operand, _) in enumerate(made.values())}
     found = kernel(values, out={name: one for name, one in out.items() if one is not None})
     for (name, (operand, expected)), result in zip(made.items(), found, strict=True):
@@ -93,6 +94,14 @@ def test_reads_are_exact(backend: str, dim: int, dtype: str) -> None:
     kernel = read_kernel(dim)
     for draw in draws(dim, dtype):
         check_reads(kernel, draw)
+
+
+@backends
+@types
+def test_writes_in_the_order_of_an_index_are_exact(backend: str, dim: int, dtype: str) -> None:
+    kernel = write_kernel(dim, ANY_ORDER)
+    for draw in draws(dim, dtype):
+        check_writes(kernel, draw, ANY_ORDER)
 
 
 @backends

@@ -1,5 +1,7 @@
 """Tiles against a brute-force reference."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,15 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.memory.tiles import TileIndex, build_tile_index, single_object_tiles
+from caspar.memory.tiles import (
+    NEW_INDEX,
+    PLACE_MASK,
+    TileIndex,
+    TileOrder,
+    build_tile_index,
+    build_tile_order,
+    single_object_tiles,
+)
 from tests.support_memory import tile_partials
 
 Index = NDArray[np.int32]
@@ -44,6 +54,88 @@ def assert_is_tile_index(tiles: TileIndex, index: Index, num_objects: int, tile_
         own = tiles.object_partials[tiles.object_start[number] : tiles.object_start[number + 1]]
         assert_array_equal(own, [i for i, (owner, _) in enumerate(partials) if owner == number])
     assert len(tiles.object_start) == num_objects + 1
+
+
+_INT32 = np.iinfo(np.int32)
+
+FAR_APART: dict[str, Callable[[np.random.Generator, int], Index]] = {
+    "from 0 to the highest": lambda rng, count: _shuffled(
+        rng, np.linspace(0, _INT32.max, count).astype(np.int32)
+    ),
+    "two groups": lambda rng, count: (
+        rng.integers(0, 2, count) * 2_000_000_000 + rng.integers(0, 3, count)
+    ).astype(np.int32),
+    "one far from the others": lambda rng, count: _shuffled(
+        rng, np.append(rng.integers(0, 9, count - 1), _INT32.max).astype(np.int32)
+    ),
+    "all the highest": lambda _, count: np.full(count, _INT32.max, np.int32),
+    "just more than 32 bits hold": lambda rng, count: (
+        _shuffled(rng, ((1 << 22) - 3 + np.arange(count) % 5).astype(np.int32))
+        - np.int32(((1 << 22) - 1) // 2)
+    ),
+    "negative too": lambda rng, count: rng.integers(
+        _INT32.min, _INT32.max, count, endpoint=True
+    ).astype(np.int32),
+    "the lowest and the highest": lambda rng, count: rng.choice(
+        np.array([_INT32.min, -1, 0, _INT32.max], np.int32), count
+    ),
+}
+"""Draw (count,) numbers; a sort key of place and number does not always fit into 32 bits."""
+
+
+def _shuffled(rng: np.random.Generator, index: Index) -> Index:
+    rng.shuffle(index)
+    return index
+
+
+def assert_is_tile_order(made: TileOrder, index: Index, tile_size: int) -> None:
+    """Everything in a `TileOrder` is what its documentation says."""
+    num_tiles = -(-len(index) // tile_size)
+    assert made.order.dtype == np.uint16
+    tiles = [index[first : first + tile_size] for first in range(0, len(index), tile_size)]
+    expected = []
+    for tile in tiles:
+        places = sorted(range(len(tile)), key=lambda item: int(tile[item]))
+        previous = None
+        for place in places:
+            is_first = previous is None or tile[place] != previous
+            expected.append(place | (NEW_INDEX if is_first else 0))
+            previous = tile[place]
+        expected += range(len(tile), tile_size)
+    assert_array_equal(made.order, expected)
+    assert len(made.order) == num_tiles * tile_size
+    assert made.num_partials == sum(len(set(tile.tolist())) for tile in tiles)
+    assert made.num_unsorted_tiles == sum(sorted(tile) != tile.tolist() for tile in tiles)
+    assert (made.lowest, made.highest) == (min(index, default=0), max(index, default=-1))
+
+
+@given(indices(), st.integers(1, 17))
+def test_every_number_of_an_order_is_right(made: tuple[Index, int], tile_size: int) -> None:
+    index, _ = made
+    assert_is_tile_order(build_tile_order(index, tile_size), index, tile_size)
+
+
+@pytest.mark.parametrize("name", sorted(FAR_APART))
+def test_an_order_of_any_numbers(name: str) -> None:
+    for count in (1, 33, 300):
+        index = FAR_APART[name](np.random.default_rng(count), count)
+        assert_is_tile_order(build_tile_order(index, 128), index, 128)
+
+
+def test_an_order_of_the_largest_tile() -> None:
+    """Places are numbers of 15 bits."""
+    index = np.arange(PLACE_MASK + 1, dtype=np.int32)[::-1].copy()
+    order = build_tile_order(index, PLACE_MASK + 1).order
+    assert_array_equal(order & PLACE_MASK, index)
+    assert np.all(order & NEW_INDEX == NEW_INDEX)
+
+
+def test_no_items() -> None:
+    none = np.zeros(0, np.int32)
+    assert_is_tile_order(build_tile_order(none, 256), none, 256)
+    tiles = build_tile_index(none, 3, 256)
+    assert_is_tile_index(tiles, none, 3, 256)
+    assert tiles.num_bytes == 4 + 4 * 4
 
 
 @given(indices(), st.integers(1, 17))

@@ -208,7 +208,7 @@ class AddSharedPartials(WriteAccessor):
     cuda_functions: ClassVar[str] = _ADD_SEGMENTS
     holds_partials: ClassVar[bool] = True
     cooperates: ClassVar[bool] = True
-    tile_sizes: ClassVar[tuple[int, ...]] = (256,)
+    tile_sizes: ClassVar[tuple[int, ...]] = (256, 128, 512)
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """Places of the items in the tile, and where the tile's partials begin and end."""

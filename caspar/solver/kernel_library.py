@@ -1,0 +1,67 @@
+"""The compiled kernels of a solver. Once for each solver; reductions when first needed."""
+
+from collections.abc import Iterable, Sequence
+
+from caspar.codegen.source import KernelSource
+from caspar.driver import SolverSources, Target
+from caspar.frontend.factor_kernels import FACTOR_ROLES
+from caspar.frontend.node_kernels import NODE_ROLES
+from caspar.memory.reduce import ReduceSpec
+from caspar.runtime.backend import Backend, Kernel
+
+
+class KernelLibrary:
+    """Compiled kernels by name; the ones that sum partials are made when first needed.
+
+    Args:
+        backend: Where they run.
+        target: What is generated.
+        sources: The solver's kernels.
+        owners: Names of factors and node types, whose kernels' names begin with them.
+    """
+
+    def __init__(
+        self, backend: Backend, target: Target, sources: SolverSources, owners: Sequence[str]
+    ) -> None:
+        self.backend = backend
+        self.jacobian_dims = sources.jacobian_dims
+        self._target = target
+        self._kernels = dict(backend.load(list(sources.kernels.values())))
+        self._tile_sizes = {
+            owner: self._common_tile_size(
+                [
+                    sources.kernels[f"{owner}_{role}"]
+                    for role in (*FACTOR_ROLES, *NODE_ROLES)
+                    if f"{owner}_{role}" in sources.kernels
+                ]
+            )
+            for owner in owners
+        }
+
+    def _common_tile_size(self, sources: Sequence[KernelSource]) -> int:
+        """One tile size for kernels that share tiles.
+
+        Each has been loaded with the block size that suits it; the smallest suits all.
+        """
+        size = min(self._kernels[source.name].block_size for source in sources)
+        others = [source for source in sources if self._kernels[source.name].block_size != size]
+        self._kernels.update(self.backend.load(others, size))
+        return size
+
+    def tile_size(self, owner: str) -> int:
+        """Items of a tile of a factor or node type, by its name."""
+        return self._tile_sizes[owner]
+
+    def kernel(self, name: str) -> Kernel:
+        """A kernel of the solver."""
+        return self._kernels[name]
+
+    def load_reductions(self, specs: Iterable[ReduceSpec]) -> None:
+        """Compile what is missing, all at once."""
+        missing = {spec.name: spec for spec in specs if spec.name not in self._kernels}
+        sources = [self._target.generate_reduce(spec) for spec in missing.values()]
+        self._kernels.update(self.backend.load(sources, self.backend.tile_size))
+
+    def reduction(self, spec: ReduceSpec) -> Kernel:
+        """A kernel that sums partials."""
+        return self._kernels[spec.name]
