@@ -114,7 +114,7 @@ class TestCameraPrototype:
         np.testing.assert_allclose(camera, camera_prototype.TRUE_CAMERA, rtol=3e-3)
         residuals, unknowns = result.problem.num_residuals, result.problem.num_unknowns
         assert 2.0 * result.final_cost == pytest.approx(0.04 * (residuals - unknowns), rel=0.1)
-        assert "ReadIndexed -> ReadUnique: the same program, 6 lines" in capsys.readouterr().out
+        assert "ReadIndexed -> ReadUnique: the same program, " in capsys.readouterr().out
 
     def test_derivative_is_that_of_differences(self) -> None:
         board = camera_prototype.Board(num_views=3, side=3)
