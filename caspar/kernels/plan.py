@@ -204,6 +204,7 @@ class _Planner:
         index = options.get("index")
         if index is not None:
             if isinstance(index, SharedIndices):
+                index = index.on(self._backend)
                 options["prepared"] = index
             options["index"] = self._reader.index(f"{operand.where}, index", index)
         return options

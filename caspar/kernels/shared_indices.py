@@ -69,6 +69,7 @@ class SharedIndices:
         self._index = self._backend.upload(narrowed(given, check=check))
         self._orders: dict[int, TileOrder] = {}
         self._tiles: dict[int, TileIndex] = {}
+        self._elsewhere: dict[str, SharedIndices] = {}
         if check:
             self._check_range(given)
 
@@ -90,6 +91,15 @@ class SharedIndices:
         """
         self.order(tile_size)
         return self
+
+    def on(self, backend: Backend) -> SharedIndices:
+        """The same on another backend: copied when first asked for."""
+        if backend is self._backend:
+            return self
+        if backend.name not in self._elsewhere:
+            copied = SharedIndices(self.index, self._size, backend.name, check=False)
+            self._elsewhere[backend.name] = copied
+        return self._elsewhere[backend.name]
 
     def order(self, tile_size: int) -> TileOrder:
         """The order of tiles of a size; built, and waited for, when first asked for.

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
 
 MANY = 100_003
-DIMS = tuple(range(1, 18))
+DIMS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17)
 
 dims = pytest.mark.parametrize("dim", DIMS)
 dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -191,7 +191,7 @@ class TestRange:
 class TestRefused:
     @pytest.mark.parametrize("size", [-1, 2**31, 2.0, "3", None, True])
     def test_size(self, size: Any) -> None:
-        with pytest.raises(InputError, match="SharedIndices: size=.*integer of 0 to 2,147,483,647"):
+        with pytest.raises(InputError, match=r"SharedIndices: size=.* of 0 to 2,147,483,647"):
             SharedIndices([0], size)
 
     @pytest.mark.parametrize(
@@ -216,13 +216,13 @@ class TestRefused:
 class TestLook:
     def test_line(self, backend: str) -> None:
         shared = SharedIndices(np.repeat(np.arange(400), 3), 1234567, backend)
-        device = shared.backend.device
-        pair = "2.99 items a (tile, object) pair in tiles of 512, " if backend == "cuda" else ""
-        line = f"SharedIndices(1,200 items, 1,234,567 objects, {pair}{device})"
-        assert repr(shared) == line
-        shared.tiles(1024)
-        known = pair if backend == "cuda" else "3 items a (tile, object) pair in tiles of 1024, "
-        assert repr(shared) == f"SharedIndices(1,200 items, 1,234,567 objects, {known}{device})"
+        start = "SharedIndices(1,200 items, 1,234,567 objects, "
+        end = f"{shared.backend.device})"
+        pair = "2.99 items a (tile, object) pair in tiles of {}, "
+        if backend == "cpu":
+            assert repr(shared) == start + end
+            shared.tiles(1024)
+        assert repr(shared) == start + pair.format(1024 if backend == "cpu" else 512) + end
 
     def test_table(self) -> None:
         shared = caspar.SharedIndices([2, 1, 2, 2], 5, "cpu").prepare(128)

@@ -1,6 +1,7 @@
 """Tiles against a brute-force reference."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -58,6 +59,16 @@ def assert_is_tile_index(tiles: TileIndex, index: Index, num_objects: int, tile_
 
 _INT32 = np.iinfo(np.int32)
 
+
+def _shuffled(rng: np.random.Generator, index: Index) -> Index:
+    rng.shuffle(index)
+    return index
+
+
+def _two_numbers(distance: int, rng: np.random.Generator, count: int) -> Index:
+    return rng.choice(np.array([-3, distance - 3], np.int32), count)
+
+
 FAR_APART: dict[str, Callable[[np.random.Generator, int], Index]] = {
     "from 0 to the highest": lambda rng, count: _shuffled(
         rng, np.linspace(0, _INT32.max, count).astype(np.int32)
@@ -69,23 +80,20 @@ FAR_APART: dict[str, Callable[[np.random.Generator, int], Index]] = {
         rng, np.append(rng.integers(0, 9, count - 1), _INT32.max).astype(np.int32)
     ),
     "all the highest": lambda _, count: np.full(count, _INT32.max, np.int32),
-    "just more than 32 bits hold": lambda rng, count: (
-        _shuffled(rng, ((1 << 22) - 3 + np.arange(count) % 5).astype(np.int32))
-        - np.int32(((1 << 22) - 1) // 2)
-    ),
     "negative too": lambda rng, count: rng.integers(
         _INT32.min, _INT32.max, count, endpoint=True
     ).astype(np.int32),
     "the lowest and the highest": lambda rng, count: rng.choice(
         np.array([_INT32.min, -1, 0, _INT32.max], np.int32), count
     ),
+    **{
+        f"32 bits less {bits}, {more:+d}": partial(_two_numbers, 2 ** (32 - bits) - 1 + more)
+        for bits in (7, 8, 9, 10)
+        for more in (-1, 0, 1)
+    },
 }
-"""Draw (count,) numbers; a sort key of place and number does not always fit into 32 bits."""
-
-
-def _shuffled(rng: np.random.Generator, index: Index) -> Index:
-    rng.shuffle(index)
-    return index
+"""Draw (count,) numbers; a sort key of place and number does not always fit into 32 bits: places in
+tiles of 128 to 1024 have 7 to 10."""
 
 
 def assert_is_tile_order(made: TileOrder, index: Index, tile_size: int) -> None:
