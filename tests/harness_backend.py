@@ -46,6 +46,19 @@ class HarnessLaunch:
     arguments: tuple[Any, ...]
     check_races: bool
 
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """None that could be told apart: every call is planned."""
+        return ()
+
+    def without(self, arrays: Sequence[Array]) -> "HarnessLaunch":
+        """Itself."""
+        return self
+
+    def set_address(self, number: int, address: int) -> None:
+        """Arrays are passed to the harness as they are."""
+        raise NotImplementedError
+
     def run(self) -> None:
         """Run to the end; the harness finds races and accesses out of bounds."""
         self.kernel.module.launch(
@@ -185,6 +198,11 @@ class HarnessBackend:
     def usage(self, kernel: Kernel) -> KernelUsage | None:
         """Not known: the host's compiler counts no registers."""
         return None
+
+    @property
+    def current_stream(self) -> int:
+        """None."""
+        return 0
 
     @property
     def num_multiprocessors(self) -> int:

@@ -1,4 +1,4 @@
-"""CUDA kernels that build a `memory.tiles.TileOrder` or `TileIndex`, and that test indices.
+"""CUDA kernels that build a `memory.tiles.TileOrder` or `TileIndex`.
 
 A warp sorts a tile in registers; nothing is sorted across tiles except the list of partials, once,
 by object. Once for each index.
@@ -11,8 +11,6 @@ TILE_KERNELS = (
     "object_bounds",
     "lowest_partner",
     "locality_keys",
-    "first_outside",
-    "first_repeated",
 )
 """Entry points of `TILE_SOURCE`."""
 
@@ -368,26 +366,6 @@ extern "C" __global__ void __launch_bounds__(256) lowest_partner(
     u32 count, const int* main, const int* partner, int* lowest) {
   const u32 item = blockIdx.x * blockDim.x + threadIdx.x;
   if (item < count) atomicMin(&lowest[main[item]], partner[item]);
-}
-
-// The first entry outside 0 .. size - 1; `first` starts above all entries.
-extern "C" __global__ void __launch_bounds__(256) first_outside(
-    u32 count, const int* index, u32 size, u32* first) {
-  const u32 item = blockIdx.x * blockDim.x + threadIdx.x;
-  if (item < count && u32(index[item]) >= size) atomicMin(first, item);
-}
-
-// The first entry that is not the first to name its object; `owner`, for each object, and `first`
-// start above all entries. Run once with `find` 0 and once with `find` 1.
-extern "C" __global__ void __launch_bounds__(256) first_repeated(
-    u32 count, const int* index, u32* owner, u32 find, u32* first) {
-  const u32 item = blockIdx.x * blockDim.x + threadIdx.x;
-  if (item >= count) return;
-  if (find == 0) {
-    atomicMin(&owner[index[item]], item);
-  } else if (owner[index[item]] != item) {
-    atomicMin(first, item);
-  }
 }
 
 // Keys: first the lowest partner of the item's main object, then the main object.

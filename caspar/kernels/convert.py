@@ -53,6 +53,15 @@ def shared_backend(name: str | BackendChoice = BackendChoice.AUTO) -> Backend:
         return _BACKENDS[chosen]
 
 
+def current_stream() -> int:
+    """The stream that CUDA work of the caller goes to; 0 where CUDA is not in use.
+
+    Calls on different streams must not share scratch memory.
+    """
+    made = _BACKENDS.get(BackendChoice.CUDA)
+    return 0 if made is None else made.current_stream
+
+
 def backend_of(
     given: Any, chosen: str | BackendChoice | None = None, *, where: str = "array"
 ) -> Backend:

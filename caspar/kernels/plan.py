@@ -60,6 +60,7 @@ class CallPlan:
         count: Items.
         kernel: The compiled kernel; None where there are no items.
         outputs: By name, in order.
+        arguments: The outputs as they were declared, by name.
         writes: How the kernel itself writes each output, by name.
         launches: The kernel's, and those that complete its writes.
     """
@@ -69,8 +70,14 @@ class CallPlan:
     count: int
     kernel: Kernel | None
     outputs: Mapping[str, BlockedArray]
+    arguments: Mapping[str, KernelOutput]
     writes: Mapping[str, WriteAccessor]
     launches: tuple[Launch, ...]
+
+    @property
+    def writes_all(self) -> Mapping[str, bool]:
+        """Whether every object of an output gets a value, by name."""
+        return {name: one.access.writes_all for name, one in self.arguments.items()}
 
     def runner(self) -> Callable[[], None]:
         """A call that runs it on the caller's current stream."""
@@ -177,7 +184,8 @@ class _Planner:
             if target.array is None:
                 one.values.buffer[...] = 0  # where nothing is written
         made = {one.name: one.values for one in results}
-        return CallPlan(self._backend, self._reader.dtype, 0, None, made, {}, ())
+        declared = {one.name: one for one in self._traced.outputs}
+        return CallPlan(self._backend, self._reader.dtype, 0, None, made, declared, {}, ())
 
     # -- arguments -----------------------------------------------------------------------------
 
@@ -256,7 +264,8 @@ class _Planner:
             finishes += self._finishes(bound)
         launches = (backend.bind(kernel, bindings, count), *finishes)
         made = {one.name: one.values for one in outputs}
-        return CallPlan(backend, dtype, count, kernel, made, writes, launches)
+        declared = {one.name: one for one in self._traced.outputs}
+        return CallPlan(backend, dtype, count, kernel, made, declared, writes, launches)
 
     def _finishes(self, bound: BoundWrite) -> list[Launch]:
         return [

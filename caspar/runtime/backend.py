@@ -31,7 +31,24 @@ class Kernel(Protocol):
 
 
 class Launch(Protocol):
-    """A kernel with everything bound: running it costs one call."""
+    """A kernel with everything bound: running it costs one call.
+
+    Attributes:
+        values: What is passed for each parameter.
+    """
+
+    @property
+    def values(self) -> Sequence[int | Array]:
+        """What was bound to each parameter: integers, and arrays whose addresses are passed."""
+
+    def without(self, arrays: Sequence[Array]) -> "Launch":
+        """The same, but it does not keep some arrays alive: others take their place."""
+
+    def set_address(self, number: int, address: int) -> None:
+        """Pass another address for a parameter; the caller keeps its memory alive."""
+
+    def run(self) -> None:
+        """Run once, on CUDA on the caller's current stream."""
 
 
 class LaunchSequence(Protocol):
@@ -158,6 +175,10 @@ class Backend(Protocol):
 
     def usage(self, kernel: Kernel) -> KernelUsage | None:
         """What a kernel takes of the device; None where that is not known."""
+
+    @property
+    def current_stream(self) -> int:
+        """Where the caller's work goes; 0 on the processor."""
 
     @property
     def num_multiprocessors(self) -> int:

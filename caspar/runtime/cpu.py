@@ -12,7 +12,7 @@ import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
@@ -74,13 +74,28 @@ class CpuLaunch:
         kernel: The kernel.
         table: (num_params,) int64: addresses and integers.
         num_tiles: Tiles to run.
-        keep_alive: Arrays whose addresses are in the table.
+        values: What the table was made of.
     """
 
     kernel: CpuKernel
     table: IntArray
     num_tiles: int
-    keep_alive: tuple[Array, ...]
+    values: tuple[int | Array, ...]
+
+    def without(self, arrays: Sequence[Array]) -> "CpuLaunch":
+        """The same, but it does not keep some arrays alive."""
+        kept = tuple(
+            0 if any(value is array for array in arrays) else value for value in self.values
+        )
+        return replace(self, values=kept)
+
+    def set_address(self, number: int, address: int) -> None:
+        """Pass another address."""
+        self.table[number] = address
+
+    def run(self) -> None:
+        """Run every tile."""
+        CpuSequence([self]).run()
 
 
 @njit("void(int64[::1], int64[::1], int64[::1])", parallel=True, cache=True, nogil=True)
@@ -213,9 +228,8 @@ class CpuBackend:
         assert isinstance(kernel, CpuKernel)
         values = parameter_values(kernel.source.params, bindings, count)
         table = [value if isinstance(value, int) else value.ctypes.data for value in values]
-        arrays = tuple(value for value in values if not isinstance(value, int))
         num_tiles = kernel.source.num_blocks(count, kernel.block_size)
-        return CpuLaunch(kernel, np.array(table, dtype=np.int64), num_tiles, arrays)
+        return CpuLaunch(kernel, np.array(table, dtype=np.int64), num_tiles, tuple(values))
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row."""
@@ -236,6 +250,11 @@ class CpuBackend:
     def usage(self, kernel: Kernel) -> KernelUsage | None:
         """Not known: Numba and the operating system decide."""
         return None
+
+    @property
+    def current_stream(self) -> int:
+        """None."""
+        return 0
 
     @property
     def num_multiprocessors(self) -> int:

@@ -24,6 +24,7 @@ from caspar.memory.binding import Binding
 from caspar.memory.tiles import Array, TileIndex, TileOrder, single_object_tiles
 from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
 from caspar.runtime.cuda_compile import CudaKernel, loaded_usage, with_block_size
+from caspar.runtime.cuda_indices import IndexChecker
 from caspar.runtime.cuda_launch import CudaLaunch, CudaSequence
 from caspar.runtime.cuda_tiles import TileBuilder
 from caspar.runtime.cuda_timing import time_on_stream
@@ -72,6 +73,7 @@ class CudaBackend:
         self._name = properties["name"].decode()
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self._tiles: TileBuilder | None = None
+        self._checker: IndexChecker | None = None
 
     @property
     def xp(self) -> ModuleType:
@@ -103,6 +105,12 @@ class CudaBackend:
             with self._device:
                 self._tiles = TileBuilder(COMPILE_OPTIONS)
         return self._tiles
+
+    def _index_checker(self) -> IndexChecker:
+        if self._checker is None:
+            with self._device:
+                self._checker = IndexChecker(COMPILE_OPTIONS)
+        return self._checker
 
     def _compile(self, source: KernelSource, block_size: int | None) -> CudaKernel:
         with self._device:
@@ -146,11 +154,11 @@ class CudaBackend:
 
     def first_outside(self, index: Array, size: int) -> int | None:
         """First entry outside 0 .. size - 1."""
-        return self._tile_builder().first_outside(index, size)
+        return self._index_checker().first_outside(index, size)
 
     def first_repeated(self, index: Array, size: int) -> int | None:
         """An entry whose object another one names."""
-        return self._tile_builder().first_repeated(index, size)
+        return self._index_checker().first_repeated(index, size)
 
     def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
         """Order of items in which tiles have few partials."""
@@ -181,7 +189,7 @@ class CudaBackend:
         function = kernel.function.kernel
         grid = (num_blocks, source.num_layers, 1)
         call = (function.ptr, *grid, kernel.block_size, 1, 1, 0)
-        return CudaLaunch(call, table.ctypes.data, (function, places, table, *values))
+        return CudaLaunch(call, table.ctypes.data, places, tuple(values), (function, table))
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row."""
@@ -226,6 +234,12 @@ class CudaBackend:
         assert isinstance(kernel, CudaKernel)
         with self._device:
             return loaded_usage(kernel)
+
+    @property
+    def current_stream(self) -> int:
+        """The caller's current stream."""
+        pointer: int = cupy.cuda.get_current_stream().ptr
+        return pointer
 
     @property
     def num_multiprocessors(self) -> int:

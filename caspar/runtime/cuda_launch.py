@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cupy
@@ -30,12 +30,27 @@ class CudaLaunch:
     Attributes:
         call: Function, grid, block and shared memory, as the driver takes them.
         table: Address of the table of the parameters' addresses.
-        keep_alive: Function, parameters, their table and arrays.
+        places: (num_params,) the parameters: 8 bytes each, integers in the lower half.
+        values: What the parameters were made of.
+        keep_alive: Function and table.
     """
 
     call: tuple[int, ...]
     table: int
+    places: NDArray[np.uint64]
+    values: tuple[int | Array, ...]
     keep_alive: tuple[Any, ...]
+
+    def without(self, arrays: Sequence[Array]) -> "CudaLaunch":
+        """The same, but it does not keep some arrays alive."""
+        kept = tuple(
+            0 if any(value is array for array in arrays) else value for value in self.values
+        )
+        return replace(self, values=kept)
+
+    def set_address(self, number: int, address: int) -> None:
+        """Pass another address: the driver copies parameters when a kernel is launched."""
+        self.places[number] = address
 
     def run(self) -> None:
         """Enqueue on the current stream."""

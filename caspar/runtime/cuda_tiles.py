@@ -1,4 +1,4 @@
-"""Building tiles and testing indices on a CUDA device, on CuPy's current stream."""
+"""Building tiles on a CUDA device, on CuPy's current stream."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,18 +9,14 @@ import numpy as np
 from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.codegen.cuda_tiles import (
     SCAN_BLOCK_SIZE,
-    SORT_KERNELS,
     TILE_KERNELS,
     TILE_SOURCE,
     WARPS_OF_BLOCK,
-    sort_source,
 )
 from caspar.memory.tiles import Array, TileIndex, TileOrder
 
 _LARGE_BYTE = 0x7F
 """Four of them are a number above all indices that fit in memory."""
-
-_NO_ENTRY = 0xFFFFFFFF
 
 _FIRST_STATS = np.array([0, 0, np.iinfo(np.int32).max, np.iinfo(np.int32).min], dtype=np.int32)
 """Partials, unsorted tiles, lowest and highest index before any tile is seen."""
@@ -56,11 +52,6 @@ def _sort_keys(objects: Array, num_objects: int) -> Array:
     return objects.astype(cupy.uint16) if num_objects <= 2**16 else objects
 
 
-def _entry(first: Array) -> int | None:
-    entry = int(first[0])
-    return None if entry == _NO_ENTRY else entry
-
-
 class TileBuilder:
     """The kernels of `codegen.cuda_tiles`; those of a tile size are compiled when first used.
 
@@ -80,7 +71,7 @@ class TileBuilder:
         return self._sort(index, tile_size).order()
 
     def build(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
-        """Tiles of an (n,) int32 index on the device; reads one number back."""
+        """Tiles of an (n,) int32 index on the device; reads the sort's statistics back."""
         count = int(index.shape[0])
         if count == 0:
             return _no_tiles(num_objects)
@@ -140,35 +131,6 @@ class TileBuilder:
         self._run("lowest_partner", num_blocks, count, main, partner, lowest)
         self._run("locality_keys", num_blocks, count, main, lowest, key)
         return cupy.argsort(key, kind="stable")
-
-    def first_outside(self, index: Array, size: int) -> int | None:
-        """First entry outside 0 .. size - 1; waits for the device."""
-        count = int(index.shape[0])
-        first = cupy.full(1, _NO_ENTRY, dtype=cupy.uint32)
-        num_blocks = -(-count // BLOCK_SIZE)
-        self._run("first_outside", num_blocks, count, index, np.uint32(size), first)
-        return _entry(first)
-
-    def first_repeated(self, index: Array, size: int) -> int | None:
-        """First entry whose object an earlier one names; waits for the device."""
-        count = int(index.shape[0])
-        owner = cupy.full(size, _NO_ENTRY, dtype=cupy.uint32)
-        first = cupy.full(1, _NO_ENTRY, dtype=cupy.uint32)
-        num_blocks = -(-count // BLOCK_SIZE)
-        for find in (0, 1):
-            self._run("first_repeated", num_blocks, count, index, owner, np.uint32(find), first)
-        return _entry(first)
-
-    def _run_sorter(self, name: str, tile_size: int, count: int, *arguments: Any) -> None:
-        if tile_size not in self._sorters:
-            self._sorters[tile_size] = self._load(sort_source(tile_size), SORT_KERNELS)
-        num_blocks = -(-count // (WARPS_OF_BLOCK * tile_size))
-        kernel = self._sorters[tile_size][name]
-        kernel((num_blocks,), (32 * WARPS_OF_BLOCK,), (np.uint32(count), *arguments))
-
-    def _load(self, source: str, names: tuple[str, ...]) -> dict[str, Any]:
-        module = cupy.RawModule(code=source, options=self._options)
-        return {name: module.get_function(name) for name in names}
 
     def _run(self, name: str, num_blocks: int, count: int, *arguments: Any) -> None:
         self._kernels[name]((num_blocks,), (BLOCK_SIZE,), (np.uint32(count), *arguments))
