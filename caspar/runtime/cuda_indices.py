@@ -60,16 +60,5 @@ class IndexChecker:
             self._run("first_repeated", num_blocks, count, index, owner, np.uint32(find), first)
         return _entry(first)
 
-    def _run_sorter(self, name: str, tile_size: int, count: int, *arguments: Any) -> None:
-        if tile_size not in self._sorters:
-            self._sorters[tile_size] = self._load(sort_source(tile_size), SORT_KERNELS)
-        num_blocks = -(-count // (WARPS_OF_BLOCK * tile_size))
-        kernel = self._sorters[tile_size][name]
-        kernel((num_blocks,), (32 * WARPS_OF_BLOCK,), (np.uint32(count), *arguments))
-
-    def _load(self, source: str, names: tuple[str, ...]) -> dict[str, Any]:
-        module = cupy.RawModule(code=source, options=self._options)
-        return {name: module.get_function(name) for name in names}
-
     def _run(self, name: str, num_blocks: int, count: int, *arguments: Any) -> None:
         self._kernels[name]((num_blocks,), (BLOCK_SIZE,), (np.uint32(count), *arguments))

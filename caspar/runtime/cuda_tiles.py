@@ -9,9 +9,11 @@ import numpy as np
 from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.codegen.cuda_tiles import (
     SCAN_BLOCK_SIZE,
+    SORT_KERNELS,
     TILE_KERNELS,
     TILE_SOURCE,
     WARPS_OF_BLOCK,
+    sort_source,
 )
 from caspar.memory.tiles import Array, TileIndex, TileOrder
 
@@ -71,7 +73,7 @@ class TileBuilder:
         return self._sort(index, tile_size).order()
 
     def build(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
-        """Tiles of an (n,) int32 index on the device; reads the sort's statistics back."""
+        """Tiles of an (n,) int32 index on the device; reads one number back."""
         count = int(index.shape[0])
         if count == 0:
             return _no_tiles(num_objects)
@@ -131,6 +133,17 @@ class TileBuilder:
         self._run("lowest_partner", num_blocks, count, main, partner, lowest)
         self._run("locality_keys", num_blocks, count, main, lowest, key)
         return cupy.argsort(key, kind="stable")
+
+    def _run_sorter(self, name: str, tile_size: int, count: int, *arguments: Any) -> None:
+        if tile_size not in self._sorters:
+            self._sorters[tile_size] = self._load(sort_source(tile_size), SORT_KERNELS)
+        num_blocks = -(-count // (WARPS_OF_BLOCK * tile_size))
+        kernel = self._sorters[tile_size][name]
+        kernel((num_blocks,), (32 * WARPS_OF_BLOCK,), (np.uint32(count), *arguments))
+
+    def _load(self, source: str, names: tuple[str, ...]) -> dict[str, Any]:
+        module = cupy.RawModule(code=source, options=self._options)
+        return {name: module.get_function(name) for name in names}
 
     def _run(self, name: str, num_blocks: int, count: int, *arguments: Any) -> None:
         self._kernels[name]((num_blocks,), (BLOCK_SIZE,), (np.uint32(count), *arguments))
