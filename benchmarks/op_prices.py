@@ -16,9 +16,9 @@ import numpy as np
 from benchmarks.report import environment
 from caspar.codegen.cuda_header import COMPILE_OPTIONS, HEADER
 from caspar.codegen.cuda_ops import OP_TEXT
-from caspar.memory.accessors.scope import SCALAR_TYPE
 from caspar.ir.dtype import DType
 from caspar.ir.ops import OP_INFO, Op
+from caspar.memory.accessors.scope import SCALAR_TYPE
 
 NUM_CHAINS = 4
 NUM_LINKS = 16

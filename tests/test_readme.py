@@ -18,6 +18,7 @@ from symforce.ops import LieGroupOps, StorageOps
 import caspar
 from caspar.cli.app import main
 from caspar.frontend import markers
+from caspar.memory import patterns
 from caspar.options import SolveOptions
 from caspar.runtime.select import select_backend
 from tests.pages import blocks
@@ -118,6 +119,16 @@ def test_inspect_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None
 def test_options_and_defaults() -> None:
     said = {name: ast.literal_eval(default) for name, default, _ in _table("option")}
     assert said == {field.name: field.default for field in dataclasses.fields(SolveOptions)}
+
+
+def test_accesses() -> None:
+    said = {
+        re.sub(r"\(.*\)", "", name)
+        for names, *_ in _table("access")
+        for name in names.split(", ")
+    }
+    public = {name for name in patterns.__all__ if hasattr(caspar, name)}
+    assert said == public
 
 
 def test_markers() -> None:
