@@ -48,7 +48,8 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
     )
     from caspar.kernels.blocked_array import BlockedArray
     from caspar.kernels.bound import BoundKernel
-    from caspar.kernels.kernel import Kernel, kernel
+    from caspar.kernels.decorator import kernel
+    from caspar.kernels.kernel import Kernel
     from caspar.kernels.shared_indices import SharedIndices
     from caspar.memory.patterns import (
         AddBlockSum,
@@ -189,7 +190,7 @@ _NAMES = {
     "WriteStrided": "caspar.memory.patterns",
     "WriteSum": "caspar.memory.patterns",
     "factor": "caspar.frontend.factor",
-    "kernel": "caspar.kernels.kernel",
+    "kernel": "caspar.kernels.decorator",
 }
 """Module of each public name that is defined in it."""
 

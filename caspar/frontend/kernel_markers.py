@@ -173,7 +173,7 @@ def _with_default(where: str, declared: Any, access: Any, storage_dim: int) -> A
         try:
             default = storage_of(declared, default)
         except MisfitError as error:
-            raise KernelError(f"{where}: the default is {error}; {how}") from error
+            raise KernelError(f"{where}: the default does not fit: {error}; {how}") from error
     if len(default) != storage_dim:
         raise KernelError(f"{where}: the default is {described(default)}; {how}")
     try:

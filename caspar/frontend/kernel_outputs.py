@@ -131,7 +131,7 @@ def _rows(where: str, output: Marked, value: Any) -> tuple[Any, ...]:
     try:
         return tuple(row for half in halves for row in storage_of(output.declared, half))
     except MisfitError as error:
-        raise KernelError(f"{where}: returned {error}{_hint(value)}") from error
+        raise KernelError(f"{where}: {error}{_hint(value)}") from error
 
 
 def _hint(value: Any) -> str:

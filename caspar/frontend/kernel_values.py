@@ -100,20 +100,17 @@ def storage_of(declared: Any, value: Any) -> list[Any]:
     entries = _entries(declared, value)
     dim = StorageOps.storage_dim(declared)
     if entries is None:
-        raise MisfitError(
-            f"{described(value)}; {type_name(declared)} needs {_wanted(declared, dim)}"
-        )
+        raise MisfitError(f"needs {_wanted(declared, dim)}, got {described(value)}")
     if len(entries) != dim:
         raise MisfitError(
-            f"{described(value)}, which holds {len(entries)} scalars; {type_name(declared)} needs "
-            f"{dim}"
+            f"needs {_with_article(declared)} ({_scalars(dim)}), got {described(value)}"
         )
     expressions = []
     for number, entry in enumerate(entries):
         expression = _expression(entry)
         if expression is None:
             raise MisfitError(
-                f"{described(value)}, whose scalar {number} is {described(entry)}; scalars are "
+                f"got {described(value)}, whose scalar {number} is {described(entry)}; scalars are "
                 "SymForce expressions or numbers"
             )
         expressions.append(expression)
@@ -122,16 +119,44 @@ def storage_of(declared: Any, value: Any) -> list[Any]:
 
 def described(value: Any) -> str:
     """A value in an error."""
-    name = type_name(type(value))
     if value is None:
         return "None"
-    if isinstance(value, sf.Matrix | np.ndarray):
-        return f"{name} of shape {tuple(value.shape)}"
+    name, one = type_name(type(value)), _with_article(type(value))
+    if isinstance(value, np.ndarray):
+        return f"{one} of shape {tuple(value.shape)}"
+    if isinstance(value, sf.Matrix):
+        return f"{one} {_shape(tuple(value.shape))}"
     if isinstance(value, list | tuple):
-        return f"{name} of {len(value)} element{'s' if len(value) != 1 else ''}"
+        return f"{one} of {len(value)} element{'s' if len(value) != 1 else ''}"
     if isinstance(value, Basic | sympy.Basic) and len(value.args) > 0:
-        return f"expression of type {name}"  # its text may be of any length
-    return f"{name} {value}" if _expression(value) is not None else name
+        return f"an expression of type {name}"  # its text may be of any length
+    if _expression(value) is not None:
+        return f"{name} {value}"
+    python_type: type = type(value)
+    if _kind(python_type) in (_Kind.SYMBOLIC, _Kind.FIELDS):
+        return f"{one}{_stored(value)}"
+    return one
+
+
+def _stored(value: Any) -> str:
+    try:
+        return f" ({_scalars(len(StorageOps.to_storage(value)))})"
+    except (AttributeError, NotImplementedError, TypeError):  # a dataclass of something else
+        return ""
+
+
+def _with_article(python_type: Any) -> str:
+    name = type_name(python_type)
+    begins_with_vowel = re.match(r"[aeioAEIO]|M\d|nd", name) is not None
+    return f"{'an' if begins_with_vowel else 'a'} {name}"
+
+
+def _scalars(number: int) -> str:
+    return f"{number} scalar{'s' if number != 1 else ''}"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"({_scalars(shape[0])})" if shape[1] == 1 else f"of shape {shape}"
 
 
 def _entries(declared: Any, value: Any) -> list[Any] | None:
@@ -163,11 +188,13 @@ def _family(declared: type) -> type:
 def _wanted(declared: Any, dim: int) -> str:
     if is_scalar_type(declared):
         return "a SymForce expression or a number"
+    one = _with_article(declared)
     if issubclass(declared, sf.Matrix):
-        what = f"a SymForce matrix of shape {declared.SHAPE}"
-        return f"{what}, or a list of {dim} scalars" if 1 in declared.SHAPE else what
+        also = f", or a list of {_scalars(dim)}" if 1 in declared.SHAPE else ""
+        return f"{one} {_shape(declared.SHAPE)}{also}"
     family = _family(declared)
-    return f"one, or a {family.__name__}" if family is not declared else "one"
+    also = f" or {_with_article(family)}" if family is not declared else ""
+    return f"{one}{also} ({_scalars(dim)})"
 
 
 def _expression(value: Any) -> Any:

@@ -5,12 +5,14 @@ function itself failed, its own line.
 """
 
 import inspect
+import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any, ClassVar, ForwardRef, get_origin
 
+import numpy as np
 import symforce.symbolic as sf
 from symforce.ops import StorageOps
 
@@ -210,10 +212,37 @@ def run_on_symbols(user: UserFunction, values: Mapping[str, Any]) -> tuple[Any, 
         lines = [frame for frame in frames if frame.filename == own_file]
         where = f", line {lines[-1].lineno}: {lines[-1].line}" if lines else ""
         raise user.error(
-            f"{user.title} ({user.location}){where}: {type(error).__name__}: {error}. "
-            "The function runs on symbols, not numbers: use sf.sqrt, sf.sin, ... instead of those "
-            "of math and numpy, and sf.Min, sf.Max or sf.Piecewise instead of if"
+            f"{user.title} ({user.location}){where}: {type(error).__name__}: {error}"
+            f"{_ON_SYMBOLS if _took_symbols_for_numbers(error) else ''}"
         ) from error
+
+
+_ON_SYMBOLS = (
+    ". The function runs on symbols, not numbers: use sf.sqrt, sf.sin, ... instead of those of "
+    "math and numpy, and sf.Min, sf.Max or sf.Piecewise instead of if"
+)
+
+_NOT_A_NUMBER = re.compile(
+    r"cannot be evaluated"  # float(), int() and the functions of math
+    r"|truth value"  # if, and, max(), sorted(), numpy.where
+    r"|\bufuncs?\b"  # the functions of numpy
+    r"|__round__|interpreted as an integer|format string"
+)
+_NO_ATTRIBUTE = re.compile(r"object has no attribute '(\w+)'")
+"""Functions of numpy look for a method of their name."""
+
+
+def _took_symbols_for_numbers(error: BaseException) -> bool:
+    """Whether an error is what a function says that was given a symbol instead of a number."""
+    if isinstance(error, CasparError) or not isinstance(error, _RAISED_ON_SYMBOLS):
+        return False
+    missing = _NO_ATTRIBUTE.search(str(error))
+    if missing is not None:
+        return isinstance(getattr(np, missing.group(1), None), np.ufunc)
+    return _NOT_A_NUMBER.search(str(error)) is not None
+
+
+_RAISED_ON_SYMBOLS = (TypeError, AttributeError, RuntimeError)
 
 
 def check_is_number(user: UserFunction, what: str, expression: Any, lines: Lines) -> None:

@@ -10,8 +10,9 @@ from caspar.errors import InputError
 from caspar.frontend.kernel_trace import KernelInput, KernelOutput
 from caspar.kernels.blocked_array import BlockedArray
 from caspar.kernels.operands import Operand
+from caspar.kernels.passed import share_memory
 from caspar.kernels.shared_indices import check_range
-from caspar.memory.access import Accessor
+from caspar.memory.access import Accessor, WriteAccessor
 from caspar.runtime.backend import Backend
 
 
@@ -63,26 +64,45 @@ def count_items(kernel: str, arguments: Sequence[CallArgument]) -> int:
     Raises:
         InputError: They do not agree, or none says.
     """
-    exact: dict[str, int] = {}
+    exact: dict[str, tuple[int, CallArgument]] = {}
     at_most: list[int] = []
     for one in arguments:
-        length = None if one.array is None else len(one.array)
-        items = one.access.num_items(length, one.options)
+        items = _num_items(one)
         if items is not None and one.access.is_exact:
-            exact[one.name] = items
+            exact[one.name] = items, one
         elif items is not None:
             at_most.append(items)
-    if len(set(exact.values())) > 1:
-        said = ", ".join(f"{name} for {items:,}" for name, items in exact.items())
+    if len({items for items, _ in exact.values()}) > 1:
+        said = ", ".join(
+            f"{name} for {items:,} ({_source(one, items)})" for name, (items, one) in exact.items()
+        )
         raise InputError(
             f"kernel {kernel}: its arguments stand for different numbers of items: {said}; pass "
             "arrays that agree, or count="
         )
     if len(exact) > 0:
-        return next(iter(exact.values()))
+        return next(iter(exact.values()))[0]
     if len(at_most) > 0:
         return min(at_most)
     raise InputError(f"kernel {kernel}: no argument says how many items there are; pass count=")
+
+
+def _num_items(one: CallArgument) -> int | None:
+    """Items that an argument stands for; None where any number will do."""
+    length = None if one.array is None else len(one.array)
+    try:
+        return one.access.num_items(length, one.options)
+    except ValueError as error:  # its options are wrong
+        raise InputError(f"{one.where}: {error}") from error
+
+
+def _source(one: CallArgument, items: int) -> str:
+    """Where the number of items of an argument comes from."""
+    if "index" in one.options:
+        return "length of its index"
+    if one.array is None:
+        return one.access.name
+    return "rows" if len(one.array) == items else f"{one.access.name} of {len(one.array):,} rows"
 
 
 def check_objects(
@@ -100,12 +120,7 @@ def check_objects(
         InputError: Names the argument, what is wrong and what is needed.
     """
     for one in arguments:
-        needed = one.access.num_objects(count, one.options)
-        if len(one.values) < needed:
-            raise InputError(
-                f"{one.where}: {len(one.values):,} objects; {one.access.name} over {count:,} "
-                f"items needs {needed:,}"
-            )
+        _check_length(one, count)
         index = one.options.get("index")
         if index is None:
             continue
@@ -117,11 +132,45 @@ def check_objects(
             _check_index(one, backend)
 
 
+def _check_length(one: CallArgument, count: int) -> None:
+    """An array has the objects that items touch; of what holds one object, it holds no more."""
+    length, name = len(one.values), one.access.name
+    try:
+        needed = one.access.num_objects(count, one.options)
+    except ValueError as error:  # its options are wrong
+        raise InputError(f"{one.where}: {error}") from error
+    is_input = isinstance(one.argument, KernelInput)
+    if length < needed and not (is_input and count == 0):
+        raise InputError(
+            f"{one.where}: {length:,} objects; {name} over {count:,} items needs {needed:,}"
+        )
+    if one.access.has_one_object and length > 1:
+        does = "reads object 0 for all items" if is_input else "writes object 0 only"
+        also = "; for one object of each item there is ReadSequential" if is_input else ""
+        raise InputError(
+            f"{one.where}: {length:,} objects, but {name} {does}; pass one, such as array[:1]{also}"
+        )
+    access = one.access
+    gives_all = isinstance(access, WriteAccessor) and access.writes_all
+    if gives_all and one.operand.given is None and length != needed:
+        raise InputError(
+            f"{one.where}: size={length:,}, but {name} over {count:,} items gives {needed:,} "
+            "objects; leave size away"
+        )
+    items = _num_items(one)
+    if items is not None and one.access.is_exact and items < count and "index" not in one.options:
+        raise InputError(
+            f"{one.where}: {name} stands for {items:,} items here, but there are {count:,}"
+        )
+
+
 def _check_index(one: CallArgument, backend: Backend) -> None:
     index, size = one.options["index"], len(one.values)
     prepared = one.options.get("prepared")
     if prepared is None or prepared.size > size:
-        check_range(backend, f"{one.where}, index", index, size)
+        given = one.operand.options["index"]
+        is_array = hasattr(given, "__getitem__")  # prepared indices are right as they are
+        check_range(backend, f"{one.where}, index", index, size, given if is_array else None)
     if not one.access.needs_unique_index:
         return
     repeated = backend.first_repeated(index, size)
@@ -141,9 +190,9 @@ def check_overlaps(inputs: Sequence[CallArgument], outputs: Sequence[CallArgumen
     """
     for number, output in enumerate(outputs):
         for other in (*inputs, *outputs[:number]):
-            if not output.values.overlaps(other.values):
-                continue
             is_read = isinstance(other.argument, KernelInput)
+            if not (output.values.overlaps(other.values) or _share(output, other, is_read)):
+                continue
             own = output.access.touches_own_object and other.access.touches_own_object
             if is_read and own and output.values.is_same_as(other.values):
                 continue
@@ -151,3 +200,15 @@ def check_overlaps(inputs: Sequence[CallArgument], outputs: Sequence[CallArgumen
                 f"{output.where}: overlaps {other.where} in memory; pass another array (only "
                 "what is read and written item by item may be updated in place)"
             )
+
+
+def _share(output: CallArgument, other: CallArgument, is_read: bool) -> bool:
+    """Whether results are copied over one another: arrays that are not blocked come afterwards."""
+    target, its = output.operand.target, other.operand.target
+    if is_read or (target is None and its is None) or other.operand.given is None:
+        return False
+    if output.operand.given is None:
+        return False
+    mine = output.values.chunks if target is None else (target,)
+    theirs = other.values.chunks if its is None else (its,)
+    return any(share_memory(one, another) for one in mine for another in theirs)

@@ -19,9 +19,15 @@ from caspar.kernels.convert import (
 from caspar.memory.binding import Binding
 from caspar.memory.layout import chunk_widths, object_scalars, padded_width
 from caspar.memory.tiles import Array
+from caspar.runtime.arrays import HOST, as_library, location
 
 MAX_LENGTH = 2**31 - 1
 """Objects an array may hold: indices are int32."""
+
+
+_SHOWN_ENTRIES = 4
+_SHOWN_LETTERS = 60
+"""What is shown of a key in an error."""
 
 
 def chunks_text(dim: int, scalar: DType) -> str:
@@ -35,8 +41,14 @@ def address(array: Array) -> int:
     return int(pointer)
 
 
-def checked_size(name: str, value: Any, least: int) -> int:
+def checked_size(where: str, name: str, value: Any, least: int) -> int:
     """A number of objects or scalars.
+
+    Args:
+        where: Whose it is.
+        name: What it is.
+        value: What was given.
+        least: The lowest that is allowed.
 
     Raises:
         InputError: It is no integer, or out of range.
@@ -47,9 +59,15 @@ def checked_size(name: str, value: Any, least: int) -> int:
         number = None
     if number is None or not least <= number <= MAX_LENGTH:
         raise InputError(
-            f"BlockedArray: {name}={value!r}; allowed are integers of {least} to {MAX_LENGTH:,}"
+            f"{where}: {name}={value!r}; allowed are integers of {least} to {MAX_LENGTH:,}"
         )
     return number
+
+
+def default_type(rows: Array) -> DType:
+    """Type of blocked memory for rows: float64 where they are that, or wider, else float32."""
+    is_wide = rows.dtype.kind == "f" and rows.dtype.itemsize >= DType.FLOAT64.itemsize
+    return DType.FLOAT64 if is_wide else DType.FLOAT32
 
 
 def checked_window(where: str, key: slice | SupportsIndex, length: int) -> tuple[int, int]:
@@ -68,24 +86,62 @@ def checked_window(where: str, key: slice | SupportsIndex, length: int) -> tuple
     except TypeError:
         number = None
     if number is None:
-        raise InputError(f"{where}: allowed are a number and a slice; to_rows() takes more")
+        raise InputError(
+            f"{where}: allowed are one integer, and slices, which are views; for an index write a "
+            "kernel with ReadIndexed, or take it of to_rows()"
+        )
     if not -length <= number < length:
         raise InputError(f"{where}: out of range")
     return number % length, 1
 
 
 def key_text(key: object) -> str:
-    """A slice or another key, as users write it."""
+    """A slice or another key, as users write it; of what is long the type and the size."""
     if not isinstance(key, slice):
-        return str(key)
+        return _short(key)
     parts = [key.start, key.stop, *([] if key.step is None else [key.step])]
     return ":".join("" if part is None else str(part) for part in parts)
+
+
+def _short(key: object) -> str:
+    shape = getattr(key, "shape", None)
+    if shape is not None and shape != ():
+        return f"{type(key).__name__} of shape {tuple(shape)}"
+    if isinstance(key, list | tuple | range) and len(key) > _SHOWN_ENTRIES:
+        return f"{type(key).__name__} of {len(key):,}"
+    text = repr(key)
+    return text if len(text) <= _SHOWN_LETTERS else type(key).__name__
 
 
 def extents(blocked: Binding, dim: int) -> list[tuple[int, int]]:
     """First byte and the one after the last of each chunk of a window."""
     chunks = [chunk for chunk in padded_chunks(blocked, dim) if chunk.nbytes > 0]
     return [(address(chunk), address(chunk) + int(chunk.nbytes)) for chunk in chunks]
+
+
+def share_bytes(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> bool:
+    """Whether a byte belongs to both of what `extents` gave."""
+    return any(
+        start < other_stop and other_start < stop
+        for start, stop in one
+        for other_start, other_stop in other
+    )
+
+
+def moved_like(rows: Array, like: Any) -> Any:
+    """Rows of a NumPy or CuPy array as one of the library of another, where that lives.
+
+    Args:
+        rows: The rows.
+        like: An array of any library; of a Python sequence or a blocked array NumPy and CuPy.
+
+    Raises:
+        InputError: `like` lives on a device that is not used here.
+    """
+    target = backend_of(like, where="like")
+    if isinstance(rows, np.ndarray):
+        return as_library(target.upload(rows), like)
+    return as_library(rows if location(like) != HOST else backend_of(rows).to_host(rows), like)
 
 
 def flat_memory(where: str, flat: Any, dim: int, length: int | None) -> tuple[Array, int]:
@@ -102,7 +158,7 @@ def flat_memory(where: str, flat: Any, dim: int, length: int | None) -> tuple[Ar
     """
     buffer = shared_array(where, flat)
     scalar = float_type(where, buffer.dtype)
-    dim = checked_size("dim", dim, 1)
+    dim = checked_size(where, "dim", dim, 1)
     if buffer.ndim != 1 or not buffer.flags.c_contiguous:
         raise InputError(
             f"{where}: shape {tuple(buffer.shape)} with strides {_strides(buffer)} in scalars; "
@@ -114,7 +170,7 @@ def flat_memory(where: str, flat: Any, dim: int, length: int | None) -> tuple[Ar
             f"{where}: {size} scalars; an object of dim {dim} and {scalar.value} takes "
             f"{of_object}, so a multiple of that is needed"
         )
-    length = checked_size("length", size // of_object if length is None else length, 0)
+    length = checked_size(where, "length", size // of_object if length is None else length, 0)
     if size != length * of_object:
         raise InputError(
             f"{where}: {size} scalars; {length} objects of dim {dim} and {scalar.value} take "
@@ -132,7 +188,7 @@ def row_memory(where: str, array: Any) -> tuple[Array, int, int]:
     """
     rows = rows_of(where, array)
     scalar = float_type(where, rows.dtype)
-    length, dim = checked_size("length", rows.shape[0], 0), int(rows.shape[1])
+    length, dim = checked_size(where, "length", rows.shape[0], 0), int(rows.shape[1])
     strides, width = _strides(rows), padded_width(dim)
     if dim > scalar.chunk_length:
         needed = f"no strides describe its chunks {chunks_text(dim, scalar)}"

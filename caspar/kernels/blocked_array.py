@@ -23,10 +23,13 @@ from caspar.kernels.array_memory import (
     checked_size,
     checked_window,
     chunks_text,
+    default_type,
     extents,
     flat_memory,
     key_text,
+    moved_like,
     row_memory,
+    share_bytes,
 )
 from caspar.kernels.array_text import array_html, array_text
 from caspar.kernels.convert import (
@@ -45,9 +48,6 @@ from caspar.memory.layout import array_scalars
 from caspar.memory.tiles import Array
 from caspar.options import BackendChoice
 from caspar.runtime.arrays import HOST, Location, location
-
-_SCALARS = {np.dtype(dtype.value): dtype for dtype in (DType.FLOAT32, DType.FLOAT64)}
-"""Looked up for every argument of every call: `DType(dtype.name)` takes 4 us."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,8 +95,8 @@ class BlockedArray:
             OutOfMemoryError: It does not fit.
         """
         scalar = float_type("BlockedArray", dtype)
-        length = checked_size("length", length, 0)
-        dim = checked_size("dim", dim, 1)
+        length = checked_size("BlockedArray", "length", length, 0)
+        dim = checked_size("BlockedArray", "dim", dim, 1)
         num_bytes = array_scalars(dim, scalar, length) * scalar.itemsize
         buffer = shared_backend(backend).allocate(num_bytes).view(scalar.value)
         return cls(buffer, dim, length, 0, length)
@@ -136,11 +136,9 @@ class BlockedArray:
         if isinstance(array, BlockedArray):
             raise InputError(f"{where}: a BlockedArray; use its copy(), or to_rows() first")
         rows = rows_of(where, array)
-        if dtype is None:
-            is_wide = rows.dtype.kind == "f" and rows.dtype.itemsize >= DType.FLOAT64.itemsize
-            dtype = DType.FLOAT64 if is_wide else DType.FLOAT32
+        scalar = default_type(rows) if dtype is None else dtype
         home = backend_of(rows, backend, where=where)
-        made = cls.empty(int(rows.shape[0]), int(rows.shape[1]), dtype, home.name)
+        made = cls.empty(int(rows.shape[0]), int(rows.shape[1]), scalar, home.name)
         pack(where, rows, made.binding())
         return made
 
@@ -259,12 +257,7 @@ class BlockedArray:
             return max(self.first, other.first) < min(
                 self.first + self.length, other.first + other.length
             )
-        theirs = extents(other.binding(), other.dim)
-        return any(
-            start < other_stop and other_start < stop
-            for start, stop in extents(self.binding(), self.dim)
-            for other_start, other_stop in theirs
-        )
+        return share_bytes(*(extents(one.binding(), one.dim) for one in (self, other)))
 
     def is_same_as(self, other: BlockedArray) -> bool:
         """Whether both are the same objects in memory."""
@@ -280,9 +273,17 @@ class BlockedArray:
 
     # -- values --------------------------------------------------------------------------------
 
-    def to_rows(self) -> Array:
-        """The values as a new (length, dim) array on the same device: NumPy or CuPy."""
-        return unpack(self.binding(), self.dim)
+    def to_rows(self, like: Any = None) -> Array:
+        """The values as a new (length, dim) array, of the same type.
+
+        Args:
+            like: An array whose library and device it gets; None: NumPy or CuPy, on this device.
+
+        Raises:
+            InputError: `like` lives on a device that is not used here.
+        """
+        rows = unpack(self.binding(), self.dim)
+        return rows if like is None else moved_like(rows, like)
 
     def to_numpy(self) -> NDArray[Any]:
         """The values as a new (length, dim) NumPy array; on CUDA it waits for them."""
@@ -371,7 +372,7 @@ class BlockedArray:
         if len(chunks) > 1:
             raise BufferError(
                 f"{self._summary}: no strides describe more than one chunk; pass one of .chunks, "
-                "or .to_rows(), which copies"
+                "or .to_rows(), which copies (.to_rows(like=array) to an array of that library)"
             )
         return chunks[0].__dlpack__(**options)
 

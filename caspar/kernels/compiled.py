@@ -13,6 +13,7 @@ from caspar.driver import TARGETS, finish_source, kernel_source
 from caspar.errors import InputError
 from caspar.frontend.kernel_trace import TracedKernel
 from caspar.ir.dtype import DType
+from caspar.kernels.tuning import MeasuredSizes, tuning_key
 from caspar.memory.access import FinishSpec, WriteAccessor
 from caspar.runtime.backend import Backend, Kernel
 
@@ -21,9 +22,15 @@ _Key = tuple[str, DType, tuple[tuple[str, WriteAccessor], ...], int | None]
 
 @dataclass
 class KernelCache:
-    """The compiled forms of one kernel function in this process."""
+    """The compiled forms of one kernel function in this process.
+
+    Attributes:
+        kernels: By what they were compiled for.
+        sizes: Block sizes that were found by measurement.
+    """
 
     kernels: dict[_Key, Kernel] = field(default_factory=dict)
+    sizes: MeasuredSizes = field(default_factory=MeasuredSizes)
 
     def kernel(
         self,
@@ -40,19 +47,25 @@ class KernelCache:
             backend: Where it runs.
             dtype: Type it computes in.
             writes: How the kernel itself writes each output.
-            block_size: Threads of a block; None: chosen.
+            block_size: Threads of a block; None: as measured, or else chosen.
+
+        Raises:
+            InputError: A block size that the kernel's accesses do not allow.
         """
         key = (backend.name, dtype, tuple(writes.items()), block_size)
         found = self.kernels.get(key)
         if found is not None:
             return found
         source = kernel_source(traced, dtype, writes, TARGETS[backend.name])
+        wanted = block_size
+        if wanted is None:
+            wanted = self.sizes.find(tuning_key(traced, backend, dtype, writes))
         if block_size is not None and block_size not in source.block_sizes:
             allowed = ", ".join(map(str, sorted(source.block_sizes)))
             raise InputError(
                 f"kernel {traced.name}: block_size={block_size}; its accesses allow {allowed}"
             )
-        self.kernels[key] = backend.load([source], block_size)[source.name]
+        self.kernels[key] = backend.load([source], wanted)[source.name]
         return self.kernels[key]
 
     def finish(self, backend: Backend, spec: FinishSpec) -> Kernel:

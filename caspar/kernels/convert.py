@@ -26,7 +26,7 @@ from caspar.memory.layout import chunk_widths, padded_width, rows_are_blocked
 from caspar.memory.tiles import Array
 from caspar.options import BackendChoice, choice
 from caspar.runtime.arrays import HOST, location, to_numpy
-from caspar.runtime.backend import Backend, Kernel
+from caspar.runtime.backend import Backend, Kernel, Launch
 from caspar.runtime.select import select_backend
 
 # -- backends --------------------------------------------------------------------------------------
@@ -178,6 +178,21 @@ def _kernel(spec: ConvertSpec, target: str) -> Kernel:
     return shared_backend(target).load([source])[source.name]
 
 
+def conversion_launch(direction: Direction, rows: Array, blocked: Binding, dim: int) -> Launch:
+    """The launch that moves all objects of a window.
+
+    Args:
+        direction: To rows, or from them.
+        rows: (n, dim), C-contiguous, on the device of the blocked array and of its type.
+        blocked: The window, of n objects, not none.
+        dim: Scalars of an object, of more than one chunk or padded.
+    """
+    device = backend_of(blocked.data)
+    kernel = _kernel(ConvertSpec(direction, dim, SCALARS[blocked.data.dtype]), device.name)
+    count = blocked.num_objects
+    return device.bind(kernel, {"rows": Binding(rows, count), "blocked": blocked}, count)
+
+
 def _convert(direction: Direction, rows: Array, blocked: Binding, dim: int) -> None:
     """Move all objects of a window; both sides on one device, of one type, rows C-contiguous."""
     count = blocked.num_objects
@@ -191,9 +206,7 @@ def _convert(direction: Direction, rows: Array, blocked: Binding, dim: int) -> N
         target, source = (window, flat) if direction is Direction.PACK else (flat, window)
         device.copy(target, source)
         return
-    kernel = _kernel(ConvertSpec(direction, dim, scalar), device.name)
-    bindings = {"rows": Binding(rows, count), "blocked": blocked}
-    device.runner([device.bind(kernel, bindings, count)])()
+    device.runner([conversion_launch(direction, rows, blocked, dim)])()
 
 
 def pack(where: str, rows: Array, blocked: Binding) -> None:

@@ -13,44 +13,36 @@ Called with symbolic values, inside a residual function or another kernel, it is
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, overload
+from typing import Any
+
+import numpy as np
 
 import caspar
 from caspar.errors import InputError, KernelError
 from caspar.frontend.kernel_trace import (
     KernelFunction,
-    KernelOutput,
     TracedKernel,
     is_symbolic,
     trace_kernel,
 )
-from caspar.ir.dtype import DType
 from caspar.kernels.bound import BoundKernel
+from caspar.kernels.call import Operands, call_options, call_symbolic, operands_of
 from caspar.kernels.compiled import KernelCache
 from caspar.kernels.convert import current_stream
-from caspar.kernels.operands import Operand, operand
-from caspar.kernels.plan import CallOptions, CallPlan, plan_call
+from caspar.kernels.look import Look, look_at
+from caspar.kernels.operands import Operand
+from caspar.kernels.plan import CallPlan, plan_call
 from caspar.kernels.profile import RUNS, KernelProfile, on_copies, profile_plan
-from caspar.kernels.recipes import Look, RecipeBook, look_at
+from caspar.kernels.recipes import RecipeBook
 from caspar.kernels.results import give_back
+from caspar.kernels.tuning import Tuning, best_size, tuning_key
 from caspar.kernels.views import KernelDescription, describe_kernel, error_html, signature_text
 from caspar.options import BackendChoice, choice
 
-
-def _needs_planning(plan: CallPlan) -> bool:
-    """Whether an output's indices must be tested for repetition each time."""
-    return any(one.access.needs_unique_index for one in plan.arguments.values())
-
-
-def _never(plan: CallPlan) -> bool:
-    return False
-
-
-_DTYPES = {"float32": DType.FLOAT32, "float64": DType.FLOAT64}
+_OPTION_TYPES = (int, bool, str, type(None))
+"""Of the options of calls that may be like an earlier one."""
 
 
 class Kernel:
@@ -113,18 +105,21 @@ class Kernel:
             check: Whether to test indices for range and repetition; it waits for the device.
             dtype: `float32` or `float64`, to convert to; by default that of the arrays.
             **kwargs: Arguments by name: an array ((n, dim) of NumPy, CuPy, torch, jax, or a
-                `BlockedArray`), or a mapping of `values` and what the access takes besides.
+                `BlockedArray`), or a mapping of `values` and what the access takes besides. All
+                live on one device.
 
         Returns:
-            One array for each output, (n, dim), of the kind of the first argument; what `out`
-            names is written to and returned as it is.
+            One array for each output, (n, dim). What `out` names is written to and returned as it
+            is. A new array is of the library of the first argument that is an array (sequences and
+            numbers are none), and where that lives, whatever the other arguments are; where the
+            first one is a `BlockedArray`, a `BlockedArray`.
 
         Raises:
             InputError: Names the argument, what is wrong and what is allowed.
             KernelError: The function cannot be compiled.
         """
         if any(is_symbolic(value) for value in (*args, *kwargs.values())):
-            return self.function.function(*args, **kwargs)
+            return call_symbolic(self.function, args, kwargs, out=out, count=count, dtype=dtype)
         look = self._look(args, kwargs, out, (count, check, dtype))
         recipe = None if look is None else self._recipes.find(look, check=check)
         if look is not None and recipe is not None:
@@ -132,12 +127,11 @@ class Kernel:
         inputs, outputs = self._operands(args, kwargs, out)
         plan = self._plan(inputs, outputs, count, check, dtype, None)
         plan.runner()()
-        if look is not None:
-            self._recipes.keep(look, plan, _needs_planning if check else _never)
-        given = [one.given for one in inputs.values()]
         results = [
-            give_back(plan, one, outputs[one.name].given, given) for one in self.traced.outputs
+            give_back(plan, one, outputs[one.name], inputs.values()) for one in self.traced.outputs
         ]
+        if look is not None:
+            self._recipes.keep(look, plan, results, check=check)
         return self.traced.make_result(results)
 
     def _look(
@@ -145,7 +139,7 @@ class Kernel:
     ) -> Look | None:
         """What a call looks like; None where it has to be planned."""
         names = [one.name for one in self.traced.inputs]
-        if len(args) > len(names):
+        if len(args) > len(names) or any(type(one) not in _OPTION_TYPES for one in options):
             return None
         inputs = {**dict(zip(names, args, strict=False)), **kwargs}
         if len(inputs) != len(args) + len(kwargs):
@@ -221,6 +215,49 @@ class Kernel:
         self.last_profile = profile_plan(self.traced, plan, runs)
         return self.last_profile
 
+    def tune(
+        self,
+        *args: Any,
+        out: Any = None,
+        count: int | None = None,
+        check: bool = True,
+        dtype: str | None = None,
+        runs: int = RUNS,
+        **kwargs: Any,
+    ) -> Tuning:
+        """Measure a call with every block size that is allowed; keep the quickest.
+
+        Later calls of this kernel in the same type and with the same accesses take it, also in
+        other processes on the same device. As `profile`, it works on copies of what is written to.
+
+        Args:
+            *args: As of a call.
+            out: As of a call.
+            count: As of a call.
+            check: As of a call.
+            dtype: As of a call.
+            runs: As of `profile`.
+            **kwargs: As of a call.
+
+        Raises:
+            InputError: Names the argument, what is wrong and what is allowed.
+        """
+        inputs, outputs = on_copies(*self._operands(args, kwargs, out))
+        first = self._plan(inputs, outputs, count, check, dtype, None)
+        if first.kernel is None:
+            raise InputError(f"kernel {self.name}: nothing to measure, there are no items")
+        times = {}
+        for size in sorted(first.kernel.source.block_sizes):
+            plan = self._plan(inputs, outputs, count, check, dtype, size)
+            times[size] = float(np.median(plan.backend.time(plan.runner(), runs)))
+        chosen = first.backend.load([first.kernel.source])[first.kernel.source.name].block_size
+        best = best_size(times, chosen)
+        key = tuning_key(self.traced, first.backend, first.dtype, first.writes)
+        self.cache.sizes.keep(key, best)
+        self.cache.kernels.clear()
+        self._recipes = RecipeBook(self.name)
+        return Tuning(self.name, times, chosen, best)
+
     # -- what it became ------------------------------------------------------------------------
 
     def inspect(
@@ -281,122 +318,10 @@ class Kernel:
         dtype: str | None,
         block_size: int | None,
     ) -> CallPlan:
-        if dtype is not None and dtype not in _DTYPES:
-            raise InputError(
-                f"kernel {self.name}: dtype={dtype!r}; allowed are {' and '.join(_DTYPES)}"
-            )
-        options = CallOptions(
-            count, check, None if dtype is None else _DTYPES[dtype], block_size, self.deterministic
-        )
+        options = call_options(self.name, count, check, dtype, block_size, self.deterministic)
         return plan_call(self.traced, self.cache, inputs, outputs, self.backend.value, options)
-
-    # -- what was passed -----------------------------------------------------------------------
 
     def _operands(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
-    ) -> tuple[dict[str, Operand], dict[str, Operand]]:
-        given = self._by_name(args, kwargs)
-        inputs = {
-            one.name: operand(
-                f"kernel {self.name}, argument {one.name}",
-                one.access,
-                given[one.name],
-                is_output=False,
-            )
-            for one in self.traced.inputs
-        }
-        targets = self._targets(out)
-        outputs = {
-            one.name: operand(
-                f"kernel {self.name}, output {one.name}",
-                one.access,
-                targets.get(one.name),
-                is_output=True,
-            )
-            for one in self.traced.outputs
-        }
-        return inputs, outputs
-
-    def _by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        names = [one.name for one in self.traced.inputs]
-        if len(args) > len(names):
-            raise InputError(
-                f"kernel {self.name}: {len(args)} arguments; it takes {', '.join(names)}"
-            )
-        given = dict(zip(names, args, strict=False))
-        for name, value in kwargs.items():
-            if name not in names:
-                raise InputError(
-                    f"kernel {self.name}: unknown argument {name!r}; it takes {', '.join(names)}"
-                )
-            if name in given:
-                raise InputError(f"kernel {self.name}, argument {name}: passed twice")
-            given[name] = value
-        missing = [name for name in names if name not in given]
-        if missing:
-            raise InputError(
-                f"kernel {self.name}: {', '.join(missing)} missing; it takes {', '.join(names)}"
-            )
-        return given
-
-    def _targets(self, out: Any) -> dict[str, Any]:
-        outputs: Sequence[KernelOutput] = self.traced.outputs
-        names = [one.name for one in outputs]
-        if out is None:
-            return {}
-        if isinstance(out, Mapping) and all(name in names for name in out):
-            return dict(out)
-        if len(outputs) == 1:
-            return {names[0]: out}
-        if isinstance(out, Sequence) and len(out) == len(names):
-            return dict(zip(names, out, strict=True))
-        raise InputError(
-            f"kernel {self.name}: out= takes a mapping of {', '.join(names)}, or a sequence of "
-            f"{len(names)}; got {type(out).__name__}"
-        )
-
-
-@overload
-def kernel(function: Callable[..., Any], /) -> Kernel: ...
-
-
-@overload
-def kernel(
-    *, backend: str | BackendChoice = ..., deterministic: bool = ...
-) -> Callable[[Callable[..., Any]], Kernel]: ...
-
-
-def kernel(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    backend: str | BackendChoice = BackendChoice.AUTO,
-    deterministic: bool = False,
-) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
-    """Turn a symbolic function into a kernel that is called with arrays.
-
-    Every argument is annotated `Annotated[Type, Marker]` with a marker that reads
-    (`caspar.ReadSequential`, ...), the return value with one that writes or adds; of several
-    outputs the annotation is a tuple, or a NamedTuple class, of such.
-
-    Args:
-        function: The function.
-        backend: Where kernels run whose arrays are on the host: `auto` (CUDA where a device
-            answers), `cuda` or `cpu`. Arrays on a CUDA device are worked on there.
-        deterministic: Whether equal input must give equal bits.
-
-    Raises:
-        KernelError: The argument is not a plain function.
-    """
-    local_names = dict(sys._getframe(1).f_locals)
-
-    def decorate(decorated: Callable[..., Any]) -> Kernel:
-        if not inspect.isfunction(decorated):
-            raise KernelError(
-                f"caspar.kernel needs a function, got {decorated!r}: write it with def, its "
-                "arguments annotated Annotated[Type, Marker]"
-            )
-        made = KernelFunction(decorated, decorated.__name__, local_names)
-        return Kernel(made, backend, deterministic=deterministic)
-
-    return decorate if function is None else decorate(function)
+    ) -> tuple[Operands, Operands]:
+        return operands_of(self.traced, args, kwargs, out)

@@ -8,7 +8,7 @@ nothing here may cost more than microseconds, or wait for the device unless it c
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -17,9 +17,10 @@ import numpy as np
 
 from caspar.errors import InputError
 from caspar.ir.dtype import DType
-from caspar.kernels.array_memory import MAX_LENGTH
+from caspar.kernels.array_memory import MAX_LENGTH, checked_size
 from caspar.kernels.blocked_array import BlockedArray
-from caspar.kernels.shared_indices import SharedIndices
+from caspar.kernels.passed import check_readable, writable_array
+from caspar.kernels.shared_indices import SharedIndices, narrowed
 from caspar.memory.access import Accessor
 from caspar.memory.layout import rows_are_blocked
 from caspar.memory.tiles import Array
@@ -38,12 +39,14 @@ class Operand:
         given: The values as they were passed; None where only their number is known.
         options: What was passed besides values.
         size: Objects of an output that is to be made; None where it was not said.
+        target: Of an output whose values are no blocked array: their memory, NumPy or CuPy.
     """
 
     where: str
     given: Any
     options: Mapping[str, Any]
     size: int | None = None
+    target: Array | None = None
 
     @property
     def is_blocked(self) -> bool:
@@ -71,14 +74,13 @@ def operand(where: str, access: Accessor, given: Any, *, is_output: bool) -> Ope
             raise InputError(
                 f"{where}: {access.name} needs {' and '.join(missing)}; pass {{{values}{wanted}}}"
             )
-        return Operand(where, given, access.defaults)
+        return _operand(where, given, access.defaults, None, is_output)
     allowed = ("values", *(("size",) if is_output else ()), *access.options)
     for name in given:
         if name not in allowed:
-            close = difflib.get_close_matches(str(name), allowed, 1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise InputError(
-                f"{where}: unknown name {name!r}{hint}; {access.name} takes {', '.join(allowed)}"
+                f"{where}: unknown name {name!r}{meant(name, allowed)}; {access.name} takes "
+                f"{', '.join(allowed)}"
             )
     for name in access.options:
         if name not in given and name not in access.defaults:
@@ -88,7 +90,28 @@ def operand(where: str, access: Accessor, given: Any, *, is_output: bool) -> Ope
     if not is_output and "values" not in given:
         raise InputError(f"{where}: 'values' is missing; it takes {', '.join(allowed)}")
     options = {name: given.get(name, access.defaults.get(name)) for name in access.options}
-    return Operand(where, given.get("values"), options, given.get("size"))
+    return _operand(where, given.get("values"), options, given.get("size"), is_output)
+
+
+def _operand(
+    where: str, given: Any, options: Mapping[str, Any], size: Any, is_output: bool
+) -> Operand:
+    """Values, options and size, if these can be what they are."""
+    if size is not None:
+        size = checked_size(where, "size", size, 0)
+        if given is not None:
+            raise InputError(f"{where}: both 'values' and 'size'; 'size' is for a new array")
+    if isinstance(given, BlockedArray) or (is_output and given is None):
+        return Operand(where, given, options, size)
+    check_readable(where, given)
+    target = writable_array(where, given) if is_output else None
+    return Operand(where, given, options, size, target)
+
+
+def meant(name: object, allowed: Iterable[str]) -> str:
+    """Which name somebody may have meant, in brackets; else nothing."""
+    close = difflib.get_close_matches(str(name), list(allowed), 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def place_of(given: Any) -> Location | None:
@@ -108,7 +131,10 @@ def floating_dtype(given: Any) -> DType | None:
     if not isinstance(dtype, np.dtype):  # torch and jax have types of their own
         name = str(dtype).removeprefix("torch.")
         return {"float32": DType.FLOAT32, "float64": DType.FLOAT64}.get(name)
-    return FLOATS.get(dtype)
+    known = FLOATS.get(dtype)
+    if known is None and dtype.kind == "f":
+        known = FLOATS.get(dtype.newbyteorder("="))
+    return known
 
 
 class OperandReader:
@@ -172,9 +198,10 @@ class OperandReader:
             shape: (rows, columns) of a matrix of several columns, else ().
         """
         array, _ = self._array(where, given)
-        if array.dtype.kind not in "fiu":
+        if array.dtype.kind not in "iu" and floating_dtype(array) is None:
             raise InputError(
-                f"{where}: dtype {array.dtype}; allowed are float32, float64 and integers"
+                f"{where}: dtype {array.dtype}; allowed are float32, float64 and integers: convert "
+                "it first"
             )
         if len(shape) > 0 and array.ndim == 3 and array.shape[1:] == tuple(shape):
             # SymForce stores matrices column by column
@@ -200,11 +227,7 @@ class OperandReader:
             raise InputError(
                 f"{where}: shape {tuple(array.shape)}; indices are one-dimensional, (n,)"
             )
-        if array.dtype.itemsize > np.dtype(np.int32).itemsize and array.size > 0 and self.check:
-            largest = int(array.max())
-            if largest > np.iinfo(np.int32).max:
-                raise InputError(f"{where}: index {largest} does not fit in int32")
-        converted = xp.ascontiguousarray(array, dtype=np.int32)
+        converted = narrowed(array, check=self.check)
         return self.backend.upload(converted) if xp is np else converted
 
     def _array(self, where: str, given: Any) -> tuple[Array, ModuleType]:

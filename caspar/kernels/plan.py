@@ -59,6 +59,7 @@ class CallPlan:
         dtype: Type it computes in.
         count: Items.
         kernel: The compiled kernel; None where there are no items.
+        inputs: What the kernel reads, by name.
         outputs: By name, in order.
         arguments: The outputs as they were declared, by name.
         writes: How the kernel itself writes each output, by name.
@@ -69,6 +70,7 @@ class CallPlan:
     dtype: DType
     count: int
     kernel: Kernel | None
+    inputs: Mapping[str, BlockedArray]
     outputs: Mapping[str, BlockedArray]
     arguments: Mapping[str, KernelOutput]
     writes: Mapping[str, WriteAccessor]
@@ -185,7 +187,7 @@ class _Planner:
                 one.values.buffer[...] = 0  # where nothing is written
         made = {one.name: one.values for one in results}
         declared = {one.name: one for one in self._traced.outputs}
-        return CallPlan(self._backend, self._reader.dtype, 0, None, made, declared, {}, ())
+        return CallPlan(self._backend, self._reader.dtype, 0, None, {}, made, declared, {}, ())
 
     # -- arguments -----------------------------------------------------------------------------
 
@@ -265,7 +267,8 @@ class _Planner:
         launches = (backend.bind(kernel, bindings, count), *finishes)
         made = {one.name: one.values for one in outputs}
         declared = {one.name: one for one in self._traced.outputs}
-        return CallPlan(backend, dtype, count, kernel, made, declared, writes, launches)
+        read = {one.name: one.values for one in inputs}
+        return CallPlan(backend, dtype, count, kernel, read, made, declared, writes, launches)
 
     def _finishes(self, bound: BoundWrite) -> list[Launch]:
         return [

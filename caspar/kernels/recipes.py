@@ -3,24 +3,26 @@
 Planning a call takes 50 to 200 us of Python. What it decides depends on the shapes, types and
 options of what is passed, not on where it lies: a second call that looks the same takes the
 launches of the first, writes new addresses into their parameters, and runs them. Only calls on
-blocked arrays that need no conversion; all others are planned.
+blocked arrays, and on rows where the kernel runs; all others are planned.
 
 Once for each way a kernel is called; then for each call some 20 us.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-import numpy as np
-
 from caspar.kernels.array_memory import address
 from caspar.kernels.blocked_array import BlockedArray
+from caspar.kernels.convert import conversion_launch
+from caspar.kernels.look import Look
 from caspar.kernels.plan import CallPlan
 from caspar.kernels.shared_indices import SharedIndices, check_range
+from caspar.memory.conversion import Direction
+from caspar.memory.layout import rows_are_blocked
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import Backend, Launch
 
@@ -29,146 +31,41 @@ MAX_RECIPES = 64
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a call looks like, and its arrays.
+class _Memory:
+    """Memory that each call takes anew: of an output, or of rows that are converted.
 
     Attributes:
-        key: All that planning depends on.
-        arrays: Memory that the launches are given, in the order of the key.
-        indices: Of those, what are indices: where, for errors, index and number of objects.
-        written: Places among `arrays` of what the call writes to.
-        outputs: Blocked arrays that were passed to be written to, by name.
-        prepared: Indices that the key names by identity.
-    """
-
-    key: tuple[Any, ...]
-    arrays: tuple[Array, ...]
-    indices: tuple[tuple[str, Array, int], ...]
-    written: tuple[int, ...]
-    outputs: Mapping[str, BlockedArray]
-    prepared: tuple[SharedIndices, ...]
-
-
-class _Looker:
-    """Looks at the arguments of a call, one after the other."""
-
-    def __init__(self) -> None:
-        self.parts: list[Any] = []
-        self.arrays: list[Array] = []
-        self.indices: list[tuple[str, Array, int]] = []
-        self.written: list[int] = []
-        self.outputs: dict[str, BlockedArray] = {}
-        self.prepared: list[SharedIndices] = []
-
-    def add(self, name: str, value: Any, *, is_output: bool) -> bool:
-        """Note an argument; False where a call with it has to be planned."""
-        self.parts.append(name)
-        if type(value) is BlockedArray:
-            return self._add_blocked(name, value, is_output)
-        if type(value) is not dict:
-            return False
-        size = value.get("size")
-        where = f"{'output' if is_output else 'argument'} {name}, index"
-        for key, part in value.items():
-            self.parts.append(key)
-            if type(part) is BlockedArray:
-                size = part.length
-                if not self._add_blocked(name, part, is_output):
-                    return False
-            elif type(part) is SharedIndices:
-                self.prepared.append(part)
-                self.parts.append(id(part))
-            elif type(part) is int:
-                self.parts.append(part)
-            elif key != "index" or not self._add_index(where, part, size):
-                return False
-        return True
-
-    def _add_blocked(self, name: str, array: BlockedArray, is_output: bool) -> bool:
-        buffer = array.buffer
-        self.parts += (array.length, array.capacity, array.first, array.dim)
-        self.parts += (buffer.dtype.char, _device(buffer))
-        if is_output:
-            if not array.is_writable:
-                return False
-            self.written.append(len(self.arrays))
-            self.outputs[name] = array
-        self.arrays.append(buffer)
-        return True
-
-    def _add_index(self, where: str, index: Any, size: int | None) -> bool:
-        is_array = isinstance(index, np.ndarray) or type(index).__module__.startswith("cupy")
-        if not is_array or size is None or index.dtype.char != "i" or index.ndim != 1:
-            return False
-        if not index.flags.c_contiguous:
-            return False
-        self.parts += (index.shape[0], _device(index))
-        self.indices.append((where, index, size))
-        self.arrays.append(index)
-        return True
-
-
-def _device(array: Array) -> int:
-    return -1 if isinstance(array, np.ndarray) else int(array.data.device_id)
-
-
-def look_at(
-    inputs: Mapping[str, Any], out: Any, output_names: Sequence[str], options: tuple[Any, ...]
-) -> Look | None:
-    """What a call looks like; None where it has to be planned.
-
-    Args:
-        inputs: What is passed, by argument name.
-        out: What is passed as `out`.
-        output_names: Names of the outputs.
-        options: Whatever else planning depends on.
-    """
-    looker = _Looker()
-    for name, value in inputs.items():
-        if not looker.add(name, value, is_output=False):
-            return None
-    targets = {}
-    if out is not None:
-        if type(out) is dict and all(name in output_names for name in out):
-            targets = out
-        elif len(output_names) == 1:
-            targets = {output_names[0]: out}
-        else:
-            return None
-    for name, value in targets.items():
-        if not looker.add(name, value, is_output=True):
-            return None
-    if len({id(array) for array in looker.arrays}) < len(looker.arrays):
-        return None  # the same memory twice: which address is whose cannot be told
-    return Look(
-        (*options, *looker.parts),
-        tuple(looker.arrays),
-        tuple(looker.indices),
-        tuple(looker.written),
-        looker.outputs,
-        tuple(looker.prepared),
-    )
-
-
-@dataclass(frozen=True)
-class _Fresh:
-    """An output that each call makes anew.
-
-    Attributes:
-        name: The output.
-        num_scalars: Of its buffer.
+        shape: (num_scalars,) of a buffer, (n, dim) of rows.
         dtype: NumPy name.
-        dim: Scalars of an object.
-        length: Objects.
         clear: Whether it begins with zeros.
     """
 
-    name: str
-    num_scalars: int
+    shape: tuple[int, ...]
     dtype: str
+    clear: bool = False
+
+
+@dataclass(frozen=True)
+class _Result:
+    """An output.
+
+    Attributes:
+        name: The output.
+        memory: Which of the memories of a call holds it; None of an array that was passed.
+        dim: Scalars of an object.
+        length: Objects.
+        shape: Of rows; None where it is a blocked array.
+    """
+
+    name: str
+    memory: int | None
     dim: int
     length: int
-    clear: bool
+    shape: tuple[int, ...] | None
+
+
+Places = tuple[tuple[Launch, int], ...]
+"""Launches, and which of their parameters an address goes to."""
 
 
 @dataclass(frozen=True)
@@ -177,40 +74,148 @@ class Recipe:
 
     Attributes:
         backend: Where it runs.
-        launches: In order.
-        places: For each array of the look, then for each fresh output: (launch, parameter) pairs.
-        fresh: Outputs to make.
-        names: All outputs in order.
+        launches: In order: rows to blocked arrays, the kernel, what completes it, back to rows.
+        memories: What each call takes anew.
+        places: Of each array of the look, then of each memory.
+        results: All outputs in order.
         keep_alive: Indices that the look's key names by identity.
         lock: Held while addresses are written and used.
     """
 
     backend: Backend
     launches: tuple[Launch, ...]
-    places: tuple[tuple[tuple[Launch, int], ...], ...]
-    fresh: tuple[_Fresh, ...]
-    names: tuple[str, ...]
+    memories: tuple[_Memory, ...]
+    places: tuple[Places, ...]
+    results: tuple[_Result, ...]
     keep_alive: tuple[SharedIndices, ...]
     lock: Any = field(default_factory=Lock)
 
-    def run(self, look: Look) -> list[BlockedArray]:
+    def run(self, look: Look) -> list[Any]:
         """Run on the arrays of a look; the outputs in order."""
         xp = self.backend.xp
-        made = dict(look.outputs)
-        arrays = list(look.arrays)
-        for one in self.fresh:
-            make = xp.zeros if one.clear else xp.empty
-            buffer = make(one.num_scalars, one.dtype)
-            arrays.append(buffer)
-            made[one.name] = BlockedArray(buffer, one.dim, one.length, 0, one.length)
+        made = [
+            (xp.zeros if one.clear else xp.empty)(one.shape, one.dtype) for one in self.memories
+        ]
         with self.lock:
-            for array, places in zip(arrays, self.places, strict=True):
+            for array, places in zip((*look.arrays, *made), self.places, strict=True):
                 where = address(array)
                 for launch, number in places:
                     launch.set_address(number, where)
             for launch in self.launches:
                 launch.run()
-        return [made[name] for name in self.names]
+        return [
+            look.outputs[one.name] if one.memory is None else _as_result(one, made[one.memory])
+            for one in self.results
+        ]
+
+
+def _as_result(result: _Result, memory: Array) -> Any:
+    if result.shape is None:
+        return BlockedArray(memory, result.dim, result.length, 0, result.length)
+    return memory.reshape(result.shape)
+
+
+class _Writer:
+    """Writes the recipe of a planned call: which launches, and where each array goes."""
+
+    def __init__(self, look: Look, plan: CallPlan) -> None:
+        self._look = look
+        self._plan = plan
+        self.before: list[Launch] = []
+        self.after: list[Launch] = []
+        self.memories: list[_Memory] = []
+        self.results: list[_Result] = []
+        self._holders: list[list[Array]] = [[array] for array in look.arrays]
+        self._memory_holders: list[list[Array]] = []
+
+    def recipe(self, given: Sequence[Any]) -> Recipe | None:
+        """The recipe; None where the call cannot be repeated without planning.
+
+        Args:
+            given: What the call returned for each output.
+        """
+        plan, look = self._plan, self._look
+        if not all(map(self._passes_index, look.indexed)):
+            return None
+        if not all(self._read(number, name) for number, name in look.rows):
+            return None
+        if not all(map(self._write, plan.outputs, given)):
+            return None
+        launches = [*self.before, *plan.launches, *self.after]
+        arrays = [one for holders in (*self._holders, *self._memory_holders) for one in holders]
+        # what is kept must not keep the arrays of this call alive
+        kept = [launch.without(arrays) for launch in launches]
+        places = tuple(
+            tuple(
+                (mine, number)
+                for launch, mine in zip(launches, kept, strict=True)
+                for number, value in enumerate(launch.values)
+                if any(value is holder for holder in holders)
+            )
+            for holders in (*self._holders, *self._memory_holders)
+        )
+        if any(len(found) == 0 for found in places):
+            return None  # an argument that is not used, or was converted
+        return Recipe(
+            plan.backend,
+            tuple(kept),
+            tuple(self.memories),
+            places,
+            tuple(self.results),
+            look.prepared,
+        )
+
+    def _passes_index(self, name: str) -> bool:
+        """Whether the kernel gets an argument's index, rather than something made of it."""
+        assert self._plan.kernel is not None
+        names = {param.name for param in self._plan.kernel.source.params}
+        return f"{name}_index" in names
+
+    def _memory(self, shape: tuple[int, ...], holder: Array, clear: bool = False) -> int:
+        self.memories.append(_Memory(shape, self._plan.dtype.value, clear))
+        self._memory_holders.append([holder])
+        return len(self.memories) - 1
+
+    def _read(self, number: int, name: str) -> bool:
+        """Rows that are read: as they lie, or through a blocked array of the call's own."""
+        rows, blocked = self._look.arrays[number], self._plan.inputs[name]
+        if type(rows) is not self._plan.backend.xp.ndarray or rows.dtype != blocked.dtype:
+            return False
+        if address(blocked.buffer) == address(rows):
+            self._holders[number].append(blocked.buffer)
+            return True
+        if rows_are_blocked(blocked.dim, blocked.scalar):
+            return False
+        lying = rows.reshape(-1, blocked.dim)
+        self._holders[number].append(lying)
+        self.before.append(conversion_launch(Direction.PACK, lying, blocked.binding(), blocked.dim))
+        self._memory((int(blocked.buffer.shape[0]),), blocked.buffer)
+        return True
+
+    def _write(self, name: str, given: Any) -> bool:
+        """An output: one that was passed, a blocked array, or rows."""
+        plan, blocked = self._plan, self._plan.outputs[name]
+        clear = not plan.arguments[name].access.writes_all
+        shape = None if isinstance(given, BlockedArray) else getattr(given, "shape", None)
+        if name in self._look.outputs:
+            self.results.append(_Result(name, None, blocked.dim, len(blocked), None))
+            return True
+        if shape is None and not isinstance(given, BlockedArray):
+            return False
+        number = self._memory((int(blocked.buffer.shape[0]),), blocked.buffer, clear)
+        if shape is not None:
+            if type(given) is not plan.backend.xp.ndarray or len(plan.arguments[name].matrix_shape):
+                return False
+            if len(blocked) == 0:
+                return False
+            if not rows_are_blocked(blocked.dim, blocked.scalar):
+                rows = plan.backend.xp.empty((len(blocked), blocked.dim), blocked.dtype)
+                self.after.append(
+                    conversion_launch(Direction.UNPACK, rows, blocked.binding(), blocked.dim)
+                )
+                number = self._memory((len(blocked), blocked.dim), rows)
+        self.results.append(_Result(name, number, blocked.dim, len(blocked), shape))
+        return True
 
 
 class RecipeBook:
@@ -238,46 +243,24 @@ class RecipeBook:
                 check_range(recipe.backend, f"kernel {self._kernel}, {where}", index, size)
         return recipe
 
-    def keep(self, look: Look, plan: CallPlan, needs_planning: Callable[[CallPlan], bool]) -> None:
+    def keep(self, look: Look, plan: CallPlan, given: Sequence[Any], *, check: bool) -> None:
         """Make a recipe of a planned call, where that can be.
 
         Args:
             look: What the call looks like.
             plan: What was planned for it.
-            needs_planning: Whether such a call must be planned each time.
+            given: What the call returned for each output.
+            check: Whether indices are tested: for repetition that takes planning.
         """
-        if plan.count == 0 or needs_planning(plan):
+        unique = any(one.access.needs_unique_index for one in plan.arguments.values())
+        if plan.count == 0 or (check and unique):
             return
-        fresh = [(name, one) for name, one in plan.outputs.items() if name not in look.outputs]
-        arrays = [*look.arrays, *(one.buffer for _, one in fresh)]
-        # what is kept must not keep the arrays of this call alive
-        launches = tuple(launch.without(arrays) for launch in plan.launches)
-        places = tuple(
-            tuple(
-                (launch, number)
-                for planned, launch in zip(plan.launches, launches, strict=True)
-                for number, value in enumerate(planned.values)
-                if value is array
-            )
-            for array in arrays
-        )
-        if any(len(found) == 0 for found in places):
-            return  # an argument that was converted, or is not used
+        recipe = _Writer(look, plan).recipe(given)
+        if recipe is None:
+            return
         if len(self._recipes) >= MAX_RECIPES:
             self._recipes.clear()
-        made = tuple(
-            _Fresh(
-                name,
-                int(one.buffer.shape[0]),
-                one.dtype.name,
-                one.dim,
-                one.length,
-                not plan.writes_all[name],
-            )
-            for name, one in fresh
-        )
-        names = tuple(plan.outputs)
-        self._recipes[look.key] = Recipe(plan.backend, launches, places, made, names, look.prepared)
+        self._recipes[look.key] = recipe
 
 
 def _overlap(look: Look) -> bool:

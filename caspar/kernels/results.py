@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from caspar.frontend.kernel_trace import KernelOutput
 from caspar.kernels.blocked_array import BlockedArray
-from caspar.kernels.convert import shared_array
+from caspar.kernels.operands import Operand
+from caspar.kernels.passed import is_array
 from caspar.kernels.plan import CallPlan
+from caspar.memory.tiles import Array
 from caspar.runtime.arrays import HOST, as_library, location
 
 
-def give_back(plan: CallPlan, output: KernelOutput, target: Any, inputs: Sequence[Any]) -> Any:
+def give_back(
+    plan: CallPlan, output: KernelOutput, operand: Operand, inputs: Iterable[Operand]
+) -> Any:
     """An output as the kind of array the user works with.
 
     Args:
         plan: The call, already run.
         output: Which output.
-        target: What was passed for it in `out`; None: a new array is wanted.
-        inputs: What was passed for the arguments: the first array among them decides.
+        operand: What was passed for it.
+        inputs: What was passed for the arguments: the first array among them decides the kind of a
+            new array. sequences and numbers are none.
     """
     made = plan.outputs[output.name]
-    if isinstance(target, BlockedArray):
-        return target
-    like = (
-        next((given for given in inputs if given is not None), None) if target is None else target
-    )
+    if operand.given is not None:
+        if operand.target is not None:
+            _write_back(output, operand.target, plan, made.to_rows())
+        return operand.given
+    like = next((one.given for one in inputs if is_array(one.given)), None)
     if isinstance(like, BlockedArray):
         return made
     rows = made.to_rows()
-    if target is not None:
-        _write_back(output, target, plan, rows)
-        return target
     if len(output.matrix_shape) > 0:
         rows = _matrices(output, rows)
     elif output.is_scalar:
@@ -49,9 +51,8 @@ def _matrices(output: KernelOutput, rows: Any) -> Any:
     return rows.reshape(-1, num_columns, num_rows).transpose(0, 2, 1)
 
 
-def _write_back(output: KernelOutput, target: Any, plan: CallPlan, rows: Any) -> None:
-    """Copy an output into the array the user passed for it."""
-    into = shared_array(f"output {output.name}", target)
+def _write_back(output: KernelOutput, into: Array, plan: CallPlan, rows: Array) -> None:
+    """Copy an output into the memory of the array that the user passed for it."""
     if isinstance(into, np.ndarray):
         rows = plan.backend.to_host(rows)
     into[...] = _matrices(output, rows) if into.ndim == 3 else rows.reshape(into.shape)

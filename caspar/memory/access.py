@@ -103,6 +103,7 @@ class Accessor(ABC):
         is_exact: Whether `num_items` is the number of items, or the most that there can be.
         needs_unique_index: Whether no two items may name one object.
         touches_own_object: Whether item `i` touches object `i` and no other.
+        has_one_object: Whether all items touch object 0, and the array holds no other.
         cooperates: Whether the threads of a block work together on it.
         needs_item_order: Whether thread `k` of a block must have item `k` of its tile.
     """
@@ -117,6 +118,7 @@ class Accessor(ABC):
     is_exact: ClassVar[bool] = True
     needs_unique_index: ClassVar[bool] = False
     touches_own_object: ClassVar[bool] = False
+    has_one_object: ClassVar[bool] = False
     cooperates: ClassVar[bool] = False
     needs_item_order: ClassVar[bool] = False
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-SUBFOLDERS = ("cpu", "plans")
+SUBFOLDERS = ("cpu", "plans", "tuned")
 """All that caspar writes in the cache folder, and all that clearing it deletes: the folder may be
 one that somebody chose by mistake, such as their home."""
 

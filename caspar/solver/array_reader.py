@@ -6,19 +6,48 @@ travel and CUDA compiles nothing for it; device arrays are checked where they ar
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from caspar.errors import InputError
 from caspar.frontend.unit_ranges import UnitRange
-from caspar.memory.tiles import Array
+from caspar.memory.tiles import Array, TileIndex
 from caspar.runtime.arrays import HOST, Location, location, to_numpy
 from caspar.runtime.backend import Backend
 
 UNIT_TOLERANCE = 0.02
 """Rotations and directions may be off unit length by this; the rest is an error, most often a
 wrong storage order or an array of zeros."""
+
+
+@runtime_checkable
+class Blocked(Protocol):
+    """A `caspar.BlockedArray`: known by what it can do, as kernels stand beside the solver."""
+
+    @property
+    def chunks(self) -> Sequence[Array]:
+        """Its memory."""
+
+    def to_rows(self) -> Array:
+        """(n, dim), NumPy or CuPy."""
+
+
+@runtime_checkable
+class PreparedIndex(Protocol):
+    """A `caspar.SharedIndices`."""
+
+    @property
+    def index(self) -> Array:
+        """(n,) int32, NumPy or CuPy."""
+
+    def tiles(self, tile_size: int) -> TileIndex:
+        """Its tiles."""
+
+
+def unblocked(given: Any) -> Any:
+    """The rows of a blocked array, which are new; everything else as it is."""
+    return given.to_rows() if isinstance(given, Blocked) else given
 
 
 class ArrayReader:
@@ -48,7 +77,7 @@ class ArrayReader:
 
         Args:
             where: Node type, or factor and argument.
-            given: The user's array.
+            given: The user's array, also a `BlockedArray`.
             dim: Scalars of a row.
             unit_ranges: Parts of a row that must have unit length.
             matrix_shape: (rows, columns) of a matrix argument; (n, rows, columns) is then
@@ -57,9 +86,12 @@ class ArrayReader:
         Raises:
             InputError: Names `where`, what is wrong and what is allowed.
         """
-        array, xp = self._array(where, given)
+        array, xp = self._array(where, unblocked(given))
         if array.size == 0:
-            raise InputError(f"{where}: has no rows; at least one is needed")
+            raise InputError(
+                f"{where}: has no rows; at least one is needed: make the Solver without the "
+                "factors that it belongs to"
+            )
         if array.dtype.kind not in "fiu":
             raise InputError(
                 f"{where}: dtype {array.dtype}; allowed are float32, float64 and integers"
@@ -87,16 +119,21 @@ class ArrayReader:
 
         Args:
             where: Factor and argument.
-            given: The user's array.
+            given: The user's array, or `SharedIndices`.
             size: Rows of what is indexed.
             of: Name of what is indexed.
 
         Raises:
             InputError: Names `where`, what is wrong and what is allowed.
         """
+        if isinstance(given, PreparedIndex):
+            given = given.index
         array, xp = self._array(where, given)
         if array.size == 0:
-            raise InputError(f"{where}: has no entries; a factor needs at least one instance")
+            raise InputError(
+                f"{where}: has no entries; a factor needs at least one instance: make the Solver "
+                "without this factor"
+            )
         if array.dtype.kind not in "iu":
             raise InputError(f"{where}: dtype {array.dtype}; indices must be integers")
         if array.ndim != 1:

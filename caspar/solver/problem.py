@@ -16,7 +16,7 @@ from caspar.errors import InputError
 from caspar.frontend.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.array_reader import ArrayReader
+from caspar.solver.array_reader import ArrayReader, unblocked
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Problem:
 
     Attributes:
         values: For each node type's name its (n, storage_dim) values on the device.
-        given: For each node type's name what the user passed.
+        given: For each node type's name what the user passed; of a blocked array its rows.
         dtypes: For each node type's name the floating type its values go back in.
         factors: For each factor's name its arrays.
     """
@@ -84,7 +84,8 @@ def check_problem(
     """Check the user's arrays and bring them to the device.
 
     Args:
-        arrays: Node type name -> values; factor name -> argument name -> indices or values.
+        arrays: Node type name -> values; factor name -> argument name -> indices or values. Values
+            may be blocked arrays, indices `SharedIndices`.
         factors: Traced factors.
         nodes: Their node types.
         backend: Where the solve runs.
@@ -96,13 +97,13 @@ def check_problem(
     by_name = _Reader(backend, reader)
     expected = [node.name for node in nodes] + [factor.name for factor in factors]
     _check_names("arrays", "node types and factors", arrays, expected)
-    values = {node.name: by_name.node_values(node, arrays[node.name]) for node in nodes}
+    given = {node.name: unblocked(arrays[node.name]) for node in nodes}
+    values = {node.name: by_name.node_values(node, given[node.name]) for node in nodes}
     counts = {name: int(array.shape[0]) for name, array in values.items()}
     checked = {
         factor.name: by_name.factor_arrays(factor, arrays[factor.name], counts)
         for factor in factors
     }
-    given = {node.name: arrays[node.name] for node in nodes}
     dtypes = {name: reader.dtype(array) for name, array in given.items()}
     return Problem(values, given, dtypes, checked)
 

@@ -93,13 +93,13 @@ class Solver:
                 indices for shared nodes, (m, dim) values for sequential constants, (dim,) for
                 unique ones, {"values": (k, dim), "index": (m,)} for indexed ones; nothing for
                 unique nodes and pairs. NumPy, CuPy or DLPack arrays, all on one device; they are
-                never written.
+                never written. Values may also be `BlockedArray`s, indices `SharedIndices`.
             on_iteration: Called with each `IterationRecord`; a true return value stops the solve.
             **options: Fields of `caspar.SolveOptions`.
 
         Returns:
-            Values of the kind and dtype given, costs, and the course of the solve. A solve that
-            does not converge says so in `status`; it does not raise.
+            Values of the kind and dtype given (of blocked arrays rows, NumPy or CuPy), costs, and
+            the course of the solve. One that does not converge says so in `status`, not by raising.
 
         Raises:
             InputError: Arrays that do not fit the factors.

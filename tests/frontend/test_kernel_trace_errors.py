@@ -1,5 +1,6 @@
 """What cannot be a kernel says so: kernel, argument or output, what is wrong, what to do."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -112,6 +113,10 @@ def root_of_less(a: Any) -> Any:
 
 def zero_by_zero(a: Any) -> Any:
     return sf.S(0) / sf.S(0)
+
+
+def taking_two(b: Any, c: Any) -> Any:
+    return b + c
 
 
 def assert_names(message: str, *parts: str) -> None:
@@ -325,7 +330,7 @@ class TestTypes:
 
     @pytest.mark.parametrize("declared", [Point, tuple[Point, Point], caspar.Pair], ids=str)
     def test_markers_of_pairs_need_one(self, declared: Any) -> None:
-        for read in (ReadPair, ReadPairStridedWithDefault(0)):  # type: ignore[arg-type]
+        for read in (ReadPair, ReadPairStridedWithDefault(0)):
             message = error_of_annotation(Annotated[declared, read])
             assert_names(message, "kernel scaled, argument a", "caspar.Pair[Type]", "ReadPair")
         message = error_of_result(Annotated[declared, AddPair])
@@ -349,11 +354,11 @@ class TestDefaults:
             (sf.V3, 1.0, "float 1.0"),
             (sf.V3, [1, 2], "list of 2 elements"),
             (sf.V3, np.zeros((3, 1)), "ndarray of shape (3, 1)"),
-            (sf.V3, sf.V2(1, 2), "V2 of shape (2, 1)"),
+            (sf.V3, sf.V2(1, 2), "got a V2 (2 scalars)"),
             (sf.V3, ["a", 1, 2], "not made of numbers"),
             (sf.V3, [sf.Symbol("x"), 1, 2], "not made of numbers"),
             (sf.Symbol, sf.Symbol("x"), "not made of numbers"),
-            (sf.Rot3, sf.V4(0, 0, 0, 1), "V4 of shape (4, 1)"),
+            (sf.Rot3, sf.V4(0, 0, 0, 1), "got a V4 (4 scalars)"),
             (sf.Symbol, None, "None"),
             (Pose, sf.Rot3.identity(), "Rot3"),
         ],
@@ -438,29 +443,34 @@ class TestResult:
     @pytest.mark.parametrize(
         ("declared", "result", "said"),
         [
-            (sf.V3, lambda a: None, ("returned None", "return statement missing")),
-            (sf.V3, lambda a: a[0], ("Symbol a[0]", "shape (3, 1)", "a list of 3 scalars")),
-            (sf.V3, lambda a: 1.5, ("float 1.5", "V3 needs")),
-            (sf.V3, lambda a: a.T, ("M13 of shape (1, 3)", "shape (3, 1)")),
-            (sf.V3, lambda a: sf.V2(), ("V2 of shape (2, 1)", "shape (3, 1)")),
-            (sf.V3, lambda a: (a, a), ("tuple of 2 elements", "2 scalars", "V3 needs 3")),
-            (sf.V3, lambda a: [a, a, a], ("list of 3 elements", "scalar 0 is V3")),
-            (sf.V3, lambda a: [a[0], "b", 1], ("list of 3 elements", "scalar 1 is str")),
-            (sf.V3, lambda a: np.zeros(3), ("ndarray of shape (3,)", "V3 needs")),
-            (sf.V3, lambda a: {"a": a}, ("dict", "V3 needs")),
-            (sf.Symbol, lambda a: a, ("V3 of shape (3, 1)", "expression or a number")),
-            (float, lambda a: [a[0]], ("list of 1 element;", "float needs", "a number")),
-            (sf.V1, lambda a: a[0], ("Symbol a[0]", "shape (1, 1)")),
-            (sf.M33, lambda a: [1] * 9, ("list of 9 elements", "matrix of shape (3, 3)")),
-            (sf.M23, lambda a: sf.M32(), ("M32 of shape (3, 2)", "matrix of shape (2, 3)")),
-            (sf.Rot3, lambda a: sf.V4(), ("V4 of shape (4, 1)", "Rot3 needs one")),
-            (sf.Rot3, lambda a: [0, 0, 0, 1], ("list of 4 elements", "Rot3 needs one")),
-            (Pose, lambda a: sf.Rot3.identity(), ("Rot3", "Pose needs one, or a Pose3")),
-            (Camera, lambda a: sf.Pose3.identity(), ("Pose3", "Camera needs one")),
+            (sf.V3, lambda a: None, (" got None; is the return statement missing",)),
+            (sf.V3, lambda a: a[0], ("or a list of 3 scalars, got Symbol a[0]",)),
+            (sf.V3, lambda a: 1.5, ("or a list of 3 scalars, got float 1.5",)),
+            (sf.V3, lambda a: a.T, ("V3 (3 scalars)", "got an M13 of shape (1, 3)")),
+            (sf.V3, lambda a: sf.V2(), ("or a list of 3 scalars, got a V2 (2 scalars)",)),
+            (sf.V3, lambda a: (a, a), ("needs a V3 (3 scalars), got a tuple of 2 elements",)),
+            (sf.V3, lambda a: [a, a, a], ("a list of 3 elements", "scalar 0 is a V3 (3 scalars)")),
+            (sf.V3, lambda a: [a[0], "b", 1], ("a list of 3 elements", "scalar 1 is a str")),
+            (sf.V3, lambda a: np.zeros(3), ("V3 (3 scalars)", "got an ndarray of shape (3,)")),
+            (sf.V3, lambda a: {"a": a}, ("or a list of 3 scalars, got a dict",)),
+            (sf.Symbol, lambda a: a, ("expression or a number, got a V3 (3 scalars)",)),
+            (float, lambda a: [a[0]], ("or a number, got a list of 1 element",)),
+            (sf.V1, lambda a: a[0], ("V1 (1 scalar), or a list of 1 scalar, got Symbol a[0]",)),
+            (sf.M33, lambda a: [1] * 9, ("an M33 of shape (3, 3), got a list of 9 elements",)),
+            (sf.M23, lambda a: sf.M32(), ("M23 of shape (2, 3), got an M32 of shape (3, 2)",)),
+            (sf.Rot3, lambda a: sf.V4(), ("needs a Rot3 (4 scalars), got a V4 (4 scalars)",)),
+            (sf.Rot3, lambda a: [0, 0, 0, 1], ("Rot3 (4 scalars), got a list of 4 elements",)),
+            (sf.Pose3, lambda a: a, (": needs a Pose3 (7 scalars), got a V3 (3 scalars)",)),
+            (Pose, lambda a: sf.Rot3.identity(), ("a Pose or a Pose3 (7 scalars), got a Rot3",)),
+            (
+                Camera,
+                lambda a: sf.Pose3.identity(),
+                ("a Camera (9 scalars), got a Pose3 (7 scalars)",),
+            ),
             (
                 Camera,
                 lambda a: Camera(sf.Pose3.identity(), sf.V3()),
-                ("Camera", "10 scalars", "Camera needs 9"),
+                ("needs a Camera (9 scalars), got a Camera (10 scalars)",),
             ),
         ],
         ids=str,
@@ -480,7 +490,7 @@ class TestResult:
         ("result", "said"),
         [
             (lambda a: None, ("returned None", "return statement missing")),
-            (lambda a: a, ("V3 of shape (3, 1)", "")),
+            (lambda a: a, ("returned a V3 (3 scalars)", "")),
             (lambda a: (a,), ("tuple of 1 element;", "")),
             (lambda a: [a, a[0], a], ("list of 3 elements", "")),
         ],
@@ -511,7 +521,7 @@ class TestResult:
 
         declared = Annotated[Turn, WriteSequential]
         message = error_of_result(declared, lambda a: sf.Rot3.identity())
-        assert_names(message, "returned Rot3", "Turn needs one")
+        assert_names(message, "needs a Turn (4 scalars), got a Rot3 (4 scalars)")
 
     def test_long_expressions_are_not_shown(self) -> None:
         def doubled(a: Any) -> Any:
@@ -521,7 +531,7 @@ class TestResult:
             return total
 
         message = error_of_result(Annotated[sf.V3, WriteSequential], doubled)
-        assert_names(message, "returned expression of type Add", "V3 needs")
+        assert_names(message, "needs a V3 (3 scalars)", "got an expression of type Add")
 
     def test_a_class_with_other_fields(self) -> None:
         message = error_of_result(Two, lambda a: Other(first=a, second=a[0]))
@@ -531,9 +541,9 @@ class TestResult:
         ("result", "said"),
         [
             (lambda a: None, ("returned None", "return statement missing")),
-            (lambda a: a, ("V3 of shape (3, 1)", "caspar.Pair((first, second))")),
+            (lambda a: a, ("a V3 (3 scalars)", "caspar.Pair((first, second))")),
             (lambda a: (a, a, a), ("tuple of 3 elements", "caspar.Pair((first, second))")),
-            (lambda a: (a, a[0]), ("Symbol a[0]", "V3 needs")),
+            (lambda a: (a, a[0]), ("needs a V3", "got Symbol a[0]")),
         ],
         ids=["None", "one", "three", "type"],
     )
@@ -547,7 +557,59 @@ class TestResult:
 
         message = error_of(broken)
         assert_names(message, "kernel broken", "test_kernel_trace_errors.py:", "KeyError")
-        assert_names(message, 'return a * {"scale": 1}["skale"]', "sf.sqrt")
+        assert_names(message, 'return a * {"scale": 1}["skale"]')
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            lambda a: math.sqrt(a[0]),
+            lambda a: math.hypot(a[0], 2 * a[1]),
+            lambda a: np.sqrt(a[0]),
+            lambda a: np.sin(a[0] + 1),
+            lambda a: np.arctan2(a[0], a[1]),
+            lambda a: np.linalg.norm(a),
+            lambda a: np.maximum(a[0], 0),
+            lambda a: np.where(a[0] > 0, 1, 2),
+            lambda a: np.array([a[0]], dtype=float),
+            lambda a: max(a[0], 0),
+            lambda a: sorted(a),
+            lambda a: 1 if a[0] > 0 and a[1] > 0 else 2,
+            lambda a: float(a[0]),
+            lambda a: int(a[0] + 1),
+            lambda a: round(a[0]),
+            lambda a: range(a[0]),
+            lambda a: f"{a[0]:.3f}",
+        ],
+    )
+    def test_what_needs_numbers_says_what_symbols_take(self, wrong: Callable[[Any], Any]) -> None:
+        def scaled(a: In) -> Out:
+            return a * wrong(a)
+
+        assert_names(error_of(scaled), "use sf.sqrt, sf.sin, ...", "sf.Piecewise instead of if")
+
+    @pytest.mark.parametrize(
+        ("wrong", "said"),
+        [
+            (lambda a: taking_two(*a[:1]), "missing 1 required positional argument: 'c'"),
+            (lambda a: taking_two(*a), "takes 2 positional arguments but 3 were given"),
+            (lambda a: a.lenght, "AttributeError: 'Matrix31' object has no attribute 'lenght'"),
+            (lambda a: a[0].shape, "has no attribute 'shape'"),
+            (lambda a: a[0](1), "'Symbol' object is not callable"),
+            (lambda a: a[5], "IndexError"),
+            (lambda a: a + sf.V2(), "ShapeError"),
+            (lambda a: sf.Pose3.identity() * a[0], "NotImplementedError"),
+            (lambda a: [1, 2][sf.V2], "TypeError: list indices must be"),
+        ],
+    )
+    def test_other_errors_speak_for_themselves(
+        self, wrong: Callable[[Any], Any], said: str
+    ) -> None:
+        def scaled(a: In) -> Out:
+            return a * wrong(a)
+
+        message = error_of(scaled)
+        assert_names(message, "kernel scaled", "test_kernel_trace_errors.py:", ", line ", said)
+        assert "sf.sqrt" not in message
 
     def test_comparisons_show_their_line(self) -> None:
         def clipped(a: In) -> Out:

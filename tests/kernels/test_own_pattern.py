@@ -8,6 +8,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
+from caspar.kernels.kernel import Kernel
 from caspar.memory.access import ArgSpec, Field, Options, ReadAccessor
 from caspar.memory.accessors.blocked import cpu_load, cuda_load
 from caspar.memory.accessors.scope import CpuScope, CudaScope
@@ -46,14 +47,19 @@ class ReadRing(ReadAccessor):
         return cpu_load(scope, arg, chunk, self._object(arg))
 
 
-@caspar.kernel
-def turned(x: Annotated[sf.V5, ReadRing]) -> Annotated[sf.V5, caspar.WriteSequential]:
-    """The objects, one after the other from a place on."""
-    return x
+def ring_kernel() -> Kernel:
+    """A new kernel: what one was called with before decides where it runs again."""
+
+    @caspar.kernel
+    def turned(x: Annotated[sf.V5, ReadRing]) -> Annotated[sf.V5, caspar.WriteSequential]:
+        return x
+
+    return turned
 
 
 @backends
 def test_it_is_read_and_written_like_those_that_are_there(backend: str) -> None:
+    turned = ring_kernel()
     for count in (1, 255, 256, 1000):
         rows = np.random.default_rng(count).normal(size=(count, 5))
         found = turned({"values": rows, "shift": 7})
@@ -61,6 +67,7 @@ def test_it_is_read_and_written_like_those_that_are_there(backend: str) -> None:
 
 
 def test_it_is_described_and_inspected() -> None:
+    turned = ring_kernel()
     assert "ReadRing" in repr(turned)
     assert "x_shift" in turned.inspect().source.text
 
@@ -69,6 +76,5 @@ def test_on_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.arange(5 * 700.0).reshape(700, 5)
     for size in (64, 512):
         use_backend(monkeypatch, HarnessBackend(size))
-        turned.cache.kernels.clear()
-        found = turned({"values": rows, "shift": -1})
+        found = ring_kernel()({"values": rows, "shift": -1})
         np.testing.assert_array_equal(found, np.roll(rows, 1, axis=0))

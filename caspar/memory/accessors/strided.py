@@ -1,5 +1,6 @@
 """Item `i` touches object `offset + stride * i`."""
 
+import operator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,8 +18,30 @@ from caspar.memory.accessors.scope import CpuScope, CudaScope
 from caspar.memory.tiles import Array
 
 
+_HIGHEST = 2**31 - 1
+"""Offset, stride and objects are int32."""
+
+
 def _stride(options: Options) -> tuple[int, int]:
-    return int(options["offset"]), int(options["stride"])
+    """Offset and stride.
+
+    Raises:
+        ValueError: They are not what they can be.
+    """
+    offset, stride = _integer("offset", options["offset"]), _integer("stride", options["stride"])
+    if stride == 0:
+        raise ValueError("stride=0; it may be negative, not 0: ReadUnique is for one object")
+    return offset, stride
+
+
+def _integer(name: str, given: Any) -> int:
+    try:
+        number = operator.index(given)
+    except TypeError:
+        raise ValueError(f"{name}={given!r}; it must be an integer") from None
+    if abs(number) > _HIGHEST:
+        raise ValueError(f"{name}={number}; it must fit in int32")
+    return number
 
 
 class Strided:
@@ -35,12 +58,27 @@ class Strided:
     def num_items(self, length: int | None, options: Options) -> int | None:
         """As many as stay inside the array."""
         offset, stride = _stride(options)
-        return None if length is None else max(0, -(-(length - offset) // stride))
+        if length is None:
+            return None
+        if not 0 <= offset < length:
+            return 0
+        return (length - 1 - offset if stride > 0 else offset) // abs(stride) + 1
 
     def num_objects(self, count: int, options: Options) -> int:
-        """Up to the last item's."""
+        """Up to the highest.
+
+        Raises:
+            ValueError: An item would touch an object before the first.
+        """
         offset, stride = _stride(options)
-        return 0 if count == 0 else offset + stride * (count - 1) + 1
+        last = offset + stride * max(0, count - 1)
+        if min(offset, last) < 0:
+            raise ValueError(
+                f"offset={offset} and stride={stride} over {count:,} items reach object "
+                f"{min(offset, last)}; the first is 0 (ReadStridedWithDefault reads a default "
+                "where there is none)"
+            )
+        return 0 if count == 0 else max(offset, last) + 1
 
     def field_values(self, options: Options, num_objects: int) -> dict[str, Array | int]:
         """Offset and stride."""
@@ -114,7 +152,17 @@ class ReadStridedWithDefault(Strided, ReadAccessor):
         return None
 
     def num_objects(self, count: int, options: Options) -> int:
-        """Any number: beyond the array there are defaults."""
+        """Any number: beyond the array there are defaults.
+
+        Raises:
+            ValueError: An object's number would not fit in int32.
+        """
+        offset, stride = _stride(options)
+        if abs(offset) + abs(stride) * (count + 1) > _HIGHEST:
+            raise ValueError(
+                f"offset={offset} and stride={stride} over {count:,} items: numbers of objects "
+                "must fit in int32"
+            )
         return 0
 
     def field_values(self, options: Options, num_objects: int) -> dict[str, Array | int]:

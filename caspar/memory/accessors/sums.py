@@ -29,6 +29,7 @@ class WriteSum(AddSumPartials):
     """
 
     writes_all: ClassVar[bool] = True
+    has_one_object: ClassVar[bool] = True
 
     def num_objects(self, count: int, options: Options) -> int:
         """One."""

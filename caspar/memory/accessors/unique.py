@@ -16,6 +16,8 @@ class ReadUnique(ReadAccessor):
     need two barriers.
     """
 
+    has_one_object: ClassVar[bool] = True
+
     def num_objects(self, count: int, options: Options) -> int:
         """One."""
         return 1
@@ -34,6 +36,7 @@ class WriteUnique(WriteAccessor):
     """The only item writes object 0: for kernels of one item."""
 
     writes_all: ClassVar[bool] = True
+    has_one_object: ClassVar[bool] = True
 
     def num_items(self, length: int | None, options: Options) -> int | None:
         """One: more would write the same place."""

@@ -1,0 +1,57 @@
+"""The decorator `caspar.kernel`."""
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, overload
+
+from caspar.errors import KernelError
+from caspar.frontend.kernel_trace import KernelFunction
+from caspar.kernels.kernel import Kernel
+from caspar.options import BackendChoice
+
+
+@overload
+def kernel(function: Callable[..., Any], /) -> Kernel: ...
+
+
+@overload
+def kernel(
+    *, backend: str | BackendChoice = ..., deterministic: bool = ...
+) -> Callable[[Callable[..., Any]], Kernel]: ...
+
+
+def kernel(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    backend: str | BackendChoice = BackendChoice.AUTO,
+    deterministic: bool = False,
+) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
+    """Turn a symbolic function into a kernel that is called with arrays.
+
+    Every argument is annotated `Annotated[Type, Marker]` with a marker that reads
+    (`caspar.ReadSequential`, ...), the return value with one that writes or adds; of several
+    outputs the annotation is a tuple, or a NamedTuple class, of such.
+
+    Args:
+        function: The function.
+        backend: Where kernels run whose arrays are on the host: `auto` (CUDA where a device
+            answers), `cuda` or `cpu`. Arrays on a CUDA device are worked on there.
+        deterministic: Whether equal input must give equal bits.
+
+    Raises:
+        KernelError: The argument is not a plain function.
+    """
+    local_names = dict(sys._getframe(1).f_locals)
+
+    def decorate(decorated: Callable[..., Any]) -> Kernel:
+        if not inspect.isfunction(decorated):
+            raise KernelError(
+                f"caspar.kernel needs a function, got {decorated!r}: write it with def, its "
+                "arguments annotated Annotated[Type, Marker]"
+            )
+        made = KernelFunction(decorated, decorated.__name__, local_names)
+        return Kernel(made, backend, deterministic=deterministic)
+
+    return decorate if function is None else decorate(function)
