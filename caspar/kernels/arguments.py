@@ -134,33 +134,45 @@ def check_objects(
 
 def _check_length(one: CallArgument, count: int) -> None:
     """An array has the objects that items touch; of what holds one object, it holds no more."""
-    length, name = len(one.values), one.access.name
+    access, length = one.access, len(one.values)
     try:
-        needed = one.access.num_objects(count, one.options)
+        needed = access.num_objects(count, one.options)
     except ValueError as error:  # its options are wrong
         raise InputError(f"{one.where}: {error}") from error
     is_input = isinstance(one.argument, KernelInput)
     if length < needed and not (is_input and count == 0):
         raise InputError(
-            f"{one.where}: {length:,} objects; {name} over {count:,} items needs {needed:,}"
+            f"{one.where}: {length:,} objects; {access.name} over {count:,} items needs {needed:,}"
         )
-    if one.access.has_one_object and length > 1:
+    if access.has_one_object:
+        _check_one_object(one, count)
+    elif not is_input and one.operand.given is None and length != needed:
+        _check_size(one, count, needed)
+
+
+def _check_one_object(one: CallArgument, count: int) -> None:
+    is_input, name = isinstance(one.argument, KernelInput), one.access.name
+    if len(one.values) > 1:
         does = "reads object 0 for all items" if is_input else "writes object 0 only"
         also = "; for one object of each item there is ReadSequential" if is_input else ""
         raise InputError(
-            f"{one.where}: {length:,} objects, but {name} {does}; pass one, such as array[:1]{also}"
-        )
-    access = one.access
-    gives_all = isinstance(access, WriteAccessor) and access.writes_all
-    if gives_all and one.operand.given is None and length != needed:
-        raise InputError(
-            f"{one.where}: size={length:,}, but {name} over {count:,} items gives {needed:,} "
-            "objects; leave size away"
+            f"{one.where}: {len(one.values):,} objects, but {name} {does}; pass one, such as "
+            f"array[:1]{also}"
         )
     items = _num_items(one)
-    if items is not None and one.access.is_exact and items < count and "index" not in one.options:
+    if items is not None and items < count:
         raise InputError(
-            f"{one.where}: {name} stands for {items:,} items here, but there are {count:,}"
+            f"{one.where}: {name} is for {items:,} item{'s' if items != 1 else ''}, but there are "
+            f"{count:,}"
+        )
+
+
+def _check_size(one: CallArgument, count: int, needed: int) -> None:
+    """A new array of which every object gets a value has no others."""
+    if isinstance(one.access, WriteAccessor) and one.access.writes_all:
+        raise InputError(
+            f"{one.where}: size={len(one.values):,}, but {one.access.name} over {count:,} items "
+            f"gives {needed:,} objects; leave size away"
         )
 
 

@@ -164,11 +164,15 @@ def call_symbolic(
     for name, value in values.items():
         if is_array(value) or isinstance(value, Mapping):
             raise InputError(
-                f"{where}, argument {name}: {type(value).__name__}, while {_listed(symbolic)} is "
-                "symbolic; arguments are all symbolic or all arrays. For one value for all items "
-                "pass its storage to a ReadUnique argument: to_storage()"
+                f"{where}, argument {name}: {type(value).__name__}, but {_symbolic(symbolic)}; "
+                "arguments are all symbolic or all arrays. For one value for all items pass its "
+                "storage to a ReadUnique argument: to_storage()"
             )
     for name, option in options.items():
         if option is not None:
-            raise InputError(f"{where}: {name}= is for arrays, but {_listed(symbolic)} is symbolic")
+            raise InputError(f"{where}: {name}= is for arrays, but {_symbolic(symbolic)}")
     return function.function(*args, **kwargs)
+
+
+def _symbolic(names: Sequence[str]) -> str:
+    return f"{_listed(names)} {'is' if len(names) == 1 else 'are'} symbolic"

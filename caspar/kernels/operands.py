@@ -83,7 +83,7 @@ def operand(where: str, access: Accessor, given: Any, *, is_output: bool) -> Ope
                 f"{', '.join(allowed)}"
             )
     for name in access.options:
-        if name not in given and name not in access.defaults:
+        if given.get(name) is None and name not in access.defaults:
             raise InputError(
                 f"{where}: {name!r} is missing; {access.name} takes {', '.join(allowed)}"
             )

@@ -17,9 +17,11 @@ from caspar.memory.accessors.blocked import (
 from caspar.memory.accessors.scope import CpuScope, CudaScope
 from caspar.memory.tiles import Array
 
-
 _HIGHEST = 2**31 - 1
 """Offset, stride and objects are int32."""
+
+
+_FIRST = "the first object is 0 (ReadStridedWithDefault reads a default where there is none)"
 
 
 def _stride(options: Options) -> tuple[int, int]:
@@ -56,11 +58,17 @@ class Strided:
         return (Field("offset"), Field("stride"))
 
     def num_items(self, length: int | None, options: Options) -> int | None:
-        """As many as stay inside the array."""
+        """As many as stay inside the array.
+
+        Raises:
+            ValueError: The first item would touch an object before the first.
+        """
         offset, stride = _stride(options)
+        if offset < 0:
+            raise ValueError(f"offset={offset}; {_FIRST}")
         if length is None:
             return None
-        if not 0 <= offset < length:
+        if offset >= length:
             return 0
         return (length - 1 - offset if stride > 0 else offset) // abs(stride) + 1
 
@@ -75,8 +83,7 @@ class Strided:
         if min(offset, last) < 0:
             raise ValueError(
                 f"offset={offset} and stride={stride} over {count:,} items reach object "
-                f"{min(offset, last)}; the first is 0 (ReadStridedWithDefault reads a default "
-                "where there is none)"
+                f"{min(offset, last)}; {_FIRST}"
             )
         return 0 if count == 0 else max(offset, last) + 1
 
