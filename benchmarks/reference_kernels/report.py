@@ -47,9 +47,14 @@ def markdown(report: Report) -> str:
     lines = ["# Memory access by generated kernels", ""]
     lines += [f"* {name}: {value}" for name, value in report.environment.items()]
     lines += [f"* copy within the device: {report.copy_gb_per_s:.0f} GB/s read and written", ""]
-    lines += [_EXPLANATION, "", "## Through an index", "", *_shared_table(report), ""]
-    lines += [f"* *{kind.name}*: {kind.description}." for kind in KINDS]
-    lines += ["", "## In order", "", *_sequential_table(report)]
+    lines += [_EXPLANATION]
+    measured = {one.operation for one in report.timings}
+    for operation in (one for one in SHARED if one in measured):
+        lines += ["", f"## Through an index: {operation.value}", ""]
+        lines += _shared_table(report, operation)
+    lines += ["", *(f"* *{kind.name}*: {kind.description}." for kind in KINDS)]
+    for operation in (one for one in SEQUENTIAL if one in measured):
+        lines += ["", f"## In order: {operation.value}", "", *_sequential_table(report, operation)]
     return "\n".join(lines) + "\n"
 
 
@@ -60,20 +65,17 @@ must be read and written, padding included, in a second, over those of a copy wi
 to it. What the operations are: `benchmarks/reference_kernels/tasks.py`."""
 
 
-def _shared_table(report: Report) -> list[str]:
-    found, sides = _by_key(report), _sides(report)
-    head = ["index", "items", "objects"]
-    for operation in SHARED:
-        head += [f"{operation.value}: {sides[0]}"]
-        head += [text for side in sides[1:] for text in (side, "ratio")]
+def _shared_table(report: Report, operation: Operation) -> list[str]:
+    """A row for each kind of index."""
+    found, sides = _by_key(report), _sides(report, operation)
+    head = ["index", "objects", sides[0]]
+    head += [text for side in sides[1:] for text in (side, "ratio")]
     rows = []
     for kind in KINDS:
         timings = [one for one in report.timings if one.on == kind.name]
         if len(timings) > 0:
-            num_items = timings[0].num_items
-            cells = [kind.name, f"{num_items:,}", f"{kind.num_objects(num_items):,}"]
-            for operation in SHARED:
-                cells += _compared([found.get((side, operation, kind.name)) for side in sides])
+            cells = [kind.name, f"{kind.num_objects(timings[0].num_items):,}"]
+            cells += _compared([found.get((side, operation, kind.name)) for side in sides])
             rows.append(cells)
     return _table(head, rows)
 
@@ -91,22 +93,20 @@ def _compared(timings: Sequence[Timing | None]) -> list[str]:
     return cells
 
 
-def _sequential_table(report: Report) -> list[str]:
-    found, sides = _by_key(report), _sides(report)
-    head = ["scalars", "items"]
-    for operation in SEQUENTIAL:
-        head += [text for side in sides for text in (f"{operation.value}: {side}", "of copy")]
+def _sequential_table(report: Report, operation: Operation) -> list[str]:
+    """A row for each number of scalars."""
+    found, sides = _by_key(report), _sides(report, operation)
+    head = ["scalars", "items", *(text for side in sides for text in (side, "of copy"))]
     rows = []
     for dim in COPY_DIMS:
         timings = [one for one in report.timings if one.on == str(dim)]
         if len(timings) > 0:
             cells = [str(dim), f"{timings[0].num_items:,}"]
-            for operation in SEQUENTIAL:
-                for side in sides:
-                    one = found.get((side, operation, str(dim)))
-                    of_copy = None if one is None else one.of_copy
-                    cells.append("-" if one is None else f"{one.time_ms:.3f}")
-                    cells.append("-" if of_copy is None else f"{of_copy:.2f}")
+            for side in sides:
+                one = found.get((side, operation, str(dim)))
+                of_copy = None if one is None else one.of_copy
+                cells.append("-" if one is None else f"{one.time_ms:.3f}")
+                cells.append("-" if of_copy is None else f"{of_copy:.2f}")
             rows.append(cells)
     return _table(head, rows)
 
@@ -115,9 +115,10 @@ def _by_key(report: Report) -> dict[tuple[str, Operation, str], Timing]:
     return {(one.side, one.operation, one.on): one for one in report.timings}
 
 
-def _sides(report: Report) -> list[str]:
-    """Names of the sides, in the order in which they were measured."""
-    return list(dict.fromkeys(one.side for one in report.timings))
+def _sides(report: Report, operation: Operation) -> list[str]:
+    """Names of the sides that were measured in it, in that order."""
+    timings = (one for one in report.timings if one.operation is operation)
+    return list(dict.fromkeys(one.side for one in timings))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 
 from caspar.kernels.blocked_array import BlockedArray
+from caspar.kernels.convert import shared_backend
 from caspar.kernels.shared_indices import SharedIndices
 from caspar.memory.tiles import Array
+from caspar.options import BackendChoice
+from caspar.runtime.arrays import library_of
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class _Looker:
     def add(self, name: str, value: Any, *, is_output: bool) -> bool:
         """Note an argument; False where a call with it has to be planned."""
         self.parts.append(name)
+        value = self._own(value)
         if type(value) is BlockedArray:
             return self._add_blocked(name, value, is_output)
         if type(value) is not dict:
@@ -66,6 +70,7 @@ class _Looker:
         where = f"{'output' if is_output else 'argument'} {name}, index"
         for key, part in value.items():
             self.parts.append(key)
+            part = self._own(part)
             if type(part) is BlockedArray:
                 size = part.length
                 if not self._add_blocked(name, part, is_output):
@@ -85,6 +90,15 @@ class _Looker:
             else:
                 self.indexed.append(name)
         return True
+
+    def _own(self, value: Any) -> Any:
+        """A torch tensor on a GPU as a CuPy array; anything else as it is."""
+        if library_of(value) != "torch" or not getattr(value, "is_cuda", False):
+            return value
+        if value.requires_grad:
+            return value
+        self.parts.append("torch")
+        return shared_backend(BackendChoice.CUDA).upload(value)
 
     def _add_blocked(self, name: str, array: BlockedArray, is_output: bool) -> bool:
         buffer = array.buffer

@@ -220,6 +220,8 @@ class OperandReader:
         """(n,) int32 indices on the device; their range is checked against an array later."""
         if isinstance(given, SharedIndices):
             return given.index
+        if isinstance(given, list | tuple) and len(given) == 0:
+            given = np.zeros(0, np.int32)  # NumPy would take it for real numbers
         array, xp = self._array(where, given)
         if array.dtype.kind not in "iu":
             raise InputError(f"{where}: dtype {array.dtype}; indices must be integers")

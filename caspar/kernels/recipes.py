@@ -24,6 +24,7 @@ from caspar.kernels.shared_indices import SharedIndices, check_range
 from caspar.memory.conversion import Direction
 from caspar.memory.layout import rows_are_blocked
 from caspar.memory.tiles import Array
+from caspar.runtime.arrays import library_of, to_library
 from caspar.runtime.backend import Backend, Launch
 
 MAX_RECIPES = 64
@@ -55,6 +56,7 @@ class _Result:
         dim: Scalars of an object.
         length: Objects.
         shape: Of rows; None where it is a blocked array.
+        library: Of rows: `numpy`, `cupy` or `torch`.
     """
 
     name: str
@@ -62,6 +64,7 @@ class _Result:
     dim: int
     length: int
     shape: tuple[int, ...] | None
+    library: str = ""
 
 
 Places = tuple[tuple[Launch, int], ...]
@@ -112,7 +115,7 @@ class Recipe:
 def _as_result(result: _Result, memory: Array) -> Any:
     if result.shape is None:
         return BlockedArray(memory, result.dim, result.length, 0, result.length)
-    return memory.reshape(result.shape)
+    return to_library(memory.reshape(result.shape), result.library)
 
 
 class _Writer:
@@ -197,6 +200,7 @@ class _Writer:
         plan, blocked = self._plan, self._plan.outputs[name]
         clear = not plan.arguments[name].access.writes_all
         shape = None if isinstance(given, BlockedArray) else getattr(given, "shape", None)
+        library = library_of(given)
         if name in self._look.outputs:
             self.results.append(_Result(name, None, blocked.dim, len(blocked), None))
             return True
@@ -204,9 +208,10 @@ class _Writer:
             return False
         number = self._memory((int(blocked.buffer.shape[0]),), blocked.buffer, clear)
         if shape is not None:
-            if type(given) is not plan.backend.xp.ndarray or len(plan.arguments[name].matrix_shape):
+            own = plan.backend.xp.__name__
+            if library not in ((own, "torch") if own == "cupy" else (own,)):
                 return False
-            if len(blocked) == 0:
+            if len(plan.arguments[name].matrix_shape) > 0 or len(blocked) == 0:
                 return False
             if not rows_are_blocked(blocked.dim, blocked.scalar):
                 rows = plan.backend.xp.empty((len(blocked), blocked.dim), blocked.dtype)
@@ -214,7 +219,8 @@ class _Writer:
                     conversion_launch(Direction.UNPACK, rows, blocked.binding(), blocked.dim)
                 )
                 number = self._memory((len(blocked), blocked.dim), rows)
-        self.results.append(_Result(name, number, blocked.dim, len(blocked), shape))
+        rows_shape = None if shape is None else tuple(shape)
+        self.results.append(_Result(name, number, blocked.dim, len(blocked), rows_shape, library))
         return True
 
 

@@ -104,7 +104,16 @@ def give_back(
 
 def as_library(result: Array, given: Any) -> Any:
     """An array as one of the library that another is of, sharing memory."""
-    library = type(given).__module__.split(".")[0]
+    return to_library(result, library_of(given))
+
+
+def library_of(array: Any) -> str:
+    """The package that an array's type comes from, such as `torch`."""
+    return type(array).__module__.split(".")[0]
+
+
+def to_library(result: Array, library: str) -> Any:
+    """An array as one of a library, which is loaded, sharing memory."""
     if library in ("numpy", "cupy", "builtins"):
         return result
     if library in ("jax", "jaxlib"):

@@ -165,7 +165,8 @@ class ReadStridedWithDefault(Strided, ReadAccessor):
             ValueError: An object's number would not fit in int32.
         """
         offset, stride = _stride(options)
-        if abs(offset) + abs(stride) * (count + 1) > _HIGHEST:
+        steps = count if self.is_pair else max(0, count - 1)
+        if abs(offset) + abs(stride) * steps > _HIGHEST:
             raise ValueError(
                 f"offset={offset} and stride={stride} over {count:,} items: numbers of objects "
                 "must fit in int32"
