@@ -123,9 +123,7 @@ def test_options_and_defaults() -> None:
 
 def test_accesses() -> None:
     said = {
-        re.sub(r"\(.*\)", "", name)
-        for names, *_ in _table("access")
-        for name in names.split(", ")
+        re.sub(r"\(.*\)", "", name) for names, *_ in _table("access") for name in names.split(", ")
     }
     public = {name for name in patterns.__all__ if hasattr(caspar, name)}
     assert said == public
