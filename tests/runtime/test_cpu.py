@@ -18,6 +18,7 @@ from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential, WriteUnique
+from caspar.runtime.backend import Launch
 from caspar.runtime.cpu import CpuBackend
 
 Array = NDArray[np.float64]
@@ -70,7 +71,7 @@ def doubled(sources: Sequence[KernelSource], x: Array) -> Array:
 
 
 class TestRunning:
-    def launches(self, x: Array, flag: Array) -> tuple[CpuBackend, list[object]]:
+    def launches(self, x: Array, flag: Array) -> tuple[CpuBackend, list[Launch]]:
         backend = CpuBackend()
         kernels = backend.load(sources_of(affine("add_one", 1.0, 1.0), affine("twice", 2.0, 0.0)))
         bindings = {"x": Binding(x, len(x)), "flag": Binding(flag, 1)}
