@@ -38,6 +38,10 @@ class BackendError(CasparError, RuntimeError):
     """A backend that was asked for is not usable on this machine."""
 
 
+class ResourceError(BackendError):
+    """A kernel that needs more registers or shared memory than a device has for it."""
+
+
 class CompileError(CasparError, RuntimeError):
     """Generated source that did not compile: a defect of caspar, reported with the source."""
 

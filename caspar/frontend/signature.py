@@ -234,7 +234,7 @@ _NO_ATTRIBUTE = re.compile(r"object has no attribute '(\w+)'")
 
 def _took_symbols_for_numbers(error: BaseException) -> bool:
     """Whether an error is what a function says that was given a symbol instead of a number."""
-    if isinstance(error, CasparError) or not isinstance(error, _RAISED_ON_SYMBOLS):
+    if not isinstance(error, _RAISED_ON_SYMBOLS):
         return False
     missing = _NO_ATTRIBUTE.search(str(error))
     if missing is not None:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import caspar
-from caspar.errors import InputError, KernelError
+from caspar.errors import InputError, KernelError, ResourceError
 from caspar.frontend.kernel_trace import (
     KernelFunction,
     TracedKernel,
@@ -248,7 +248,10 @@ class Kernel:
             raise InputError(f"kernel {self.name}: nothing to measure, there are no items")
         times = {}
         for size in sorted(first.kernel.source.block_sizes):
-            plan = self._plan(inputs, outputs, count, check, dtype, size)
+            try:
+                plan = self._plan(inputs, outputs, count, check, dtype, size)
+            except ResourceError:
+                continue  # the device has too little shared memory for blocks of that size
             times[size] = float(np.median(plan.backend.time(plan.runner(), runs)))
         chosen = first.backend.load([first.kernel.source])[first.kernel.source.name].block_size
         best = best_size(times, chosen)

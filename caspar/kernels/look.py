@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from caspar.ir.dtype import CHUNK_BYTES
+from caspar.kernels.array_memory import address
 from caspar.kernels.blocked_array import BlockedArray
 from caspar.kernels.convert import shared_backend
 from caspar.kernels.shared_indices import SharedIndices
@@ -117,7 +119,8 @@ class _Looker:
             return False
         if not rows.flags.c_contiguous:
             return False
-        self.parts += (rows.shape, rows.dtype.char, _device(rows))
+        # vectors are loaded straight from rows that lie as blocked arrays do, where aligned
+        self.parts += (rows.shape, rows.dtype.char, _device(rows), address(rows) % CHUNK_BYTES)
         self.rows.append((len(self.arrays), name))
         self.arrays.append(rows)
         return True

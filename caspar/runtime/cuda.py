@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from caspar.codegen.cuda_header import BLOCK_SIZE, COMPILE_OPTIONS
 from caspar.codegen.source import KernelSource
-from caspar.errors import BackendError, CompileError, OutOfMemoryError
+from caspar.errors import BackendError, OutOfMemoryError
 from caspar.memory.binding import Binding
 from caspar.memory.tiles import Array, TileIndex, TileOrder, single_object_tiles
 from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
-from caspar.runtime.cuda_compile import CudaKernel, loaded_usage, with_block_size
+from caspar.runtime.cuda_compile import CudaKernel, compiled_kernel, loaded_usage
 from caspar.runtime.cuda_indices import IndexChecker
 from caspar.runtime.cuda_launch import CudaLaunch, CudaSequence
 from caspar.runtime.cuda_tiles import TileBuilder
@@ -114,18 +114,7 @@ class CudaBackend:
 
     def _compile(self, source: KernelSource, block_size: int | None) -> CudaKernel:
         with self._device:
-            try:
-                if block_size in source.block_sizes:
-                    return with_block_size(source, block_size)
-                preferred = with_block_size(source, source.block_size)
-                best = loaded_usage(preferred).roomiest
-                if block_size is not None or best == source.block_size:
-                    return preferred
-                return with_block_size(source, best)
-            except cupy.cuda.compiler.CompileException as error:
-                raise CompileError(
-                    f"kernel {source.name}: NVRTC rejected the generated source: {error}"
-                ) from error
+            return compiled_kernel(source, block_size, self.device)
 
     def allocate(self, num_bytes: int) -> Array:
         """Uninitialised device memory."""
@@ -189,7 +178,7 @@ class CudaBackend:
         function = kernel.function.kernel
         grid = (num_blocks, source.num_layers, 1)
         call = (function.ptr, *grid, kernel.block_size, 1, 1, 0)
-        return CudaLaunch(call, table.ctypes.data, places, tuple(values), (function, table))
+        return CudaLaunch(call, table.ctypes.data, places, tuple(values), kernel, table)
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row."""

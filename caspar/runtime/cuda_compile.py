@@ -1,6 +1,7 @@
 """Compiling a source for CUDA, for the number of threads in a block that suits it."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cupy
@@ -11,6 +12,8 @@ from caspar.codegen.cuda_header import (
     ONE_BLOCK_OPTION,
 )
 from caspar.codegen.source import KernelSource
+from caspar.errors import ResourceError
+from caspar.runtime.limits import compile_refusal, first_that_fits, load_refusal
 from caspar.runtime.nvrtc import KernelResources
 from caspar.runtime.usage import KernelUsage, kernel_usage
 
@@ -24,9 +27,41 @@ class CudaKernel:
     block_size: int
 
 
-def _function(source: KernelSource, options: tuple[str, ...]) -> Any:
+def compiled_kernel(source: KernelSource, block_size: int | None, device: str) -> CudaKernel:
+    """Compile a kernel for the current device.
+
+    Args:
+        source: The kernel.
+        block_size: Threads of a block, where the kernel allows it; None: the number of which a
+            multiprocessor holds the most threads.
+        device: The device in words, for errors.
+
+    Raises:
+        CompileError: The compiler does not take the source.
+        ResourceError: The device has too little for the kernel.
+        BackendError: The driver does not take the machine code.
+    """
+    try:
+        if block_size in source.block_sizes:
+            return with_block_size(source, block_size)
+        preferred = first_that_fits(source.block_sizes, partial(with_block_size, source))
+        best = loaded_usage(preferred).roomiest
+        if block_size is not None or best == preferred.block_size:
+            return preferred
+        try:
+            return with_block_size(source, best)
+        except ResourceError:
+            return preferred
+    except cupy.cuda.driver.CUDADriverError as error:
+        raise load_refusal(source.name, device, str(error)) from error
+
+
+def _function(source: KernelSource, block_size: int, options: tuple[str, ...]) -> Any:
     """Compile a kernel, or take it from CuPy's cache."""
-    return cupy.RawModule(code=source.text, options=options).get_function(source.name)
+    try:
+        return cupy.RawModule(code=source.text, options=options).get_function(source.name)
+    except cupy.cuda.compiler.CompileException as error:
+        raise compile_refusal(source, block_size, str(error)) from error
 
 
 def with_block_size(source: KernelSource, block_size: int) -> CudaKernel:
@@ -34,10 +69,10 @@ def with_block_size(source: KernelSource, block_size: int) -> CudaKernel:
     options: tuple[str, ...] = COMPILE_OPTIONS
     if block_size != source.block_size:
         options = (*options, BLOCK_SIZE_OPTION.format(block_size))
-    function = _function(source, options)
+    function = _function(source, block_size, options)
     if function.local_size_bytes > 0:
         # spilled registers, or an array of the library's sine: what is less tells
-        unhurried = _function(source, (*options, ONE_BLOCK_OPTION))
+        unhurried = _function(source, block_size, (*options, ONE_BLOCK_OPTION))
         if unhurried.local_size_bytes < function.local_size_bytes:
             function = unhurried
     return CudaKernel(source, function, block_size)

@@ -11,6 +11,8 @@ from cupy_backends.cuda.api import driver
 from numpy.typing import NDArray
 
 from caspar.memory.tiles import Array
+from caspar.runtime.cuda_compile import CudaKernel
+from caspar.runtime.limits import launch_refusal
 
 RUNS_PER_GRAPH = 8
 """Runs of a repeated sequence captured in one graph: a host read of the flag costs about as much
@@ -32,14 +34,16 @@ class CudaLaunch:
         table: Address of the table of the parameters' addresses.
         places: (num_params,) the parameters: 8 bytes each, integers in the lower half.
         values: What the parameters were made of.
-        keep_alive: Function and table.
+        kernel: What is launched.
+        addresses: (num_params,) the table.
     """
 
     call: tuple[int, ...]
     table: int
     places: NDArray[np.uint64]
     values: tuple[int | Array, ...]
-    keep_alive: tuple[Any, ...]
+    kernel: CudaKernel
+    addresses: NDArray[np.uint64]
 
     def without(self, arrays: Sequence[Array]) -> "CudaLaunch":
         """The same, but it does not keep some arrays alive."""
@@ -53,8 +57,21 @@ class CudaLaunch:
         self.places[number] = address
 
     def run(self) -> None:
-        """Enqueue on the current stream."""
-        driver.launchKernel(*self.call, cupy.cuda.get_current_stream().ptr, self.table, 0)
+        """Enqueue on the current stream.
+
+        Raises:
+            BackendError: The driver refuses; says which kernel, and why.
+        """
+        try:
+            driver.launchKernel(*self.call, cupy.cuda.get_current_stream().ptr, self.table, 0)
+        except driver.CUDADriverError as error:
+            kernel, function = self.kernel, self.kernel.function
+            raise launch_refusal(
+                kernel.source,
+                kernel.block_size,
+                lambda: (function.num_regs, function.shared_size_bytes),
+                str(error),
+            ) from error
 
 
 class CudaSequence:

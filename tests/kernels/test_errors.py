@@ -3,8 +3,9 @@
 On the CPU backend and on generated CUDA in the harness.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,15 +14,18 @@ import symforce.symbolic as sf
 from numpy.testing import assert_array_equal
 
 import caspar
-from caspar.errors import InputError, KernelError, UnsupportedFunctionError
+from caspar.codegen.source import KernelSource
+from caspar.errors import InputError, KernelError, ResourceError, UnsupportedFunctionError
 from caspar.kernels.compiled import KernelCache
 from caspar.kernels.kernel import Kernel
 from caspar.kernels.recipes import RecipeBook
+from caspar.memory.patterns import WriteUnique
+from caspar.runtime.backend import Kernel as BackendKernel
 from caspar.runtime.cpu import CpuBackend
 from tests.harness import HarnessError
 from tests.harness_backend import HarnessBackend
 from tests.kernels.test_convert import Exported
-from tests.kernels.test_patterns import backends, use_backend
+from tests.kernels.test_patterns import backends, needs_compiler, use_backend
 
 BlockedArray = caspar.BlockedArray
 V3In = Annotated[sf.V3, caspar.ReadSequential]
@@ -83,12 +87,18 @@ def padded(x: Annotated[sf.V3, caspar.ReadStridedWithDefault((1, 2, 3))]) -> V3O
 
 
 @caspar.kernel
+def copied(x: Annotated[sf.V3, caspar.ReadUnique]) -> Annotated[sf.V3, WriteUnique]:
+    """One point."""
+    return x
+
+
+@caspar.kernel
 def constant(x: Annotated[sf.V3, caspar.ReadUnique]) -> Annotated[sf.V3, caspar.WriteSum]:
     """As many times the point as there are items."""
     return x
 
 
-KERNELS = (moved, picked, gathered, added, split, total, steps, strided, padded, constant)
+KERNELS = (moved, picked, gathered, added, split, total, steps, strided, padded, copied, constant)
 
 
 @pytest.fixture(autouse=True)
@@ -597,6 +607,11 @@ class TestCounts:
             f"kernel moved: count={count!r}; allowed are integers of 0 to 2,147,483,647",
         )
 
+    def test_that_are_more_than_one(self) -> None:
+        assert_array_equal(copied(SHIFT), SHIFT)
+        says = "output out: WriteUnique is for 1 item, but there are 4"
+        fails(lambda: copied(SHIFT, count=4), says)
+
     def test_that_nobody_says(self) -> None:
         fails(
             lambda: constant(SHIFT),
@@ -691,6 +706,26 @@ class TestBinding:
         )
         shift = BlockedArray.from_rows(SHIFT)
         fails(lambda: moved.bind(x, shift, out=points()), "output out: a bound kernel needs")
+
+
+class SmallDevice(HarnessBackend):
+    """One that cannot hold large blocks."""
+
+    def load(
+        self, sources: Sequence[KernelSource], block_size: int | None = None
+    ) -> Mapping[str, BackendKernel]:
+        if block_size is not None and block_size > 512:
+            raise ResourceError(f"kernel {sources[0].name}: a block of {block_size} threads")
+        return super().load(sources, block_size)
+
+
+@needs_compiler
+def test_block_sizes_that_do_not_fit_are_not_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CASPAR_CACHE_DIR", str(tmp_path))
+    use_backend(monkeypatch, SmallDevice())
+    assert sorted(moved.tune(points(), SHIFT, runs=1).times_s) == [32, 64, 128, 256, 512]
 
 
 def error_of(kernel: Kernel, kind: type[Exception]) -> str:

@@ -28,7 +28,12 @@ MANY_PARTIALS = 4
 
 @dataclass(frozen=True)
 class ReadShared(ReadIndexed):
-    """Item `i` reads object `index[i]`, which other items of its tile read too."""
+    """Item `i` reads object `index[i]`, which other items of its tile read too.
+
+    By itself the same text as `ReadIndexed`: staging in shared memory, as in the paper, was slower
+    than the caches are (docs/design/0010). Where the kernel also adds to the objects, its threads
+    follow the order of their index, and these reads are sorted too.
+    """
 
 
 @dataclass(frozen=True)
