@@ -128,7 +128,14 @@ class _Writer:
         self.after: list[Launch] = []
         self.memories: list[_Memory] = []
         self.results: list[_Result] = []
-        self._holders: list[list[Array]] = [[array] for array in look.arrays]
+        bound = [
+            one for launch in plan.launches for one in launch.values if not isinstance(one, int)
+        ]
+        # an index of another library is another object here, in the same memory
+        self._holders = [
+            [array, *(one for one in bound if address(one) == address(array))]
+            for array in look.arrays
+        ]
         self._memory_holders: list[list[Array]] = []
 
     def recipe(self, given: Sequence[Any]) -> Recipe | None:
