@@ -24,6 +24,7 @@ from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_val
 from caspar.runtime.timing import time_on_host
 from caspar.runtime.usage import KernelUsage
 from tests.harness import CudaModule, compile_cuda
+from tests.harness.schedule import FORWARD, Schedule
 
 Array = NDArray[Any]
 
@@ -45,6 +46,7 @@ class HarnessLaunch:
     grid: tuple[int, int]
     arguments: tuple[Any, ...]
     check_races: bool
+    schedule: Schedule
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -67,6 +69,7 @@ class HarnessLaunch:
             self.kernel.block_size,
             self.arguments,
             check_races=self.check_races,
+            schedule=self.schedule,
         )
 
 
@@ -85,6 +88,7 @@ class HarnessBackend:
 
     Args:
         block_size: Of kernels that allow it, instead of the preferred one.
+        schedule: In which order blocks and threads take turns.
     """
 
     name = "cuda"
@@ -92,8 +96,9 @@ class HarnessBackend:
     clock = "the host's clock"
     tile_size = BLOCK_SIZE
 
-    def __init__(self, block_size: int | None = None) -> None:
+    def __init__(self, block_size: int | None = None, schedule: Schedule = FORWARD) -> None:
         self._block_size = block_size
+        self._schedule = schedule
 
     @property
     def xp(self) -> ModuleType:
@@ -127,7 +132,11 @@ class HarnessBackend:
         in_place = len(set(addresses)) < len(addresses)
         is_full = count % (kernel.block_size * source.items_per_thread) == 0
         return HarnessLaunch(
-            kernel, (num_blocks, source.num_layers), arguments, is_full or not in_place
+            kernel,
+            (num_blocks, source.num_layers),
+            arguments,
+            is_full or not in_place,
+            self._schedule,
         )
 
     def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:

@@ -76,11 +76,6 @@ class CallPlan:
     writes: Mapping[str, WriteAccessor]
     launches: tuple[Launch, ...]
 
-    @property
-    def writes_all(self) -> Mapping[str, bool]:
-        """Whether every object of an output gets a value, by name."""
-        return {name: one.access.writes_all for name, one in self.arguments.items()}
-
     def runner(self) -> Callable[[], None]:
         """A call that runs it on the caller's current stream."""
         return self.backend.runner(self.launches)
@@ -235,7 +230,7 @@ class _Planner:
             )
         if size is None:
             size = access.num_objects(count, options)
-        make = BlockedArray.empty if access.writes_all else BlockedArray.zeros
+        make = BlockedArray.zeros if access.begins_with_zeros else BlockedArray.empty
         dim, dtype = output.argument.storage_dim, self._reader.dtype.value
         return replace(output, array=make(size, dim, dtype=dtype, backend=self._backend.name))
 

@@ -205,7 +205,7 @@ class _Writer:
     def _write(self, name: str, given: Any) -> bool:
         """An output: one that was passed, a blocked array, or rows."""
         plan, blocked = self._plan, self._plan.outputs[name]
-        clear = not plan.arguments[name].access.writes_all
+        clear = plan.arguments[name].access.begins_with_zeros
         shape = None if isinstance(given, BlockedArray) else getattr(given, "shape", None)
         library = library_of(given)
         if name in self._look.outputs:

@@ -259,6 +259,11 @@ class WriteAccessor(Accessor):
     adds: ClassVar[bool] = False
     writes_all: ClassVar[bool] = False
 
+    @property
+    def begins_with_zeros(self) -> bool:
+        """Whether a fresh array must be cleared: what is added to, and what items leave out."""
+        return self.adds or not self.writes_all
+
     def in_kernel(self, options: Options, backend: str, deterministic: bool) -> WriteAccessor:
         """The access that the kernel itself uses: another one where a second kernel completes it.
 

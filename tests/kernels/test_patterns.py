@@ -1,6 +1,7 @@
 """Every access pattern: CPU backend = CUDA source in the harness = NumPy."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,3 +111,31 @@ def test_writes_are_exact(backend: str, dim: int, dtype: str) -> None:
     kernel = write_kernel(dim)
     for draw in draws(dim, dtype):
         check_writes(kernel, draw)
+
+
+@pytest.mark.parametrize("count", [1, 700])
+def test_fresh_arrays_that_are_added_to_begin_with_zeros(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocate = CpuBackend.allocate
+
+    def poisoned(backend: CpuBackend, num_bytes: int) -> Any:
+        memory = allocate(backend, num_bytes)
+        memory[...] = 0xFF  # NaN in either type
+        return memory
+
+    monkeypatch.setattr(CpuBackend, "allocate", poisoned)
+    draw = Draw(np.random.default_rng(0), count, 5, "float32", INDEX_KINDS["heavy-tailed"])
+    values = draw.rows(count)
+    kernel = write_kernel(5)
+    out = {}
+    for number, case in enumerate(WRITE_CASES.values()):
+        if "index" in case.access.options:
+            index = np.arange(count, dtype=np.int32)
+            out[f"out{number}"] = {"index": index, "size": count + 1}
+    for _ in range(2):  # planned, then by its recipe
+        for name, rows in zip(WRITE_CASES, kernel(values, out=out), strict=True):
+            assert np.isfinite(rows).all(), name
+            case = WRITE_CASES[name]
+            if case.access.name.startswith("Add") and "Pair" not in case.access.name:
+                np.testing.assert_array_equal(rows.sum(axis=0), values.sum(axis=0), name)
