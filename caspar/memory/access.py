@@ -91,7 +91,6 @@ class Accessor(ABC):
     """An access pattern.
 
     Attributes:
-        fields: Parameters it needs besides the array and its length.
         options: Names of what users pass besides values, such as `index`.
         defaults: Options that may be left out.
         cuda_functions: Device functions its CUDA text calls.
