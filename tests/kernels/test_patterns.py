@@ -139,3 +139,9 @@ def test_fresh_arrays_that_are_added_to_begin_with_zeros(
             case = WRITE_CASES[name]
             if case.access.name.startswith("Add") and "Pair" not in case.access.name:
                 np.testing.assert_array_equal(rows.sum(axis=0), values.sum(axis=0), name)
+
+
+def test_many_items_on_the_processor() -> None:
+    for draw in draws(5, "float32", (100_003,)):
+        check_reads(read_kernel(5), draw)
+        check_writes(write_kernel(5), draw)
