@@ -230,7 +230,7 @@ class TestMarkers:
         message = error_of_result(Annotated[sf.V3, ReadStrided])
         assert_names(message, "output out", "ReadStrided reads", "WriteSequential")
 
-    @pytest.mark.parametrize("marker", [caspar.TunableShared, caspar.ConstUnique()], ids=str)
+    @pytest.mark.parametrize("marker", [caspar.TunableShared, caspar.ConstUnique()])
     def test_markers_of_factors(self, marker: Any) -> None:
         message = error_of_annotation(Annotated[sf.V3, marker])
         assert_names(message, "kernel scaled, argument a", "for factors", "ReadSequential")
@@ -473,7 +473,6 @@ class TestResult:
                 ("needs a Camera (9 scalars), got a Camera (10 scalars)",),
             ),
         ],
-        ids=str,
     )
     def test_not_the_declared_type(
         self, declared: Any, result: Callable[[Any], Any], said: tuple[str, ...]

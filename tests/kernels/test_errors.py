@@ -215,7 +215,6 @@ class TestArrays:
             (None, "None; pass an array"),
             (object(), "dtype object"),
         ],
-        ids=str,
     )
     def test_shapes_and_types(self, x: Any, says: str) -> None:
         out = points()
