@@ -63,7 +63,8 @@ def _argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
 
 def _symforce_modules() -> tuple[str, ...]:
     """What is loaded of SymForce so far."""
-    return tuple(sorted(name for name in sys.modules if name.split(".")[0] == "symforce"))
+    loaded = list(sys.modules)  # at once: other threads may import meanwhile
+    return tuple(sorted(name for name in loaded if name.split(".")[0] == "symforce"))
 
 
 @cache
