@@ -1,9 +1,7 @@
 """A backend that runs the CUDA sources in the harness: the CUDA product path without a GPU."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,17 +10,8 @@ from numpy.typing import NDArray
 from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.codegen.source import KernelSource, Param
 from caspar.memory.binding import Binding
-from caspar.memory.tiles import (
-    TileIndex,
-    TileOrder,
-    build_tile_index,
-    build_tile_order,
-    locality_order,
-    single_object_tiles,
-)
 from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
-from caspar.runtime.timing import time_on_host
-from caspar.runtime.usage import KernelUsage
+from caspar.runtime.cpu import CpuBackend
 from tests.harness import CudaModule, compile_cuda
 from tests.harness.schedule import FORWARD, Schedule
 
@@ -83,8 +72,8 @@ def _argument(param: Param, value: Any) -> Any:
     return (np.uint32 if param.is_unsigned else np.int32)(value)
 
 
-class HarnessBackend:
-    """Runs generated CUDA on the host; arrays are NumPy's.
+class HarnessBackend(CpuBackend):
+    """Runs generated CUDA on the host; all else is as on the processor.
 
     Args:
         block_size: Of kernels that allow it, instead of the preferred one.
@@ -92,7 +81,6 @@ class HarnessBackend:
     """
 
     name = "cuda"
-    device = "harness"
     clock = "the host's clock"
     tile_size = BLOCK_SIZE
 
@@ -101,9 +89,9 @@ class HarnessBackend:
         self._schedule = schedule
 
     @property
-    def xp(self) -> ModuleType:
-        """NumPy."""
-        return np
+    def device(self) -> str:
+        """What it is."""
+        return "harness"
 
     def load(
         self, sources: Sequence[KernelSource], block_size: int | None = None
@@ -157,82 +145,7 @@ class HarnessBackend:
         """Of the solver; not here."""
         raise NotImplementedError
 
-    def allocate(self, num_bytes: int) -> Array:
-        """Host memory."""
-        return np.empty(num_bytes, np.uint8)
-
-    def clear(self, array: Array) -> None:
-        """Zeros."""
-        array[...] = 0
-
-    def copy(self, target: Array, source: Array) -> None:
-        """A copy."""
-        target[...] = source
-
-    def write(self, target: Array, host: Array) -> None:
-        """A copy."""
-        target[...] = host
-
-    def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
-        """The host's; the CUDA kernels that build it have tests of their own."""
-        return build_tile_index(index, num_objects, tile_size)
-
-    def tile_order(self, index: Array, tile_size: int) -> TileOrder:
-        """The host's."""
-        return build_tile_order(index, tile_size)
-
-    def first_outside(self, index: Array, size: int) -> int | None:
-        """First entry outside 0 .. size - 1."""
-        wrong = np.flatnonzero((index < 0) | (index >= size))
-        return int(wrong[0]) if len(wrong) > 0 else None
-
-    def first_repeated(self, index: Array, size: int) -> int | None:
-        """An entry whose object another names."""
-        _, first = np.unique(index, return_index=True)
-        repeated = np.setdiff1d(np.arange(len(index)), first)
-        return int(repeated[0]) if len(repeated) > 0 else None
-
-    def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
-        """The host's."""
-        return locality_order(main, partner, num_main)
-
-    def single_object_tiles(self, num_tiles: int) -> TileIndex:
-        """The host's."""
-        return single_object_tiles(num_tiles)
-
-    def time(self, run: Callable[[], None], num_samples: int) -> list[float]:
-        """Seconds of a run on the host."""
-        return time_on_host(run, num_samples)
-
-    def usage(self, kernel: Kernel) -> KernelUsage | None:
-        """Not known: the host's compiler counts no registers."""
-        return None
-
-    @property
-    def current_stream(self) -> int:
-        """None."""
-        return 0
-
     @property
     def num_multiprocessors(self) -> int:
         """Few, so that small grids are spread."""
         return 2
-
-    def accepts_device(self, kind: str, number: int) -> bool:
-        """None but the host."""
-        return False
-
-    def upload(self, array: Any) -> Array:
-        """The array itself."""
-        return np.asarray(array)
-
-    def scope(self) -> AbstractContextManager[object]:
-        """Nothing to prepare."""
-        return nullcontext()
-
-    def to_host(self, array: Array) -> Array:
-        """A copy."""
-        return np.array(array)
-
-    def synchronize(self) -> None:
-        """Nothing to wait for."""

@@ -29,15 +29,17 @@ SUM_TOLERANCE = 1e-3
 """Relative, of a sum of positive float32 numbers, where an object has few."""
 
 LANES = 32
-"""Addends that every side sums before it adds to memory, at least."""
+"""Addends that a side sums before it adds to memory, where it sums no more than a warp."""
 
 
-def sum_tolerance(workload: SharedWorkload) -> float:
+def sum_tolerance(side: Side, workload: SharedWorkload) -> float:
     """The relative error a sum in float32 may have.
 
-    Sums of lanes are added one after the other, and where all addends are alike all are rounded to
+    Sums of warps are added one after the other, and where all addends are alike all are rounded to
     the same side: half a unit in the last place each.
     """
+    if not side.sums_warps_only:
+        return SUM_TOLERANCE
     additions = len(workload.index) / workload.num_objects / LANES
     return SUM_TOLERANCE + additions * float(np.finfo(np.float32).eps) / 2
 
@@ -85,7 +87,7 @@ def measure_shared(sides: Sequence[Side], kind: IndexKind, num_items: int) -> li
                 if task.result is not None:
                     error = _worst_error(task.result(), expected(task.operation, workload))
                     is_sum = task.operation in (Operation.READ_ADD, Operation.ADD)
-                    allowed = sum_tolerance(workload) if is_sum else MOVE_TOLERANCE
+                    allowed = sum_tolerance(side, workload) if is_sum else MOVE_TOLERANCE
                     _check(side, task, kind.name, error, allowed)
                 timing = Timing(
                     side=side.name,

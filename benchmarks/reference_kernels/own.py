@@ -47,6 +47,11 @@ class OwnSide:
         """The default stream, as users have it."""
         return cupy.cuda.Stream.null
 
+    @property
+    def sums_warps_only(self) -> bool:
+        """Where the index comes as it is."""
+        return self.strategy is Strategy.BARE_INDEX
+
     def shared_tasks(self, workload: SharedWorkload) -> list[Task]:
         """Indices, read and add, add, read."""
         is_bare = self.strategy is Strategy.BARE_INDEX

@@ -28,6 +28,7 @@ class ReferenceSide:
 
     library: ReferenceLibrary
     name: str = "reference"
+    sums_warps_only: bool = False
 
     @property
     def stream(self) -> Any:

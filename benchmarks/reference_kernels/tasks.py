@@ -109,6 +109,7 @@ class Side(Protocol):
     Attributes:
         name: For the tables.
         stream: On which its tasks run.
+        sums_warps_only: Whether shared adds go to memory a warp at a time, not a block.
     """
 
     @property
@@ -118,6 +119,10 @@ class Side(Protocol):
     @property
     def stream(self) -> Any:
         """CuPy stream on which its tasks run."""
+
+    @property
+    def sums_warps_only(self) -> bool:
+        """Whether shared adds go to memory a warp at a time, not a block."""
 
     def shared_tasks(self, workload: SharedWorkload) -> list[Task]:
         """Indices (built once when this returns), read and add, add, read."""
