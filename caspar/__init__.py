@@ -75,7 +75,13 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         WriteStrided,
         WriteSum,
     )
-    from caspar.options import BackendChoice, Precision, SolveOptions
+    from caspar.options import (
+        BackendChoice,
+        JacobianChoice,
+        LinearSolverChoice,
+        Precision,
+        SolveOptions,
+    )
     from caspar.solver import report
     from caspar.solver.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
     from caspar.solver.solver import Solver
@@ -100,6 +106,8 @@ __all__ = [
     "IterationRecord",
     "Kernel",
     "Pair",
+    "JacobianChoice",
+    "LinearSolverChoice",
     "Precision",
     "ProblemSize",
     "ReadIndexed",
@@ -165,6 +173,8 @@ _NAMES = {
     "IterationRecord": "caspar.solver.result",
     "Kernel": "caspar.kernels.kernel",
     "Pair": "caspar.frontend.markers",
+    "JacobianChoice": "caspar.options",
+    "LinearSolverChoice": "caspar.options",
     "Precision": "caspar.options",
     "ProblemSize": "caspar.solver.result",
     "ReadIndexed": "caspar.memory.patterns",

@@ -21,9 +21,11 @@ from caspar.codegen.cuda_reduce import generate_cuda_reduce
 from caspar.codegen.source import KernelSource, Param
 from caspar.frontend.factor_kernels import factor_kernels
 from caspar.frontend.kernel_trace import TracedKernel, kernel_spec
+from caspar.frontend.memory_kernels import memory_kernels
 from caspar.frontend.node_kernels import node_kernels
 from caspar.frontend.precision import TYPES, Types
 from caspar.frontend.scalar_kernels import scalar_kernels
+from caspar.frontend.solver_form import SolverForm
 from caspar.frontend.trace import NodeType, TracedFactor, retraction_key
 from caspar.ir.dtype import DType
 from caspar.ir.program import Program
@@ -96,6 +98,7 @@ def solver_sources(
     nodes: Sequence[NodeType],
     precision: Precision,
     target: Target,
+    form: SolverForm,
 ) -> SolverSources:
     """Generate the kernels of a solver, or take them from the cache.
 
@@ -104,9 +107,11 @@ def solver_sources(
         nodes: Their node types, each once.
         precision: Which floating types are used for what.
         target: What to generate.
+        form: How the kernels are made.
     """
-    key = _plan_key(factors, nodes, precision, target)
-    return _cached(key, lambda: generate_sources(factors, nodes, TYPES[precision], target))
+    key = _plan_key(factors, nodes, precision, target, form)
+    types = TYPES[precision]
+    return _cached(key, lambda: generate_sources(factors, nodes, types, target, form))
 
 
 def generate_sources(
@@ -114,9 +119,10 @@ def generate_sources(
     nodes: Sequence[NodeType],
     types: Types,
     target: Target,
+    form: SolverForm,
 ) -> SolverSources:
     """Generate the kernels of a solver, without a cache."""
-    specs, jacobian_dims = kernel_specs(factors, nodes, types)
+    specs, jacobian_dims = kernel_specs(factors, nodes, types, form)
     kernels = {spec.name: compile_kernel(spec, target) for spec in specs}
     for conversion in convert_specs(factors, nodes, types):
         kernels[conversion.name] = target.generate_convert(conversion)
@@ -124,7 +130,10 @@ def generate_sources(
 
 
 def kernel_specs(
-    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    types: Types,
+    form: SolverForm,
 ) -> tuple[list[KernelSpec], dict[str, int]]:
     """The kernels of a solver that compute, before compilation.
 
@@ -134,12 +143,12 @@ def kernel_specs(
     specs: list[KernelSpec] = []
     jacobian_dims = {}
     for factor in factors:
-        kernels = factor_kernels(factor, types)
-        specs += [kernels.score, kernels.linearize, kernels.product]
+        kernels = factor_kernels(factor, types, form.factors[factor.name])
+        specs += kernels.kernels.values()
         jacobian_dims[factor.name] = kernels.jacobian_dim
     for node in nodes:
-        specs += node_kernels(node, types)
-    specs += scalar_kernels(types)
+        specs += node_kernels(node, types, eliminated=node.name in form.eliminated)
+    specs += [*scalar_kernels(types), *memory_kernels()]
     return specs, jacobian_dims
 
 
@@ -205,8 +214,9 @@ def _plan_key(
     nodes: Sequence[NodeType],
     precision: Precision,
     target: Target,
+    form: SolverForm,
 ) -> str:
-    parts = [str(SCHEMA), _compiler_digest(), target.name, precision.value]
+    parts = [str(SCHEMA), _compiler_digest(), target.name, precision.value, form.key]
     parts += [factor.key for factor in factors]
     parts += [f"{node.name}: {retraction_key(node)}" for node in nodes]
     return _digest(parts)
@@ -254,14 +264,21 @@ def _to_json(sources: SolverSources) -> dict[str, Any]:
             "name": source.name,
             "text": source.text,
             "params": [
-                [param.field, param.arg, None if param.dtype is None else param.dtype.value]
+                [
+                    param.field,
+                    param.arg,
+                    None if param.dtype is None else param.dtype.value,
+                    param.written,
+                ]
                 for param in source.params
             ],
             "block_sizes": list(source.block_sizes),
             "threads_per_item": source.threads_per_item,
             "items_per_thread": source.items_per_thread,
             "num_layers": source.num_layers,
+            "block_multiple": source.block_multiple,
             "num_registers": source.num_registers,
+            "tiled": source.tiled,
         }
         for source in sources.kernels.values()
     ]
@@ -272,8 +289,8 @@ def _from_json(data: Mapping[str, Any]) -> SolverSources:
     kernels = {}
     for entry in data["kernels"]:
         params = tuple(
-            Param(field, arg, None if dtype is None else DType(dtype))
-            for field, arg, dtype in entry["params"]
+            Param(field, arg, None if dtype is None else DType(dtype), written)
+            for field, arg, dtype, written in entry["params"]
         )
         sizes = tuple(entry["block_sizes"])
         kernels[entry["name"]] = KernelSource(**{**entry, "params": params, "block_sizes": sizes})

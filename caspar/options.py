@@ -33,6 +33,34 @@ class Precision(Enum):
     FLOAT64 = "float64"
 
 
+class LinearSolverChoice(Enum):
+    """How the damped linear system of an iteration is solved.
+
+    PCG: conjugate gradients on the full normal equations. SCHUR_PCG: the same on the Schur
+    complement, without forming it. SCHUR_DENSE: the reduced system is formed and factorised.
+    SPARSE: the reduced system, or the full one where nothing can be eliminated, is formed as a
+    sparse matrix and factorised. AUTO chooses by sizes.
+    """
+
+    AUTO = "auto"
+    PCG = "pcg"
+    SCHUR_PCG = "schur_pcg"
+    SCHUR_DENSE = "schur_dense"
+    SPARSE = "sparse"
+
+
+class JacobianChoice(Enum):
+    """Where Jacobians are kept between linearisation and the products of an iteration.
+
+    STORED: in memory, in the precision's storage type. RECOMPUTE: nowhere: every product derives
+    them again from the values. AUTO: recomputed on CUDA, stored on the CPU.
+    """
+
+    AUTO = "auto"
+    STORED = "stored"
+    RECOMPUTE = "recompute"
+
+
 @dataclass(frozen=True)
 class SolveOptions:
     """How a solve iterates and when it stops.

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from caspar.codegen.cuda_fuse import ONE_BLOCK_LOOP_OPTION
 from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.codegen.source import KernelSource, Param
 from caspar.memory.binding import Binding
-from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
+from caspar.runtime.backend import Kernel, Launch, LaunchSequence, Loop, parameter_values
 from caspar.runtime.cpu import CpuBackend
+from caspar.runtime.loops import BoundKernel, LoopPlan, plan_loop
 from tests.harness import CudaModule, compile_cuda
 from tests.harness.schedule import FORWARD, Schedule
 
@@ -36,6 +38,7 @@ class HarnessLaunch:
     arguments: tuple[Any, ...]
     check_races: bool
     schedule: Schedule
+    bound: tuple[int | Array, ...]
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -62,6 +65,49 @@ class HarnessLaunch:
         )
 
 
+@dataclass(frozen=True)
+class HarnessSequence:
+    """Launches that run in order."""
+
+    launches: tuple[HarnessLaunch, ...]
+
+    def run(self) -> None:
+        """Run once."""
+        for launch in self.launches:
+            launch.run()
+
+    def run_until(self, flag: Array, max_runs: int) -> None:
+        """Run until the flag is set."""
+        for _ in range(max_runs):
+            if flag[0] != 0.0:
+                return
+            self.run()
+
+
+@dataclass(frozen=True)
+class HarnessLoop:
+    """A loop as one kernel, in a grid of one block: blocks run one after another here."""
+
+    plan: LoopPlan
+    module: CudaModule
+    flag: Array
+    check_races: bool
+    schedule: Schedule
+
+    def run(self, max_runs: int) -> None:
+        """Run to the end."""
+        source, state = self.plan.source, np.zeros(1, np.int32)
+        values = (max_runs, self.flag, state, *self.plan.values)
+        self.module.launch(
+            source.name,
+            1,
+            self.plan.block_size,
+            tuple(map(_argument, source.params, values)),
+            check_races=self.check_races,
+            schedule=self.schedule,
+        )
+
+
 def _argument(param: Param, value: Any) -> Any:
     """A parameter's value as the harness takes it."""
     if not isinstance(value, int):
@@ -70,6 +116,16 @@ def _argument(param: Param, value: Any) -> Any:
         assert value == 0, "the only address that is a number is none"
         return None
     return (np.uint32 if param.is_unsigned else np.int32)(value)
+
+
+def _own(launches: Sequence[Launch]) -> list[HarnessLaunch]:
+    assert all(isinstance(launch, HarnessLaunch) for launch in launches)
+    return [launch for launch in launches if isinstance(launch, HarnessLaunch)]
+
+
+def _bound(launch: HarnessLaunch) -> BoundKernel:
+    kernel = launch.kernel
+    return BoundKernel(kernel.source, kernel.block_size, launch.grid[0], launch.bound)
 
 
 class HarnessBackend(CpuBackend):
@@ -125,25 +181,34 @@ class HarnessBackend(CpuBackend):
             arguments,
             is_full or not in_place,
             self._schedule,
+            tuple(values),
         )
 
     def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
         """Runs launches in order."""
 
-        def run() -> None:
-            for launch in launches:
-                assert isinstance(launch, HarnessLaunch)
-                launch.run()
-
-        return run
+        return HarnessSequence(tuple(_own(launches))).run
 
     def repeated_runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
         """The same."""
         return self.runner(launches)
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
-        """Of the solver; not here."""
-        raise NotImplementedError
+        """Put launches in a row."""
+        return HarnessSequence(tuple(_own(launches)))
+
+    def loop(self, phases: Sequence[Sequence[Launch]], flag: Array) -> Loop:
+        """One kernel, of the text that runs on a device."""
+        own = [_own(phase) for phase in phases]
+        plan = plan_loop(
+            [[_bound(launch) for launch in phase] for phase in own],
+            flag,
+            lambda array: int(array.ctypes.data),
+        )
+        option = ONE_BLOCK_LOOP_OPTION.removeprefix("-D")
+        module = compile_cuda(plan.source.text, defines={option: "1"})
+        check_races = all(launch.check_races for phase in own for launch in phase)
+        return HarnessLoop(plan, module, flag, check_races, self._schedule)
 
     @property
     def num_multiprocessors(self) -> int:

@@ -49,6 +49,7 @@ LAZY_PARTS = "frontend kernels solver cli"
 LAZY_MODULES = (
     "__init__.py",
     "inspect/layout.py",
+    "runtime/factorization.py",
     "runtime/probe.py",
     "runtime/select.py",
     "runtime/toolkit.py",
@@ -64,7 +65,9 @@ THIRD_PARTY = {
     "matplotlib": "plot",
     "numba": "runtime",
     "numpy": "any",
+    "nvmath": "runtime",
     "platformdirs": "runtime driver cli",
+    "qdldl": "runtime",
     "rich": "inspect kernels solver cli",
     "scipy": "any",
     "symengine": "frontend",

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from caspar.codegen.comments import comment_text
 from caspar.ir.dtype import DType
-from caspar.ir.ops import Op
+from caspar.ir.ops import MEMORY_OPS, Op
 from caspar.ir.program import Instruction, Program
 from caspar.memory.access import Accessor, ArgSpec
 from caspar.memory.kernel import KernelSpec
@@ -53,6 +53,8 @@ class BodyWriter(ABC):
                 self.lines.append(f"{self.comment} {comment_text(shown)}")
             if instruction.op is Op.STORE:
                 self.store(instruction)
+            elif instruction.op is Op.EXCHANGE:
+                self.exchange(instruction)
             else:
                 self.compute(instruction)
 
@@ -65,6 +67,10 @@ class BodyWriter(ABC):
         """Append a STORE."""
 
     @abstractmethod
+    def exchange(self, instruction: Instruction) -> None:
+        """Append an EXCHANGE."""
+
+    @abstractmethod
     def compute(self, instruction: Instruction) -> None:
         """Append arithmetic."""
 
@@ -73,14 +79,14 @@ class BodyWriter(ABC):
         named = {
             step.data[0]
             for step in self.program.instructions
-            if step.op in (Op.READ, Op.STORE) and isinstance(step.data, tuple)
+            if step.op in MEMORY_OPS and isinstance(step.data, tuple)
         }
         return [
             (arg, access) for arg in self.spec.args if arg.name in named for access in arg.accessors
         ]
 
     def argument(self, instruction: Instruction) -> tuple[ArgSpec, int]:
-        """Argument and chunk of a READ or STORE."""
+        """Argument and chunk of a READ, STORE or EXCHANGE."""
         assert isinstance(instruction.data, tuple)
         name, chunk = instruction.data
         return self.spec.arg(name), chunk

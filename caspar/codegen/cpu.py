@@ -11,7 +11,7 @@ from caspar.codegen.source import KernelSource, Param, kernel_params, reduce_par
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
 from caspar.ir.program import Instruction, Operand, Program
-from caspar.memory.access import ArgSpec
+from caspar.memory.access import ArgSpec, ExchangeAccessor
 from caspar.memory.accessors.blocked import cpu_index
 from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.kernel import KernelSpec
@@ -40,11 +40,18 @@ def generate_cpu(spec: KernelSpec, program: Program) -> KernelSource:
     Returns:
         The source of a Python module that defines the kernel.
     """
-    params = kernel_params(spec.args)
+    params = kernel_params(spec.args, tiled=spec.tiled)
     writer = _Writer(spec, program)
     body = writer.write()
-    text = _module_text(spec.name, params, writer.constants(), body)
-    return KernelSource(spec.name, text, params, (TILE_SIZE,), num_registers=program.num_registers)
+    text = _module_text(spec.name, params, writer.constants(), body, tiled=spec.tiled)
+    return KernelSource(
+        spec.name,
+        text,
+        params,
+        (TILE_SIZE,),
+        num_registers=program.num_registers,
+        tiled=spec.tiled,
+    )
 
 
 def generate_cpu_reduce(spec: ReduceSpec) -> KernelSource:
@@ -116,13 +123,20 @@ def _moved_chunk(direction: Direction, width: int) -> list[str]:
 
 
 def _module_text(
-    name: str, params: tuple[Param, ...], constants: list[str], body: list[str]
+    name: str,
+    params: tuple[Param, ...],
+    constants: list[str],
+    body: list[str],
+    *,
+    tiled: bool = False,
 ) -> str:
     lines = [_unpack(number, param) for number, param in enumerate(params)]
-    lines += [f"first = tile * {TILE_SIZE}", f"last = min(first + {TILE_SIZE}, count)", *body]
-    text = "\n".join(f"    {line}" for line in lines)
+    if not tiled:
+        lines += [f"first = tile * {TILE_SIZE}", f"last = min(first + {TILE_SIZE}, count)"]
+    text = "\n".join(f"    {line}" for line in [*lines, *body])
     declared = "".join(f"{constant}\n" for constant in constants)
-    signature = f"@kernel\ndef {name}(args, tile):\n    table = as_int64(args)\n"
+    place = "group" if tiled else "tile"
+    signature = f"@kernel\ndef {name}(args, {place}):\n    table = as_int64(args)\n"
     return f"{_HEADER}\n{declared}\n{signature}{text}\n"
 
 
@@ -142,8 +156,15 @@ class _Writer(BodyWriter):
         self._names: dict[str, str] = {}
         self._num_names = 0
         self._constants: dict[str, str] = {}
+        self._once: list[str] = []
         self._before: list[str] = []
         self._after: list[str] = []
+        self._exchanged = False
+        self._stored = False
+
+    @property
+    def is_cuda(self) -> bool:
+        return False
 
     def constants(self) -> list[str]:
         """Definitions of the literals the body names."""
@@ -151,16 +172,32 @@ class _Writer(BodyWriter):
 
     def write(self) -> list[str]:
         if self.spec.guard is not None:
-            self.before(f"if {self.spec.guard}_data[0] != 0:", "    return")
+            self.once(f"if {self.spec.guard}_data[0] != 0:", "    return")
         for arg, access in self.used_accesses():
             access.cpu_before(self, arg)
         self.write_instructions()
         for arg, access in self.used_accesses():
             access.cpu_after(self, arg)
         loop = ["for item in range(first, last):", *(f"    {line}" for line in self.lines)]
-        return [*self._before, *loop, *self._after]
+        body = [*self._before, *loop, *self._after]
+        return [*self._once, *(self._tile_loop(body) if self.spec.tiled else body)]
+
+    def _tile_loop(self, body: list[str]) -> list[str]:
+        """Walk the tiles of a group; twice where sums come back."""
+        tiles = [
+            "for tile in range(tiles_group_start[group], tiles_group_start[group + 1]):",
+            f"    first = tile * {TILE_SIZE}",
+            "    last = first + tiles_items[tile]",
+            *(f"    {line}" for line in body),
+        ]
+        if not self._exchanged:
+            return tiles
+        return ["for turn in range(2):", *(f"    {line}" for line in tiles)]
 
     # -- what accesses ask for: see memory.accessors.scope.CpuScope ----------------------------
+
+    def once(self, *lines: str) -> None:
+        self._once += [line.replace("TILE_SIZE", str(TILE_SIZE)) for line in lines]
 
     def before(self, *lines: str) -> None:
         self._before += lines
@@ -216,9 +253,20 @@ class _Writer(BodyWriter):
         for register, scalar in zip(instruction.outputs, scalars, strict=True):
             self.emit(f"{self._name(register)} = {self.cast(scalar, dtype, self.dtype)}")
 
+    def exchange(self, instruction: Instruction) -> None:
+        arg, _ = self.argument(instruction)
+        assert isinstance(arg.read, ExchangeAccessor)
+        assert not self._stored, f"{self.spec.name}: a store comes before an exchange"
+        self._exchanged = True
+        values = [self._operand(operand) for operand in instruction.operands]
+        sums = arg.read.cpu_exchange(self, arg, values)
+        for register, scalar in zip(instruction.outputs, sums, strict=True):
+            self.emit(f"{self._name(register)} = {scalar}")
+
     def store(self, instruction: Instruction) -> None:
         arg, chunk = self.argument(instruction)
         assert arg.write is not None
+        self._stored = True
         values = [self._operand(operand) for operand in instruction.operands]
         arg.write.cpu_write(self, arg, chunk, values)
 

@@ -14,7 +14,7 @@ from caspar.codegen.source import KernelSource, Param, kernel_params
 from caspar.ir.dtype import CHUNK_BYTES, DType
 from caspar.ir.ops import Op
 from caspar.ir.program import Instruction, Operand, Program
-from caspar.memory.access import ArgSpec
+from caspar.memory.access import ArgSpec, ExchangeAccessor
 from caspar.memory.accessors.scope import SCALAR_TYPE, converted
 from caspar.memory.kernel import KernelSpec
 
@@ -29,7 +29,7 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
     Returns:
         The source for NVRTC; the text depends on the arguments and on nothing else.
     """
-    params = kernel_params(spec.args)
+    params = kernel_params(spec.args, tiled=spec.tiled)
     num_items = items_per_thread(spec)
     body = _Writer(spec, program, num_items).write()
     sizes = block_sizes(spec)
@@ -40,7 +40,9 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
         params,
         sizes,
         items_per_thread=num_items,
+        block_multiple=max((access.block_multiple for access in spec.accessors), default=1),
         num_registers=program.num_registers,
+        tiled=spec.tiled,
     )
 
 
@@ -61,7 +63,7 @@ def items_per_thread(spec: KernelSpec) -> int:
     Too few bytes are on their way otherwise (H200, copies of one float32, fraction of the copy
     bandwidth: 0.63 with one item a thread, 0.88 with two, 0.98 with four; of two: 0.90 and 0.99).
     """
-    if any(access.cooperates for access in spec.accessors):
+    if spec.tiled or any(access.cooperates for access in spec.accessors):
         return 1
     if len(spec.graph.calls) > MANY_CALLS:
         return 1
@@ -141,12 +143,20 @@ def _places(num_items: int, leader: str | None) -> dict[str, str]:
     if leader is not None:
         place = "active ? own_item : count - 1u"
         order = f"{leader}_order"
-        places["tile"] = f"const u32 tile = spread_block({leader}_regions);"
+        places["tile"] = f"const u32 tile = spread_block(blockIdx.x, gridDim.x, {leader}_regions);"
         places["item"] = (
             f"const u32 place = {place};\n  const u32 item = {order} == nullptr ? place\n"
             f"      : tile * BLOCK_SIZE + ({order}[place] & 0x7fffu);"
         )
     return places
+
+
+_TILED_PLACES = {
+    "own_item": "const u32 own_item = tile * BLOCK_SIZE + threadIdx.x;",
+    "active": "const bool active = threadIdx.x < u32(tiles_items[tile]);",
+    "item": "const u32 item = active ? own_item : tile * BLOCK_SIZE;",
+}
+"""The same in node tiles: idle threads repeat the first item of their tile."""
 
 
 def _used(definitions: Mapping[str, str], text: str) -> list[str]:
@@ -172,6 +182,12 @@ class _Writer(BodyWriter):
         self._num_uses: dict[str, int] = {}
         self._shared: dict[str, str] = {}
         self._leader: str | None = None
+        self._exchanged = False
+        self._stored = False
+
+    @property
+    def is_cuda(self) -> bool:
+        return True
 
     def write(self) -> list[str]:
         for arg, access in self.used_accesses():
@@ -182,6 +198,8 @@ class _Writer(BodyWriter):
         guard = self.spec.guard
         start = [] if guard is None else [f"if ({guard}_data[0] != 0) return;"]
         body = [*self._declarations(), *self.lines]
+        if self.spec.tiled:
+            return [*start, *self._tile_loop(body)]
         if self._num_items == 1:
             return [*start, *body]
         loop = f"for (u32 turn = 0; turn < {self._num_items}u; ++turn) {{"
@@ -201,9 +219,24 @@ class _Writer(BodyWriter):
             "}",
         ]
 
+    def _tile_loop(self, body: list[str]) -> list[str]:
+        """Walk the tiles of the block's group: one, but for a node that fills several."""
+        passes = "for (u32 pass = last_tile - first_tile > 1u ? 0u : 1u; pass < 2u; ++pass)"
+        return [
+            "const u32 first_tile = tiles_group_start[blockIdx.x];",
+            "const u32 last_tile = tiles_group_start[blockIdx.x + 1u];",
+            *(["#pragma unroll 1", passes] if self._exchanged else []),
+            "#pragma unroll 1",
+            "for (u32 tile = first_tile; tile < last_tile; ++tile) {",
+            "  if (tile > first_tile) __syncthreads();",
+            *(f"  {line}" for line in body),
+            "}",
+        ]
+
     def _declarations(self) -> list[str]:
         program = self.program
-        lines = _used(_places(self._num_items, self._leader), "\n".join(self.lines))
+        places = _TILED_PLACES if self.spec.tiled else _places(self._num_items, self._leader)
+        lines = _used(places, "\n".join(self.lines))
         lines += [f"__shared__ {declaration};" for declaration in self._shared.values()]
         for kind, prefix, number in (
             (self._scalar, "r", program.num_registers),
@@ -261,8 +294,19 @@ class _Writer(BodyWriter):
         for register, scalar in zip(instruction.outputs, scalars, strict=True):
             self.emit(f"{register} = {converted(scalar, dtype, self.dtype)};")
 
+    def exchange(self, instruction: Instruction) -> None:
+        arg, _ = self.argument(instruction)
+        assert isinstance(arg.read, ExchangeAccessor)
+        assert not self._stored, f"{self.spec.name}: a store comes before an exchange"
+        self._exchanged = True
+        values = [self._operand(operand) for operand in instruction.operands]
+        sums = arg.read.cuda_exchange(self, arg, values)
+        for register, scalar in zip(instruction.outputs, sums, strict=True):
+            self.emit(f"{register} = {scalar};")
+
     def store(self, instruction: Instruction) -> None:
         arg, chunk = self.argument(instruction)
         assert arg.write is not None
+        self._stored = True
         values = [self._operand(operand) for operand in instruction.operands]
         arg.write.cuda_write(self, arg, chunk, values)

@@ -22,7 +22,7 @@ SCAN_BLOCK_SIZE = 1024
 WARPS_OF_BLOCK = 8
 """Tiles that a block of `SORT_KERNELS` has: a warp each."""
 
-_COMMON = """\
+TILE_COMMON = """\
 typedef unsigned int u32;
 typedef unsigned short u16;
 typedef unsigned long long u64;
@@ -54,7 +54,7 @@ const u32 WARPS_OF_BLOCK = {WARPS_OF_BLOCK}u;
 const u32 NEW_INDEX = {NEW_INDEX:#x}u;
 const u32 PLACE_MASK = {PLACE_MASK:#x}u;
 """
-    return _COMMON + constants + _SORT_TILES + _LIST_PARTIALS
+    return TILE_COMMON + constants + _SORT_TILES + _LIST_PARTIALS
 
 
 # Milliseconds for 30 million items on an H200:
@@ -317,7 +317,7 @@ extern "C" __global__ void __launch_bounds__(256) list_partials(
 """
 
 TILE_SOURCE = (
-    _COMMON
+    TILE_COMMON
     + """
 // Exclusive sums in place; one block.
 extern "C" __global__ void __launch_bounds__(1024) scan_blocks(u32 count, u32* value) {

@@ -19,6 +19,14 @@ FIRST = "first"
 """First object of a windowed argument."""
 
 
+TILES = "tiles"
+"""The argument that stands for the node tiles of a tiled kernel; its length is the number of
+groups."""
+
+TILE_PARAMS = ("items", "group_start")
+"""Its fields: items of each tile, first tile of each group."""
+
+
 @dataclass(frozen=True)
 class Param:
     """One parameter of a generated kernel.
@@ -59,7 +67,10 @@ class KernelSource:
         threads_per_item: CUDA: threads that work on one item.
         items_per_thread: CUDA: items that one thread handles.
         num_layers: CUDA: blocks in y; each handles one chunk of an object.
+        block_multiple: CUDA: in a loop, where all kernels have blocks of one size, one of a single
+            block may have any size that is a multiple of this.
         num_registers: Peak register pressure predicted by the scheduler.
+        tiled: A block (on the CPU a call) takes a group of node tiles; `tiles` must be bound.
     """
 
     name: str
@@ -69,7 +80,9 @@ class KernelSource:
     threads_per_item: int = 1
     items_per_thread: int = 1
     num_layers: int = 1
+    block_multiple: int = 32
     num_registers: int = 0
+    tiled: bool = False
 
     def num_blocks(self, count: int, block_size: int) -> int:
         """Blocks (on the CPU tiles) for `count` items."""
@@ -81,9 +94,11 @@ class KernelSource:
         return self.block_sizes[0]
 
 
-def kernel_params(args: Sequence[ArgSpec]) -> tuple[Param, ...]:
+def kernel_params(args: Sequence[ArgSpec], *, tiled: bool = False) -> tuple[Param, ...]:
     """The parameters of a kernel: the count, then what each argument's access needs."""
     params = [Param(COUNT)]
+    if tiled:
+        params += [Param(field, TILES, DType.INT32) for field in TILE_PARAMS]
     for arg in args:
         params += [
             Param(DATA, arg.name, arg.dtype, arg.write is not None),

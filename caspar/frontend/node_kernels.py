@@ -24,16 +24,22 @@ No larger clamp: points may run to infinity, and clamping the shrinking diagonal
 _SMALLEST_PIVOT = {DType.FLOAT32: 1e-7, DType.FLOAT64: 1e-15}
 """Lower bound of a pivot of a block scaled to unit diagonal."""
 
-MODEL_DIM = 4
+MODEL_DIM = 5
 """Sums a retraction takes for the model of the cost: see `retract_kernel`."""
 
 
-NODE_ROLES = ("factorize", "start", "step", "turn", "retract")
+NODE_ROLES = ("factorize", "start", "step", "turn", "solve", "retract")
 """Ends of the names of a node type's kernels."""
 
 
-def node_kernels(node: NodeType, types: Types) -> list[KernelSpec]:
+def node_kernels(node: NodeType, types: Types, *, eliminated: bool = False) -> list[KernelSpec]:
     """All kernels of a node type."""
+    if eliminated:
+        return [
+            factorize_kernel(node, types, eliminated=True),
+            solve_kernel(node, types),
+            eliminated_retract_kernel(node, types),
+        ]
     return [
         factorize_kernel(node, types),
         start_kernel(node, types),
@@ -47,16 +53,25 @@ def _triangle(num_rows: int) -> list[tuple[int, int]]:
     return [(row, column) for row in range(num_rows) for column in range(row + 1)]
 
 
-def factorize_kernel(node: NodeType, types: Types) -> KernelSpec:
-    """From `block` and `damping`: `diagonal` D and `preconditioner` W, lower triangle by rows."""
+def factorize_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -> KernelSpec:
+    """From `block` and `damping`: `diagonal` D and `preconditioner` W, lower triangle by rows.
+
+    D is of J^T J. W is of `reduced_block`, the block of the system that is solved; an eliminated
+    node has but `block`.
+    """
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_factorize", types.sums)
-    packed = kernel.read("block", dim * (dim + 1) // 2, types.sums, ReadSequential())
+
+    def read(name: str) -> dict[tuple[int, int], Scalar]:
+        packed = kernel.read(name, dim * (dim + 1) // 2, types.sums, ReadSequential())
+        return dict(zip(_triangle(dim), packed, strict=True))
+
+    full = read("block")
+    block = full if eliminated else read("reduced_block")
     damping = kernel.scalar("damping")
-    block = dict(zip(_triangle(dim), packed, strict=True))
     diagonal = []
     for row in range(dim):
-        entry = block[row, row]
+        entry = full[row, row]
         diagonal.append(
             (Scalar(kernel.graph, kernel.graph.const(SMALLEST_CURVATURE)) < entry).where(entry, 1.0)
         )
@@ -167,29 +182,78 @@ def turn_kernel(node: NodeType, types: Types) -> KernelSpec:
     return kernel.build()
 
 
+def solve_kernel(node: NodeType, types: Types) -> KernelSpec:
+    """Of an eliminated type: `inner` = W^T W `inner`."""
+    dim = node.tangent_dim
+    kernel = KernelBuilder(f"{node.name}_solve", types.storage)
+    kernel.guard("done")
+    inner = kernel.read("inner", dim, types.storage, ReadSequential())
+    solved = _preconditioned(kernel, dim, types, inner)
+    kernel.write("inner", solved, types.storage, WriteSequential())
+    return kernel.build()
+
+
 def retract_kernel(node: NodeType, types: Types) -> KernelSpec:
     """Move `nodes` by `step` to `candidate`; sums `model`.
 
-    The sums are step.gradient, step.residual, damping step.D step and D-weighted squared norm of
-    the step: the first three give the decrease of the linear model by an inexact step,
+    The sums are step.gradient, step.residual, damping step.D step, D-weighted squared norm of
+    the step, and 0: the first three give the decrease of the linear model by an inexact step,
     -1/2 step.gradient + 1/2 step.residual + 1/2 damping step.D step (residual = b - A step).
     """
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_retract", types.storage)
+    step = kernel.read("step", dim, types.storage, ReadSequential())
+    _write_moved(kernel, node, types, step)
+    gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
+    residual = kernel.read("residual", dim, types.storage, ReadSequential())
+    model = [dot(step, gradient), dot(step, residual)]
+    _write_model(kernel, dim, types, step, model, 0.0)
+    return kernel.build()
+
+
+def eliminated_retract_kernel(node: NodeType, types: Types) -> KernelSpec:
+    """Of an eliminated type: the step -W^T W (gradient + `inner`), and as `retract_kernel`.
+
+    Its rows of the system hold exactly, so there is no residual; the last sum is |W gradient|^2,
+    twice the decrease that these nodes promise by themselves.
+    """
+    dim = node.tangent_dim
+    kernel = KernelBuilder(f"{node.name}_retract", types.storage)
+    gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
+    inner = kernel.read("inner", dim, types.storage, ReadSequential())
+    rest = [g + t for g, t in zip(gradient, inner, strict=True)]
+    step = [-entry for entry in _preconditioned(kernel, dim, types, rest)]
+    _write_moved(kernel, node, types, step)
+    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
+    promised = dot(gradient, _preconditioned(kernel, dim, types, gradient))
+    _write_model(kernel, dim, types, step, [dot(step, gradient), zero], promised)
+    return kernel.build()
+
+
+def _write_moved(
+    kernel: KernelBuilder, node: NodeType, types: Types, step: Sequence[Scalar]
+) -> None:
+    """`candidate`: the node after the step."""
     storage, tangent, moved = retracted_storage(node, "node")
     nodes = kernel.read("nodes", node.storage_dim, types.storage, ReadSequential())
-    step = kernel.read("step", dim, types.storage, ReadSequential())
     symbols = {str(SYMBOL): kernel.graph.const(value(types.storage))}
     for names, scalars in ((storage, nodes), (tangent, step)):
         symbols |= {str(name): s.value for name, s in zip(names, scalars, strict=True)}
     lowering = Lowering(kernel.graph, symbols, f"node type {node.name}")
     candidate = [Scalar(kernel.graph, lowering.lower(entry)) for entry in moved]
     kernel.write("candidate", candidate, types.storage, WriteSequential())
-    gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
-    residual = kernel.read("residual", dim, types.storage, ReadSequential())
+
+
+def _write_model(
+    kernel: KernelBuilder,
+    dim: int,
+    types: Types,
+    step: Sequence[Scalar],
+    first: Sequence[Scalar],
+    last: Scalar | float,
+) -> None:
     diagonal = kernel.read("diagonal", dim, types.storage, ReadSequential())
-    weighted = [d * x for d, x in zip(diagonal, step, strict=True)]
-    squared = dot(weighted, step)
-    model = [dot(step, gradient), dot(step, residual), kernel.scalar("damping") * squared, squared]
+    squared = dot([d * x for d, x in zip(diagonal, step, strict=True)], step)
+    promised = squared * 0.0 + last
+    model = [*first, kernel.scalar("damping") * squared, squared, promised]
     kernel.write("model", model, types.sums, AddSumPartials())
-    return kernel.build()

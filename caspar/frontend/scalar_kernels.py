@@ -98,7 +98,7 @@ def _collect(types: Types) -> KernelSpec:
     """Sum the partial costs and model terms of a candidate."""
     kernel = KernelBuilder("collect", DType.FLOAT64)
     _put(kernel, "cost", _sum(kernel, "costs", types))
-    names = ("step_gradient", "step_residual", "step_damping", "step_norm")
+    names = ("step_gradient", "step_residual", "step_damping", "step_norm", "eliminated_descent")
     sums = kernel.read("models", MODEL_DIM, types.sums, ReadPartials())
     for name, value in zip(names, sums, strict=True):
         _put(kernel, name, value)

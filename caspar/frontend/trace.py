@@ -69,8 +69,11 @@ _KINDS: dict[type[Marker], ArgumentKind] = {
 }
 
 
-_KERNEL_NAMES = ("residual", "cost", "jacobian", "curvature")
-_KERNEL_PARTS = ("gradient", "block", "direction", "product")
+_KERNEL_NAMES = ("residual", "cost", "jacobian", "curvature", "tiles")
+_KERNEL_PARTS = (
+    *("gradient", "block", "direction", "product"),
+    *("inner", "preconditioner", "sum"),
+)
 """Arguments of a factor's kernels beside its own, and those that each node argument brings."""
 
 

@@ -87,6 +87,10 @@ class GraphBuilder:
         """Write (or accumulate, as the argument's access says) one chunk."""
         self.call(Op.STORE, values, data=(argument, chunk))
 
+    def exchange(self, argument: str, values: Sequence[int]) -> tuple[int, ...]:
+        """Sums of the values over the items that share an object of the argument."""
+        return self.call(Op.EXCHANGE, values, data=(argument, 0), num_outputs=len(values))
+
     # -- algebra -------------------------------------------------------------------------------
 
     def sum(self, terms: Iterable[int]) -> int:

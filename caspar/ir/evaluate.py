@@ -184,6 +184,8 @@ def _apply(
     if op is Op.CONST:
         assert isinstance(data, float)
         return [memory.constant(data)]
+    if op is Op.EXCHANGE:
+        return operands  # every lane has an object of its own
     if op in (Op.READ, Op.STORE):
         assert isinstance(data, tuple)
         if op is Op.READ:

@@ -13,7 +13,7 @@ from caspar.ir.dtype import DType
 from caspar.ir.ops import OP_INFO, Op
 
 CallData = float | tuple[str, int] | None
-"""CONST: the literal. READ and STORE: (argument name, chunk number). Otherwise None."""
+"""CONST: the literal. READ, STORE and EXCHANGE: (argument name, chunk number). Otherwise None."""
 
 
 @dataclass(frozen=True, slots=True)

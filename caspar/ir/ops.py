@@ -13,9 +13,11 @@ class Op(Enum):
 
     # Leaves and memory. READ: data = (argument, chunk). STORE: the same, with the values as
     # operands; whether it writes or accumulates is a property of the argument's access.
+    # EXCHANGE: the same, but what comes back are the sums over the items of one object.
     CONST = auto()
     READ = auto()
     STORE = auto()
+    EXCHANGE = auto()
     # n-ary reductions: stay n-ary until scheduling
     SUM = auto()
     PROD = auto()
@@ -85,7 +87,7 @@ class OpInfo:
 
     Attributes:
         arity: Number of operands; None where it varies.
-        num_outputs: Number of values produced; None where the call's data decides (READ).
+        num_outputs: Number of values produced; None where it varies (READ, EXCHANGE).
         commutative: Operand order is immaterial; the builder sorts operands.
         associative: An n-ary reduction that the scheduler may contribute to in any order.
         boolean: The output is a truth value.
@@ -108,6 +110,7 @@ OP_INFO: dict[Op, OpInfo] = {
     Op.CONST: OpInfo(0),
     Op.READ: OpInfo(0, num_outputs=None),
     Op.STORE: OpInfo(None, num_outputs=0, effect=True),
+    Op.EXCHANGE: OpInfo(None, num_outputs=None),
     Op.SUM: OpInfo(None, commutative=True, associative=True),
     Op.PROD: OpInfo(None, commutative=True, associative=True),
     Op.ADD: _BINARY,
@@ -168,6 +171,9 @@ OP_INFO: dict[Op, OpInfo] = {
 PROGRAM_ONLY: frozenset[Op] = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NMUL, Op.FMA, Op.FNMA})
 """Ops that scheduling introduces. NMUL(a, b) = -a*b, FMA(a, b, c) = a*b + c, FNMA(a, b, c) =
 c - a*b: hardware takes the sign of an operand for nothing."""
+
+MEMORY_OPS: frozenset[Op] = frozenset({Op.READ, Op.STORE, Op.EXCHANGE})
+"""Ops whose data is (argument, chunk)."""
 
 GRAPH_ONLY: frozenset[Op] = frozenset({Op.CONST, Op.SUM, Op.PROD})
 """Ops that scheduling removes: reductions become steps, constants become immediate operands."""

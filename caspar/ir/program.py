@@ -23,7 +23,7 @@ class Instruction:
         op: What is done; never one of `ops.GRAPH_ONLY`.
         outputs: Registers written. An output may be one of the operands' registers.
         operands: Registers or literals read.
-        data: READ and STORE: (argument name, chunk number).
+        data: READ, STORE and EXCHANGE: (argument name, chunk number).
         origin: Where the step comes from, for comments.
     """
 

@@ -21,7 +21,7 @@ import re
 from caspar.errors import FileFormatError
 from caspar.ir.dtype import DType
 from caspar.ir.graph import Call, CallData, Graph
-from caspar.ir.ops import Op
+from caspar.ir.ops import MEMORY_OPS, Op
 from caspar.ir.program import Instruction, Operand, Program
 
 _COMMENT = "  # "
@@ -135,7 +135,7 @@ def _parse_call(line: str) -> Call:
     data: CallData = None
     if op is Op.CONST:
         data, rest = _number(rest[0] if rest else "", line), []
-    elif op in (Op.READ, Op.STORE):
+    elif op in MEMORY_OPS:
         data, rest = _access(rest, line)
     operands = tuple(_value(word, line) for word in rest)
     return Call(op, operands, tuple(_value(word, line) for word in outputs), data, origin)
@@ -144,7 +144,7 @@ def _parse_call(line: str) -> Call:
 def _parse_instruction(line: str) -> Instruction:
     op, outputs, rest, origin = _parse_line(line)
     data: CallData = None
-    if op in (Op.READ, Op.STORE):
+    if op in MEMORY_OPS:
         data, rest = _access(rest, line)
     operands: tuple[Operand, ...] = tuple(
         word if _REGISTER.fullmatch(word) is not None else _number(word, line) for word in rest

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from caspar.errors import VerificationError
 from caspar.ir.graph import Call, CallData, Graph
-from caspar.ir.ops import GRAPH_ONLY, OP_INFO, PROGRAM_ONLY, Op
+from caspar.ir.ops import GRAPH_ONLY, MEMORY_OPS, OP_INFO, PROGRAM_ONLY, Op
 from caspar.ir.program import Instruction, Operand, Program
 from caspar.ir.text import print_call, print_instruction
 
@@ -88,7 +88,7 @@ class _MemoryRules:
             if not isinstance(data, float):
                 raise VerificationError(f"{where}: a constant needs a float, has {data!r}")
             return
-        if op not in (Op.READ, Op.STORE):
+        if op not in MEMORY_OPS:
             if data is not None:
                 raise VerificationError(f"{where}: {op.name} takes no data, has {data!r}")
             return
@@ -102,7 +102,7 @@ class _MemoryRules:
         if data in self._stored:
             # an argument updated in place is read as it was before the kernel
             raise VerificationError(f"{where}: the chunk was stored before")
-        if op is Op.STORE:
+        if op is not Op.READ:
             self._stored.add(data)
 
 

@@ -131,6 +131,11 @@ class Accessor(ABC):
         """Threads a block must have at least, and be a multiple of."""
         return 1
 
+    @property
+    def block_multiple(self) -> int:
+        """The same where others want another block size: what it cannot do without."""
+        return self.min_block_size
+
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """Parameters it needs besides the array and its length."""
         return ()
@@ -189,6 +194,30 @@ class ReadAccessor(Accessor):
     @abstractmethod
     def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
         """Write the read of a chunk; return an expression for each of its scalars."""
+
+
+class ExchangeAccessor(ReadAccessor):
+    """A pattern that gives items the sums over the items that share an object.
+
+    Its kernels are `tiled`: see `memory.node_tiles`. What comes before the exchange is done twice
+    where an object's items fill several tiles, so no store may come before it.
+    """
+
+    def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
+        """Nothing to read before values were given."""
+        raise NotImplementedError
+
+    def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
+        """Nothing to read before values were given."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def cuda_exchange(self, scope: CudaScope, arg: ArgSpec, values: list[str]) -> list[str]:
+        """Write the exchange of all scalars; return an expression for each sum."""
+
+    @abstractmethod
+    def cpu_exchange(self, scope: CpuScope, arg: ArgSpec, values: list[str]) -> list[str]:
+        """Write the exchange of all scalars; return an expression for each sum."""
 
 
 class Kit(Protocol):

@@ -16,12 +16,14 @@ class KernelSpec:
         graph: What one item computes.
         guard: Name of a 1-scalar `ReadUnique` argument; the kernel does nothing while it is
             not zero. None: it always runs.
+        tiled: Whether its items are in node tiles, with holes; see `memory.node_tiles`.
     """
 
     name: str
     args: tuple[ArgSpec, ...]
     graph: Graph
     guard: str | None = None
+    tiled: bool = False
 
     def arg(self, name: str) -> ArgSpec:
         """The argument of that name."""

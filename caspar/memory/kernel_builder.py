@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
-from caspar.memory.access import ArgSpec, ReadAccessor, WriteAccessor
+from caspar.memory.access import ArgSpec, ExchangeAccessor, ReadAccessor, WriteAccessor
 from caspar.memory.accessors.unique import ReadUnique
 from caspar.memory.kernel import KernelSpec
 
@@ -16,10 +16,12 @@ class KernelBuilder:
     Args:
         name: Name of the kernel.
         dtype: Type it computes in.
+        tiled: Whether its items are in node tiles.
     """
 
-    def __init__(self, name: str, dtype: DType) -> None:
+    def __init__(self, name: str, dtype: DType, *, tiled: bool = False) -> None:
         self.name = name
+        self._tiled = tiled
         self.graph = GraphBuilder(dtype)
         self._args: dict[str, ArgSpec] = {}
         self._guard: str | None = None
@@ -75,6 +77,15 @@ class KernelBuilder:
         for chunk, chosen in enumerate(access.store_order(arg.chunk_widths, values)):
             self.graph.store(name, chunk, [scalar.value for scalar in chosen])
 
+    def exchange(
+        self, name: str, values: Sequence[Scalar], access: ExchangeAccessor
+    ) -> list[Scalar]:
+        """Sums of the values over the items that share an object; its array holds their places."""
+        self._declare(ArgSpec(name, len(values), DType.INT32, read=access))
+        sums = self.graph.exchange(name, [scalar.value for scalar in values])
+        return [Scalar(self.graph, value) for value in sums]
+
     def build(self) -> KernelSpec:
         """The finished kernel."""
-        return KernelSpec(self.name, tuple(self._args.values()), self.graph.build(), self._guard)
+        args = tuple(self._args.values())
+        return KernelSpec(self.name, args, self.graph.build(), self._guard, self._tiled)

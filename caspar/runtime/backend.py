@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from caspar.codegen.source import COUNT, DATA, FIRST, LENGTH, KernelSource, Param
 from caspar.memory.binding import Binding
+from caspar.memory.node_tiles import NodeTiles
 from caspar.memory.tiles import Array, TileIndex, TileOrder
+from caspar.runtime.factorization import DenseFactorization, SparseFactorization
 from caspar.runtime.usage import KernelUsage
 
 
@@ -63,6 +65,17 @@ class LaunchSequence(Protocol):
         Args:
             flag: (1,) float64 on the device; kernels guarded by it do nothing once it is set.
             max_runs: Upper bound of the runs that do something.
+        """
+
+
+class Loop(Protocol):
+    """Launches that are repeated until a flag on the device is set."""
+
+    def run(self, max_runs: int) -> None:
+        """Run all phases until the flag is not zero, at most `max_runs` times.
+
+        Nothing is done where the flag is set already. A phase in which it is set is done in full,
+        those behind it are not. On CUDA the call returns before the work is done.
         """
 
 
@@ -149,6 +162,34 @@ class Backend(Protocol):
     def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
         """Order of items in which tiles have few partials; see `memory.tiles.locality_order`."""
 
+    def node_tiles(
+        self,
+        node: Array,
+        partner: Array | None,
+        num_nodes: int,
+        num_partners: int,
+        tile_size: int,
+    ) -> NodeTiles:
+        """Tiles that do not split nodes; see `memory.node_tiles.build_node_tiles`.
+
+        Args:
+            node: (n,) int32, within 0 .. num_nodes - 1.
+            partner: (n,) int32, within 0 .. num_partners - 1, or None.
+            num_nodes: Number of nodes.
+            num_partners: Number of partners.
+            tile_size: Items of a tile, one of `memory.tiles.ORDER_TILE_SIZES`.
+        """
+
+    def checksum(self, arrays: Sequence[Array]) -> int:
+        """A number of 64 bits that tells whether indices are still the same.
+
+        It depends on every number, its place, and the arrays' lengths. Another backend may have
+        another number for the same arrays.
+
+        Args:
+            arrays: Of int32 or int64.
+        """
+
     def single_object_tiles(self, num_tiles: int) -> TileIndex:
         """One partial for each tile, all of one object: for nodes that every factor shares."""
 
@@ -157,6 +198,49 @@ class Backend(Protocol):
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row."""
+
+    def loop(self, phases: Sequence[Sequence[Launch]], flag: Array) -> Loop:
+        """Repeat launches, on CUDA without the host: as one kernel.
+
+        Args:
+            phases: Launches that run at the same time, or in any order: what one writes, no other
+                of its phase may touch, except the flag that is a guard of others. One that sets
+                the flag stands last in its phase. Several blocks have the same size in all
+                launches, for which their kernels were loaded.
+            flag: (1,) float64 on the device; the launches set it.
+
+        Raises:
+            ValueError: No launches, or blocks of several sizes.
+            ResourceError: The device has too little for all of them in one kernel.
+        """
+
+    def dense_factorization(
+        self, size: int, dtype: str, failed: Array | None = None
+    ) -> DenseFactorization:
+        """Cholesky factorisation of dense matrices of one size.
+
+        Args:
+            size: Rows and columns.
+            dtype: `float32` or `float64`.
+            failed: (1,) float64 on the device, written by every solve; None: one of its own.
+        """
+
+    def sparse_factorization(
+        self, indptr: Array, indices: Array, size: int, dtype: str, failed: Array | None = None
+    ) -> SparseFactorization:
+        """Cholesky factorisation of sparse matrices of one pattern, which is analysed here.
+
+        Args:
+            indptr: (size + 1,) int32 on the device: where the rows of the lower triangle begin.
+            indices: (nnz,) int32 columns, ascending within a row; each row ends with its diagonal
+                entry, which must be there.
+            size: Rows and columns.
+            dtype: `float32` or `float64`.
+            failed: (1,) float64 on the device, written by every solve; None: one of its own.
+
+        Raises:
+            BackendError: The library it needs is not installed, or refuses.
+        """
 
     def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
         """A call that runs launches in order, on CUDA on the caller's current stream."""

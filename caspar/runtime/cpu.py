@@ -23,9 +23,10 @@ from numba import get_num_threads, njit, prange
 from numpy.typing import NDArray
 
 from caspar.codegen.cpu import TILE_SIZE
-from caspar.codegen.source import KernelSource
+from caspar.codegen.source import TILES, KernelSource
 from caspar.errors import CompileError, OutOfMemoryError
 from caspar.memory.binding import Binding
+from caspar.memory.node_tiles import NodeTiles, build_node_tiles
 from caspar.memory.tiles import (
     Array,
     TileIndex,
@@ -35,9 +36,15 @@ from caspar.memory.tiles import (
     locality_order,
     single_object_tiles,
 )
-from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
+from caspar.runtime.backend import Kernel, Launch, LaunchSequence, Loop, parameter_values
 from caspar.runtime.cache import writable_cache_folder, write_atomically
 from caspar.runtime.cpu_support import call_tile
+from caspar.runtime.loops import SequenceLoop
+from caspar.runtime.factorization import (
+    DenseFactorization,
+    SparseFactorization,
+    load_direct_solver,
+)
 from caspar.runtime.timing import time_on_host
 from caspar.runtime.usage import KernelUsage
 
@@ -219,6 +226,25 @@ class CpuBackend:
         """Order of items in which tiles have few partials."""
         return locality_order(main, partner, num_main)
 
+    def node_tiles(
+        self,
+        node: Array,
+        partner: Array | None,
+        num_nodes: int,
+        num_partners: int,
+        tile_size: int,
+    ) -> NodeTiles:
+        """Tiles that do not split nodes."""
+        return build_node_tiles(node, partner, num_nodes, num_partners, tile_size)
+
+    def checksum(self, arrays: Sequence[Array]) -> int:
+        """A number that tells whether indices are still the same; a gigabyte a second."""
+        digest = hashlib.blake2b(digest_size=8)
+        for array in arrays:
+            digest.update(f"{array.dtype.str}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return int.from_bytes(digest.digest(), "little")
+
     def single_object_tiles(self, num_tiles: int) -> TileIndex:
         """One partial for each tile, all of one object."""
         return single_object_tiles(num_tiles)
@@ -229,11 +255,32 @@ class CpuBackend:
         values = parameter_values(kernel.source.params, bindings, count)
         table = [value if isinstance(value, int) else value.ctypes.data for value in values]
         num_tiles = kernel.source.num_blocks(count, kernel.block_size)
+        if kernel.source.tiled:
+            num_tiles = bindings[TILES].length
         return CpuLaunch(kernel, np.array(table, dtype=np.int64), num_tiles, tuple(values))
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row."""
         return CpuSequence([launch for launch in launches if isinstance(launch, CpuLaunch)])
+
+    def loop(self, phases: Sequence[Sequence[Launch]], flag: Array) -> Loop:
+        """The compiled driver repeats them."""
+        return SequenceLoop(self.sequence([launch for phase in phases for launch in phase]), flag)
+
+    def dense_factorization(
+        self, size: int, dtype: str, failed: Array | None = None
+    ) -> DenseFactorization:
+        """Cholesky factorisation by LAPACK."""
+        factorization: DenseFactorization = load_direct_solver("direct_cpu", "LapackCholesky")(size, dtype, failed)
+        return factorization
+
+    def sparse_factorization(
+        self, indptr: Array, indices: Array, size: int, dtype: str, failed: Array | None = None
+    ) -> SparseFactorization:
+        """Cholesky factorisation by QDLDL."""
+        solver = load_direct_solver("direct_cpu", "QdldlFactorization")
+        factorization: SparseFactorization = solver(indptr, indices, size, dtype, failed)
+        return factorization
 
     def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
         """A call that runs launches in order."""

@@ -18,16 +18,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.codegen.cuda_header import BLOCK_SIZE, COMPILE_OPTIONS
-from caspar.codegen.source import KernelSource
+from caspar.codegen.source import TILES, KernelSource
 from caspar.errors import BackendError, OutOfMemoryError
 from caspar.memory.binding import Binding
 from caspar.memory.tiles import Array, TileIndex, TileOrder, single_object_tiles
-from caspar.runtime.backend import Kernel, Launch, LaunchSequence, parameter_values
+from caspar.runtime.backend import Kernel, Launch, LaunchSequence, Loop, parameter_values
 from caspar.runtime.cuda_compile import CudaKernel, compiled_kernel, loaded_usage
 from caspar.runtime.cuda_indices import IndexChecker
 from caspar.runtime.cuda_launch import CudaLaunch, CudaSequence
+from caspar.runtime.cuda_loop import cuda_loop
 from caspar.runtime.cuda_tiles import TileBuilder
 from caspar.runtime.cuda_timing import time_on_stream
+from caspar.runtime.loops import BoundKernel, SequenceLoop, plan_loop
+from caspar.runtime.factorization import (
+    DenseFactorization,
+    SparseFactorization,
+    load_direct_solver,
+)
 from caspar.runtime.usage import KernelUsage
 
 
@@ -47,6 +54,12 @@ def _is_in_order(array: Any) -> bool:
 def _from_torch(tensor: Any) -> Any:
     """A CuPy array of a tensor's memory."""
     return cupy.asarray(tensor.detach())
+
+
+def _bound(launch: Launch) -> BoundKernel:
+    assert isinstance(launch, CudaLaunch)
+    kernel = launch.kernel
+    return BoundKernel(kernel.source, kernel.block_size, launch.call[1], launch.values)
 
 
 class CudaBackend:
@@ -175,6 +188,8 @@ class CudaBackend:
         )
         table = places.ctypes.data + places.itemsize * np.arange(len(places), dtype=np.uint64)
         num_blocks = source.num_blocks(count, kernel.block_size)
+        if source.tiled:
+            num_blocks = bindings[TILES].length
         function = kernel.function.kernel
         grid = (num_blocks, source.num_layers, 1)
         call = (function.ptr, *grid, kernel.block_size, 1, 1, 0)
@@ -185,6 +200,33 @@ class CudaBackend:
         return CudaSequence(
             self.stream, [launch for launch in launches if isinstance(launch, CudaLaunch)]
         )
+
+    def loop(
+        self, phases: Sequence[Sequence[Launch]], flag: Array, *, fused: bool = True
+    ) -> Loop:
+        """One cooperative kernel; not `fused`: graphs of the launches, the host reads the flag."""
+        if not fused:
+            launches = [launch for phase in phases for launch in phase]
+            return SequenceLoop(self.sequence(launches), flag)
+        bound = [[_bound(launch) for launch in phase] for phase in phases]
+        with self._device:
+            plan = plan_loop(bound, flag, lambda array: int(array.data.ptr))
+            return cuda_loop(plan, flag, self.device)
+
+    def dense_factorization(
+        self, size: int, dtype: str, failed: Array | None = None
+    ) -> DenseFactorization:
+        """Cholesky factorisation by cuSOLVER."""
+        factorization: DenseFactorization = load_direct_solver("direct_cuda", "CusolverCholesky")(size, dtype, failed)
+        return factorization
+
+    def sparse_factorization(
+        self, indptr: Array, indices: Array, size: int, dtype: str, failed: Array | None = None
+    ) -> SparseFactorization:
+        """Cholesky factorisation by cuDSS."""
+        solver = load_direct_solver("direct_cudss", "CudssCholesky")
+        factorization: SparseFactorization = solver(indptr, indices, size, dtype, failed)
+        return factorization
 
     def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
         """A call that enqueues launches in order on the caller's current stream."""

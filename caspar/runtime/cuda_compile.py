@@ -64,9 +64,11 @@ def _function(source: KernelSource, block_size: int, options: tuple[str, ...]) -
         raise compile_refusal(source, block_size, str(error)) from error
 
 
-def with_block_size(source: KernelSource, block_size: int) -> CudaKernel:
+def with_block_size(
+    source: KernelSource, block_size: int, more_options: tuple[str, ...] = ()
+) -> CudaKernel:
     """Compile a kernel for blocks of that many threads."""
-    options: tuple[str, ...] = COMPILE_OPTIONS
+    options = (*COMPILE_OPTIONS, *more_options)
     if block_size != source.block_size:
         options = (*options, BLOCK_SIZE_OPTION.format(block_size))
     function = _function(source, block_size, options)

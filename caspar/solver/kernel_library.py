@@ -18,6 +18,9 @@ class KernelLibrary:
         target: What is generated.
         sources: The solver's kernels.
         owners: Names of factors and node types, whose kernels' names begin with them.
+
+    Attributes:
+        tile_size: Items of a tile.
     """
 
     def __init__(
@@ -27,19 +30,17 @@ class KernelLibrary:
         self.jacobian_dims = sources.jacobian_dims
         self._target = target
         self._kernels = dict(backend.load(list(sources.kernels.values())))
-        self._tile_sizes = {
-            owner: self._common_tile_size(
-                [
-                    sources.kernels[f"{owner}_{role}"]
-                    for role in (*FACTOR_ROLES, *NODE_ROLES)
-                    if f"{owner}_{role}" in sources.kernels
-                ]
-            )
-            for owner in owners
-        }
+        self.tile_size = self._common_tile_size(
+            [
+                sources.kernels[f"{owner}_{role}"]
+                for owner in owners
+                for role in (*FACTOR_ROLES, *NODE_ROLES)
+                if f"{owner}_{role}" in sources.kernels
+            ]
+        )
 
     def _common_tile_size(self, sources: Sequence[KernelSource]) -> int:
-        """One tile size for kernels that share tiles.
+        """One tile size for all kernels: they share tiles, and run in one loop.
 
         Each has been loaded with the block size that suits it; the smallest suits all.
         """
@@ -48,9 +49,9 @@ class KernelLibrary:
         self._kernels.update(self.backend.load(others, size))
         return size
 
-    def tile_size(self, owner: str) -> int:
-        """Items of a tile of a factor or node type, by its name."""
-        return self._tile_sizes[owner]
+    def has_kernel(self, name: str) -> bool:
+        """Whether the solver has a kernel of that name."""
+        return name in self._kernels
 
     def kernel(self, name: str) -> Kernel:
         """A kernel of the solver."""
@@ -60,7 +61,7 @@ class KernelLibrary:
         """Compile what is missing, all at once."""
         missing = {spec.name: spec for spec in specs if spec.name not in self._kernels}
         sources = [self._target.generate_reduce(spec) for spec in missing.values()]
-        self._kernels.update(self.backend.load(sources, self.backend.tile_size))
+        self._kernels.update(self.backend.load(sources, self.tile_size))
 
     def reduction(self, spec: ReduceSpec) -> Kernel:
         """A kernel that sums partials."""

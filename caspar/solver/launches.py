@@ -1,58 +1,40 @@
-"""Binding: every kernel of a plan to its memory, in the order of the phases.
+"""Binding: the kernels of a plan to its memory.
 
-Once for each solve. What comes out is a handful of launch sequences that the iterations run.
+Once for each plan. What comes out are launches; `phases` puts them in the order of the iterations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from caspar.codegen.source import TILE_PARAMS, TILES
+from caspar.frontend.memory_kernels import WIDTH
 from caspar.frontend.trace import Argument
+from caspar.ir.dtype import DType
 from caspar.memory.accessors.partials import object_fields, tile_fields
 from caspar.memory.binding import Binding
 from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.layout import rows_are_blocked
 from caspar.memory.reduce import ReduceSpec
 from caspar.memory.tiles import Array
-from caspar.runtime.backend import Launch, LaunchSequence
+from caspar.runtime.backend import Launch
 from caspar.solver.plan import SCALARS, FactorPlan, NodePlan, Plan
 
 MANY_PARTIALS = 4
 """Partials an object has on average, from which on a warp sums them instead of a thread."""
 
-
-@dataclass(frozen=True)
-class Sequences:
-    """Launches of each phase.
-
-    Attributes:
-        score: Cost of `nodes`.
-        linearize: Jacobians, gradients and diagonal blocks at `nodes`.
-        start: Factorise blocks with the current damping and start PCG.
-        iterate: One PCG iteration.
-        candidate: Retract by the step, cost of the candidate, collect what the host reads.
-    """
-
-    score: LaunchSequence
-    linearize: LaunchSequence
-    start: LaunchSequence
-    iterate: LaunchSequence
-    candidate: LaunchSequence
+LINEARIZED = ("gradient", "block")
+"""What a linearisation adds to nodes."""
 
 
 @dataclass(frozen=True)
 class _Reduction:
-    """Partials of a factor's argument that are summed into a node type's array."""
+    """Partials of a factor's argument that are added to a node type's array."""
 
     plan: FactorPlan
     argument: Argument
     part: str
-    accumulate: bool
-
-
-def _index(index: Array | None) -> Mapping[str, Array]:
-    return {} if index is None else {"index": index}
 
 
 class Binder:
@@ -64,25 +46,11 @@ class Binder:
         self._memory = plan.memory
         plan.library.load_reductions(
             self._reduce_spec(use)
-            for uses in (self._linearized(), self._multiplied())
-            for use in uses
+            for factor in plan.factors
+            for use in self._uses(factor, factor.factor.nodes, (*LINEARIZED, "product"))
         )
 
-    def bind_all(self) -> Sequences:
-        """Bind every phase."""
-        plan = self._plan
-        sequence = self._backend.sequence
-        collect = self._scalar_launch("collect", costs=self._sums("costs"), models=self._models())
-        score = [self._score(factor, "nodes") for factor in plan.factors]
-        rescore = [self._score(factor, "candidate") for factor in plan.factors]
-        begin = self._scalar_launch("pcg_begin", descents=self._sums("descents"))
-        return Sequences(
-            score=sequence([*score, collect]),
-            linearize=sequence(self._linearize()),
-            start=sequence([*self._each_node("factorize"), *self._each_node("start"), begin]),
-            iterate=sequence(self._iterate()),
-            candidate=sequence([*self._each_node("retract"), *rescore, collect]),
-        )
+    # -- memory --------------------------------------------------------------------------------
 
     def pack(self, name: str, rows: Array) -> None:
         """Enqueue: (n, dim) rows to a blocked region of the arena."""
@@ -104,152 +72,189 @@ class Binder:
         bindings = {"rows": Binding(rows, count), "blocked": Binding(region, count)}
         self._backend.runner([self._backend.bind(kernel, bindings, count)])()
 
+    def clear(self, name: str) -> Launch:
+        """Zeros to a region."""
+        return self._on_chunks("clear", target=self._memory[name])
+
+    def copy(self, target: str, source: str) -> Launch:
+        """A region to another of the same make."""
+        return self._on_chunks("copy", target=self._memory[target], source=self._memory[source])
+
+    def _on_chunks(self, kernel: str, **arrays: Array) -> Launch:
+        """A kernel whose items are 16 bytes; regions end on more than that."""
+        num_items = -(-int(arrays["target"].nbytes) // (WIDTH * DType.FLOAT32.itemsize))
+        bindings = {name: Binding(array, num_items) for name, array in arrays.items()}
+        return self._backend.bind(self._plan.library.kernel(kernel), bindings, num_items)
+
     # -- scalars and sums ----------------------------------------------------------------------
 
     def _sums(self, name: str) -> Binding:
         return Binding(self._memory[name], int(self._memory[name].shape[0]))
 
-    def _models(self) -> Binding:
-        return Binding(self._memory["models"], self._plan.num_node_tiles)
-
     def _scalars(self) -> dict[str, Binding]:
         return {name: Binding(self._plan.scalar(name), 1) for name in SCALARS}
 
-    def _scalar_launch(self, name: str, **sums: Binding) -> Launch:
-        bindings = self._scalars() | sums
+    def scalar_launch(self, name: str) -> Launch:
+        """A kernel of one item."""
+        sums = {name: self._sums(name) for name in ("costs", "curvatures", "descents")}
+        models = Binding(self._memory["models"], self._plan.num_node_tiles)
+        bindings = {**self._scalars(), **sums, "models": models}
         return self._backend.bind(self._plan.library.kernel(name), bindings, 1)
 
     # -- node types ----------------------------------------------------------------------------
 
-    def _each_node(self, role: str) -> list[Launch]:
-        return [self._node_launch(plan, role) for plan in self._plan.nodes]
-
-    def _node_launch(self, plan: NodePlan, role: str) -> Launch:
-        prefix = f"{plan.node.name}."
+    def node_launch(self, plan: NodePlan, role: str) -> Launch:
+        """A kernel of a node type."""
         bindings = self._scalars()
+        prefix = f"{plan.node.name}."
         for name, array in self._memory.items():
             if name.startswith(prefix):
                 bindings[name.removeprefix(prefix)] = Binding(array, plan.count)
+        # where nothing is eliminated the reduced system is the system
+        bindings.setdefault("reduced_block", bindings["block"])
+        if role == "start" and "reduced_gradient" in bindings:
+            bindings["gradient"] = bindings["reduced_gradient"]
         num_tiles = self._plan.num_node_tiles
-        first_curvature = self._plan.num_factor_tiles + plan.first_tile
-        if role != "factorize":
-            bindings["descent"] = Binding(
-                self._memory["descents"], num_tiles, fields={"offset": plan.first_tile}
-            )
-        bindings["model"] = Binding(
-            self._memory["models"], num_tiles, fields={"offset": plan.first_tile}
-        )
-        bindings["curvature"] = Binding(
-            self._memory["curvatures"],
-            self._plan.num_factor_tiles + num_tiles,
-            fields={"offset": first_curvature},
-        )
+        for name, array, first in (
+            ("descent", "descents", 0),
+            ("model", "models", 0),
+            ("curvature", "curvatures", self._plan.num_factor_tiles),
+        ):
+            offset = {"offset": first + plan.first_tile}
+            bindings[name] = Binding(self._memory[array], first + num_tiles, fields=offset)
         kernel = self._plan.library.kernel(f"{plan.node.name}_{role}")
         return self._backend.bind(kernel, bindings, plan.count)
 
     # -- factors -------------------------------------------------------------------------------
 
+    def score(self, plan: FactorPlan, state: str) -> Launch:
+        """Residual and cost at `nodes` or `candidate`."""
+        bindings = self._arguments(plan, state)
+        bindings["cost"] = self._tile_sums(plan, "costs")
+        return self._bind(plan, "score", bindings)
+
+    def linearize(self, plan: FactorPlan) -> list[Launch]:
+        """Jacobian, gradients and diagonal blocks at `nodes`."""
+        launch = self._bind(plan, "linearize", self._with_sums(plan, LINEARIZED))
+        return [launch, *self._reductions(plan, plan.factor.nodes, LINEARIZED)]
+
+    def reduce(self, plan: FactorPlan) -> list[Launch]:
+        """The eliminated nodes' part of gradients and diagonal blocks."""
+        bindings = self._with_sums(plan, LINEARIZED, "reduced_")
+        eliminated = plan.form.eliminated
+        assert eliminated is not None
+        # the eliminated node's gradient is read here
+        gradient = self._node_binding(plan, eliminated, "gradient")
+        bindings[f"{eliminated.name}_gradient"] = gradient
+        launch = self._bind(plan, "reduce", bindings)
+        return [launch, *self._reductions(plan, plan.reduced, LINEARIZED, "reduced_")]
+
+    def product(self, plan: FactorPlan, role: str) -> list[Launch]:
+        """`product` or `scatter`: adds the system times `direction` to `product`."""
+        launch = self._bind(plan, role, self._with_sums(plan, ("product",)))
+        return [launch, *self._reductions(plan, plan.reduced, ("product",))]
+
+    def gather(self, plan: FactorPlan, vector: str) -> Launch:
+        """Adds to `inner` of the eliminated nodes, for `direction` or `step`."""
+        bindings = self._with_sums(plan, ("inner",))
+        for argument in plan.reduced:
+            moved = self._node_binding(plan, argument, vector)
+            bindings[f"{argument.name}_direction"] = moved
+        return self._bind(plan, "gather", bindings)
+
+    def _bind(self, plan: FactorPlan, role: str, bindings: Mapping[str, Binding]) -> Launch:
+        kernel = self._plan.library.kernel(f"{plan.factor.name}_{role}")
+        return self._backend.bind(kernel, bindings, plan.count)
+
     def _arguments(self, plan: FactorPlan, state: str) -> dict[str, Binding]:
-        """Bindings of a factor's arguments, nodes taken from `nodes` or `candidate`."""
+        """Bindings of a factor's arguments and arrays, nodes taken from `nodes` or `candidate`."""
         bindings = {}
         for argument in plan.factor.arguments:
             if argument.node is None:
-                constant = plan.arrays.constants[argument.source]
                 data = self._memory[f"{plan.factor.name}.{argument.name}"]
-                rows = int(constant.rows.shape[0])
-                bindings[argument.name] = Binding(data, rows, fields=_index(constant.index))
+                index = plan.order.constants.get(argument.source)
+                fields = {} if index is None else {"index": index}
+                rows = plan.order.constant_rows[argument.source]
+                bindings[argument.name] = Binding(data, rows, fields=fields)
             else:
                 bindings[argument.name] = self._node_binding(plan, argument, state)
+        for name in ("residual", "jacobian"):
+            bindings[name] = Binding(self._memory[f"{plan.factor.name}.{name}"], plan.count)
+        tiles = plan.order.node_tiles
+        if tiles is not None:
+            fields = dict(zip(TILE_PARAMS, (tiles.tile_items, tiles.group_start), strict=True))
+            bindings[TILES] = Binding(tiles.tile_items, tiles.num_groups, fields=fields)
         return bindings
+
+    def _with_sums(
+        self, plan: FactorPlan, parts: Sequence[str], prefix: str = ""
+    ) -> dict[str, Binding]:
+        """Bindings of everything a factor's kernel may touch, its sums going to some parts."""
+        bindings = {**self._scalars(), **self._arguments(plan, "nodes")}
+        bindings["curvature"] = self._tile_sums(plan, "curvatures")
+        for argument in plan.factor.nodes:
+            if argument is plan.form.eliminated:
+                self._bind_eliminated(plan, argument, bindings)
+            else:
+                direction = self._node_binding(plan, argument, "direction")
+                bindings[f"{argument.name}_direction"] = direction
+                for part in parts if "inner" not in parts else ():
+                    made = self._target(plan, argument, part, prefix)
+                    bindings[f"{argument.name}_{part}"] = made
+        return bindings
+
+    def _bind_eliminated(
+        self, plan: FactorPlan, argument: Argument, bindings: dict[str, Binding]
+    ) -> None:
+        tiles = plan.order.node_tiles
+        assert tiles is not None
+        for part in (*LINEARIZED, "preconditioner", "inner"):
+            binding = self._node_binding(plan, argument, part)
+            bindings[f"{argument.name}_{part}"] = binding.with_fields({"place": tiles.place})
+        bindings[f"{argument.name}_sum"] = Binding(tiles.place, plan.count)
+
+    def _tile_sums(self, plan: FactorPlan, name: str) -> Binding:
+        """One number for each tile."""
+        length = int(self._memory[name].shape[0])
+        return Binding(self._memory[name], length, fields={"offset": plan.first_tile})
 
     def _node_binding(self, plan: FactorPlan, argument: Argument, name: str) -> Binding:
         assert argument.node is not None
         data = self._memory[f"{argument.node.name}.{name}"]
         count = self._plan.node_plans[argument.node.name].count
-        return Binding(data, count, fields=_index(plan.arrays.nodes[argument.name]))
+        index = plan.order.nodes[argument.name]
+        return Binding(data, count, fields={} if index is None else {"index": index})
 
-    def _factor_array(self, plan: FactorPlan, name: str) -> Binding:
-        return Binding(self._memory[f"{plan.factor.name}.{name}"], plan.arrays.count)
-
-    def _score(self, plan: FactorPlan, state: str) -> Launch:
-        bindings = self._arguments(plan, state)
-        bindings["residual"] = self._factor_array(plan, "residual")
-        bindings["cost"] = Binding(
-            self._memory["costs"],
-            self._plan.num_factor_tiles,
-            fields={"offset": plan.first_tile},
-        )
-        kernel = self._plan.library.kernel(f"{plan.factor.name}_score")
-        return self._backend.bind(kernel, bindings, plan.arrays.count)
-
-    def _partials(self, plan: FactorPlan, argument: Argument, name: str) -> Binding:
-        data = self._memory[f"{plan.factor.name}.{argument.name}_{name}"]
+    def _target(self, plan: FactorPlan, argument: Argument, part: str, prefix: str) -> Binding:
+        """Where sums over an argument go: into partials, or to the nodes."""
+        if not plan.has_partials(argument):
+            return self._node_binding(plan, argument, f"{prefix}{part}")
+        data = self._memory[f"{plan.factor.name}.{argument.name}_{part}"]
         tiles = plan.tiles.get(argument.name)
         # a node that all factors share: one partial for each tile
         fields = {"offset": 0} if tiles is None else tile_fields(tiles)
         return Binding(data, plan.num_partials(argument), fields=fields)
 
-    def _linearize(self) -> list[Launch]:
-        launches = []
-        for plan in self._plan.factors:
-            name, count = plan.factor.name, plan.arrays.count
-            bindings = self._arguments(plan, "nodes")
-            bindings["residual"] = self._factor_array(plan, "residual")
-            bindings["jacobian"] = self._factor_array(plan, "jacobian")
-            for argument in plan.factor.nodes:
-                for part in ("gradient", "block"):
-                    bindings[f"{argument.name}_{part}"] = self._partials(plan, argument, part)
-            kernel = self._plan.library.kernel(f"{name}_linearize")
-            launches.append(self._backend.bind(kernel, bindings, count))
-            launches += [self._reduce(use) for use in self._linearized() if use.plan is plan]
-        return launches
-
-    def _iterate(self) -> list[Launch]:
-        launches = []
-        num_curvatures = self._plan.num_factor_tiles + self._plan.num_node_tiles
-        for plan in self._plan.factors:
-            name, count = plan.factor.name, plan.arrays.count
-            bindings = self._scalars()
-            bindings["jacobian"] = self._factor_array(plan, "jacobian")
-            bindings["curvature"] = Binding(
-                self._memory["curvatures"], num_curvatures, fields={"offset": plan.first_tile}
-            )
-            for argument in plan.factor.nodes:
-                direction = self._node_binding(plan, argument, "direction")
-                bindings[f"{argument.name}_direction"] = direction
-                bindings[f"{argument.name}_product"] = self._partials(plan, argument, "product")
-            kernel = self._plan.library.kernel(f"{name}_product")
-            launches.append(self._backend.bind(kernel, bindings, count))
-            launches += [self._reduce(use) for use in self._multiplied() if use.plan is plan]
-        launches.append(self._scalar_launch("pcg_alpha", curvatures=self._sums("curvatures")))
-        launches += self._each_node("step")
-        launches.append(self._scalar_launch("pcg_beta", descents=self._sums("descents")))
-        launches += self._each_node("turn")
-        return launches
-
     # -- reductions ----------------------------------------------------------------------------
 
-    def _linearized(self) -> list[_Reduction]:
-        """Gradients and blocks: the first factor to touch a node type writes, the others add."""
-        uses = []
-        written: set[str] = set()
-        for plan in self._plan.factors:
-            for argument in plan.factor.nodes:
-                assert argument.node is not None
-                accumulate = argument.node.name in written
-                written.add(argument.node.name)
-                uses += [
-                    _Reduction(plan, argument, part, accumulate) for part in ("gradient", "block")
-                ]
-        return uses
-
-    def _multiplied(self) -> list[_Reduction]:
-        """Products: all add to the damping's part."""
+    def _uses(
+        self, plan: FactorPlan, arguments: Iterable[Argument], parts: Sequence[str]
+    ) -> list[_Reduction]:
         return [
-            _Reduction(plan, argument, "product", True)
-            for plan in self._plan.factors
-            for argument in plan.factor.nodes
+            _Reduction(plan, argument, part)
+            for argument in arguments
+            if argument is not plan.form.eliminated and plan.has_partials(argument)
+            for part in parts
         ]
+
+    def _reductions(
+        self,
+        plan: FactorPlan,
+        arguments: Iterable[Argument],
+        parts: Sequence[str],
+        prefix: str = "",
+    ) -> list[Launch]:
+        return [self._reduce(use, prefix) for use in self._uses(plan, arguments, parts)]
 
     def _reduce_spec(self, use: _Reduction) -> ReduceSpec:
         assert use.argument.node is not None
@@ -260,16 +265,16 @@ class Binder:
         lanes = 32 if use.plan.num_partials(use.argument) > MANY_PARTIALS * count else 1
         types = self._plan.types
         dtype = types.storage if use.part == "product" else types.sums
-        return ReduceSpec(dim, dtype, lanes, use.accumulate)
+        return ReduceSpec(dim, dtype, lanes, accumulate=True)
 
-    def _reduce(self, use: _Reduction) -> Launch:
+    def _reduce(self, use: _Reduction, prefix: str) -> Launch:
         assert use.argument.node is not None
-        partials = self._partials(use.plan, use.argument, use.part)
+        partials = self._target(use.plan, use.argument, use.part, prefix)
         tiles = use.plan.tiles.get(use.argument.name)
         if tiles is None:
             tiles = self._backend.single_object_tiles(use.plan.num_tiles)
         partials = partials.with_fields(object_fields(tiles))
         count = self._plan.node_plans[use.argument.node.name].count
-        output = Binding(self._memory[f"{use.argument.node.name}.{use.part}"], count)
+        output = Binding(self._memory[f"{use.argument.node.name}.{prefix}{use.part}"], count)
         kernel = self._plan.library.reduction(self._reduce_spec(use))
         return self._backend.bind(kernel, {"partials": partials, "output": output}, count)

@@ -1,8 +1,7 @@
 """The linearised problem on the device, as Levenberg-Marquardt sees it.
 
-Calling schedule: `score` once; then `linearize` after every move, `try_step` for every damping,
-`accept` to move. PCG on the full normal equations runs on the device; the host reads the scalars
-once for each tried step (and, on CUDA, the stop flag once for several PCG iterations).
+Calling schedule: `load` and `score` once; then `linearize` after every move, `try_step` for every
+damping, `accept` to move. The host reads the scalars once for each tried step.
 """
 
 from collections.abc import Mapping
@@ -13,6 +12,8 @@ import numpy as np
 from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.memory.tiles import Array
 from caspar.solver.launches import Binder
+from caspar.solver.linear_solvers import LinearSolver
+from caspar.solver.phases import Phases
 from caspar.solver.plan import NUM_HOST_SCALARS, SCALARS, Plan
 from caspar.solver.problem import Problem
 
@@ -61,68 +62,84 @@ class NormalEquations:
 
     Args:
         plan: Memory and structure.
-        problem: Start values and constants, copied into the plan's memory here.
+        binder: Binds its kernels.
+        linear: Solves the reduced system.
     """
 
-    def __init__(self, plan: Plan, problem: Problem) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, binder: Binder, linear: LinearSolver) -> None:
+        self.plan = plan
         self._backend = plan.library.backend
-        self._binder = Binder(plan)
-        self._sequences = self._binder.bind_all()
-        self._load(problem)
+        self._binder = binder
+        self._linear = linear
+        phases = Phases(plan, binder)
+        sequence = self._backend.sequence
+        self._score = sequence(phases.score("nodes"))
+        self._linearize = sequence(phases.linearize())
+        self._candidate = sequence(phases.candidate())
 
-    def _load(self, problem: Problem) -> None:
-        for node in self._plan.nodes:
+    @property
+    def linear_solver(self) -> str:
+        """Name of the linear solver."""
+        return self._linear.name
+
+    def load(self, problem: Problem) -> None:
+        """Bring start values and constants into the plan's memory."""
+        for node in self.plan.nodes:
             self._binder.pack(f"{node.node.name}.nodes", problem.values[node.node.name])
-        for factor in self._plan.factors:
+        for factor in self.plan.factors:
+            arrays = problem.factors[factor.factor.name]
             for argument in factor.factor.arguments:
-                constant = factor.arrays.constants.get(argument.source)
+                constant = arrays.constants.get(argument.source)
                 if constant is not None:
                     name = f"{factor.factor.name}.{argument.name}"
-                    self._binder.pack(name, constant.rows)
+                    self._binder.pack(name, factor.order.rows(argument, constant))
         # the rows must live until they are packed
         self._backend.synchronize()
 
     def score(self) -> float:
         """Cost of the current values."""
-        self._sequences.score.run()
+        self._score.run()
         return self._read()["cost"]
 
     def linearize(self) -> None:
         """Jacobians, gradient and diagonal blocks at the current values."""
-        self._sequences.linearize.run()
+        self._linearize.run()
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
         host = np.array(
             [goal.damping, goal.tolerance, goal.min_iterations, goal.max_iterations], dtype=float
         )
-        self._backend.write(self._plan.memory["scalars"][:NUM_HOST_SCALARS], host)
-        self._sequences.start.run()
-        self._sequences.iterate.run_until(self._plan.scalar("done"), goal.max_iterations)
-        self._sequences.candidate.run()
+        self._backend.write(self.plan.memory["scalars"][:NUM_HOST_SCALARS], host)
+        self._linear.solve(goal.max_iterations)
+        self._candidate.run()
         scalars = self._read()
         model = -scalars["step_gradient"] + scalars["step_residual"] + scalars["step_damping"]
+        promised = scalars["first_descent"] + scalars["eliminated_descent"]
+        outcome = LinearOutcome(int(scalars["done"]))
+        if outcome is LinearOutcome.AT_OPTIMUM and promised > 0.0:
+            # only the eliminated nodes have anywhere to go, and theirs is a full step
+            outcome = LinearOutcome.TOLERANCE
         return TriedStep(
             cost=scalars["cost"],
             model_decrease=0.5 * model,
-            gradient_norm=float(np.sqrt(max(scalars["first_descent"], 0.0))),
+            gradient_norm=float(np.sqrt(max(promised, 0.0))),
             step_norm=float(np.sqrt(max(scalars["step_norm"], 0.0))),
             linear_iterations=int(scalars["linear_iterations"]),
-            outcome=LinearOutcome(int(scalars["done"])),
+            outcome=outcome,
         )
 
     def accept(self) -> None:
         """Make the candidate the current values."""
-        memory = self._plan.memory
+        memory = self.plan.memory
         self._backend.copy(memory["all nodes"], memory["all candidate"])
 
     def values(self) -> Mapping[str, Array]:
         """The current values as fresh (n, storage_dim) arrays of the storage type."""
-        xp, storage = self._backend.xp, self._plan.types.storage.value
+        xp, storage = self._backend.xp, self.plan.types.storage.value
         rows = {
             plan.node.name: xp.empty((plan.count, plan.node.storage_dim), dtype=storage)
-            for plan in self._plan.nodes
+            for plan in self.plan.nodes
         }
         for name, array in rows.items():
             self._binder.unpack(f"{name}.nodes", array)
@@ -130,5 +147,5 @@ class NormalEquations:
         return rows
 
     def _read(self) -> dict[str, float]:
-        host = self._backend.to_host(self._plan.memory["scalars"])
+        host = self._backend.to_host(self.plan.memory["scalars"])
         return {name: float(value) for name, value in zip(SCALARS, host, strict=True)}

@@ -1,6 +1,7 @@
-"""From a checked problem to memory: what the launches will be bound to.
+"""From the structure of a problem to memory: what the launches will be bound to.
 
-Once for each solve: sort factors, build tiles, reserve and allocate the arena.
+Once for each structure (counts and indices): order factors, build tiles, reserve and allocate the
+arena. Values are brought in by every solve.
 """
 
 import warnings
@@ -10,16 +11,20 @@ from functools import cached_property
 
 import numpy as np
 
+from caspar.frontend.factor_builder import FactorForm, SharedSums
 from caspar.frontend.node_kernels import MODEL_DIM
 from caspar.frontend.precision import Types
-from caspar.frontend.trace import Argument, ArgumentKind, NodeType, TracedFactor
+from caspar.frontend.solver_form import SolverForm
+from caspar.frontend.trace import Argument, NodeType, TracedFactor
 from caspar.ir.dtype import DType
 from caspar.memory.layout import array_scalars
+from caspar.memory.node_tiles import NodeTiles
 from caspar.memory.tiles import Array, TileIndex
 from caspar.runtime.backend import Backend
 from caspar.solver.arena import ArenaPlan
+from caspar.solver.factor_order import FactorOrder, order_factor
 from caspar.solver.kernel_library import KernelLibrary
-from caspar.solver.problem import ConstantArray, FactorArrays, Problem
+from caspar.solver.problem import Problem
 
 SCALARS = (
     # written by the host
@@ -39,14 +44,11 @@ SCALARS = (
     "step_residual",
     "step_damping",
     "step_norm",
+    "eliminated_descent",
 )
 """The solver's scalars: one float64 array on the device, read by the host in one go."""
 
 NUM_HOST_SCALARS = 4
-
-
-MANY_PARTIALS_PER_INSTANCE = 0.5
-"""Partials of all node arguments for each instance, from which on another order is tried."""
 
 
 @dataclass(frozen=True)
@@ -55,25 +57,41 @@ class FactorPlan:
 
     Attributes:
         factor: The factor.
-        arrays: Its indices and constants, in the order of the tiles.
-        tiles: Tiles of each shared node argument, by name.
+        form: How its kernels are made.
+        order: Its indices in the order of the slots.
+        tiles: Of each shared node argument whose sums are ordered, by name.
         num_tiles: Tiles of the factor.
         first_tile: First place of its partials in the solver-wide sums.
     """
 
     factor: TracedFactor
-    arrays: FactorArrays
+    form: FactorForm
+    order: FactorOrder
     tiles: Mapping[str, TileIndex]
     num_tiles: int
     first_tile: int
 
     @property
-    def tile_bytes(self) -> int:
-        """Bytes of the tiles of all node arguments."""
-        return sum(tiles.num_bytes for tiles in self.tiles.values())
+    def count(self) -> int:
+        """Slots: instances, and holes of node tiles."""
+        return self.order.num_slots
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of indices and tiles."""
+        return self.order.num_bytes + sum(tiles.num_bytes for tiles in self.tiles.values())
+
+    @property
+    def reduced(self) -> tuple[Argument, ...]:
+        """The node arguments that are not eliminated."""
+        return tuple(node for node in self.factor.nodes if node is not self.form.eliminated)
+
+    def has_partials(self, argument: Argument) -> bool:
+        """Whether sums over an argument go through partials."""
+        return argument.name in self.tiles or self.order.nodes[argument.name] is None
 
     def num_partials(self, argument: Argument) -> int:
-        """Partial sums a shared (or unique) node argument has."""
+        """Partial sums a node argument has, where it has any."""
         tiles = self.tiles.get(argument.name)
         return self.num_tiles if tiles is None else tiles.num_partials
 
@@ -85,11 +103,13 @@ class NodePlan:
     Attributes:
         node: The type.
         count: Instances.
+        is_eliminated: Whether the linear solver eliminates it.
         first_tile: First place of its partials in the sums over node types.
     """
 
     node: NodeType
     count: int
+    is_eliminated: bool
     first_tile: int
 
 
@@ -103,7 +123,8 @@ class Plan:
         factors: In the order of the solver.
         nodes: In the order of the solver.
         memory: Views of the arena, by name.
-        num_bytes: Size of the arena and of the tiles.
+        arena: What is where in it.
+        num_bytes: Size of the arena, the indices and the tiles.
         num_factor_tiles: Tiles of all factors.
         num_node_tiles: Tiles of all node types.
     """
@@ -113,6 +134,7 @@ class Plan:
     factors: tuple[FactorPlan, ...]
     nodes: tuple[NodePlan, ...]
     memory: Mapping[str, Array]
+    arena: ArenaPlan
     num_bytes: int
     num_factor_tiles: int
     num_node_tiles: int
@@ -121,6 +143,16 @@ class Plan:
     def node_plans(self) -> dict[str, NodePlan]:
         """By the node type's name."""
         return {plan.node.name: plan for plan in self.nodes}
+
+    @property
+    def reduced(self) -> tuple[NodePlan, ...]:
+        """Node types whose steps the linear solver finds."""
+        return tuple(plan for plan in self.nodes if not plan.is_eliminated)
+
+    @property
+    def eliminated(self) -> tuple[NodePlan, ...]:
+        """Node types whose steps follow from the others'."""
+        return tuple(plan for plan in self.nodes if plan.is_eliminated)
 
     def scalar(self, name: str) -> Array:
         """One of `SCALARS`, as a (1,) view."""
@@ -131,6 +163,7 @@ class Plan:
 def make_plan(
     library: KernelLibrary,
     types: Types,
+    form: SolverForm,
     factors: Sequence[TracedFactor],
     nodes: Sequence[NodeType],
     problem: Problem,
@@ -141,19 +174,21 @@ def make_plan(
         OutOfMemoryError: Names needed and available bytes.
     """
     backend = library.backend
+    counts = {node.name: int(problem.values[node.name].shape[0]) for node in nodes}
     factor_plans = []
     num_factor_tiles = 0
     for factor in factors:
-        tile_size = library.tile_size(factor.name)
-        made = _plan_factor(backend, factor, problem, tile_size, num_factor_tiles)
+        made = _plan_factor(
+            library, factor, form.factors[factor.name], problem, counts, num_factor_tiles
+        )
         factor_plans.append(made)
         num_factor_tiles += made.num_tiles
     node_plans = []
     num_node_tiles = 0
     for node in nodes:
-        count = int(problem.values[node.name].shape[0])
-        node_plans.append(NodePlan(node, count, num_node_tiles))
-        num_node_tiles += -(-count // library.tile_size(node.name))
+        is_eliminated = node.name in form.eliminated
+        node_plans.append(NodePlan(node, counts[node.name], is_eliminated, num_node_tiles))
+        num_node_tiles += -(-counts[node.name] // library.tile_size)
     arena = _reserve(library, types, factor_plans, node_plans, num_factor_tiles, num_node_tiles)
     memory = arena.allocate(backend)
     backend.clear(memory["scalars"])
@@ -166,109 +201,69 @@ def make_plan(
         tuple(factor_plans),
         tuple(node_plans),
         memory,
-        arena.num_bytes + sum(plan.tile_bytes for plan in factor_plans),
+        arena,
+        arena.num_bytes + sum(plan.num_bytes for plan in factor_plans),
         num_factor_tiles,
         num_node_tiles,
     )
 
 
 def _plan_factor(
-    backend: Backend, factor: TracedFactor, problem: Problem, tile_size: int, first_tile: int
-) -> FactorPlan:
-    """Put the instances in an order that gives few partials: as given, or sorted for locality."""
-    arrays = problem.factors[factor.name]
-    num_tiles = -(-arrays.count // tile_size)
-    tiles = _build_tiles(backend, factor, problem, arrays, tile_size)
-    if _num_partials(tiles) > MANY_PARTIALS_PER_INSTANCE * arrays.count:
-        sorted_arrays = _sorted_for_locality(backend, factor, problem, tiles)
-        sorted_tiles = _build_tiles(backend, factor, problem, sorted_arrays, tile_size)
-        if _num_partials(sorted_tiles) < _num_partials(tiles):
-            arrays, tiles = sorted_arrays, sorted_tiles
-    return FactorPlan(factor, arrays, tiles, num_tiles, first_tile)
-
-
-def _num_partials(tiles: Mapping[str, TileIndex]) -> int:
-    return sum(one.num_partials for one in tiles.values())
-
-
-def _build_tiles(
-    backend: Backend,
+    library: KernelLibrary,
     factor: TracedFactor,
+    form: FactorForm,
     problem: Problem,
-    arrays: FactorArrays,
-    tile_size: int,
-) -> dict[str, TileIndex]:
+    counts: Mapping[str, int],
+    first_tile: int,
+) -> FactorPlan:
+    backend, tile_size = library.backend, library.tile_size
+    order = order_factor(backend, factor, form, problem.factors[factor.name], counts, tile_size)
     tiles = {}
-    for argument in factor.nodes:
-        index = arrays.nodes[argument.name]
-        if index is not None:
-            num_nodes = _num_nodes(problem, argument)
-            tiles[argument.name] = backend.tile_index(index, num_nodes, tile_size)
-    return tiles
+    if form.sums is SharedSums.ORDERED:
+        for argument in factor.nodes:
+            index = order.nodes[argument.name]
+            if index is None or argument is form.eliminated:
+                continue
+            assert argument.node is not None
+            num_nodes = counts[argument.node.name]
+            tiles[argument.name] = _tile_index(
+                backend, index, num_nodes, order.node_tiles, tile_size
+            )
+    num_tiles = -(-order.num_slots // tile_size)
+    return FactorPlan(factor, form, order, tiles, num_tiles, first_tile)
 
 
-def _num_nodes(problem: Problem, argument: Argument) -> int:
-    assert argument.node is not None
-    return int(problem.values[argument.node.name].shape[0])
-
-
-def _sorted_for_locality(
-    backend: Backend, factor: TracedFactor, problem: Problem, tiles: Mapping[str, TileIndex]
-) -> FactorArrays:
-    """The instances of one node together, and nodes with the same partners next to each other.
-
-    The node argument with the most nodes is kept together; its partner is the one that has the
-    most partials as the instances are given.
-    """
-    arrays = problem.factors[factor.name]
-    shared = [argument for argument in factor.nodes if argument.name in tiles]
-    main = max(shared, key=lambda argument: _num_nodes(problem, argument))
-    others = [argument for argument in shared if argument is not main]
-    partner = max(others, key=lambda argument: tiles[argument.name].num_partials, default=None)
-    order = backend.locality_order(
-        arrays.nodes[main.name],
-        None if partner is None else arrays.nodes[partner.name],
-        _num_nodes(problem, main),
-    )
+def _tile_index(
+    backend: Backend, index: Array, num_nodes: int, node_tiles: NodeTiles | None, tile_size: int
+) -> TileIndex:
+    """Tiles of an index; holes name one more object, whose partials nobody reads."""
+    if node_tiles is None:
+        return backend.tile_index(index, num_nodes, tile_size)
     xp = backend.xp
-    nodes = {
-        name: None if index is None else xp.take(index, order)
-        for name, index in arrays.nodes.items()
-    }
-    constants = {}
-    for argument in factor.arguments:
-        constant = arrays.constants.get(argument.source)
-        if constant is None:
-            continue
-        if argument.kind is ArgumentKind.CONST_SEQUENTIAL:
-            constant = ConstantArray(xp.take(constant.rows, order, axis=0), None)
-        elif constant.index is not None:
-            constant = ConstantArray(constant.rows, xp.take(constant.index, order))
-        constants[argument.source] = constant
-    return FactorArrays(arrays.count, nodes, constants)
+    is_hole = xp.arange(tile_size, dtype=np.int32) >= node_tiles.tile_items[:, None]
+    named = xp.where(is_hole.reshape(-1), np.int32(num_nodes), index)
+    return backend.tile_index(named, num_nodes + 1, tile_size)
 
 
 def _warn_untouched(
     backend: Backend, factors: Sequence[FactorPlan], nodes: Sequence[NodePlan]
 ) -> None:
-    touched = {plan.node.name: np.zeros(plan.count, dtype=bool) for plan in nodes}
+    xp = backend.xp
+    touched = {plan.node.name: xp.zeros(plan.count, dtype=bool) for plan in nodes}
     for plan in factors:
         for argument in plan.factor.nodes:
             assert argument.node is not None
-            tiles = plan.tiles.get(argument.name)
-            if tiles is None:
-                touched[argument.node.name][...] = True
-            else:
-                start = backend.to_host(tiles.object_start)
-                touched[argument.node.name] |= start[1:] > start[:-1]
+            index = plan.order.nodes[argument.name]
+            touched[argument.node.name][slice(None) if index is None else index] = True
     for name, flags in touched.items():
-        untouched = np.flatnonzero(~flags)
-        if untouched.shape[0] > 0:
-            warnings.warn(
-                f"node type {name}: {untouched.shape[0]} of {flags.shape[0]} instances are touched "
-                f"by no factor, first {untouched[0]}; they are kept as they are",
-                stacklevel=4,
-            )
+        if bool(flags.all()):
+            continue
+        untouched = np.flatnonzero(~backend.to_host(flags))
+        warnings.warn(
+            f"node type {name}: {untouched.shape[0]} of {flags.shape[0]} instances are touched "
+            f"by no factor, first {untouched[0]}; they are kept as they are",
+            stacklevel=4,
+        )
 
 
 def _reserve(
@@ -292,50 +287,73 @@ def _reserve(
         # one copy accepts a step, all node types or none
         first, last = nodes[0].node.name, nodes[-1].node.name
         arena.join(f"all {state}", f"{first}.{state}", f"{last}.{state}")
-    for plan in nodes:
-        _reserve_node(arena, types, plan)
+    reduced = [plan for plan in nodes if not plan.is_eliminated]
+    eliminated = [plan for plan in nodes if plan.is_eliminated]
+    # cleared by one launch, and those of reduced types copied by one
+    _reserve_sums(arena, types, eliminated, "")
+    _reserve_sums(arena, types, reduced, "")
+    first, last = (*eliminated, *reduced)[0].node.name, reduced[-1].node.name
+    arena.join("all sums", f"{first}.gradient", f"{last}.block")
+    if len(eliminated) > 0:
+        _reserve_sums(arena, types, reduced, "reduced_")
+        for prefix in ("", "reduced_"):
+            first = reduced[0].node.name
+            arena.join(f"{prefix}sums", f"{first}.{prefix}gradient", f"{last}.{prefix}block")
+        for plan in eliminated:
+            _reserve_node(arena, types, plan, ("inner",))
+        first, last = eliminated[0].node.name, eliminated[-1].node.name
+        arena.join("all inner", f"{first}.inner", f"{last}.inner")
+    _reserve_factorized(arena, types, nodes)
+    for plan in reduced:
+        names = ("step", "residual", "direction", "product", "preconditioned")
+        _reserve_node(arena, types, plan, names)
     for factor in factors:
         _reserve_factor(arena, types, factor, library.jacobian_dims[factor.factor.name])
     arena.reserve_shared([group for plan in factors for group in _partial_groups(plan, types)])
     return arena
 
 
-def _reserve_node(arena: ArenaPlan, types: Types, plan: NodePlan) -> None:
-    node, count = plan.node, plan.count
-    dim = node.tangent_dim
-    triangle = dim * (dim + 1) // 2
-    sizes = {
-        "gradient": (dim, types.sums),
-        "block": (triangle, types.sums),
-        "diagonal": (dim, types.storage),
-        "preconditioner": (triangle, types.storage),
-        **{
-            name: (dim, types.storage)
-            for name in ("step", "residual", "direction", "product", "preconditioned")
-        },
-    }
-    for name, (scalars, dtype) in sizes.items():
-        arena.reserve(f"{node.name}.{name}", array_scalars(scalars, dtype, count), dtype)
+def _reserve_sums(arena: ArenaPlan, types: Types, nodes: Sequence[NodePlan], prefix: str) -> None:
+    for plan in nodes:
+        dim = plan.node.tangent_dim
+        for part, scalars in (("gradient", dim), ("block", dim * (dim + 1) // 2)):
+            size = array_scalars(scalars, types.sums, plan.count)
+            arena.reserve(f"{plan.node.name}.{prefix}{part}", size, types.sums)
+
+
+def _reserve_factorized(arena: ArenaPlan, types: Types, nodes: Sequence[NodePlan]) -> None:
+    for plan in nodes:
+        dim = plan.node.tangent_dim
+        for part, scalars in (("diagonal", dim), ("preconditioner", dim * (dim + 1) // 2)):
+            size = array_scalars(scalars, types.storage, plan.count)
+            arena.reserve(f"{plan.node.name}.{part}", size, types.storage)
+
+
+def _reserve_node(arena: ArenaPlan, types: Types, plan: NodePlan, parts: Sequence[str]) -> None:
+    size = array_scalars(plan.node.tangent_dim, types.storage, plan.count)
+    for part in parts:
+        arena.reserve(f"{plan.node.name}.{part}", size, types.storage)
 
 
 def _reserve_factor(arena: ArenaPlan, types: Types, plan: FactorPlan, jacobian_dim: int) -> None:
-    name, count = plan.factor.name, plan.arrays.count
+    name, count = plan.factor.name, plan.count
     jacobian = array_scalars(jacobian_dim, types.storage, count)
     arena.reserve(f"{name}.jacobian", jacobian, types.storage)
     residual = array_scalars(len(plan.factor.residual), types.storage, count)
     arena.reserve(f"{name}.residual", residual, types.storage)
     for argument in plan.factor.arguments:
-        constant = plan.arrays.constants.get(argument.source)
-        if constant is not None:
-            rows = int(constant.rows.shape[0])
+        rows = plan.order.constant_rows.get(argument.source)
+        if rows is not None:
             scalars = array_scalars(argument.storage_dim, types.storage, rows)
             arena.reserve(f"{name}.{argument.name}", scalars, types.storage)
 
 
 def _partial_groups(plan: FactorPlan, types: Types) -> list[list[tuple[str, int, DType]]]:
-    """Partial sums of linearisation and product: used and summed before the next launch."""
+    """Partial sums of linearisation (and reduction) and of products: never used together."""
     linearize, product = [], []
     for argument in plan.factor.nodes:
+        if not plan.has_partials(argument):
+            continue
         assert argument.node is not None
         name = f"{plan.factor.name}.{argument.name}"
         dim = argument.node.tangent_dim

@@ -4,41 +4,49 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from caspar.driver import TARGETS, solver_sources
 from caspar.errors import FactorError
 from caspar.frontend.factor import Factor
-from caspar.frontend.precision import TYPES
 from caspar.frontend.trace import NodeType, TracedFactor, trace
-from caspar.options import BackendChoice, Precision, SolveOptions, choice
+from caspar.options import (
+    BackendChoice,
+    JacobianChoice,
+    LinearSolverChoice,
+    Precision,
+    SolveOptions,
+    choice,
+)
 from caspar.runtime.arrays import Moved, give_back
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import select_backend
 from caspar.solver.array_reader import ArrayReader
-from caspar.solver.kernel_library import KernelLibrary
 from caspar.solver.levenberg import minimize
 from caspar.solver.normal_equations import NormalEquations
-from caspar.solver.plan import make_plan
+from caspar.solver.preparation import Preparation, Recipe
 from caspar.solver.problem import Problem, check_problem
 from caspar.solver.result import IterationRecord, ProblemSize, SolveResult
-
-LINEAR_SOLVER = "pcg"
-"""Conjugate gradients on the full normal equations, block-Jacobi preconditioned."""
 
 
 class Solver:
     """Nonlinear least squares over a fixed set of factor types.
 
-    Kernels are generated for the factor types; instance counts may differ from solve to solve.
+    Kernels are generated for the factor types; instance counts may differ from solve to solve. A
+    solve with the counts and indices of the one before takes over its plan: memory, order and
+    captured launches; `release` lets go of them.
 
     Args:
         factors: Functions decorated with `caspar.factor`; a single one needs no list.
         backend: `cuda`, `cpu`, or `auto`: CUDA where a device answers. See `backend.name`.
         precision: `mixed` (float32 storage and Jacobians, float64 sums), `float64` or `float32`.
+        linear_solver: `auto`, `pcg`, `schur_pcg`, `schur_dense` or `sparse`: see
+            `caspar.LinearSolverChoice`.
+        jacobian: `auto`, `stored` or `recompute`: see `caspar.JacobianChoice`.
+        deterministic: Equal input gives equal bits, on CUDA at a price: sums over shared nodes are
+            taken in a fixed order. On the CPU they always are.
 
     Raises:
-        FactorError: A factor cannot be compiled.
+        FactorError: A factor cannot be compiled, or the linear solver does not suit them.
         BackendError: The backend is not usable here.
-        OptionError: An unknown backend or precision.
+        OptionError: An unknown choice.
     """
 
     def __init__(
@@ -47,36 +55,28 @@ class Solver:
         *,
         backend: str | BackendChoice = "auto",
         precision: str | Precision = "mixed",
+        linear_solver: str | LinearSolverChoice = "auto",
+        jacobian: str | JacobianChoice = "auto",
+        deterministic: bool = False,
     ) -> None:
         self.precision: Precision = choice(Precision, "precision", precision)
+        linear: LinearSolverChoice = choice(LinearSolverChoice, "linear_solver", linear_solver)
+        stored: JacobianChoice = choice(JacobianChoice, "jacobian", jacobian)
         start = time.perf_counter()
-        self._types = TYPES[self.precision]
         self._factors = _trace_all(factors)
         self._nodes = _node_types(self._factors)
         self.backend: Backend = select_backend(choice(BackendChoice, "backend", backend))
-        self._library: KernelLibrary | None = None
-        self._compile_time_s = time.perf_counter() - start
+        recipe = Recipe(self._factors, self._nodes, self.precision, linear, stored, deterministic)
+        self._preparation = Preparation(self.backend, recipe)
+        self._preparation.compile_time_s += time.perf_counter() - start
 
     def compile(self) -> None:
         """Generate and load the kernels now rather than in the first solve."""
-        self._kernels()
+        self._preparation.compile()
 
-    def _timed_kernels(self) -> tuple[KernelLibrary, float]:
-        """The kernels, and the seconds of tracing and compiling not yet reported."""
-        library = self._kernels()
-        time_s, self._compile_time_s = self._compile_time_s, 0.0
-        return library, time_s
-
-    def _kernels(self) -> KernelLibrary:
-        if self._library is None:
-            start = time.perf_counter()
-            target = TARGETS[self.backend.name]
-            sources = solver_sources(self._factors, self._nodes, self.precision, target)
-            owners = [factor.name for factor in self._factors]
-            owners += [node.name for node in self._nodes]
-            self._library = KernelLibrary(self.backend, target, sources, owners)
-            self._compile_time_s += time.perf_counter() - start
-        return self._library
+    def release(self) -> None:
+        """Let go of the memory kept for the next solve."""
+        self._preparation.release()
 
     def solve(
         self,
@@ -109,18 +109,16 @@ class Solver:
         checked = SolveOptions.from_mapping(options)
         start = time.perf_counter()
         with self.backend.scope():
-            reader = ArrayReader(self.backend, self._types.storage.value, checked.check)
+            storage = self._preparation.types.storage.value
+            reader = ArrayReader(self.backend, storage, checked.check)
             problem = check_problem(arrays, self._factors, self._nodes, self.backend, reader)
-            check_time_s = time.perf_counter() - start
-            library, compile_time_s = self._timed_kernels()
-            start = time.perf_counter()
-            plan = make_plan(library, self._types, self._factors, self._nodes, problem)
-            system = NormalEquations(plan, problem)
-            setup_time_s = check_time_s + time.perf_counter() - start
-            start = time.perf_counter()
-            course = minimize(system, checked, on_iteration)
-            solve_time_s = time.perf_counter() - start
-            values = self._returned_values(system, problem)
+            with self._preparation.system(problem) as system:
+                compile_time_s = self._preparation.take_compile_time()
+                setup_time_s = time.perf_counter() - start - compile_time_s
+                start = time.perf_counter()
+                course = minimize(system, checked, on_iteration)
+                solve_time_s = time.perf_counter() - start
+                values = self._returned_values(system, problem)
         return SolveResult(
             status=course.status,
             initial_cost=course.initial_cost,
@@ -131,11 +129,11 @@ class Solver:
             backend=self.backend.name,
             device=self.backend.device,
             precision=self.precision.value,
-            linear_solver=LINEAR_SOLVER,
+            linear_solver=system.linear_solver,
             compile_time_s=compile_time_s,
             setup_time_s=setup_time_s,
             solve_time_s=solve_time_s,
-            peak_memory_bytes=plan.num_bytes + problem.num_bytes,
+            peak_memory_bytes=system.plan.num_bytes + problem.num_bytes,
             remarks=course.remarks,
         )
 

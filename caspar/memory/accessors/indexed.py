@@ -16,18 +16,40 @@ from caspar.memory.accessors.scope import CpuScope, CudaScope
 from caspar.memory.tiles import Array
 
 
-def _object(arg: ArgSpec) -> str:
-    return f"{arg.name}_object"
+def object_name(arg: ArgSpec, index_of: str = "") -> str:
+    """The variable that holds an item's object; `index_of` names an argument of the same index."""
+    return f"{arg.name if index_of == '' else index_of}_object"
 
 
+def indexed_fields(index_of: str) -> tuple[Field, ...]:
+    """The object of each item, unless another argument has it."""
+    return (Field("index", DType.INT32),) if index_of == "" else ()
+
+
+def read_index(scope: CudaScope | CpuScope, arg: ArgSpec, index_of: str) -> None:
+    """Read the index, unless another argument does."""
+    if index_of != "":
+        return
+    const, end = ("const u32 ", ";") if scope.is_cuda else ("", "")
+    scope.emit(f"{const}{object_name(arg)} = {arg.name}_index[item]{end}")
+
+
+@dataclass(frozen=True)
 class _Indexed:
-    """What reading and writing by index have in common."""
+    """What reading and writing by index have in common.
+
+    Attributes:
+        index_of: Another argument of the kernel, which comes before it and has the same index;
+            empty: it has its own.
+    """
+
+    index_of: str = ""
 
     options: ClassVar[tuple[str, ...]] = ("index",)
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """The object of each item."""
-        return (Field("index", DType.INT32),)
+        return indexed_fields(self.index_of)
 
     def num_items(self, length: int | None, options: Options) -> int | None:
         """One for each index."""
@@ -43,11 +65,11 @@ class _Indexed:
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
         """Read the index once."""
-        scope.emit(f"const u32 {_object(arg)} = {arg.name}_index[item];")
+        read_index(scope, arg, self.index_of)
 
     def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
         """Read the index once."""
-        scope.emit(f"{_object(arg)} = {arg.name}_index[item]")
+        read_index(scope, arg, self.index_of)
 
 
 @dataclass(frozen=True)
@@ -56,11 +78,11 @@ class ReadIndexed(_Indexed, ReadAccessor):
 
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
         """One vector load."""
-        return cuda_load(scope, arg, chunk, _object(arg))
+        return cuda_load(scope, arg, chunk, object_name(arg, self.index_of))
 
     def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
         """Scalar loads."""
-        return cpu_load(scope, arg, chunk, _object(arg))
+        return cpu_load(scope, arg, chunk, object_name(arg, self.index_of))
 
 
 @dataclass(frozen=True)
@@ -71,11 +93,11 @@ class WriteIndexed(_Indexed, WriteAccessor):
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """One vector store."""
-        cuda_store(scope, arg, chunk, _object(arg), values)
+        cuda_store(scope, arg, chunk, object_name(arg, self.index_of), values)
 
     def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """Scalar stores."""
-        cpu_store(scope, arg, chunk, _object(arg), values)
+        cpu_store(scope, arg, chunk, object_name(arg, self.index_of), values)
 
 
 @dataclass(frozen=True)
@@ -86,8 +108,8 @@ class AddIndexed(WriteIndexed):
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """One vector load, one vector store."""
-        cuda_add(scope, arg, chunk, _object(arg), values)
+        cuda_add(scope, arg, chunk, object_name(arg, self.index_of), values)
 
     def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """Scalar additions."""
-        cpu_store(scope, arg, chunk, _object(arg), values, "+=")
+        cpu_store(scope, arg, chunk, object_name(arg, self.index_of), values, "+=")

@@ -111,6 +111,11 @@ class ReadPartials(ReadAccessor):
         """All that a block can have: one block reads the whole array."""
         return 1024
 
+    @property
+    def block_multiple(self) -> int:
+        """Whole warps."""
+        return 32
+
     def num_objects(self, count: int, options: Options) -> int:
         """Any number."""
         return 0

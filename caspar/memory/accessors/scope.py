@@ -33,13 +33,18 @@ class CudaScope(Protocol):
     """A CUDA kernel that is being written.
 
     In its body `item` is the item of the thread, `active` whether it has one of its own (idle
-    threads of the last block repeat the last item), `tile` the block's number and `count` the
-    number of items. `BLOCK_SIZE` is a macro: the runtime chooses it.
+    threads repeat another item), `tile` the tile's number and `count` the number of items.
+    `BLOCK_SIZE` is a macro: the runtime chooses it. A tiled kernel loops over the tiles from
+    `first_tile` to `last_tile`; `pass` is 0 where an exchange only collects.
     """
 
     @property
     def dtype(self) -> DType:
         """The computing type."""
+
+    @property
+    def is_cuda(self) -> bool:
+        """True."""
 
     def emit(self, *lines: str) -> None:
         """Append lines to the body."""
@@ -69,17 +74,25 @@ class CpuScope(Protocol):
     """A Python function for Numba that is being written; it loops over the items of a tile.
 
     In its body `item` is the item, `tile` the tile's number, `first` and `last` bound its items.
+    In a kernel with an exchange `turn` is 0 where it only collects.
     """
 
     @property
     def dtype(self) -> DType:
         """The computing type."""
 
+    @property
+    def is_cuda(self) -> bool:
+        """False."""
+
     def emit(self, *lines: str) -> None:
         """Append lines to the loop's body."""
 
+    def once(self, *lines: str) -> None:
+        """Append lines at the start of the function."""
+
     def before(self, *lines: str) -> None:
-        """Append lines before the loop."""
+        """Append lines before the loop over the items of a tile."""
 
     def after(self, *lines: str) -> None:
         """Append lines after the loop."""

@@ -25,7 +25,7 @@ from caspar.memory.accessors.blocked import cuda_base
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, converted
 from caspar.memory.binding import Binding
 
-_ADD_CHUNK = """\
+ADD_CHUNK = """\
 #ifndef CASPAR_ADD_CHUNK
 #define CASPAR_ADD_CHUNK
 // chunk[object] += value in the lanes whose bit is set in `adds`; all lanes of the warp call it.
@@ -122,14 +122,14 @@ __device__ __forceinline__ void sum_peers(const Peers& peers, T (&value)[WIDTH])
 #endif
 """
 
-_RUNS = """\
+RUNS = """\
 #ifndef CASPAR_RUNS
 #define CASPAR_RUNS
 // Which tile a block has: `regions` stretches of the tiles advance side by side.
-__device__ __forceinline__ u32 spread_block(u32 regions) {
-  const u32 region = blockIdx.x % regions;
-  const u32 tiles = gridDim.x / regions, longer = gridDim.x % regions;
-  return region * tiles + min(region, longer) + blockIdx.x / regions;
+__device__ __forceinline__ u32 spread_block(u32 block, u32 num_blocks, u32 regions) {
+  const u32 region = block % regions;
+  const u32 tiles = num_blocks / regions, longer = num_blocks % regions;
+  return region * tiles + min(region, longer) + block / regions;
 }
 
 // A run: neighbouring lanes of a warp that name the same object.
@@ -221,7 +221,7 @@ __device__ __forceinline__ void join_runs(
 class AddSharedPeers(WriteAccessor):
     """Lanes of a warp that name one object are summed, then added: for an index as it comes."""
 
-    cuda_functions: ClassVar[str] = _ADD_CHUNK + _PEERS
+    cuda_functions: ClassVar[str] = ADD_CHUNK + _PEERS
     adds: ClassVar[bool] = True
     cooperates: ClassVar[bool] = True
 
@@ -262,7 +262,7 @@ class AddSharedRuns(WriteAccessor):
     others are summed over peers.
     """
 
-    cuda_functions: ClassVar[str] = _ADD_CHUNK + _RUNS + _PEERS
+    cuda_functions: ClassVar[str] = ADD_CHUNK + RUNS + _PEERS
     adds: ClassVar[bool] = True
     cooperates: ClassVar[bool] = True
     tile_sizes: ClassVar[tuple[int, ...]] = (512, 256)

@@ -1,0 +1,259 @@
+"""Many kernels as one: a loop of launches that stays on the device until a flag is set.
+
+Input: the sources of kernels, in phases. Output: a source whose kernel runs all of them, again
+and again, with a barrier of the whole grid after each phase. All its blocks must be resident at
+the same time (a cooperative launch); a grid of one block needs no more than barriers of the block.
+
+Each kernel's own text becomes a function; its parameters `blockIdx` and `gridDim` hide CUDA's
+variables of these names. Blocks of a phase are dealt to the blocks of the grid in turn. The
+kernels of a phase that stand last are dealt first: a kernel of one block, which others do not
+wait for, then has a block that has less to do else.
+
+Cost tier: once for each set of launches that is put into a loop.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from caspar.codegen.cuda import KERNEL_START, declared_as
+from caspar.codegen.source import COUNT, DATA, KernelSource, Param
+from caspar.ir.dtype import DType
+
+ONE_BLOCK_LOOP_OPTION = "-DONE_BLOCK_LOOP"
+"""Compiles a loop for a grid of one block: a barrier of the block is one of the grid then."""
+
+MAX_RUNS = Param(COUNT, "runs")
+"""Runs of all phases, at most."""
+
+FLAG = Param(DATA, "flag", DType.FLOAT64)
+"""The loop ends where it is not zero."""
+
+BARRIER = Param(DATA, "barrier", DType.INT32, written=True)
+"""State of the grid's barrier: one number, zero before the first launch. Every launch leaves it
+ready for the next."""
+
+
+@dataclass(frozen=True)
+class LoopKernel:
+    """A kernel of a loop.
+
+    Attributes:
+        source: The kernel.
+        sets_flag: Whether it writes the flag.
+        guarded: Whether its guard is the flag. The loop looks at the flag itself, after each phase
+            that may set it, so that all threads see the same: the guard is left out.
+    """
+
+    source: KernelSource
+    sets_flag: bool = False
+    guarded: bool = False
+
+
+def fuse(name: str, phases: Sequence[Sequence[LoopKernel]], block_size: int) -> KernelSource:
+    """Write a loop.
+
+    What a kernel writes, no other kernel of its phase may touch; the flag alone may be a guard in
+    a phase that sets it, and the phase is then done in full.
+
+    Args:
+        name: Name of the entry point.
+        phases: Kernels that run at the same time.
+        block_size: Threads of a block, of all kernels.
+
+    Returns:
+        The source. Parameters: `MAX_RUNS`, `FLAG`, `BARRIER`; then for each kernel its number of
+        blocks (in x) and its own parameters.
+    """
+    kernels = [kernel for phase in phases for kernel in phase]
+    params = (MAX_RUNS, FLAG, BARRIER, *_params_of(kernels))
+    parts = {kernel.source.name: _Part.of(kernel) for kernel in kernels}
+    # a kernel with and one without a guard would be two functions of one name
+    assert all(parts[kernel.source.name] == _Part.of(kernel) for kernel in kernels)
+    helpers = dict.fromkeys(unit for kernel in kernels for unit in _helpers(kernel.source.text))
+    declared = ",\n    ".join(declared_as(param, restrict=False) for param in params)
+    body = "\n".join(f"  {line}" for line in _loop(phases, parts))
+    text = "\n".join(
+        (
+            *helpers,
+            _GRID_BARRIER,
+            f"#undef BLOCK_SIZE\n#define BLOCK_SIZE {block_size}",
+            *(part.function for part in parts.values()),
+            f"{KERNEL_START} void __launch_bounds__(BLOCK_SIZE MIN_BLOCKS)",
+            f"{name}(\n    {declared}) {{",
+            *(f"  {line}" for line in _shared_memory(parts)),
+            f"{body}\n}}\n",
+        )
+    )
+    registers = max((kernel.source.num_registers for kernel in kernels), default=0)
+    return KernelSource(name, text, params, (block_size,), num_registers=registers)
+
+
+def _params_of(kernels: Sequence[LoopKernel]) -> Iterator[Param]:
+    """The parameters of all kernels, told apart by the kernel's number."""
+    for number, kernel in enumerate(kernels):
+        yield Param(COUNT, f"k{number}_blocks")
+        for param in kernel.source.params:
+            yield replace(param, arg=f"k{number}_{param.arg}" if param.arg else f"k{number}")
+
+
+# -- the parts of a kernel's text ---------------------------------------------------------------
+
+_OWN_TEXT = re.compile(re.escape(KERNEL_START) + r".*?\) \{\n(.*)", re.S)
+_GUARD = re.compile(r" *if \((\w+)_data\[0\] != 0\) return;\n")
+_SHARED = re.compile(r"^( *)__shared__ (.*?)(\w+)((?:\[[^\]]*\])*);$", re.M)
+_BUILT_IN = re.compile(r"\b(?:blockIdx|gridDim)\b")
+
+
+def _body(source: KernelSource) -> str:
+    """The lines of a kernel, with the brace that closes it."""
+    found = _OWN_TEXT.search(source.text)
+    assert found is not None
+    return found.group(1)
+
+
+def guard_name(source: KernelSource) -> str | None:
+    """The argument without which a kernel does nothing while it is not zero; None: it has none."""
+    found = _GUARD.match(_body(source))
+    return None if found is None else found.group(1)
+
+
+def _helpers(text: str) -> Iterator[str]:
+    """What stands before a kernel's own text: each `#if ... #endif` of the outermost level."""
+    unit: list[str] = []
+    depth = 0
+    before, _, _ = text.partition(KERNEL_START)
+    for line in before.partition("#undef BLOCK_SIZE")[0].splitlines():
+        depth += line.startswith("#if")
+        depth -= line.startswith("#endif")
+        unit.append(line)
+        if depth == 0:
+            whole = "\n".join(unit)
+            assert _BUILT_IN.search(whole) is None, f"takes its block from the caller: {whole}"
+            if whole.strip():
+                yield whole
+            unit = []
+    assert len(unit) == 0
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A kernel as a function.
+
+    Attributes:
+        source: The kernel.
+        function: Its text.
+        shared: Members of its shared memory.
+    """
+
+    source: KernelSource
+    function: str
+    shared: tuple[str, ...]
+
+    @classmethod
+    def of(cls, kernel: LoopKernel) -> "_Part":
+        source = kernel.source
+        name = source.name
+        body = _body(source)
+        if kernel.guarded:
+            guard = _GUARD.match(body)
+            assert guard is not None
+            body = body[guard.end() :]
+        shared = dict.fromkeys(
+            f"{kind}{member}{size};" for _, kind, member, size in _SHARED.findall(body)
+        )
+        # a reference: kernels that run one after another use the same memory
+        body = _SHARED.sub(r"\1auto& \3 = own_shared.\3;", body)
+        assert "__shared__" not in body
+        declared = ["const uint3 blockIdx", "const uint3 gridDim"]
+        struct = ""
+        if len(shared) > 0:
+            members = "\n".join(f"  {member}" for member in shared)
+            struct = f"struct __align__(16) {name}_shared {{\n{members}\n}};\n"
+            declared.append(f"{name}_shared& own_shared")
+        # not __restrict__: what another block writes must not be read past the coherent caches
+        declared += [declared_as(param, restrict=False) for param in source.params]
+        params = ",\n    ".join(declared)
+        function = f"{struct}__device__ __forceinline__ void run_{name}(\n    {params}) {{\n{body}"
+        return cls(source, function, tuple(shared))
+
+
+def _shared_memory(parts: dict[str, _Part]) -> list[str]:
+    """The shared memory of all kernels in one place."""
+    using = [name for name, part in parts.items() if len(part.shared) > 0]
+    if len(using) == 0:
+        return []
+    members = " ".join(f"{name}_shared of_{name};" for name in using)
+    return [f"__shared__ union {{ {members} }} shared;"]
+
+
+# -- the loop -----------------------------------------------------------------------------------
+
+_GRID_BARRIER = """\
+#ifndef CASPAR_GRID_BARRIER
+#define CASPAR_GRID_BARRIER
+// Every block waits for all; what any has written before, all see behind it. `state` counts
+// arrivals below its highest bit, which the last one flips: nothing has to be reset.
+__device__ __forceinline__ void grid_barrier(u32* state) {
+  __syncthreads();
+#ifndef ONE_BLOCK_LOOP
+  if (threadIdx.x == 0u) {
+    const u32 arrival = blockIdx.x == 0u ? 0x80000000u - (gridDim.x - 1u) : 1u;
+    u32 before, now;
+    // release: the barrier above has put the block's writes before it
+    asm volatile("atom.add.release.gpu.u32 %0, [%1], %2;"
+                 : "=r"(before) : "l"(state), "r"(arrival) : "memory");
+    do {
+      // acquire: also drops what the multiprocessor's first-level cache holds
+      asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(state) : "memory");
+    } while (((now ^ before) & 0x80000000u) == 0u);
+  }
+  __syncthreads();
+#endif
+}
+#endif"""
+
+
+def _loop(phases: Sequence[Sequence[LoopKernel]], parts: dict[str, _Part]) -> Iterator[str]:
+    """The lines of the entry point."""
+    sets = [any(kernel.sets_flag for kernel in phase) for phase in phases]
+    barrier = "grid_barrier(reinterpret_cast<u32*>(barrier_data));"
+    yield "bool done = flag_data[0] != 0.0;"
+    if sets[0]:
+        # nobody sets the flag before everybody has seen it
+        yield barrier
+    yield "for (u32 run = 0; !done && run < runs_count; ++run) {"
+    first = 0
+    for number, phase in enumerate(phases):
+        yield "  {"
+        yield from (f"    {line}" for line in _phase(phase, first, parts))
+        yield "  }"
+        yield f"  {barrier}"
+        first += len(phase)
+        if sets[number]:
+            yield "  done = flag_data[0] != 0.0;"
+            if sets[(number + 1) % len(phases)]:
+                yield f"  {barrier}"
+            yield "  if (done) break;"
+    yield "}"
+
+
+def _phase(phase: Sequence[LoopKernel], first: int, parts: dict[str, _Part]) -> Iterator[str]:
+    """All blocks of a phase, dealt in turn; `first` is the number of its first kernel."""
+    yield "u32 turn = blockIdx.x;"
+    for place, kernel in reversed(list(enumerate(phase))):
+        name, layers = kernel.source.name, kernel.source.num_layers
+        prefix = f"k{first + place}"
+        blocks = f"{prefix}_blocks_count"
+        own = [f"{prefix}_{param.name}" for param in kernel.source.params]
+        shared = [f"shared.of_{name}"] if len(parts[name].shared) > 0 else []
+        block = "turn, 0u" if layers == 1 else f"turn % {blocks}, turn / {blocks}"
+        arguments = ", ".join(
+            (f"uint3{{{block}, 0u}}", f"uint3{{{blocks}, {layers}u, 1u}}", *shared, *own)
+        )
+        yield "#pragma unroll 1"
+        yield f"for (; turn < {blocks} * {layers}u; turn += gridDim.x) {{"
+        yield f"  run_{name}({arguments});"
+        yield "  __syncthreads();"
+        yield "}"
+        yield f"turn -= {blocks} * {layers}u;"

@@ -1,0 +1,188 @@
+"""Writing a factor's kernels: its form, its arguments, its residual and Jacobian."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from caspar.frontend.epsilon import SYMBOL, value
+from caspar.frontend.jacobian import (
+    Blocks,
+    JacobianSlots,
+    JacobianStorage,
+    load_jacobian,
+    tangent_jacobians,
+)
+from caspar.frontend.lower import Lowering
+from caspar.frontend.precision import Types
+from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor
+from caspar.ir.dtype import DType
+from caspar.ir.scalar import Scalar, dot, total
+from caspar.memory.access import ReadAccessor, WriteAccessor
+from caspar.memory.accessors.node_sums import AddOwnNode, SumOverNode
+from caspar.memory.accessors.runs import AddRuns
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import (
+    AddSharedPartials,
+    AddSumPartials,
+    ReadIndexed,
+    ReadSequential,
+    ReadUnique,
+)
+
+
+class SharedSums(Enum):
+    """How values are summed over the items that share a node.
+
+    ATOMIC: neighbouring lanes, then atomics: quickest, the bits differ from run to run.
+    ORDERED: a partial for each node of a tile, summed in order by a second kernel.
+    """
+
+    ATOMIC = "atomic"
+    ORDERED = "ordered"
+
+
+@dataclass(frozen=True)
+class FactorForm:
+    """How a factor's kernels are made.
+
+    Attributes:
+        sums: How sums over shared nodes are taken.
+        jacobian: Where Jacobians are between linearisation and product.
+        eliminated: The argument whose node is eliminated; None: it has none.
+        is_fused: No other factor touches that node type: sums over its nodes stay in a block.
+    """
+
+    sums: SharedSums
+    jacobian: JacobianStorage = JacobianStorage.STORED
+    eliminated: Argument | None = None
+    is_fused: bool = False
+
+    @property
+    def key(self) -> str:
+        """Text that determines the form."""
+        name = "" if self.eliminated is None else self.eliminated.name
+        return f"{self.sums.value} {self.jacobian.value} {name} {self.is_fused}"
+
+
+class FactorBuilder(KernelBuilder):
+    """A `KernelBuilder` that knows a factor's arguments and reads each index once.
+
+    Args:
+        factor: The factor.
+        role: What the kernel does.
+        form: How it is made.
+        dtype: Type it computes in.
+        types: Floating types of memory.
+    """
+
+    def __init__(
+        self, factor: TracedFactor, role: str, form: FactorForm, dtype: DType, types: Types
+    ) -> None:
+        super().__init__(f"{factor.name}_{role}", dtype, tiled=form.eliminated is not None)
+        self.factor = factor
+        self.form = form
+        self.types = types
+        self._index_owner: dict[str, str] = {}
+        self._runs_owner: dict[str, str] = {}
+
+    @property
+    def reduced(self) -> tuple[Argument, ...]:
+        """The node arguments that are not eliminated."""
+        return tuple(node for node in self.factor.nodes if node is not self.form.eliminated)
+
+    def _index_of(self, argument: Argument, name: str) -> str:
+        """The argument that has read the index; empty if this one is the first."""
+        owner = self._index_owner.setdefault(argument.name, name)
+        return "" if owner == name else owner
+
+    def _read_access(self, argument: Argument, name: str) -> ReadAccessor:
+        if argument.kind in (ArgumentKind.NODE_UNIQUE, ArgumentKind.CONST_UNIQUE):
+            return ReadUnique()
+        if argument.kind is ArgumentKind.CONST_SEQUENTIAL:
+            return ReadSequential()
+        return ReadIndexed(self._index_of(argument, name))
+
+    def read_argument(self, argument: Argument) -> list[Scalar]:
+        """The storage of an argument's object."""
+        access = self._read_access(argument, argument.name)
+        return self.read(argument.name, argument.storage_dim, self.types.storage, access)
+
+    def read_node(self, argument: Argument, part: str, dim: int, dtype: DType) -> list[Scalar]:
+        """The part `<argument>_<part>` of a node."""
+        name = f"{argument.name}_{part}"
+        return self.read(name, dim, dtype, self._read_access(argument, name))
+
+    def add_node(
+        self, argument: Argument, part: str, values: Sequence[Scalar], dtype: DType
+    ) -> None:
+        """Add to the part `<argument>_<part>` of a node."""
+        name = f"{argument.name}_{part}"
+        self.write(name, values, dtype, self._add_access(argument, name))
+
+    def _add_access(self, argument: Argument, name: str) -> WriteAccessor:
+        if argument.kind is ArgumentKind.NODE_UNIQUE:
+            return AddSumPartials()
+        if argument is self.form.eliminated:
+            return AddOwnNode(self._index_of(argument, name))
+        if self.form.sums is SharedSums.ORDERED:
+            return AddSharedPartials()
+        owner = self._runs_owner.setdefault(argument.name, name)
+        return AddRuns(self._index_of(argument, name), "" if owner == name else owner)
+
+    def sum_over_node(self, values: Sequence[Scalar]) -> list[Scalar]:
+        """The sums over the items of the eliminated node, for each of them."""
+        assert self.form.eliminated is not None
+        return self.exchange(f"{self.form.eliminated.name}_sum", values, SumOverNode())
+
+
+def lower_residual(
+    kernel: FactorBuilder,
+) -> tuple[list[Scalar], Lowering, dict[str, list[Scalar]]]:
+    """Read the arguments and lower the residual: rows, the lowering, storage by argument."""
+    factor = kernel.factor
+    symbols = {str(SYMBOL): kernel.graph.const(value(kernel.graph.dtype))}
+    storage = {}
+    for argument in factor.arguments:
+        storage[argument.name] = kernel.read_argument(argument)
+        for symbol, scalar in zip(argument.symbols, storage[argument.name], strict=True):
+            symbols[str(symbol)] = scalar.value
+    where = f"factor {factor.name} ({factor.location})"
+    kernel.graph.origin = f"{factor.name}: residual"
+    lowering = Lowering(kernel.graph, symbols, where, factor.lines)
+    rows = [Scalar(kernel.graph, lowering.lower(row)) for row in factor.residual]
+    return rows, lowering, storage
+
+
+def computed_jacobian(kernel: FactorBuilder) -> Blocks:
+    """The Jacobian by each node argument, from the values."""
+    rows, lowering, storage = lower_residual(kernel)
+    return tangent_jacobians(kernel, kernel.factor.nodes, rows, lowering, storage)
+
+
+def jacobian_blocks(kernel: FactorBuilder, slots: JacobianSlots | None) -> Blocks:
+    """The Jacobian by each node argument, read or computed as the form says."""
+    if slots is None:
+        return computed_jacobian(kernel)
+    return load_jacobian(kernel, slots, kernel.types)
+
+
+def moved_residual(kernel: FactorBuilder, blocks: Blocks, part: str) -> list[Scalar]:
+    """J p over the node arguments that are not eliminated."""
+    kernel.graph.origin = "J p"
+    terms: list[list[Scalar]] = [[] for _ in kernel.factor.residual]
+    for argument in kernel.reduced:
+        assert argument.node is not None
+        dim = argument.node.tangent_dim
+        direction = kernel.read_node(argument, part, dim, kernel.types.storage)
+        for row, entries in enumerate(blocks[argument.name]):
+            terms[row].append(dot(entries, direction))
+    return [total(row) for row in terms]
+
+
+def add_products(kernel: FactorBuilder, blocks: Blocks, moved: Sequence[Scalar], part: str) -> None:
+    """J^T v for each node argument that is not eliminated."""
+    for argument in kernel.reduced:
+        kernel.graph.origin = f"J^T (J p) by {argument.name}"
+        columns = zip(*blocks[argument.name], strict=True)
+        product = [dot(column, moved) for column in columns]
+        kernel.add_node(argument, part, product, kernel.types.storage)

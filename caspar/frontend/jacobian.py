@@ -1,0 +1,129 @@
+"""Jacobians by the tangent of a factor's nodes: derived, stored, read back.
+
+Of a stored Jacobian only the entries that vary are kept, each once: literal entries are written
+into the kernels that read it, repeated ones and negatives of each other share a slot.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from caspar.frontend.derive import gradient
+from caspar.frontend.lower import Lowering
+from caspar.frontend.precision import Types
+from caspar.frontend.trace import Argument
+from caspar.ir.ops import Op
+from caspar.ir.scalar import Scalar, total
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import ReadSequential, WriteSequential
+
+Blocks = dict[str, list[list[Scalar]]]
+"""By the node argument's name: rows x tangent_dim."""
+
+
+class JacobianStorage(Enum):
+    """Where Jacobians are between linearisation and product.
+
+    STORED: in memory. RECOMPUTED: nowhere; every product derives them again from the values.
+    """
+
+    STORED = "stored"
+    RECOMPUTED = "recomputed"
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """A stored entry, or its negative."""
+
+    number: int
+    negated: bool
+
+
+@dataclass(frozen=True)
+class JacobianSlots:
+    """Where each entry is: in a slot among the stored ones, or a literal.
+
+    Attributes:
+        entries: For each node argument's name, rows x tangent_dim.
+        num_stored: Number of slots.
+    """
+
+    entries: dict[str, list[list[_Slot | float]]]
+    num_stored: int
+
+
+def tangent_jacobians(
+    kernel: KernelBuilder,
+    nodes: Sequence[Argument],
+    rows: Sequence[Scalar],
+    lowering: Lowering,
+    storage: dict[str, list[Scalar]],
+) -> Blocks:
+    """d residual / d tangent of each node: rows x tangent_dim, by the argument's name."""
+    inputs = [scalar.value for node in nodes for scalar in storage[node.name]]
+    by_row = []
+    for number, residual in enumerate(rows):
+        kernel.graph.origin = f"Jacobian by the storage, row {number}"
+        by_row.append(gradient(kernel.graph, residual.value, inputs))
+    blocks = {}
+    first = 0
+    for node in nodes:
+        assert node.node is not None
+        chart = node.storage_by_tangent
+        kernel.graph.origin = f"Jacobian by the tangent of {node.name}"
+        block = []
+        for row in by_row:
+            block.append(
+                [
+                    total(
+                        Scalar(kernel.graph, row[first + place])
+                        * Scalar(kernel.graph, lowering.lower(chart[place, column]))
+                        for place in range(node.storage_dim)
+                    )
+                    for column in range(node.node.tangent_dim)
+                ]
+            )
+        blocks[node.name] = block
+        first += node.storage_dim
+    return blocks
+
+
+def store_jacobian(kernel: KernelBuilder, blocks: Blocks, types: Types) -> JacobianSlots:
+    """Write the entries that vary, each once."""
+    kernel.graph.origin = "Jacobian"
+    slots: dict[int, int] = {}
+    entries = {
+        name: [[_slot(kernel, slots, entry) for entry in row] for row in block]
+        for name, block in blocks.items()
+    }
+    stored = [Scalar(kernel.graph, value) for value in slots]
+    kernel.write("jacobian", stored, types.storage, WriteSequential())
+    return JacobianSlots(entries, len(slots))
+
+
+def _slot(kernel: KernelBuilder, slots: dict[int, int], entry: Scalar) -> _Slot | float:
+    """Where an entry is to be found; `slots` maps what is stored to its number."""
+    literal = kernel.graph.literal(entry.value)
+    if literal is not None:
+        return literal
+    # the builder's negation of a negation is the value itself
+    negative = kernel.graph.producer_of(entry.value).op is Op.NEG
+    magnitude = kernel.graph.neg(entry.value) if negative else entry.value
+    return _Slot(slots.setdefault(magnitude, len(slots)), negative)
+
+
+def load_jacobian(kernel: KernelBuilder, slots: JacobianSlots, types: Types) -> Blocks:
+    """Read what `store_jacobian` wrote."""
+    stored: list[Scalar] = []
+    if slots.num_stored > 0:
+        stored = kernel.read("jacobian", slots.num_stored, types.storage, ReadSequential())
+
+    def entry(where: _Slot | float) -> Scalar:
+        if isinstance(where, float):
+            return Scalar(kernel.graph, kernel.graph.const(where))
+        return -stored[where.number] if where.negated else stored[where.number]
+
+    return {
+        name: [[entry(where) for where in row] for row in rows]
+        for name, rows in slots.entries.items()
+    }

@@ -1,0 +1,153 @@
+"""The kernels of a factor with an eliminated node: the implicit Schur complement.
+
+With the Jacobians C by the reduced nodes and E by the eliminated one, the damped normal equations
+without the eliminated steps are (B - sum C^T E V^-1 E^T C) x = -(g - sum C^T E V^-1 h), where V are
+the eliminated nodes' damped diagonal blocks, h their gradients, and B, g those of the reduced
+nodes (Triggs et al., *Bundle Adjustment: A Modern Synthesis*, 2000, section 6.1). V^-1 = W^T W is
+read as the triangle W that the node type's `factorize` writes.
+"""
+
+from collections.abc import Sequence
+
+from caspar.frontend.factor_builder import (
+    FactorBuilder,
+    FactorForm,
+    add_products,
+    jacobian_blocks,
+    moved_residual,
+)
+from caspar.frontend.jacobian import Blocks, JacobianSlots
+from caspar.frontend.precision import Types
+from caspar.frontend.trace import Argument, TracedFactor
+from caspar.ir.scalar import Scalar, dot, total
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.patterns import AddSumPartials
+
+
+def schur_kernels(
+    factor: TracedFactor, types: Types, form: FactorForm, slots: JacobianSlots | None
+) -> dict[str, KernelSpec]:
+    """The kernels of a factor with an eliminated node, by role.
+
+    `gather`: adds E^T C x to the eliminated node's `inner`. `scatter`: with y = V^-1 E^T C p in
+    `inner`, adds C^T (C p - E y). `product`: both in one, where sums over a node stay in a block.
+    `reduce`: subtracts the eliminated nodes' part from gradients and diagonal blocks. None of them
+    where the factor touches nothing else.
+    """
+    assert form.eliminated is not None
+    if len(factor.nodes) == 1:
+        return {}
+    made = {"gather": _gather(factor, types, form, slots)}
+    if form.is_fused:
+        made["product"] = _product(factor, types, form, slots, fused=True)
+    else:
+        made["scatter"] = _product(factor, types, form, slots, fused=False)
+    return {**made, "reduce": _reduce(factor, types, form, slots)}
+
+
+def _gather(
+    factor: TracedFactor, types: Types, form: FactorForm, slots: JacobianSlots | None
+) -> KernelSpec:
+    kernel = FactorBuilder(factor, "gather", form, types.storage, types)
+    eliminated = _eliminated(form)
+    blocks = jacobian_blocks(kernel, slots)
+    moved = moved_residual(kernel, blocks, "direction")
+    kernel.graph.origin = "E^T C x"
+    kernel.add_node(eliminated, "inner", _inner(blocks, eliminated, moved), types.storage)
+    return kernel.build()
+
+
+def _product(
+    factor: TracedFactor,
+    types: Types,
+    form: FactorForm,
+    slots: JacobianSlots | None,
+    *,
+    fused: bool,
+) -> KernelSpec:
+    kernel = FactorBuilder(factor, "product" if fused else "scatter", form, types.storage, types)
+    kernel.guard("done")
+    eliminated = _eliminated(form)
+    dim = _dim(eliminated)
+    blocks = jacobian_blocks(kernel, slots)
+    moved = moved_residual(kernel, blocks, "direction")
+    if fused:
+        kernel.graph.origin = "E^T C p"
+        inner = kernel.sum_over_node(_inner(blocks, eliminated, moved))
+        kernel.graph.origin = "y = V^-1 E^T C p"
+        triangle = _read_triangle(kernel, eliminated)
+        step = _transposed_times(triangle, _times(triangle, inner))
+    else:
+        step = kernel.read_node(eliminated, "inner", dim, types.storage)
+    kernel.graph.origin = "C p - E y"
+    rest = [u - dot(row, step) for u, row in zip(moved, blocks[eliminated.name], strict=True)]
+    add_products(kernel, blocks, rest, "product")
+    # p.(S p) = |C p|^2 - y.(V y) = sum (C p).(C p - E y)
+    kernel.graph.origin = "p.(S p)"
+    kernel.write("curvature", [dot(moved, rest)], types.sums, AddSumPartials())
+    return kernel.build()
+
+
+def _reduce(
+    factor: TracedFactor, types: Types, form: FactorForm, slots: JacobianSlots | None
+) -> KernelSpec:
+    """Each observation's part: exact for gradients; for blocks where no two are of one pair."""
+    kernel = FactorBuilder(factor, "reduce", form, types.storage, types)
+    eliminated = _eliminated(form)
+    blocks = jacobian_blocks(kernel, slots)
+    triangle = _read_triangle(kernel, eliminated)
+    gradient = kernel.read_node(eliminated, "gradient", _dim(eliminated), types.sums)
+    kernel.graph.origin = "W h"
+    scaled = _times(triangle, gradient)
+    # E W^T: the rows of E, each as W times it
+    rows = [_times(triangle, row) for row in blocks[eliminated.name]]
+    for argument in kernel.reduced:
+        kernel.graph.origin = f"C^T E V^-1 by {argument.name}"
+        columns = list(zip(*blocks[argument.name], strict=True))
+        mixed = [
+            [
+                total(c * row[k] for c, row in zip(column, rows, strict=True))
+                for k in range(len(scaled))
+            ]
+            for column in columns
+        ]
+        slope = [-dot(entries, scaled) for entries in mixed]
+        square = [-dot(mixed[i], mixed[j]) for i in range(len(mixed)) for j in range(i + 1)]
+        kernel.add_node(argument, "gradient", slope, types.sums)
+        kernel.add_node(argument, "block", square, types.sums)
+    return kernel.build()
+
+
+def _eliminated(form: FactorForm) -> Argument:
+    assert form.eliminated is not None
+    return form.eliminated
+
+
+def _dim(argument: Argument) -> int:
+    assert argument.node is not None
+    return argument.node.tangent_dim
+
+
+def _inner(blocks: Blocks, eliminated: Argument, moved: Sequence[Scalar]) -> list[Scalar]:
+    columns = zip(*blocks[eliminated.name], strict=True)
+    return [dot(column, moved) for column in columns]
+
+
+def _read_triangle(kernel: FactorBuilder, eliminated: Argument) -> list[list[Scalar]]:
+    """W, its rows up to the diagonal."""
+    dim = _dim(eliminated)
+    size = dim * (dim + 1) // 2
+    packed = iter(kernel.read_node(eliminated, "preconditioner", size, kernel.types.storage))
+    return [[next(packed) for _ in range(row + 1)] for row in range(dim)]
+
+
+def _times(triangle: list[list[Scalar]], vector: Sequence[Scalar]) -> list[Scalar]:
+    return [dot(row, vector[: len(row)]) for row in triangle]
+
+
+def _transposed_times(triangle: list[list[Scalar]], vector: Sequence[Scalar]) -> list[Scalar]:
+    dim = len(triangle)
+    return [
+        total(triangle[row][column] * vector[row] for row in range(column, dim))
+        for column in range(dim)
+    ]

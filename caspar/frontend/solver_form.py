@@ -1,0 +1,85 @@
+"""Which node types are eliminated, and how each factor's kernels are made.
+
+Input: traced factors. Output: a `SolverForm`. Once for each solver.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from caspar.frontend.factor_builder import FactorForm, SharedSums
+from caspar.frontend.jacobian import JacobianStorage
+from caspar.frontend.trace import Argument, ArgumentKind, NodeType, TracedFactor
+
+
+@dataclass(frozen=True)
+class SolverForm:
+    """How a solver's kernels are made.
+
+    Attributes:
+        factors: The form of each factor, by its name.
+        eliminated: Names of the eliminated node types.
+    """
+
+    factors: Mapping[str, FactorForm]
+    eliminated: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Text that determines the form."""
+        forms = "; ".join(f"{name} {form.key}" for name, form in self.factors.items())
+        return f"{forms}; eliminated {self.eliminated}"
+
+
+def eliminable_types(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType]
+) -> tuple[NodeType, ...]:
+    """Node types that can be eliminated together, at least one other remaining.
+
+    A type can be eliminated where no factor touches two of its instances; several can where no
+    factor touches two of them. Small tangents go first: there are more of them, and their blocks
+    are cheaper to invert.
+    """
+    chosen: list[NodeType] = []
+    for node in sorted(nodes, key=lambda node: node.tangent_dim):
+        if len(chosen) + 1 == len(nodes) or not _stands_alone(factors, node):
+            continue
+        together = {node.name, *(other.name for other in chosen)}
+        if all(len(_touched(factor, together)) <= 1 for factor in factors):
+            chosen.append(node)
+    return tuple(chosen)
+
+
+def _touched(factor: TracedFactor, names: set[str]) -> list[Argument]:
+    return [node for node in factor.nodes if node.node is not None and node.node.name in names]
+
+
+def _stands_alone(factors: Sequence[TracedFactor], node: NodeType) -> bool:
+    """Whether no factor touches two of its nodes; one that all factors share stays."""
+    return all(
+        len(touched) <= 1 and all(one.kind is ArgumentKind.NODE_SHARED for one in touched)
+        for touched in (_touched(factor, {node.name}) for factor in factors)
+    )
+
+
+def solver_form(
+    factors: Sequence[TracedFactor],
+    eliminated: Sequence[NodeType],
+    sums: SharedSums,
+    jacobian: JacobianStorage,
+) -> SolverForm:
+    """The forms of all factors.
+
+    Args:
+        factors: Traced factors.
+        eliminated: The node types to eliminate; none: the full normal equations.
+        sums: How sums over shared nodes are taken.
+        jacobian: Where Jacobians are between linearisation and product.
+    """
+    names = {node.name for node in eliminated}
+    arguments = {factor.name: next(iter(_touched(factor, names)), None) for factor in factors}
+    touching = [argument.node for argument in arguments.values() if argument is not None]
+    forms = {}
+    for name, argument in arguments.items():
+        is_fused = argument is not None and touching.count(argument.node) == 1
+        forms[name] = FactorForm(sums, jacobian, argument, is_fused)
+    return SolverForm(forms, tuple(node.name for node in eliminated))

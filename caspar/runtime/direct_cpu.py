@@ -1,0 +1,80 @@
+"""Direct solvers on the processor: LAPACK through SciPy, and QDLDL.
+
+Why these: `docs/design/0013-direct-solvers.md`.
+"""
+
+from typing import Any
+
+import numpy as np
+import qdldl
+from numpy.typing import NDArray
+from scipy.linalg.lapack import get_lapack_funcs
+from scipy.sparse import csc_matrix
+
+from caspar.memory.tiles import Array
+
+FloatArray = NDArray[np.floating[Any]]
+
+
+class LapackCholesky:
+    """A dense matrix, factorised in its place by LAPACK's potrf.
+
+    Args:
+        size: Rows and columns.
+        dtype: `float32` or `float64`.
+        failed: (1,) float64 that `solve` writes; None: its own.
+    """
+
+    def __init__(self, size: int, dtype: str, failed: Array | None = None) -> None:
+        self.matrix: FloatArray = np.empty((size, size), dtype)
+        self.failed = np.zeros(1) if failed is None else failed
+        self._factorize, self._solve = get_lapack_funcs(("potrf", "potrs"), (self.matrix,))
+
+    def solve(self, rhs: Array, solution: Array) -> None:
+        """Factorise and solve."""
+        solution[...] = rhs
+        # LAPACK goes down columns: the lower triangle by rows is the upper one by columns
+        factor, info = self._factorize(self.matrix.T, lower=False, clean=False, overwrite_a=True)
+        if info == 0:
+            solved, _ = self._solve(factor, solution, lower=False, overwrite_b=True)
+            if solved is not solution:
+                solution[...] = solved
+        # potrf does not notice entries that are not numbers
+        self.failed[0] = float(info != 0 or not np.isfinite(solution).all())
+
+
+class QdldlFactorization:
+    """A sparse matrix, factorised by QDLDL (L D L^T) in the order that AMD finds.
+
+    QDLDL computes in float64, whatever the type of the arrays.
+
+    Args:
+        indptr: (size + 1,) where the rows of the lower triangle begin.
+        indices: (nnz,) columns, ascending within a row; each row ends with its diagonal entry.
+        size: Rows and columns.
+        dtype: Type of `values`: `float32` or `float64`.
+        failed: (1,) float64 that `solve` writes; None: its own.
+    """
+
+    def __init__(
+        self, indptr: Array, indices: Array, size: int, dtype: str, failed: Array | None = None
+    ) -> None:
+        # the lower triangle by rows is the upper one by columns, which QDLDL takes; the class
+        # must be csc_matrix, not csc_array, or QDLDL converts it every time
+        pattern = (np.zeros(len(indices)), np.asarray(indices), np.asarray(indptr))
+        self._matrix = csc_matrix(pattern, shape=(size, size))
+        # analysis comes with a first factorisation: of the identity
+        self._matrix.data[self._matrix.indptr[1:] - 1] = 1.0
+        self._solver = qdldl.Solver(self._matrix, upper=True)
+        self.values: FloatArray = self._matrix.data.astype(dtype, copy=False)
+        self.failed = np.zeros(1) if failed is None else failed
+
+    def solve(self, rhs: Array, solution: Array) -> None:
+        """Factorise and solve."""
+        if self.values is not self._matrix.data:
+            self._matrix.data[...] = self.values
+        self._solver.update(self._matrix, upper=True)
+        solution[...] = self._solver.solve(rhs)
+        # negative pivots are nothing special to QDLDL, and zero ones end it without a word
+        _, pivots, _ = self._solver.factors()
+        self.failed[0] = float(not pivots.min() > 0.0 or not np.isfinite(solution).all())

@@ -1,0 +1,97 @@
+"""Dense direct solver on CUDA: cuSOLVER through CuPy. Nothing here waits for the device."""
+
+from functools import cache
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy.cuda.device import get_cusolver_handle
+from cupy_backends.cuda.libs import cusolver
+
+from caspar.memory.tiles import Array
+
+_UPPER = 1
+"""CUBLAS_FILL_MODE_UPPER: the lower triangle by rows is the upper one by columns."""
+
+_PREFIXES = {"float32": "s", "float64": "d"}
+
+_CHECK_THREADS = 512
+_CHECK_SOURCE = """
+template <typename Real>
+__device__ void check(unsigned size, const Real* solution, const int* info, double* failed) {
+    int bad = info != nullptr && *info != 0;
+    for (unsigned i = threadIdx.x; i < size; i += blockDim.x) bad |= !isfinite(solution[i]);
+    if (__syncthreads_or(bad)) bad = 1;
+    if (threadIdx.x == 0) *failed = bad;
+}
+extern "C" __global__ void check_float32(
+    unsigned size, const float* solution, const int* info, double* failed) {
+    check(size, solution, info, failed);
+}
+extern "C" __global__ void check_float64(
+    unsigned size, const double* solution, const int* info, double* failed) {
+    check(size, solution, info, failed);
+}
+"""
+
+
+@cache
+def _check_kernel(dtype: str) -> Any:
+    return cupy.RawModule(code=_CHECK_SOURCE).get_function(f"check_{dtype}")
+
+
+def check_solution(solution: Array, info: Array | None, failed: Array) -> None:
+    """Enqueue: whether a factorisation failed or a solution is not finite.
+
+    Args:
+        solution: (size,) float32 or float64.
+        info: (1,) int32, not zero where the library says that it failed; None: it does not say.
+        failed: (1,) float64 is written: 0 or 1.
+    """
+    size = np.uint32(solution.shape[0])
+    arguments = (size, solution, np.uint64(0) if info is None else info, failed)
+    _check_kernel(solution.dtype.name)((1,), (_CHECK_THREADS,), arguments)
+
+
+class CusolverCholesky:
+    """A dense matrix, factorised in its place by cuSOLVER's potrf.
+
+    Args:
+        size: Rows and columns.
+        dtype: `float32` or `float64`.
+        failed: (1,) float64 that `solve` writes; None: its own.
+    """
+
+    def __init__(self, size: int, dtype: str, failed: Array | None = None) -> None:
+        self.matrix = cupy.empty((size, size), dtype)
+        self.failed = cupy.zeros(1) if failed is None else failed
+        self._size = size
+        self._info = cupy.zeros(1, np.int32)
+        self._solve_info = cupy.zeros(1, np.int32)
+        prefix = _PREFIXES[dtype]
+        self._factorize = getattr(cusolver, f"{prefix}potrf")
+        self._solve = getattr(cusolver, f"{prefix}potrs")
+        buffer_size = getattr(cusolver, f"{prefix}potrf_bufferSize")
+        matrix = self.matrix.data.ptr
+        length = buffer_size(get_cusolver_handle(), _UPPER, size, matrix, size)
+        self._workspace = cupy.empty(length, dtype)
+
+    def solve(self, rhs: Array, solution: Array) -> None:
+        """Factorise and solve: enqueued on the current stream, which CuPy passes on."""
+        handle = get_cusolver_handle()
+        size, matrix, workspace = self._size, self.matrix.data.ptr, self._workspace
+        self._factorize(
+            handle,
+            _UPPER,
+            size,
+            matrix,
+            size,
+            workspace.data.ptr,
+            workspace.shape[0],
+            self._info.data.ptr,
+        )
+        if solution.data.ptr != rhs.data.ptr:
+            solution.data.copy_from_device_async(rhs.data, rhs.nbytes)
+        info = self._solve_info.data.ptr
+        self._solve(handle, _UPPER, size, 1, matrix, size, solution.data.ptr, size, info)
+        check_solution(solution, self._info, self.failed)

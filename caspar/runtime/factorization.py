@@ -1,0 +1,66 @@
+"""Direct solvers of symmetric positive definite systems, as the solver sees them.
+
+Existing libraries do the work: LAPACK and QDLDL on the processor, cuSOLVER and cuDSS on CUDA.
+Each is loaded when it is first asked for. Cost tiers: making one, once for a plan (memory, and for
+a sparse matrix the analysis of its pattern); `solve` for every step that is tried.
+"""
+
+import importlib
+from typing import Any, Protocol
+
+from caspar.errors import BackendError
+from caspar.memory.tiles import Array
+
+CUDSS_PACKAGES = "nvmath-python and nvidia-cudss-cu13 (or -cu12, as CuPy is)"
+
+
+class Factorization(Protocol):
+    """A matrix of fixed size that is factorised and solved with again and again."""
+
+    @property
+    def failed(self) -> Array:
+        """(1,) float64 on the device: 1 if the last solve failed, else 0.
+
+        It failed if the matrix was not positive definite, or the solution is not finite; the
+        solution means nothing then.
+        """
+
+    def solve(self, rhs: Array, solution: Array) -> None:
+        """Factorise the matrix and solve; on CUDA only enqueued, on the current stream.
+
+        Args:
+            rhs: (size,) right-hand side, of the matrix's type; it is kept.
+            solution: (size,) is written; another array than `rhs`.
+        """
+
+
+class DenseFactorization(Factorization, Protocol):
+    """A dense matrix."""
+
+    @property
+    def matrix(self) -> Array:
+        """(size, size) row-major: the lower triangle is read, and both are destroyed."""
+
+
+class SparseFactorization(Factorization, Protocol):
+    """A sparse matrix whose pattern stays."""
+
+    @property
+    def values(self) -> Array:
+        """(nnz,) entries of the lower triangle in CSR; they are kept."""
+
+
+def load_direct_solver(module: str, name: str) -> Any:
+    """A class of `caspar.runtime`; its libraries are imported only now.
+
+    Raises:
+        BackendError: cuDSS or its bindings are not installed; says what to install.
+    """
+    try:
+        return getattr(importlib.import_module(f"caspar.runtime.{module}"), name)
+    except ImportError as error:
+        raise BackendError(
+            f"linear solver 'sparse' on CUDA needs {CUDSS_PACKAGES}, and importing them says: "
+            f"{error}. Install them with: pip install 'caspar[sparse-cuda13]' (or -cuda12); "
+            "the other linear solvers need neither"
+        ) from error

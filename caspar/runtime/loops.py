@@ -1,0 +1,144 @@
+"""Launches that are repeated until the device says that it is enough.
+
+Two ways: one kernel made of all of them (`codegen.cuda_fuse`), which `plan_loop` prepares, and a
+sequence that the host runs again and again (`SequenceLoop`).
+
+Cost tier: once for a plan; a run is in the inner loop.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from caspar.codegen.cuda_fuse import LoopKernel, fuse, guard_name
+from caspar.codegen.source import DATA, KernelSource
+from caspar.memory.tiles import Array
+from caspar.runtime.backend import LaunchSequence
+
+LOOP_NAME = "loop"
+"""Entry point of fused kernels."""
+
+
+@dataclass(frozen=True)
+class SequenceLoop:
+    """A loop that the host drives.
+
+    Attributes:
+        sequence: The launches of all phases, in order.
+        flag: (1,) float64 on the device.
+    """
+
+    sequence: LaunchSequence
+    flag: Array
+
+    def run(self, max_runs: int) -> None:
+        """Run until the flag is set, at most `max_runs` times; may wait for the device."""
+        self.sequence.run_until(self.flag, max_runs)
+
+
+@dataclass(frozen=True)
+class BoundKernel:
+    """What a launch of CUDA source is made of.
+
+    Attributes:
+        source: The kernel.
+        block_size: Threads of a block that it was bound for.
+        num_blocks: Blocks in x.
+        values: What is passed for each parameter.
+    """
+
+    source: KernelSource
+    block_size: int
+    num_blocks: int
+    values: Sequence[int | Array]
+
+    def runs_with(self, block_size: int) -> bool:
+        """Whether blocks of that size do the same: what is bound may hold one sum a block."""
+        if block_size == self.block_size:
+            return True
+        count = self.values[0]
+        assert isinstance(count, int)
+        is_alone = self.num_blocks <= 1 and self.source.num_blocks(count, block_size) <= 1
+        return is_alone and not self.source.tiled and block_size % self.source.block_multiple == 0
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    """A loop as one kernel.
+
+    Attributes:
+        source: The kernel.
+        block_size: Threads of a block.
+        max_blocks: Blocks of the largest phase.
+        values: What is passed behind the barrier's state; the flag and the number of runs are
+            passed before it.
+    """
+
+    source: KernelSource
+    block_size: int
+    max_blocks: int
+    values: tuple[int | Array, ...]
+
+
+def plan_loop(
+    phases: Sequence[Sequence[BoundKernel]], flag: Array, address: Callable[[Array], int]
+) -> LoopPlan:
+    """Make one kernel of bound ones.
+
+    Args:
+        phases: Kernels that run at the same time.
+        flag: (1,) float64.
+        address: Where an array begins on the device.
+
+    Raises:
+        ValueError: There is nothing to run, or the kernels have no block size in common.
+    """
+    launches = [launch for phase in phases for launch in phase]
+    if len(launches) == 0 or any(len(phase) == 0 for phase in phases):
+        raise ValueError("a loop needs one phase, and a phase one launch, at least")
+    block_size = _common_block_size(launches)
+    place = address(flag)
+
+    def is_flag(value: int | Array) -> bool:
+        if isinstance(value, int):
+            return False
+        begin = address(value)
+        return begin <= place < begin + int(value.nbytes)
+
+    def as_kernel(launch: BoundKernel) -> LoopKernel:
+        bound = list(zip(launch.source.params, launch.values, strict=True))
+        guard = guard_name(launch.source)
+        return LoopKernel(
+            launch.source,
+            sets_flag=any(param.written and is_flag(value) for param, value in bound),
+            guarded=any(
+                param.arg == guard and param.field == DATA and is_flag(value)
+                for param, value in bound
+            ),
+        )
+
+    source = fuse(LOOP_NAME, [[as_kernel(one) for one in phase] for phase in phases], block_size)
+    return LoopPlan(
+        source,
+        block_size,
+        max(
+            sum(launch.num_blocks * launch.source.num_layers for launch in phase)
+            for phase in phases
+        ),
+        tuple(value for launch in launches for value in (launch.num_blocks, *launch.values)),
+    )
+
+
+def _common_block_size(launches: Sequence[BoundKernel]) -> int:
+    """The smallest size that one of the kernels has and all can have."""
+    sizes = sorted({launch.block_size for launch in launches})
+    for size in sizes:
+        if all(launch.runs_with(size) for launch in launches):
+            return size
+    bound = ", ".join(
+        f"{launch.source.name} {launch.block_size} ({launch.num_blocks} blocks)"
+        for launch in launches
+    )
+    raise ValueError(
+        "the kernels of a loop need blocks of one size, and kernels of several blocks keep the "
+        f"size they were bound for: {bound}. Load them with one block_size"
+    )

@@ -1,0 +1,252 @@
+"""The launches that build node tiles with the kernels of `codegen.cuda_node_tiles`.
+
+Apart from CuPy, so that they run on the host too, where tests compile the kernels for it. Reads
+three numbers back, and the places of the partners where these get labels.
+"""
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.codegen.cuda_node_tiles import MAX_TILES_OF_CHUNK, NODE_BLOCK_SIZE
+from caspar.codegen.cuda_partner_labels import NORMALISE_BLOCK_SIZE
+from caspar.memory.node_tiles import CURVE_BITS, TILES_OF_CHUNK, NodeTiles
+from caspar.memory.partner_labels import (
+    FEWEST_PARTNERS,
+    MOST_PARTNERS,
+    NUM_ROUNDS,
+    first_coordinates,
+    labels_along_curve,
+    sample_stride,
+)
+from caspar.memory.tiles import Array
+
+
+class Tools(Protocol):
+    """What the steps need of a device."""
+
+    @property
+    def xp(self) -> ModuleType:
+        """NumPy or CuPy."""
+
+    def launch(self, name: str, num_blocks: int, block_size: int, *arguments: Any) -> None:
+        """Enqueue a kernel; None is the null pointer."""
+
+    def scan(self, values: Array) -> None:
+        """Replace (n,) uint32 by the sums of all before each."""
+
+    def sorted_places(self, index: Array, tile_size: int) -> Array:
+        """As `memory.tiles.TileOrder.order`, perhaps not yet."""
+
+    def to_host(self, array: Array) -> NDArray[Any]:
+        """A copy, when it is there."""
+
+    def upload(self, array: NDArray[Any]) -> Array:
+        """A copy on the device."""
+
+
+@dataclass(frozen=True)
+class _Grouped:
+    """Items grouped by node: node k has items[first[k] : end[k]]."""
+
+    num_nodes: int
+    tile_size: int
+    items: Array
+    first: Array
+    end: Array
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """Numbers of partners, and the measure of both numberings."""
+
+    label: Array
+    spans: Array
+
+
+@dataclass(frozen=True)
+class _Ordered:
+    """Nodes in their order, see `memory.node_tiles`: start is (num_nodes + 1,)."""
+
+    order: Array
+    num_nodes: int
+    num_long: int
+    num_long_tiles: int
+    start: Array
+    long_start: Array
+
+
+def make_node_tiles(
+    tools: Tools,
+    node: Array,
+    partner: Array | None,
+    num_nodes: int,
+    num_partners: int,
+    tile_size: int,
+) -> NodeTiles:
+    """As `memory.node_tiles.build_node_tiles`, to the last number."""
+    if node.shape[0] == 0:
+        none = tools.xp.empty(0, dtype=np.int32)
+        return NodeTiles(0, 0, 0, none, none, tools.xp.zeros(1, dtype=np.int32), none)
+    grouped = _group(tools, node, num_nodes, tile_size)
+    labels = None if partner is None else _find_labels(tools, grouped, partner, num_partners)
+    nodes = _put_in_order(tools, grouped, partner, labels, num_partners)
+    del labels
+    first_node, num_short_tiles = _cut(tools, nodes, int(node.shape[0]), tile_size)
+    return _fill(tools, grouped, nodes, partner, num_partners, first_node, num_short_tiles)
+
+
+def _blocks(count: int) -> int:
+    return -(-count // NODE_BLOCK_SIZE)
+
+
+def _group(tools: Tools, node: Array, num_nodes: int, tile_size: int) -> _Grouped:
+    """Sort items by node."""
+    count = int(node.shape[0])
+    by_node = tools.xp.argsort(node, kind="stable")
+    items = tools.xp.empty(count, dtype=np.int32)
+    first = tools.xp.zeros(num_nodes, dtype=np.int32)
+    end = tools.xp.zeros(num_nodes, dtype=np.int32)
+    found = (node, items, first, end)
+    tools.launch(
+        "find_nodes", _blocks(count), NODE_BLOCK_SIZE, np.uint32(count), by_node, *found
+    )
+    return _Grouped(num_nodes, tile_size, items, first, end)
+
+
+def _find_labels(
+    tools: Tools, grouped: _Grouped, partner: Array, num_partners: int
+) -> _Labels | None:
+    """As `memory.partner_labels.partner_labels`; the device chooses between old and new."""
+    if not FEWEST_PARTNERS <= num_partners <= MOST_PARTNERS:
+        return None
+    stride = sample_stride(int(partner.shape[0]), num_partners)
+    num_blocks = _blocks(-(-grouped.num_nodes // stride))
+    sizes = (np.uint32(grouped.num_nodes), np.uint32(stride), np.uint32(grouped.tile_size))
+    nodes = (grouped.items, grouped.first, grouped.end, partner)
+    place = tools.upload(first_coordinates(num_partners))
+    sums = tools.xp.zeros(2 * num_partners, dtype=np.uint64)
+    count = tools.xp.zeros(num_partners, dtype=np.uint32)
+    size = np.uint32(num_partners)
+    for number in range(NUM_ROUNDS):
+        counted = count if number == 0 else None
+        tools.launch(
+            "average_places", num_blocks, NODE_BLOCK_SIZE, *sizes, size, *nodes, place, sums, counted
+        )
+        tools.launch("normalise_places", 1, NORMALISE_BLOCK_SIZE, size, count, sums, place)
+    label = tools.upload(labels_along_curve(tools.to_host(place)))
+    spans = tools.xp.zeros(2, dtype=np.uint64)
+    tools.launch("measure_labels", num_blocks, NODE_BLOCK_SIZE, *sizes, *nodes, label, spans)
+    return _Labels(label, spans)
+
+
+def _put_in_order(
+    tools: Tools,
+    grouped: _Grouped,
+    partner: Array | None,
+    labels: _Labels | None,
+    num_partners: int,
+) -> _Ordered:
+    """Sort nodes by key; reads how many there are, and how many are long."""
+    shift = max(0, (num_partners - 1).bit_length() - CURVE_BITS)
+    key = tools.xp.empty(grouped.num_nodes, dtype=np.int32)
+    stats = tools.xp.zeros(3, dtype=np.uint32)
+    tools.launch(
+        "make_keys",
+        _blocks(grouped.num_nodes),
+        NODE_BLOCK_SIZE,
+        np.uint32(grouped.num_nodes),
+        np.uint32(grouped.tile_size),
+        np.uint32(shift),
+        grouped.items,
+        grouped.first,
+        grouped.end,
+        partner,
+        None if labels is None else labels.label,
+        None if labels is None else labels.spans,
+        key,
+        stats,
+    )
+    order = tools.xp.argsort(key, kind="stable")
+    num_nodes, num_long, num_long_tiles = (int(number) for number in tools.to_host(stats))
+    start = _starts(tools, grouped, order, num_nodes, 1)
+    long_start = _starts(tools, grouped, order, num_long, grouped.tile_size)
+    return _Ordered(order, num_nodes, num_long, num_long_tiles, start, long_start)
+
+
+def _starts(tools: Tools, grouped: _Grouped, order: Array, count: int, unit: int) -> Array:
+    """(count + 1,): where each of the first nodes begins, in runs of `unit` items."""
+    if count == 0:
+        return tools.xp.zeros(1, dtype=np.int32)
+    num_blocks = _blocks(count)
+    sums = tools.xp.empty(num_blocks, dtype=np.uint32)
+    start = tools.xp.empty(count + 1, dtype=np.int32)
+    nodes = (np.uint32(count), np.uint32(unit), order, grouped.first, grouped.end)
+    tools.launch("sum_sizes", num_blocks, NODE_BLOCK_SIZE, *nodes, sums)
+    tools.scan(sums)
+    tools.launch("place_nodes", num_blocks, NODE_BLOCK_SIZE, *nodes, sums, start)
+    return start
+
+
+def _cut(tools: Tools, nodes: _Ordered, num_items: int, tile_size: int) -> tuple[Array, int]:
+    """First node of each tile of short nodes, and one past the last; how many such tiles."""
+    num_short = nodes.num_nodes - nodes.num_long
+    if num_short == 0:
+        return tools.xp.empty(1, dtype=np.int32), 0
+    # long nodes count as none here: more chunks than needed have no node, and none in between
+    num_chunks = -(-num_items // (TILES_OF_CHUNK * tile_size))
+    following = tools.xp.empty(num_short, dtype=np.int32)
+    chunk_first = tools.xp.full(num_chunks, nodes.num_nodes, dtype=np.int32)
+    tile_node = tools.xp.empty(num_chunks * MAX_TILES_OF_CHUNK, dtype=np.int32)
+    num_tiles = tools.xp.empty(num_chunks + 1, dtype=np.uint32)
+    sizes = (np.uint32(nodes.num_nodes), np.uint32(nodes.num_long))
+    tools.launch(
+        "find_next",
+        _blocks(num_short),
+        NODE_BLOCK_SIZE,
+        *sizes,
+        np.uint32(tile_size),
+        nodes.start,
+        following,
+        chunk_first,
+    )
+    chunks = (np.uint32(num_chunks), *sizes, following, chunk_first, tile_node, num_tiles)
+    tools.launch("cut_chunks", _blocks(num_chunks + 1), NODE_BLOCK_SIZE, *chunks)
+    tools.scan(num_tiles)
+    total = int(tools.to_host(num_tiles[-1:])[0])
+    first_node = tools.xp.empty(total + 1, dtype=np.int32)
+    listed = (np.uint32(nodes.num_nodes), tile_node, num_tiles, first_node)
+    tools.launch("list_tiles", num_chunks, NODE_BLOCK_SIZE, *listed)
+    return first_node, total
+
+
+def _fill(
+    tools: Tools,
+    grouped: _Grouped,
+    nodes: _Ordered,
+    partner: Array | None,
+    num_partners: int,
+    first_node: Array,
+    num_short_tiles: int,
+) -> NodeTiles:
+    """Put items into tiles and sort these."""
+    tile_size = grouped.tile_size
+    num_tiles = nodes.num_long_tiles + num_short_tiles
+    num_groups = nodes.num_long + num_short_tiles
+    num_slots = num_tiles * tile_size
+    tile_items = tools.xp.empty(num_tiles, dtype=np.int32)
+    group_start = tools.xp.empty(num_groups + 1, dtype=np.int32)
+    item_at, partner_at, place_at, order, place = (
+        tools.xp.empty(num_slots, dtype=np.int32) for _ in range(5)
+    )
+    sizes = (np.uint32(num_tiles), np.uint32(nodes.num_long), np.uint32(num_partners))
+    read = (grouped.items, nodes.order, grouped.first, nodes.start, nodes.long_start, first_node)
+    filled = (tile_items, group_start, item_at, partner_at, place_at)
+    tools.launch("fill_tiles", num_tiles, tile_size, *sizes, *read, partner, *filled)
+    places = tools.sorted_places(partner_at, tile_size)
+    slots = (np.uint32(num_slots), np.uint32(tile_size), places, tile_items, item_at, place_at)
+    tools.launch("sort_slots", _blocks(num_slots), NODE_BLOCK_SIZE, *slots, order, place)
+    return NodeTiles(num_slots, num_tiles, num_groups, order, tile_items, group_start, place)

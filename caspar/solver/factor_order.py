@@ -1,0 +1,160 @@
+"""The order in which a factor's instances are kept, and their indices in that order.
+
+Once for each structure. A factor with an eliminated node is put into node tiles; others are sorted
+for locality, unless that does not help.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from caspar.frontend.factor_builder import FactorForm
+from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor
+from caspar.memory.node_tiles import NodeTiles
+from caspar.memory.tiles import Array
+from caspar.runtime.backend import Backend
+from caspar.solver.problem import ConstantArray, FactorArrays
+
+
+@dataclass(frozen=True)
+class FactorOrder:
+    """A factor's structure on the device; none of it is the user's memory.
+
+    Attributes:
+        num_slots: Places, holes of node tiles included.
+        order: (num_slots,) the instance at each place; None: as they were given.
+        nodes: (num_slots,) int32 node of each place, by argument name; None for unique nodes.
+        constants: (num_slots,) int32 row of each place, of indexed constants, by source.
+        constant_rows: Rows that each constant argument has in the arena, by source.
+        node_tiles: Where a node is eliminated.
+    """
+
+    num_slots: int
+    order: Array | None
+    nodes: Mapping[str, Array | None]
+    constants: Mapping[str, Array]
+    constant_rows: Mapping[str, int]
+    node_tiles: NodeTiles | None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all arrays."""
+        arrays = [*self.nodes.values(), *self.constants.values()]
+        if self.node_tiles is None:
+            arrays.append(self.order)
+        else:
+            tiles = self.node_tiles
+            arrays += [tiles.order, tiles.tile_items, tiles.group_start, tiles.place]
+        return sum(int(array.nbytes) for array in arrays if array is not None)
+
+    def rows(self, argument: Argument, constant: ConstantArray) -> Array:
+        """A constant's rows as they go into the arena."""
+        is_sequential = argument.kind is ArgumentKind.CONST_SEQUENTIAL
+        if self.order is None or not is_sequential:
+            return constant.rows
+        return constant.rows[self.order]
+
+
+def order_factor(
+    backend: Backend,
+    factor: TracedFactor,
+    form: FactorForm,
+    arrays: FactorArrays,
+    counts: Mapping[str, int],
+    tile_size: int,
+) -> FactorOrder:
+    """Choose an order and put the indices into it.
+
+    Args:
+        backend: Where the arrays are.
+        factor: The factor.
+        form: How its kernels are made.
+        arrays: Its checked indices and constants.
+        counts: Instances of each node type, by name.
+        tile_size: Items of a tile.
+    """
+    node_tiles, order = None, None
+    if form.eliminated is not None:
+        node_tiles = _node_tiles(backend, factor, form.eliminated, arrays, counts, tile_size)
+        order = node_tiles.order
+    elif not any(argument.kind is ArgumentKind.NODE_PAIR for argument in factor.nodes):
+        order = _locality_order(backend, factor, arrays, counts)
+    num_slots = arrays.count if node_tiles is None else node_tiles.num_slots
+    return FactorOrder(
+        num_slots=num_slots,
+        order=order,
+        nodes={
+            name: None if index is None else _ordered(index, order)
+            for name, index in arrays.nodes.items()
+        },
+        constants={
+            name: _ordered(constant.index, order)
+            for name, constant in arrays.constants.items()
+            if constant.index is not None
+        },
+        constant_rows=_constant_rows(factor, arrays, num_slots),
+        node_tiles=node_tiles,
+    )
+
+
+def _ordered(index: Array, order: Array | None) -> Array:
+    """A copy in the order: the user may write to what was given."""
+    return index.copy() if order is None else index[order]
+
+
+def _constant_rows(factor: TracedFactor, arrays: FactorArrays, num_slots: int) -> dict[str, int]:
+    rows = {}
+    for argument in factor.arguments:
+        constant = arrays.constants.get(argument.source)
+        if constant is not None:
+            is_sequential = argument.kind is ArgumentKind.CONST_SEQUENTIAL
+            rows[argument.source] = num_slots if is_sequential else int(constant.rows.shape[0])
+    return rows
+
+
+def _count(argument: Argument, counts: Mapping[str, int]) -> int:
+    assert argument.node is not None
+    return counts[argument.node.name]
+
+
+def _shared(factor: TracedFactor, arrays: FactorArrays) -> list[Argument]:
+    return [argument for argument in factor.nodes if arrays.nodes[argument.name] is not None]
+
+
+def _node_tiles(
+    backend: Backend,
+    factor: TracedFactor,
+    eliminated: Argument,
+    arrays: FactorArrays,
+    counts: Mapping[str, int],
+    tile_size: int,
+) -> NodeTiles:
+    """Tiles by the eliminated node; its partner is the argument with the most nodes."""
+    others = [argument for argument in _shared(factor, arrays) if argument is not eliminated]
+    partner = max(others, key=lambda argument: _count(argument, counts), default=None)
+    return backend.node_tiles(
+        arrays.nodes[eliminated.name],
+        None if partner is None else arrays.nodes[partner.name],
+        _count(eliminated, counts),
+        0 if partner is None else _count(partner, counts),
+        tile_size,
+    )
+
+
+def _locality_order(
+    backend: Backend, factor: TracedFactor, arrays: FactorArrays, counts: Mapping[str, int]
+) -> Array | None:
+    """Items of one node together, nodes with the same partners next to each other.
+
+    The argument with the most nodes is kept together; its partner is the one with the fewest.
+    """
+    shared = _shared(factor, arrays)
+    if len(shared) == 0:
+        return None
+    main = max(shared, key=lambda argument: _count(argument, counts))
+    others = [argument for argument in shared if argument is not main]
+    partner = min(others, key=lambda argument: _count(argument, counts), default=None)
+    return backend.locality_order(
+        arrays.nodes[main.name],
+        None if partner is None else arrays.nodes[partner.name],
+        _count(main, counts),
+    )

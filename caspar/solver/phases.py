@@ -1,0 +1,127 @@
+"""The launches of every phase of an iteration, in order.
+
+Input: a plan. Output: sequences that Levenberg-Marquardt and the linear solvers run. Once for each
+plan.
+"""
+
+from collections.abc import Sequence
+
+from caspar.runtime.backend import Launch
+from caspar.solver.launches import Binder
+from caspar.solver.plan import FactorPlan, Plan
+
+
+class Phases:
+    """Lists of launches by what they do.
+
+    Args:
+        plan: Memory and structure.
+        binder: Binds its kernels.
+    """
+
+    def __init__(self, plan: Plan, binder: Binder) -> None:
+        self._plan = plan
+        self._binder = binder
+
+    def score(self, state: str) -> list[Launch]:
+        """Cost of `nodes` or `candidate`, and what else the host reads."""
+        scores = [self._binder.score(plan, state) for plan in self._plan.factors]
+        return [*scores, self._binder.scalar_launch("collect")]
+
+    def linearize(self) -> list[Launch]:
+        """Jacobians, gradients and diagonal blocks at `nodes`."""
+        launches = [self._binder.clear("all sums")]
+        for plan in self._plan.factors:
+            launches += self._binder.linearize(plan)
+        return launches
+
+    def reduce(self) -> list[Launch]:
+        """Factorise blocks with the current damping; gradient and blocks of the reduced system."""
+        launches = self._each("factorize", eliminated=True)
+        if len(self._plan.eliminated) > 0:
+            launches.append(self._binder.copy("reduced_sums", "sums"))
+            for plan in self._schur_factors():
+                launches += self._binder.reduce(plan)
+        return [*launches, *self._each("factorize", eliminated=False)]
+
+    def begin_gradients(self) -> list[Launch]:
+        """First vectors and scalars of conjugate gradients."""
+        starts = self._each("start", eliminated=False)
+        return [*starts, self._binder.scalar_launch("pcg_begin")]
+
+    def iterate_gradients(self) -> list[list[Launch]]:
+        """One iteration of conjugate gradients; launches of a phase may run at the same time."""
+        phases = self._inner_phases()
+        sums: list[list[Launch]] = []
+        together: list[Launch] = []
+        for plan in self._plan.factors:
+            role = self._product_role(plan)
+            if role != "":
+                launch, *reductions = self._binder.product(plan, role)
+                together.append(launch)
+                # reductions of several arguments may add to one node type
+                sums += [[reduction] for reduction in reductions]
+        return [
+            *phases,
+            together,
+            *sums,
+            [self._binder.scalar_launch("pcg_alpha")],
+            self._each("step", eliminated=False),
+            [self._binder.scalar_launch("pcg_beta")],
+            self._each("turn", eliminated=False),
+        ]
+
+    def candidate(self) -> list[Launch]:
+        """Steps of the eliminated nodes, retraction, cost of the candidate."""
+        launches: list[Launch] = []
+        if len(self._plan.eliminated) > 0:
+            launches.append(self._binder.clear("all inner"))
+            launches += [self._binder.gather(plan, "step") for plan in self._schur_factors()]
+        retractions = [self._binder.node_launch(plan, "retract") for plan in self._plan.nodes]
+        return [*launches, *retractions, *self.score("candidate")]
+
+    def _each(self, role: str, *, eliminated: bool) -> list[Launch]:
+        nodes = self._plan.eliminated if eliminated else self._plan.reduced
+        return [self._binder.node_launch(plan, role) for plan in nodes]
+
+    def _schur_factors(self) -> list[FactorPlan]:
+        """Factors that touch eliminated nodes and others."""
+        return [
+            plan
+            for plan in self._plan.factors
+            if plan.form.eliminated is not None and len(plan.reduced) > 0
+        ]
+
+    def _product_role(self, plan: FactorPlan) -> str:
+        """The kernel that multiplies; empty where the factor has no part in the reduced system."""
+        if plan.form.eliminated is None:
+            return "product"
+        if len(plan.reduced) == 0:
+            return ""
+        return "product" if plan.form.is_fused else "scatter"
+
+    def _inner_phases(self) -> list[list[Launch]]:
+        """y = V^-1 E^T C p of node types that several factors touch."""
+        gathered = [plan for plan in self._schur_factors() if not plan.form.is_fused]
+        if len(gathered) == 0:
+            return []
+        solved = [
+            plan
+            for plan in self._plan.eliminated
+            if any(_eliminates(factor, plan.node.name) for factor in gathered)
+        ]
+        return [
+            [self._binder.clear("all inner")],
+            *([self._binder.gather(plan, "direction")] for plan in gathered),
+            [self._binder.node_launch(plan, "solve") for plan in solved],
+        ]
+
+
+def _eliminates(plan: FactorPlan, name: str) -> bool:
+    argument = plan.form.eliminated
+    return argument is not None and argument.node is not None and argument.node.name == name
+
+
+def flattened(phases: Sequence[Sequence[Launch]]) -> list[Launch]:
+    """All launches in order."""
+    return [launch for phase in phases for launch in phase]

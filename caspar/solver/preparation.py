@@ -1,0 +1,164 @@
+"""What a solver makes before it iterates, and keeps for the next solve of the same structure.
+
+Cost tiers: kernels once for a solver; order, memory and captured launches once for a structure
+(counts and indices); values once for a solve.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+
+from caspar.driver import TARGETS, solver_sources
+from caspar.errors import FactorError
+from caspar.frontend.factor_builder import SharedSums
+from caspar.frontend.jacobian import JacobianStorage
+from caspar.frontend.precision import TYPES, Types
+from caspar.frontend.solver_form import SolverForm, eliminable_types, solver_form
+from caspar.frontend.trace import NodeType, TracedFactor
+from caspar.options import JacobianChoice, LinearSolverChoice, Precision
+from caspar.runtime.backend import Backend
+from caspar.solver.kernel_library import KernelLibrary
+from caspar.solver.launches import Binder
+from caspar.solver.linear_solvers import make_linear_solver
+from caspar.solver.normal_equations import NormalEquations
+from caspar.solver.phases import Phases
+from caspar.solver.plan import make_plan
+from caspar.solver.problem import Problem
+
+Signature = tuple[object, ...]
+"""What two problems of the same structure have in common."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the user chose.
+
+    Attributes:
+        factors: Traced factors.
+        nodes: Their node types.
+        precision: Which floating types are used for what.
+        linear_solver: How linear systems are solved.
+        jacobian: Where Jacobians are.
+        deterministic: Whether equal input must give equal bits.
+    """
+
+    factors: tuple[TracedFactor, ...]
+    nodes: tuple[NodeType, ...]
+    precision: Precision
+    linear_solver: LinearSolverChoice
+    jacobian: JacobianChoice
+    deterministic: bool
+
+
+class Preparation:
+    """Kernels and systems of a solver.
+
+    Args:
+        backend: Where they run.
+        recipe: What the user chose.
+
+    Attributes:
+        types: Floating types.
+        compile_time_s: Seconds of tracing and compiling not yet reported.
+
+    Raises:
+        FactorError: The linear solver needs an eliminable node type, and there is none.
+    """
+
+    def __init__(self, backend: Backend, recipe: Recipe) -> None:
+        self.types: Types = TYPES[recipe.precision]
+        self.compile_time_s = 0.0
+        self._backend = backend
+        self._recipe = recipe
+        self._form = _choose_form(backend, recipe)
+        self._library: KernelLibrary | None = None
+        self._lock = Lock()
+        self._kept: tuple[Signature, NormalEquations] | None = None
+
+    def take_compile_time(self) -> float:
+        """The seconds not yet reported."""
+        time_s, self.compile_time_s = self.compile_time_s, 0.0
+        return time_s
+
+    def compile(self) -> KernelLibrary:
+        """The kernels, generated and loaded when first needed."""
+        if self._library is None:
+            start = time.perf_counter()
+            recipe, target = self._recipe, TARGETS[self._backend.name]
+            sources = solver_sources(
+                recipe.factors, recipe.nodes, recipe.precision, target, self._form
+            )
+            owners = [factor.name for factor in recipe.factors]
+            owners += [node.name for node in recipe.nodes]
+            self._library = KernelLibrary(self._backend, target, sources, owners)
+            self.compile_time_s += time.perf_counter() - start
+        return self._library
+
+    def release(self) -> None:
+        """Forget the system of the last solve."""
+        with self._lock:
+            self._kept = None
+
+    @contextmanager
+    def system(self, problem: Problem) -> Iterator[NormalEquations]:
+        """The linearised problem, with the values of `problem` loaded.
+
+        It belongs to the caller until the context ends; another thread gets one of its own.
+        """
+        library = self.compile()
+        signature = self._signature(problem)
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is None or kept[0] != signature:
+            # the old arena is let go of before the new one is allocated
+            kept = None
+            kept = (signature, self._make(library, problem))
+        kept[1].load(problem)
+        yield kept[1]
+        with self._lock:
+            self._kept = kept
+
+    def _make(self, library: KernelLibrary, problem: Problem) -> NormalEquations:
+        recipe = self._recipe
+        plan = make_plan(library, self.types, self._form, recipe.factors, recipe.nodes, problem)
+        binder = Binder(plan)
+        phases = Phases(plan, binder)
+        linear = make_linear_solver(recipe.linear_solver, self._backend, plan, phases)
+        return NormalEquations(plan, binder, linear)
+
+    def _signature(self, problem: Problem) -> Signature:
+        indices = []
+        sizes: list[object] = [(name, rows.shape) for name, rows in problem.values.items()]
+        for name, factor in problem.factors.items():
+            sizes.append((name, factor.count))
+            indices += [index for index in factor.nodes.values() if index is not None]
+            for source, constant in factor.constants.items():
+                sizes.append((name, source, constant.rows.shape))
+                if constant.index is not None:
+                    indices.append(constant.index)
+        return (*sizes, self._backend.checksum(indices))
+
+
+def _choose_form(backend: Backend, recipe: Recipe) -> SolverForm:
+    atomic = backend.name == "cuda" and not recipe.deterministic
+    recomputes = recipe.jacobian is JacobianChoice.RECOMPUTE or (
+        recipe.jacobian is JacobianChoice.AUTO and backend.name == "cuda"
+    )
+    eliminated: tuple[NodeType, ...] = ()
+    if recipe.linear_solver is not LinearSolverChoice.PCG:
+        eliminated = eliminable_types(recipe.factors, recipe.nodes)
+    names = (LinearSolverChoice.SCHUR_PCG, LinearSolverChoice.SCHUR_DENSE)
+    if recipe.linear_solver in names and len(eliminated) == 0:
+        raise FactorError(
+            f"linear_solver={recipe.linear_solver.value!r}: no node type can be eliminated; a type "
+            "can where no factor touches two of its instances and another type remains. "
+            "Use 'auto', 'pcg' or 'sparse'."
+        )
+    return solver_form(
+        recipe.factors,
+        eliminated,
+        SharedSums.ATOMIC if atomic else SharedSums.ORDERED,
+        JacobianStorage.RECOMPUTED if recomputes else JacobianStorage.STORED,
+    )

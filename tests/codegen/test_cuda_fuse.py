@@ -1,0 +1,141 @@
+"""The text of a loop: every kernel once as a function, every helper once, barriers where needed."""
+
+import re
+
+import pytest
+
+from caspar.codegen.cuda_fuse import ONE_BLOCK_LOOP_OPTION, LoopKernel, fuse, guard_name
+from caspar.codegen.source import KernelSource
+from caspar.driver import TARGETS, compile_kernel
+from caspar.ir.dtype import DType
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.accessors.shared_atomics import AddSharedRuns
+from caspar.memory.patterns import ReadSequential, WriteSequential
+from caspar.runtime.nvrtc import compile_text
+from tests.support_loops import REDUCTION, loop_sources
+
+ARCHITECTURES = ("sm_75", "sm_86", "sm_90")
+SOURCES = loop_sources("cuda")
+BLOCK_SIZE = 256
+PHASES = (
+    ("product",),
+    (REDUCTION.name, REDUCTION.name),
+    ("alpha_of",),
+    ("step", "step"),
+    ("beta_of",),
+    ("turn", "turn"),
+)
+SETTERS = ("alpha_of", "beta_of")
+
+
+def loop_kernel(name: str) -> LoopKernel:
+    source = SOURCES[name]
+    return LoopKernel(source, name in SETTERS, guarded=guard_name(source) == "done")
+
+
+def fused(*phases: tuple[str, ...]) -> KernelSource:
+    return fuse("loop", [list(map(loop_kernel, phase)) for phase in phases], BLOCK_SIZE)
+
+
+def own_lines(text: str) -> str:
+    """The entry point."""
+    return text[text.index('extern "C" __global__') :]
+
+
+def test_everything_stands_there_once() -> None:
+    text = fused(*PHASES).text
+    assert text.count("__global__") == 1
+    assert text.count("__shared__") == 1
+    guards = re.findall(r"^#ifndef (CASPAR_\w+)$", text, re.M)
+    assert len(guards) == len(set(guards))
+    assert {"CASPAR_HEADER", "CASPAR_BLOCK_SUM", "CASPAR_SUM_PARTIALS"} <= set(guards)
+    functions = re.findall(r"\brun_(\w+)\(\n", text)
+    assert sorted(functions) == sorted(SOURCES)
+
+
+def test_each_launch_has_parameters_of_its_own() -> None:
+    source = fused(*PHASES)
+    names = [param.name for param in source.params]
+    assert len(names) == len(set(names))
+    per_launch = [SOURCES[name].params for phase in PHASES for name in phase]
+    assert len(names) == 3 + sum(1 + len(params) for params in per_launch)
+    entry = own_lines(source.text)
+    for number, name in enumerate(name for phase in PHASES for name in phase):
+        call = re.search(rf"run_{name}\(.*\bk{number}_count\b.*\);", entry)
+        assert call is not None
+
+
+def test_no_load_may_pass_the_coherent_caches() -> None:
+    kernel = KernelBuilder("copy", DType.FLOAT32)
+    value = kernel.read("source", 1, DType.FLOAT32, ReadSequential())
+    kernel.write("target", value, DType.FLOAT32, WriteSequential())
+    source = compile_kernel(kernel.build(), TARGETS["cuda"])
+    assert "__restrict__" in source.text
+    assert "__restrict__" not in fuse("loop", [[LoopKernel(source)]], BLOCK_SIZE).text
+
+
+def test_the_loop_tests_the_flag_instead_of_the_guards() -> None:
+    text = fused(*PHASES).text
+    assert "if (done_data[0] != 0) return;" in SOURCES["step"].text
+    assert "if (done_data[0] != 0) return;" not in text
+    # at the start, behind alpha_of and behind beta_of
+    assert own_lines(text).count("flag_data[0] != 0.0") == 3
+    kept = fuse("loop", [[LoopKernel(SOURCES["step"])]], BLOCK_SIZE).text
+    assert "if (done_data[0] != 0) return;" in kept
+
+
+@pytest.mark.parametrize(
+    ("phases", "num_barriers"),
+    [
+        (PHASES, 6),
+        # before the next phase sets the flag, all must have seen it
+        ((("step",), ("alpha_of",), ("beta_of",)), 4),
+        # the first phase sets it: the same at the start
+        ((("alpha_of",), ("step",)), 3),
+        ((("alpha_of",),), 3),
+    ],
+)
+def test_number_of_barriers(phases: tuple[tuple[str, ...], ...], num_barriers: int) -> None:
+    assert own_lines(fused(*phases).text).count("grid_barrier(") == num_barriers
+
+
+def test_kernels_at_the_end_of_a_phase_are_dealt_first() -> None:
+    entry = own_lines(fused(("product", "turn")).text)
+    assert entry.index("run_turn(") < entry.index("run_product(")
+
+
+def test_the_text_depends_on_the_kernels_alone() -> None:
+    assert fused(*PHASES) == fused(*PHASES)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_nvrtc_compiles_it(arch: str) -> None:
+    text = fused(*PHASES).text
+    alone = [compile_text(SOURCES[name].text, arch).resources[name] for name in SOURCES]
+    for options in ((), (ONE_BLOCK_LOOP_OPTION,)):
+        compiled = compile_text(text, arch, options)
+        assert compiled.warnings == ()
+        (entry,) = compiled.resources.values()
+        # shared memory is that of the largest kernel, not of all
+        assert entry.shared_bytes == max(one.shared_bytes for one in alone)
+        assert entry.spill_bytes == 0
+
+
+def test_nvrtc_keeps_the_shared_memory_apart_from_the_global() -> None:
+    ptx = compile_text(fused(*PHASES).text, "sm_90").ptx
+    entry = ptx[ptx.index(".entry loop") :]
+    assert "ld.shared" in entry
+    # an address whose space is not known takes a generic load
+    assert re.search(r"^\s+(ld|st)\.(f|b|u)\d+", entry, re.M) is None
+    assert "ld.global.nc" not in entry
+    assert entry.count("ld.acquire.gpu") == 6
+
+
+def test_blocks_spread_over_regions_take_the_number_that_they_are_given() -> None:
+    kernel = KernelBuilder("add_runs", DType.FLOAT32)
+    value = kernel.read("source", 1, DType.FLOAT32, ReadSequential())
+    kernel.write("total", value, DType.FLOAT32, AddSharedRuns())
+    source = compile_kernel(kernel.build(), TARGETS["cuda"])
+    text = fuse("loop", [[LoopKernel(source)]], BLOCK_SIZE).text
+    assert "spread_block(blockIdx.x, gridDim.x, total_regions)" in text
+    assert compile_text(text, "sm_90").warnings == ()

@@ -1,0 +1,79 @@
+"""Direct solvers on CUDA; the sparse ones where cuDSS is installed."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from caspar.io import read_g2o
+from tests.runtime.direct_cases import check_dense, check_pose_graph, check_sparse
+from tests.solver.pose_graphs import DATA, normal_matrix
+
+pytestmark = pytest.mark.gpu
+cupy = pytest.importorskip("cupy")
+
+dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])
+
+SPIN = """
+extern "C" __global__ void spin(long long cycles) {
+    for (long long start = clock64(); clock64() - start < cycles;) {}
+}
+"""
+
+
+def cuda_backend() -> Any:
+    return pytest.importorskip("caspar.runtime.cuda").CudaBackend()
+
+
+def needs_cudss() -> None:
+    pytest.importorskip("nvmath.bindings.cudss")
+
+
+def assert_only_enqueues(solver: Any, size: int, dtype: str) -> None:
+    """The call returns while the device is still busy with what came before."""
+    backend = cuda_backend()
+    spin = cupy.RawModule(code=SPIN).get_function("spin")
+    with backend.scope():
+        rhs, solution = cupy.ones(size, dtype), cupy.empty(size, dtype)
+        solver.solve(rhs, solution)
+        cupy.cuda.get_current_stream().synchronize()
+        spin((1,), (1,), (np.int64(2_000_000_000),))
+        solver.solve(rhs, solution)
+        assert not cupy.cuda.get_current_stream().done
+        cupy.cuda.get_current_stream().synchronize()
+
+
+@dtypes
+@pytest.mark.parametrize("size", [1, 2, 9, 189, 300, 1500])
+def test_dense(size: int, dtype: str) -> None:
+    check_dense(cuda_backend(), size, dtype)
+
+
+@dtypes
+@pytest.mark.parametrize(("num_blocks", "block"), [(1, 1), (2, 3), (40, 6), (100, 3)])
+def test_sparse(num_blocks: int, block: int, dtype: str) -> None:
+    needs_cudss()
+    check_sparse(cuda_backend(), num_blocks, block, dtype)
+
+
+@pytest.mark.parametrize("name", ["smallGrid3D", "M3500"])
+def test_pose_graphs(name: str) -> None:
+    needs_cudss()
+    graph = read_g2o(DATA / f"{name}.g2o.bz2")
+    check_pose_graph(cuda_backend(), normal_matrix(graph, graph.poses))
+
+
+@dtypes
+def test_dense_does_not_wait_for_the_device(dtype: str) -> None:
+    solver = cuda_backend().dense_factorization(441, dtype)
+    solver.matrix[...] = cupy.eye(441, dtype=dtype)
+    assert_only_enqueues(solver, 441, dtype)
+
+
+@dtypes
+def test_sparse_does_not_wait_for_the_device(dtype: str) -> None:
+    needs_cudss()
+    pattern = cupy.arange(1001, dtype=np.int32)
+    solver = cuda_backend().sparse_factorization(pattern, pattern[:-1], 1000, dtype)
+    solver.values[...] = 1.0
+    assert_only_enqueues(solver, 1000, dtype)

@@ -1,0 +1,46 @@
+"""Direct solvers on the processor."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from caspar.errors import BackendError
+from caspar.io import read_g2o
+from caspar.runtime.cpu import CpuBackend
+from caspar.runtime.factorization import load_direct_solver
+from tests.runtime.direct_cases import check_dense, check_pose_graph, check_sparse
+from tests.solver.pose_graphs import DATA, normal_matrix
+
+dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])
+
+
+@dtypes
+@pytest.mark.parametrize("size", [1, 2, 9, 189, 300])
+def test_dense(size: int, dtype: str) -> None:
+    check_dense(CpuBackend(), size, dtype)
+
+
+@dtypes
+@pytest.mark.parametrize(("num_blocks", "block"), [(1, 1), (2, 3), (40, 6), (100, 3)])
+def test_sparse(num_blocks: int, block: int, dtype: str) -> None:
+    check_sparse(CpuBackend(), num_blocks, block, dtype)
+
+
+@pytest.mark.parametrize("name", ["smallGrid3D", "M3500"])
+def test_pose_graphs(name: str) -> None:
+    graph = read_g2o(DATA / f"{name}.g2o.bz2")
+    check_pose_graph(CpuBackend(), normal_matrix(graph, graph.poses))
+
+
+def test_dense_matrix_is_factorised_in_its_place() -> None:
+    solver = CpuBackend().dense_factorization(3, "float64")
+    solver.matrix[...] = np.diag([4.0, 9.0, 16.0])
+    solver.solve(np.ones(3), np.empty(3))
+    np.testing.assert_array_equal(np.diag(solver.matrix), [2.0, 3.0, 4.0])
+
+
+def test_missing_cudss_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "caspar.runtime.direct_cudss", None)
+    with pytest.raises(BackendError, match=r"nvmath-python.*pip install 'caspar\[sparse-cuda13\]'"):
+        load_direct_solver("direct_cudss", "CudssCholesky")

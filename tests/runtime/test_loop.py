@@ -1,0 +1,149 @@
+"""Loops of launches: one kernel in the harness, launch by launch, and on the processor."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from caspar.driver import TARGETS, compile_kernel
+from caspar.ir.dtype import DType
+from caspar.memory.binding import Binding
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import ReadSequential, ReadUnique, WriteSequential, WriteUnique
+from caspar.runtime.backend import Backend
+from caspar.runtime.cpu import CpuBackend
+from tests.harness import find_compiler
+from tests.harness.schedule import REVERSED, Schedule, shuffled
+from tests.harness_backend import HarnessBackend
+from tests.support_loops import Conjugate, conjugate
+
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
+
+MANY_RUNS = 1000
+SOME_RUNS = 6
+SIZES = (700, 90, 300)
+BACKENDS = [CpuBackend, pytest.param(HarnessBackend, marks=needs_compiler)]
+REAL = DType.FLOAT64
+
+
+def system(backend: Backend, num_edges: int, num_left: int, num_right: int) -> Conjugate:
+    return conjugate(backend, num_edges, num_left, num_right, tile=backend.tile_size)
+
+
+def assert_same_state(first: dict[str, Any], second: dict[str, Any]) -> None:
+    for name, values in first.items():
+        assert_array_equal(values, second[name], name)
+
+
+@pytest.mark.parametrize("make", BACKENDS)
+def test_conjugate_gradients_reach_the_solution(make: type[CpuBackend]) -> None:
+    backend = make()
+    problem = system(backend, *SIZES)
+    backend.loop(problem.phases, problem.flag).run(MANY_RUNS)
+    assert problem.flag[0] == 1.0
+    assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
+
+
+@needs_compiler
+@pytest.mark.parametrize("schedule", [REVERSED, shuffled(1)])
+@pytest.mark.parametrize("sizes", [SIZES, (40, 10, 20)])
+def test_one_kernel_has_the_bits_of_many(sizes: tuple[int, int, int], schedule: Schedule) -> None:
+    states = []
+    for fused in (False, True):
+        backend = HarnessBackend(schedule=schedule)
+        problem = system(backend, *sizes)
+        if fused:
+            backend.loop(problem.phases, problem.flag).run(SOME_RUNS)
+        else:
+            backend.sequence(problem.launches).run_until(problem.flag, SOME_RUNS)
+        states.append(problem.state(backend))
+    assert_same_state(*states)
+
+
+@needs_compiler
+def test_races_are_looked_for_where_no_thread_is_idle() -> None:
+    backend = HarnessBackend()
+    problem = system(backend, 512, 256, 256)
+    loop: Any = backend.loop(problem.phases, problem.flag)
+    assert loop.check_races
+    loop.run(3)
+
+
+@pytest.mark.parametrize("make", BACKENDS)
+def test_at_most_so_many_runs(make: type[CpuBackend]) -> None:
+    backend = make()
+    problem = system(backend, *SIZES)
+    loop = backend.loop(problem.phases, problem.flag)
+    for runs in (0, 2, 5):
+        loop.run(runs)
+    iterations = problem.memory["scalars"][4]
+    assert iterations == 7.0
+    assert problem.flag[0] == 0.0
+
+
+@pytest.mark.parametrize("make", BACKENDS)
+def test_a_set_flag_leaves_all_as_it_is(make: type[CpuBackend]) -> None:
+    backend = make()
+    problem = system(backend, *SIZES)
+    problem.flag[0] = 4.0
+    before = problem.state(backend)
+    backend.loop(problem.phases, problem.flag).run(MANY_RUNS)
+    assert_same_state(before, problem.state(backend))
+
+
+def count_up() -> KernelSpec:
+    kernel = KernelBuilder("count_up", REAL)
+    kernel.guard("done")
+    (old,) = kernel.read("counts", 1, REAL, ReadSequential())
+    kernel.write("counts", [old + 1.0], REAL, WriteSequential())
+    return kernel.build()
+
+
+def stop_at(limit: float, name: str) -> KernelSpec:
+    kernel = KernelBuilder(name, REAL)
+    kernel.guard("done")
+    (old,) = kernel.read("runs", 1, REAL, ReadUnique())
+    kernel.write("runs", [old + 1.0], REAL, WriteUnique())
+    kernel.write("done", [(limit - 0.5 < old + 1.0).where(1.0, 0.0)], REAL, WriteUnique())
+    return kernel.build()
+
+
+@pytest.mark.parametrize("make", BACKENDS)
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_phase_that_sets_the_flag_is_done_in_full(make: type[CpuBackend], apart: bool) -> None:
+    """One phase, or two that follow each other and both set the flag."""
+    backend = make()
+    target = TARGETS[backend.name]
+    specs = [count_up(), stop_at(4.0, "early"), stop_at(7.0, "late")]
+    kernels = backend.load([compile_kernel(spec, target) for spec in specs], backend.tile_size)
+    counts, scalars = np.zeros(1000), np.zeros(3)
+    flag = scalars[:1]
+    bound = {"done": Binding(flag, 1), "counts": Binding(counts, 1000)}
+    counting = backend.bind(kernels["count_up"], bound, 1000)
+    early, late = (
+        backend.bind(kernels[name], {**bound, "runs": Binding(scalars[place : place + 1], 1)}, 1)
+        for place, name in ((1, "early"), (2, "late"))
+    )
+    phases = [[counting, early], [late]] if apart else [[counting, early]]
+    backend.loop(phases, flag).run(MANY_RUNS)
+    assert_array_equal(counts, 4.0)
+    assert scalars.tolist() == [1.0, 4.0, 3.0 if apart else 0.0]
+
+
+@needs_compiler
+def test_nothing_to_repeat_is_an_error() -> None:
+    backend, flag = HarnessBackend(), np.zeros(1)
+    with pytest.raises(ValueError, match="one launch"):
+        backend.loop([], flag)
+    with pytest.raises(ValueError, match="one launch"):
+        backend.loop([[]], flag)
+
+
+@needs_compiler
+def test_blocks_of_several_sizes_are_an_error() -> None:
+    problems = [conjugate(HarnessBackend(), *SIZES, tile=tile) for tile in (128, 256)]
+    mixed = [problems[0].phases[0], problems[1].phases[3]]
+    with pytest.raises(ValueError, match=r"product 128 \(6 blocks\), step 256 \(1 blocks\)"):
+        HarnessBackend().loop(mixed, problems[0].flag)

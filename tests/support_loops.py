@@ -1,0 +1,244 @@
+"""Conjugate gradients on a small system, as launches in phases: what loops are tested on.
+
+Unknowns are the (n, 3) values of left and right nodes, the matrix is the identity plus a graph's
+Laplacian, an edge joins a left node and a right one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.codegen.source import KernelSource
+from caspar.driver import TARGETS, compile_kernel
+from caspar.ir.dtype import DType
+from caspar.memory.accessors.partials import object_fields, tile_fields
+from caspar.memory.binding import Binding
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.layout import array_scalars
+from caspar.memory.patterns import (
+    AddSharedPartials,
+    AddSumPartials,
+    ReadIndexed,
+    ReadPartials,
+    ReadSequential,
+    WriteSequential,
+    WriteUnique,
+)
+from caspar.memory.reduce import ReduceSpec
+from caspar.runtime.backend import Backend, Kernel, Launch
+
+DIM = 3
+REAL = DType.FLOAT64
+SIDES = ("left", "right")
+SCALARS = ("done", "alpha", "beta", "descent", "iterations", "goal")
+STEP_ARRAYS = ("solution", "residual", "direction", "product")
+REDUCTION = ReduceSpec(DIM, REAL, 1, True)
+TILE = 256
+
+
+def _product() -> KernelSpec:
+    kernel = KernelBuilder("product", REAL)
+    kernel.guard("done")
+    ends = [kernel.read(f"{side}_direction", DIM, REAL, ReadIndexed()) for side in SIDES]
+    apart = [left - right for left, right in zip(*ends, strict=True)]
+    kernel.write("left_product", apart, REAL, AddSharedPartials())
+    kernel.write("right_product", [-one for one in apart], REAL, AddSharedPartials())
+    square = apart[0] * apart[0] + apart[1] * apart[1] + apart[2] * apart[2]
+    kernel.write("curvature", [square], REAL, AddSumPartials())
+    return kernel.build()
+
+
+def _alpha() -> KernelSpec:
+    kernel = KernelBuilder("alpha_of", REAL)
+    kernel.guard("done")
+    curvature = kernel.read("curvatures", 1, REAL, ReadPartials())[0]
+    kernel.write("alpha", [kernel.scalar("descent") / curvature], REAL, WriteUnique())
+    stopped = (0.0 < curvature).where(0.0, 3.0)
+    kernel.write("done", [stopped], REAL, WriteUnique())
+    return kernel.build()
+
+
+def _step() -> KernelSpec:
+    kernel = KernelBuilder("step", REAL)
+    kernel.guard("done")
+    alpha = kernel.scalar("alpha")
+    old = {name: kernel.read(name, DIM, REAL, ReadSequential()) for name in STEP_ARRAYS}
+    moves = zip(old["solution"], old["direction"], strict=True)
+    falls = zip(old["residual"], old["product"], strict=True)
+    rest = [residual - alpha * product for residual, product in falls]
+    moved = [value + alpha * direction for value, direction in moves]
+    kernel.write("solution", moved, REAL, WriteSequential())
+    kernel.write("residual", rest, REAL, WriteSequential())
+    square = rest[0] * rest[0] + rest[1] * rest[1] + rest[2] * rest[2]
+    kernel.write("descents", [square], REAL, AddSumPartials())
+    return kernel.build()
+
+
+def _beta() -> KernelSpec:
+    kernel = KernelBuilder("beta_of", REAL)
+    kernel.guard("done")
+    descent = kernel.read("descents", 1, REAL, ReadPartials())[0]
+    reached = descent <= kernel.scalar("goal")
+    kernel.write("done", [reached.where(1.0, 0.0)], REAL, WriteUnique())
+    kernel.write("beta", [descent / kernel.scalar("descent")], REAL, WriteUnique())
+    kernel.write("descent", [descent], REAL, WriteUnique())
+    kernel.write("iterations", [kernel.scalar("iterations") + 1.0], REAL, WriteUnique())
+    return kernel.build()
+
+
+def _turn() -> KernelSpec:
+    kernel = KernelBuilder("turn", REAL)
+    kernel.guard("done")
+    beta = kernel.scalar("beta")
+    residual = kernel.read("residual", DIM, REAL, ReadSequential())
+    direction = kernel.read("direction", DIM, REAL, ReadSequential())
+    turned = [new + beta * old for new, old in zip(residual, direction, strict=True)]
+    kernel.write("direction", turned, REAL, WriteSequential())
+    kernel.write("product", turned, REAL, WriteSequential())
+    square = turned[0] * turned[0] + turned[1] * turned[1] + turned[2] * turned[2]
+    kernel.write("curvature", [square], REAL, AddSumPartials())
+    return kernel.build()
+
+
+def loop_sources(target: str) -> dict[str, KernelSource]:
+    """The kernels, by name."""
+    specs = (_product(), _alpha(), _step(), _beta(), _turn())
+    sources = {spec.name: compile_kernel(spec, TARGETS[target]) for spec in specs}
+    reduction = TARGETS[target].generate_reduce(REDUCTION)
+    return {**sources, reduction.name: reduction}
+
+
+@dataclass(frozen=True)
+class Conjugate:
+    """A system, its launches and its memory.
+
+    Attributes:
+        phases: Of one iteration.
+        flag: (1,) what the loop ends by.
+        memory: By name; `<side>_<array>` and the scalars.
+        expected: (num_left + num_right, 3) the solution, by NumPy.
+    """
+
+    phases: list[list[Launch]]
+    flag: Any
+    memory: Mapping[str, Any]
+    expected: NDArray[np.float64]
+
+    @property
+    def launches(self) -> list[Launch]:
+        """All of them, in order."""
+        return [launch for phase in self.phases for launch in phase]
+
+    def state(self, backend: Backend) -> dict[str, NDArray[np.float64]]:
+        """What an iteration leaves behind."""
+        return {name: backend.to_host(array) for name, array in self.memory.items()}
+
+    def solution(self, backend: Backend) -> NDArray[np.float64]:
+        """(num_left + num_right, 3) values."""
+        sides = [backend.to_host(self.memory[f"{side}_solution"]) for side in SIDES]
+        return np.concatenate([_rows(side) for side in sides])
+
+
+def conjugate(
+    backend: Backend,
+    num_edges: int,
+    num_left: int,
+    num_right: int,
+    *,
+    tolerance: float = 1e-10,
+    tile: int = TILE,
+) -> Conjugate:
+    """A random system, ready for its first iteration."""
+    rng = np.random.default_rng(7)
+    counts = {"left": num_left, "right": num_right}
+    index = {
+        side: np.sort(rng.integers(0, count, num_edges)).astype(np.int32)
+        if side == "left"
+        else rng.integers(0, count, num_edges).astype(np.int32)
+        for side, count in counts.items()
+    }
+    rows = {side: rng.normal(size=(count, DIM)) for side, count in counts.items()}
+    squares = {side: np.sum(values**2) for side, values in rows.items()}
+    node_tiles = {side: -(-count // tile) for side, count in counts.items()}
+    edge_tiles = -(-num_edges // tile)
+    num_sums = edge_tiles + sum(node_tiles.values())
+    memory: dict[str, Any] = {}
+    for side, values in rows.items():
+        for name in STEP_ARRAYS:
+            start = np.zeros_like(values) if name == "solution" else values
+            memory[f"{side}_{name}"] = backend.upload(_blocked(start))
+    curvatures = np.zeros(num_sums)
+    curvatures[edge_tiles] = sum(squares.values())
+    memory["curvatures"] = backend.upload(curvatures)
+    memory["descents"] = backend.upload(np.zeros(sum(node_tiles.values())))
+    total = sum(squares.values())
+    scalars = backend.upload(np.array([0.0, 0.0, 0.0, total, 0.0, tolerance**2 * total]))
+    memory["scalars"] = scalars
+    shared = {name: Binding(scalars[k : k + 1], 1) for k, name in enumerate(SCALARS)}
+    kernels = backend.load(list(loop_sources(backend.name).values()), tile)
+
+    def sums(name: str, first: int) -> Binding:
+        return Binding(memory[name], int(memory[name].shape[0]), fields={"offset": first})
+
+    def each_side(kernel: Kernel) -> list[Launch]:
+        launches, first = [], 0
+        for side, count in counts.items():
+            own = {name: Binding(memory[f"{side}_{name}"], count) for name in STEP_ARRAYS}
+            places = {
+                "descents": sums("descents", first),
+                "curvature": sums("curvatures", edge_tiles + first),
+            }
+            launches.append(backend.bind(kernel, {**shared, **own, **places}, count))
+            first += node_tiles[side]
+        return launches
+
+    product = {**shared, "curvature": sums("curvatures", 0)}
+    reductions = []
+    for side, count in counts.items():
+        here = backend.upload(index[side])
+        tiles = backend.tile_index(here, count, tile)
+        length = tiles.num_partials
+        partials = backend.upload(np.zeros(DIM * length))
+        product[f"{side}_direction"] = Binding(
+            memory[f"{side}_direction"], count, fields={"index": here}
+        )
+        product[f"{side}_product"] = Binding(partials, length, fields=tile_fields(tiles))
+        output = Binding(memory[f"{side}_product"], count)
+        bound = {"partials": Binding(partials, length, fields=object_fields(tiles))}
+        kernel = kernels[REDUCTION.name]
+        reductions.append(backend.bind(kernel, {**bound, "output": output}, count))
+    everything = {**shared, "curvatures": sums("curvatures", 0), "descents": sums("descents", 0)}
+    phases = [
+        [backend.bind(kernels["product"], product, num_edges)],
+        reductions,
+        [backend.bind(kernels["alpha_of"], everything, 1)],
+        each_side(kernels["step"]),
+        [backend.bind(kernels["beta_of"], everything, 1)],
+        each_side(kernels["turn"]),
+    ]
+    matrix = np.eye(num_left + num_right)
+    left, right = index["left"], num_left + index["right"]
+    for one, other in ((left, left), (right, right)):
+        np.add.at(matrix, (one, other), 1.0)
+    for one, other in ((left, right), (right, left)):
+        np.add.at(matrix, (one, other), -1.0)
+    expected = np.linalg.solve(matrix, np.concatenate([rows[side] for side in SIDES]))
+    return Conjugate(phases, scalars[:1], memory, expected)
+
+
+def _blocked(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Chunks of two, the last one alone: (2, n) and (1, n) objects."""
+    count = rows.shape[0]
+    blocked = np.zeros(array_scalars(DIM, REAL, count))
+    blocked[: 2 * count] = rows[:, :2].reshape(-1)
+    blocked[2 * count : 3 * count] = rows[:, 2]
+    return blocked
+
+
+def _rows(blocked: NDArray[np.float64]) -> NDArray[np.float64]:
+    count = blocked.shape[0] // DIM
+    return np.column_stack([blocked[: 2 * count].reshape(count, 2), blocked[2 * count : 3 * count]])
