@@ -1,6 +1,6 @@
 """The bundle adjustment problems that are measured: real files, stand-ins, and one that grows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -67,6 +67,19 @@ class Bundle:
         return int(self.pixels.shape[0])
 
     @property
+    def num_reduced(self) -> int:
+        """Cameras: what remains when the points are eliminated."""
+        return len(self.cameras)
+
+    @property
+    def factors(self) -> list[Any]:
+        """For `Solver`."""
+        # SymForce takes a second to import, which making a problem should not
+        from caspar.frontend.bundle_adjustment import snavely
+
+        return [snavely]
+
+    @property
     def arrays(self) -> dict[str, Any]:
         """As `Solver.solve` takes them."""
         return {
@@ -103,6 +116,10 @@ class Bundle:
             residual = _projected(seeing, seen, xp) - xp.asarray(self.pixels[part])
             total += 0.5 * float((residual**2).sum())
         return total
+
+    def cost_of(self, values: Mapping[str, Any], library: ModuleType) -> float:
+        """`cost` of what `Solver.solve` returns."""
+        return self.cost(values["Cam"], values["Point"], library)
 
     def num_behind(self) -> int:
         """Observations that start behind their camera."""

@@ -1,22 +1,20 @@
-"""Tables and JSON of what was measured, with machine, versions and date."""
+"""What one run of the benchmarks measured, as JSON that can be read back and merged."""
 
 import datetime
 import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measurement import Measurement
+from benchmarks.growth import Growth
+from benchmarks.measurement import Measurement, Setup
 from benchmarks.startup import Startup
 
-NEAR = (0.01, 0.001, 0.0001)
-"""Distances from the optimum, relative, whose times are listed."""
-
-_PACKAGES = ("caspar", "symforce", "numpy", "numba", "cupy-cuda12x", "cupy-cuda13x")
+_PACKAGES = ("caspar", "symforce", "numpy", "scipy", "numba", "cupy-cuda12x", "cupy-cuda13x")
 
 
 @dataclass(frozen=True)
@@ -25,17 +23,31 @@ class Report:
 
     Attributes:
         environment: Machine, versions and date.
-        optima: Best known or best seen cost of each problem.
+        known: Best known cost of the problems where there is one.
         measurements: Solves.
+        growths: The problem that grows.
         startups: New processes.
         missing: What could not be measured, and why.
     """
 
-    environment: dict[str, str]
-    optima: dict[str, float]
-    measurements: tuple[Measurement, ...]
-    startups: tuple[Startup, ...]
-    missing: tuple[str, ...]
+    environment: Mapping[str, str]
+    known: Mapping[str, float] = field(default_factory=dict)
+    measurements: tuple[Measurement, ...] = ()
+    growths: tuple[Growth, ...] = ()
+    startups: tuple[Startup, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> list[str]:
+        """Problems with measurements, in order of appearance."""
+        return list(dict.fromkeys(one.problem for one in self.measurements))
+
+    def optimum(self, problem: str) -> float:
+        """The best known cost, or the best that anyone reached."""
+        if problem in self.known:
+            return self.known[problem]
+        reached = [one.final_cost for one in self.measurements if one.problem == problem]
+        return min((cost for cost in reached if cost == cost), default=float("nan"))
 
 
 def environment(device: str) -> dict[str, str]:
@@ -54,102 +66,50 @@ def environment(device: str) -> dict[str, str]:
     return found
 
 
-def optima(measurements: Sequence[Measurement], known: dict[str, float | None]) -> dict[str, float]:
-    """Known optima, or the best cost anyone reached."""
-    best: dict[str, float] = {}
-    for one in measurements:
-        if one.final_cost == one.final_cost:
-            best[one.problem] = min(best.get(one.problem, one.final_cost), one.final_cost)
-    return {
-        problem: best.get(problem, float("nan")) if optimum is None else optimum
-        for problem, optimum in known.items()
-    }
+def write_json(report: Report, path: Path) -> None:
+    """Write what `read_json` reads."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(report), indent=1) + "\n", encoding="utf-8")
 
 
-def write(report: Report, folder: Path, name: str) -> None:
-    """Write NAME.json and NAME.md."""
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(asdict(report), indent=1)
-    (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    (folder / f"{name}.md").write_text(markdown(report), encoding="utf-8")
-
-
-def markdown(report: Report) -> str:
-    """The page."""
-    facts = ", ".join(f"{name} {value}" for name, value in report.environment.items())
-    parts = [f"# Benchmarks\n\n{facts}.\n"]
-    for problem, optimum in report.optima.items():
-        rows = [one for one in report.measurements if one.problem == problem]
-        parts.append(_problem_table(problem, optimum, rows))
-    if report.startups:
-        parts.append(_startup_table(report.startups))
-    if report.missing:
-        listed = "\n".join(f"* {line}" for line in report.missing)
-        parts.append(f"## Not measured\n\n{listed}\n")
-    return "\n".join(parts)
-
-
-def _problem_table(problem: str, optimum: float, rows: Sequence[Measurement]) -> str:
-    headings = [
-        "solver",
-        "LM / PCG iterations",
-        "ms per PCG iteration",
-        *(f"ms to {100 * near:g} %" for near in NEAR),
-        "ms of iterations",
-        "final cost (float64)",
-        "above optimum",
-        "memory, MB",
-        "status",
-    ]
-    lines = [_row(headings), _row(["---"] * len(headings))]
-    for one in rows:
-        above = one.final_cost / optimum - 1.0
-        lines.append(
-            _row(
-                [
-                    one.solver,
-                    f"{one.num_iterations} / {one.num_linear_iterations}",
-                    _number(one.linear_iteration_ms, "{:.4f}"),
-                    *(_milliseconds(one.time_to(optimum * (1.0 + near))) for near in NEAR),
-                    _milliseconds(one.solve_s),
-                    f"{one.final_cost:.3f}",
-                    f"{100 * above:.4f} %",
-                    _number(one.memory_bytes, "{:.1f}", 1e-6),
-                    one.status,
-                ]
-            )
-        )
-    return f"## {problem}: optimum {optimum:.3f}\n\n" + "\n".join(lines) + "\n"
-
-
-def _startup_table(startups: Sequence[Startup]) -> str:
-    headings = [
-        "backend",
-        "import caspar",
-        "all imports",
-        "cold first solve",
-        "warm first iteration",
-        "warm first solve",
-        "of it iterations",
-    ]
-    lines = [_row(headings), _row(["---"] * len(headings))]
-    for one in startups:
-        times = list(asdict(one).values())[1:]
-        lines.append(_row([one.backend, *(f"{time:.3f} s" for time in times)]))
-    return (
-        "## A new process, Trafalgar-21, mixed precision (imports not in the later columns)\n\n"
-        + "\n".join(lines)
-        + "\n"
+def read_json(path: Path) -> Report:
+    """Read what `write_json` wrote."""
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    return Report(
+        environment=stored["environment"],
+        known=stored["known"],
+        measurements=tuple(_measurement(one) for one in stored["measurements"]),
+        growths=tuple(Growth(**one) for one in stored["growths"]),
+        startups=tuple(Startup(**one) for one in stored["startups"]),
+        missing=tuple(stored["missing"]),
     )
 
 
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+def _measurement(stored: dict[str, Any]) -> Measurement:
+    setup = stored.pop("setup")
+    trace = tuple((time_s, cost) for time_s, cost in stored.pop("trace"))
+    return Measurement(setup=None if setup is None else Setup(**setup), trace=trace, **stored)
 
 
-def _milliseconds(time_s: float | None) -> str:
-    return "never" if time_s is None else f"{1e3 * time_s:.1f}"
+def merged(reports: Sequence[Report]) -> Report:
+    """One report of several runs on one machine; a later run of the same thing replaces it.
 
-
-def _number(value: Any, form: str, scale: float = 1.0) -> str:
-    return "-" if value is None else form.format(scale * value)
+    Raises:
+        ValueError: They come from different devices.
+    """
+    devices = {report.environment["device"] for report in reports}
+    if len(devices) != 1:
+        raise ValueError(f"reports of different devices cannot be merged: {sorted(devices)}")
+    measurements, growths, startups = {}, {}, {}
+    for report in reports:
+        measurements.update({(one.problem, one.solver): one for one in report.measurements})
+        growths.update({(one.num_observations, one.solver): one for one in report.growths})
+        startups.update({one.backend: one for one in report.startups})
+    return Report(
+        environment={key: value for one in reports for key, value in one.environment.items()},
+        known={key: value for one in reports for key, value in one.known.items()},
+        measurements=tuple(measurements.values()),
+        growths=tuple(growths[key] for key in sorted(growths)),
+        startups=tuple(startups.values()),
+        missing=tuple(dict.fromkeys(line for one in reports for line in one.missing)),
+    )

@@ -11,7 +11,14 @@ from caspar.codegen.cuda_fuse import ONE_BLOCK_LOOP_OPTION
 from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.codegen.source import KernelSource, Param
 from caspar.memory.binding import Binding
-from caspar.runtime.backend import Kernel, Launch, LaunchSequence, Loop, parameter_values
+from caspar.runtime.backend import (
+    Kernel,
+    Launch,
+    LaunchSequence,
+    Loop,
+    bound_blocks,
+    parameter_values,
+)
 from caspar.runtime.cpu import CpuBackend
 from caspar.runtime.loops import BoundKernel, LoopPlan, plan_loop
 from tests.harness import CudaModule, compile_cuda
@@ -169,7 +176,7 @@ class HarnessBackend(CpuBackend):
         source = kernel.source
         values = parameter_values(source.params, bindings, count)
         arguments = tuple(map(_argument, source.params, values))
-        num_blocks = source.num_blocks(count, kernel.block_size)
+        num_blocks = bound_blocks(source, bindings, count, kernel.block_size)
         # idle threads of the last block repeat the last item; where its own thread updates it in
         # place they read what it writes, and use nothing of it
         addresses = [one.ctypes.data for one in arguments if isinstance(one, np.ndarray)]
@@ -186,7 +193,6 @@ class HarnessBackend(CpuBackend):
 
     def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
         """Runs launches in order."""
-
         return HarnessSequence(tuple(_own(launches))).run
 
     def repeated_runner(self, launches: Sequence[Launch]) -> Callable[[], None]:

@@ -7,7 +7,10 @@ a fixed order: the same input gives the same bits.
 COMPILE_OPTIONS = ("--std=c++17",)
 """Options of every NVRTC compilation."""
 
-ONE_BLOCK_OPTION = "-DMIN_BLOCKS=,1"
+MIN_BLOCKS_OPTION = "-DMIN_BLOCKS=,{}"
+"""Blocks a multiprocessor must hold at the same time, whatever has to be spilled for it."""
+
+ONE_BLOCK_OPTION = MIN_BLOCKS_OPTION.format(1)
 """Tells the compiler that one resident block is enough. By default it may spill registers to let
 one more run at a time; a kernel that spills is compiled again with this option, and then does not,
 up to 255 registers."""

@@ -212,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(1024) fill_tiles(
     u32 num_tiles, u32 num_long, u32 num_partners, const int* items, const long long* order,
     const int* first, const int* start, const int* long_start, const int* first_node,
     const int* partner, int* tile_items, int* group_start, int* item_at, int* partner_at,
-    u32* place_at) {
+    int* place_at) {
   const u32 tile = blockIdx.x, tile_size = blockDim.x, position = threadIdx.x;
   const u32 num_long_tiles = num_long > 0u ? u32(long_start[num_long]) : 0u;
   const bool is_long = tile < num_long_tiles;
@@ -249,13 +249,13 @@ extern "C" __global__ void __launch_bounds__(1024) fill_tiles(
   }
   item_at[at] = item;
   partner_at[at] = other;
-  place_at[at] = place;
+  place_at[at] = int(place);
 }
 
 // From positions to slots; `sorted` is the order of `partner_at` in each tile.
 extern "C" __global__ void __launch_bounds__(256) sort_slots(
     u32 num_slots, u32 tile_size, const u16* sorted, const int* tile_items, const int* item_at,
-    const u32* place_at, int* order, u32* place) {
+    const int* place_at, int* order, int* place) {
   const u32 slot = thread_number();
   if (slot >= num_slots) return;
   const u32 tile = slot / tile_size;
@@ -263,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(256) sort_slots(
   const bool is_hole = slot - begin >= u32(tile_items[tile]);
   const u32 at = begin + (sorted[is_hole ? begin : slot] & PLACE_MASK);
   order[slot] = item_at[at];
-  place[slot] = is_hole ? 0u : place_at[at];
+  place[slot] = is_hole ? 0 : place_at[at];
 }
 """
 )

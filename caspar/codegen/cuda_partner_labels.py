@@ -10,11 +10,13 @@ LABEL_KERNELS = ("average_places", "normalise_places", "measure_labels")
 
 NORMALISE_BLOCK_SIZE = 1024
 
-LABEL_TEXT = f"""
+LABEL_TEXT = (
+    f"""
 const long long CENTRE = {CENTRE}ll;
 const double SPREAD = {SPREAD}.0;
 const double HIGHEST_OFFSET = {CENTRE - 1}.0;
-""" + """
+"""
+    + """
 // The items of a sampled node that is not long; none if there is no such node.
 __device__ __forceinline__ u32 sampled_items(
     u32 num_nodes, u32 stride, u32 longest, const int* first, const int* end, u32* start) {
@@ -74,8 +76,8 @@ __device__ __forceinline__ int scaled(long long offset, double scale) {
   return int(CENTRE + __double2ll_rn(within));
 }
 
-// From sums to places with mean CENTRE, deviation SPREAD, no correlation; one block. The sums become
-// zeros again. Operations are rounded one by one, as on the host.
+// From sums to places with mean CENTRE, deviation SPREAD, no correlation; one block. The sums
+// become zeros again. Operations are rounded one by one, as on the host.
 extern "C" __global__ void __launch_bounds__(1024) normalise_places(
     u32 num_partners, const u32* count, u64* sums, int* place) {
   long long weight = 0, total_x = 0, total_y = 0;
@@ -146,3 +148,4 @@ extern "C" __global__ void __launch_bounds__(256) measure_labels(
   }
 }
 """
+)

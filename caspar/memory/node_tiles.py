@@ -174,12 +174,19 @@ def _grouped(node: NDArray[np.int32]) -> IntArray:
 def _locality_keys(label: NDArray[np.int32], start: IntArray, num_partners: int) -> IntArray:
     """Keys of 2 CURVE_BITS: nodes with neighbouring keys share partners.
 
-    How far along Hilbert's curve through the plane of lowest and highest partner a node lies. (tile,
-    partner) runs per item for tiles of 256, 5 M items, a street loop and a photo collection: nodes
-    in the order of their lowest partner 0.189 and 0.262; on the curve 0.104 and 0.267; with the
-    labels of `memory.partner_labels`, where these are better, 0.104 and 0.208. Rejected: median,
-    mean, two lowest, rarest or most popular partner first (0.17 to 0.25 for photos, no better than
-    the lowest for the street). Groups known from the generator would give 0.17 for photos.
+    How far along Hilbert's curve through the plane of lowest and highest partner a node lies.
+    Distinct (tile, partner) pairs for each item, tiles of 256, synthetic problems:
+
+    items, shape               0.68 M street  photos   5 M street  photos
+    nodes by lowest partner             0.158   0.286       0.189   0.262
+    by lowest, then highest             0.143   0.284                0.225
+    on the curve                        0.096   0.404       0.104   0.267
+    on the curve of labels              0.115   0.254       0.127   0.204
+    chosen: the better of both          0.096   0.254       0.104   0.204
+    photos by place (not known)                 0.184               0.173
+
+    Rejected too: median or mean partner, lowest and second, rarest or most popular partner first
+    (0.26 and 0.31 for 0.68 M photos), three and more coordinates for labels.
     """
     shift = max(0, (num_partners - 1).bit_length() - CURVE_BITS)
     lowest, highest = np.minimum.reduceat(label, start), np.maximum.reduceat(label, start)

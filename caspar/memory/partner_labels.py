@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-NUM_ROUNDS = 8
-"""Rounds of averaging. 32 give as many runs as 8, within 2 %, on problems of two shapes."""
+NUM_ROUNDS = 16
+"""Rounds of averaging. (Tile, partner) runs an item, 0.68 M items in tiles of 256, after 8, 16,
+32 and 128: 0.253, 0.254, 0.261, 0.266 for photos; 0.145, 0.127, 0.123, 0.117 for a street whose
+cameras have numbers at random, 0.187 without labels."""
 
 FEWEST_PARTNERS = 32
 """With fewer, most tiles have most partners in any order."""
@@ -58,7 +60,8 @@ def first_coordinates(num_partners: int) -> NDArray[np.int32]:
     """(2, num_partners): smooth in the given numbers, so that what they say is kept."""
     angle = np.pi * (np.arange(num_partners) + 0.5) / num_partners
     waves = np.sqrt(2.0) * SPREAD * np.cos(np.stack([angle, 2.0 * angle]))
-    return (CENTRE + np.rint(waves)).astype(np.int32)
+    places: NDArray[np.int32] = (CENTRE + np.rint(waves)).astype(np.int32)
+    return places
 
 
 def partner_labels(sample: NodeSample, num_partners: int) -> NDArray[np.int32] | None:
@@ -113,7 +116,9 @@ def normalised(place: Whole, count: Whole) -> Whole:
 def _scaled(offset: Whole, squares: int, total: int) -> Whole:
     """Offsets with the standard deviation `SPREAD`, within +- CENTRE - 1, about CENTRE."""
     factor = SPREAD / np.sqrt(float(squares) / float(total)) if squares > 0 else 0.0
-    return CENTRE + np.rint(np.clip(offset * factor, 1 - CENTRE, CENTRE - 1)).astype(np.int64)
+    within = np.clip(offset * factor, 1 - CENTRE, CENTRE - 1)
+    scaled: Whole = CENTRE + np.rint(within).astype(np.int64)
+    return scaled
 
 
 def labels_along_curve(place: NDArray[np.integer]) -> NDArray[np.int32]:

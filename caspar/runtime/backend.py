@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.codegen.source import COUNT, DATA, FIRST, LENGTH, KernelSource, Param
+from caspar.codegen.source import COUNT, DATA, FIRST, LENGTH, TILES, KernelSource, Param
 from caspar.memory.binding import Binding
 from caspar.memory.node_tiles import NodeTiles
 from caspar.memory.tiles import Array, TileIndex, TileOrder
@@ -307,6 +307,15 @@ def parameter_values(
         else:
             values.append(binding.fields[param.field])
     return values
+
+
+def bound_blocks(
+    source: KernelSource, bindings: Mapping[str, Binding], count: int, block_size: int
+) -> int:
+    """Blocks (on the CPU calls) of a launch: one for each tile, or group of node tiles."""
+    if source.tiled:
+        return bindings[TILES].length
+    return source.num_blocks(count, block_size)
 
 
 def view(arena: Array, first_byte: int, num_scalars: int, dtype: str) -> Array:

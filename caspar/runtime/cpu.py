@@ -23,7 +23,7 @@ from numba import get_num_threads, njit, prange
 from numpy.typing import NDArray
 
 from caspar.codegen.cpu import TILE_SIZE
-from caspar.codegen.source import TILES, KernelSource
+from caspar.codegen.source import KernelSource
 from caspar.errors import CompileError, OutOfMemoryError
 from caspar.memory.binding import Binding
 from caspar.memory.node_tiles import NodeTiles, build_node_tiles
@@ -36,15 +36,22 @@ from caspar.memory.tiles import (
     locality_order,
     single_object_tiles,
 )
-from caspar.runtime.backend import Kernel, Launch, LaunchSequence, Loop, parameter_values
+from caspar.runtime.backend import (
+    Kernel,
+    Launch,
+    LaunchSequence,
+    Loop,
+    bound_blocks,
+    parameter_values,
+)
 from caspar.runtime.cache import writable_cache_folder, write_atomically
 from caspar.runtime.cpu_support import call_tile
-from caspar.runtime.loops import SequenceLoop
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
     load_direct_solver,
 )
+from caspar.runtime.loops import SequenceLoop
 from caspar.runtime.timing import time_on_host
 from caspar.runtime.usage import KernelUsage
 
@@ -254,9 +261,7 @@ class CpuBackend:
         assert isinstance(kernel, CpuKernel)
         values = parameter_values(kernel.source.params, bindings, count)
         table = [value if isinstance(value, int) else value.ctypes.data for value in values]
-        num_tiles = kernel.source.num_blocks(count, kernel.block_size)
-        if kernel.source.tiled:
-            num_tiles = bindings[TILES].length
+        num_tiles = bound_blocks(kernel.source, bindings, count, kernel.block_size)
         return CpuLaunch(kernel, np.array(table, dtype=np.int64), num_tiles, tuple(values))
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:

@@ -18,23 +18,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.codegen.cuda_header import BLOCK_SIZE, COMPILE_OPTIONS
-from caspar.codegen.source import TILES, KernelSource
+from caspar.codegen.source import KernelSource
 from caspar.errors import BackendError, OutOfMemoryError
 from caspar.memory.binding import Binding
+from caspar.memory.node_tiles import NodeTiles
 from caspar.memory.tiles import Array, TileIndex, TileOrder, single_object_tiles
-from caspar.runtime.backend import Kernel, Launch, LaunchSequence, Loop, parameter_values
+from caspar.runtime.backend import (
+    Kernel,
+    Launch,
+    LaunchSequence,
+    Loop,
+    bound_blocks,
+    parameter_values,
+)
+from caspar.runtime.cuda_checksum import Checksum
 from caspar.runtime.cuda_compile import CudaKernel, compiled_kernel, loaded_usage
 from caspar.runtime.cuda_indices import IndexChecker
 from caspar.runtime.cuda_launch import CudaLaunch, CudaSequence
 from caspar.runtime.cuda_loop import cuda_loop
+from caspar.runtime.cuda_node_tiles import NodeTileTools
 from caspar.runtime.cuda_tiles import TileBuilder
 from caspar.runtime.cuda_timing import time_on_stream
-from caspar.runtime.loops import BoundKernel, SequenceLoop, plan_loop
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
     load_direct_solver,
 )
+from caspar.runtime.loops import SequenceLoop
+from caspar.runtime.node_tile_steps import make_node_tiles
 from caspar.runtime.usage import KernelUsage
 
 
@@ -54,12 +65,6 @@ def _is_in_order(array: Any) -> bool:
 def _from_torch(tensor: Any) -> Any:
     """A CuPy array of a tensor's memory."""
     return cupy.asarray(tensor.detach())
-
-
-def _bound(launch: Launch) -> BoundKernel:
-    assert isinstance(launch, CudaLaunch)
-    kernel = launch.kernel
-    return BoundKernel(kernel.source, kernel.block_size, launch.call[1], launch.values)
 
 
 class CudaBackend:
@@ -86,7 +91,9 @@ class CudaBackend:
         self._name = properties["name"].decode()
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self._tiles: TileBuilder | None = None
+        self._node_tiles: NodeTileTools | None = None
         self._checker: IndexChecker | None = None
+        self._checksum: Checksum | None = None
 
     @property
     def xp(self) -> ModuleType:
@@ -166,6 +173,28 @@ class CudaBackend:
         """Order of items in which tiles have few partials."""
         return self._tile_builder().locality_order(main, partner, num_main)
 
+    def node_tiles(
+        self,
+        node: Array,
+        partner: Array | None,
+        num_nodes: int,
+        num_partners: int,
+        tile_size: int,
+    ) -> NodeTiles:
+        """Tiles that do not split nodes; waits for the device."""
+        if self._node_tiles is None:
+            with self._device:
+                self._node_tiles = NodeTileTools(COMPILE_OPTIONS, self._tile_builder())
+        tools = self._node_tiles
+        return make_node_tiles(tools, node, partner, num_nodes, num_partners, tile_size)
+
+    def checksum(self, arrays: Sequence[Array]) -> int:
+        """A number that tells whether indices are still the same; waits for the device."""
+        if self._checksum is None:
+            with self._device:
+                self._checksum = Checksum(COMPILE_OPTIONS, self.num_multiprocessors)
+        return self._checksum.of(arrays)
+
     def single_object_tiles(self, num_tiles: int) -> TileIndex:
         """One partial for each tile, all of one object."""
         host = single_object_tiles(num_tiles)
@@ -187,9 +216,7 @@ class CudaBackend:
             dtype=np.uint64,
         )
         table = places.ctypes.data + places.itemsize * np.arange(len(places), dtype=np.uint64)
-        num_blocks = source.num_blocks(count, kernel.block_size)
-        if source.tiled:
-            num_blocks = bindings[TILES].length
+        num_blocks = bound_blocks(source, bindings, count, kernel.block_size)
         function = kernel.function.kernel
         grid = (num_blocks, source.num_layers, 1)
         call = (function.ptr, *grid, kernel.block_size, 1, 1, 0)
@@ -201,17 +228,13 @@ class CudaBackend:
             self.stream, [launch for launch in launches if isinstance(launch, CudaLaunch)]
         )
 
-    def loop(
-        self, phases: Sequence[Sequence[Launch]], flag: Array, *, fused: bool = True
-    ) -> Loop:
+    def loop(self, phases: Sequence[Sequence[Launch]], flag: Array, *, fused: bool = True) -> Loop:
         """One cooperative kernel; not `fused`: graphs of the launches, the host reads the flag."""
         if not fused:
             launches = [launch for phase in phases for launch in phase]
             return SequenceLoop(self.sequence(launches), flag)
-        bound = [[_bound(launch) for launch in phase] for phase in phases]
         with self._device:
-            plan = plan_loop(bound, flag, lambda array: int(array.data.ptr))
-            return cuda_loop(plan, flag, self.device)
+            return cuda_loop(phases, flag, self.device)
 
     def dense_factorization(
         self, size: int, dtype: str, failed: Array | None = None
@@ -224,7 +247,7 @@ class CudaBackend:
         self, indptr: Array, indices: Array, size: int, dtype: str, failed: Array | None = None
     ) -> SparseFactorization:
         """Cholesky factorisation by cuDSS."""
-        solver = load_direct_solver("direct_cudss", "CudssCholesky")
+        solver = load_direct_solver("direct_cudss", "CudssFactorization")
         factorization: SparseFactorization = solver(indptr, indices, size, dtype, failed)
         return factorization
 

@@ -56,25 +56,33 @@ def compiled_kernel(source: KernelSource, block_size: int | None, device: str) -
         raise load_refusal(source.name, device, str(error)) from error
 
 
-def _function(source: KernelSource, block_size: int, options: tuple[str, ...]) -> Any:
-    """Compile a kernel, or take it from CuPy's cache."""
+def loaded_function(source: KernelSource, block_size: int, options: tuple[str, ...]) -> Any:
+    """Compile a kernel, or take it from CuPy's cache.
+
+    Args:
+        source: The kernel.
+        block_size: Threads of a block, for errors: the options say it to the compiler.
+        options: Of NVRTC.
+
+    Raises:
+        CompileError: The compiler does not take the source.
+        ResourceError: The device has too little for the kernel.
+    """
     try:
         return cupy.RawModule(code=source.text, options=options).get_function(source.name)
     except cupy.cuda.compiler.CompileException as error:
         raise compile_refusal(source, block_size, str(error)) from error
 
 
-def with_block_size(
-    source: KernelSource, block_size: int, more_options: tuple[str, ...] = ()
-) -> CudaKernel:
+def with_block_size(source: KernelSource, block_size: int) -> CudaKernel:
     """Compile a kernel for blocks of that many threads."""
-    options = (*COMPILE_OPTIONS, *more_options)
+    options: tuple[str, ...] = COMPILE_OPTIONS
     if block_size != source.block_size:
         options = (*options, BLOCK_SIZE_OPTION.format(block_size))
-    function = _function(source, block_size, options)
+    function = loaded_function(source, block_size, options)
     if function.local_size_bytes > 0:
         # spilled registers, or an array of the library's sine: what is less tells
-        unhurried = _function(source, block_size, (*options, ONE_BLOCK_OPTION))
+        unhurried = loaded_function(source, block_size, (*options, ONE_BLOCK_OPTION))
         if unhurried.local_size_bytes < function.local_size_bytes:
             function = unhurried
     return CudaKernel(source, function, block_size)

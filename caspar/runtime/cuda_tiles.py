@@ -72,15 +72,22 @@ class TileBuilder:
             return TileOrder(cupy.empty(0, dtype=cupy.uint16), 0, 0, 0, -1)
         return self._sort(index, tile_size).order()
 
+    def sorted_places(self, index: Array, tile_size: int) -> Array:
+        """The array of `order`, perhaps not yet: nothing is read back. `index` has some entry."""
+        return self._sort(index, tile_size).places
+
+    def scan(self, values: Array) -> None:
+        """Replace (n,) uint32 by the sums of all before each; one block."""
+        scan = self._kernels["scan_blocks"]
+        scan((1,), (SCAN_BLOCK_SIZE,), (np.uint32(values.shape[0]), values))
+
     def build(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an (n,) int32 index on the device; reads one number back."""
         count = int(index.shape[0])
         if count == 0:
             return _no_tiles(num_objects)
         tiles = self._sort(index, tile_size)
-        scan = self._kernels["scan_blocks"]
-        num_blocks = tiles.block_start.shape[0]
-        scan((1,), (SCAN_BLOCK_SIZE,), (np.uint32(num_blocks), tiles.block_start))
+        self.scan(tiles.block_start)
         num_partials = tiles.order().num_partials
         slot = cupy.empty(count, dtype=cupy.uint16)
         position = cupy.empty(count, dtype=cupy.uint16)

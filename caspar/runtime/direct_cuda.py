@@ -17,20 +17,35 @@ _PREFIXES = {"float32": "s", "float64": "d"}
 
 _CHECK_THREADS = 512
 _CHECK_SOURCE = """
+// One block: whether a solution is of no use.
 template <typename Real>
-__device__ void check(unsigned size, const Real* solution, const int* info, double* failed) {
-    int bad = info != nullptr && *info != 0;
-    for (unsigned i = threadIdx.x; i < size; i += blockDim.x) bad |= !isfinite(solution[i]);
-    if (__syncthreads_or(bad)) bad = 1;
-    if (threadIdx.x == 0) *failed = bad;
+__device__ void check(
+    unsigned size, const Real* rhs, const Real* solution, const int* info, double* failed) {
+    __shared__ double sums[512];
+    int bad = info != nullptr && *info != 0, has_rhs = 0;
+    double sum = 0.0;
+    for (unsigned i = threadIdx.x; i < size; i += blockDim.x) {
+        const double b = rhs[i], x = solution[i];
+        bad |= !isfinite(x);
+        has_rhs |= b != 0.0;
+        sum += b * x;
+    }
+    sums[threadIdx.x] = sum;
+    bad = __syncthreads_or(bad);
+    has_rhs = __syncthreads_or(has_rhs);
+    for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) *failed = bad || (has_rhs && !(sums[0] > 0.0));
 }
-extern "C" __global__ void check_float32(
-    unsigned size, const float* solution, const int* info, double* failed) {
-    check(size, solution, info, failed);
+extern "C" __global__ void check_float32(unsigned size, const float* rhs, const float* solution,
+                                         const int* info, double* failed) {
+    check(size, rhs, solution, info, failed);
 }
-extern "C" __global__ void check_float64(
-    unsigned size, const double* solution, const int* info, double* failed) {
-    check(size, solution, info, failed);
+extern "C" __global__ void check_float64(unsigned size, const double* rhs, const double* solution,
+                                         const int* info, double* failed) {
+    check(size, rhs, solution, info, failed);
 }
 """
 
@@ -40,16 +55,20 @@ def _check_kernel(dtype: str) -> Any:
     return cupy.RawModule(code=_CHECK_SOURCE).get_function(f"check_{dtype}")
 
 
-def check_solution(solution: Array, info: Array | None, failed: Array) -> None:
-    """Enqueue: whether a factorisation failed or a solution is not finite.
+def check_solution(rhs: Array, solution: Array, info: Array | None, failed: Array) -> None:
+    """Enqueue: whether a factorisation failed, or shows in its solution that it should have.
+
+    A solution that is not finite, or at whose side the right-hand side does not point, is not
+    that of a positive definite matrix.
 
     Args:
-        solution: (size,) float32 or float64.
+        rhs: (size,) float32 or float64.
+        solution: (size,) of the same type.
         info: (1,) int32, not zero where the library says that it failed; None: it does not say.
         failed: (1,) float64 is written: 0 or 1.
     """
     size = np.uint32(solution.shape[0])
-    arguments = (size, solution, np.uint64(0) if info is None else info, failed)
+    arguments = (size, rhs, solution, np.uint64(0) if info is None else info, failed)
     _check_kernel(solution.dtype.name)((1,), (_CHECK_THREADS,), arguments)
 
 
@@ -94,4 +113,4 @@ class CusolverCholesky:
             solution.data.copy_from_device_async(rhs.data, rhs.nbytes)
         info = self._solve_info.data.ptr
         self._solve(handle, _UPPER, size, 1, matrix, size, solution.data.ptr, size, info)
-        check_solution(solution, self._info, self.failed)
+        check_solution(rhs, solution, self._info, self.failed)

@@ -20,8 +20,12 @@ from caspar.runtime.factorization import CUDSS_PACKAGES
 _VALUE_TYPES = {"float32": cudss.DataType.R_32F, "float64": cudss.DataType.R_64F}
 
 
-class CudssCholesky:
-    """A sparse matrix, factorised by cuDSS.
+class CudssFactorization:
+    """A sparse matrix, factorised by cuDSS (L D L^T) in the order that it finds.
+
+    Not by its Cholesky factorisation, which would be a quarter faster: once that has met a
+    negative pivot, cuDSS 0.8 refuses every later matrix. L D L^T goes on, so that a matrix that
+    is not positive definite is known by its solution only (see `check_solution`).
 
     Args:
         indptr: (size + 1,) int32 where the rows of the lower triangle begin.
@@ -67,6 +71,7 @@ class CudssCholesky:
         releases.append(partial(cudss.destroy, handle))
         config = self._config = cudss.config_create()
         releases.append(partial(cudss.config_destroy, config))
+        _configure(config)
         data = self._data = cudss.data_create(handle)
         releases.append(partial(cudss.data_destroy, handle, data))
         value_type, index_type = _VALUE_TYPES[dtype], cudss.DataType.R_32I
@@ -81,7 +86,7 @@ class CudssCholesky:
             index_type,
             index_type,
             value_type,
-            cudss.MatrixType.SPD,
+            cudss.MatrixType.SYMMETRIC,
             cudss.MatrixViewType.LOWER,
             cudss.IndexBase.ZERO,
         )
@@ -100,8 +105,8 @@ class CudssCholesky:
         cudss.matrix_set_values(self._solution, solution.data.ptr)
         self._execute(cudss.Phase.REFACTORIZATION)
         self._execute(cudss.Phase.SOLVE)
-        # asking cuDSS whether it failed would wait for the device
-        check_solution(solution, None, self.failed)
+        # asking cuDSS for its pivots would wait for the device
+        check_solution(rhs, solution, None, self.failed)
 
     def _execute(self, phase: int) -> None:
         cudss.set_stream(self._handle, cupy.cuda.get_current_stream().ptr)
@@ -114,6 +119,16 @@ class CudssCholesky:
             self._solution,
             self._rhs,
         )
+
+
+def _configure(config: int) -> None:
+    """Pivots are taken as they come, and left as they are: a zero one spoils the solution."""
+    for param, value in (
+        (cudss.ConfigParam.PIVOT_TYPE, cudss.PivotType.PIVOT_NONE),
+        (cudss.ConfigParam.PIVOT_EPSILON, 0.0),
+    ):
+        scalar = np.array(value, cudss.get_config_param_dtype(param))
+        cudss.config_set(config, param, scalar.ctypes.data, scalar.nbytes)
 
 
 def _release(releases: list[Callable[[], None]]) -> None:

@@ -21,8 +21,10 @@ class Factorization(Protocol):
     def failed(self) -> Array:
         """(1,) float64 on the device: 1 if the last solve failed, else 0.
 
-        It failed if the matrix was not positive definite, or the solution is not finite; the
-        solution means nothing then.
+        It failed if the matrix was seen not to be positive definite; the solution means nothing
+        then. A pivot that is not positive shows it, and a solution that is not finite. cuDSS
+        keeps its pivots to itself: there a negative one shows only where it leaves
+        rhs . solution <= 0, that is, where the solution is no direction of descent.
         """
 
     def solve(self, rhs: Array, solution: Array) -> None:

@@ -51,6 +51,11 @@ class BoundKernel:
     num_blocks: int
     values: Sequence[int | Array]
 
+    @property
+    def all_blocks(self) -> int:
+        """Blocks in x and y."""
+        return self.num_blocks * self.source.num_layers
+
     def runs_with(self, block_size: int) -> bool:
         """Whether blocks of that size do the same: what is bound may hold one sum a block."""
         if block_size == self.block_size:
@@ -69,6 +74,7 @@ class LoopPlan:
         source: The kernel.
         block_size: Threads of a block.
         max_blocks: Blocks of the largest phase.
+        largest: Number of the launch with the most blocks, counted over all phases.
         values: What is passed behind the barrier's state; the flag and the number of runs are
             passed before it.
     """
@@ -76,6 +82,7 @@ class LoopPlan:
     source: KernelSource
     block_size: int
     max_blocks: int
+    largest: int
     values: tuple[int | Array, ...]
 
 
@@ -120,10 +127,8 @@ def plan_loop(
     return LoopPlan(
         source,
         block_size,
-        max(
-            sum(launch.num_blocks * launch.source.num_layers for launch in phase)
-            for phase in phases
-        ),
+        max(sum(launch.all_blocks for launch in phase) for phase in phases),
+        max(range(len(launches)), key=lambda number: launches[number].all_blocks),
         tuple(value for launch in launches for value in (launch.num_blocks, *launch.values)),
     )
 

@@ -111,9 +111,7 @@ def _group(tools: Tools, node: Array, num_nodes: int, tile_size: int) -> _Groupe
     first = tools.xp.zeros(num_nodes, dtype=np.int32)
     end = tools.xp.zeros(num_nodes, dtype=np.int32)
     found = (node, items, first, end)
-    tools.launch(
-        "find_nodes", _blocks(count), NODE_BLOCK_SIZE, np.uint32(count), by_node, *found
-    )
+    tools.launch("find_nodes", _blocks(count), NODE_BLOCK_SIZE, np.uint32(count), by_node, *found)
     return _Grouped(num_nodes, tile_size, items, first, end)
 
 
@@ -134,7 +132,15 @@ def _find_labels(
     for number in range(NUM_ROUNDS):
         counted = count if number == 0 else None
         tools.launch(
-            "average_places", num_blocks, NODE_BLOCK_SIZE, *sizes, size, *nodes, place, sums, counted
+            "average_places",
+            num_blocks,
+            NODE_BLOCK_SIZE,
+            *sizes,
+            size,
+            *nodes,
+            place,
+            sums,
+            counted,
         )
         tools.launch("normalise_places", 1, NORMALISE_BLOCK_SIZE, size, count, sums, place)
     label = tools.upload(labels_along_curve(tools.to_host(place)))

@@ -114,14 +114,14 @@ class Binder:
         bindings.setdefault("reduced_block", bindings["block"])
         if role == "start" and "reduced_gradient" in bindings:
             bindings["gradient"] = bindings["reduced_gradient"]
-        num_tiles = self._plan.num_node_tiles
-        for name, array, first in (
-            ("descent", "descents", 0),
-            ("model", "models", 0),
-            ("curvature", "curvatures", self._plan.num_factor_tiles),
+        num_factor_tiles, num_reduced = self._plan.num_factor_tiles, self._plan.num_reduced_tiles
+        for name, array, first, length in (
+            ("descent", "descents", 0, num_reduced),
+            ("model", "models", 0, self._plan.num_node_tiles),
+            ("curvature", "curvatures", num_factor_tiles, num_factor_tiles + num_reduced),
         ):
             offset = {"offset": first + plan.first_tile}
-            bindings[name] = Binding(self._memory[array], first + num_tiles, fields=offset)
+            bindings[name] = Binding(self._memory[array], length, fields=offset)
         kernel = self._plan.library.kernel(f"{plan.node.name}_{role}")
         return self._backend.bind(kernel, bindings, plan.count)
 

@@ -105,12 +105,14 @@ class NodePlan:
         count: Instances.
         is_eliminated: Whether the linear solver eliminates it.
         first_tile: First place of its partials in the sums over node types.
+        num_tiles: Its partials.
     """
 
     node: NodeType
     count: int
     is_eliminated: bool
     first_tile: int
+    num_tiles: int
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,6 @@ class Plan:
         memory: Views of the arena, by name.
         arena: What is where in it.
         num_bytes: Size of the arena, the indices and the tiles.
-        num_factor_tiles: Tiles of all factors.
-        num_node_tiles: Tiles of all node types.
     """
 
     library: KernelLibrary
@@ -136,8 +136,21 @@ class Plan:
     memory: Mapping[str, Array]
     arena: ArenaPlan
     num_bytes: int
-    num_factor_tiles: int
-    num_node_tiles: int
+
+    @property
+    def num_factor_tiles(self) -> int:
+        """Tiles of all factors."""
+        return sum(plan.num_tiles for plan in self.factors)
+
+    @property
+    def num_node_tiles(self) -> int:
+        """Tiles of all node types."""
+        return sum(plan.num_tiles for plan in self.nodes)
+
+    @property
+    def num_reduced_tiles(self) -> int:
+        """Tiles of the reduced node types, which stand first."""
+        return sum(plan.num_tiles for plan in self.reduced)
 
     @cached_property
     def node_plans(self) -> dict[str, NodePlan]:
@@ -183,17 +196,14 @@ def make_plan(
         )
         factor_plans.append(made)
         num_factor_tiles += made.num_tiles
-    node_plans = []
-    num_node_tiles = 0
-    for node in nodes:
-        is_eliminated = node.name in form.eliminated
-        node_plans.append(NodePlan(node, counts[node.name], is_eliminated, num_node_tiles))
-        num_node_tiles += -(-counts[node.name] // library.tile_size)
-    arena = _reserve(library, types, factor_plans, node_plans, num_factor_tiles, num_node_tiles)
+    node_plans = _plan_nodes(nodes, counts, form, library.tile_size)
+    arena = _reserve(library, types, factor_plans, node_plans)
     memory = arena.allocate(backend)
     backend.clear(memory["scalars"])
-    # `collect` sums the model's partials with the initial cost, before any retraction
+    # `collect` sums the model's partials with the initial cost, before any retraction; not every
+    # factor has a part in the curvature
     backend.clear(memory["models"])
+    backend.clear(memory["curvatures"])
     _warn_untouched(backend, factor_plans, node_plans)
     return Plan(
         library,
@@ -203,9 +213,21 @@ def make_plan(
         memory,
         arena,
         arena.num_bytes + sum(plan.num_bytes for plan in factor_plans),
-        num_factor_tiles,
-        num_node_tiles,
     )
+
+
+def _plan_nodes(
+    nodes: Sequence[NodeType], counts: Mapping[str, int], form: SolverForm, tile_size: int
+) -> list[NodePlan]:
+    """In the order of the solver; the partials of reduced types stand first."""
+    plans: dict[str, NodePlan] = {}
+    first_tile = 0
+    for node in sorted(nodes, key=lambda node: node.name in form.eliminated):
+        is_eliminated = node.name in form.eliminated
+        num_tiles = -(-counts[node.name] // tile_size)
+        plans[node.name] = NodePlan(node, counts[node.name], is_eliminated, first_tile, num_tiles)
+        first_tile += num_tiles
+    return [plans[node.name] for node in nodes]
 
 
 def _plan_factor(
@@ -271,15 +293,15 @@ def _reserve(
     types: Types,
     factors: Sequence[FactorPlan],
     nodes: Sequence[NodePlan],
-    num_factor_tiles: int,
-    num_node_tiles: int,
 ) -> ArenaPlan:
     arena = ArenaPlan()
+    num_factor_tiles = sum(plan.num_tiles for plan in factors)
+    num_reduced_tiles = sum(plan.num_tiles for plan in nodes if not plan.is_eliminated)
     arena.reserve("scalars", len(SCALARS), DType.FLOAT64)
     arena.reserve("costs", num_factor_tiles, types.sums)
-    arena.reserve("curvatures", num_factor_tiles + num_node_tiles, types.sums)
-    arena.reserve("descents", num_node_tiles, types.sums)
-    arena.reserve("models", MODEL_DIM * num_node_tiles, types.sums)
+    arena.reserve("curvatures", num_factor_tiles + num_reduced_tiles, types.sums)
+    arena.reserve("descents", num_reduced_tiles, types.sums)
+    arena.reserve("models", MODEL_DIM * sum(plan.num_tiles for plan in nodes), types.sums)
     for state in ("nodes", "candidate"):
         for plan in nodes:
             scalars = array_scalars(plan.node.storage_dim, types.storage, plan.count)

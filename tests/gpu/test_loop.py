@@ -1,16 +1,18 @@
-"""Loops of launches on the device: one cooperative kernel has the bits of separate launches."""
+"""Loops of launches on the device: one cooperative kernel does what separate launches do."""
 
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from tests.support_loops import Conjugate, conjugate
+from tests.support_loops import conjugate
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
 
 MANY_RUNS = 10_000
+SOME_RUNS = 5
 SIZES = {
     "one block": (200, 50, 100),
     "few blocks": (2_000, 200, 500),
@@ -23,22 +25,50 @@ def cuda_backend() -> Any:
     return pytest.importorskip("caspar.runtime.cuda").CudaBackend()
 
 
-def solved(backend: Any, sizes: tuple[int, int, int], fused: bool) -> Conjugate:
+def state_after(
+    backend: Any, sizes: tuple[int, int, int], runs: int, *, fused: bool
+) -> dict[str, NDArray[np.float64]]:
     problem = conjugate(backend, *sizes)
-    backend.loop(problem.phases, problem.flag, fused=fused).run(MANY_RUNS)
-    return problem
+    backend.loop(problem.phases, problem.flag, fused=fused).run(runs)
+    return problem.state(backend)
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
-def test_one_kernel_has_the_bits_of_many(sizes: tuple[int, int, int]) -> None:
+def test_one_kernel_does_what_many_do(sizes: tuple[int, int, int]) -> None:
+    """But for rounding: kernels of one block have more threads when they run alone."""
     backend = cuda_backend()
     with backend.scope():
-        one, many = (solved(backend, sizes, fused) for fused in (True, False))
-        assert float(one.flag[0]) == 1.0
-        np.testing.assert_allclose(one.solution(backend), one.expected, atol=1e-8)
-        expected = many.state(backend)
-        for name, values in one.state(backend).items():
-            np.testing.assert_array_equal(values, expected[name], name)
+        one = state_after(backend, sizes, SOME_RUNS, fused=True)
+        again = state_after(backend, sizes, SOME_RUNS, fused=True)
+        problem = conjugate(backend, *sizes)
+        for _ in range(SOME_RUNS):
+            backend.sequence(problem.launches).run()
+        many = problem.state(backend)
+        for name, values in one.items():
+            scale = float(np.max(np.abs(values)))
+            np.testing.assert_array_equal(values, again[name], name)
+            np.testing.assert_allclose(values, many[name], rtol=1e-11, atol=1e-11 * scale)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
+def test_conjugate_gradients_reach_the_solution(sizes: tuple[int, int, int], fused: bool) -> None:
+    backend = cuda_backend()
+    with backend.scope():
+        problem = conjugate(backend, *sizes)
+        backend.loop(problem.phases, problem.flag, fused=fused).run(MANY_RUNS)
+        np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
+        assert float(problem.flag[0]) == 1.0
+
+
+def test_one_block_does_without_a_barrier_of_the_grid() -> None:
+    backend = cuda_backend()
+    with backend.scope():
+        problem = conjugate(backend, *SIZES["one block"])
+        loop = backend.loop([[launch] for launch in problem.launches], problem.flag)
+        assert loop.grid == 1
+        loop.run(MANY_RUNS)
+        np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
 
 
 def test_a_loop_runs_again_and_again() -> None:

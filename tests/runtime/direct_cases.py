@@ -119,6 +119,9 @@ def check_sparse(backend: Backend, num_blocks: int, block: int, dtype: str) -> N
             values[diagonal[pattern.size // 3]] = np.nan
         values = values.astype(dtype)
         rhs = rng.standard_normal(pattern.size).astype(dtype)
+        if kind == "indefinite":
+            # of the unit vector along which the curvature is negative
+            rhs = pattern.full(values)[pattern.size // 3]
         with backend.scope():
             backend.write(solver.values, values)
         solution, failed = solved(backend, solver, rhs)

@@ -43,4 +43,4 @@ def test_dense_matrix_is_factorised_in_its_place() -> None:
 def test_missing_cudss_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "caspar.runtime.direct_cudss", None)
     with pytest.raises(BackendError, match=r"nvmath-python.*pip install 'caspar\[sparse-cuda13\]'"):
-        load_direct_solver("direct_cudss", "CudssCholesky")
+        load_direct_solver("direct_cudss", "CudssFactorization")

@@ -1,0 +1,248 @@
+"""Pose graphs of g2o files, and an optimum by another program: SciPy's sparse factorisation.
+
+The residual of an edge is, weighted by the square root of its information, the translation and the
+rotation vector of measured^-1 start^-1 end, as in `examples/pose_graph_3d.py`. The first pose is
+held by a prior, whose residual is zero at the optimum.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import numpy as np
+import scipy.sparse
+import scipy.sparse.linalg
+import symforce.symbolic as sf
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+import caspar
+from caspar.io import PoseGraph, read_g2o
+from examples.pose_graph_3d import FACTORS
+
+Float = NDArray[np.float64]
+
+OPTIMA = {
+    "smallGrid3D": 231.24126510974864,
+    "M3500": 68.95647546801999,
+    "sphere2500": 363.61942588392947,
+    "parking-garage": 0.6193814138717627,
+}
+"""What `GraphProblem.optimum_near` reaches from the poses of the file."""
+DATA = Path(__file__).parents[1] / "data"
+STEP = 1e-6
+"""Of central differences, in metres and radians."""
+
+
+class PlanarPose(sf.Pose2):
+    """Takes body to world coordinates. In storage cos sin x y."""
+
+
+class PlanarMotion(sf.Pose2):
+    """A measured relative pose."""
+
+
+@caspar.factor
+def planar_odometry(
+    start: Annotated[PlanarPose, caspar.TunableShared],
+    end: Annotated[PlanarPose, caspar.TunableShared],
+    motion: Annotated[PlanarMotion, caspar.ConstSequential],
+    sqrt_information: Annotated[sf.M33, caspar.ConstSequential],
+) -> sf.V3:
+    """The motion from start to end against the measured one: translation, then angle."""
+    error = motion.inverse() * start.inverse() * end
+    return sqrt_information * sf.V3(*error.t, *error.R.to_tangent())
+
+
+@caspar.factor
+def planar_prior(
+    pose: Annotated[PlanarPose, caspar.TunableShared],
+    expected: Annotated[PlanarPose, caspar.ConstSequential],
+) -> sf.V3:
+    """Hold a pose where it is."""
+    return 1000.0 * sf.V3(*expected.local_coordinates(pose))
+
+
+@dataclass(frozen=True, eq=False)
+class GraphProblem:
+    """A pose graph to solve.
+
+    Attributes:
+        name: As in the tables.
+        graph: As read.
+        weights: (num_edges, d, d) square roots of the information of translation and rotation
+            vector.
+    """
+
+    name: str
+    graph: PoseGraph
+    weights: Float
+
+    @property
+    def num_observations(self) -> int:
+        """Edges."""
+        return len(self.graph.index_a)
+
+    @property
+    def num_reduced(self) -> int:
+        """Poses."""
+        return len(self.graph.poses)
+
+    @property
+    def is_planar(self) -> bool:
+        """Whether poses are of SE2."""
+        return self.graph.poses.shape[1] == 4
+
+    @property
+    def factors(self) -> Sequence[Any]:
+        """For `Solver`."""
+        return (planar_odometry, planar_prior) if self.is_planar else FACTORS
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """For `Solver.solve`."""
+        planar = "planar_" if self.is_planar else ""
+        return {
+            "PlanarPose" if self.is_planar else "Pose": self.graph.poses,
+            f"{planar}odometry": {
+                "start": self.graph.index_a,
+                "end": self.graph.index_b,
+                "motion": self.graph.measurement,
+                "sqrt_information": self.weights,
+            },
+            f"{planar}prior": {"pose": [0], "expected": self.graph.poses[:1]},
+        }
+
+    def cost_of(self, values: Mapping[str, Any], library: ModuleType) -> float:
+        """1/2 sum r^2 of the edges, in float64, on the processor."""
+        del library
+        poses = np.asarray(values["PlanarPose" if self.is_planar else "Pose"], dtype=np.float64)
+        residuals = self._residuals(poses[self.graph.index_a], poses[self.graph.index_b])
+        return 0.5 * float((residuals**2).sum())
+
+    def _residuals(self, start: Float, end: Float) -> Float:
+        compose, invert, vector = (
+            (_compose2, _invert2, _vector2) if self.is_planar else (_compose3, _invert3, _vector3)
+        )
+        error = compose(invert(self.graph.measurement), compose(invert(start), end))
+        weighted: Float = np.einsum("nij,nj->ni", self.weights, vector(error))
+        return weighted
+
+    def optimum_near(self, poses: Float, iterations: int = 50) -> float:
+        """The cost to which damped Gauss-Newton steps lead, each solved exactly, in float64."""
+        dim = 3 if self.is_planar else 6
+        moved = _moved2 if self.is_planar else _moved3
+        start, end = self.graph.index_a, self.graph.index_b
+        residual = self._residuals(poses[start], poses[end])
+        cost, damping = 0.5 * float((residual**2).sum()), 1e-6
+        for _ in range(iterations):
+            jacobian = self._jacobian(poses)
+            # the first pose is held: its columns are left out
+            normal = (jacobian.T @ jacobian).tocsc()[dim:, dim:]
+            gradient = (jacobian.T @ residual.ravel())[dim:]
+            scaled = scipy.sparse.diags(damping * normal.diagonal())
+            step = -scipy.sparse.linalg.spsolve(normal + scaled, gradient)
+            tried = moved(poses, np.concatenate([np.zeros(dim), step]).reshape(-1, dim))
+            new = self._residuals(tried[start], tried[end])
+            new_cost = 0.5 * float((new**2).sum())
+            if new_cost >= cost:
+                if -float(gradient @ step) < 1e-12 * cost:
+                    break
+                damping *= 10.0
+                continue
+            settled = cost - new_cost < 1e-13 * cost
+            poses, residual, cost, damping = tried, new, new_cost, max(damping / 10.0, 1e-14)
+            if settled:
+                break
+        return cost
+
+    def _jacobian(self, poses: Float) -> Any:
+        """Sparse (rows, unknowns), by central differences."""
+        dim = 3 if self.is_planar else 6
+        moved = _moved2 if self.is_planar else _moved3
+        edges = len(self.graph.index_a)
+        rows = np.arange(edges * dim).reshape(edges, dim)
+        data, row, column = [], [], []
+        for ends in (0, 1):
+            at = [self.graph.index_a, self.graph.index_b]
+            for axis in range(dim):
+                sides = []
+                for sign in (1.0, -1.0):
+                    pair = [poses[at[0]], poses[at[1]]]
+                    change = np.zeros((edges, dim))
+                    change[:, axis] = sign * STEP
+                    pair[ends] = moved(pair[ends], change)
+                    sides.append(self._residuals(*pair))
+                data.append((sides[0] - sides[1]) / (2.0 * STEP))
+                row.append(rows)
+                column.append(np.broadcast_to(dim * at[ends][:, None] + axis, rows.shape))
+        entries = (np.concatenate([np.ravel(one) for one in part]) for part in (data, row, column))
+        values, where, which = entries
+        return scipy.sparse.csr_matrix(
+            (values, (where, which)), shape=(edges * dim, len(poses) * dim)
+        )
+
+
+def read(name: str, folders: Sequence[Path]) -> GraphProblem:
+    """The graph from the first folder that has its file.
+
+    Raises:
+        FileNotFoundError: None has.
+    """
+    for folder in folders:
+        path = folder / f"{name}.g2o.bz2"
+        if path.exists():
+            graph = read_g2o(path)
+            weights = np.array(graph.sqrt_information)
+            if graph.poses.shape[1] == 7:
+                weights[:, :, 3:] *= 0.5  # g2o has the quaternion's vector part
+            return GraphProblem(name, graph, weights)
+    listed = ", ".join(map(str, folders))
+    raise FileNotFoundError(f"{name}.g2o.bz2 is in none of: {listed}")
+
+
+def _compose3(one: Float, other: Float) -> Float:
+    turn = Rotation.from_quat(one[:, :4])
+    rotation = (turn * Rotation.from_quat(other[:, :4])).as_quat()
+    return np.hstack([rotation, one[:, 4:] + turn.apply(other[:, 4:])])
+
+
+def _invert3(pose: Float) -> Float:
+    back = Rotation.from_quat(pose[:, :4]).inv()
+    return np.hstack([back.as_quat(), -back.apply(pose[:, 4:])])
+
+
+def _vector3(pose: Float) -> Float:
+    return np.hstack([pose[:, 4:], Rotation.from_quat(pose[:, :4]).as_rotvec()])
+
+
+def _moved3(pose: Float, step: Float) -> Float:
+    change = np.hstack([Rotation.from_rotvec(step[:, 3:]).as_quat(), step[:, :3]])
+    return _compose3(pose, change)
+
+
+def _turned(cos_sin: Float, vector: Float) -> Float:
+    cosine, sine = cos_sin[:, :1], cos_sin[:, 1:2]
+    x, y = vector[:, :1], vector[:, 1:2]
+    return np.hstack([cosine * x - sine * y, sine * x + cosine * y])
+
+
+def _compose2(one: Float, other: Float) -> Float:
+    rotation = _turned(one[:, :2], other[:, :2])
+    return np.hstack([rotation, one[:, 2:] + _turned(one[:, :2], other[:, 2:])])
+
+
+def _invert2(pose: Float) -> Float:
+    back = pose[:, :2] * np.array([1.0, -1.0])
+    return np.hstack([back, -_turned(back, pose[:, 2:])])
+
+
+def _vector2(pose: Float) -> Float:
+    return np.hstack([pose[:, 2:], np.arctan2(pose[:, 1:2], pose[:, :1])])
+
+
+def _moved2(pose: Float, step: Float) -> Float:
+    angle = step[:, 2:]
+    return _compose2(pose, np.hstack([np.cos(angle), np.sin(angle), step[:, :2]]))

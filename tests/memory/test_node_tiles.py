@@ -1,0 +1,187 @@
+"""Node tiles: every sentence of their documentation, and what they are for."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from numpy.typing import NDArray
+
+from caspar.memory.node_tiles import (
+    CURVE_BITS,
+    LENGTH_SHIFT,
+    MAX_TILE_SIZE,
+    SLOT_SHIFT,
+    TILES_OF_CHUNK,
+    NodeTiles,
+    along_curve,
+    build_node_tiles,
+)
+from tests.memory.node_tile_problems import PROBLEMS, Index, Problem, draw_problem
+
+MASK = MAX_TILE_SIZE - 1
+
+
+def build(problem: Problem, tile_size: int) -> NodeTiles:
+    sizes = (problem.num_nodes, problem.num_partners, tile_size)
+    return build_node_tiles(problem.node, problem.partner, *sizes)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Few nodes or many, in any order, with gaps."""
+    num_nodes, num_partners = draw(st.integers(1, 40)), draw(st.integers(1, 50))
+    count = draw(st.integers(0, 80))
+    node = draw(st.lists(st.integers(0, num_nodes - 1), min_size=count, max_size=count))
+    partner = draw(
+        st.none() | st.lists(st.integers(0, num_partners - 1), min_size=count, max_size=count)
+    )
+    if draw(st.booleans()):
+        node.sort()
+    of_items = None if partner is None else np.array(partner, np.int32)
+    return Problem("drawn", np.array(node, np.int32), of_items, num_nodes, num_partners)
+
+
+def items_of_tiles(tiles: NodeTiles, tile_size: int) -> Iterator[tuple[Index, NDArray[np.int32]]]:
+    """Items and places of each tile, without holes; holes are looked at here."""
+    assert tiles.num_slots == tiles.num_tiles * tile_size
+    assert len(tiles.tile_items) == tiles.num_tiles
+    assert len(tiles.order) == len(tiles.place) == tiles.num_slots
+    for number, count in enumerate(tiles.tile_items):
+        slots = slice(number * tile_size, (number + 1) * tile_size)
+        order, place = tiles.order[slots], tiles.place[slots]
+        assert 1 <= count <= tile_size
+        assert np.all(order[count:] == order[0])
+        assert np.all(place[count:] == 0)
+        yield order[:count], place[:count]
+
+
+def assert_is_right(tiles: NodeTiles, problem: Problem, tile_size: int) -> None:
+    tiles_of: dict[int, list[int]] = {}
+    seen: list[int] = []
+    for number, (items, place) in enumerate(items_of_tiles(tiles, tile_size)):
+        position = (place >> SLOT_SHIFT) & MASK
+        assert_array_equal(np.sort(position), np.arange(len(items)))
+        by_position = items[np.argsort(position)]
+        for item, entry in zip(items, place, strict=True):
+            begin, length = int(entry) & MASK, int(entry) >> LENGTH_SHIFT
+            of_node = by_position[begin : begin + length]
+            assert_array_equal(of_node, np.sort(items[problem.node[items] == problem.node[item]]))
+        if problem.partner is None:
+            assert_array_equal(position, np.arange(len(items)))
+        else:
+            keys = list(zip(problem.partner[items].tolist(), position.tolist(), strict=True))
+            assert keys == sorted(keys)
+        for node in np.unique(problem.node[items]):
+            tiles_of.setdefault(int(node), []).append(number)
+        seen += items.tolist()
+    assert sorted(seen) == list(range(len(problem.node)))
+    assert_groups_are_right(tiles, problem, tiles_of, tile_size)
+
+
+def assert_groups_are_right(
+    tiles: NodeTiles, problem: Problem, tiles_of: dict[int, list[int]], tile_size: int
+) -> None:
+    assert len(tiles.group_start) == tiles.num_groups + 1
+    assert (tiles.group_start[0], tiles.group_start[-1]) == (0, tiles.num_tiles)
+    groups = [list(range(begin, end)) for begin, end in pairwise(tiles.group_start.tolist())]
+    sizes = np.bincount(problem.node, minlength=problem.num_nodes)
+    long = [node for node in tiles_of if sizes[node] > tile_size]
+    assert groups[: len(long)] == sorted(tiles_of[node] for node in long)
+    assert all(len(group) == 1 for group in groups[len(long) :])
+    for node, own in tiles_of.items():
+        assert len(own) == -(-sizes[node] // tile_size)
+        if node in long:
+            assert np.all(tiles.tile_items[own[:-1]] == tile_size)
+            others = [other for other in tiles_of if other != node]
+            assert not any(set(tiles_of[other]) & set(own) for other in others)
+
+
+@given(problems(), st.sampled_from([1, 2, 3, 8, 31]))
+def test_every_number_is_right(problem: Problem, tile_size: int) -> None:
+    assert_is_right(build(problem, tile_size), problem, tile_size)
+
+
+@pytest.mark.parametrize("name", sorted(PROBLEMS))
+@pytest.mark.parametrize("tile_size", [128, 1024])
+def test_tiles_as_large_as_those_in_use(name: str, tile_size: int) -> None:
+    for count in (1, 127, 1024, 3001):
+        problem = draw_problem(name, count)
+        assert_is_right(build(problem, tile_size), problem, tile_size)
+
+
+def test_no_items() -> None:
+    tiles = build(draw_problem("any", 0), 256)
+    assert (tiles.num_slots, tiles.num_tiles, tiles.num_groups) == (0, 0, 0)
+    assert_array_equal(tiles.group_start, [0])
+    assert tiles.num_bytes == 4
+
+
+@pytest.mark.parametrize("tile_size", [1, 2, 3])
+def test_many_chunks(tile_size: int) -> None:
+    """Chunks end inside nodes, and a chunk may have no node."""
+    for count in range(TILES_OF_CHUNK * tile_size - 3, TILES_OF_CHUNK * tile_size + 4):
+        node = (np.arange(3 * count) // tile_size).astype(np.int32)
+        for problem in (
+            Problem("whole", node, None, 3 * count, 0),
+            Problem("one more", np.append(node[: count - 1] + 1, 0), None, 3 * count, 0),
+        ):
+            assert_is_right(build(problem, tile_size), problem, tile_size)
+
+
+def test_tiles_are_nearly_full() -> None:
+    """Greedy: what follows does not fit."""
+    problem = draw_problem("any", 20_000)
+    tiles = build(problem, 128)
+    assert tiles.num_slots < 1.03 * 20_000
+
+
+def runs(problem: Problem, tile_size: int) -> float:
+    """Distinct (tile, partner) pairs for each item."""
+    assert problem.partner is not None
+    tiles = items_of_tiles(build(problem, tile_size), tile_size)
+    pairs = sum(len(np.unique(problem.partner[items])) for items, _ in tiles)
+    return pairs / len(problem.node)
+
+
+def scrambled(problem: Problem) -> Problem:
+    """The same with partners numbered at random."""
+    assert problem.partner is not None
+    number = np.random.default_rng(5).permutation(problem.num_partners).astype(np.int32)
+    sizes = (problem.num_nodes, problem.num_partners)
+    return Problem("scrambled", problem.node, number[problem.partner], *sizes)
+
+
+def test_tiles_have_few_partners_whatever_their_numbers() -> None:
+    """A tile of 128 of a chain of 200 partners, which nodes of four see in windows of eight."""
+    chain = draw_problem("chain", 40_000)
+    in_any_order = Problem(
+        "in any order",
+        np.random.default_rng(1).permutation(chain.num_nodes).astype(np.int32)[chain.node],
+        chain.partner,
+        chain.num_nodes,
+        chain.num_partners,
+    )
+    assert runs(in_any_order, 128) < 0.1
+    assert runs(scrambled(in_any_order), 128) < 0.12
+    assert runs(Problem("", chain.node, None, chain.num_nodes, 0) and chain, 128) < 0.1
+
+
+def test_the_curve_goes_from_neighbour_to_neighbour() -> None:
+    size = 16
+    x, y = (axis.ravel().astype(np.int32) for axis in np.mgrid[:size, :size])
+    distance = along_curve(x, y)
+    assert_array_equal(np.sort(distance), np.arange(size * size))
+    step = np.argsort(distance)
+    assert np.all(np.abs(np.diff(x[step])) + np.abs(np.diff(y[step])) == 1)
+    last = np.array([(1 << CURVE_BITS) - 1], np.int32)
+    assert 0 <= along_curve(last, last)[0] < 1 << (2 * CURVE_BITS)
+
+
+def test_types_are_those_of_the_kernels() -> None:
+    tiles = build(draw_problem("any", 1000), 256)
+    for name in ("order", "tile_items", "group_start", "place"):
+        assert getattr(tiles, name).dtype == np.int32
