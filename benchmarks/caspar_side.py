@@ -99,9 +99,7 @@ VARIANTS = (
     Variant("auto"),
     Variant("pcg", {"linear_solver": "pcg"}),
     Variant("schur_pcg", {"linear_solver": "schur_pcg"}),
-    Variant(
-        "schur_pcg, float16 Jacobians", {"linear_solver": "schur_pcg", "jacobian": "float16"}
-    ),
+    Variant("schur_pcg, float16 Jacobians", {"linear_solver": "schur_pcg", "jacobian": "float16"}),
     Variant(
         "schur_pcg, recomputed Jacobians", {"linear_solver": "schur_pcg", "jacobian": "recompute"}
     ),
@@ -135,19 +133,22 @@ def measure(variant: Variant, problem: Problem, backend: str, budget: Budget) ->
     options = {"max_time_s": budget.seconds, **variant.options}
     first = solver.solve(_fresh(problem), **options)
     results: list[SolveResult] = []
+    around_s: list[float] = []
     start = time.perf_counter()
     while len(results) == 0 or (
         len(results) < budget.runs and time.perf_counter() - start < budget.seconds
     ):
-        results.append(solver.solve(_fresh(problem), **options))
+        result, beside_s = timed_solve(solver, problem, options)
+        results.append(result)
+        around_s.append(beside_s)
     results.sort(key=lambda result: result.solve_time_s)
     chosen = results[len(results) // 2]
     timed, setup, device_bytes = None, None, None
     if variant.details:
         timed = linear_iteration(solver, problem, variant)
-        reused_s = statistics.median(result.setup_time_s for result in results)
+        reused_s = statistics.median(around_s)
         del solver
-        anew_s = _setup_anew_s(variant, problem, backend)
+        anew_s = setup_anew_s(variant, problem, backend)
         device_bytes = _device_bytes(variant, problem, backend)
         setup = Setup(first.compile_time_s, anew_s, reused_s)
     library = array_library(backend)
@@ -168,9 +169,15 @@ def measure(variant: Variant, problem: Problem, backend: str, budget: Budget) ->
         runs=len(results),
         memory_bytes=chosen.peak_memory_bytes,
         device_bytes=device_bytes,
-        remark=f"chose {chosen.linear_solver}" if "linear_solver" not in variant.solver else "",
+        remark=_ran(variant, chosen),
         trace=thinned(tuple((record.time_s, record.cost) for record in chosen.iterations)),
     )
+
+
+def _ran(variant: Variant, result: SolveResult) -> str:
+    """What ran, where it is not what was asked for."""
+    asked = variant.solver.get("linear_solver", "auto")
+    return "" if asked == result.linear_solver else f"ran {result.linear_solver}"
 
 
 @dataclass(frozen=True)
@@ -220,6 +227,16 @@ def _linear_iterations(result: SolveResult) -> int:
     return sum(record.linear_iterations for record in result.iterations)
 
 
+def timed_solve(
+    solver: Solver, problem: Problem, options: Mapping[str, Any]
+) -> tuple[SolveResult, float]:
+    """A solve, and the seconds around its iterations: setup, and the download of the values."""
+    arrays = _fresh(problem)
+    start = time.perf_counter()
+    result = solver.solve(arrays, **options)
+    return result, time.perf_counter() - start - result.solve_time_s
+
+
 def _fresh(problem: Problem) -> dict[str, Any]:
     """The arrays with values in new places: all that can be reused is the structure."""
 
@@ -233,7 +250,7 @@ def _fresh(problem: Problem) -> dict[str, Any]:
     return fresh
 
 
-def _setup_anew_s(variant: Variant, problem: Problem, backend: str) -> float:
+def setup_anew_s(variant: Variant, problem: Problem, backend: str) -> float:
     """Seconds from arrays to the first iteration, kernels loaded, of a solver that knows no plan.
 
     The kernels are loaded by `compile`; the first solve of a process may also load libraries.
@@ -243,8 +260,7 @@ def _setup_anew_s(variant: Variant, problem: Problem, backend: str) -> float:
         gc.collect()
         solver = variant.make(problem, backend)
         solver.compile()
-        result = solver.solve(_fresh(problem), **{**variant.options, "max_iterations": 1})
-        times.append(result.setup_time_s)
+        times.append(timed_solve(solver, problem, {**variant.options, "max_iterations": 1})[1])
     return statistics.median(times)
 
 
@@ -266,9 +282,7 @@ def _device_bytes(variant: Variant, problem: Problem, backend: str) -> int | Non
     def look(_: object) -> None:
         free.append(int(cupy.cuda.runtime.memGetInfo()[0]))
 
-    solver.solve(
-        problem.arrays, on_iteration=look, **{**variant.options, "max_iterations": 2}
-    )
+    solver.solve(problem.arrays, on_iteration=look, **{**variant.options, "max_iterations": 2})
     return free[0] - min(free)
 
 

@@ -11,7 +11,7 @@ TRACE_LENGTH = 400
 
 @dataclass(frozen=True)
 class Setup:
-    """Seconds from arrays on the host to the first iteration.
+    """Seconds of a solve from arrays on the host to values there, without its iterations.
 
     Attributes:
         compile_s: To generate and load the kernels, the first time in this process.
@@ -69,14 +69,49 @@ class Measurement:
     remark: str
     trace: Trace
 
+    @property
+    def same_cost(self) -> bool:
+        """Whether the cost it reports is the one that is recomputed, to 0.1 %."""
+        return abs(self.reported_cost - self.final_cost) <= 1e-3 * abs(self.final_cost)
+
     def time_to(self, cost: float) -> float | None:
         """Seconds until the reported cost is at most `cost`; None if it never is."""
+        if not self.same_cost:
+            return None
         return next((time_s for time_s, reached in self.trace if reached <= cost), None)
 
     @property
     def iteration_ms(self) -> float:
         """Milliseconds of one Levenberg-Marquardt iteration, all included."""
         return 1e3 * self.solve_s / max(self.num_iterations, 1)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """One solver at one size.
+
+    Attributes:
+        solver: Name in the tables.
+        num_observations: Size.
+        num_cameras: Size.
+        linear_iteration_ms: Milliseconds of one PCG iteration.
+        setup_s: As `Setup.anew_s`.
+        memory_bytes: Device memory of solver and input, by the solver's account.
+    """
+
+    solver: str
+    num_observations: int
+    num_cameras: int
+    linear_iteration_ms: float | None
+    setup_s: float
+    memory_bytes: int
+
+    @property
+    def nanoseconds(self) -> float | None:
+        """Of one PCG iteration, for each observation."""
+        if self.linear_iteration_ms is None:
+            return None
+        return 1e6 * self.linear_iteration_ms / self.num_observations
 
 
 def thinned(trace: Trace) -> Trace:

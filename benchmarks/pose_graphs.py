@@ -40,15 +40,11 @@ class PlanarPose(sf.Pose2):
     """Takes body to world coordinates. In storage cos sin x y."""
 
 
-class PlanarMotion(sf.Pose2):
-    """A measured relative pose."""
-
-
 @caspar.factor
 def planar_odometry(
     start: Annotated[PlanarPose, caspar.TunableShared],
     end: Annotated[PlanarPose, caspar.TunableShared],
-    motion: Annotated[PlanarMotion, caspar.ConstSequential],
+    motion: Annotated[sf.Pose2, caspar.ConstSequential],
     sqrt_information: Annotated[sf.M33, caspar.ConstSequential],
 ) -> sf.V3:
     """The motion from start to end against the measured one: translation, then angle."""
@@ -93,7 +89,7 @@ class GraphProblem:
     @property
     def is_planar(self) -> bool:
         """Whether poses are of SE2."""
-        return self.graph.poses.shape[1] == 4
+        return int(self.graph.poses.shape[1]) == 4
 
     @property
     def factors(self) -> Sequence[Any]:

@@ -53,7 +53,7 @@ class Preparation:
         if not path.exists():
             return make(name)
         with np.load(path) as stored:
-            return Bundle(name, *(stored[array] for array in _ARRAYS), None)
+            return Bundle(name, optimum=None, **{array: stored[array] for array in _ARRAYS})
 
 
 def _file_name(name: str) -> str:

@@ -17,6 +17,7 @@ from benchmarks.reference.solve import (
     LONG_PCG,
     PAPER,
     PreparedReference,
+    ReferenceRun,
     ReferenceSettings,
     pcg_iteration_ms,
     prepare,
@@ -52,9 +53,7 @@ def build_reference(
     return load(folder)
 
 
-def measure_all(
-    library: ReferenceLibrary, problem: Bundle, budget: Budget
-) -> list[Measurement]:
+def measure_all(library: ReferenceLibrary, problem: Bundle, budget: Budget) -> list[Measurement]:
     """Measure a problem with each of `SETTINGS`."""
     prepare(library, problem)  # loads what the process has not loaded yet
     prepared = prepare(library, problem)
@@ -89,7 +88,8 @@ def _measure(
     outer_ms: float,
     budget: Budget,
 ) -> Measurement:
-    runs, start = [], time.perf_counter()
+    runs: list[ReferenceRun] = []
+    start = time.perf_counter()
     while len(runs) == 0 or (
         len(runs) < budget.runs and time.perf_counter() - start < budget.seconds
     ):

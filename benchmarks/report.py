@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.growth import Growth
-from benchmarks.measurement import Measurement, Setup
+from benchmarks.measurement import Growth, Measurement, Setup
 from benchmarks.startup import Startup
 
 _PACKAGES = ("caspar", "symforce", "numpy", "scipy", "numba", "cupy-cuda12x", "cupy-cuda13x")
@@ -56,6 +55,7 @@ def environment(device: str) -> dict[str, str]:
         "date": datetime.date.today().isoformat(),
         "device": device,
         "processor": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load at the start": f"{os.getloadavg()[0]:.1f}",
         "python": platform.python_version(),
     }
     for package in _PACKAGES:
@@ -69,7 +69,15 @@ def environment(device: str) -> dict[str, str]:
 def write_json(report: Report, path: Path) -> None:
     """Write what `read_json` reads."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(report), indent=1) + "\n", encoding="utf-8")
+    fields = [f"{json.dumps(key)}: {_lines(value)}" for key, value in asdict(report).items()]
+    path.write_text("{\n" + ",\n".join(fields) + "\n}\n", encoding="utf-8")
+
+
+def _lines(value: Any) -> str:
+    """JSON with a line for each entry of a list."""
+    if isinstance(value, tuple):
+        return "[\n" + ",\n".join(json.dumps(one) for one in value) + "\n]"
+    return json.dumps(value)
 
 
 def read_json(path: Path) -> Report:

@@ -87,7 +87,7 @@ class SolveOptions:
     """
 
     max_iterations: int = 100
-    initial_damping: float = 1e-2
+    initial_damping: float = 1e-3
     min_damping: float = 1e-14
     max_damping: float = 1e16
     cost_tolerance: float = 3e-7
@@ -96,7 +96,7 @@ class SolveOptions:
     max_time_s: float | None = None
     linear_tolerance: float = 0.3
     min_linear_tolerance: float = 1e-2
-    min_linear_iterations: int = 8
+    min_linear_iterations: int = 12
     max_linear_iterations: int = 200
     check: bool = True
 
@@ -107,9 +107,7 @@ class SolveOptions:
             OptionError: Names the option, its value and what is allowed.
         """
         for name in ("max_iterations", "min_linear_iterations", "max_linear_iterations"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-                raise OptionError(f"{name}={value!r}: must be an integer of at least 1")
+            checked_count(name, getattr(self, name), 1)
         for name in ("initial_damping", "min_damping", "max_damping"):
             _require(name, getattr(self, name), "a positive finite number", lambda x: 0.0 < x)
         for name in ("cost_tolerance", "gradient_tolerance", "step_tolerance"):
@@ -142,6 +140,17 @@ class SolveOptions:
                 hint = f" (did you mean {close[0]!r}?)" if close else ""
                 raise OptionError(f"unknown option {name!r}{hint}; known are: {', '.join(known)}")
         return cls(**options)
+
+
+def checked_count(name: str, value: Any, least: int) -> int:
+    """An integer option.
+
+    Raises:
+        OptionError: Names the option, its value and what is allowed.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise OptionError(f"{name}={value!r}: must be an integer of at least {least}")
+    return int(value)
 
 
 def _require(name: str, value: Any, allowed: str, holds: Callable[[Any], bool]) -> None:

@@ -43,7 +43,7 @@ def solve(problem: PeerProblem, setting: str, seconds: float) -> PeerSolve:
     trace: list[tuple[float, float]] = []
     linear_iterations: list[int] = []
 
-    class Record(pyceres.IterationCallback):  # type: ignore[misc, name-defined]
+    class Record(pyceres.IterationCallback):
         def __call__(self, summary: Any) -> Any:
             trace.append((summary.cumulative_time_in_seconds, summary.cost))
             linear_iterations.append(summary.linear_solver_iterations)
@@ -143,7 +143,7 @@ def _values(reconstruction: Any, problem: PeerProblem) -> tuple[Float, Float]:
 def _version() -> str:
     pyceres: Any = importlib.import_module("pyceres")
     pycolmap: Any = importlib.import_module("pycolmap")
-    return f"Ceres {pyceres.__ceres_version__} (pyceres), COLMAP {pycolmap.__version__}"
+    return f"{pyceres.__ceres_version__} by pyceres, COLMAP {pycolmap.__version__}"
 
 
 if __name__ == "__main__":

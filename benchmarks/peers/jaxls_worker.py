@@ -48,7 +48,9 @@ class Worker:
         self._times.clear()
         begin = time.perf_counter()
         solution, summary = jax.block_until_ready(
-            self._analysed.solve(values, linear_solver=linear_solver, **_options(jaxls, float(damping)))
+            self._analysed.solve(
+                values, linear_solver=linear_solver, **_options(jaxls, float(damping))
+            )
         )
         solve_s = time.perf_counter() - begin
         num_iterations = int(summary.iterations)
@@ -89,10 +91,10 @@ def _variables(jaxls: Any) -> tuple[Any, Any]:
     """The classes of cameras (angle-axis, translation, f, k1, k2) and points."""
     numpy: Any = importlib.import_module("jax.numpy")
 
-    class Camera(jaxls.Var, default_factory=lambda: numpy.zeros(9)):  # type: ignore[misc, name-defined]
+    class Camera(jaxls.Var, default_factory=lambda: numpy.zeros(9)):  # type: ignore[call-arg]
         pass
 
-    class Point(jaxls.Var, default_factory=lambda: numpy.zeros(3)):  # type: ignore[misc, name-defined]
+    class Point(jaxls.Var, default_factory=lambda: numpy.zeros(3)):  # type: ignore[call-arg]
         pass
 
     return Camera, Point
@@ -139,9 +141,7 @@ def _analysed(
     return analysed, values
 
 
-def _values(
-    solution: Any, problem: PeerProblem, variables: tuple[Any, Any]
-) -> tuple[Float, Float]:
+def _values(solution: Any, problem: PeerProblem, variables: tuple[Any, Any]) -> tuple[Float, Float]:
     camera, point = variables
     # copies: SciPy takes no arrays that cannot be written
     cameras = np.array(solution[camera(np.arange(len(problem.cameras)))], dtype=np.float64)
@@ -153,7 +153,7 @@ def _values(
 def _version() -> str:
     jax: Any = importlib.import_module("jax")
     importlib.import_module("jaxls")
-    return f"jaxls {version('jaxls')}, JAX {version('jax')} on {jax.devices()[0].device_kind}"
+    return f"{version('jaxls')}, JAX {version('jax')} on {jax.devices()[0].device_kind}"
 
 
 if __name__ == "__main__":

@@ -91,9 +91,7 @@ def peer_version(peer: Peer, host: PeerHost) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def measure(
-    peer: Peer, setting: str, problem: Bundle, host: PeerHost, folder: Path
-) -> Measurement:
+def measure(peer: Peer, setting: str, problem: Bundle, host: PeerHost, folder: Path) -> Measurement:
     """Solve in a process of its own.
 
     Raises:

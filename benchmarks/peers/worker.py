@@ -85,7 +85,8 @@ def from_looking_along_z(rotations: Rotation, translations: Float, calibration: 
 
 def flipped_pixels(pixels: Float) -> Float:
     """Pixels (n, 2) as the cameras of `looking_along_z` see them."""
-    return pixels * _FLIP[:2]
+    flipped: Float = pixels * _FLIP[:2]
+    return flipped
 
 
 def write_problem(problem: PeerProblem, path: Path) -> None:

@@ -159,7 +159,7 @@ class _Writer(BodyWriter):
         self._once: list[str] = []
         self._before: list[str] = []
         self._after: list[str] = []
-        self._exchanged = False
+        self._num_exchanges = 0
         self._stored = False
 
     @property
@@ -190,9 +190,12 @@ class _Writer(BodyWriter):
             "    last = first + tiles_items[tile]",
             *(f"    {line}" for line in body),
         ]
-        if not self._exchanged:
+        if self._num_exchanges == 0:
             return tiles
-        return ["for turn in range(2):", *(f"    {line}" for line in tiles)]
+        return [
+            f"for turn in range({self._num_exchanges + 1}):",
+            *(f"    {line}" for line in tiles),
+        ]
 
     # -- what accesses ask for: see memory.accessors.scope.CpuScope ----------------------------
 
@@ -208,6 +211,10 @@ class _Writer(BodyWriter):
     def temporary(self) -> str:
         self._num_names += 1
         return f"at_{self._num_names}"
+
+    def next_exchange(self) -> int:
+        self._num_exchanges += 1
+        return self._num_exchanges - 1
 
     def number(self, value: float, dtype: DType) -> str:
         return f"{CAST[dtype]}({_python_literal(value)})"
@@ -257,7 +264,6 @@ class _Writer(BodyWriter):
         arg, _ = self.argument(instruction)
         assert isinstance(arg.read, ExchangeAccessor)
         assert not self._stored, f"{self.spec.name}: a store comes before an exchange"
-        self._exchanged = True
         values = [self._operand(operand) for operand in instruction.operands]
         sums = arg.read.cpu_exchange(self, arg, values)
         for register, scalar in zip(instruction.outputs, sums, strict=True):

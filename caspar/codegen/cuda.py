@@ -182,7 +182,7 @@ class _Writer(BodyWriter):
         self._num_uses: dict[str, int] = {}
         self._shared: dict[str, str] = {}
         self._leader: str | None = None
-        self._exchanged = False
+        self._num_exchanges = 0
         self._stored = False
 
     @property
@@ -221,11 +221,13 @@ class _Writer(BodyWriter):
 
     def _tile_loop(self, body: list[str]) -> list[str]:
         """Walk the tiles of the block's group: one, but for a node that fills several."""
-        passes = "for (u32 pass = last_tile - first_tile > 1u ? 0u : 1u; pass < 2u; ++pass)"
+        last = f"{self._num_exchanges}u"
+        first = f"last_tile - first_tile > 1u ? 0u : {last}"
+        passes = f"for (u32 pass = {first}; pass <= {last}; ++pass)"
         return [
             "const u32 first_tile = tiles_group_start[blockIdx.x];",
             "const u32 last_tile = tiles_group_start[blockIdx.x + 1u];",
-            *(["#pragma unroll 1", passes] if self._exchanged else []),
+            *(["#pragma unroll 1", passes] if self._num_exchanges > 0 else []),
             "#pragma unroll 1",
             "for (u32 tile = first_tile; tile < last_tile; ++tile) {",
             "  if (tile > first_tile) __syncthreads();",
@@ -260,6 +262,10 @@ class _Writer(BodyWriter):
         number = self._num_uses.get(name, 0)
         self._num_uses[name] = number + 1
         return f"{name}[{number % 2}]"
+
+    def next_exchange(self) -> int:
+        self._num_exchanges += 1
+        return self._num_exchanges - 1
 
     def literal(self, number: float, dtype: DType) -> str:
         return literal(number, dtype)
@@ -298,7 +304,6 @@ class _Writer(BodyWriter):
         arg, _ = self.argument(instruction)
         assert isinstance(arg.read, ExchangeAccessor)
         assert not self._stored, f"{self.spec.name}: a store comes before an exchange"
-        self._exchanged = True
         values = [self._operand(operand) for operand in instruction.operands]
         sums = arg.read.cuda_exchange(self, arg, values)
         for register, scalar in zip(instruction.outputs, sums, strict=True):

@@ -67,9 +67,9 @@ def fuse(name: str, phases: Sequence[Sequence[LoopKernel]], block_size: int) -> 
     """
     kernels = [kernel for phase in phases for kernel in phase]
     params = (MAX_RUNS, FLAG, BARRIER, *_params_of(kernels))
-    parts = {kernel.source.name: _Part.of(kernel) for kernel in kernels}
+    parts = {kernel.source.name: _part(kernel) for kernel in kernels}
     # a kernel with and one without a guard would be two functions of one name
-    assert all(parts[kernel.source.name] == _Part.of(kernel) for kernel in kernels)
+    assert all(parts[kernel.source.name] == _part(kernel) for kernel in kernels)
     helpers = dict.fromkeys(unit for kernel in kernels for unit in _helpers(kernel.source.text))
     declared = ",\n    ".join(declared_as(param, restrict=False) for param in params)
     body = "\n".join(f"  {line}" for line in _loop(phases, parts))
@@ -118,8 +118,9 @@ def guard_name(source: KernelSource) -> str | None:
     return None if found is None else found.group(1)
 
 
-def _helpers(text: str) -> Iterator[str]:
+def _helpers(text: str) -> tuple[str, ...]:
     """What stands before a kernel's own text: each `#if ... #endif` of the outermost level."""
+    units: list[str] = []
     unit: list[str] = []
     depth = 0
     before, _, _ = text.partition(KERNEL_START)
@@ -130,10 +131,11 @@ def _helpers(text: str) -> Iterator[str]:
         if depth == 0:
             whole = "\n".join(unit)
             assert _BUILT_IN.search(whole) is None, f"takes its block from the caller: {whole}"
-            if whole.strip():
-                yield whole
+            if whole.strip() != "":
+                units.append(whole)
             unit = []
     assert len(unit) == 0
+    return tuple(units)
 
 
 @dataclass(frozen=True)
@@ -150,32 +152,32 @@ class _Part:
     function: str
     shared: tuple[str, ...]
 
-    @classmethod
-    def of(cls, kernel: LoopKernel) -> "_Part":
-        source = kernel.source
-        name = source.name
-        body = _body(source)
-        if kernel.guarded:
-            guard = _GUARD.match(body)
-            assert guard is not None
-            body = body[guard.end() :]
-        shared = dict.fromkeys(
-            f"{kind}{member}{size};" for _, kind, member, size in _SHARED.findall(body)
-        )
-        # a reference: kernels that run one after another use the same memory
-        body = _SHARED.sub(r"\1auto& \3 = own_shared.\3;", body)
-        assert "__shared__" not in body
-        declared = ["const uint3 blockIdx", "const uint3 gridDim"]
-        struct = ""
-        if len(shared) > 0:
-            members = "\n".join(f"  {member}" for member in shared)
-            struct = f"struct __align__(16) {name}_shared {{\n{members}\n}};\n"
-            declared.append(f"{name}_shared& own_shared")
-        # not __restrict__: what another block writes must not be read past the coherent caches
-        declared += [declared_as(param, restrict=False) for param in source.params]
-        params = ",\n    ".join(declared)
-        function = f"{struct}__device__ __forceinline__ void run_{name}(\n    {params}) {{\n{body}"
-        return cls(source, function, tuple(shared))
+
+def _part(kernel: LoopKernel) -> _Part:
+    source = kernel.source
+    name = source.name
+    body = _body(source)
+    if kernel.guarded:
+        guard = _GUARD.match(body)
+        assert guard is not None
+        body = body[guard.end() :]
+    shared = dict.fromkeys(
+        f"{kind}{member}{size};" for _, kind, member, size in _SHARED.findall(body)
+    )
+    # a reference: kernels that run one after another use the same memory
+    body = _SHARED.sub(r"\1auto& \3 = own_shared.\3;", body)
+    assert "__shared__" not in body
+    declared = ["const uint3 blockIdx", "const uint3 gridDim"]
+    struct = ""
+    if len(shared) > 0:
+        members = "\n".join(f"  {member}" for member in shared)
+        struct = f"struct __align__(16) {name}_shared {{\n{members}\n}};\n"
+        declared.append(f"{name}_shared& own_shared")
+    # not __restrict__: what another block writes must not be read past the coherent caches
+    declared += [declared_as(param, restrict=False) for param in source.params]
+    params = ",\n    ".join(declared)
+    function = f"{struct}__device__ __forceinline__ void run_{name}(\n    {params}) {{\n{body}"
+    return _Part(source, function, tuple(shared))
 
 
 def _shared_memory(parts: dict[str, _Part]) -> list[str]:

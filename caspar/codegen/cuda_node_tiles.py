@@ -6,7 +6,7 @@ inside tiles is that of `cuda_tiles`.
 
 from caspar.codegen.cuda_partner_labels import LABEL_KERNELS, LABEL_TEXT
 from caspar.codegen.cuda_tiles import TILE_COMMON
-from caspar.memory.node_tiles import CURVE_BITS, LENGTH_SHIFT, SLOT_SHIFT, TILES_OF_CHUNK
+from caspar.memory.node_tiles import LENGTH_SHIFT, SLOT_SHIFT, TILES_OF_CHUNK
 from caspar.memory.tiles import PLACE_MASK
 
 NODE_TILE_KERNELS = (
@@ -30,7 +30,6 @@ NODE_BLOCK_SIZE = 256
 """Threads of a block, except of `fill_tiles`, which has a thread for each slot of a tile."""
 
 _CONSTANTS = f"""
-const u32 CURVE_BITS = {CURVE_BITS}u;
 const u32 SLOT_SHIFT = {SLOT_SHIFT}u;
 const u32 LENGTH_SHIFT = {LENGTH_SHIFT}u;
 const u32 TILES_OF_CHUNK = {TILES_OF_CHUNK}u;
@@ -61,9 +60,9 @@ extern "C" __global__ void __launch_bounds__(256) find_nodes(
 }
 
 // How far along Hilbert's curve a cell lies.
-__device__ __forceinline__ u32 along_curve(u32 x, u32 y) {
+__device__ __forceinline__ u32 along_curve(u32 x, u32 y, u32 bits) {
   u32 distance = 0;
-  for (u32 bit = CURVE_BITS; bit-- > 0u;) {
+  for (u32 bit = bits; bit-- > 0u;) {
     const u32 right = (x >> bit) & 1u, up = (y >> bit) & 1u;
     distance = (distance << 2) | ((3u * right) ^ up);
     if (up == 0u) {
@@ -77,12 +76,14 @@ __device__ __forceinline__ u32 along_curve(u32 x, u32 y) {
 }
 
 // 0 for nodes with more items than a tile, the highest number for those without any. `partner` and
-// `label` may be null; labels are used where `spans` says so. `stats` starts as zeros.
+// `labels`, (2, num_partners) label and rarity, may be null; labels are used where `spans` says so.
+// `stats` starts as zeros.
 extern "C" __global__ void __launch_bounds__(256) make_keys(
-    u32 num_nodes, u32 tile_size, u32 shift, const int* items, const int* first, const int* end,
-    const int* partner, const int* label, const u64* spans, int* key, u32* stats) {
+    u32 num_nodes, u32 tile_size, u32 num_partners, u32 partner_bits, u32 curve_bits,
+    u32 label_curve_bits, const int* items, const int* first, const int* end, const int* partner,
+    const int* labels, const u64* spans, int* key, u32* stats) {
   const u32 node = thread_number();
-  if (label != nullptr && spans[0] <= spans[1]) label = nullptr;
+  if (labels != nullptr && spans[0] <= spans[1]) labels = nullptr;
   u32 size = 0;
   if (node < num_nodes) {
     const u32 start = u32(first[node]);
@@ -92,15 +93,20 @@ extern "C" __global__ void __launch_bounds__(256) make_keys(
       atomicAdd(&stats[NUM_LONG], 1u);
       atomicAdd(&stats[NUM_LONG_TILES], (size - 1u) / tile_size + 1u);
     } else if (size > 0u) {
-      u32 low = 0xffffffffu, high = 0;
-      if (partner == nullptr) low = 0u;
+      u32 low = partner == nullptr ? 0u : 0xffffffffu, high = 0, rarity = 0xffffffffu, home = 0;
       for (u32 i = start; partner != nullptr && i < start + size; ++i) {
         const int other = partner[items[i]];
-        const u32 number = u32(label == nullptr ? other : label[other]);
+        const u32 number = u32(labels == nullptr ? other : labels[other]);
         low = min(low, number);
         high = max(high, number);
+        if (labels != nullptr && u32(labels[num_partners + other]) < rarity) {
+          rarity = u32(labels[num_partners + other]);
+          home = number;
+        }
       }
-      own = 1u + along_curve(low >> shift, high >> shift);
+      const u32 bits = labels == nullptr ? curve_bits : label_curve_bits;
+      const u32 shift = partner_bits > bits ? partner_bits - bits : 0u;
+      own = 1u + ((home << (2u * bits)) | along_curve(low >> shift, high >> shift, bits));
     }
     key[node] = int(own);
   }

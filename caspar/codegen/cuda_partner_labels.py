@@ -30,7 +30,7 @@ __device__ __forceinline__ u32 sampled_items(
 // One round: sums: (2, num_partners) of nodes' places; count: (num_partners,) items, if not null.
 extern "C" __global__ void __launch_bounds__(256) average_places(
     u32 num_nodes, u32 stride, u32 longest, u32 num_partners, const int* items, const int* first,
-    const int* end, const int* partner, const int* place, u64* sums, u32* count) {
+    const int* end, const int* partner, const int* place, u64* sums, int* count) {
   u32 start = 0;
   const u32 size = sampled_items(num_nodes, stride, longest, first, end, &start);
   if (size == 0u) return;
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(256) average_places(
     const int other = partner[items[i]];
     atomicAdd(&sums[other], x);
     atomicAdd(&sums[num_partners + other], y);
-    if (count != nullptr) atomicAdd(&count[other], 1u);
+    if (count != nullptr) atomicAdd(&count[other], 1);
   }
 }
 
@@ -79,7 +79,7 @@ __device__ __forceinline__ int scaled(long long offset, double scale) {
 // From sums to places with mean CENTRE, deviation SPREAD, no correlation; one block. The sums
 // become zeros again. Operations are rounded one by one, as on the host.
 extern "C" __global__ void __launch_bounds__(1024) normalise_places(
-    u32 num_partners, const u32* count, u64* sums, int* place) {
+    u32 num_partners, const int* count, u64* sums, int* place) {
   long long weight = 0, total_x = 0, total_y = 0;
   for (u32 i = threadIdx.x; i < num_partners; i += blockDim.x) {
     const long long own = count[i];

@@ -9,6 +9,7 @@ from caspar.frontend.jacobian import (
     Blocks,
     JacobianSlots,
     JacobianStorage,
+    Linearization,
     load_jacobian,
     tangent_jacobians,
 )
@@ -16,7 +17,7 @@ from caspar.frontend.lower import Lowering
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor
 from caspar.ir.dtype import DType
-from caspar.ir.scalar import Scalar, dot, total
+from caspar.ir.scalar import Scalar
 from caspar.memory.access import ReadAccessor, WriteAccessor
 from caspar.memory.accessors.node_sums import AddOwnNode, SumOverNode
 from caspar.memory.accessors.runs import AddRuns
@@ -50,18 +51,21 @@ class FactorForm:
         jacobian: Where Jacobians are between linearisation and product.
         eliminated: The argument whose node is eliminated; None: it has none.
         is_fused: No other factor touches that node type: sums over its nodes stay in a block.
+        inner_iterations: Steps that eliminated nodes take by themselves after each common one.
     """
 
     sums: SharedSums
     jacobian: JacobianStorage = JacobianStorage.STORED
     eliminated: Argument | None = None
     is_fused: bool = False
+    inner_iterations: int = 0
 
     @property
     def key(self) -> str:
         """Text that determines the form."""
         name = "" if self.eliminated is None else self.eliminated.name
-        return f"{self.sums.value} {self.jacobian.value} {name} {self.is_fused}"
+        own = f"{name} {self.is_fused} {self.inner_iterations}"
+        return f"{self.sums.value} {self.jacobian.value} {own}"
 
 
 class FactorBuilder(KernelBuilder):
@@ -159,30 +163,27 @@ def computed_jacobian(kernel: FactorBuilder) -> Blocks:
     return tangent_jacobians(kernel, kernel.factor.nodes, rows, lowering, storage)
 
 
-def jacobian_blocks(kernel: FactorBuilder, slots: JacobianSlots | None) -> Blocks:
-    """The Jacobian by each node argument, read or computed as the form says."""
+def linearization(kernel: FactorBuilder, slots: JacobianSlots | None) -> Linearization:
+    """The linearised residual, from stored entries or from the values."""
     if slots is None:
-        return computed_jacobian(kernel)
-    return load_jacobian(kernel, slots, kernel.types)
+        return Linearization(computed_jacobian(kernel))
+    return Linearization(load_jacobian(kernel, slots, kernel.types))
 
 
-def moved_residual(kernel: FactorBuilder, blocks: Blocks, part: str) -> list[Scalar]:
+def moved_residual(kernel: FactorBuilder, linear: Linearization) -> list[Scalar]:
     """J p over the node arguments that are not eliminated."""
     kernel.graph.origin = "J p"
-    terms: list[list[Scalar]] = [[] for _ in kernel.factor.residual]
+    vectors = {}
     for argument in kernel.reduced:
         assert argument.node is not None
         dim = argument.node.tangent_dim
-        direction = kernel.read_node(argument, part, dim, kernel.types.storage)
-        for row, entries in enumerate(blocks[argument.name]):
-            terms[row].append(dot(entries, direction))
-    return [total(row) for row in terms]
+        vectors[argument.name] = kernel.read_node(argument, "direction", dim, kernel.types.storage)
+    return linear.forward(vectors)
 
 
-def add_products(kernel: FactorBuilder, blocks: Blocks, moved: Sequence[Scalar], part: str) -> None:
+def add_products(kernel: FactorBuilder, linear: Linearization, moved: Sequence[Scalar]) -> None:
     """J^T v for each node argument that is not eliminated."""
     for argument in kernel.reduced:
         kernel.graph.origin = f"J^T (J p) by {argument.name}"
-        columns = zip(*blocks[argument.name], strict=True)
-        product = [dot(column, moved) for column in columns]
-        kernel.add_node(argument, part, product, kernel.types.storage)
+        product = linear.transposed(argument, moved)
+        kernel.add_node(argument, "product", product, kernel.types.storage)

@@ -13,7 +13,7 @@ from caspar.frontend.factor_builder import (
     SharedSums,
     add_products,
     computed_jacobian,
-    jacobian_blocks,
+    linearization,
     lower_residual,
     moved_residual,
 )
@@ -25,7 +25,7 @@ from caspar.ir.scalar import dot
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.patterns import AddSumPartials, ReadSequential, WriteSequential
 
-FACTOR_ROLES = ("score", "linearize", "product", "gather", "scatter", "reduce")
+FACTOR_ROLES = ("score", "linearize", "product", "gather", "scatter", "reduce", "inner")
 """Ends of the names of a factor's kernels."""
 
 
@@ -95,9 +95,9 @@ def _product(
 ) -> KernelSpec:
     kernel = FactorBuilder(factor, "product", form, types.storage, types)
     kernel.guard("done")
-    blocks = jacobian_blocks(kernel, slots)
-    moved = moved_residual(kernel, blocks, "direction")
-    add_products(kernel, blocks, moved, "product")
+    linear = linearization(kernel, slots)
+    moved = moved_residual(kernel, linear)
+    add_products(kernel, linear, moved)
     kernel.graph.origin = "|J p|^2"
     kernel.write("curvature", [dot(moved, moved)], types.sums, AddSumPartials())
     return kernel.build()

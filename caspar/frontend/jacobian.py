@@ -4,7 +4,7 @@ Of a stored Jacobian only the entries that vary are kept, each once: literal ent
 into the kernels that read it, repeated ones and negatives of each other share a slot.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -13,12 +13,35 @@ from caspar.frontend.lower import Lowering
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import Argument
 from caspar.ir.ops import Op
-from caspar.ir.scalar import Scalar, total
+from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
 
 Blocks = dict[str, list[list[Scalar]]]
 """By the node argument's name: rows x tangent_dim."""
+
+
+@dataclass(frozen=True)
+class Linearization:
+    """The derivative of a residual by the tangents of its nodes, as a map.
+
+    From the entries of the Jacobian. Derivatives in a direction, without the entries, were tried:
+    276 operations for the product of bundle adjustment instead of 270.
+    """
+
+    blocks: Blocks
+
+    def forward(self, vectors: Mapping[str, Sequence[Scalar]]) -> list[Scalar]:
+        """The sum of J p over node arguments, by name their (tangent_dim,) p."""
+        terms = [
+            [dot(row, vector) for row in self.blocks[name]] for name, vector in vectors.items()
+        ]
+        return [total(row) for row in zip(*terms, strict=True)]
+
+    def transposed(self, argument: Argument, weights: Sequence[Scalar]) -> list[Scalar]:
+        """J^T w by the tangent of a node argument."""
+        columns = zip(*self.blocks[argument.name], strict=True)
+        return [dot(column, weights) for column in columns]
 
 
 class JacobianStorage(Enum):

@@ -69,12 +69,7 @@ def factorize_kernel(node: NodeType, types: Types, *, eliminated: bool = False) 
     full = read("block")
     block = full if eliminated else read("reduced_block")
     damping = kernel.scalar("damping")
-    diagonal = []
-    for row in range(dim):
-        entry = full[row, row]
-        diagonal.append(
-            (Scalar(kernel.graph, kernel.graph.const(SMALLEST_CURVATURE)) < entry).where(entry, 1.0)
-        )
+    diagonal = [_safe_diagonal(full[row, row]) for row in range(dim)]
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
     scaled = {
         (i, j): entry * scale[i] * scale[j] + (damping if i == j else 0.0)
@@ -106,6 +101,32 @@ def _inverse_cholesky(
             carried = total(factor[i, k] * inverse[k, j] for k in range(j, i))
             inverse[i, j] = -(carried * reciprocal[i])
     return inverse
+
+
+def damped_step(
+    dim: int,
+    dtype: DType,
+    square: Sequence[Scalar],
+    slope: Sequence[Scalar],
+    damping: Scalar,
+) -> list[Scalar]:
+    """-(A + damping diag(A))^-1 g of a small block A, its lower triangle given by rows."""
+    block = dict(zip(_triangle(dim), square, strict=True))
+    scale = [_safe_diagonal(block[row, row]).sqrt().reciprocal() for row in range(dim)]
+    scaled = {
+        (i, j): entry * scale[i] * scale[j] + (damping if i == j else 0.0)
+        for (i, j), entry in block.items()
+    }
+    inverse = _inverse_cholesky(scaled, dim, _SMALLEST_PIVOT[dtype])
+    lower = {(i, j): inverse[i, j] * scale[j] for i, j in _triangle(dim)}
+    inner = [total(lower[i, j] * slope[j] for j in range(i + 1)) for i in range(dim)]
+    return [-total(lower[i, j] * inner[i] for i in range(j, dim)) for j in range(dim)]
+
+
+def _safe_diagonal(entry: Scalar) -> Scalar:
+    """An entry of the diagonal; 1 where no factor touches the scalar."""
+    least = Scalar(entry.builder, entry.builder.const(SMALLEST_CURVATURE))
+    return (least < entry).where(entry, 1.0)
 
 
 def _minus_products(first: Scalar, pairs: Sequence[tuple[Scalar, Scalar]]) -> Scalar:

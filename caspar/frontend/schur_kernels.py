@@ -13,10 +13,11 @@ from caspar.frontend.factor_builder import (
     FactorBuilder,
     FactorForm,
     add_products,
-    jacobian_blocks,
+    linearization,
     moved_residual,
 )
-from caspar.frontend.jacobian import Blocks, JacobianSlots
+from caspar.frontend.inner_kernel import inner_kernel
+from caspar.frontend.jacobian import JacobianSlots
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import Argument, TracedFactor
 from caspar.ir.scalar import Scalar, dot, total
@@ -31,8 +32,8 @@ def schur_kernels(
 
     `gather`: adds E^T C x to the eliminated node's `inner`. `scatter`: with y = V^-1 E^T C p in
     `inner`, adds C^T (C p - E y). `product`: both in one, where sums over a node stay in a block.
-    `reduce`: subtracts the eliminated nodes' part from gradients and diagonal blocks. None of them
-    where the factor touches nothing else.
+    `reduce`: subtracts the eliminated nodes' part from gradients and diagonal blocks. `inner`: see
+    `inner_kernel`. None of them where the factor touches nothing else.
     """
     assert form.eliminated is not None
     if len(factor.nodes) == 1:
@@ -42,7 +43,10 @@ def schur_kernels(
         made["product"] = _product(factor, types, form, slots, fused=True)
     else:
         made["scatter"] = _product(factor, types, form, slots, fused=False)
-    return {**made, "reduce": _reduce(factor, types, form, slots)}
+    made["reduce"] = _reduce(factor, types, form, slots)
+    if form.is_fused and form.inner_iterations > 0:
+        made["inner"] = inner_kernel(factor, types, form, form.inner_iterations)
+    return made
 
 
 def _gather(
@@ -50,10 +54,10 @@ def _gather(
 ) -> KernelSpec:
     kernel = FactorBuilder(factor, "gather", form, types.storage, types)
     eliminated = _eliminated(form)
-    blocks = jacobian_blocks(kernel, slots)
-    moved = moved_residual(kernel, blocks, "direction")
+    linear = linearization(kernel, slots)
+    moved = moved_residual(kernel, linear)
     kernel.graph.origin = "E^T C x"
-    kernel.add_node(eliminated, "inner", _inner(blocks, eliminated, moved), types.storage)
+    kernel.add_node(eliminated, "inner", linear.transposed(eliminated, moved), types.storage)
     return kernel.build()
 
 
@@ -69,19 +73,20 @@ def _product(
     kernel.guard("done")
     eliminated = _eliminated(form)
     dim = _dim(eliminated)
-    blocks = jacobian_blocks(kernel, slots)
-    moved = moved_residual(kernel, blocks, "direction")
+    linear = linearization(kernel, slots)
+    moved = moved_residual(kernel, linear)
     if fused:
         kernel.graph.origin = "E^T C p"
-        inner = kernel.sum_over_node(_inner(blocks, eliminated, moved))
+        inner = kernel.sum_over_node(linear.transposed(eliminated, moved))
         kernel.graph.origin = "y = V^-1 E^T C p"
         triangle = _read_triangle(kernel, eliminated)
         step = _transposed_times(triangle, _times(triangle, inner))
     else:
         step = kernel.read_node(eliminated, "inner", dim, types.storage)
     kernel.graph.origin = "C p - E y"
-    rest = [u - dot(row, step) for u, row in zip(moved, blocks[eliminated.name], strict=True)]
-    add_products(kernel, blocks, rest, "product")
+    back = linear.forward({eliminated.name: step})
+    rest = [u - e for u, e in zip(moved, back, strict=True)]
+    add_products(kernel, linear, rest)
     # p.(S p) = |C p|^2 - y.(V y) = sum (C p).(C p - E y)
     kernel.graph.origin = "p.(S p)"
     kernel.write("curvature", [dot(moved, rest)], types.sums, AddSumPartials())
@@ -94,7 +99,7 @@ def _reduce(
     """Each observation's part: exact for gradients; for blocks where no two are of one pair."""
     kernel = FactorBuilder(factor, "reduce", form, types.storage, types)
     eliminated = _eliminated(form)
-    blocks = jacobian_blocks(kernel, slots)
+    blocks = linearization(kernel, slots).blocks
     triangle = _read_triangle(kernel, eliminated)
     gradient = kernel.read_node(eliminated, "gradient", _dim(eliminated), types.sums)
     kernel.graph.origin = "W h"
@@ -126,11 +131,6 @@ def _eliminated(form: FactorForm) -> Argument:
 def _dim(argument: Argument) -> int:
     assert argument.node is not None
     return argument.node.tangent_dim
-
-
-def _inner(blocks: Blocks, eliminated: Argument, moved: Sequence[Scalar]) -> list[Scalar]:
-    columns = zip(*blocks[eliminated.name], strict=True)
-    return [dot(column, moved) for column in columns]
 
 
 def _read_triangle(kernel: FactorBuilder, eliminated: Argument) -> list[list[Scalar]]:

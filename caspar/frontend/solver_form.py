@@ -66,6 +66,7 @@ def solver_form(
     eliminated: Sequence[NodeType],
     sums: SharedSums,
     jacobian: JacobianStorage,
+    inner_iterations: int = 0,
 ) -> SolverForm:
     """The forms of all factors.
 
@@ -74,6 +75,7 @@ def solver_form(
         eliminated: The node types to eliminate; none: the full normal equations.
         sums: How sums over shared nodes are taken.
         jacobian: Where Jacobians are between linearisation and product.
+        inner_iterations: Steps that eliminated nodes take by themselves after each common one.
     """
     names = {node.name for node in eliminated}
     arguments = {factor.name: next(iter(_touched(factor, names)), None) for factor in factors}
@@ -81,5 +83,5 @@ def solver_form(
     forms = {}
     for name, argument in arguments.items():
         is_fused = argument is not None and touching.count(argument.node) == 1
-        forms[name] = FactorForm(sums, jacobian, argument, is_fused)
+        forms[name] = FactorForm(sums, jacobian, argument, is_fused, inner_iterations)
     return SolverForm(forms, tuple(node.name for node in eliminated))

@@ -3,7 +3,7 @@
 Partners often come in an order that says nothing (photos of a collection). Here they get a place
 in a plane by reciprocal averaging (a node stands in the middle of its partners, a partner in the
 middle of its nodes; M. O. Hill, *Journal of Ecology* 61, 1973), and numbers along a curve through
-the plane. `memory.node_tiles` sorts nodes by the lowest and highest number of their partners.
+the plane. `memory.node_tiles` sorts nodes by these.
 
 All in integers: a device makes the same numbers. Once for a structure, from a sample of the nodes.
 """
@@ -18,7 +18,7 @@ NUM_ROUNDS = 16
 32 and 128: 0.253, 0.254, 0.261, 0.266 for photos; 0.145, 0.127, 0.123, 0.117 for a street whose
 cameras have numbers at random, 0.187 without labels."""
 
-FEWEST_PARTNERS = 32
+FEWEST_PARTNERS = 64
 """With fewer, most tiles have most partners in any order."""
 
 MOST_PARTNERS = 1 << 17
@@ -51,6 +51,19 @@ class NodeSample:
     start: Whole
 
 
+@dataclass(frozen=True)
+class PartnerLabels:
+    """Two permutations.
+
+    Attributes:
+        label: (num_partners,) int32: partners that share nodes are close.
+        rarity: (num_partners,) int32: place of each when sorted by number of items.
+    """
+
+    label: NDArray[np.int32]
+    rarity: NDArray[np.int32]
+
+
 def sample_stride(num_items: int, num_partners: int) -> int:
     """Nodes whose number is a multiple of it are looked at."""
     return max(1, num_items // max(SMALLEST_SAMPLE, SAMPLE_OF_PARTNER * num_partners))
@@ -64,7 +77,7 @@ def first_coordinates(num_partners: int) -> NDArray[np.int32]:
     return places
 
 
-def partner_labels(sample: NodeSample, num_partners: int) -> NDArray[np.int32] | None:
+def partner_labels(sample: NodeSample, num_partners: int) -> PartnerLabels | None:
     """Numbers of partners in which those that share nodes are close.
 
     Args:
@@ -72,7 +85,7 @@ def partner_labels(sample: NodeSample, num_partners: int) -> NDArray[np.int32] |
         num_partners: Number of partners.
 
     Returns:
-        (num_partners,) a permutation; None: the given numbers are as good.
+        None: the given numbers are as good.
     """
     if not FEWEST_PARTNERS <= num_partners <= MOST_PARTNERS or len(sample.start) == 0:
         return None
@@ -81,9 +94,10 @@ def partner_labels(sample: NodeSample, num_partners: int) -> NDArray[np.int32] |
     count = np.bincount(sample.partner, minlength=num_partners)
     for _ in range(NUM_ROUNDS):
         place = normalised(_averaged(place, sample, size, count), count)
-    labels = labels_along_curve(place)
+    labels = PartnerLabels(labels_along_curve(place), ranks(count).astype(np.int32))
     given = _span(sample.partner, sample.start)
-    return None if given <= _span(labels[sample.partner], sample.start) else labels
+    made = _span(labels.label[sample.partner], sample.start)
+    return None if given <= made else labels
 
 
 def _averaged(place: Whole, sample: NodeSample, size: Whole, count: Whole) -> Whole:
@@ -130,18 +144,18 @@ def labels_along_curve(place: NDArray[np.integer]) -> NDArray[np.int32]:
     num_partners = place.shape[1]
     code = np.zeros(num_partners, dtype=np.int64)
     for axis in range(2):
-        rank = (_ranks(place[axis].astype(np.int64)) << 10) // num_partners
+        rank = (ranks(place[axis].astype(np.int64)) << 10) // num_partners
         for bit in range(10):
             code |= ((rank >> bit) & 1) << (2 * bit + 1 - axis)
-    return _ranks(code).astype(np.int32)
+    return ranks(code).astype(np.int32)
 
 
-def _ranks(value: Whole) -> Whole:
-    """Place of each number, from 0 to 2^40, when sorted; equal ones keep their order."""
+def ranks(value: Whole) -> Whole:
+    """Place of each of (num_partners,) numbers, from 0 to 2^40, when sorted; stable."""
     number = np.arange(len(value), dtype=np.int64)
-    ranks = np.empty_like(number)
-    ranks[np.sort((value << 20) | number) & 0xFFFFF] = number
-    return ranks
+    rank = np.empty_like(number)
+    rank[np.sort((value << 20) | number) & 0xFFFFF] = number
+    return rank
 
 
 def _span(label: NDArray[np.int32], start: Whole) -> int:

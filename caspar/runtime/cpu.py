@@ -276,7 +276,8 @@ class CpuBackend:
         self, size: int, dtype: str, failed: Array | None = None
     ) -> DenseFactorization:
         """Cholesky factorisation by LAPACK."""
-        factorization: DenseFactorization = load_direct_solver("direct_cpu", "LapackCholesky")(size, dtype, failed)
+        solver = load_direct_solver("direct_cpu", "LapackCholesky")
+        factorization: DenseFactorization = solver(size, dtype, failed)
         return factorization
 
     def sparse_factorization(

@@ -240,7 +240,8 @@ class CudaBackend:
         self, size: int, dtype: str, failed: Array | None = None
     ) -> DenseFactorization:
         """Cholesky factorisation by cuSOLVER."""
-        factorization: DenseFactorization = load_direct_solver("direct_cuda", "CusolverCholesky")(size, dtype, failed)
+        solver = load_direct_solver("direct_cuda", "CusolverCholesky")
+        factorization: DenseFactorization = solver(size, dtype, failed)
         return factorization
 
     def sparse_factorization(

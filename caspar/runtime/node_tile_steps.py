@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from caspar.codegen.cuda_node_tiles import MAX_TILES_OF_CHUNK, NODE_BLOCK_SIZE
 from caspar.codegen.cuda_partner_labels import NORMALISE_BLOCK_SIZE
-from caspar.memory.node_tiles import CURVE_BITS, TILES_OF_CHUNK, NodeTiles
+from caspar.memory.node_tiles import TILES_OF_CHUNK, NodeTiles, key_bits
 from caspar.memory.partner_labels import (
     FEWEST_PARTNERS,
     MOST_PARTNERS,
     NUM_ROUNDS,
     first_coordinates,
     labels_along_curve,
+    ranks,
     sample_stride,
 )
 from caspar.memory.tiles import Array
@@ -61,9 +62,9 @@ class _Grouped:
 
 @dataclass(frozen=True)
 class _Labels:
-    """Numbers of partners, and the measure of both numberings."""
+    """Labels and rarities of partners, (2, num_partners), and the measure of both numberings."""
 
-    label: Array
+    numbers: Array
     spans: Array
 
 
@@ -125,28 +126,23 @@ def _find_labels(
     num_blocks = _blocks(-(-grouped.num_nodes // stride))
     sizes = (np.uint32(grouped.num_nodes), np.uint32(stride), np.uint32(grouped.tile_size))
     nodes = (grouped.items, grouped.first, grouped.end, partner)
-    place = tools.upload(first_coordinates(num_partners))
-    sums = tools.xp.zeros(2 * num_partners, dtype=np.uint64)
-    count = tools.xp.zeros(num_partners, dtype=np.uint32)
+    # places of both axes, then the number of items of each partner: one copy each way
+    found = np.zeros((3, num_partners), dtype=np.int32)
+    found[:2] = first_coordinates(num_partners)
+    state = tools.upload(found)
+    place, count = state[:2], state[2]
+    sums = tools.xp.zeros((2, num_partners), dtype=np.uint64)
     size = np.uint32(num_partners)
     for number in range(NUM_ROUNDS):
-        counted = count if number == 0 else None
-        tools.launch(
-            "average_places",
-            num_blocks,
-            NODE_BLOCK_SIZE,
-            *sizes,
-            size,
-            *nodes,
-            place,
-            sums,
-            counted,
-        )
+        read = (*nodes, place, sums, count if number == 0 else None)
+        tools.launch("average_places", num_blocks, NODE_BLOCK_SIZE, *sizes, size, *read)
         tools.launch("normalise_places", 1, NORMALISE_BLOCK_SIZE, size, count, sums, place)
-    label = tools.upload(labels_along_curve(tools.to_host(place)))
+    found = tools.to_host(state).astype(np.int64)
+    labels = np.stack([labels_along_curve(found[:2]), ranks(found[2]).astype(np.int32)])
+    numbers = tools.upload(labels)
     spans = tools.xp.zeros(2, dtype=np.uint64)
-    tools.launch("measure_labels", num_blocks, NODE_BLOCK_SIZE, *sizes, *nodes, label, spans)
-    return _Labels(label, spans)
+    tools.launch("measure_labels", num_blocks, NODE_BLOCK_SIZE, *sizes, *nodes, numbers, spans)
+    return _Labels(numbers, spans)
 
 
 def _put_in_order(
@@ -157,7 +153,8 @@ def _put_in_order(
     num_partners: int,
 ) -> _Ordered:
     """Sort nodes by key; reads how many there are, and how many are long."""
-    shift = max(0, (num_partners - 1).bit_length() - CURVE_BITS)
+    partner_bits, curve_bits = key_bits(num_partners, has_labels=False)
+    _, label_curve_bits = key_bits(num_partners, has_labels=True)
     key = tools.xp.empty(grouped.num_nodes, dtype=np.int32)
     stats = tools.xp.zeros(3, dtype=np.uint32)
     tools.launch(
@@ -166,12 +163,15 @@ def _put_in_order(
         NODE_BLOCK_SIZE,
         np.uint32(grouped.num_nodes),
         np.uint32(grouped.tile_size),
-        np.uint32(shift),
+        np.uint32(num_partners),
+        np.uint32(partner_bits),
+        np.uint32(curve_bits),
+        np.uint32(label_curve_bits),
         grouped.items,
         grouped.first,
         grouped.end,
         partner,
-        None if labels is None else labels.label,
+        None if labels is None else labels.numbers,
         None if labels is None else labels.spans,
         key,
         stats,

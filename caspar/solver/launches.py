@@ -162,6 +162,18 @@ class Binder:
             bindings[f"{argument.name}_direction"] = moved
         return self._bind(plan, "gather", bindings)
 
+    def inner(self, plan: FactorPlan) -> Launch:
+        """Steps of the eliminated nodes alone, from `candidate`."""
+        tiles, eliminated = plan.order.node_tiles, plan.form.eliminated
+        assert tiles is not None
+        assert eliminated is not None
+        bindings = {**self._scalars(), **self._arguments(plan, "candidate")}
+        own = bindings[eliminated.name]
+        bindings[eliminated.name] = own.with_fields({**own.fields, "place": tiles.place})
+        for number in range(plan.form.inner_iterations + 1):
+            bindings[f"{eliminated.name}_sum{number + 1}"] = Binding(tiles.place, plan.count)
+        return self._bind(plan, "inner", bindings)
+
     def _bind(self, plan: FactorPlan, role: str, bindings: Mapping[str, Binding]) -> Launch:
         kernel = self._plan.library.kernel(f"{plan.factor.name}_{role}")
         return self._backend.bind(kernel, bindings, plan.count)

@@ -72,13 +72,18 @@ class Phases:
         ]
 
     def candidate(self) -> list[Launch]:
-        """Steps of the eliminated nodes, retraction, cost of the candidate."""
+        """Steps of the eliminated nodes, retraction, inner iterations, cost of the candidate."""
         launches: list[Launch] = []
         if len(self._plan.eliminated) > 0:
             launches.append(self._binder.clear("all inner"))
             launches += [self._binder.gather(plan, "step") for plan in self._schur_factors()]
         retractions = [self._binder.node_launch(plan, "retract") for plan in self._plan.nodes]
-        return [*launches, *retractions, *self.score("candidate")]
+        inner = [
+            self._binder.inner(plan)
+            for plan in self._schur_factors()
+            if plan.form.is_fused and plan.form.inner_iterations > 0
+        ]
+        return [*launches, *retractions, *inner, *self.score("candidate")]
 
     def _each(self, role: str, *, eliminated: bool) -> list[Launch]:
         nodes = self._plan.eliminated if eliminated else self._plan.reduced

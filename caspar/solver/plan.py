@@ -331,7 +331,7 @@ def _reserve(
         _reserve_node(arena, types, plan, names)
     for factor in factors:
         _reserve_factor(arena, types, factor, library.jacobian_dims[factor.factor.name])
-    arena.reserve_shared([group for plan in factors for group in _partial_groups(plan, types)])
+    arena.reserve_shared(_partial_groups(factors, types))
     return arena
 
 
@@ -370,17 +370,26 @@ def _reserve_factor(arena: ArenaPlan, types: Types, plan: FactorPlan, jacobian_d
             arena.reserve(f"{name}.{argument.name}", scalars, types.storage)
 
 
-def _partial_groups(plan: FactorPlan, types: Types) -> list[list[tuple[str, int, DType]]]:
-    """Partial sums of linearisation (and reduction) and of products: never used together."""
+def _partial_groups(
+    factors: Sequence[FactorPlan], types: Types
+) -> list[list[tuple[str, int, DType]]]:
+    """Partial sums that are never in use at the same time.
+
+    Those of a factor's linearisation (and reduction) are summed before the next factor's begin;
+    products of all factors run together.
+    """
     linearize, product = [], []
-    for argument in plan.factor.nodes:
-        if not plan.has_partials(argument):
-            continue
-        assert argument.node is not None
-        name = f"{plan.factor.name}.{argument.name}"
-        dim = argument.node.tangent_dim
-        partials = plan.num_partials(argument)
-        linearize.append((f"{name}_gradient", dim * partials, types.sums))
-        linearize.append((f"{name}_block", dim * (dim + 1) // 2 * partials, types.sums))
-        product.append((f"{name}_product", dim * partials, types.storage))
-    return [linearize, product]
+    for plan in factors:
+        own = []
+        for argument in plan.factor.nodes:
+            if not plan.has_partials(argument):
+                continue
+            assert argument.node is not None
+            name = f"{plan.factor.name}.{argument.name}"
+            dim = argument.node.tangent_dim
+            partials = plan.num_partials(argument)
+            own.append((f"{name}_gradient", dim * partials, types.sums))
+            own.append((f"{name}_block", dim * (dim + 1) // 2 * partials, types.sums))
+            product.append((f"{name}_product", dim * partials, types.storage))
+        linearize.append(own)
+    return [*linearize, product]

@@ -42,6 +42,7 @@ class Recipe:
         linear_solver: How linear systems are solved.
         jacobian: Where Jacobians are.
         deterministic: Whether equal input must give equal bits.
+        inner_iterations: Steps that eliminated nodes take by themselves after each common one.
     """
 
     factors: tuple[TracedFactor, ...]
@@ -50,6 +51,7 @@ class Recipe:
     linear_solver: LinearSolverChoice
     jacobian: JacobianChoice
     deterministic: bool
+    inner_iterations: int
 
 
 class Preparation:
@@ -161,4 +163,5 @@ def _choose_form(backend: Backend, recipe: Recipe) -> SolverForm:
         eliminated,
         SharedSums.ATOMIC if atomic else SharedSums.ORDERED,
         JacobianStorage.RECOMPUTED if recomputes else JacobianStorage.STORED,
+        recipe.inner_iterations,
     )

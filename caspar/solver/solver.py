@@ -13,6 +13,7 @@ from caspar.options import (
     LinearSolverChoice,
     Precision,
     SolveOptions,
+    checked_count,
     choice,
 )
 from caspar.runtime.arrays import Moved, give_back
@@ -24,6 +25,9 @@ from caspar.solver.normal_equations import NormalEquations
 from caspar.solver.preparation import Preparation, Recipe
 from caspar.solver.problem import Problem, check_problem
 from caspar.solver.result import IterationRecord, ProblemSize, SolveResult
+
+DEFAULT_INNER_ITERATIONS = 3
+"""Ladybug-49 to 1e-4 of its optimum: 21 iterations without, 10 with one, 6 with 3, 5 with 5."""
 
 
 class Solver:
@@ -42,6 +46,8 @@ class Solver:
         jacobian: `auto`, `stored` or `recompute`: see `caspar.JacobianChoice`.
         deterministic: Equal input gives equal bits, on CUDA at a price: sums over shared nodes are
             taken in a fixed order. On the CPU they always are.
+        inner_iterations: Steps that eliminated nodes take by themselves, the others held, after
+            each step of all; 0 for none. Only where one factor touches them.
 
     Raises:
         FactorError: A factor cannot be compiled, or the linear solver does not suit them.
@@ -58,6 +64,7 @@ class Solver:
         linear_solver: str | LinearSolverChoice = "auto",
         jacobian: str | JacobianChoice = "auto",
         deterministic: bool = False,
+        inner_iterations: int = DEFAULT_INNER_ITERATIONS,
     ) -> None:
         self.precision: Precision = choice(Precision, "precision", precision)
         linear: LinearSolverChoice = choice(LinearSolverChoice, "linear_solver", linear_solver)
@@ -66,7 +73,15 @@ class Solver:
         self._factors = _trace_all(factors)
         self._nodes = _node_types(self._factors)
         self.backend: Backend = select_backend(choice(BackendChoice, "backend", backend))
-        recipe = Recipe(self._factors, self._nodes, self.precision, linear, stored, deterministic)
+        recipe = Recipe(
+            self._factors,
+            self._nodes,
+            self.precision,
+            linear,
+            stored,
+            deterministic,
+            checked_count("inner_iterations", inner_iterations, 0),
+        )
         self._preparation = Preparation(self.backend, recipe)
         self._preparation.compile_time_s += time.perf_counter() - start
 

@@ -122,4 +122,6 @@ def test_the_compiler_has_nothing_to_say(arch: str) -> None:
         compiled = compile_text(source, arch)
         assert compiled.warnings == (), compiled.log
         assert set(compiled.resources) == set(names)
-        assert all(entry.stack_bytes == 0 for entry in compiled.resources.values())
+        # float64 divisions, of which only normalise_places has some, are calls on some devices
+        stacks = {name: entry.stack_bytes for name, entry in compiled.resources.items()}
+        assert {name for name, size in stacks.items() if size > 0} <= {"normalise_places"}

@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from caspar.memory.node_tiles import (
-    CURVE_BITS,
+    KEY_BITS,
     LENGTH_SHIFT,
     MAX_TILE_SIZE,
     SLOT_SHIFT,
@@ -173,12 +173,12 @@ def test_tiles_have_few_partners_whatever_their_numbers() -> None:
 def test_the_curve_goes_from_neighbour_to_neighbour() -> None:
     size = 16
     x, y = (axis.ravel().astype(np.int32) for axis in np.mgrid[:size, :size])
-    distance = along_curve(x, y)
+    distance = along_curve(x, y, 4)
     assert_array_equal(np.sort(distance), np.arange(size * size))
     step = np.argsort(distance)
     assert np.all(np.abs(np.diff(x[step])) + np.abs(np.diff(y[step])) == 1)
-    last = np.array([(1 << CURVE_BITS) - 1], np.int32)
-    assert 0 <= along_curve(last, last)[0] < 1 << (2 * CURVE_BITS)
+    last = np.array([(1 << 15) - 1], np.int32)
+    assert 0 <= along_curve(last, last, 15)[0] < 1 << KEY_BITS
 
 
 def test_types_are_those_of_the_kernels() -> None:

@@ -36,8 +36,9 @@ def test_an_order_at_random_is_replaced() -> None:
     sample = NodeSample(partner, 4 * np.arange(2000))
     labels = partner_labels(sample, 100)
     assert labels is not None
-    assert_array_equal(np.sort(labels), np.arange(100))
-    of_nodes = labels[partner].reshape(2000, 4)
+    assert_array_equal(np.sort(labels.label), np.arange(100))
+    assert_array_equal(labels.rarity, np.argsort(np.argsort(np.bincount(partner), kind="stable")))
+    of_nodes = labels.label[partner].reshape(2000, 4)
     assert np.median(np.ptp(of_nodes, axis=1)) < 10
 
 
@@ -53,8 +54,8 @@ def test_no_nodes() -> None:
 
 def test_partners_that_all_nodes_share() -> None:
     """Nothing tells them apart: no coordinate is left after a round."""
-    sample = NodeSample(np.tile(np.arange(40, dtype=np.int32), 5), 40 * np.arange(5))
-    assert partner_labels(sample, 40) is None
+    sample = NodeSample(np.tile(np.arange(80, dtype=np.int32), 5), 80 * np.arange(5))
+    assert partner_labels(sample, 80) is None
 
 
 def test_normalised_places_are_uncorrelated_and_of_one_size() -> None:

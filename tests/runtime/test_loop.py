@@ -12,7 +12,7 @@ from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, ReadUnique, WriteSequential, WriteUnique
-from caspar.runtime.backend import Backend
+from caspar.runtime.backend import Backend, Launch
 from caspar.runtime.cpu import CpuBackend
 from tests.harness import find_compiler
 from tests.harness.schedule import REVERSED, Schedule, shuffled
@@ -135,10 +135,20 @@ def test_a_phase_that_sets_the_flag_is_done_in_full(make: type[CpuBackend], apar
 @needs_compiler
 def test_nothing_to_repeat_is_an_error() -> None:
     backend, flag = HarnessBackend(), np.zeros(1)
-    with pytest.raises(ValueError, match="one launch"):
-        backend.loop([], flag)
-    with pytest.raises(ValueError, match="one launch"):
-        backend.loop([[]], flag)
+    nothing: list[list[list[Launch]]] = [[], [[], []]]
+    for phases in nothing:
+        with pytest.raises(ValueError, match="one launch"):
+            backend.loop(phases, flag)
+
+
+@needs_compiler
+def test_an_empty_phase_is_left_out() -> None:
+    backend = HarnessBackend()
+    problem = system(backend, *SIZES)
+    plain: Any = backend.loop(problem.phases, problem.flag)
+    first, *others = problem.phases
+    loop: Any = backend.loop([[], first, [], *others, []], problem.flag)
+    assert loop.plan.source == plain.plan.source
 
 
 @needs_compiler

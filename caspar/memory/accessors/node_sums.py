@@ -9,9 +9,16 @@ from typing import ClassVar
 
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec, ExchangeAccessor, Field, Options, WriteAccessor
-from caspar.memory.accessors.blocked import cpu_store, cuda_address, cuda_lanes, cuda_vector
+from caspar.memory.accessors.blocked import (
+    cpu_index,
+    cpu_store,
+    cuda_address,
+    cuda_lanes,
+    cuda_packed,
+    cuda_vector,
+)
 from caspar.memory.accessors.indexed import indexed_fields, object_name, read_index
-from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope
+from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, converted
 from caspar.memory.layout import padded_width
 
 _NODE_SUMS = """\
@@ -111,7 +118,7 @@ class SumOverNode(ExchangeAccessor):
         scope.emit(
             f"{scalar} {total}[{width}] = {{{', '.join(values)}}};",
             "if (last_tile - first_tile > 1u) {",
-            "  if (pass == 0u) {",
+            f"  if (pass == {scope.next_exchange()}u) {{",
             f"    collect_node<{width}, BLOCK_SIZE / 32>(",
             f"        active, tile == first_tile, {total}, {name}_warps, {name}_total);",
             "    continue;",
@@ -133,7 +140,7 @@ class SumOverNode(ExchangeAccessor):
     def cpu_exchange(self, scope: CpuScope, arg: ArgSpec, values: list[str]) -> list[str]:
         """Collect in the first turn."""
         place = _place(arg)
-        scope.emit("if turn == 0:")
+        scope.emit(f"if turn == {scope.next_exchange()}:")
         for component, value in enumerate(values):
             scope.emit(f"    {arg.name}_sums[{place} + {component}] += {value}")
         scope.emit("    continue")
@@ -202,3 +209,58 @@ class AddOwnNode(WriteAccessor):
     def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """Add: no other tile has items of the node."""
         cpu_store(scope, arg, chunk, object_name(arg, self.index_of), values, "+=")
+
+
+@dataclass(frozen=True)
+class WriteOwnNode(WriteAccessor):
+    """One item of each node writes it; all of them have the same values.
+
+    Attributes:
+        index_of: Another argument of the kernel, read by the same index; empty: its own.
+    """
+
+    index_of: str = ""
+
+    cooperates: ClassVar[bool] = True
+    tile_sizes: ClassVar[tuple[int, ...]] = (256, 512, 128)
+
+    def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
+        """The node of each item, and its place in the tile."""
+        return (*indexed_fields(self.index_of), Field("place", DType.INT32))
+
+    def num_objects(self, count: int, options: Options) -> int:
+        """Any number: indices are checked against it."""
+        return 0
+
+    def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
+        """See whether this item writes."""
+        place = f"{arg.name}_place[item]"
+        scope.emit(
+            f"const bool {arg.name}_writes = active && tile == first_tile",
+            f"    && (u32({place}) >> 10 & 0x3ffu) == (u32({place}) & 0x3ffu);",
+        )
+
+    def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        """One vector store."""
+        vector = cuda_vector(arg, chunk)
+        scalars = [converted(value, scope.dtype, arg.dtype) for value in values]
+        address = cuda_address(arg, chunk, object_name(arg, self.index_of))
+        packed = cuda_packed(scope, arg, chunk, scalars)
+        scope.emit(f"if ({arg.name}_writes) *reinterpret_cast<{vector}*>({address}) = {packed};")
+
+    def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
+        """See whether this item writes."""
+        word = f"{arg.name}_word"
+        scope.emit(
+            f"{word} = {arg.name}_place[item]",
+            f"{arg.name}_writes = tile == tiles_group_start[group] "
+            f"and ({word} >> 10 & 0x3FF) == ({word} & 0x3FF)",
+        )
+
+    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        """Scalar stores."""
+        place = cpu_index(arg, chunk, object_name(arg, self.index_of))
+        scope.emit(f"if {arg.name}_writes:")
+        for lane, value in enumerate(values):
+            scalar = scope.cast(value, scope.dtype, arg.dtype)
+            scope.emit(f"    {arg.name}_data[{place} + {lane}] = {scalar}")

@@ -21,23 +21,25 @@ BLOCK_SUM = """\
 #ifndef CASPAR_BLOCK_SUM
 #define CASPAR_BLOCK_SUM
 // Sum over the block: thread `component` gets that component's total in value[0].
-template <int WIDTH>
-__device__ __forceinline__ void block_sum(double (&value)[WIDTH], double (&stage)[4][32]) {
+// Within warps the sum is taken in the values' type, over them in float64.
+template <int WIDTH, typename T>
+__device__ __forceinline__ double block_sum(const T (&value)[WIDTH], double (&stage)[4][32]) {
   const u32 lane = threadIdx.x & 31u, warp = threadIdx.x >> 5;
 #pragma unroll
   for (int component = 0; component < WIDTH; ++component) {
-    double total = value[component];
+    T total = value[component];
     for (int step = 16; step > 0; step >>= 1) {
       total += __shfl_down_sync(0xffffffffu, total, step);
     }
-    if (lane == 0) stage[component][warp] = total;
+    if (lane == 0) stage[component][warp] = double(total);
   }
   __syncthreads();
+  double total = 0.0;
   if (threadIdx.x < WIDTH) {
-    double total = 0.0;
+#pragma unroll 1
     for (u32 other = 0; other < blockDim.x / 32; ++other) total += stage[threadIdx.x][other];
-    value[0] = total;
   }
+  return total;
 }
 #endif
 """
@@ -55,9 +57,9 @@ __device__ __forceinline__ void sum_partials(
       value[component] += double(partials[u64(partial) * WIDTH + component]);
     }
   }
-  block_sum<WIDTH>(value, stage);
+  const double total = block_sum<WIDTH>(value, stage);
   __syncthreads();
-  if (threadIdx.x < WIDTH) stage[threadIdx.x][0] = value[0];
+  if (threadIdx.x < WIDTH) stage[threadIdx.x][0] = total;
   __syncthreads();
   for (int component = 0; component < WIDTH; ++component) value[component] = stage[component][0];
   __syncthreads();
@@ -176,12 +178,14 @@ class AddSumPartials(WriteAccessor):
         """A sum over the block."""
         width = len(values)
         stage, total = scope.alternate("sums"), scope.temporary()
-        items = ", ".join(f"active ? double({value}) : 0.0" for value in values)
+        zero, scalar = scope.literal(0.0, scope.dtype), SCALAR_TYPE[scope.dtype]
+        items = ", ".join(f"active ? {value} : {zero}" for value in values)
+        summed = scope.temporary()
         scope.emit(
-            f"double {total}[{width}] = {{{items}}};",
-            f"block_sum<{width}>({total}, {stage});",
+            f"const {scalar} {total}[{width}] = {{{items}}};",
+            f"const double {summed} = block_sum<{width}>({total}, {stage});",
             f"if (threadIdx.x < {width}u) ({cuda_base(arg, chunk)})"
-            f"[{width}ull * ({arg.name}_offset + tile) + threadIdx.x] = {total}[0];",
+            f"[{width}ull * ({arg.name}_offset + tile) + threadIdx.x] = {summed};",
         )
 
     def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:

@@ -9,6 +9,9 @@ from caspar.memory.accessors.indexed import indexed_fields, object_name, read_in
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, converted
 from caspar.memory.accessors.shared_atomics import ADD_CHUNK, RUNS
 
+MANY_SCALARS = 12
+"""Scalars of an object up to which all are summed in one loop, when the last is known."""
+
 
 @dataclass(frozen=True)
 class AddRuns(WriteAccessor):
@@ -45,21 +48,47 @@ class AddRuns(WriteAccessor):
         if self.runs_of == "":
             place = object_name(arg, self.index_of)
             scope.emit(f"const Runs {self._runs(arg)} = find_runs({place}, active);")
+        if self._waits(arg):
+            scope.emit(f"{SCALAR_TYPE[scope.dtype]} {arg.name}_kept[{arg.dim}];")
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """Sum over the run, add."""
-        total, width, runs = scope.temporary(), len(values), self._runs(arg)
+        """Sum over the run, add; of few scalars only keep them."""
+        if self._waits(arg):
+            first = chunk * arg.chunk_length
+            kept = (f"{arg.name}_kept[{first + n}] = {value};" for n, value in enumerate(values))
+            scope.emit(" ".join(kept))
+            return
+        total = scope.temporary()
+        scalar, width = SCALAR_TYPE[scope.dtype], len(values)
         scope.emit(
-            f"{SCALAR_TYPE[scope.dtype]} {total}[{width}] = {{{', '.join(values)}}};",
-            f"sum_runs<{width}>({runs}, {total});",
+            f"{scalar} {total}[{width}] = {{{', '.join(values)}}};",
+            f"sum_runs<{width}>({self._runs(arg)}, {total});",
         )
-        added = total
-        if arg.dtype is not scope.dtype:
-            added = scope.temporary()
-            sums = (converted(f"{total}[{n}]", scope.dtype, arg.dtype) for n in range(width))
-            scope.emit(f"const {SCALAR_TYPE[arg.dtype]} {added}[{width}] = {{{', '.join(sums)}}};")
+        self._add(scope, arg, chunk, total, 0)
+
+    def cuda_after(self, scope: CudaScope, arg: ArgSpec) -> None:
+        """Sum and add what was kept."""
+        if not self._waits(arg):
+            return
+        scope.emit(f"sum_runs<{arg.dim}>({self._runs(arg)}, {arg.name}_kept);")
+        for chunk in range(len(arg.chunk_widths)):
+            self._add(scope, arg, chunk, f"{arg.name}_kept", chunk * arg.chunk_length)
+
+    def _waits(self, arg: ArgSpec) -> bool:
+        """Whether all scalars are summed in one loop at the end."""
+        return arg.dim <= MANY_SCALARS
+
+    def _add(self, scope: CudaScope, arg: ArgSpec, chunk: int, total: str, first: int) -> None:
+        width, added = arg.chunk_widths[chunk], scope.temporary()
+        sums = ", ".join(
+            converted(f"{total}[{first + n}]", scope.dtype, arg.dtype) for n in range(width)
+        )
         place = object_name(arg, self.index_of)
-        scope.emit(f"add_chunk<{width}>({cuda_base(arg, chunk)}, {place}, {runs}.adds, {added});")
+        scope.emit(
+            f"const {SCALAR_TYPE[arg.dtype]} {added}[{width}] = {{{sums}}};",
+            f"add_chunk<{width}>("
+            f"{cuda_base(arg, chunk)}, {place}, {self._runs(arg)}.adds, {added});",
+        )
 
     def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """Not here: tiles run at the same time on the processor, and it has no atomics."""

@@ -35,7 +35,7 @@ class CudaScope(Protocol):
     In its body `item` is the item of the thread, `active` whether it has one of its own (idle
     threads repeat another item), `tile` the tile's number and `count` the number of items.
     `BLOCK_SIZE` is a macro: the runtime chooses it. A tiled kernel loops over the tiles from
-    `first_tile` to `last_tile`; `pass` is 0 where an exchange only collects.
+    `first_tile` to `last_tile`, several times where they hold one node: `pass` counts.
     """
 
     @property
@@ -58,6 +58,9 @@ class CudaScope(Protocol):
     def alternate(self, name: str) -> str:
         """`name[0]` and `name[1]` in turn: arrays that are used in turn need half the barriers."""
 
+    def next_exchange(self) -> int:
+        """The number of an exchange that is being written; `pass` is that where it collects."""
+
     def lead(self, argument: str) -> bool:
         """Whether threads follow this argument's `order`: the first that asks leads them.
 
@@ -74,7 +77,7 @@ class CpuScope(Protocol):
     """A Python function for Numba that is being written; it loops over the items of a tile.
 
     In its body `item` is the item, `tile` the tile's number, `first` and `last` bound its items.
-    In a kernel with an exchange `turn` is 0 where it only collects.
+    A kernel with exchanges loops over its tiles several times: `turn` counts.
     """
 
     @property
@@ -99,6 +102,9 @@ class CpuScope(Protocol):
 
     def temporary(self) -> str:
         """A name that is free."""
+
+    def next_exchange(self) -> int:
+        """The number of an exchange that is being written; `turn` is that where it collects."""
 
     def number(self, value: float, dtype: DType) -> str:
         """A number of a type."""

@@ -47,12 +47,16 @@ __device__ __forceinline__ void add_chunk(
                  "f"(value[WIDTH - 1])
                  : "memory");
     return;
+  } else {
+    atomicAdd(place, value[0]);
+    return;
   }
-#endif
+#else
 #pragma unroll
   for (int component = 0; component < WIDTH; ++component) {
     atomicAdd(place + component, value[component]);
   }
+#endif
 }
 
 // There is no vector addition of doubles in memory: two lanes add the two scalars of an object's
