@@ -91,8 +91,8 @@ def main() -> None:
     if arguments.name is None:
         arguments.name = f"bundle_adjustment_{backend.name}"
     run = Run(arguments, backend.name, backend.device)
-    names = _problem_names(run)
-    wanted = [*names] if "bundles" in arguments.parts else []
+    names = _problem_names(run) if "bundles" in arguments.parts else []
+    wanted = [*names]
     if "growth" in arguments.parts:
         wanted += [f"growth {millions:g}" for millions in arguments.millions]
     with tempfile.TemporaryDirectory() as scratch:

@@ -11,7 +11,9 @@ import time
 from dataclasses import dataclass, field
 
 from caspar.driver import TARGETS, compile_kernel, kernel_specs
+from caspar.frontend.factor_builder import FactorForm, SharedSums
 from caspar.frontend.precision import TYPES
+from caspar.frontend.solver_form import SolverForm
 from caspar.frontend.trace import trace
 from caspar.ir.graph import Graph
 from caspar.ir.ops import OP_INFO, Op
@@ -52,7 +54,8 @@ def main() -> None:
     traced = trace(factor)
     watch.lap("trace")
     nodes = {argument.node.name: argument.node for argument in traced.nodes if argument.node}
-    specs, _ = kernel_specs([traced], list(nodes.values()), TYPES[Precision.MIXED])
+    form = SolverForm({traced.name: FactorForm(SharedSums.ATOMIC)})
+    specs, _ = kernel_specs([traced], list(nodes.values()), TYPES[Precision.MIXED], form)
     watch.lap("derivatives")
     sources = []
     for spec in specs:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import matplotlib.figure
 
 from benchmarks.measurement import Measurement
@@ -23,7 +24,8 @@ def draw(report: Report, path: Path) -> None:
     )
     axes = figure.subplots(max(len(problems), 1), 3, squeeze=False, width_ratios=[2.0, 1.0, 1.0])
     solvers = list(dict.fromkeys(one.solver for one in report.measurements))
-    colors = {name: f"C{number % 10}" for number, name in enumerate(solvers)}
+    palette = matplotlib.colormaps["tab20"]
+    colors = {name: palette(number % 20) for number, name in enumerate(solvers)}
     for row, problem in zip(axes, problems, strict=False):
         of = [one for one in report.measurements if one.problem == problem]
         _draw_course(row[0], of, report.optimum(problem), colors)
@@ -34,7 +36,9 @@ def draw(report: Report, path: Path) -> None:
             [max(one.final_cost / report.optimum(problem) - 1.0, FLOOR) for one in of],
             colors,
         )
-        row[1].set_title("final cost above the best, relative")
+        row[1].set_xscale("log")
+        row[1].set_xlim(0.5 * FLOOR, 1.0)
+        row[1].set_title("final cost / best - 1, and the colours")
         known = [one for one in of if one.memory_bytes is not None]
         sizes = [(one.memory_bytes or 0) / one.num_observations for one in known]
         _draw_bars(row[2], known, sizes, colors)
@@ -43,7 +47,7 @@ def draw(report: Report, path: Path) -> None:
 
 
 def _draw_course(
-    axis: Any, measurements: Sequence[Measurement], optimum: float, colors: dict[str, str]
+    axis: Any, measurements: Sequence[Measurement], optimum: float, colors: dict[str, Any]
 ) -> None:
     for one in measurements:
         if not one.same_cost:
@@ -58,7 +62,6 @@ def _draw_course(
             drawstyle="steps-post",
             linewidth=width,
             color=colors[one.solver],
-            label=one.solver,
         )
     axis.set_xscale("log")
     axis.set_yscale("log")
@@ -66,18 +69,15 @@ def _draw_course(
     axis.set_xlabel("ms of iterations")
     axis.set_ylabel("cost / best - 1")
     axis.grid(alpha=0.3)
-    if len(axis.lines) > 0:
-        axis.legend(fontsize=6, loc="lower left")
 
 
 def _draw_bars(
     axis: Any,
     measurements: Sequence[Measurement],
     values: Sequence[float],
-    colors: dict[str, str],
+    colors: dict[str, Any],
 ) -> None:
     names = [one.solver for one in measurements]
     axis.barh(names, values, color=[colors[name] for name in names])
-    axis.set_xscale("log")
     axis.invert_yaxis()
     axis.tick_params(axis="y", labelsize=6)

@@ -124,6 +124,9 @@ def main() -> None:
     if arguments.update:
         write_baseline(device, current, arguments.baseline)
         return
+    if not arguments.baseline.exists():
+        print(f"there is no baseline {arguments.baseline}: --update writes one", file=sys.stderr)
+        sys.exit(2)
     stored = json.loads(arguments.baseline.read_text(encoding="utf-8"))
     baseline: Figures = stored["figures"]
     if device != stored["device"]:

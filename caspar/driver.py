@@ -19,6 +19,12 @@ from caspar.codegen.cuda import generate_cuda
 from caspar.codegen.cuda_convert import generate_cuda_convert
 from caspar.codegen.cuda_reduce import generate_cuda_reduce
 from caspar.codegen.source import KernelSource, Param
+from caspar.frontend.explicit_kernels import (
+    explicit_factor_kernels,
+    explicit_kernels,
+    explicit_node_kernels,
+    fill_kernels,
+)
 from caspar.frontend.factor_kernels import factor_kernels
 from caspar.frontend.kernel_trace import TracedKernel, kernel_spec
 from caspar.frontend.memory_kernels import memory_kernels
@@ -114,6 +120,40 @@ def solver_sources(
     return _cached(key, lambda: generate_sources(factors, nodes, types, target, form))
 
 
+def explicit_sources(
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    precision: Precision,
+    target: Target,
+    form: SolverForm,
+) -> SolverSources:
+    """The same for the kernels that form the system as a matrix: for direct solvers alone."""
+    key = _digest([_plan_key(factors, nodes, precision, target, form), "explicit"])
+    types = TYPES[precision]
+
+    def generate() -> SolverSources:
+        specs = explicit_specs(factors, nodes, types, form)
+        return SolverSources({spec.name: compile_kernel(spec, target) for spec in specs}, {})
+
+    return _cached(key, generate)
+
+
+def explicit_specs(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types, form: SolverForm
+) -> list[KernelSpec]:
+    """The kernels that form the system as a matrix, before compilation."""
+    specs = [*explicit_kernels(types), *fill_kernels(factors, nodes, types, form)]
+    for node in nodes:
+        if node.name not in form.eliminated:
+            specs += explicit_node_kernels(node, types, scaled=form.is_scaled)
+    ranks = {node.name: rank for rank, node in enumerate(nodes)}
+    for factor in factors:
+        own = form.factors[factor.name]
+        slots = factor_kernels(factor, types, own).slots
+        specs += explicit_factor_kernels(factor, types, own, slots, ranks)
+    return specs
+
+
 def generate_sources(
     factors: Sequence[TracedFactor],
     nodes: Sequence[NodeType],
@@ -147,7 +187,8 @@ def kernel_specs(
         specs += kernels.kernels.values()
         jacobian_dims[factor.name] = kernels.jacobian_dim
     for node in nodes:
-        specs += node_kernels(node, types, eliminated=node.name in form.eliminated)
+        eliminated = node.name in form.eliminated
+        specs += node_kernels(node, types, eliminated=eliminated, scaled=form.is_scaled)
     specs += [*scalar_kernels(types), *memory_kernels()]
     return specs, jacobian_dims
 

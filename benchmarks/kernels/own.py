@@ -5,13 +5,19 @@ from pathlib import Path
 from benchmarks.kernels.cases import CASES, Case, Role
 from benchmarks.kernels.source import Side, Source
 from caspar.driver import TARGETS, compile_kernel
-from caspar.frontend import factor_kernels as parts
+from caspar.frontend.factor_builder import (
+    FactorBuilder,
+    FactorForm,
+    SharedSums,
+    lower_residual,
+)
+from caspar.frontend.factor_kernels import factor_kernels
+from caspar.frontend.jacobian import store_jacobian, tangent_jacobians
 from caspar.frontend.precision import TYPES
 from caspar.frontend.trace import TracedFactor, trace
 from caspar.ir.dtype import DType
-from caspar.ir.scalar import dot
+from caspar.ir.scalar import Scalar, dot
 from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import AddSumPartials, WriteSequential
 from caspar.options import Precision
 
@@ -36,26 +42,34 @@ def _write(case: Case, role: Role, spec: KernelSpec, folder: Path) -> Source:
 def specs(case: Case) -> list[tuple[Role, KernelSpec]]:
     """Its kernels before compilation."""
     traced = trace(case.load())
-    single = parts.factor_kernels(traced, TYPES[Precision.FLOAT32])
-    mixed = parts.factor_kernels(traced, TYPES[Precision.MIXED])
+    single = factor_kernels(traced, TYPES[Precision.FLOAT32]).kernels
+    mixed = factor_kernels(traced, TYPES[Precision.MIXED]).kernels
     return [
         (Role.FIRST, first_linearization(traced)),
-        (Role.AGAIN, mixed.linearize),
-        (Role.SCORE, single.score),
-        (Role.SCORE_MIXED, mixed.score),
-        (Role.PRODUCT, mixed.product),
+        (Role.AGAIN, mixed["linearize"]),
+        (Role.SCORE, single["score"]),
+        (Role.SCORE_MIXED, mixed["score"]),
+        (Role.PRODUCT, mixed["product"]),
     ]
 
 
 def first_linearization(factor: TracedFactor) -> KernelSpec:
     """One kernel with all outputs of the reference's `res_jac_first`, in float32."""
     types = TYPES[Precision.FLOAT32]
-    kernel = KernelBuilder(f"{factor.name}_first", types.storage)
-    rows, lowering, storage = parts.lower_residual(kernel, factor, types)
+    form = FactorForm(SharedSums.ORDERED)
+    kernel = FactorBuilder(factor, "first", form, types.storage, types)
+    rows, lowering, storage = lower_residual(kernel)
     kernel.write("residual", rows, types.storage, WriteSequential())
     kernel.write("cost", [dot(rows, rows) * 0.5], types.sums, AddSumPartials())
-    blocks = parts.tangent_jacobians(kernel, factor.nodes, rows, lowering, storage)
-    parts.store_jacobian(kernel, blocks, types)
+    blocks = tangent_jacobians(kernel, factor.nodes, rows, lowering, storage)
+    # the reference's are not scaled
+    one = Scalar(kernel.graph, kernel.graph.const(1.0))
+    scales = {name: [one] * len(rows_of[0]) for name, rows_of in blocks.items()}
+    store_jacobian(kernel, blocks, scales, types.storage)
     for argument in factor.nodes:
-        parts.write_normal_equations(kernel, argument, rows, blocks[argument.name], types)
+        columns = list(zip(*blocks[argument.name], strict=True))
+        slope = [dot(column, rows) for column in columns]
+        square = [dot(columns[i], columns[j]) for i in range(len(columns)) for j in range(i + 1)]
+        kernel.add_node(argument, "gradient", slope, types.sums)
+        kernel.add_node(argument, "block", square, types.sums)
     return kernel.build()

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 
 from caspar.codegen.body import BodyWriter
+from caspar.codegen.cuda_half import half_functions
 from caspar.codegen.cuda_header import BLOCK_SIZES, HEADER
 from caspar.codegen.cuda_ops import OP_TEXT, SINCOS_TEXT, literal
 from caspar.codegen.source import KernelSource, Param, kernel_params
@@ -33,7 +34,15 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
     num_items = items_per_thread(spec)
     body = _Writer(spec, program, num_items).write()
     sizes = block_sizes(spec)
-    text = kernel_text(spec.name, spec.args, params, sizes[0], body, restrict=num_items > 1)
+    text = kernel_text(
+        spec.name,
+        spec.args,
+        params,
+        sizes[0],
+        body,
+        functions=half_functions(spec.args),
+        restrict=num_items > 1,
+    )
     return KernelSource(
         spec.name,
         text,

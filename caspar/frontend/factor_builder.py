@@ -61,6 +61,11 @@ class FactorForm:
     inner_iterations: int = 0
 
     @property
+    def linearized(self) -> tuple[str, str]:
+        """What a linearisation adds to nodes; blocks of scaled Jacobians come after it."""
+        return ("gradient", "diagonal" if self.jacobian.is_stored else "block")
+
+    @property
     def key(self) -> str:
         """Text that determines the form."""
         name = "" if self.eliminated is None else self.eliminated.name
@@ -167,7 +172,7 @@ def linearization(kernel: FactorBuilder, slots: JacobianSlots | None) -> Lineari
     """The linearised residual, from stored entries or from the values."""
     if slots is None:
         return Linearization(computed_jacobian(kernel))
-    return Linearization(load_jacobian(kernel, slots, kernel.types))
+    return Linearization(load_jacobian(kernel, slots))
 
 
 def moved_residual(kernel: FactorBuilder, linear: Linearization) -> list[Scalar]:

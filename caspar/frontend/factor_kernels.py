@@ -4,7 +4,7 @@ Which kernels there are depends on the factor's form: whether one of its nodes i
 (`schur_kernels` has the products then), and how sums over shared nodes are taken.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from caspar.frontend.factor_builder import (
@@ -17,15 +17,24 @@ from caspar.frontend.factor_builder import (
     lower_residual,
     moved_residual,
 )
-from caspar.frontend.jacobian import JacobianSlots, JacobianStorage, store_jacobian
+from caspar.frontend.jacobian import (
+    Blocks,
+    JacobianSlots,
+    load_jacobian,
+    scaled_blocks,
+    store_jacobian,
+)
 from caspar.frontend.precision import Types
 from caspar.frontend.schur_kernels import schur_kernels
-from caspar.frontend.trace import TracedFactor
-from caspar.ir.scalar import dot
+from caspar.frontend.trace import Argument, TracedFactor
+from caspar.ir.scalar import Scalar, dot
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.patterns import AddSumPartials, ReadSequential, WriteSequential
 
-FACTOR_ROLES = ("score", "linearize", "product", "gather", "scatter", "reduce", "inner")
+FACTOR_ROLES = (
+    *("score", "linearize", "store", "square"),
+    *("product", "gather", "scatter", "reduce", "inner"),
+)
 """Ends of the names of a factor's kernels."""
 
 
@@ -36,14 +45,18 @@ class FactorKernels:
     Attributes:
         kernels: By role. `score`: `residual`, and half the sum of its squares: `cost`.
             `linearize`: from `residual`, at the values it was scored at, for each node argument
-            its gradient and diagonal block, and the Jacobian where it is stored. `product`:
-            J^T (J p) for each node argument, and |J p|^2: `curvature`; the Schur complement's
-            where a node is eliminated. Others: see `schur_kernels`.
+            its gradient and diagonal block; where Jacobians are stored its gradient and the
+            block's diagonal. `store`: with the `diagonal` of all factors, the scaled Jacobian
+            and, where it is not rounded, the scaled blocks. `square`: the blocks of the rounded
+            one. `product`: J^T (J p) for each node argument, and |J p|^2: `curvature`; the
+            Schur complement's where a node is eliminated. Others: see `schur_kernels`.
         jacobian_dim: Stored Jacobian entries.
+        slots: Where they are; None: Jacobians are recomputed.
     """
 
     kernels: Mapping[str, KernelSpec]
     jacobian_dim: int
+    slots: JacobianSlots | None
 
 
 def factor_kernels(
@@ -51,13 +64,20 @@ def factor_kernels(
 ) -> FactorKernels:
     """Derive a factor and write its kernels; the one form that tests and views need by default."""
     chosen = FactorForm(SharedSums.ORDERED) if form is None else form
-    linearize, jacobian = _linearize(factor, types, chosen)
-    kernels = {"score": _score(factor, types, chosen), "linearize": linearize}
+    kernels = {
+        "score": _score(factor, types, chosen),
+        "linearize": _linearize(factor, types, chosen),
+    }
+    jacobian: JacobianSlots | None = None
+    if chosen.jacobian.is_stored:
+        kernels["store"], jacobian = _store(factor, types, chosen)
+    if jacobian is not None and chosen.jacobian.is_rounded:
+        kernels["square"] = _square(factor, types, chosen, jacobian)
     if chosen.eliminated is None:
         kernels["product"] = _product(factor, types, chosen, jacobian)
     else:
         kernels |= schur_kernels(factor, types, chosen, jacobian)
-    return FactorKernels(kernels, 0 if jacobian is None else jacobian.num_stored)
+    return FactorKernels(kernels, 0 if jacobian is None else jacobian.num_stored, jacobian)
 
 
 def _score(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
@@ -69,14 +89,9 @@ def _score(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
     return kernel.build()
 
 
-def _linearize(
-    factor: TracedFactor, types: Types, form: FactorForm
-) -> tuple[KernelSpec, JacobianSlots | None]:
+def _linearize(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
     kernel = FactorBuilder(factor, "linearize", form, types.storage, types)
     blocks = computed_jacobian(kernel)
-    slots = None
-    if form.jacobian is JacobianStorage.STORED:
-        slots = store_jacobian(kernel, blocks, types)
     # Evaluated by the score kernel, in the type of the sums: with residuals evaluated in float32
     # the gradient is off by enough to stop Ladybug-49 at 13344.77 instead of 13344.24.
     residual = kernel.read("residual", len(factor.residual), types.storage, ReadSequential())
@@ -84,10 +99,57 @@ def _linearize(
         kernel.graph.origin = f"gradient and diagonal block of {argument.name}"
         columns = list(zip(*blocks[argument.name], strict=True))
         slope = [dot(column, residual) for column in columns]
-        square = [dot(columns[i], columns[j]) for i in range(len(columns)) for j in range(i + 1)]
         kernel.add_node(argument, "gradient", slope, types.sums)
-        kernel.add_node(argument, "block", square, types.sums)
+        if form.jacobian.is_stored:
+            squares = [dot(column, column) for column in columns]
+            kernel.add_node(argument, "diagonal", squares, types.storage)
+        else:
+            _add_block(kernel, argument, columns)
+    return kernel.build()
+
+
+def _store(
+    factor: TracedFactor, types: Types, form: FactorForm
+) -> tuple[KernelSpec, JacobianSlots]:
+    kernel = FactorBuilder(factor, "store", form, types.storage, types)
+    blocks = computed_jacobian(kernel)
+    kernel.graph.origin = "D^-1/2"
+    scales = {}
+    for argument in factor.nodes:
+        assert argument.node is not None
+        dim = argument.node.tangent_dim
+        diagonal = kernel.read_node(argument, "diagonal", dim, types.storage)
+        scales[argument.name] = [entry.sqrt().reciprocal() for entry in diagonal]
+    slots = store_jacobian(kernel, blocks, scales, form.jacobian.dtype(types))
+    if not form.jacobian.is_rounded:
+        _add_blocks(kernel, scaled_blocks(blocks, scales))
     return kernel.build(), slots
+
+
+def _square(
+    factor: TracedFactor, types: Types, form: FactorForm, slots: JacobianSlots
+) -> KernelSpec:
+    """Blocks that belong to the very Jacobian of the products.
+
+    With those of another one the Schur complement is indefinite wherever a node's block is nearly
+    singular: there J^T J and the rounded J's differ by more than it.
+    """
+    kernel = FactorBuilder(factor, "square", form, types.storage, types)
+    _add_blocks(kernel, load_jacobian(kernel, slots))
+    return kernel.build()
+
+
+def _add_blocks(kernel: FactorBuilder, blocks: Blocks) -> None:
+    for argument in kernel.factor.nodes:
+        kernel.graph.origin = f"diagonal block of {argument.name}"
+        _add_block(kernel, argument, list(zip(*blocks[argument.name], strict=True)))
+
+
+def _add_block(
+    kernel: FactorBuilder, argument: Argument, columns: Sequence[Sequence[Scalar]]
+) -> None:
+    square = [dot(columns[i], columns[j]) for i in range(len(columns)) for j in range(i + 1)]
+    kernel.add_node(argument, "block", square, kernel.types.sums)
 
 
 def _product(

@@ -1,7 +1,8 @@
 """Jacobians by the tangent of a factor's nodes: derived, stored, read back.
 
-Of a stored Jacobian only the entries that vary are kept, each once: literal entries are written
-into the kernels that read it, repeated ones and negatives of each other share a slot.
+A stored Jacobian J D^-1/2 has columns of unit length over all factors, so that 16 bits hold its
+entries. Those that are always zero are not kept; equal ones of a column and negatives of each other
+share a slot.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from caspar.frontend.derive import gradient
 from caspar.frontend.lower import Lowering
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import Argument
+from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
 from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.kernel_builder import KernelBuilder
@@ -47,11 +49,27 @@ class Linearization:
 class JacobianStorage(Enum):
     """Where Jacobians are between linearisation and product.
 
-    STORED: in memory. RECOMPUTED: nowhere; every product derives them again from the values.
+    STORED: in memory, as precise as they are computed. FLOAT16: in memory. RECOMPUTED: nowhere;
+    every product derives them again from the values.
     """
 
     STORED = "stored"
+    FLOAT16 = "float16"
     RECOMPUTED = "recomputed"
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether they are in memory; they are scaled then."""
+        return self is not JacobianStorage.RECOMPUTED
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether what is read is not what was computed."""
+        return self is JacobianStorage.FLOAT16
+
+    def dtype(self, types: Types) -> DType:
+        """Type in memory."""
+        return DType.FLOAT16 if self is JacobianStorage.FLOAT16 else types.storage
 
 
 @dataclass(frozen=True)
@@ -64,15 +82,17 @@ class _Slot:
 
 @dataclass(frozen=True)
 class JacobianSlots:
-    """Where each entry is: in a slot among the stored ones, or a literal.
+    """Where each entry is: in a slot among the stored ones; None: it is zero.
 
     Attributes:
         entries: For each node argument's name, rows x tangent_dim.
         num_stored: Number of slots.
+        dtype: Type in memory.
     """
 
-    entries: dict[str, list[list[_Slot | float]]]
+    entries: dict[str, list[list[_Slot | None]]]
     num_stored: int
+    dtype: DType
 
 
 def tangent_jacobians(
@@ -111,39 +131,61 @@ def tangent_jacobians(
     return blocks
 
 
-def store_jacobian(kernel: KernelBuilder, blocks: Blocks, types: Types) -> JacobianSlots:
-    """Write the entries that vary, each once."""
-    kernel.graph.origin = "Jacobian"
-    slots: dict[int, int] = {}
-    entries = {
-        name: [[_slot(kernel, slots, entry) for entry in row] for row in block]
+def scaled_blocks(blocks: Blocks, scales: Mapping[str, Sequence[Scalar]]) -> Blocks:
+    """The columns times a factor each."""
+    return {
+        name: [
+            [entry * factor for entry, factor in zip(row, scales[name], strict=True)]
+            for row in block
+        ]
         for name, block in blocks.items()
     }
-    stored = [Scalar(kernel.graph, value) for value in slots]
-    kernel.write("jacobian", stored, types.storage, WriteSequential())
-    return JacobianSlots(entries, len(slots))
 
 
-def _slot(kernel: KernelBuilder, slots: dict[int, int], entry: Scalar) -> _Slot | float:
-    """Where an entry is to be found; `slots` maps what is stored to its number."""
+def store_jacobian(
+    kernel: KernelBuilder, blocks: Blocks, scales: Mapping[str, Sequence[Scalar]], dtype: DType
+) -> JacobianSlots:
+    """Write the entries, their columns scaled, that are not always zero, each once."""
+    kernel.graph.origin = "Jacobian"
+    slots: dict[tuple[int, int], int] = {}
+    entries = {
+        name: [
+            [
+                _slot(kernel, slots, entry, factor)
+                for entry, factor in zip(row, scales[name], strict=True)
+            ]
+            for row in block
+        ]
+        for name, block in blocks.items()
+    }
+    stored = [Scalar(kernel.graph, entry) * Scalar(kernel.graph, factor) for entry, factor in slots]
+    kernel.write("jacobian", stored, dtype, WriteSequential())
+    return JacobianSlots(entries, len(slots), dtype)
+
+
+def _slot(
+    kernel: KernelBuilder, slots: dict[tuple[int, int], int], entry: Scalar, factor: Scalar
+) -> _Slot | None:
+    """Where an entry is to be found; `slots` maps what is stored, and its factor, to its number."""
     literal = kernel.graph.literal(entry.value)
-    if literal is not None:
-        return literal
+    if literal == 0.0:
+        return None
     # the builder's negation of a negation is the value itself
     negative = kernel.graph.producer_of(entry.value).op is Op.NEG
+    negative = negative or (literal is not None and literal < 0.0)
     magnitude = kernel.graph.neg(entry.value) if negative else entry.value
-    return _Slot(slots.setdefault(magnitude, len(slots)), negative)
+    return _Slot(slots.setdefault((magnitude, factor.value), len(slots)), negative)
 
 
-def load_jacobian(kernel: KernelBuilder, slots: JacobianSlots, types: Types) -> Blocks:
+def load_jacobian(kernel: KernelBuilder, slots: JacobianSlots) -> Blocks:
     """Read what `store_jacobian` wrote."""
     stored: list[Scalar] = []
     if slots.num_stored > 0:
-        stored = kernel.read("jacobian", slots.num_stored, types.storage, ReadSequential())
+        stored = kernel.read("jacobian", slots.num_stored, slots.dtype, ReadSequential())
 
-    def entry(where: _Slot | float) -> Scalar:
-        if isinstance(where, float):
-            return Scalar(kernel.graph, kernel.graph.const(where))
+    def entry(where: _Slot | None) -> Scalar:
+        if where is None:
+            return Scalar(kernel.graph, kernel.graph.const(0.0))
         return -stored[where.number] if where.negated else stored[where.number]
 
     return {

@@ -3,6 +3,11 @@
 The linear system is (J^T J + damping D) step = -gradient with D = diag(J^T J), preconditioned by
 the inverse of its diagonal blocks. Blocks are factorised after scaling to unit diagonal; what is
 stored is W = L^-1 S, so that W^T W r is positive semidefinite whatever rounding does to W.
+
+Where Jacobians are stored (`scaled`) the system is in the variables D^1/2 step, in which it is
+(J'^T J' + damping I) step' = -gradient' with J' = J D^-1/2: `gradient`, `block`, what `reduce` makes
+of them, `preconditioner`, and all vectors are in these variables. `scale` gets there, after the
+linearisation of all factors; `retract` takes the step back.
 """
 
 from collections.abc import Sequence
@@ -21,43 +26,77 @@ SMALLEST_CURVATURE = 1e-30
 """Diagonal entries of J^T J below this count as absent: the scalar is untouched by any factor.
 No larger clamp: points may run to infinity, and clamping the shrinking diagonal freezes them."""
 
-_SMALLEST_PIVOT = {DType.FLOAT32: 1e-7, DType.FLOAT64: 1e-15}
+_ROUNDING = {DType.FLOAT32: 1e-7, DType.FLOAT64: 1e-15}
+"""For each row of a block scaled to unit diagonal, how far rounding may move its eigenvalues; by
+the type of the Jacobian. As much is added to the diagonal: an eliminated block that is too small
+makes the Schur complement indefinite, one that is too large is only damped more."""
+
+_SMALLEST_PIVOT = 1e-15
 """Lower bound of a pivot of a block scaled to unit diagonal."""
 
 MODEL_DIM = 5
 """Sums a retraction takes for the model of the cost: see `retract_kernel`."""
 
 
-NODE_ROLES = ("factorize", "start", "step", "turn", "solve", "retract")
+NODE_ROLES = ("scale", "factorize", "start", "step", "turn", "solve", "retract")
 """Ends of the names of a node type's kernels."""
 
 
-def node_kernels(node: NodeType, types: Types, *, eliminated: bool = False) -> list[KernelSpec]:
+def node_kernels(
+    node: NodeType, types: Types, *, eliminated: bool = False, scaled: bool = False
+) -> list[KernelSpec]:
     """All kernels of a node type."""
+    made = [scale_kernel(node, types)] if scaled else []
     if eliminated:
         return [
-            factorize_kernel(node, types, eliminated=True),
+            *made,
+            factorize_kernel(node, types, eliminated=True, scaled=scaled),
             solve_kernel(node, types),
-            eliminated_retract_kernel(node, types),
+            eliminated_retract_kernel(node, types, scaled=scaled),
         ]
     return [
-        factorize_kernel(node, types),
-        start_kernel(node, types),
+        *made,
+        factorize_kernel(node, types, scaled=scaled),
+        start_kernel(node, types, scaled=scaled),
         step_kernel(node, types),
-        turn_kernel(node, types),
-        retract_kernel(node, types),
+        turn_kernel(node, types, scaled=scaled),
+        retract_kernel(node, types, scaled=scaled),
     ]
+
+
+def damping_diagonal(
+    kernel: KernelBuilder, dim: int, types: Types, *, scaled: bool
+) -> list[Scalar]:
+    """What the damping multiplies in the variables of the linear system: D, or 1 where scaled."""
+    if scaled:
+        return [Scalar(kernel.graph, kernel.graph.const(1.0))] * dim
+    return kernel.read("diagonal", dim, types.storage, ReadSequential())
+
+
+def scale_kernel(node: NodeType, types: Types) -> KernelSpec:
+    """After linearisation, in place: `diagonal` D without zeros, `gradient` times D^-1/2."""
+    dim = node.tangent_dim
+    kernel = KernelBuilder(f"{node.name}_scale", types.sums)
+    squares = kernel.read("diagonal", dim, types.storage, ReadSequential())
+    gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
+    diagonal = [_safe_diagonal(entry) for entry in squares]
+    slope = [g * entry.sqrt().reciprocal() for g, entry in zip(gradient, diagonal, strict=True)]
+    kernel.write("diagonal", diagonal, types.storage, WriteSequential())
+    kernel.write("gradient", slope, types.sums, WriteSequential())
+    return kernel.build()
 
 
 def _triangle(num_rows: int) -> list[tuple[int, int]]:
     return [(row, column) for row in range(num_rows) for column in range(row + 1)]
 
 
-def factorize_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -> KernelSpec:
+def factorize_kernel(
+    node: NodeType, types: Types, *, eliminated: bool = False, scaled: bool = False
+) -> KernelSpec:
     """From `block` and `damping`: `diagonal` D and `preconditioner` W, lower triangle by rows.
 
-    D is of J^T J. W is of `reduced_block`, the block of the system that is solved; an eliminated
-    node has but `block`.
+    D is of J^T J; where blocks are scaled it is there. W is of `reduced_block`, the block of the
+    system that is solved; an eliminated node has but `block`.
     """
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_factorize", types.sums)
@@ -66,16 +105,25 @@ def factorize_kernel(node: NodeType, types: Types, *, eliminated: bool = False) 
         packed = kernel.read(name, dim * (dim + 1) // 2, types.sums, ReadSequential())
         return dict(zip(_triangle(dim), packed, strict=True))
 
+    damping = kernel.scalar("damping")
+    if scaled:
+        damped = read("block" if eliminated else "reduced_block")
+        for row in range(dim):
+            damped[row, row] = damped[row, row] + damping + dim * _ROUNDING[types.storage]
+        inverse = _inverse_cholesky(damped, dim)
+        stored = [inverse[place] for place in _triangle(dim)]
+        kernel.write("preconditioner", stored, types.storage, WriteSequential())
+        return kernel.build()
     full = read("block")
     block = full if eliminated else read("reduced_block")
-    damping = kernel.scalar("damping")
     diagonal = [_safe_diagonal(full[row, row]) for row in range(dim)]
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
-    scaled = {
-        (i, j): entry * scale[i] * scale[j] + (damping if i == j else 0.0)
+    damped_one = damping + dim * _ROUNDING[types.storage]
+    damped = {
+        (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)
         for (i, j), entry in block.items()
     }
-    inverse = _inverse_cholesky(scaled, dim, _SMALLEST_PIVOT[types.sums])
+    inverse = _inverse_cholesky(damped, dim)
     stored = [inverse[i, j] * scale[j] for i, j in _triangle(dim)]
     kernel.write("diagonal", diagonal, types.storage, WriteSequential())
     kernel.write("preconditioner", stored, types.storage, WriteSequential())
@@ -83,14 +131,20 @@ def factorize_kernel(node: NodeType, types: Types, *, eliminated: bool = False) 
 
 
 def _inverse_cholesky(
-    matrix: dict[tuple[int, int], Scalar], dim: int, smallest_pivot: float
+    matrix: dict[tuple[int, int], Scalar], dim: int
 ) -> dict[tuple[int, int], Scalar]:
-    """L^-1 of a symmetric positive definite matrix L L^T, lower triangles."""
+    """L^-1 of a symmetric matrix L L^T near unit diagonal; 1 where it is not positive definite.
+
+    Bounding single pivots instead would leave rows of L that are as large as the pivot is small.
+    """
     factor: dict[tuple[int, int], Scalar] = {}
     reciprocal: list[Scalar] = []
+    is_definite: Scalar | None = None
     for j in range(dim):
         pivot = _minus_products(matrix[j, j], [(factor[j, k], factor[j, k]) for k in range(j)])
-        reciprocal.append(pivot.max(smallest_pivot).sqrt().reciprocal())
+        large = pivot > _SMALLEST_PIVOT
+        is_definite = large if is_definite is None else is_definite & large
+        reciprocal.append(pivot.max(_SMALLEST_PIVOT).sqrt().reciprocal())
         for i in range(j + 1, dim):
             pairs = [(factor[i, k], factor[j, k]) for k in range(j)]
             factor[i, j] = _minus_products(matrix[i, j], pairs) * reciprocal[j]
@@ -100,7 +154,11 @@ def _inverse_cholesky(
         for i in range(j + 1, dim):
             carried = total(factor[i, k] * inverse[k, j] for k in range(j, i))
             inverse[i, j] = -(carried * reciprocal[i])
-    return inverse
+    assert is_definite is not None
+    return {
+        (i, j): is_definite.where(entry, 1.0 if i == j else 0.0)
+        for (i, j), entry in inverse.items()
+    }
 
 
 def damped_step(
@@ -113,11 +171,12 @@ def damped_step(
     """-(A + damping diag(A))^-1 g of a small block A, its lower triangle given by rows."""
     block = dict(zip(_triangle(dim), square, strict=True))
     scale = [_safe_diagonal(block[row, row]).sqrt().reciprocal() for row in range(dim)]
+    damped_one = damping + dim * _ROUNDING[dtype]
     scaled = {
-        (i, j): entry * scale[i] * scale[j] + (damping if i == j else 0.0)
+        (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)
         for (i, j), entry in block.items()
     }
-    inverse = _inverse_cholesky(scaled, dim, _SMALLEST_PIVOT[dtype])
+    inverse = _inverse_cholesky(scaled, dim)
     lower = {(i, j): inverse[i, j] * scale[j] for i, j in _triangle(dim)}
     inner = [total(lower[i, j] * slope[j] for j in range(i + 1)) for i in range(dim)]
     return [-total(lower[i, j] * inner[i] for i in range(j, dim)) for j in range(dim)]
@@ -144,10 +203,10 @@ def _preconditioned(
 
 
 def _write_direction(
-    kernel: KernelBuilder, dim: int, types: Types, direction: Sequence[Scalar]
+    kernel: KernelBuilder, dim: int, types: Types, direction: Sequence[Scalar], *, scaled: bool
 ) -> None:
     """Write `direction` p, and `product` = damping D p with its part of the curvature p.(A p)."""
-    diagonal = kernel.read("diagonal", dim, types.storage, ReadSequential())
+    diagonal = damping_diagonal(kernel, dim, types, scaled=scaled)
     damping = kernel.scalar("damping")
     damped = [damping * entry * p for entry, p in zip(diagonal, direction, strict=True)]
     kernel.write("direction", direction, types.storage, WriteSequential())
@@ -155,7 +214,7 @@ def _write_direction(
     kernel.write("curvature", [dot(damped, direction)], types.sums, AddSumPartials())
 
 
-def start_kernel(node: NodeType, types: Types) -> KernelSpec:
+def start_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
     """First vectors of PCG: step 0, residual -gradient, direction z; sums `descent` = r.z."""
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_start", types.storage)
@@ -166,7 +225,7 @@ def start_kernel(node: NodeType, types: Types) -> KernelSpec:
     kernel.write("step", [zero] * dim, types.storage, WriteSequential())
     kernel.write("residual", residual, types.storage, WriteSequential())
     kernel.write("descent", [dot(residual, preconditioned)], types.sums, AddSumPartials())
-    _write_direction(kernel, dim, types, preconditioned)
+    _write_direction(kernel, dim, types, preconditioned, scaled=scaled)
     return kernel.build()
 
 
@@ -190,7 +249,7 @@ def step_kernel(node: NodeType, types: Types) -> KernelSpec:
     return kernel.build()
 
 
-def turn_kernel(node: NodeType, types: Types) -> KernelSpec:
+def turn_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
     """The next direction: p = z + beta p."""
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_turn", types.storage)
@@ -199,7 +258,7 @@ def turn_kernel(node: NodeType, types: Types) -> KernelSpec:
     preconditioned = kernel.read("preconditioned", dim, types.storage, ReadSequential())
     previous = kernel.read("direction", dim, types.storage, ReadSequential())
     direction = [z + beta * p for z, p in zip(preconditioned, previous, strict=True)]
-    _write_direction(kernel, dim, types, direction)
+    _write_direction(kernel, dim, types, direction, scaled=scaled)
     return kernel.build()
 
 
@@ -214,7 +273,7 @@ def solve_kernel(node: NodeType, types: Types) -> KernelSpec:
     return kernel.build()
 
 
-def retract_kernel(node: NodeType, types: Types) -> KernelSpec:
+def retract_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
     """Move `nodes` by `step` to `candidate`; sums `model`.
 
     The sums are step.gradient, step.residual, damping step.D step, D-weighted squared norm of
@@ -224,15 +283,15 @@ def retract_kernel(node: NodeType, types: Types) -> KernelSpec:
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_retract", types.storage)
     step = kernel.read("step", dim, types.storage, ReadSequential())
-    _write_moved(kernel, node, types, step)
+    _write_moved(kernel, node, types, step, scaled=scaled)
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
     residual = kernel.read("residual", dim, types.storage, ReadSequential())
     model = [dot(step, gradient), dot(step, residual)]
-    _write_model(kernel, dim, types, step, model, 0.0)
+    _write_model(kernel, types, step, model, 0.0, scaled=scaled)
     return kernel.build()
 
 
-def eliminated_retract_kernel(node: NodeType, types: Types) -> KernelSpec:
+def eliminated_retract_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
     """Of an eliminated type: the step -W^T W (gradient + `inner`), and as `retract_kernel`.
 
     Its rows of the system hold exactly, so there is no residual; the last sum is |W gradient|^2,
@@ -244,17 +303,21 @@ def eliminated_retract_kernel(node: NodeType, types: Types) -> KernelSpec:
     inner = kernel.read("inner", dim, types.storage, ReadSequential())
     rest = [g + t for g, t in zip(gradient, inner, strict=True)]
     step = [-entry for entry in _preconditioned(kernel, dim, types, rest)]
-    _write_moved(kernel, node, types, step)
+    _write_moved(kernel, node, types, step, scaled=scaled)
     zero = Scalar(kernel.graph, kernel.graph.const(0.0))
     promised = dot(gradient, _preconditioned(kernel, dim, types, gradient))
-    _write_model(kernel, dim, types, step, [dot(step, gradient), zero], promised)
+    _write_model(kernel, types, step, [dot(step, gradient), zero], promised, scaled=scaled)
     return kernel.build()
 
 
 def _write_moved(
-    kernel: KernelBuilder, node: NodeType, types: Types, step: Sequence[Scalar]
+    kernel: KernelBuilder, node: NodeType, types: Types, step: Sequence[Scalar], *, scaled: bool
 ) -> None:
     """`candidate`: the node after the step."""
+    if scaled:
+        diagonal = kernel.read("diagonal", node.tangent_dim, types.storage, ReadSequential())
+        pairs = zip(step, diagonal, strict=True)
+        step = [x * entry.sqrt().reciprocal() for x, entry in pairs]
     storage, tangent, moved = retracted_storage(node, "node")
     nodes = kernel.read("nodes", node.storage_dim, types.storage, ReadSequential())
     symbols = {str(SYMBOL): kernel.graph.const(value(types.storage))}
@@ -267,13 +330,14 @@ def _write_moved(
 
 def _write_model(
     kernel: KernelBuilder,
-    dim: int,
     types: Types,
     step: Sequence[Scalar],
     first: Sequence[Scalar],
     last: Scalar | float,
+    *,
+    scaled: bool,
 ) -> None:
-    diagonal = kernel.read("diagonal", dim, types.storage, ReadSequential())
+    diagonal = damping_diagonal(kernel, len(step), types, scaled=scaled)
     squared = dot([d * x for d, x in zip(diagonal, step, strict=True)], step)
     promised = squared * 0.0 + last
     model = [*first, kernel.scalar("damping") * squared, squared, promised]

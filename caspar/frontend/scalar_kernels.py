@@ -14,7 +14,7 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadPartials, WriteUnique
 
-_LARGEST = 1e300
+LARGEST = 1e300
 """Comparisons with it are false for infinity and NaN."""
 
 
@@ -48,7 +48,7 @@ def _begin(types: Types) -> KernelSpec:
     """After `start`: remember r.z, reset the count, see whether there is anything to do."""
     kernel = KernelBuilder("pcg_begin", DType.FLOAT64)
     descent = _sum(kernel, "descents", types)
-    finite = descent < _LARGEST
+    finite = descent < LARGEST
     positive = 0.0 < descent
     one = Scalar(kernel.graph, kernel.graph.const(1.0))
     stopped = positive.where(float(LinearOutcome.RUNNING), float(LinearOutcome.AT_OPTIMUM))
@@ -64,7 +64,7 @@ def _alpha(types: Types) -> KernelSpec:
     kernel = KernelBuilder("pcg_alpha", DType.FLOAT64)
     kernel.guard("done")
     curvature = _sum(kernel, "curvatures", types)
-    usable = (0.0 < curvature) & (curvature < _LARGEST)
+    usable = (0.0 < curvature) & (curvature < LARGEST)
     safe = usable.where(curvature, 1.0)
     _put(kernel, "alpha", usable.where(kernel.scalar("descent") / safe, 0.0))
     running = float(LinearOutcome.RUNNING)
@@ -86,7 +86,7 @@ def _beta(types: Types) -> KernelSpec:
     exhausted = kernel.scalar("max_linear_iterations") <= count
     outcome = exhausted.where(float(LinearOutcome.ITERATIONS), float(LinearOutcome.RUNNING))
     outcome = reached.where(float(LinearOutcome.TOLERANCE), outcome)
-    finite = descent < _LARGEST
+    finite = descent < LARGEST
     _put(kernel, "done", finite.where(outcome, float(LinearOutcome.NOT_FINITE)))
     _put(kernel, "beta", descent / kernel.scalar("descent"))
     _put(kernel, "descent", descent)

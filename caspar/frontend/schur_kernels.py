@@ -7,7 +7,7 @@ nodes (Triggs et al., *Bundle Adjustment: A Modern Synthesis*, 2000, section 6.1
 read as the triangle W that the node type's `factorize` writes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from caspar.frontend.factor_builder import (
     FactorBuilder,
@@ -17,7 +17,7 @@ from caspar.frontend.factor_builder import (
     moved_residual,
 )
 from caspar.frontend.inner_kernel import inner_kernel
-from caspar.frontend.jacobian import JacobianSlots
+from caspar.frontend.jacobian import Blocks, JacobianSlots
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import Argument, TracedFactor
 from caspar.ir.scalar import Scalar, dot, total
@@ -79,7 +79,7 @@ def _product(
         kernel.graph.origin = "E^T C p"
         inner = kernel.sum_over_node(linear.transposed(eliminated, moved))
         kernel.graph.origin = "y = V^-1 E^T C p"
-        triangle = _read_triangle(kernel, eliminated)
+        triangle = read_triangle(kernel, eliminated)
         step = _transposed_times(triangle, _times(triangle, inner))
     else:
         step = kernel.read_node(eliminated, "inner", dim, types.storage)
@@ -100,27 +100,35 @@ def _reduce(
     kernel = FactorBuilder(factor, "reduce", form, types.storage, types)
     eliminated = _eliminated(form)
     blocks = linearization(kernel, slots).blocks
-    triangle = _read_triangle(kernel, eliminated)
+    triangle = read_triangle(kernel, eliminated)
     gradient = kernel.read_node(eliminated, "gradient", _dim(eliminated), types.sums)
     kernel.graph.origin = "W h"
     scaled = _times(triangle, gradient)
+    for argument, mixed in mixed_blocks(kernel, blocks, triangle):
+        slope = [-dot(entries, scaled) for entries in mixed]
+        square = [-dot(mixed[i], mixed[j]) for i in range(len(mixed)) for j in range(i + 1)]
+        kernel.add_node(argument, "gradient", slope, types.sums)
+        kernel.add_node(argument, "block", square, types.sums)
+    return kernel.build()
+
+
+def mixed_blocks(
+    kernel: FactorBuilder, blocks: Blocks, triangle: list[list[Scalar]]
+) -> Iterator[tuple[Argument, list[list[Scalar]]]]:
+    """Z = C^T E W^T by each node argument that is not eliminated: Z Z^T = C^T E V^-1 E^T C."""
     # E W^T: the rows of E, each as W times it
-    rows = [_times(triangle, row) for row in blocks[eliminated.name]]
+    rows = [_times(triangle, row) for row in blocks[_eliminated(kernel.form).name]]
     for argument in kernel.reduced:
         kernel.graph.origin = f"C^T E V^-1 by {argument.name}"
         columns = list(zip(*blocks[argument.name], strict=True))
         mixed = [
             [
                 total(c * row[k] for c, row in zip(column, rows, strict=True))
-                for k in range(len(scaled))
+                for k in range(len(triangle))
             ]
             for column in columns
         ]
-        slope = [-dot(entries, scaled) for entries in mixed]
-        square = [-dot(mixed[i], mixed[j]) for i in range(len(mixed)) for j in range(i + 1)]
-        kernel.add_node(argument, "gradient", slope, types.sums)
-        kernel.add_node(argument, "block", square, types.sums)
-    return kernel.build()
+        yield argument, mixed
 
 
 def _eliminated(form: FactorForm) -> Argument:
@@ -133,8 +141,8 @@ def _dim(argument: Argument) -> int:
     return argument.node.tangent_dim
 
 
-def _read_triangle(kernel: FactorBuilder, eliminated: Argument) -> list[list[Scalar]]:
-    """W, its rows up to the diagonal."""
+def read_triangle(kernel: FactorBuilder, eliminated: Argument) -> list[list[Scalar]]:
+    """W of an eliminated node, its rows up to the diagonal."""
     dim = _dim(eliminated)
     size = dim * (dim + 1) // 2
     packed = iter(kernel.read_node(eliminated, "preconditioner", size, kernel.types.storage))

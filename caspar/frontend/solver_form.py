@@ -24,6 +24,11 @@ class SolverForm:
     eliminated: tuple[str, ...] = ()
 
     @property
+    def is_scaled(self) -> bool:
+        """Whether linear systems are solved in scaled variables: see `node_kernels`."""
+        return any(form.jacobian.is_stored for form in self.factors.values())
+
+    @property
     def key(self) -> str:
         """Text that determines the form."""
         forms = "; ".join(f"{name} {form.key}" for name, form in self.factors.items())

@@ -69,10 +69,13 @@ _KINDS: dict[type[Marker], ArgumentKind] = {
 }
 
 
-_KERNEL_NAMES = ("residual", "cost", "jacobian", "curvature", "tiles")
+_KERNEL_NAMES = (
+    *("residual", "cost", "jacobian", "curvature", "tiles"),
+    *("pair_block", "pair_order"),
+)
 _KERNEL_PARTS = (
-    *("gradient", "block", "direction", "product"),
-    *("inner", "preconditioner", "sum"),
+    *("gradient", "diagonal", "block", "direction", "product"),
+    *("inner", "preconditioner", "sum", "mixed"),
 )
 """Arguments of a factor's kernels beside its own, and those that each node argument brings."""
 

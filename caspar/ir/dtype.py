@@ -13,11 +13,18 @@ class DType(Enum):
     FLOAT64 = "float64"
     INT32 = "int32"
     UINT16 = "uint16"
+    FLOAT16 = "float16"
+    """In memory only: kernels compute in the others."""
 
     @property
     def itemsize(self) -> int:
         """Bytes of one scalar."""
-        return {"float32": 4, "float64": 8, "int32": 4, "uint16": 2}[self.value]
+        return {"float64": 8, "uint16": 2, "float16": 2}.get(self.value, 4)
+
+    @property
+    def in_arrays(self) -> "DType":
+        """Type of the arrays that hold it: of float16 they hold the bits."""
+        return DType.UINT16 if self is DType.FLOAT16 else self
 
     @property
     def chunk_length(self) -> int:

@@ -1,8 +1,9 @@
 """The blocked struct-of-arrays layout (paper: Vector Access and Blocked Struct of Arrays).
 
-An object of `dim` scalars is cut into chunks of 16 bytes (4 float32 or 2 float64) and a remainder
-of 1, 2 or 3 scalars (3 is padded to 4: there are no 12-byte vector accesses). Chunk `k` of all
-objects is contiguous, so that a warp reads 512 contiguous bytes with one vector instruction.
+An object of `dim` scalars is cut into chunks of 16 bytes (8 float16, 4 float32 or 2 float64) and a
+remainder of less, which is padded to 1, 2, 4 or 8 scalars: there are no vector accesses of 6, 10, 12
+or 14 bytes. Chunk `k` of all objects is contiguous, so that a warp reads 512 contiguous bytes with
+one vector instruction.
 """
 
 from caspar.ir.dtype import DType
@@ -16,7 +17,7 @@ def chunk_widths(dim: int, dtype: DType) -> tuple[int, ...]:
 
 def padded_width(width: int) -> int:
     """Scalars a chunk occupies in memory."""
-    return 4 if width == 3 else width
+    return 1 << (width - 1).bit_length()
 
 
 def object_scalars(dim: int, dtype: DType) -> int:

@@ -75,6 +75,54 @@ min_nan = _keep_nan("<")
 max_nan = _keep_nan(">")
 
 
+def _bit_cast(source: types.Type, target: types.Type) -> Callable[[Any], Any]:
+    def cast(typing_context: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], context.get_value_type(target))
+
+        return target(source), generate
+
+    result: Callable[[Any], Any] = intrinsic(cast)
+    return result
+
+
+_bits_of_float = _bit_cast(types.float32, types.uint32)
+_float_of_bits = _bit_cast(types.uint32, types.float32)
+
+
+@njit(cache=True)
+def float_of_half(bits: Any) -> Any:
+    """The float32 of a float16 given by its bits."""
+    magnitude = np.uint32(bits & 0x7FFF) << np.uint32(13)
+    # the exponent's bias by a product, which is exact for small numbers too
+    value = _bits_of_float(_float_of_bits(np.uint32(magnitude)) * np.float32(2.0**112))
+    if magnitude >= 0x0F800000:
+        value = np.uint32(magnitude | 0x7F800000)
+    return _float_of_bits(np.uint32(value | (np.uint32(bits & 0x8000) << np.uint32(16))))
+
+
+@njit(cache=True)
+def half_of_float(value: Any) -> Any:
+    """The bits of the float16 nearest to a float32; ties to even, never infinite."""
+    if value > np.float32(65504.0):
+        value = np.float32(65504.0)
+    if value < np.float32(-65504.0):
+        value = np.float32(-65504.0)
+    word = _bits_of_float(value)
+    magnitude = np.uint32(word & 0x7FFFFFFF)
+    if magnitude > 0x7F800000:
+        half = np.uint32(0x7FFF)
+    elif magnitude < 0x38800000:
+        # below 2^-14 numbers are multiples of 2^-24, which is the last bit of 0.5
+        shifted = _bits_of_float(_float_of_bits(magnitude) + np.float32(0.5))
+        half = np.uint32(shifted - np.uint32(0x3F000000))
+    else:
+        odd = (magnitude >> np.uint32(13)) & np.uint32(1)
+        rounded = np.uint32(magnitude - np.uint32(0x38000000) + np.uint32(0xFFF) + odd)
+        half = np.uint32(rounded >> np.uint32(13))
+    return np.uint16((word >> np.uint32(16)) & np.uint32(0x8000) | half)
+
+
 @intrinsic
 def call_tile(typing_context: Any, function: Any, args: Any, tile: Any) -> Any:
     """Call the kernel at an address on one tile."""

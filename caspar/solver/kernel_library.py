@@ -10,6 +10,10 @@ from caspar.memory.reduce import ReduceSpec
 from caspar.runtime.backend import Backend, Kernel
 
 
+HOT_ROLES = ("product", "scatter")
+"""Kernels of factors that run in every iteration of a linear solver."""
+
+
 class KernelLibrary:
     """Compiled kernels by name; the ones that sum partials are made when first needed.
 
@@ -30,21 +34,27 @@ class KernelLibrary:
         self.jacobian_dims = sources.jacobian_dims
         self._target = target
         self._kernels = dict(backend.load(list(sources.kernels.values())))
-        self.tile_size = self._common_tile_size(
-            [
+        own = {
+            role: [
                 sources.kernels[f"{owner}_{role}"]
                 for owner in owners
-                for role in (*FACTOR_ROLES, *NODE_ROLES)
                 if f"{owner}_{role}" in sources.kernels
             ]
-        )
+            for role in (*FACTOR_ROLES, *NODE_ROLES)
+        }
+        hot = [source for role in HOT_ROLES for source in own[role]]
+        self.tile_size = self._common_tile_size([s for role in own.values() for s in role], hot)
 
-    def _common_tile_size(self, sources: Sequence[KernelSource]) -> int:
+    def _common_tile_size(
+        self, sources: Sequence[KernelSource], hot: Sequence[KernelSource]
+    ) -> int:
         """One tile size for all kernels: they share tiles, and run in one loop.
 
-        Each has been loaded with the block size that suits it; the smallest suits all.
+        Each has been loaded with the block size that suits it; the kernels of the inner loop
+        decide for all.
         """
-        size = min(self._kernels[source.name].block_size for source in sources)
+        chosen = sources if len(hot) == 0 else hot
+        size = min(self._kernels[source.name].block_size for source in chosen)
         others = [source for source in sources if self._kernels[source.name].block_size != size]
         self._kernels.update(self.backend.load(others, size))
         return size
@@ -56,6 +66,11 @@ class KernelLibrary:
     def kernel(self, name: str) -> Kernel:
         """A kernel of the solver."""
         return self._kernels[name]
+
+    def load(self, sources: SolverSources) -> None:
+        """Compile more kernels of the solver, unless they have been."""
+        missing = [one for name, one in sources.kernels.items() if name not in self._kernels]
+        self._kernels.update(self.backend.load(missing, self.tile_size))
 
     def load_reductions(self, specs: Iterable[ReduceSpec]) -> None:
         """Compile what is missing, all at once."""

@@ -24,8 +24,13 @@ from caspar.solver.plan import SCALARS, FactorPlan, NodePlan, Plan
 MANY_PARTIALS = 4
 """Partials an object has on average, from which on a warp sums them instead of a thread."""
 
+NOTHING: Mapping[str, Binding] = {}
+
+REDUCED_ROLES = ("start", "begin_direct")
+"""Kernels of a node type that take the gradient of the reduced system."""
+
 LINEARIZED = ("gradient", "block")
-"""What a linearisation adds to nodes."""
+"""What a linearisation makes of nodes."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,11 @@ class Binder:
         plan.library.load_reductions(
             self._reduce_spec(use)
             for factor in plan.factors
-            for use in self._uses(factor, factor.factor.nodes, (*LINEARIZED, "product"))
+            for use in self._uses(
+                factor,
+                factor.factor.nodes,
+                dict.fromkeys((*LINEARIZED, *factor.form.linearized, "product")),
+            )
         )
 
     # -- memory --------------------------------------------------------------------------------
@@ -94,17 +103,19 @@ class Binder:
     def _scalars(self) -> dict[str, Binding]:
         return {name: Binding(self._plan.scalar(name), 1) for name in SCALARS}
 
-    def scalar_launch(self, name: str) -> Launch:
-        """A kernel of one item."""
+    def scalar_launch(self, name: str, more: Mapping[str, Binding] = NOTHING) -> Launch:
+        """A kernel of one item; `more` is bound besides."""
         sums = {name: self._sums(name) for name in ("costs", "curvatures", "descents")}
         models = Binding(self._memory["models"], self._plan.num_node_tiles)
-        bindings = {**self._scalars(), **sums, "models": models}
+        bindings = {**self._scalars(), **sums, "models": models, **more}
         return self._backend.bind(self._plan.library.kernel(name), bindings, 1)
 
     # -- node types ----------------------------------------------------------------------------
 
-    def node_launch(self, plan: NodePlan, role: str) -> Launch:
-        """A kernel of a node type."""
+    def node_launch(
+        self, plan: NodePlan, role: str, more: Mapping[str, Binding] = NOTHING
+    ) -> Launch:
+        """A kernel of a node type; `more` is bound besides."""
         bindings = self._scalars()
         prefix = f"{plan.node.name}."
         for name, array in self._memory.items():
@@ -112,7 +123,7 @@ class Binder:
                 bindings[name.removeprefix(prefix)] = Binding(array, plan.count)
         # where nothing is eliminated the reduced system is the system
         bindings.setdefault("reduced_block", bindings["block"])
-        if role == "start" and "reduced_gradient" in bindings:
+        if role in REDUCED_ROLES and "reduced_gradient" in bindings:
             bindings["gradient"] = bindings["reduced_gradient"]
         num_factor_tiles, num_reduced = self._plan.num_factor_tiles, self._plan.num_reduced_tiles
         for name, array, first, length in (
@@ -122,6 +133,7 @@ class Binder:
         ):
             offset = {"offset": first + plan.first_tile}
             bindings[name] = Binding(self._memory[array], length, fields=offset)
+        bindings |= more
         kernel = self._plan.library.kernel(f"{plan.node.name}_{role}")
         return self._backend.bind(kernel, bindings, plan.count)
 
@@ -134,9 +146,21 @@ class Binder:
         return self._bind(plan, "score", bindings)
 
     def linearize(self, plan: FactorPlan) -> list[Launch]:
-        """Jacobian, gradients and diagonal blocks at `nodes`."""
-        launch = self._bind(plan, "linearize", self._with_sums(plan, LINEARIZED))
-        return [launch, *self._reductions(plan, plan.factor.nodes, LINEARIZED)]
+        """Gradients and diagonal blocks, or their diagonals, at `nodes`."""
+        parts = plan.form.linearized
+        launch = self._bind(plan, "linearize", self._with_sums(plan, parts))
+        return [launch, *self._reductions(plan, plan.factor.nodes, parts)]
+
+    def store(self, plan: FactorPlan) -> list[Launch]:
+        """Scaled Jacobian and diagonal blocks at `nodes`, where Jacobians are stored."""
+        bindings = self._with_sums(plan, ("block",))
+        roles = [
+            role
+            for role in ("store", "square")
+            if self._plan.library.has_kernel(f"{plan.factor.name}_{role}")
+        ]
+        launches = [self._bind(plan, role, bindings) for role in roles]
+        return [*launches, *self._reductions(plan, plan.factor.nodes, ("block",))]
 
     def reduce(self, plan: FactorPlan) -> list[Launch]:
         """The eliminated nodes' part of gradients and diagonal blocks."""
@@ -174,6 +198,10 @@ class Binder:
             bindings[f"{eliminated.name}_sum{number + 1}"] = Binding(tiles.place, plan.count)
         return self._bind(plan, "inner", bindings)
 
+    def explicit(self, plan: FactorPlan, role: str, more: Mapping[str, Binding]) -> Launch:
+        """A kernel that reads Jacobians and eliminated nodes, and writes `more`."""
+        return self._bind(plan, role, {**self._with_sums(plan, ()), **more})
+
     def _bind(self, plan: FactorPlan, role: str, bindings: Mapping[str, Binding]) -> Launch:
         kernel = self._plan.library.kernel(f"{plan.factor.name}_{role}")
         return self._backend.bind(kernel, bindings, plan.count)
@@ -210,6 +238,8 @@ class Binder:
             else:
                 direction = self._node_binding(plan, argument, "direction")
                 bindings[f"{argument.name}_direction"] = direction
+                diagonal = self._node_binding(plan, argument, "diagonal")
+                bindings[f"{argument.name}_diagonal"] = diagonal
                 for part in parts if "inner" not in parts else ():
                     made = self._target(plan, argument, part, prefix)
                     bindings[f"{argument.name}_{part}"] = made
@@ -220,7 +250,7 @@ class Binder:
     ) -> None:
         tiles = plan.order.node_tiles
         assert tiles is not None
-        for part in (*LINEARIZED, "preconditioner", "inner"):
+        for part in (*LINEARIZED, "diagonal", "preconditioner", "inner"):
             binding = self._node_binding(plan, argument, part)
             bindings[f"{argument.name}_{part}"] = binding.with_fields({"place": tiles.place})
         bindings[f"{argument.name}_sum"] = Binding(tiles.place, plan.count)
@@ -250,7 +280,7 @@ class Binder:
     # -- reductions ----------------------------------------------------------------------------
 
     def _uses(
-        self, plan: FactorPlan, arguments: Iterable[Argument], parts: Sequence[str]
+        self, plan: FactorPlan, arguments: Iterable[Argument], parts: Iterable[str]
     ) -> list[_Reduction]:
         return [
             _Reduction(plan, argument, part)
@@ -276,7 +306,7 @@ class Binder:
         count = self._plan.node_plans[use.argument.node.name].count
         lanes = 32 if use.plan.num_partials(use.argument) > MANY_PARTIALS * count else 1
         types = self._plan.types
-        dtype = types.storage if use.part == "product" else types.sums
+        dtype = types.storage if use.part in ("product", "diagonal") else types.sums
         return ReduceSpec(dim, dtype, lanes, accumulate=True)
 
     def _reduce(self, use: _Reduction, prefix: str) -> Launch:

@@ -30,6 +30,9 @@ NEGLIGIBLE = 2.0**-104
 CONFIRMING_ITERATIONS = 10
 """PCG iterations at least of the step that confirms convergence."""
 
+MAX_NOT_FINITE = 5
+"""Linear solves in a row that could not begin, after which derivatives are taken to be at fault."""
+
 MANY_LIMITED = 0.2
 """Share of the iterations whose linear solve was cut short, from which on it is remarked."""
 
@@ -50,6 +53,7 @@ class LevenbergState:
         gradient_norm: Of the last linearisation; None before the first.
         linearized: The system is linearised at the current values.
         confirming: The next step decides whether the solve has converged.
+        num_not_finite: Linear solves in a row that could not begin.
         records: Iterations so far.
     """
 
@@ -61,6 +65,7 @@ class LevenbergState:
     gradient_norm: float | None = None
     linearized: bool = False
     confirming: bool = False
+    num_not_finite: int = 0
     records: list[IterationRecord] = field(default_factory=list)
 
 
@@ -202,8 +207,12 @@ def _converged(
     if tried.outcome is LinearOutcome.AT_OPTIMUM:
         return SolveStatus.CONVERGED_GRADIENT
     if tried.outcome is LinearOutcome.NOT_FINITE and tried.linear_iterations == 0:
-        # no damping mends a gradient that is not finite
-        return SolveStatus.DERIVATIVES_NOT_FINITE
+        # damping may mend blocks that overflow, but no gradient that is not finite
+        state.num_not_finite += 1
+        if state.num_not_finite >= MAX_NOT_FINITE:
+            return SolveStatus.DERIVATIVES_NOT_FINITE
+        return None
+    state.num_not_finite = 0
     if tried.outcome is LinearOutcome.NOT_FINITE or not math.isfinite(tried.cost):
         return None
     if accepted and tried.cost <= NEGLIGIBLE * state.initial_cost:

@@ -5,10 +5,19 @@ Input, on the device: gradients and diagonal blocks, damping, Jacobians. Output,
 read by the host.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
+
+from caspar.errors import BackendError, OutOfMemoryError
+from caspar.memory.binding import Binding
 from caspar.options import LinearSolverChoice
-from caspar.runtime.backend import Backend
+from caspar.solver.explicit_choice import Choice, Method, choose_method
+from caspar.solver.explicit_matrix import Entries
+from caspar.solver.explicit_structure import Structure, build_structure
+from caspar.solver.explicit_system import ExplicitSystem
+from caspar.solver.launches import Binder
 from caspar.solver.phases import Phases
 from caspar.solver.plan import Plan
 
@@ -18,9 +27,13 @@ class LinearSolver(Protocol):
 
     Attributes:
         name: As users choose it.
+        remarks: Why another one than it seems was not chosen.
+        num_bytes: Bytes on the device beside the plan's.
     """
 
     name: str
+    remarks: tuple[str, ...]
+    num_bytes: int
 
     def solve(self, max_iterations: int) -> None:
         """Enqueue everything from the linearised sums to the steps.
@@ -31,10 +44,43 @@ class LinearSolver(Protocol):
 
 
 def make_linear_solver(
-    choice: LinearSolverChoice, backend: Backend, plan: Plan, phases: Phases
+    choice: LinearSolverChoice,
+    plan: Plan,
+    binder: Binder,
+    phases: Phases,
+    load_explicit: Callable[[], None],
 ) -> LinearSolver:
-    """The linear solver that a user chose, or that suits the sizes."""
-    return ConjugateGradients(backend, plan, phases)
+    """The linear solver that a user chose, or that suits the sizes.
+
+    Args:
+        choice: What the user chose.
+        plan: Memory and structure.
+        binder: Binds its kernels.
+        phases: Its launches.
+        load_explicit: Compiles the kernels that form the system as a matrix.
+
+    Raises:
+        OutOfMemoryError: The matrix that the user asked for does not fit.
+        BackendError: A library that the user's choice needs is not there.
+    """
+    chosen = choose_method(choice, plan)
+    if chosen.method is Method.GRADIENTS:
+        return ConjugateGradients(plan, phases, chosen.remarks)
+    structure = build_structure(plan)
+    load_explicit()
+    try:
+        if chosen.method is Method.DENSE:
+            return DenseSolver(plan, binder, phases, structure)
+        return SparseSolver(plan, binder, phases, structure)
+    except BackendError as error:
+        if choice is not LinearSolverChoice.AUTO:
+            raise
+        return ConjugateGradients(plan, phases, _without_library(chosen, error))
+
+
+def _without_library(chosen: Choice, error: BackendError) -> tuple[str, ...]:
+    advice = f"PCG solves the linear systems, where a direct solver is quicker and exact: {error}."
+    return (*chosen.remarks, advice)
 
 
 class ConjugateGradients:
@@ -44,13 +90,16 @@ class ConjugateGradients:
     which is never formed. Cost: a pass over the factors for each iteration.
 
     Args:
-        backend: Where it runs.
         plan: Memory and structure.
         phases: Its launches.
+        remarks: Why it was chosen.
     """
 
-    def __init__(self, backend: Backend, plan: Plan, phases: Phases) -> None:
+    def __init__(self, plan: Plan, phases: Phases, remarks: tuple[str, ...] = ()) -> None:
+        backend = plan.library.backend
         self.name = "pcg" if len(plan.eliminated) == 0 else "schur_pcg"
+        self.remarks = remarks
+        self.num_bytes = 0
         self._begin = backend.sequence([*phases.reduce(), *phases.begin_gradients()])
         self._iterate = backend.loop(phases.iterate_gradients(), plan.scalar("done"))
 
@@ -58,3 +107,89 @@ class ConjugateGradients:
         """Reduce, start, iterate."""
         self._begin.run()
         self._iterate.run(max_iterations)
+
+
+class DenseSolver:
+    """The system as a dense matrix, by Cholesky's factorisation; counts as one iteration.
+
+    Args:
+        plan: Memory and structure.
+        binder: Binds its kernels.
+        phases: Its launches.
+        structure: Blocks of the matrix.
+
+    Raises:
+        OutOfMemoryError: The matrix has more entries than an int32 counts, or does not fit.
+    """
+
+    def __init__(self, plan: Plan, binder: Binder, phases: Phases, structure: Structure) -> None:
+        self.name = "dense" if len(plan.eliminated) == 0 else "schur_dense"
+        self.remarks: tuple[str, ...] = ()
+        backend = self._backend = plan.library.backend
+        system = self._system = ExplicitSystem(plan, binder, structure)
+        if system.size**2 > np.iinfo(np.int32).max:
+            raise OutOfMemoryError(
+                f"linear_solver='schur_dense': the system has {system.size:,} unknowns, and its "
+                f"matrix {8 * system.size**2:,} bytes; use 'auto', 'sparse' or 'schur_pcg'"
+            )
+        self._factorization = backend.dense_factorization(system.size, "float64", system.failed)
+        matrix = self._factorization.matrix
+        self.num_bytes = system.num_bytes + int(matrix.nbytes)
+        entries = system.entries
+        place = entries.rows.astype(np.int64) * system.size + entries.columns
+        target = Binding(
+            matrix.reshape(-1), system.size**2, fields={"index": place.astype(np.int32)}
+        )
+        self._form = backend.sequence(system.form(phases))
+        self._entries = backend.sequence([system.write_entries("entries_dense", entries, target)])
+        self._finish = backend.sequence(system.finish())
+
+    def solve(self, max_iterations: int) -> None:
+        """Form the matrix, factorise, solve."""
+        self._form.run()
+        self._backend.clear(self._factorization.matrix)
+        self._entries.run()
+        self._factorization.solve(self._system.rhs, self._system.solution)
+        self._finish.run()
+
+
+class SparseSolver:
+    """The system as a sparse matrix, by a sparse factorisation; counts as one iteration.
+
+    Args:
+        plan: Memory and structure.
+        binder: Binds its kernels.
+        phases: Its launches.
+        structure: Blocks of the matrix.
+
+    Raises:
+        BackendError: The library that factorises is not installed, or refuses.
+    """
+
+    def __init__(self, plan: Plan, binder: Binder, phases: Phases, structure: Structure) -> None:
+        self.name = "sparse"
+        self.remarks: tuple[str, ...] = ()
+        backend = plan.library.backend
+        xp = backend.xp
+        system = self._system = ExplicitSystem(plan, binder, structure)
+        rows = system.entries.rows.astype(np.int64)
+        order = xp.argsort(rows * system.size + system.entries.columns)
+        rows, columns = rows[order], system.entries.columns[order]
+        starts = xp.searchsorted(rows, xp.arange(system.size + 1)).astype(np.int32)
+        entries = Entries(rows.astype(np.int32), columns, system.entries.source[order])
+        self._factorization = backend.sparse_factorization(
+            starts, columns, system.size, "float64", system.failed
+        )
+        values = self._factorization.values
+        self.num_bytes = system.num_bytes + int(values.nbytes)
+        target = Binding(values, int(values.shape[0]))
+        self._form = backend.sequence(
+            [*system.form(phases), system.write_entries("entries_sparse", entries, target)]
+        )
+        self._finish = backend.sequence(system.finish())
+
+    def solve(self, max_iterations: int) -> None:
+        """Form the matrix, factorise, solve."""
+        self._form.run()
+        self._factorization.solve(self._system.rhs, self._system.solution)
+        self._finish.run()

@@ -82,6 +82,16 @@ class NormalEquations:
         """Name of the linear solver."""
         return self._linear.name
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Why the linear solver was chosen, where that may surprise."""
+        return self._linear.remarks
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the plan and of the linear solver."""
+        return self.plan.num_bytes + self._linear.num_bytes
+
     def load(self, problem: Problem) -> None:
         """Bring start values and constants into the plan's memory."""
         for node in self.plan.nodes:

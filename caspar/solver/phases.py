@@ -33,6 +33,11 @@ class Phases:
         launches = [self._binder.clear("all sums")]
         for plan in self._plan.factors:
             launches += self._binder.linearize(plan)
+        if not self._plan.is_scaled:
+            return launches
+        launches += [self._binder.node_launch(plan, "scale") for plan in self._plan.nodes]
+        for plan in self._plan.factors:
+            launches += self._binder.store(plan)
         return launches
 
     def reduce(self) -> list[Launch]:

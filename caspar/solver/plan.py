@@ -163,6 +163,11 @@ class Plan:
         return tuple(plan for plan in self.nodes if not plan.is_eliminated)
 
     @property
+    def is_scaled(self) -> bool:
+        """Whether linear systems are solved in scaled variables."""
+        return any(plan.form.jacobian.is_stored for plan in self.factors)
+
+    @property
     def eliminated(self) -> tuple[NodePlan, ...]:
         """Node types whose steps follow from the others'."""
         return tuple(plan for plan in self.nodes if plan.is_eliminated)
@@ -248,17 +253,25 @@ def _plan_factor(
                 continue
             assert argument.node is not None
             num_nodes = counts[argument.node.name]
-            tiles[argument.name] = _tile_index(
+            tiles[argument.name] = item_tiles(
                 backend, index, num_nodes, order.node_tiles, tile_size
             )
     num_tiles = -(-order.num_slots // tile_size)
     return FactorPlan(factor, form, order, tiles, num_tiles, first_tile)
 
 
-def _tile_index(
+def item_tiles(
     backend: Backend, index: Array, num_nodes: int, node_tiles: NodeTiles | None, tile_size: int
 ) -> TileIndex:
-    """Tiles of an index; holes name one more object, whose partials nobody reads."""
+    """Tiles of an index; holes name one more object, whose partials nobody reads.
+
+    Args:
+        backend: Where the index is.
+        index: (num_slots,) int32 object of each slot of a factor.
+        num_nodes: Objects.
+        node_tiles: Of the factor; None: it has no holes.
+        tile_size: Items of a tile.
+    """
     if node_tiles is None:
         return backend.tile_index(index, num_nodes, tile_size)
     xp = backend.xp
@@ -312,10 +325,13 @@ def _reserve(
     reduced = [plan for plan in nodes if not plan.is_eliminated]
     eliminated = [plan for plan in nodes if plan.is_eliminated]
     # cleared by one launch, and those of reduced types copied by one
+    _reserve_factorized(arena, types, (*eliminated, *reduced), "diagonal")
     _reserve_sums(arena, types, eliminated, "")
     _reserve_sums(arena, types, reduced, "")
     first, last = (*eliminated, *reduced)[0].node.name, reduced[-1].node.name
-    arena.join("all sums", f"{first}.gradient", f"{last}.block")
+    is_scaled = any(plan.form.jacobian.is_stored for plan in factors)
+    start = f"{first}.diagonal" if is_scaled else f"{first}.gradient"
+    arena.join("all sums", start, f"{last}.block")
     if len(eliminated) > 0:
         _reserve_sums(arena, types, reduced, "reduced_")
         for prefix in ("", "reduced_"):
@@ -325,7 +341,7 @@ def _reserve(
             _reserve_node(arena, types, plan, ("inner",))
         first, last = eliminated[0].node.name, eliminated[-1].node.name
         arena.join("all inner", f"{first}.inner", f"{last}.inner")
-    _reserve_factorized(arena, types, nodes)
+    _reserve_factorized(arena, types, nodes, "preconditioner")
     for plan in reduced:
         names = ("step", "residual", "direction", "product", "preconditioned")
         _reserve_node(arena, types, plan, names)
@@ -343,12 +359,14 @@ def _reserve_sums(arena: ArenaPlan, types: Types, nodes: Sequence[NodePlan], pre
             arena.reserve(f"{plan.node.name}.{prefix}{part}", size, types.sums)
 
 
-def _reserve_factorized(arena: ArenaPlan, types: Types, nodes: Sequence[NodePlan]) -> None:
+def _reserve_factorized(
+    arena: ArenaPlan, types: Types, nodes: Sequence[NodePlan], part: str
+) -> None:
     for plan in nodes:
         dim = plan.node.tangent_dim
-        for part, scalars in (("diagonal", dim), ("preconditioner", dim * (dim + 1) // 2)):
-            size = array_scalars(scalars, types.storage, plan.count)
-            arena.reserve(f"{plan.node.name}.{part}", size, types.storage)
+        scalars = dim if part == "diagonal" else dim * (dim + 1) // 2
+        size = array_scalars(scalars, types.storage, plan.count)
+        arena.reserve(f"{plan.node.name}.{part}", size, types.storage)
 
 
 def _reserve_node(arena: ArenaPlan, types: Types, plan: NodePlan, parts: Sequence[str]) -> None:
@@ -359,8 +377,9 @@ def _reserve_node(arena: ArenaPlan, types: Types, plan: NodePlan, parts: Sequenc
 
 def _reserve_factor(arena: ArenaPlan, types: Types, plan: FactorPlan, jacobian_dim: int) -> None:
     name, count = plan.factor.name, plan.count
-    jacobian = array_scalars(jacobian_dim, types.storage, count)
-    arena.reserve(f"{name}.jacobian", jacobian, types.storage)
+    stored = plan.form.jacobian.dtype(types)
+    jacobian = array_scalars(jacobian_dim, stored, count)
+    arena.reserve(f"{name}.jacobian", jacobian, stored.in_arrays)
     residual = array_scalars(len(plan.factor.residual), types.storage, count)
     arena.reserve(f"{name}.residual", residual, types.storage)
     for argument in plan.factor.arguments:
@@ -389,6 +408,8 @@ def _partial_groups(
             dim = argument.node.tangent_dim
             partials = plan.num_partials(argument)
             own.append((f"{name}_gradient", dim * partials, types.sums))
+            if plan.form.jacobian.is_stored:
+                own.append((f"{name}_diagonal", dim * partials, types.storage))
             own.append((f"{name}_block", dim * (dim + 1) // 2 * partials, types.sums))
             product.append((f"{name}_product", dim * partials, types.storage))
         linearize.append(own)

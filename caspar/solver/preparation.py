@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 
-from caspar.driver import TARGETS, solver_sources
+from caspar.driver import TARGETS, explicit_sources, solver_sources
 from caspar.errors import FactorError
 from caspar.frontend.factor_builder import SharedSums
 from caspar.frontend.jacobian import JacobianStorage
@@ -127,8 +127,19 @@ class Preparation:
         plan = make_plan(library, self.types, self._form, recipe.factors, recipe.nodes, problem)
         binder = Binder(plan)
         phases = Phases(plan, binder)
-        linear = make_linear_solver(recipe.linear_solver, self._backend, plan, phases)
+        linear = make_linear_solver(
+            recipe.linear_solver, plan, binder, phases, lambda: self._load_explicit(library)
+        )
         return NormalEquations(plan, binder, linear)
+
+    def _load_explicit(self, library: KernelLibrary) -> None:
+        """The kernels that form the system as a matrix, when first needed."""
+        start = time.perf_counter()
+        recipe, target = self._recipe, TARGETS[self._backend.name]
+        library.load(
+            explicit_sources(recipe.factors, recipe.nodes, recipe.precision, target, self._form)
+        )
+        self.compile_time_s += time.perf_counter() - start
 
     def _signature(self, problem: Problem) -> Signature:
         indices = []
@@ -143,11 +154,17 @@ class Preparation:
         return (*sizes, self._backend.checksum(indices))
 
 
+_JACOBIANS = {
+    JacobianChoice.STORED: JacobianStorage.STORED,
+    JacobianChoice.FLOAT16: JacobianStorage.FLOAT16,
+    JacobianChoice.RECOMPUTE: JacobianStorage.RECOMPUTED,
+}
+
+
 def _choose_form(backend: Backend, recipe: Recipe) -> SolverForm:
     atomic = backend.name == "cuda" and not recipe.deterministic
-    recomputes = recipe.jacobian is JacobianChoice.RECOMPUTE or (
-        recipe.jacobian is JacobianChoice.AUTO and backend.name == "cuda"
-    )
+    by_itself = JacobianChoice.RECOMPUTE if backend.name == "cuda" else JacobianChoice.STORED
+    jacobian = by_itself if recipe.jacobian is JacobianChoice.AUTO else recipe.jacobian
     eliminated: tuple[NodeType, ...] = ()
     if recipe.linear_solver is not LinearSolverChoice.PCG:
         eliminated = eliminable_types(recipe.factors, recipe.nodes)
@@ -162,6 +179,6 @@ def _choose_form(backend: Backend, recipe: Recipe) -> SolverForm:
         recipe.factors,
         eliminated,
         SharedSums.ATOMIC if atomic else SharedSums.ORDERED,
-        JacobianStorage.RECOMPUTED if recomputes else JacobianStorage.STORED,
+        _JACOBIANS[jacobian],
         recipe.inner_iterations,
     )

@@ -43,7 +43,7 @@ class Solver:
         precision: `mixed` (float32 storage and Jacobians, float64 sums), `float64` or `float32`.
         linear_solver: `auto`, `pcg`, `schur_pcg`, `schur_dense` or `sparse`: see
             `caspar.LinearSolverChoice`.
-        jacobian: `auto`, `stored` or `recompute`: see `caspar.JacobianChoice`.
+        jacobian: `auto`, `stored`, `float16` or `recompute`: see `caspar.JacobianChoice`.
         deterministic: Equal input gives equal bits, on CUDA at a price: sums over shared nodes are
             taken in a fixed order. On the CPU they always are.
         inner_iterations: Steps that eliminated nodes take by themselves, the others held, after
@@ -148,8 +148,8 @@ class Solver:
             compile_time_s=compile_time_s,
             setup_time_s=setup_time_s,
             solve_time_s=solve_time_s,
-            peak_memory_bytes=system.plan.num_bytes + problem.num_bytes,
-            remarks=course.remarks,
+            peak_memory_bytes=system.num_bytes + problem.num_bytes,
+            remarks=(*system.remarks, *course.remarks),
         )
 
     def _returned_values(self, system: NormalEquations, problem: Problem) -> dict[str, Any]:

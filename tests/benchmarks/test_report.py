@@ -91,7 +91,7 @@ def test_known_cost_is_the_optimum_whoever_is_below_it() -> None:
 
 def test_page_shows_ratios_and_names_what_is_missing() -> None:
     page = markdown(report(AUTO, REFERENCE), "figure.png")
-    assert "| 0.0900 | 0.0100 | 9.0 | 20.00 | 4.00 | 5.0 |" in page
+    assert "| 0.0900 | 0.0100 | 9.0 | - | 20.00 | 4.00 | 5.0 |" in page
     assert "* GTSAM: No module named 'gtsam'" in page
     assert "| caspar cuda schur_pcg | 1.0000 | 1.2000 | 1.20 |" in page
     assert "84.0" in page
@@ -145,6 +145,7 @@ def test_gate_as_a_command(tmp_path: Path) -> None:
     baseline, result = tmp_path / "baseline.json", tmp_path / "result.json"
     write_json(report(measurement("caspar cuda auto", linear_iteration_ms=0.02)), result)
     command = [sys.executable, "-m", "benchmarks.gate", str(result), "--baseline", str(baseline)]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 2
     write_baseline("device", figures(report(AUTO)), baseline)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1

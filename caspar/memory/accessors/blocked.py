@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.accessors.scope import LANES, VECTOR_TYPE, CpuScope, CudaScope, converted
 from caspar.memory.layout import padded_width
@@ -29,9 +30,17 @@ def cuda_vector(arg: ArgSpec, chunk: int) -> str:
 
 
 def cuda_lanes(arg: ArgSpec, chunk: int, loaded: str) -> list[str]:
-    """The scalars of a loaded chunk."""
+    """The scalars of a loaded chunk; of float16 their bits."""
     width = arg.chunk_widths[chunk]
-    return [loaded] if width == 1 else [f"{loaded}.{lane}" for lane in LANES[:width]]
+    if arg.dtype is not DType.FLOAT16:
+        return _members(loaded, width)
+    words = _members(loaded, padded_width(width) // 2)
+    halves = [half for word in words for half in (f"u16({word})", f"u16({word} >> 16)")]
+    return [loaded] if width == 1 else halves[:width]
+
+
+def _members(vector: str, width: int) -> list[str]:
+    return [vector] if width == 1 else [f"{vector}.{lane}" for lane in LANES[:width]]
 
 
 def cuda_load(scope: CudaScope, arg: ArgSpec, chunk: int, number: str) -> list[str]:
@@ -71,10 +80,16 @@ def cuda_load_or_default(
 def cuda_packed(scope: CudaScope, arg: ArgSpec, chunk: int, scalars: Sequence[str]) -> str:
     """A chunk of scalars of the argument's type, zeros in its pad."""
     width = arg.chunk_widths[chunk]
-    pad = [scope.literal(0.0, arg.dtype)] * (padded_width(width) - width)
     if width == 1:
         return scalars[0]
-    return f"make_{cuda_vector(arg, chunk)}({', '.join([*scalars, *pad])})"
+    num_pads = padded_width(width) - width
+    if arg.dtype is not DType.FLOAT16:
+        members = [*scalars, *([scope.literal(0.0, arg.dtype)] * num_pads)]
+        return f"make_{cuda_vector(arg, chunk)}({', '.join(members)})"
+    halves = [*scalars, *(["0u"] * num_pads)]
+    pairs = zip(halves[::2], halves[1::2], strict=True)
+    words = [f"u32({low}) | u32({high}) << 16" for low, high in pairs]
+    return words[0] if len(words) == 1 else f"make_uint{len(words)}({', '.join(words)})"
 
 
 def cuda_store(

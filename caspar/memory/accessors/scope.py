@@ -22,6 +22,10 @@ VECTOR_TYPE = {
     (DType.FLOAT32, 4): "float4",
     (DType.FLOAT64, 1): "double",
     (DType.FLOAT64, 2): "double2",
+    (DType.FLOAT16, 1): "u16",
+    (DType.FLOAT16, 2): "u32",
+    (DType.FLOAT16, 4): "uint2",
+    (DType.FLOAT16, 8): "uint4",
 }
 """C type that moves a chunk of some padded width."""
 
@@ -114,5 +118,11 @@ class CpuScope(Protocol):
 
 
 def converted(expression: str, source: DType, target: DType) -> str:
-    """A C expression of one type in another."""
-    return expression if source is target else f"{SCALAR_TYPE[target]}({expression})"
+    """A C expression of one type in another; one of float16 is its bits."""
+    if source is target:
+        return expression
+    if source is DType.FLOAT16:
+        return converted(f"float_of_half({expression})", DType.FLOAT32, target)
+    if target is DType.FLOAT16:
+        return f"half_of_float({converted(expression, source, DType.FLOAT32)})"
+    return f"{SCALAR_TYPE[target]}({expression})"

@@ -1,0 +1,274 @@
+"""The kernels that form the system as a matrix: blocks of pairs of nodes, and its entries.
+
+With `schur_kernels`' names the system is B - sum C^T E V^-1 E^T C over the items of each eliminated
+node, damped. Diagonal blocks are there (`block`, or what `reduce` makes of it). What is added:
+blocks of factors that touch two nodes, and for each pair of items of an eliminated node
+-Z_a Z_b^T with Z = C^T E W^T, V^-1 = W^T W. Blocks, matrix and solution are float64 whatever the
+precision.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from caspar.frontend.factor_builder import (
+    FactorBuilder,
+    FactorForm,
+    SharedSums,
+    linearization,
+)
+from caspar.frontend.jacobian import JacobianSlots
+from caspar.frontend.node_kernels import damping_diagonal
+from caspar.frontend.precision import Types
+from caspar.frontend.scalar_kernels import LARGEST, LinearOutcome
+from caspar.frontend.schur_kernels import mixed_blocks, read_triangle
+from caspar.frontend.solver_form import SolverForm
+from caspar.frontend.trace import Argument, NodeType, TracedFactor
+from caspar.ir.dtype import DType
+from caspar.ir.scalar import Scalar, dot
+from caspar.memory.access import WriteAccessor
+from caspar.memory.accessors.runs import AddRuns
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import (
+    AddSharedPartials,
+    AddSumPartials,
+    ReadIndexed,
+    ReadPartials,
+    ReadSequential,
+    WriteIndexed,
+    WriteSequential,
+    WriteUnique,
+)
+
+
+@dataclass(frozen=True)
+class ArgumentPair:
+    """Two node arguments of a factor that the system couples.
+
+    Attributes:
+        row: Its nodes are the rows of the block; of the type that comes later.
+        column: Its nodes are the columns.
+    """
+
+    row: Argument
+    column: Argument
+
+    @property
+    def role(self) -> str:
+        """End of the name of the pair's kernel."""
+        return f"pair_{self.row.name}_{self.column.name}"
+
+    @property
+    def is_of_one_type(self) -> bool:
+        """Whether the nodes' numbers, item by item, say which of them is the row."""
+        return node_of(self.row).name == node_of(self.column).name
+
+
+def node_of(argument: Argument) -> NodeType:
+    """The node type of a node argument."""
+    assert argument.node is not None
+    return argument.node
+
+
+def argument_pairs(
+    factor: TracedFactor, form: FactorForm, ranks: Mapping[str, int]
+) -> list[ArgumentPair]:
+    """The pairs of reduced node arguments; `ranks` are the places of the node types by name."""
+    reduced = [node for node in factor.nodes if node is not form.eliminated]
+    pairs = []
+    for place, second in enumerate(reduced):
+        for first in reduced[:place]:
+            in_order = ranks[node_of(first).name] >= ranks[node_of(second).name]
+            pairs.append(ArgumentPair(first, second) if in_order else ArgumentPair(second, first))
+    return pairs
+
+
+def fill_name(eliminated: str, row: str, column: str) -> str:
+    """Name of the kernel that adds an eliminated type's part to the blocks of two types."""
+    return f"fill_{eliminated}_{row}_{column}"
+
+
+def explicit_factor_kernels(
+    factor: TracedFactor,
+    types: Types,
+    form: FactorForm,
+    slots: JacobianSlots | None,
+    ranks: Mapping[str, int],
+) -> list[KernelSpec]:
+    """`pair_*`: the blocks of two arguments. `mix`: Z of each item, where a node is eliminated."""
+    made = [_pair(factor, types, form, slots, pair) for pair in argument_pairs(factor, form, ranks)]
+    if form.eliminated is not None and len(factor.nodes) > 1:
+        made.append(_mix(factor, types, form, slots))
+    return made
+
+
+def explicit_node_kernels(
+    node: NodeType, types: Types, *, scaled: bool = False
+) -> list[KernelSpec]:
+    """`begin_direct` and `end_direct` of a reduced type: before and after the factorisation.
+
+    Of a `scaled` system the diagonal is 1 already: see `node_kernels`.
+    """
+    return [_begin(node, types, scaled=scaled), _end(node, types)]
+
+
+def explicit_kernels(types: Types) -> list[KernelSpec]:
+    """`entries_dense`, `entries_sparse` and `direct_end`."""
+    return [_entries("dense"), _entries("sparse"), _outcome(types)]
+
+
+def _add_blocks(sums: SharedSums) -> WriteAccessor:
+    return AddSharedPartials() if sums is SharedSums.ORDERED else AddRuns()
+
+
+def _pair(
+    factor: TracedFactor,
+    types: Types,
+    form: FactorForm,
+    slots: JacobianSlots | None,
+    pair: ArgumentPair,
+) -> KernelSpec:
+    """A^T B, by items; of one type `pair_order` says (1, 0), (0, 1): transposed, (1, 1): both."""
+    kernel = FactorBuilder(factor, pair.role, form, types.storage, types)
+    blocks = linearization(kernel, slots).blocks
+    kernel.graph.origin = f"block of {pair.row.name} and {pair.column.name}"
+    rows = list(zip(*blocks[pair.row.name], strict=True))
+    columns = list(zip(*blocks[pair.column.name], strict=True))
+    block = [[dot(row, column) for column in columns] for row in rows]
+    if pair.is_of_one_type:
+        ahead, back = kernel.read("pair_order", 2, types.storage, ReadSequential())
+        size = range(len(block))
+        block = [[ahead * block[i][j] + back * block[j][i] for j in size] for i in size]
+    values = [entry for row in block for entry in row]
+    kernel.write("pair_block", values, DType.FLOAT64, _add_blocks(form.sums))
+    return kernel.build()
+
+
+def _mix(
+    factor: TracedFactor, types: Types, form: FactorForm, slots: JacobianSlots | None
+) -> KernelSpec:
+    kernel = FactorBuilder(factor, "mix", form, types.storage, types)
+    assert form.eliminated is not None
+    blocks = linearization(kernel, slots).blocks
+    for argument, mixed in mixed_blocks(kernel, blocks, read_triangle(kernel, form.eliminated)):
+        values = [entry for row in mixed for entry in row]
+        name = f"{argument.name}_mixed"
+        kernel.write(name, values, types.storage, WriteSequential(), windowed=True)
+    return kernel.build()
+
+
+def fill_kernels(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types, form: SolverForm
+) -> list[KernelSpec]:
+    """Of each eliminated type and two types whose nodes are touched together with it."""
+    made = []
+    for eliminated in nodes:
+        if eliminated.name not in form.eliminated:
+            continue
+        touched = set()
+        for factor in factors:
+            own = form.factors[factor.name]
+            if own.eliminated is not None and node_of(own.eliminated).name == eliminated.name:
+                touched |= {node_of(one).name for one in factor.nodes}
+        together = [node for node in nodes if node.name in touched - {eliminated.name}]
+        sums = next(iter(form.factors.values())).sums
+        for rank, row in enumerate(together):
+            made += [_fill(eliminated, row, other, types, sums) for other in together[: rank + 1]]
+    return made
+
+
+def _fill(
+    eliminated: NodeType, row: NodeType, column: NodeType, types: Types, sums: SharedSums
+) -> KernelSpec:
+    """-Z_a Z_b^T for each pair of items of an eliminated node."""
+    kernel = KernelBuilder(fill_name(eliminated.name, row.name, column.name), DType.FLOAT64)
+    dim = eliminated.tangent_dim
+
+    def read(name: str, node: NodeType) -> list[list[Scalar]]:
+        mixed = kernel.read(name, node.tangent_dim * dim, types.storage, ReadIndexed())
+        return [mixed[first : first + dim] for first in range(0, len(mixed), dim)]
+
+    rows, columns = read("row_mixed", row), read("column_mixed", column)
+    values = [-dot(a, b) for a in rows for b in columns]
+    kernel.write("pair_block", values, DType.FLOAT64, _add_blocks(sums))
+    return kernel.build()
+
+
+def _begin(node: NodeType, types: Types, *, scaled: bool) -> KernelSpec:
+    """The damped diagonal block, `scale` = D^-1/2, and the scaled right-hand side."""
+    dim = node.tangent_dim
+    kernel = KernelBuilder(f"{node.name}_begin_direct", DType.FLOAT64)
+    packed = kernel.read("reduced_block", dim * (dim + 1) // 2, types.sums, ReadSequential())
+    gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
+    diagonal = damping_diagonal(kernel, dim, types, scaled=scaled)
+    damping = kernel.scalar("damping")
+    block = []
+    for i in range(dim):
+        for j in range(dim):
+            low, high = min(i, j), max(i, j)
+            entry = packed[high * (high + 1) // 2 + low]
+            block.append(entry + damping * diagonal[i] if i == j else entry)
+    scale = [entry.sqrt().reciprocal() for entry in diagonal]
+    rhs = [-(g * s) for g, s in zip(gradient, scale, strict=True)]
+    kernel.write("pair_block", block, DType.FLOAT64, WriteSequential())
+    kernel.write("scale", scale, DType.FLOAT64, WriteSequential())
+    kernel.write("rhs", rhs, DType.FLOAT64, WriteSequential())
+    return kernel.build()
+
+
+def _end(node: NodeType, types: Types) -> KernelSpec:
+    """`step`, no `residual`; sums rhs . solution to `descent`, rhs . rhs to `curvature`."""
+    dim = node.tangent_dim
+    kernel = KernelBuilder(f"{node.name}_end_direct", DType.FLOAT64)
+    solution, scale, rhs = (
+        kernel.read(name, dim, DType.FLOAT64, ReadSequential())
+        for name in ("solution", "scale", "rhs")
+    )
+    step = [x * s for x, s in zip(solution, scale, strict=True)]
+    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
+    kernel.write("step", step, types.storage, WriteSequential())
+    kernel.write("residual", [zero] * dim, types.storage, WriteSequential())
+    kernel.write("descent", [dot(rhs, solution)], types.sums, AddSumPartials())
+    kernel.write("curvature", [dot(rhs, rhs)], types.sums, AddSumPartials())
+    return kernel.build()
+
+
+def _entries(matrix: str) -> KernelSpec:
+    """Entries of the lower triangle from blocks, scaled to unit diagonal of J^T J.
+
+    Dense: to their places in a cleared matrix. Sparse: in the order of its rows.
+    """
+    kernel = KernelBuilder(f"entries_{matrix}", DType.FLOAT64)
+
+    def read(name: str) -> Scalar:
+        return kernel.read(name, 1, DType.FLOAT64, ReadIndexed())[0]
+
+    entry = read("blocks") * read("row_scale") * read("column_scale")
+    access = WriteIndexed() if matrix == "dense" else WriteSequential()
+    kernel.write("matrix", [entry], DType.FLOAT64, access)
+    return kernel.build()
+
+
+def _outcome(types: Types) -> KernelSpec:
+    """What the host reads of a factorisation.
+
+    One that failed counts as an iteration: more damping helps. A right-hand side that is not
+    finite does not: nothing helps.
+    """
+    kernel = KernelBuilder("direct_end", DType.FLOAT64)
+    descent = kernel.read("descents", 1, types.sums, ReadPartials())[0]
+    square = kernel.read("curvatures", 1, types.sums, ReadPartials())[0]
+    finite = square < LARGEST
+    usable = finite & (descent < LARGEST) & (kernel.scalar("failed") < 0.5)
+    solved = float(LinearOutcome.TOLERANCE)
+    outcome = (0.0 < square).where(solved, float(LinearOutcome.AT_OPTIMUM))
+    done = usable.where(outcome, float(LinearOutcome.NOT_FINITE))
+    one = Scalar(kernel.graph, kernel.graph.const(1.0))
+    values: Sequence[tuple[str, Scalar]] = (
+        ("done", done),
+        ("first_descent", descent),
+        ("linear_iterations", finite.where(one, 0.0)),
+    )
+    for name, value in values:
+        kernel.write(name, [value], DType.FLOAT64, WriteUnique())
+    return kernel.build()

@@ -1,0 +1,90 @@
+"""How the damped system is solved where the user leaves it open: by sizes.
+
+Once for each structure.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from caspar.options import LinearSolverChoice
+from caspar.solver.explicit_structure import num_fill_pairs
+from caspar.solver.plan import FactorPlan, Plan
+
+MAX_DENSE = 1500
+"""Unknowns of a dense matrix. LAPACK takes 40 ms for one on the processor, cuSOLVER 1.9 ms on an
+H200: as long as 2 and 150 PCG iterations of a problem with 0.7 M observations."""
+
+MAX_DENSE_QUICK_PCG = 250
+"""The same on CUDA where a node type is eliminated and no factor couples others of one type: PCG
+then takes 10 to 30 iterations of 0.01 ms or little more, and cuSOLVER 1.1 us for each unknown."""
+
+MAX_SPARSE = 300_000
+"""Unknowns of a sparse matrix: factors of planar graphs of that size take some 100 MB."""
+
+MAX_SPARSE_ELIMINATED = 40_000
+"""The same where a node type is eliminated, which fills the matrix."""
+
+MAX_AUTO_PAIRS = 1 << 24
+"""Pairs of items of eliminated nodes: from here on lists and products of pairs cost more than what
+PCG takes, which has one product for each item and iteration."""
+
+
+class Method(Enum):
+    """Ways to solve the system."""
+
+    GRADIENTS = "conjugate gradients"
+    DENSE = "dense factorisation"
+    SPARSE = "sparse factorisation"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way, and what to tell of it.
+
+    Attributes:
+        method: The way.
+        remarks: With advice.
+    """
+
+    method: Method
+    remarks: tuple[str, ...] = ()
+
+
+_BY_NAME = {
+    LinearSolverChoice.PCG: Method.GRADIENTS,
+    LinearSolverChoice.SCHUR_PCG: Method.GRADIENTS,
+    LinearSolverChoice.SCHUR_DENSE: Method.DENSE,
+    LinearSolverChoice.SPARSE: Method.SPARSE,
+}
+
+
+def _couples_one_type(factor: FactorPlan) -> bool:
+    """Whether it touches two reduced nodes of one type: chains of such factors are slow for PCG."""
+    names = [argument.node.name for argument in factor.reduced if argument.node is not None]
+    return len(set(names)) < len(names)
+
+
+def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
+    """What the user chose, or what suits the sizes."""
+    if choice in _BY_NAME:
+        return Choice(_BY_NAME[choice])
+    size = sum(node.count * node.node.tangent_dim for node in plan.reduced)
+    is_eliminated = len(plan.eliminated) > 0
+    is_chained = any(_couples_one_type(factor) for factor in plan.factors)
+    if is_eliminated and num_fill_pairs(plan) > MAX_AUTO_PAIRS:
+        return Choice(Method.GRADIENTS)
+    on_cuda = plan.library.backend.name == "cuda"
+    pcg_is_quick = is_eliminated and not is_chained
+    if size <= (MAX_DENSE_QUICK_PCG if on_cuda and pcg_is_quick else MAX_DENSE):
+        return Choice(Method.DENSE)
+    if pcg_is_quick:
+        return Choice(Method.GRADIENTS)
+    if size <= (MAX_SPARSE_ELIMINATED if is_eliminated else MAX_SPARSE):
+        return Choice(Method.SPARSE)
+    return Choice(
+        Method.GRADIENTS,
+        (
+            f"PCG solves the linear systems: with {size:,} unknowns a factorisation may take too "
+            "much memory; chains, such as pose graphs, may need it: try linear_solver='sparse'.",
+        ),
+    )
