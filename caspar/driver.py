@@ -145,7 +145,7 @@ def explicit_specs(
     specs = [*explicit_kernels(types), *fill_kernels(factors, nodes, types, form)]
     for node in nodes:
         if node.name not in form.eliminated:
-            specs += explicit_node_kernels(node, types, scaled=form.is_scaled)
+            specs += explicit_node_kernels(node, types, form)
     ranks = {node.name: rank for rank, node in enumerate(nodes)}
     for factor in factors:
         own = form.factors[factor.name]

@@ -50,7 +50,8 @@ def place(arg: ArgSpec, length: int) -> Placement:
     start = 0
     for first in range(0, arg.dim, chunk_length):
         width = min(chunk_length, arg.dim - first)
-        stride = 4 if width == 3 and not arg.holds_partials else width
+        padded = next(size for size in (1, 2, 4, 8) if size >= width)
+        stride = width if arg.holds_partials else padded
         for lane in range(width):
             where[:, first + lane] = start + stride * np.arange(length) + lane
         start += stride * length

@@ -75,11 +75,17 @@ class BodyWriter(ABC):
         """Append arithmetic."""
 
     def used_accesses(self) -> list[tuple[ArgSpec, Accessor]]:
-        """Arguments that instructions name, with their accesses."""
+        """Arguments that instructions name, or whose index others need, with their accesses."""
         named = {
             step.data[0]
             for step in self.program.instructions
             if step.op in MEMORY_OPS and isinstance(step.data, tuple)
+        }
+        named |= {
+            access.index_of
+            for arg in self.spec.args
+            if arg.name in named
+            for access in arg.accessors
         }
         return [
             (arg, access) for arg in self.spec.args if arg.name in named for access in arg.accessors

@@ -163,9 +163,10 @@ def _places(num_items: int, leader: str | None) -> dict[str, str]:
 _TILED_PLACES = {
     "own_item": "const u32 own_item = tile * BLOCK_SIZE + threadIdx.x;",
     "active": "const bool active = threadIdx.x < u32(tiles_items[tile]);",
-    "item": "const u32 item = active ? own_item : tile * BLOCK_SIZE;",
+    "item": "const u32 item = own_item;",
 }
-"""The same in node tiles: idle threads repeat the first item of their tile."""
+"""The same in node tiles: holes have indices as if they were the first item of their tile, and
+anything for values."""
 
 
 def _used(definitions: Mapping[str, str], text: str) -> list[str]:
@@ -193,6 +194,8 @@ class _Writer(BodyWriter):
         self._leader: str | None = None
         self._num_exchanges = 0
         self._stored = False
+        self._first_exchange: int | None = None
+        self._unpacked: dict[str, str] = {}
 
     @property
     def is_cuda(self) -> bool:
@@ -208,7 +211,7 @@ class _Writer(BodyWriter):
         start = [] if guard is None else [f"if ({guard}_data[0] != 0) return;"]
         body = [*self._declarations(), *self.lines]
         if self.spec.tiled:
-            return [*start, *self._tile_loop(body)]
+            return self._tile_loop(start, body)
         if self._num_items == 1:
             return [*start, *body]
         loop = f"for (u32 turn = 0; turn < {self._num_items}u; ++turn) {{"
@@ -228,14 +231,20 @@ class _Writer(BodyWriter):
             "}",
         ]
 
-    def _tile_loop(self, body: list[str]) -> list[str]:
-        """Walk the tiles of the block's group: one, but for a node that fills several."""
+    def _tile_loop(self, start: list[str], body: list[str]) -> list[str]:
+        """Walk the tiles of the block's group: one, but for a node that fills several.
+
+        Blocks are short, and each load that waits for another one shows: where there is a group
+        for each tile no array of groups is read.
+        """
         last = f"{self._num_exchanges}u"
         first = f"last_tile - first_tile > 1u ? 0u : {last}"
         passes = f"for (u32 pass = {first}; pass <= {last}; ++pass)"
         return [
-            "const u32 first_tile = tiles_group_start[blockIdx.x];",
-            "const u32 last_tile = tiles_group_start[blockIdx.x + 1u];",
+            *start,
+            "const bool alone = tiles_group_start == nullptr;",
+            "const u32 first_tile = alone ? blockIdx.x : tiles_group_start[blockIdx.x];",
+            "const u32 last_tile = alone ? first_tile + 1u : tiles_group_start[blockIdx.x + 1u];",
             *(["#pragma unroll 1", passes] if self._num_exchanges > 0 else []),
             "#pragma unroll 1",
             "for (u32 tile = first_tile; tile < last_tile; ++tile) {",
@@ -304,19 +313,44 @@ class _Writer(BodyWriter):
     def read(self, instruction: Instruction) -> None:
         arg, chunk = self.argument(instruction)
         assert arg.read is not None
+        before = len(self.lines)
         scalars = arg.read.cuda_read(self, arg, chunk)
+        if self._first_exchange is not None:
+            # on their way while the block exchanges: a load may not pass a barrier by itself
+            loads = self.lines[before:]
+            del self.lines[before:]
+            self.lines[self._first_exchange : self._first_exchange] = loads
+            self._first_exchange += len(loads)
         dtype = arg.read.value_dtype(arg)
         for register, scalar in zip(instruction.outputs, scalars, strict=True):
-            self.emit(f"{register} = {converted(scalar, dtype, self.dtype)};")
+            value = converted(scalar, dtype, self.dtype)
+            self.emit(f"{register} = {value};")
+            if dtype is DType.FLOAT16:
+                self._unpacked[register] = value
+
+    def _unpack_again(self, exchange: Instruction) -> None:
+        """Of the float16 read so far, what comes after an exchange; see `cuda_half`."""
+        steps = self.program.instructions
+        place = next(number for number, step in enumerate(steps) if step is exchange)
+        written = [register for step in steps[:place] for register in step.outputs]
+        kept = {register for register in self._unpacked if written.count(register) == 1}
+        kept -= {*exchange.outputs}
+        for step in steps[place + 1 :]:
+            for register in sorted(kept.intersection(step.operands)):
+                self.emit(f"{register} = {self._unpacked[register]};")
+            kept -= {*step.operands, *step.outputs}
 
     def exchange(self, instruction: Instruction) -> None:
         arg, _ = self.argument(instruction)
         assert isinstance(arg.read, ExchangeAccessor)
+        if self._first_exchange is None:
+            self._first_exchange = len(self.lines)
         assert not self._stored, f"{self.spec.name}: a store comes before an exchange"
         values = [self._operand(operand) for operand in instruction.operands]
         sums = arg.read.cuda_exchange(self, arg, values)
         for register, scalar in zip(instruction.outputs, sums, strict=True):
             self.emit(f"{register} = {scalar};")
+        self._unpack_again(instruction)
 
     def store(self, instruction: Instruction) -> None:
         arg, chunk = self.argument(instruction)

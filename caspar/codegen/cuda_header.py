@@ -42,6 +42,14 @@ template <typename T> __device__ __forceinline__ T min_nan(T a, T b) {
 template <typename T> __device__ __forceinline__ T max_nan(T a, T b) {
   return (a > b || a != a) ? a : b;
 }
+// What is not read again soon leaves the caches to what is.
+template <typename T> __device__ __forceinline__ T load_once(const T* place) {
+#if defined(__CUDA_ARCH__)
+  return __ldcs(place);
+#else
+  return *place;
+#endif
+}
 template <typename T> __device__ __forceinline__ T sign_of(T a) {
   return a != a ? a : T((a > T(0)) - (a < T(0)));
 }

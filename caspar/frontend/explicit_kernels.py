@@ -1,10 +1,9 @@
 """The kernels that form the system as a matrix: blocks of pairs of nodes, and its entries.
 
 With `schur_kernels`' names the system is B - sum C^T E V^-1 E^T C over the items of each eliminated
-node, damped. Diagonal blocks are there (`block`, or what `reduce` makes of it). What is added:
-blocks of factors that touch two nodes, and for each pair of items of an eliminated node
--Z_a Z_b^T with Z = C^T E W^T, V^-1 = W^T W. Blocks, matrix and solution are float64 whatever the
-precision.
+node, damped. The diagonal blocks of B are there: `block`. What is added: blocks of factors that
+touch two nodes, and for each pair of items of an eliminated node -Z_a Z_b^T with Z = C^T E W^T,
+V^-1 = W^T W. Blocks, matrix and solution are float64 whatever the precision.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +16,10 @@ from caspar.frontend.factor_builder import (
     linearization,
 )
 from caspar.frontend.jacobian import JacobianSlots
-from caspar.frontend.node_kernels import damping_diagonal
+from caspar.frontend.node_kernels import ROUNDING, damping_diagonal, inverse_root
 from caspar.frontend.precision import Types
 from caspar.frontend.scalar_kernels import LARGEST, LinearOutcome
-from caspar.frontend.schur_kernels import mixed_blocks, read_triangle
+from caspar.frontend.schur_kernels import mixed_blocks
 from caspar.frontend.solver_form import SolverForm
 from caspar.frontend.trace import Argument, NodeType, TracedFactor
 from caspar.ir.dtype import DType
@@ -103,13 +102,10 @@ def explicit_factor_kernels(
 
 
 def explicit_node_kernels(
-    node: NodeType, types: Types, *, scaled: bool = False
+    node: NodeType, types: Types, form: SolverForm
 ) -> list[KernelSpec]:
-    """`begin_direct` and `end_direct` of a reduced type: before and after the factorisation.
-
-    Of a `scaled` system the diagonal is 1 already: see `node_kernels`.
-    """
-    return [_begin(node, types, scaled=scaled), _end(node, types)]
+    """`begin_direct` and `end_direct` of a reduced type: before and after the factorisation."""
+    return [_begin(node, types, form), _end(node, types)]
 
 
 def explicit_kernels(types: Types) -> list[KernelSpec]:
@@ -147,10 +143,24 @@ def _pair(
 def _mix(
     factor: TracedFactor, types: Types, form: FactorForm, slots: JacobianSlots | None
 ) -> KernelSpec:
-    kernel = FactorBuilder(factor, "mix", form, types.storage, types)
-    assert form.eliminated is not None
+    """Z and -Z W h to the gradient, in float64.
+
+    W is made again from V: rounded to float32, as `preconditioner` is, it leaves errors of 1e-4 in
+    Z where V is nearly singular, and the matrix is indefinite.
+    """
+    kernel = FactorBuilder(factor, "mix", form, DType.FLOAT64, types)
+    eliminated = form.eliminated
+    assert eliminated is not None
+    dim = node_of(eliminated).tangent_dim
     blocks = linearization(kernel, slots).blocks
-    for argument, mixed in mixed_blocks(kernel, blocks, read_triangle(kernel, form.eliminated)):
+    square = kernel.read_node(eliminated, "block", dim * (dim + 1) // 2, types.sums)
+    gradient = kernel.read_node(eliminated, "gradient", dim, types.sums)
+    root = inverse_root(dim, types.storage, square, kernel.scalar("damping"))
+    triangle = [[root[row, column] for column in range(row + 1)] for row in range(dim)]
+    scaled = [dot(row, gradient[: len(row)]) for row in triangle]
+    for argument, mixed in mixed_blocks(kernel, blocks, triangle):
+        slope = [-dot(entries, scaled) for entries in mixed]
+        kernel.add_node(argument, "gradient", slope, types.sums)
         values = [entry for row in mixed for entry in row]
         name = f"{argument.name}_mixed"
         kernel.write(name, values, types.storage, WriteSequential(), windowed=True)
@@ -194,14 +204,20 @@ def _fill(
     return kernel.build()
 
 
-def _begin(node: NodeType, types: Types, *, scaled: bool) -> KernelSpec:
-    """The damped diagonal block, `scale` = D^-1/2, and the scaled right-hand side."""
+def _begin(node: NodeType, types: Types, form: SolverForm) -> KernelSpec:
+    """The damped diagonal block, `scale` = D^-1/2 or 1, and the scaled right-hand side.
+
+    What elimination takes off may be nearly all of the diagonal, and then rounding errors of the
+    squares must not make the rest negative. (Ladybug-49 in mixed precision: 4 of 25 factorisations
+    fail without it, none with it.)
+    """
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_begin_direct", DType.FLOAT64)
-    packed = kernel.read("reduced_block", dim * (dim + 1) // 2, types.sums, ReadSequential())
+    packed = kernel.read("block", dim * (dim + 1) // 2, types.sums, ReadSequential())
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
-    diagonal = damping_diagonal(kernel, dim, types, scaled=scaled)
-    damping = kernel.scalar("damping")
+    diagonal = damping_diagonal(kernel, dim, types, scaled=form.is_scaled)
+    rounding = ROUNDING[types.storage] if len(form.eliminated) > 0 else 0.0
+    damping = kernel.scalar("damping") + rounding
     block = []
     for i in range(dim):
         for j in range(dim):

@@ -181,7 +181,7 @@ def load_jacobian(kernel: KernelBuilder, slots: JacobianSlots) -> Blocks:
     """Read what `store_jacobian` wrote."""
     stored: list[Scalar] = []
     if slots.num_stored > 0:
-        stored = kernel.read("jacobian", slots.num_stored, slots.dtype, ReadSequential())
+        stored = kernel.read("jacobian", slots.num_stored, slots.dtype, ReadSequential(once=True))
 
     def entry(where: _Slot | None) -> Scalar:
         if where is None:

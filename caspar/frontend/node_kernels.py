@@ -26,7 +26,7 @@ SMALLEST_CURVATURE = 1e-30
 """Diagonal entries of J^T J below this count as absent: the scalar is untouched by any factor.
 No larger clamp: points may run to infinity, and clamping the shrinking diagonal freezes them."""
 
-_ROUNDING = {DType.FLOAT32: 1e-7, DType.FLOAT64: 1e-15}
+ROUNDING = {DType.FLOAT32: 1e-7, DType.FLOAT64: 1e-15}
 """For each row of a block scaled to unit diagonal, how far rounding may move its eigenvalues; by
 the type of the Jacobian. As much is added to the diagonal: an eliminated block that is too small
 makes the Schur complement indefinite, one that is too large is only damped more."""
@@ -109,7 +109,7 @@ def factorize_kernel(
     if scaled:
         damped = read("block" if eliminated else "reduced_block")
         for row in range(dim):
-            damped[row, row] = damped[row, row] + damping + dim * _ROUNDING[types.storage]
+            damped[row, row] = damped[row, row] + damping + dim * ROUNDING[types.storage]
         inverse = _inverse_cholesky(damped, dim)
         stored = [inverse[place] for place in _triangle(dim)]
         kernel.write("preconditioner", stored, types.storage, WriteSequential())
@@ -118,7 +118,7 @@ def factorize_kernel(
     block = full if eliminated else read("reduced_block")
     diagonal = [_safe_diagonal(full[row, row]) for row in range(dim)]
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
-    damped_one = damping + dim * _ROUNDING[types.storage]
+    damped_one = damping + dim * ROUNDING[types.storage]
     damped = {
         (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)
         for (i, j), entry in block.items()
@@ -169,17 +169,31 @@ def damped_step(
     damping: Scalar,
 ) -> list[Scalar]:
     """-(A + damping diag(A))^-1 g of a small block A, its lower triangle given by rows."""
+    lower = inverse_root(dim, dtype, square, damping)
+    inner = [total(lower[i, j] * slope[j] for j in range(i + 1)) for i in range(dim)]
+    return [-total(lower[i, j] * inner[i] for i in range(j, dim)) for j in range(dim)]
+
+
+def inverse_root(
+    dim: int, dtype: DType, square: Sequence[Scalar], damping: Scalar
+) -> dict[tuple[int, int], Scalar]:
+    """W with W^T W = (A + damping diag(A))^-1 of a block A, both lower triangles.
+
+    Args:
+        dim: Rows of A.
+        dtype: Type of the Jacobian that A is the square of.
+        square: A by rows.
+        damping: More is added, as rounding demands.
+    """
     block = dict(zip(_triangle(dim), square, strict=True))
     scale = [_safe_diagonal(block[row, row]).sqrt().reciprocal() for row in range(dim)]
-    damped_one = damping + dim * _ROUNDING[dtype]
+    damped_one = damping + dim * ROUNDING[dtype]
     scaled = {
         (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)
         for (i, j), entry in block.items()
     }
     inverse = _inverse_cholesky(scaled, dim)
-    lower = {(i, j): inverse[i, j] * scale[j] for i, j in _triangle(dim)}
-    inner = [total(lower[i, j] * slope[j] for j in range(i + 1)) for i in range(dim)]
-    return [-total(lower[i, j] * inner[i] for i in range(j, dim)) for j in range(dim)]
+    return {(i, j): inverse[i, j] * scale[j] for i, j in _triangle(dim)}
 
 
 def _safe_diagonal(entry: Scalar) -> Scalar:

@@ -10,6 +10,9 @@ from caspar.frontend.factor_builder import FactorForm, SharedSums
 from caspar.frontend.jacobian import JacobianStorage
 from caspar.frontend.trace import Argument, ArgumentKind, NodeType, TracedFactor
 
+DEFAULT_INNER_ITERATIONS = 3
+"""Ladybug-49 to 1e-4 of its optimum: 21 iterations without, 10 with one, 6 with 3, 5 with 5."""
+
 
 @dataclass(frozen=True)
 class SolverForm:
@@ -90,3 +93,26 @@ def solver_form(
         is_fused = argument is not None and touching.count(argument.node) == 1
         forms[name] = FactorForm(sums, jacobian, argument, is_fused, inner_iterations)
     return SolverForm(forms, tuple(node.name for node in eliminated))
+
+
+def usual_sums(target: str, *, deterministic: bool = False) -> SharedSums:
+    """How sums over shared nodes are taken on `cuda` or `cpu`."""
+    return SharedSums.ATOMIC if target == "cuda" and not deterministic else SharedSums.ORDERED
+
+
+def usual_storage(target: str) -> JacobianStorage:
+    """Where Jacobians are on `cuda` or `cpu` where nobody chose."""
+    return JacobianStorage.RECOMPUTED if target == "cuda" else JacobianStorage.STORED
+
+
+def usual_form(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], target: str
+) -> SolverForm:
+    """The forms of all factors in a solver for `cuda` or `cpu` whose user chose nothing."""
+    return solver_form(
+        factors,
+        eliminable_types(factors, nodes),
+        usual_sums(target),
+        usual_storage(target),
+        DEFAULT_INNER_ITERATIONS,
+    )

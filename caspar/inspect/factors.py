@@ -11,6 +11,7 @@ from caspar.frontend.factor_kernels import factor_kernels
 from caspar.frontend.node_kernels import node_kernels
 from caspar.frontend.precision import TYPES
 from caspar.frontend.printing import print_factor, print_retraction
+from caspar.frontend.solver_form import usual_form
 from caspar.frontend.trace import trace
 from caspar.inspect.resources import KernelReport, ResourcesView
 from caspar.inspect.stages import KernelInspection
@@ -37,8 +38,8 @@ class FactorInspection(Mapping[str, KernelInspection]):
 
     Attributes:
         name: The factor's name.
-        kernels: By full name: score, linearize and product of the factor, then five of each node
-            type.
+        kernels: By full name: those of the factor, then those of each node type, as a solver of
+            this factor alone has them where nothing is chosen.
     """
 
     name: str
@@ -115,17 +116,18 @@ def inspect_factor(
     if target not in TARGETS:
         raise OptionError(f"target={target!r}: must be one of {', '.join(map(repr, TARGETS))}")
     traced = trace(factor)
-    own = factor_kernels(traced, types)
-    text = print_factor(traced)
-    specs: list[tuple[KernelSpec, str]] = [
-        (spec, text) for spec in (own.score, own.linearize, own.product)
-    ]
     nodes = {argument.node.name: argument.node for argument in traced.nodes if argument.node}
+    form = usual_form([traced], list(nodes.values()), target)
+    own = factor_kernels(traced, types, form.factors[traced.name])
+    text = print_factor(traced)
+    specs: list[tuple[KernelSpec, str]] = [(spec, text) for spec in own.kernels.values()]
     for node in nodes.values():
         text = print_retraction(node)
-        specs += [(spec, text) for spec in node_kernels(node, types)]
-    made = (_inspection(spec, TARGETS[target], arch, text) for spec, text in specs)
-    return FactorInspection(factor.name, {kernel.name: kernel for kernel in made})
+        eliminated = node.name in form.eliminated
+        made = node_kernels(node, types, eliminated=eliminated, scaled=form.is_scaled)
+        specs += [(spec, text) for spec in made]
+    shown = (_inspection(spec, TARGETS[target], arch, text) for spec, text in specs)
+    return FactorInspection(factor.name, {kernel.name: kernel for kernel in shown})
 
 
 def _inspection(spec: KernelSpec, target: Target, arch: str, text: str) -> KernelInspection:

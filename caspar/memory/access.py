@@ -105,6 +105,7 @@ class Accessor(ABC):
         has_one_object: Whether all items touch object 0, and the array holds no other.
         cooperates: Whether the threads of a block work together on it.
         needs_item_order: Whether thread `k` of a block must have item `k` of its tile.
+        index_of: Another argument, whose index it goes by; empty: none.
     """
 
     options: ClassVar[tuple[str, ...]] = ()
@@ -120,6 +121,7 @@ class Accessor(ABC):
     has_one_object: ClassVar[bool] = False
     cooperates: ClassVar[bool] = False
     needs_item_order: ClassVar[bool] = False
+    index_of: str = ""
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ denormal float32 numbers are flushed to zero.
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields
 from types import ModuleType
@@ -35,7 +35,7 @@ from caspar.runtime.cuda_checksum import Checksum
 from caspar.runtime.cuda_compile import CudaKernel, compiled_kernel, loaded_usage
 from caspar.runtime.cuda_indices import IndexChecker
 from caspar.runtime.cuda_launch import CudaLaunch, CudaSequence
-from caspar.runtime.cuda_loop import cuda_loop
+from caspar.runtime.cuda_loop import cuda_loop, fits_device, merged_launches
 from caspar.runtime.cuda_node_tiles import NodeTileTools
 from caspar.runtime.cuda_tiles import TileBuilder
 from caspar.runtime.cuda_timing import time_on_stream
@@ -112,7 +112,15 @@ class CudaBackend:
         """Compile kernels in parallel threads: NVRTC releases the interpreter lock."""
         self._tile_builder()
         with ThreadPoolExecutor() as pool:
+            tools: list[Future[object]] = []
+            if any(source.tiled for source in sources):
+                tools = [pool.submit(self._node_tile_tools), pool.submit(self._index_checker)]
+                sizes = {size for source in sources if source.tiled for size in source.block_sizes}
+                tools += [pool.submit(self._prepare_sorter, size) for size in sorted(sizes)[:2]]
+            tools.append(pool.submit(self._structure_checksum))
             kernels = list(pool.map(self._compile, sources, [block_size] * len(sources)))
+            for tool in tools:
+                tool.result()
         return {kernel.source.name: kernel for kernel in kernels}
 
     def _tile_builder(self) -> TileBuilder:
@@ -125,6 +133,22 @@ class CudaBackend:
             with self._device:
                 self._tiles = TileBuilder(COMPILE_OPTIONS)
         return self._tiles
+
+    def _prepare_sorter(self, tile_size: int) -> None:
+        with self._device:
+            self._tile_builder().prepare(tile_size)
+
+    def _node_tile_tools(self) -> NodeTileTools:
+        if self._node_tiles is None:
+            with self._device:
+                self._node_tiles = NodeTileTools(COMPILE_OPTIONS, self._tile_builder())
+        return self._node_tiles
+
+    def _structure_checksum(self) -> Checksum:
+        if self._checksum is None:
+            with self._device:
+                self._checksum = Checksum(COMPILE_OPTIONS, self.num_multiprocessors)
+        return self._checksum
 
     def _index_checker(self) -> IndexChecker:
         if self._checker is None:
@@ -182,18 +206,12 @@ class CudaBackend:
         tile_size: int,
     ) -> NodeTiles:
         """Tiles that do not split nodes; waits for the device."""
-        if self._node_tiles is None:
-            with self._device:
-                self._node_tiles = NodeTileTools(COMPILE_OPTIONS, self._tile_builder())
-        tools = self._node_tiles
+        tools = self._node_tile_tools()
         return make_node_tiles(tools, node, partner, num_nodes, num_partners, tile_size)
 
     def checksum(self, arrays: Sequence[Array]) -> int:
         """A number that tells whether indices are still the same; waits for the device."""
-        if self._checksum is None:
-            with self._device:
-                self._checksum = Checksum(COMPILE_OPTIONS, self.num_multiprocessors)
-        return self._checksum.of(arrays)
+        return self._structure_checksum().of(arrays)
 
     def single_object_tiles(self, num_tiles: int) -> TileIndex:
         """One partial for each tile, all of one object."""
@@ -228,13 +246,20 @@ class CudaBackend:
             self.stream, [launch for launch in launches if isinstance(launch, CudaLaunch)]
         )
 
-    def loop(self, phases: Sequence[Sequence[Launch]], flag: Array, *, fused: bool = True) -> Loop:
-        """One cooperative kernel; not `fused`: graphs of the launches, the host reads the flag."""
-        if not fused:
-            launches = [launch for phase in phases for launch in phase]
-            return SequenceLoop(self.sequence(launches), flag)
+    def loop(
+        self, phases: Sequence[Sequence[Launch]], flag: Array, *, fused: bool | None = None
+    ) -> Loop:
+        """One cooperative kernel where the device holds all blocks of each phase.
+
+        Else, or where not `fused`, graphs that the host launches until it reads the flag.
+        """
         with self._device:
-            return cuda_loop(phases, flag, self.device)
+            if fused is None:
+                fused = fits_device(phases)
+            if fused:
+                return cuda_loop(phases, flag, self.device)
+            launches = merged_launches(phases, flag, self.device)
+        return SequenceLoop(CudaSequence(self.stream, launches), flag)
 
     def dense_factorization(
         self, size: int, dtype: str, failed: Array | None = None

@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import cupy
 import numpy as np
@@ -74,10 +74,17 @@ class CudaLaunch:
             ) from error
 
 
+class Enqueued(Protocol):
+    """Anything that enqueues itself on the current stream."""
+
+    def run(self) -> None:
+        """Enqueue."""
+
+
 class CudaSequence:
     """Launches captured as CUDA graphs: one of a single run, one of several."""
 
-    def __init__(self, stream: Any, launches: Sequence[CudaLaunch]) -> None:
+    def __init__(self, stream: Any, launches: Sequence[Enqueued]) -> None:
         self._stream = stream
         self._launches = tuple(launches)
         self._once: Any = None

@@ -141,9 +141,13 @@ class TileBuilder:
         self._run("locality_keys", num_blocks, count, main, lowest, key)
         return cupy.argsort(key, kind="stable")
 
-    def _run_sorter(self, name: str, tile_size: int, count: int, *arguments: Any) -> None:
+    def prepare(self, tile_size: int) -> None:
+        """Compile the kernels for a tile size."""
         if tile_size not in self._sorters:
             self._sorters[tile_size] = self._load(sort_source(tile_size), SORT_KERNELS)
+
+    def _run_sorter(self, name: str, tile_size: int, count: int, *arguments: Any) -> None:
+        self.prepare(tile_size)
         num_blocks = -(-count // (WARPS_OF_BLOCK * tile_size))
         kernel = self._sorters[tile_size][name]
         kernel((num_blocks,), (32 * WARPS_OF_BLOCK,), (np.uint32(count), *arguments))

@@ -2,7 +2,7 @@
 
 Input: a plan. Output: lists of blocks, and for the items of factors and the pairs of items of
 eliminated nodes the number of the block they add to. Once for each structure, on the backend's
-device. The number of pairs is the sum over eliminated nodes of k (k - 1) / 2 with k items.
+device. The number of pairs is the sum over eliminated nodes of k (k + 1) / 2 with k items.
 """
 
 from collections.abc import Mapping, Sequence
@@ -140,7 +140,7 @@ class _Coupling:
 
 
 def num_fill_pairs(plan: Plan) -> int:
-    """Pairs of items of eliminated nodes."""
+    """Pairs of items of eliminated nodes, each item with itself too."""
     xp = plan.library.backend.xp
     total = 0
     for eliminated in plan.eliminated:
@@ -148,7 +148,7 @@ def num_fill_pairs(plan: Plan) -> int:
         for factor in _touching(plan, eliminated):
             nodes = _eliminated_nodes(factor)[_is_item(xp, factor)]
             items += len(factor.reduced) * xp.bincount(nodes, minlength=eliminated.count)
-        total += int((items * (items - 1)).sum()) // 2
+        total += int((items * (items + 1)).sum()) // 2
     return total
 
 
@@ -303,16 +303,16 @@ def _fills(
 
 
 def _pairs_within(xp: Any, owner: Array) -> tuple[Array, Array]:
-    """All pairs of items of one owner, the later one first."""
+    """All pairs of items of one owner, the later one first, and each item with itself."""
     order = xp.argsort(owner, kind="stable")
     grouped = owner[order]
     start = xp.searchsorted(grouped, grouped, side="left")
-    before = xp.arange(grouped.shape[0]) - start
-    ends = xp.cumsum(before)
+    up_to = xp.arange(1, grouped.shape[0] + 1) - start
+    ends = xp.cumsum(up_to)
     total = int(ends[-1]) if int(ends.shape[0]) > 0 else 0
     number = xp.arange(total)
     later = xp.searchsorted(ends, number, side="right")
-    earlier = start[later] + number - (ends - before)[later]
+    earlier = start[later] + number - (ends - up_to)[later]
     return order[later], order[earlier]
 
 
@@ -324,7 +324,7 @@ def _oriented(
     back = (rank[second] == wanted[0]) & (rank[first] == wanted[1])
     if wanted[0] == wanted[1]:
         ahead &= node[first] >= node[second]
-        back &= node[second] >= node[first]
+        back &= (node[second] >= node[first]) & (first != second)
     return (
         xp.concatenate([first[ahead], second[back]]),
         xp.concatenate([second[ahead], first[back]]),

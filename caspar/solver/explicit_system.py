@@ -35,7 +35,6 @@ from caspar.solver.explicit_structure import (
     TypePair,
 )
 from caspar.solver.launches import MANY_PARTIALS, Binder
-from caspar.solver.phases import Phases
 from caspar.solver.plan import FactorPlan, NodePlan, Plan, item_tiles
 
 
@@ -166,20 +165,21 @@ class ExplicitSystem:
 
     # -- launches ------------------------------------------------------------------------------
 
-    def form(self, phases: Phases) -> list[Launch]:
+    def form(self) -> list[Launch]:
         """From linearised sums and damping to the blocks and the right-hand side."""
-        launches = [*phases.reduce(), self._clear()]
+        launches = [self._binder.node_launch(plan, "factorize") for plan in self._plan.nodes]
+        launches.append(self._clear())
+        if len(self._plan.eliminated) > 0:
+            launches.append(self._binder.copy("reduced_sums", "sums"))
+        for factor in self._plan.factors:
+            if factor.form.eliminated is not None and len(factor.reduced) > 0:
+                launches += self._mix(factor)
         for plan in self._plan.reduced:
             own = {name: self._vector(name, plan) for name in ("scale", "rhs")}
             own["pair_block"] = self._blocks((plan.node.name, plan.node.name))
             launches.append(self._binder.node_launch(plan, "begin_direct", own))
         for part, target in zip(self._structure.factors, self._factor_targets, strict=True):
             launches += self._factor_launches(part, target)
-        for factor in self._plan.factors:
-            if (factor.factor.name, factor.reduced[0].name if factor.reduced else "") in (
-                self._structure.windows.first
-            ):
-                launches.append(self._mix(factor))
         for fill, target in zip(self._structure.fills, self._fill_targets, strict=True):
             launches += self._fill_launches(fill, target)
         return launches
@@ -217,10 +217,10 @@ class ExplicitSystem:
         if part.order is not None:
             rows = part.order.astype(self._plan.types.storage.value)
             bindings["pair_order"] = Binding(rows.reshape(-1), part.plan.count)
-        launch = self._binder.explicit(part.plan, part.pair.role, bindings)
+        launch = self._binder.pair(part.plan, part.pair.role, bindings)
         return [launch, *self._reductions(target)]
 
-    def _mix(self, factor: FactorPlan) -> Launch:
+    def _mix(self, factor: FactorPlan) -> list[Launch]:
         eliminated = factor.form.eliminated
         assert eliminated is not None
         assert eliminated.node is not None
@@ -234,7 +234,7 @@ class ExplicitSystem:
                 self._structure.windows.first[factor.factor.name, argument.name],
                 factor.count,
             )
-        return self._binder.explicit(factor, "mix", bindings)
+        return self._binder.mix(factor, bindings)
 
     def _fill_launches(self, part: FillBlocks, target: _Target) -> list[Launch]:
         bindings = {"pair_block": self._sums(target)}

@@ -16,6 +16,7 @@ from caspar.memory.accessors.partials import object_fields, tile_fields
 from caspar.memory.binding import Binding
 from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.layout import rows_are_blocked
+from caspar.memory.node_tiles import NodeTiles
 from caspar.memory.reduce import ReduceSpec
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import Launch
@@ -198,9 +199,15 @@ class Binder:
             bindings[f"{eliminated.name}_sum{number + 1}"] = Binding(tiles.place, plan.count)
         return self._bind(plan, "inner", bindings)
 
-    def explicit(self, plan: FactorPlan, role: str, more: Mapping[str, Binding]) -> Launch:
-        """A kernel that reads Jacobians and eliminated nodes, and writes `more`."""
+    def pair(self, plan: FactorPlan, role: str, more: Mapping[str, Binding]) -> Launch:
+        """A kernel that reads Jacobians and writes `more`."""
         return self._bind(plan, role, {**self._with_sums(plan, ()), **more})
+
+    def mix(self, plan: FactorPlan, more: Mapping[str, Binding]) -> list[Launch]:
+        """The eliminated nodes' part of gradients, and for each item what `more` is bound to."""
+        bindings = {**self._with_sums(plan, ("gradient",), "reduced_"), **more}
+        launch = self._bind(plan, "mix", bindings)
+        return [launch, *self._reductions(plan, plan.reduced, ("gradient",), "reduced_")]
 
     def _bind(self, plan: FactorPlan, role: str, bindings: Mapping[str, Binding]) -> Launch:
         kernel = self._plan.library.kernel(f"{plan.factor.name}_{role}")
@@ -222,9 +229,13 @@ class Binder:
             bindings[name] = Binding(self._memory[f"{plan.factor.name}.{name}"], plan.count)
         tiles = plan.order.node_tiles
         if tiles is not None:
-            fields = dict(zip(TILE_PARAMS, (tiles.tile_items, tiles.group_start), strict=True))
+            groups = tiles.group_start if self._needs_groups(tiles) else 0
+            fields = dict(zip(TILE_PARAMS, (tiles.tile_items, groups), strict=True))
             bindings[TILES] = Binding(tiles.tile_items, tiles.num_groups, fields=fields)
         return bindings
+
+    def _needs_groups(self, tiles: NodeTiles) -> bool:
+        return self._backend.name == "cpu" or tiles.num_groups < tiles.num_tiles
 
     def _with_sums(
         self, plan: FactorPlan, parts: Sequence[str], prefix: str = ""

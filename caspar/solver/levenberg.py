@@ -18,7 +18,7 @@ from caspar.solver.result import IterationRecord, SolveStatus
 MIN_GAIN_RATIO = 1e-3
 """Steps with less of the predicted decrease are rejected."""
 
-GREATEST_SHRINK = 0.1
+GREATEST_SHRINK = 0.2
 """Damping shrinks by this at most for each accepted step."""
 
 FORCING_FACTOR = 0.9

@@ -70,8 +70,8 @@ def make_linear_solver(
     load_explicit()
     try:
         if chosen.method is Method.DENSE:
-            return DenseSolver(plan, binder, phases, structure)
-        return SparseSolver(plan, binder, phases, structure)
+            return DenseSolver(plan, binder, structure)
+        return SparseSolver(plan, binder, structure)
     except BackendError as error:
         if choice is not LinearSolverChoice.AUTO:
             raise
@@ -115,14 +115,13 @@ class DenseSolver:
     Args:
         plan: Memory and structure.
         binder: Binds its kernels.
-        phases: Its launches.
         structure: Blocks of the matrix.
 
     Raises:
         OutOfMemoryError: The matrix has more entries than an int32 counts, or does not fit.
     """
 
-    def __init__(self, plan: Plan, binder: Binder, phases: Phases, structure: Structure) -> None:
+    def __init__(self, plan: Plan, binder: Binder, structure: Structure) -> None:
         self.name = "dense" if len(plan.eliminated) == 0 else "schur_dense"
         self.remarks: tuple[str, ...] = ()
         backend = self._backend = plan.library.backend
@@ -140,7 +139,7 @@ class DenseSolver:
         target = Binding(
             matrix.reshape(-1), system.size**2, fields={"index": place.astype(np.int32)}
         )
-        self._form = backend.sequence(system.form(phases))
+        self._form = backend.sequence(system.form())
         self._entries = backend.sequence([system.write_entries("entries_dense", entries, target)])
         self._finish = backend.sequence(system.finish())
 
@@ -159,14 +158,13 @@ class SparseSolver:
     Args:
         plan: Memory and structure.
         binder: Binds its kernels.
-        phases: Its launches.
         structure: Blocks of the matrix.
 
     Raises:
         BackendError: The library that factorises is not installed, or refuses.
     """
 
-    def __init__(self, plan: Plan, binder: Binder, phases: Phases, structure: Structure) -> None:
+    def __init__(self, plan: Plan, binder: Binder, structure: Structure) -> None:
         self.name = "sparse"
         self.remarks: tuple[str, ...] = ()
         backend = plan.library.backend
@@ -184,7 +182,7 @@ class SparseSolver:
         self.num_bytes = system.num_bytes + int(values.nbytes)
         target = Binding(values, int(values.shape[0]))
         self._form = backend.sequence(
-            [*system.form(phases), system.write_entries("entries_sparse", entries, target)]
+            [*system.form(), system.write_entries("entries_sparse", entries, target)]
         )
         self._finish = backend.sequence(system.finish())
 

@@ -24,7 +24,7 @@ from caspar.solver.launches import Binder
 from caspar.solver.linear_solvers import make_linear_solver
 from caspar.solver.normal_equations import NormalEquations
 from caspar.solver.phases import Phases
-from caspar.solver.plan import make_plan
+from caspar.solver.plan import Plan, make_plan
 from caspar.solver.problem import Problem
 
 Signature = tuple[object, ...]
@@ -76,6 +76,7 @@ class Preparation:
         self._recipe = recipe
         self._form = _choose_form(backend, recipe)
         self._library: KernelLibrary | None = None
+        self._is_first = True
         self._lock = Lock()
         self._kept: tuple[Signature, NormalEquations] | None = None
 
@@ -125,6 +126,16 @@ class Preparation:
     def _make(self, library: KernelLibrary, problem: Problem) -> NormalEquations:
         recipe = self._recipe
         plan = make_plan(library, self.types, self._form, recipe.factors, recipe.nodes, problem)
+        start, known_s = time.perf_counter(), self.compile_time_s
+        made = self._bind(library, plan)
+        if self._is_first:
+            # loops and reductions are compiled for the first structure
+            self.compile_time_s = known_s + time.perf_counter() - start
+        self._is_first = False
+        return made
+
+    def _bind(self, library: KernelLibrary, plan: Plan) -> NormalEquations:
+        recipe = self._recipe
         binder = Binder(plan)
         phases = Phases(plan, binder)
         linear = make_linear_solver(

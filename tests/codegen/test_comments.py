@@ -95,6 +95,6 @@ def distance(
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_lines(target: str, golden: Callable[[str, str], None]) -> None:
-    score = factor_kernels(trace(distance), TYPES[Precision.MIXED]).score
+    score = factor_kernels(trace(distance), TYPES[Precision.MIXED]).kernels["score"]
     source = compile_kernel(score, TARGETS[target])
     golden(source.text.replace(HEADER, "// (header)\n"), SUFFIXES[target])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from symforce.ops import LieGroupOps, StorageOps
 
 from caspar.frontend.epsilon import SYMBOL, symbolic_epsilon, value
-from caspar.frontend.factor_kernels import tangent_jacobians
+from caspar.frontend.jacobian import tangent_jacobians
 from caspar.frontend.lower import Lowering
 from caspar.frontend.markers import Pair
 from caspar.frontend.trace import Argument, TracedFactor, retracted_storage, trace

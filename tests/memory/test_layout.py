@@ -14,7 +14,7 @@ from caspar.memory.layout import (
 from caspar.memory.patterns import AddSharedPartials, AddSumPartials, ReadPartials, WriteSequential
 from tests.support_memory import place
 
-FLOATS = (DType.FLOAT32, DType.FLOAT64)
+FLOATS = (DType.FLOAT16, DType.FLOAT32, DType.FLOAT64)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,14 @@ FLOATS = (DType.FLOAT32, DType.FLOAT64)
         (2, DType.FLOAT64, (2,), 2),
         (3, DType.FLOAT64, (2, 1), 3),
         (7, DType.FLOAT64, (2, 2, 2, 1), 7),
+        (1, DType.FLOAT16, (1,), 1),
+        (2, DType.FLOAT16, (2,), 2),
+        (3, DType.FLOAT16, (3,), 4),
+        (5, DType.FLOAT16, (5,), 8),
+        (8, DType.FLOAT16, (8,), 8),
+        (10, DType.FLOAT16, (8, 2), 10),
+        (14, DType.FLOAT16, (8, 6), 16),
+        (24, DType.FLOAT16, (8, 8, 8), 24),
     ],
 )
 def test_objects_are_cut_into_chunks(
@@ -45,7 +53,7 @@ def test_objects_are_cut_into_chunks(
 def test_chunks_are_vectors_and_lose_nothing(dim: int, dtype: DType) -> None:
     widths = chunk_widths(dim, dtype)
     assert sum(widths) == dim
-    assert all(dtype.itemsize * padded_width(width) in (4, 8, 16) for width in widths)
+    assert all(dtype.itemsize * padded_width(width) in (2, 4, 8, 16) for width in widths)
     assert all(dtype.itemsize * width == 16 for width in widths[:-1])
     placement = place(ArgSpec("x", dim, dtype, write=WriteSequential()), 5)
     assert placement.size == array_scalars(dim, dtype, 5)

@@ -43,12 +43,15 @@ def _members(vector: str, width: int) -> list[str]:
     return [vector] if width == 1 else [f"{vector}.{lane}" for lane in LANES[:width]]
 
 
-def cuda_load(scope: CudaScope, arg: ArgSpec, chunk: int, number: str) -> list[str]:
-    """Load a chunk of object `number` of an argument; its scalars."""
+def cuda_load(
+    scope: CudaScope, arg: ArgSpec, chunk: int, number: str, *, once: bool = False
+) -> list[str]:
+    """Load a chunk of object `number` of an argument, perhaps past the caches; its scalars."""
     loaded = scope.temporary()
     vector = cuda_vector(arg, chunk)
     address = cuda_address(arg, chunk, arg.object(number))
-    load = f"*reinterpret_cast<const {vector}*>({address});"
+    place = f"reinterpret_cast<const {vector}*>({address})"
+    load = f"load_once({place});" if once else f"*{place};"
     if arg.write is None:
         scope.emit(f"const {vector} {loaded} = {load}")
     else:

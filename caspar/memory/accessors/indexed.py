@@ -30,8 +30,10 @@ def read_index(scope: CudaScope | CpuScope, arg: ArgSpec, index_of: str) -> None
     """Read the index, unless another argument does."""
     if index_of != "":
         return
-    const, end = ("const u32 ", ";") if scope.is_cuda else ("", "")
-    scope.emit(f"{const}{object_name(arg)} = {arg.name}_index[item]{end}")
+    if scope.is_cuda:
+        scope.emit(f"const u32 {object_name(arg)} = load_once({arg.name}_index + item);")
+    else:
+        scope.emit(f"{object_name(arg)} = {arg.name}_index[item]")
 
 
 @dataclass(frozen=True)

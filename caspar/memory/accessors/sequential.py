@@ -16,7 +16,13 @@ from caspar.memory.accessors.scope import CpuScope, CudaScope
 
 @dataclass(frozen=True)
 class ReadSequential(ReadAccessor):
-    """Item `i` reads object `i`."""
+    """Item `i` reads object `i`.
+
+    Attributes:
+        once: What is read is not needed again soon: it leaves the caches to others.
+    """
+
+    once: bool = False
 
     touches_own_object: ClassVar[bool] = True
 
@@ -30,7 +36,7 @@ class ReadSequential(ReadAccessor):
 
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
         """One vector load."""
-        return cuda_load(scope, arg, chunk, "item")
+        return cuda_load(scope, arg, chunk, "item", once=self.once)
 
     def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
         """Scalar loads."""

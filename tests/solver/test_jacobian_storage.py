@@ -1,0 +1,169 @@
+"""Jacobians stored, stored in 16 bits or recomputed: the same optimum."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from numpy.typing import NDArray
+
+import caspar
+from caspar.frontend.bundle_adjustment import snavely
+from caspar.ir.dtype import DType
+from caspar.memory.access import ArgSpec
+from caspar.memory.patterns import ReadSequential
+from caspar.runtime.cpu import CpuBackend
+from caspar.solver import solver as solver_module
+from tests.harness import find_compiler
+from tests.harness_backend import HarnessBackend
+from tests.problems import EXAMPLES
+from tests.solver.bundles import arrays_of, part_of, read
+from tests.solver.solving import Arrays, assert_same_values
+from tests.support_memory import place
+
+STORAGES = ("stored", "float16", "recompute")
+LINEAR_SOLVERS = ("pcg", "schur_pcg", "schur_dense")
+LARGEST_ROUNDING = 2.0**-11
+SMALLEST_HALF = 2.0**-24
+
+
+@cache
+def part() -> Arrays:
+    return arrays_of(part_of(read("problem-21-11315"), 400))
+
+
+@cache
+def optimum() -> float:
+    made = caspar.Solver(snavely, backend="cpu", precision="float64", jacobian="recompute")
+    return made.solve(part(), cost_tolerance=1e-10).final_cost
+
+
+@pytest.mark.parametrize("linear_solver", LINEAR_SOLVERS)
+@pytest.mark.parametrize("precision", ["mixed", "float32", "float64"])
+@pytest.mark.parametrize("jacobian", STORAGES)
+def test_all_reach_the_optimum(jacobian: str, precision: str, linear_solver: str) -> None:
+    made = caspar.Solver(
+        snavely,
+        backend="cpu",
+        precision=precision,
+        jacobian=jacobian,
+        linear_solver=linear_solver,
+    )
+    result = made.solve(part())
+    assert result.status.is_success
+    assert result.final_cost == pytest.approx(optimum(), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_end_where_they_do_without_storage(name: str) -> None:
+    """Pairs, unique nodes, several factors, constant Jacobians."""
+    example = EXAMPLES[name]
+    results = {
+        jacobian: caspar.Solver(
+            example.factors, backend="cpu", precision="float64", jacobian=jacobian
+        ).solve(example.arrays())
+        for jacobian in STORAGES
+    }
+    wanted = results["recompute"].final_cost
+    for result in results.values():
+        assert result.status.is_success
+        assert result.final_cost == pytest.approx(wanted, rel=1e-4, abs=1e-12)
+
+
+def stored_entries(jacobian: str, dtype: DType) -> NDArray[np.float64]:
+    """(observations and holes, 24): the entries at the start values."""
+    made = caspar.Solver(
+        snavely,
+        backend="cpu",
+        precision="float64",
+        jacobian=jacobian,
+        linear_solver="schur_pcg",
+        inner_iterations=0,
+    )
+    made.solve(part(), max_iterations=1)
+    kept = made._preparation._kept
+    assert kept is not None
+    plan = kept[1].plan
+    arg = ArgSpec("jacobian", 24, dtype, read=ReadSequential())
+    placement = place(arg, plan.factors[0].count)
+    memory: Any = plan.memory["snavely.jacobian"]
+    tiles = plan.factors[0].order.node_tiles
+    assert tiles is not None
+    tile_size = plan.library.tile_size
+    used = (np.arange(tile_size) < tiles.tile_items[:, None]).reshape(-1)
+    rows: NDArray[np.float64] = memory.view(dtype.value)[placement.where][used].astype(float)
+    return rows
+
+
+def test_entries_are_rounded_once() -> None:
+    exact = stored_entries("stored", DType.FLOAT64)
+    rounded = stored_entries("float16", DType.FLOAT16)
+    assert np.abs(exact).max() <= 1.0
+    assert_allclose(rounded, exact, rtol=LARGEST_ROUNDING, atol=SMALLEST_HALF)
+    assert np.abs(rounded - exact).max() > 0.1 * LARGEST_ROUNDING
+
+
+def test_columns_have_unit_length() -> None:
+    """Each column belongs to one node in every row: squares sum to one for each node and scalar."""
+    problem = part_of(read("problem-21-11315"), 400)
+    exact = stored_entries("stored", DType.FLOAT64)
+    num_scalars = 9 * len(problem.cameras) + 3 * len(problem.points)
+    assert np.sum(exact**2) == pytest.approx(num_scalars, rel=1e-12)
+
+
+def test_half_takes_half_the_bytes() -> None:
+    sizes = {}
+    for jacobian in STORAGES:
+        made = caspar.Solver(snavely, backend="cpu", jacobian=jacobian, linear_solver="schur_pcg")
+        made.solve(part(), max_iterations=1)
+        kept = made._preparation._kept
+        assert kept is not None
+        memory: Any = kept[1].plan.memory["snavely.jacobian"]
+        sizes[jacobian] = memory.nbytes / kept[1].plan.factors[0].count
+    assert sizes == {"stored": 96.0, "float16": 48.0, "recompute": 0.0}
+
+
+@pytest.mark.parametrize("linear_solver", LINEAR_SOLVERS)
+@pytest.mark.parametrize("jacobian", STORAGES)
+def test_nothing_is_read_that_was_not_written(
+    jacobian: str, linear_solver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an arena full of NaN the solve is the same to the bit."""
+
+    def solved() -> caspar.SolveResult:
+        made = caspar.Solver(
+            snavely, backend="cpu", jacobian=jacobian, linear_solver=linear_solver
+        )
+        return made.solve(part(), max_iterations=5)
+
+    usual = solved()
+    allocate = CpuBackend.allocate
+
+    def poisoned(backend: CpuBackend, num_bytes: int) -> Any:
+        memory = allocate(backend, num_bytes)
+        memory[:] = 0xFF
+        return memory
+
+    monkeypatch.setattr(CpuBackend, "allocate", poisoned)
+    again = solved()
+    assert [record.cost for record in again.iterations] == [
+        record.cost for record in usual.iterations
+    ]
+    assert_same_values(again.values, usual.values)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
+@pytest.mark.parametrize("jacobian", STORAGES)
+def test_cuda_text_takes_the_same_steps(jacobian: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = arrays_of(part_of(read("problem-21-11315"), 40))
+    costs = {}
+    for backend in (CpuBackend(), HarnessBackend()):
+        monkeypatch.setattr(solver_module, "select_backend", lambda _, backend=backend: backend)
+        made = caspar.Solver(
+            snavely, jacobian=jacobian, linear_solver="schur_pcg", deterministic=True
+        )
+        result = made.solve(arrays, max_iterations=3)
+        costs[backend.name] = [record.cost for record in result.iterations]
+    assert costs["cuda"] == pytest.approx(costs["cpu"], rel=1e-3)
+    assert len(costs["cuda"]) == 3
