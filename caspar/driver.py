@@ -19,6 +19,7 @@ from caspar.codegen.cuda import generate_cuda
 from caspar.codegen.cuda_convert import generate_cuda_convert
 from caspar.codegen.cuda_reduce import generate_cuda_reduce
 from caspar.codegen.source import KernelSource, Param
+from caspar.frontend.coarse_kernels import coarse_factor_kernels, coarse_form, coarse_kernels
 from caspar.frontend.explicit_kernels import (
     explicit_factor_kernels,
     explicit_kernels,
@@ -138,6 +139,47 @@ def explicit_sources(
     return _cached(key, generate)
 
 
+def coarse_sources(
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    precision: Precision,
+    target: Target,
+    form: SolverForm,
+    width: int,
+) -> SolverSources:
+    """The same for the two-level preconditioner.
+
+    Args:
+        factors: Traced factors, which `coarse_refusal` does not refuse.
+        nodes: Their node types, each once.
+        precision: Which floating types are used for what.
+        target: What to generate.
+        form: How the kernels are made.
+        width: See `coarse_kernels`.
+    """
+    parts = [_plan_key(factors, nodes, precision, target, form), f"coarse {width}"]
+    types = TYPES[precision]
+
+    def generate() -> SolverSources:
+        specs = coarse_specs(factors, types, form, width)
+        return SolverSources({spec.name: compile_kernel(spec, target) for spec in specs}, {})
+
+    return _cached(_digest(parts), generate)
+
+
+def coarse_specs(
+    factors: Sequence[TracedFactor], types: Types, form: SolverForm, width: int
+) -> list[KernelSpec]:
+    """The kernels of the two-level preconditioner, before compilation."""
+    coarse = coarse_form(factors, form)
+    specs = coarse_kernels(coarse, types, width)
+    for factor in factors:
+        own = form.factors[factor.name]
+        slots = factor_kernels(factor, types, own).slots
+        specs += coarse_factor_kernels(factor, types, own, slots, coarse)
+    return specs
+
+
 def explicit_specs(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types, form: SolverForm
 ) -> list[KernelSpec]:
@@ -189,7 +231,7 @@ def kernel_specs(
     for node in nodes:
         eliminated = node.name in form.eliminated
         specs += node_kernels(node, types, eliminated=eliminated, scaled=form.is_scaled)
-    specs += [*scalar_kernels(types), *memory_kernels()]
+    specs += [*scalar_kernels(types, ordered=form.is_ordered), *memory_kernels()]
     return specs, jacobian_dims
 
 

@@ -49,6 +49,18 @@ class LinearSolverChoice(Enum):
     SPARSE = "sparse"
 
 
+class PreconditionerChoice(Enum):
+    """How conjugate gradients on the Schur complement are preconditioned.
+
+    BLOCK_JACOBI: by the inverse of each node's diagonal block. TWO_LEVEL: besides by a coarse
+    system, in which clusters of nodes move together. AUTO: block Jacobi.
+    """
+
+    AUTO = "auto"
+    BLOCK_JACOBI = "block_jacobi"
+    TWO_LEVEL = "two_level"
+
+
 class JacobianChoice(Enum):
     """Where Jacobians are kept between linearisation and the products of an iteration.
 

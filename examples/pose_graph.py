@@ -1,12 +1,12 @@
 """A pose graph in the plane: M3500, a simulated city, from its g2o file.
 
 Every edge measures the motion between two poses, weighted by the square root of its information.
-A prior holds the first pose, as edges alone leave the whole graph free to move. Steps must be
-solved exactly here: loose ones lead into a worse minimum, see the options.
+A prior holds the first pose, as edges alone leave the whole graph free to move. Such graphs need
+exact steps, as loose ones lead into worse minima: the linear systems are factorised.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import symforce.symbolic as sf
 
@@ -37,25 +37,27 @@ def prior(
     return 1000.0 * sf.V3(*expected.local_coordinates(pose))
 
 
+FACTORS = (edge, prior)
+
+
+def read(path: Path = GRAPH) -> dict[str, Any]:
+    """What `caspar.Solver.solve` takes, from a g2o file."""
+    graph = read_g2o(path)
+    return {
+        "Pose2": graph.poses,
+        "edge": {
+            "a": graph.index_a,
+            "b": graph.index_b,
+            "measured": graph.measurement,
+            "sqrt_information": graph.sqrt_information,
+        },
+        "prior": {"pose": [0], "expected": graph.poses[:1]},
+    }
+
+
 def main() -> caspar.SolveResult:
     """Solve the graph and print a report."""
-    graph = read_g2o(GRAPH)
-    solver = caspar.Solver([edge, prior])
-    result = solver.solve(
-        {
-            "Pose2": graph.poses,
-            "edge": {
-                "a": graph.index_a,
-                "b": graph.index_b,
-                "measured": graph.measurement,
-                "sqrt_information": graph.sqrt_information,
-            },
-            "prior": {"pose": [0], "expected": graph.poses[:1]},
-        },
-        linear_tolerance=1e-4,
-        min_linear_tolerance=1e-6,
-        max_linear_iterations=5000,
-    )
+    result = caspar.Solver(FACTORS).solve(read())
     print(result)
     print(f"\nchi2 {2.0 * result.initial_cost:,.1f} -> {2.0 * result.final_cost:.4f}")
     return result

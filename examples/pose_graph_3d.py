@@ -69,9 +69,7 @@ def read(path: Path = GRAPH) -> dict[str, Any]:
 
 def main() -> caspar.SolveResult:
     """Solve the graph and print a report."""
-    result = caspar.Solver(FACTORS).solve(
-        read(), linear_tolerance=1e-2, min_linear_tolerance=1e-4, max_linear_iterations=1000
-    )
+    result = caspar.Solver(FACTORS).solve(read())
     print(result)
     print(f"\nchi2 {2.0 * result.initial_cost:,.1f} -> {2.0 * result.final_cost:.2f}")
     return result

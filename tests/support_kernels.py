@@ -17,29 +17,34 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from caspar.codegen.cuda_header import HEADER
-from caspar.codegen.source import KernelSource
+from caspar.codegen.source import TILE_PARAMS, TILES, KernelSource
 from caspar.driver import TARGETS, Target, compile_kernel
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
 from caspar.memory.access import ArgSpec
+from caspar.memory.accessors.node_sums import AddOwnNode, SumOverNode, WriteOwnNode
 from caspar.memory.accessors.partials import tile_fields
+from caspar.memory.accessors.runs import AddRuns
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.node_tiles import NodeTiles, build_node_tiles
 from caspar.memory.patterns import (
     AddSharedPartials,
     AddSumPartials,
     ReadIndexed,
     ReadPartials,
+    ReadSequential,
     ReadUnique,
     WriteUnique,
 )
-from caspar.memory.tiles import build_tile_index
-from caspar.runtime.backend import parameter_values
+from caspar.memory.tiles import TileIndex, build_tile_index
+from caspar.runtime.backend import bound_blocks, parameter_values
 from caspar.runtime.cpu import CpuBackend
 from tests.harness import CudaModule, compile_cuda
-from tests.support_memory import canaries_live, place, tile_partials, with_canaries
+from tests.support_memory import Placement, canaries_live, place, tile_partials, with_canaries
 
 Array = NDArray[Any]
+Index = NDArray[np.int32]
 
 SPARE = 3
 """Objects, rows or partials an array has beyond those the kernel needs."""
@@ -56,15 +61,19 @@ class KernelCase:
         spec: The kernel.
         count: Items.
         rows: (length, dim) values of each argument that is read.
-        index: (count,) object of each item, of each INDEXED or ADD_SHARED argument.
-        num_objects: Objects that the indices of ADD_SHARED arguments may name.
+        index: (count,) object of each item, of each argument that has an index of its own.
+        num_objects: Objects that the indices of sums may name.
+        node: (count,) eliminated node of each item, of a tiled kernel.
+        partner: (count,) node by which the items of a tile are sorted, of a tiled kernel.
     """
 
     spec: KernelSpec
     count: int
     rows: Mapping[str, Array]
-    index: Mapping[str, NDArray[np.int32]] = field(default_factory=dict)
+    index: Mapping[str, Index] = field(default_factory=dict)
     num_objects: int = 1
+    node: Index | None = None
+    partner: Index | None = None
 
     @property
     def coarsest_eps(self) -> float:
@@ -81,30 +90,96 @@ class KernelCase:
         }
         return replace(self, rows=rows)
 
+    def node_tiles(self, tile_size: int) -> NodeTiles | None:
+        """Slots of a tiled kernel."""
+        if self.node is None:
+            return None
+        num = int(self.node.max()) + 1
+        num_partners = 0 if self.partner is None else int(self.partner.max()) + 1
+        return build_node_tiles(self.node, self.partner, num, num_partners, tile_size)
+
+    def objects_of(self, arg: ArgSpec) -> Index:
+        """(count,) object of each item, by the index that an argument goes by."""
+        owners = [access.index_of for access in arg.accessors if access.index_of != ""]
+        return self.index[owners[0] if len(owners) > 0 else arg.name]
+
+    def num_slots(self, tile_size: int) -> int:
+        """Items, and holes of node tiles."""
+        tiles = self.node_tiles(tile_size)
+        return self.count if tiles is None else tiles.num_slots
+
     def bindings(self, tile_size: int) -> dict[str, Binding]:
         """Fresh memory for a target whose tiles have this size."""
-        return {arg.name: self._binding(arg, tile_size) for arg in self.spec.args}
+        tiles = self.node_tiles(tile_size)
+        made = {arg.name: self._binding(arg, tile_size, tiles) for arg in self.spec.args}
+        if tiles is not None:
+            fields = dict(zip(TILE_PARAMS, (tiles.tile_items, tiles.group_start), strict=True))
+            made[TILES] = Binding(tiles.tile_items, tiles.num_groups, fields=fields)
+        return made
 
-    def _binding(self, arg: ArgSpec, tile_size: int) -> Binding:
-        index = self.index.get(arg.name)
-        fields: dict[str, Array | int] = {} if index is None else {"index": index}
-        if arg.write == AddSharedPartials():
-            assert index is not None
-            tiles = build_tile_index(index, self.num_objects, tile_size)
-            fields = tile_fields(tiles)
-            length = tiles.num_partials + SPARE
-        elif arg.write == AddSumPartials():
-            fields = {"offset": OFFSET}
-            length = OFFSET + -(-self.count // tile_size) + SPARE
-        elif arg.read is None:
-            length = (1 if arg.write == WriteUnique() else self.count) + SPARE
-        else:
-            length = len(self.rows[arg.name])
+    def _binding(self, arg: ArgSpec, tile_size: int, tiles: NodeTiles | None) -> Binding:
+        if isinstance(arg.read, SumOverNode):
+            assert tiles is not None
+            return Binding(with_canaries(tiles.place), tiles.num_slots)
+        fields, length = self._layout(arg, tile_size, tiles)
         placement = place(arg, length)
         data = np.full(placement.size, np.nan, arg.dtype.value)
-        if arg.read is not None:
-            data[placement.where] = self.rows[arg.name]
+        if arg.name in self.rows:
+            data[placement.where] = self._slot_rows(arg, tiles)
         return Binding(with_canaries(data), length, fields=fields)
+
+    def _layout(
+        self, arg: ArgSpec, tile_size: int, tiles: NodeTiles | None
+    ) -> tuple[dict[str, Array | int], int]:
+        """What its access needs besides the array, and the array's length."""
+        num_slots = self.count if tiles is None else tiles.num_slots
+        fields: dict[str, Array | int] = {}
+        index = self.index.get(arg.name)
+        if index is not None:
+            # holes name the object of the first item of their tile
+            index = index if tiles is None else index[tiles.order]
+            fields = {"index": index}
+        if isinstance(arg.write, AddOwnNode | WriteOwnNode):
+            assert tiles is not None
+            fields["place"] = tiles.place
+        if arg.write == AddSharedPartials():
+            assert index is not None
+            partial_tiles = self._partial_tiles(index, tile_size, tiles)
+            return tile_fields(partial_tiles), partial_tiles.num_partials + SPARE
+        if arg.write == AddSumPartials():
+            return {"offset": OFFSET}, OFFSET + -(-num_slots // tile_size) + SPARE
+        if arg.name in self.rows:
+            return fields, len(self.rows[arg.name]) + self._num_holes(arg, num_slots)
+        return fields, (1 if arg.write == WriteUnique() else num_slots) + SPARE
+
+    def _partial_tiles(self, index: Index, tile_size: int, tiles: NodeTiles | None) -> TileIndex:
+        if tiles is None:
+            return build_tile_index(index, self.num_objects, tile_size)
+        is_hole = np.arange(tile_size) >= tiles.tile_items[:, None]
+        named = np.where(is_hole.reshape(-1), self.num_objects, index).astype(np.int32)
+        return build_tile_index(named, self.num_objects + 1, tile_size)
+
+    def _num_holes(self, arg: ArgSpec, num_slots: int) -> int:
+        return num_slots - self.count if isinstance(arg.read, ReadSequential) else 0
+
+    def _slot_rows(self, arg: ArgSpec, tiles: NodeTiles | None) -> Array:
+        """The rows of an argument; of a sequential one in the order of the slots, holes NaN."""
+        rows = self.rows[arg.name]
+        if tiles is None or not isinstance(arg.read, ReadSequential):
+            return rows
+        slots = np.full((tiles.num_slots, arg.dim), np.nan, rows.dtype)
+        filled = slots_of_items(tiles, self.count)
+        slots[filled] = rows[: self.count]
+        return np.concatenate([slots, rows[self.count :]])
+
+
+def slots_of_items(tiles: NodeTiles, count: int) -> Array:
+    """(count,) slot of each item."""
+    tile_size = tiles.num_slots // tiles.num_tiles
+    has_item = (np.arange(tile_size) < tiles.tile_items[:, None]).reshape(-1)
+    slots = np.empty(count, np.int64)
+    slots[tiles.order[has_item]] = np.flatnonzero(has_item)
+    return slots
 
 
 @dataclass(frozen=True)
@@ -140,53 +215,83 @@ class Run:
         data: Array = binding.data
         if stored is None:
             return data
-        values = stored.astype(arg.dtype.value)
+        case, values = self.case, stored.astype(arg.dtype.value)
         placement = place(arg, binding.length)
-        count = self.case.count
+        tiles = case.node_tiles(self.tile_size)
+        slots = np.arange(case.count) if tiles is None else slots_of_items(tiles, case.count)
         if arg.write == AddSharedPartials():
-            partials = tile_partials(self.case.index[arg.name], self.tile_size)
-            for number, (_, items) in enumerate(partials):
-                data[placement.where[number]] = values[items].sum(axis=0)
+            self._add_partials(arg, data, placement, slots, values)
         elif arg.write == AddSumPartials():
-            for tile, first in enumerate(range(0, count, self.tile_size)):
-                total = values[first : first + self.tile_size].sum(axis=0)
+            for tile in range(-(-case.num_slots(self.tile_size) // self.tile_size)):
+                total = values[slots // self.tile_size == tile].sum(axis=0)
                 data[placement.where[OFFSET + tile]] = total
+        elif isinstance(arg.write, AddOwnNode | AddRuns):
+            np.add.at(data, placement.where[case.objects_of(arg)], values)
+        elif isinstance(arg.write, WriteOwnNode):
+            written = case.objects_of(arg)
+            data[placement.where[written]] = values
+            self._write_pads(data, placement, np.unique(written))
         else:
-            num_written = 1 if arg.write == WriteUnique() else count
-            data[placement.where[:num_written]] = values[:num_written]
-            if self.writes_pads and len(placement.pads) > 0:
-                data[placement.pads.reshape(binding.length, -1)[:num_written]] = 0.0
+            written = slots[:1] if arg.write == WriteUnique() else slots
+            data[placement.where[written]] = values[: len(written)]
+            self._write_pads(data, placement, written)
         return data
+
+    def _write_pads(self, data: Array, placement: Placement, written: Array) -> None:
+        if self.writes_pads and len(placement.pads) > 0:
+            data[placement.pads.reshape(len(placement.where), -1)[written]] = 0.0
+
+    def _add_partials(
+        self, arg: ArgSpec, data: Array, placement: Placement, slots: Array, values: Array
+    ) -> None:
+        """A partial for each object of a tile; that of the holes, which nobody reads, is open."""
+        objects = np.full(self.case.num_slots(self.tile_size), self.case.num_objects)
+        objects[slots] = self.case.index[arg.name]
+        by_slot = np.zeros((len(objects), arg.dim), values.dtype)
+        by_slot[slots] = values
+        for number, (owner, items) in enumerate(tile_partials(objects, self.tile_size)):
+            if owner < self.case.num_objects:
+                data[placement.where[number]] = by_slot[items].sum(axis=0)
+            elif not self.writes_pads:
+                data[placement.where[number]] = 0.0
 
 
 def _evaluate(case: KernelCase, bindings: Mapping[str, Binding], dtype: DType) -> dict[str, Array]:
     """(count, dim) values that each argument's store gets."""
-    inputs = {}
+    inputs, objects = {}, {}
     for arg in case.spec.args:
         if arg.read is None:
             continue
-        binding = bindings[arg.name]
-        rows = binding.data[place(arg, binding.length).where]
+        if isinstance(arg.read, SumOverNode):
+            assert case.node is not None
+            objects[arg.name] = case.node
+            continue
+        rows = case.rows[arg.name]
         if arg.read == ReadPartials():
             rows = rows.astype(np.float64).sum(axis=0, keepdims=True)
         elif arg.read == ReadUnique():
             rows = rows[:1]
-        elif arg.read == ReadIndexed():
-            rows = rows[case.index[arg.name]]
+        elif isinstance(arg.read, ReadIndexed):
+            rows = rows[case.objects_of(arg)]
         inputs[arg.name] = np.broadcast_to(rows[: case.count], (case.count, arg.dim))
     lengths = {arg.name: arg.chunk_length for arg in case.spec.args}
-    return evaluate_graph(replace(case.spec.graph, dtype=dtype), inputs, lengths)
+    return evaluate_graph(replace(case.spec.graph, dtype=dtype), inputs, lengths, objects)
 
 
 class CompiledKernels:
-    """Kernels compiled for the CPU backend and, in one translation unit, for the harness."""
+    """Kernels compiled for the CPU backend and, in one translation unit, for the harness.
 
-    def __init__(self, specs: Sequence[KernelSpec]) -> None:
+    Args:
+        specs: The kernels.
+        cpu: Whether they exist for the CPU backend.
+    """
+
+    def __init__(self, specs: Sequence[KernelSpec], *, cpu: bool = True) -> None:
         self.cuda_sources = generate(specs, TARGETS["cuda"])
         cuda_text = one_text(list(self.cuda_sources.values()))
         with ThreadPoolExecutor(1) as pool:  # the host compiler works beside Numba
             module = pool.submit(compile_cuda, cuda_text)
-            cpu_sources = generate(specs, TARGETS["cpu"])
+            cpu_sources = generate(specs, TARGETS["cpu"]) if cpu else {}
             self._backend = CpuBackend()
             self.cpu_kernels = self._backend.load(list(cpu_sources.values()))
             self.cuda_module = module.result()
@@ -195,7 +300,7 @@ class CompiledKernels:
         """Run on the CPU backend."""
         kernel = self.cpu_kernels[case.spec.name]
         bindings = case.bindings(kernel.source.block_size)
-        launch = self._backend.bind(kernel, bindings, case.count)
+        launch = self._backend.bind(kernel, bindings, case.num_slots(kernel.source.block_size))
         self._backend.sequence([launch]).run()
         return Run(case, bindings, kernel.source.block_size, writes_pads=False)
 
@@ -203,7 +308,8 @@ class CompiledKernels:
         """Run the CUDA source in the harness."""
         source = self.cuda_sources[case.spec.name]
         bindings = case.bindings(source.block_size)
-        launch_cuda(self.cuda_module, source, bindings, case.count, check_races=check_races)
+        count = case.num_slots(source.block_size)
+        launch_cuda(self.cuda_module, source, bindings, count, check_races=check_races)
         return Run(case, bindings, source.block_size, writes_pads=True)
 
     def run(self, case: KernelCase) -> tuple[Run, Run]:
@@ -238,7 +344,7 @@ def launch_cuda(
         else (np.uint32 if param.is_unsigned else np.int32)(value)
         for param, value in zip(source.params, values, strict=True)
     ]
-    num_blocks = source.num_blocks(count, source.block_size)
+    num_blocks = bound_blocks(source, bindings, count, source.block_size)
     grid = (num_blocks, source.num_layers)
     module.launch(source.name, grid, source.block_size, args, check_races=check_races)
 

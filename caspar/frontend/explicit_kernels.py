@@ -101,9 +101,7 @@ def explicit_factor_kernels(
     return made
 
 
-def explicit_node_kernels(
-    node: NodeType, types: Types, form: SolverForm
-) -> list[KernelSpec]:
+def explicit_node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelSpec]:
     """`begin_direct` and `end_direct` of a reduced type: before and after the factorisation."""
     return [_begin(node, types, form), _end(node, types)]
 

@@ -20,6 +20,7 @@ from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
 from caspar.memory.access import ReadAccessor, WriteAccessor
 from caspar.memory.accessors.node_sums import AddOwnNode, SumOverNode
+from caspar.memory.accessors.partials import AddSumSlots
 from caspar.memory.accessors.runs import AddRuns
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import (
@@ -137,6 +138,12 @@ class FactorBuilder(KernelBuilder):
             return AddSharedPartials()
         owner = self._runs_owner.setdefault(argument.name, name)
         return AddRuns(self._index_of(argument, name), "" if owner == name else owner)
+
+    def add_curvature(self, value: Scalar) -> None:
+        """Add to p.(A p)."""
+        ordered = self.form.sums is SharedSums.ORDERED
+        access = AddSumPartials() if ordered else AddSumSlots()
+        self.write("curvature", [value], self.types.sums, access)
 
     def sum_over_node(self, values: Sequence[Scalar]) -> list[Scalar]:
         """The sums over the items of the eliminated node, for each of them."""

@@ -161,5 +161,5 @@ def _product(
     moved = moved_residual(kernel, linear)
     add_products(kernel, linear, moved)
     kernel.graph.origin = "|J p|^2"
-    kernel.write("curvature", [dot(moved, moved)], types.sums, AddSumPartials())
+    kernel.add_curvature(dot(moved, moved))
     return kernel.build()

@@ -22,7 +22,6 @@ from caspar.frontend.precision import Types
 from caspar.frontend.trace import Argument, TracedFactor
 from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.kernel import KernelSpec
-from caspar.memory.patterns import AddSumPartials
 
 
 def schur_kernels(
@@ -89,7 +88,7 @@ def _product(
     add_products(kernel, linear, rest)
     # p.(S p) = |C p|^2 - y.(V y) = sum (C p).(C p - E y)
     kernel.graph.origin = "p.(S p)"
-    kernel.write("curvature", [dot(moved, rest)], types.sums, AddSumPartials())
+    kernel.add_curvature(dot(moved, rest))
     return kernel.build()
 
 

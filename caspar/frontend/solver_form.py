@@ -32,6 +32,11 @@ class SolverForm:
         return any(form.jacobian.is_stored for form in self.factors.values())
 
     @property
+    def is_ordered(self) -> bool:
+        """Whether sums are taken in a fixed order."""
+        return all(form.sums is SharedSums.ORDERED for form in self.factors.values())
+
+    @property
     def key(self) -> str:
         """Text that determines the form."""
         forms = "; ".join(f"{name} {form.key}" for name, form in self.factors.items())

@@ -96,6 +96,7 @@ def evaluate_graph(
     graph: Graph,
     inputs: Mapping[str, Array],
     chunk_lengths: Mapping[str, int] | None = None,
+    objects: Mapping[str, NDArray[np.integer]] | None = None,
 ) -> dict[str, Array]:
     """Evaluate a graph on n lanes.
 
@@ -104,11 +105,13 @@ def evaluate_graph(
         inputs: Argument name -> (n, dim) or (1, dim) array.
         chunk_lengths: Argument name -> scalars of a full chunk in the argument's own dtype;
             arguments left out have the chunk length of the graph's dtype.
+        objects: Argument name -> (n,) object of each lane, of exchanges; of arguments left out
+            every lane has one of its own.
 
     Returns:
         Argument name -> (n, stored scalars) array of what is stored, before any accumulation.
     """
-    memory = _Memory(graph.dtype, inputs, chunk_lengths)
+    memory = _Memory(graph.dtype, inputs, chunk_lengths, objects)
     values: dict[int, Array] = {}
     with np.errstate(all="ignore"):
         for call in graph.calls:
@@ -141,7 +144,11 @@ class _Memory:
     """The arguments: columns read, and the columns collected from stores."""
 
     def __init__(
-        self, dtype: DType, inputs: Mapping[str, Array], chunk_lengths: Mapping[str, int] | None
+        self,
+        dtype: DType,
+        inputs: Mapping[str, Array],
+        chunk_lengths: Mapping[str, int] | None,
+        objects: Mapping[str, NDArray[np.integer]] | None = None,
     ) -> None:
         self._dtype = np.dtype(dtype.value)
         self._default_length = dtype.chunk_length
@@ -149,6 +156,7 @@ class _Memory:
         self._inputs = {name: np.asarray(array, self._dtype) for name, array in inputs.items()}
         self._num_lanes = max((array.shape[0] for array in self._inputs.values()), default=1)
         self._columns: dict[str, dict[int, Array]] = {}
+        self._objects = {} if objects is None else objects
 
     def constant(self, number: float) -> Array:
         """A literal as a 0-dimensional array of the computing type."""
@@ -159,6 +167,14 @@ class _Memory:
         first = chunk * self._lengths.get(argument, self._default_length)
         array = self._inputs[argument]
         return [array[:, column] for column in range(first, first + width)]
+
+    def exchange(self, argument: str, scalars: Sequence[Array]) -> Sequence[Array]:
+        """Sums over the lanes that share an object, for each of them."""
+        owner = self._objects.get(argument)
+        if owner is None:
+            return scalars
+        lanes = [np.broadcast_to(scalar, owner.shape) for scalar in scalars]
+        return [np.bincount(owner, weights=lane)[owner].astype(self._dtype) for lane in lanes]
 
     def store(self, argument: str, chunk: int, scalars: Sequence[Array]) -> None:
         """Keep the columns of one chunk."""
@@ -184,10 +200,10 @@ def _apply(
     if op is Op.CONST:
         assert isinstance(data, float)
         return [memory.constant(data)]
-    if op is Op.EXCHANGE:
-        return operands  # every lane has an object of its own
-    if op in (Op.READ, Op.STORE):
+    if op in (Op.READ, Op.STORE, Op.EXCHANGE):
         assert isinstance(data, tuple)
+        if op is Op.EXCHANGE:
+            return memory.exchange(data[0], operands)
         if op is Op.READ:
             return memory.read(*data, num_outputs)
         memory.store(*data, operands)

@@ -137,6 +137,8 @@ def _check_arity(op: Op, num_operands: int, num_outputs: int, where: str) -> Non
         raise VerificationError(f"{where}: takes {info.arity} operands, has {num_operands}")
     if info.associative and num_operands < 2:
         raise VerificationError(f"{where}: a reduction takes 2 or more operands")
+    if op is Op.EXCHANGE and num_outputs != num_operands:
+        raise VerificationError(f"{where}: exchanges {num_operands} values for {num_outputs}")
     if info.num_outputs is not None and num_outputs != info.num_outputs:
         raise VerificationError(f"{where}: has {info.num_outputs} outputs, not {num_outputs}")
 

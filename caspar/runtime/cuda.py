@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from caspar.codegen.cuda_header import BLOCK_SIZE, COMPILE_OPTIONS
 from caspar.codegen.source import KernelSource
 from caspar.errors import BackendError, OutOfMemoryError
+from caspar.memory.accessors.node_sums import NODE_TILE_SIZES
 from caspar.memory.binding import Binding
 from caspar.memory.node_tiles import NodeTiles
 from caspar.memory.tiles import Array, TileIndex, TileOrder, single_object_tiles
@@ -115,8 +116,7 @@ class CudaBackend:
             tools: list[Future[object]] = []
             if any(source.tiled for source in sources):
                 tools = [pool.submit(self._node_tile_tools), pool.submit(self._index_checker)]
-                sizes = {size for source in sources if source.tiled for size in source.block_sizes}
-                tools += [pool.submit(self._prepare_sorter, size) for size in sorted(sizes)[:2]]
+                tools += [pool.submit(self._prepare_sorter, size) for size in NODE_TILE_SIZES[:2]]
             tools.append(pool.submit(self._structure_checksum))
             kernels = list(pool.map(self._compile, sources, [block_size] * len(sources)))
             for tool in tools:

@@ -28,7 +28,8 @@ class LapackCholesky:
     def __init__(self, size: int, dtype: str, failed: Array | None = None) -> None:
         self.matrix: FloatArray = np.empty((size, size), dtype)
         self.failed = np.zeros(1) if failed is None else failed
-        self._factorize, self._solve = get_lapack_funcs(("potrf", "potrs"), (self.matrix,))
+        names = ("potrf", "potrs", "potri")
+        self._factorize, self._solve, self._invert = get_lapack_funcs(names, (self.matrix,))
 
     def solve(self, rhs: Array, solution: Array) -> None:
         """Factorise and solve."""
@@ -41,6 +42,14 @@ class LapackCholesky:
                 solution[...] = solved
         # potrf does not notice entries that are not numbers
         self.failed[0] = float(info != 0 or not np.isfinite(solution).all())
+
+    def invert(self, inverse: Array) -> None:
+        """Factorise and invert."""
+        factor, info = self._factorize(self.matrix.T, lower=False, clean=True, overwrite_a=True)
+        if info == 0:
+            upper, info = self._invert(factor, lower=False)
+            inverse[...] = upper + np.triu(upper, 1).T
+        self.failed[0] = float(info != 0 or not np.isfinite(inverse).all())
 
 
 class QdldlFactorization:

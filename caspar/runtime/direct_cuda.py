@@ -85,6 +85,7 @@ class CusolverCholesky:
         self.matrix = cupy.empty((size, size), dtype)
         self.failed = cupy.zeros(1) if failed is None else failed
         self._size = size
+        self._identity: Array | None = None
         self._info = cupy.zeros(1, np.int32)
         self._solve_info = cupy.zeros(1, np.int32)
         prefix = _PREFIXES[dtype]
@@ -97,6 +98,15 @@ class CusolverCholesky:
 
     def solve(self, rhs: Array, solution: Array) -> None:
         """Factorise and solve: enqueued on the current stream, which CuPy passes on."""
+        self._solve_columns(rhs, solution, 1)
+
+    def invert(self, inverse: Array) -> None:
+        """Solve for the columns of the identity: CuPy does not pass on potri."""
+        if self._identity is None:
+            self._identity = cupy.eye(self._size, dtype=self.matrix.dtype).reshape(-1)
+        self._solve_columns(self._identity, inverse.reshape(-1), self._size)
+
+    def _solve_columns(self, rhs: Array, solution: Array, num_columns: int) -> None:
         handle = get_cusolver_handle()
         size, matrix, workspace = self._size, self.matrix.data.ptr, self._workspace
         self._factorize(
@@ -111,6 +121,6 @@ class CusolverCholesky:
         )
         if solution.data.ptr != rhs.data.ptr:
             solution.data.copy_from_device_async(rhs.data, rhs.nbytes)
-        info = self._solve_info.data.ptr
-        self._solve(handle, _UPPER, size, 1, matrix, size, solution.data.ptr, size, info)
+        info, target = self._solve_info.data.ptr, solution.data.ptr
+        self._solve(handle, _UPPER, size, num_columns, matrix, size, target, size, info)
         check_solution(rhs, solution, self._info, self.failed)

@@ -43,6 +43,14 @@ class DenseFactorization(Factorization, Protocol):
     def matrix(self) -> Array:
         """(size, size) row-major: the lower triangle is read, and both are destroyed."""
 
+    def invert(self, inverse: Array) -> None:
+        """Factorise and invert; on CUDA only enqueued, on the current stream.
+
+        Args:
+            inverse: (size, size) of the matrix's type is written, both triangles; what it holds
+                means nothing if it failed.
+        """
+
 
 class SparseFactorization(Factorization, Protocol):
     """A sparse matrix whose pattern stays."""

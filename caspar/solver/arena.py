@@ -52,10 +52,10 @@ class ArenaPlan:
         self.num_bytes = end
 
     def join(self, name: str, first: str, last: str) -> None:
-        """Name everything from one region to another, as 4-byte scalars."""
+        """Name everything from one region to another, as 4-byte scalars, in whole 16 bytes."""
         start, end = self.regions[first], self.regions[last]
         size = end.first_byte + end.num_scalars * end.dtype.itemsize - start.first_byte
-        self.regions[name] = Region(start.first_byte, size // 4, DType.FLOAT32)
+        self.regions[name] = Region(start.first_byte, -(-size // 16) * 4, DType.FLOAT32)
 
     def allocate(self, backend: Backend) -> dict[str, Array]:
         """The views, by name."""

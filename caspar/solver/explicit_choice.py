@@ -18,6 +18,10 @@ MAX_DENSE_QUICK_PCG = 250
 """The same on CUDA where a node type is eliminated and no factor couples others of one type: PCG
 then takes 10 to 30 iterations of 0.01 ms or little more, and cuSOLVER 1.1 us for each unknown."""
 
+MAX_DENSE_GRAPH = 200
+"""The same on the processor where nothing is eliminated: matrices of graphs are mostly empty, and
+QDLDL, unlike LAPACK, needs no second thread. (A grid of 125 poses, 750 unknowns: 2 ms, not 4.)"""
+
 MAX_SPARSE = 300_000
 """Unknowns of a sparse matrix: factors of planar graphs of that size take some 100 MB."""
 
@@ -75,7 +79,12 @@ def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
         return Choice(Method.GRADIENTS)
     on_cuda = plan.library.backend.name == "cuda"
     pcg_is_quick = is_eliminated and not is_chained
-    if size <= (MAX_DENSE_QUICK_PCG if on_cuda and pcg_is_quick else MAX_DENSE):
+    max_dense = MAX_DENSE
+    if on_cuda and pcg_is_quick:
+        max_dense = MAX_DENSE_QUICK_PCG
+    elif not on_cuda and not is_eliminated:
+        max_dense = MAX_DENSE_GRAPH
+    if size <= max_dense:
         return Choice(Method.DENSE)
     if pcg_is_quick:
         return Choice(Method.GRADIENTS)

@@ -143,9 +143,9 @@ def _block_entries(
     else:
         row_node = blocks.rows[number - blocks.num_diagonal]
         column_node = blocks.columns[number - blocks.num_diagonal]
-    row = _scalar_numbers(xp, blocks.row.count, num_rows, row_node, i)
-    column = _scalar_numbers(xp, blocks.column.count, num_columns, column_node, j)
-    place = _scalar_numbers(xp, blocks.num_blocks, blocks.dim, number, i * num_columns + j)
+    row = scalar_numbers(xp, blocks.row.count, num_rows, row_node, i)
+    column = scalar_numbers(xp, blocks.column.count, num_columns, column_node, j)
+    place = scalar_numbers(xp, blocks.num_blocks, blocks.dim, number, i * num_columns + j)
     return (
         equations.first[blocks.row.node.name] + row,
         equations.first[blocks.column.node.name] + column,
@@ -153,10 +153,17 @@ def _block_entries(
     )
 
 
-def _scalar_numbers(xp: Any, count: int, dim: int, number: Array, component: Any) -> Array:
-    """(objects, components) scalars of a blocked float64 array of `count` objects."""
-    lane = component % CHUNK
+def scalar_numbers(
+    xp: Any,
+    count: int,
+    dim: int,
+    number: Array,
+    component: Any,
+    dtype: DType = DType.FLOAT64,
+) -> Array:
+    """(objects, components) scalars of a blocked array of `count` objects without padding."""
+    lane = component % dtype.chunk_length
     chunk = component - lane
-    width = np.minimum(CHUNK, dim - chunk)
+    width = np.minimum(dtype.chunk_length, dim - chunk)
     start = xp.asarray(chunk * count + lane)
     return number[:, None] * xp.asarray(width) + start

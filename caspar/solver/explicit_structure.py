@@ -146,7 +146,7 @@ def num_fill_pairs(plan: Plan) -> int:
     for eliminated in plan.eliminated:
         items = xp.zeros(eliminated.count, dtype=np.int64)
         for factor in _touching(plan, eliminated):
-            nodes = _eliminated_nodes(factor)[_is_item(xp, factor)]
+            nodes = eliminated_nodes(factor)[is_item(xp, factor)]
             items += len(factor.reduced) * xp.bincount(nodes, minlength=eliminated.count)
         total += int((items * (items + 1)).sum()) // 2
     return total
@@ -242,13 +242,14 @@ def _touching(plan: Plan, eliminated: NodePlan) -> list[FactorPlan]:
     ]
 
 
-def _eliminated_nodes(factor: FactorPlan) -> Array:
+def eliminated_nodes(factor: FactorPlan) -> Array:
+    """Eliminated node of each slot."""
     assert factor.form.eliminated is not None
     return factor.order.nodes[factor.form.eliminated.name]
 
 
-def _is_item(xp: Any, factor: FactorPlan) -> Array:
-    """Which slots are not holes."""
+def is_item(xp: Any, factor: FactorPlan) -> Array:
+    """(num_slots,) which slots are not holes."""
     tiles = factor.order.node_tiles
     assert tiles is not None
     size = factor.count // max(1, tiles.num_tiles)
@@ -276,8 +277,8 @@ def _fills(
     ranks = {node.node.name: rank for rank, node in enumerate(plan.nodes)}
     parts = []
     for factor in _touching(plan, eliminated):
-        slot = xp.flatnonzero(_is_item(xp, factor))
-        owner = _eliminated_nodes(factor)[slot].astype(np.int64)
+        slot = xp.flatnonzero(is_item(xp, factor))
+        owner = eliminated_nodes(factor)[slot].astype(np.int64)
         for argument in factor.reduced:
             rank = xp.full(slot.shape, ranks[node_of(argument).name])
             node = _nodes_of(backend, factor, argument.name)[slot]
@@ -286,7 +287,7 @@ def _fills(
     if len(parts) == 0:
         return []
     owner, rank, node, place = (xp.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    first, second = _pairs_within(xp, owner)
+    first, second = pairs_within(xp, owner)
     types = [plan.nodes[number] for number in sorted({ranks[type_] for _, type_ in windows.counts})]
     fills = []
     for row in types:
@@ -302,7 +303,7 @@ def _fills(
     return [fill for fill in fills if int(fill[2].shape[0]) > 0]
 
 
-def _pairs_within(xp: Any, owner: Array) -> tuple[Array, Array]:
+def pairs_within(xp: Any, owner: Array) -> tuple[Array, Array]:
     """All pairs of items of one owner, the later one first, and each item with itself."""
     order = xp.argsort(owner, kind="stable")
     grouped = owner[order]

@@ -9,7 +9,6 @@ from caspar.frontend.node_kernels import NODE_ROLES
 from caspar.memory.reduce import ReduceSpec
 from caspar.runtime.backend import Backend, Kernel
 
-
 HOT_ROLES = ("product", "scatter")
 """Kernels of factors that run in every iteration of a linear solver."""
 

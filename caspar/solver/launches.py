@@ -126,11 +126,11 @@ class Binder:
         bindings.setdefault("reduced_block", bindings["block"])
         if role in REDUCED_ROLES and "reduced_gradient" in bindings:
             bindings["gradient"] = bindings["reduced_gradient"]
-        num_factor_tiles, num_reduced = self._plan.num_factor_tiles, self._plan.num_reduced_tiles
+        num_factors, num_reduced = self._plan.num_factor_curvatures, self._plan.num_reduced_tiles
         for name, array, first, length in (
             ("descent", "descents", 0, num_reduced),
             ("model", "models", 0, self._plan.num_node_tiles),
-            ("curvature", "curvatures", num_factor_tiles, num_factor_tiles + num_reduced),
+            ("curvature", "curvatures", num_factors, num_factors + num_reduced),
         ):
             offset = {"offset": first + plan.first_tile}
             bindings[name] = Binding(self._memory[array], length, fields=offset)

@@ -17,6 +17,7 @@ from caspar.frontend.precision import Types
 from caspar.frontend.solver_form import SolverForm
 from caspar.frontend.trace import Argument, NodeType, TracedFactor
 from caspar.ir.dtype import DType
+from caspar.memory.accessors.partials import NUM_SLOTS
 from caspar.memory.layout import array_scalars
 from caspar.memory.node_tiles import NodeTiles
 from caspar.memory.tiles import Array, TileIndex
@@ -141,6 +142,11 @@ class Plan:
     def num_factor_tiles(self) -> int:
         """Tiles of all factors."""
         return sum(plan.num_tiles for plan in self.factors)
+
+    @property
+    def num_factor_curvatures(self) -> int:
+        """Sums that factors have in the curvature."""
+        return _num_factor_curvatures(self.factors)
 
     @property
     def num_node_tiles(self) -> int:
@@ -312,7 +318,8 @@ def _reserve(
     num_reduced_tiles = sum(plan.num_tiles for plan in nodes if not plan.is_eliminated)
     arena.reserve("scalars", len(SCALARS), DType.FLOAT64)
     arena.reserve("costs", num_factor_tiles, types.sums)
-    arena.reserve("curvatures", num_factor_tiles + num_reduced_tiles, types.sums)
+    num_curvatures = _num_factor_curvatures(factors) + num_reduced_tiles
+    arena.reserve("curvatures", num_curvatures, types.sums)
     arena.reserve("descents", num_reduced_tiles, types.sums)
     arena.reserve("models", MODEL_DIM * sum(plan.num_tiles for plan in nodes), types.sums)
     for state in ("nodes", "candidate"):
@@ -349,6 +356,13 @@ def _reserve(
         _reserve_factor(arena, types, factor, library.jacobian_dims[factor.factor.name])
     arena.reserve_shared(_partial_groups(factors, types))
     return arena
+
+
+def _num_factor_curvatures(factors: Sequence[FactorPlan]) -> int:
+    """One for each tile where sums are ordered, else slots."""
+    if any(plan.form.sums is SharedSums.ATOMIC for plan in factors):
+        return NUM_SLOTS
+    return sum(plan.num_tiles for plan in factors)
 
 
 def _reserve_sums(arena: ArenaPlan, types: Types, nodes: Sequence[NodePlan], prefix: str) -> None:

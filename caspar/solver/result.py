@@ -99,7 +99,8 @@ class SolveResult:
         backend: `cuda` or `cpu`.
         device: The device in words.
         precision: `mixed`, `float32` or `float64`.
-        linear_solver: `pcg`.
+        linear_solver: What solved the linear systems: `pcg`, `schur_pcg`, `schur_dense`, `sparse`,
+            or `dense`: a small system of which nothing was eliminated.
         compile_time_s: Seconds to trace, compile and load the kernels; 0 where they were loaded.
         setup_time_s: Seconds to check, upload and sort the arrays and bind the kernels.
         solve_time_s: Seconds of the iterations.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -262,7 +262,7 @@ class TestMarkers:
     def test_a_pattern_of_ones_own_that_lacks_arguments(self) -> None:
         @dataclass(frozen=True)
         class Shifted(ReadSequential):
-            by: int
+            by: int = field(kw_only=True)
 
         message = error_of_annotation(Annotated[sf.V3, Shifted])
         assert_names(message, "argument a", "Shifted", "by")

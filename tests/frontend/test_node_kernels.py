@@ -9,10 +9,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 from caspar.frontend.node_kernels import (
+    NODE_ROLES,
     SMALLEST_CURVATURE,
+    damped_step,
+    eliminated_retract_kernel,
     factorize_kernel,
     node_kernels,
     retract_kernel,
+    scale_kernel,
+    solve_kernel,
     start_kernel,
     step_kernel,
     turn_kernel,
@@ -20,8 +25,11 @@ from caspar.frontend.node_kernels import (
 from caspar.frontend.precision import TYPES
 from caspar.frontend.scalar_kernels import LinearOutcome, scalar_kernels
 from caspar.frontend.trace import NodeType
+from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.options import Precision
 
 Array = NDArray[np.float64]
@@ -73,10 +81,38 @@ def block(rng: np.random.Generator) -> Array:
     return triangle
 
 
+class TestScale:
+    def test_gradients_go_to_unit_columns(self, rng: np.random.Generator) -> None:
+        squares = 10.0 ** rng.uniform(-6, 6, (NUM, DIM))
+        gradient = rng.normal(size=(NUM, DIM))
+        found = evaluate(scale_kernel(POSE, FLOAT64), diagonal=squares, gradient=gradient)
+        assert_array_equal(found["diagonal"], squares)
+        assert_allclose(found["gradient"], gradient / np.sqrt(squares))
+
+    @pytest.mark.parametrize("entry", [SMALLEST_CURVATURE / 2, 0.0, -1.0, np.nan])
+    def test_a_scalar_no_factor_touches_keeps_its_scale(self, entry: float) -> None:
+        squares = np.full((1, DIM), entry)
+        found = evaluate(scale_kernel(POSE, FLOAT64), diagonal=squares, gradient=np.ones((1, DIM)))
+        assert_array_equal(found["diagonal"], 1.0)
+        assert_array_equal(found["gradient"], 1.0)
+
+
+ELIMINATED = pytest.mark.parametrize("eliminated", [False, True], ids=["reduced", "eliminated"])
+
+
+def factorized(block: Array, damping: float, *, eliminated: bool, **more: Any) -> dict[str, Array]:
+    """What `factorize` makes of a block: of an eliminated node its own, else the reduced one."""
+    spec = factorize_kernel(POSE, FLOAT64, eliminated=eliminated, **more)
+    return evaluate(spec, block=block, reduced_block=block, damping=damping)
+
+
 class TestFactorize:
-    def test_w_is_the_inverse_root_of_the_damped_block(self, block: Array) -> None:
+    @ELIMINATED
+    def test_w_is_the_inverse_root_of_the_damped_block(
+        self, block: Array, eliminated: bool
+    ) -> None:
         damping = 0.3
-        found = evaluate(factorize_kernel(POSE, FLOAT64), block=block, damping=damping)
+        found = factorized(block, damping, eliminated=eliminated)
         whole = symmetric(block)
         diagonal = np.einsum("nii->ni", whole)
         assert_allclose(found["diagonal"], diagonal)
@@ -87,30 +123,86 @@ class TestFactorize:
         scaled = product * scale[:, None, :] / scale[:, :, None]
         assert_allclose(scaled, np.broadcast_to(np.eye(DIM), scaled.shape), atol=1e-9)
 
-    def test_a_scalar_no_factor_touches(self, block: Array) -> None:
+    @ELIMINATED
+    def test_w_of_a_scaled_block(self, block: Array, eliminated: bool) -> None:
+        """Damping is added as it is, and no diagonal is written: it is there."""
+        whole = symmetric(block)
+        diagonal = np.einsum("nii->ni", whole)
+        unit = whole / np.sqrt(diagonal[:, :, None] * diagonal[:, None, :])
+        rows, columns = np.tril_indices(DIM)
+        found = factorized(unit[:, rows, columns], 0.3, eliminated=eliminated, scaled=True)
+        assert list(found) == ["preconditioner"]
+        w = square(found["preconditioner"])
+        product = (w.swapaxes(1, 2) @ w) @ (unit + 0.3 * np.eye(DIM))
+        assert_allclose(product, np.broadcast_to(np.eye(DIM), product.shape), atol=1e-12)
+
+    def test_the_diagonal_is_of_the_whole_block(self, block: Array) -> None:
+        """Damping does not shrink where the eliminated nodes take most of a block."""
+        whole = symmetric(block)
+        diagonal = np.einsum("nii->ni", whole)
+        reduced = 0.1 * block
+        spec = factorize_kernel(POSE, FLOAT64)
+        found = evaluate(spec, block=block, reduced_block=reduced, damping=0.5)
+        assert_allclose(found["diagonal"], diagonal)
+        w = square(found["preconditioner"])
+        damped = 0.1 * whole + 0.5 * diagonal[:, None, :] * np.eye(DIM)
+        assert_allclose(np.linalg.inv(w.swapaxes(1, 2) @ w), damped, rtol=1e-8, atol=1e-9)
+
+    @ELIMINATED
+    def test_a_scalar_no_factor_touches(self, block: Array, eliminated: bool) -> None:
         """Its row and column are zero: a unit diagonal takes their place."""
         untouched = symmetric(block)
         untouched[:, 2, :] = untouched[:, :, 2] = 0.0
         rows, columns = np.tril_indices(DIM)
-        found = evaluate(
-            factorize_kernel(POSE, FLOAT64), block=untouched[:, rows, columns], damping=1e-3
-        )
+        found = factorized(untouched[:, rows, columns], 1e-3, eliminated=eliminated)
         assert_array_equal(found["diagonal"][:, 2], 1.0)
         assert np.isfinite(found["preconditioner"]).all()
 
+    @ELIMINATED
+    @pytest.mark.parametrize("scaled", [False, True])
     @pytest.mark.parametrize("precision", [Precision.FLOAT64, Precision.FLOAT32])
-    def test_a_singular_block_stays_finite(self, precision: Precision) -> None:
+    def test_a_singular_block_stays_finite(
+        self, precision: Precision, scaled: bool, eliminated: bool
+    ) -> None:
         ones = np.ones((1, DIM * (DIM + 1) // 2))
-        spec = factorize_kernel(POSE, TYPES[precision])
-        found = evaluate(spec, block=ones, damping=0.0)
+        spec = factorize_kernel(POSE, TYPES[precision], eliminated=eliminated, scaled=scaled)
+        found = evaluate(spec, block=ones, reduced_block=ones, damping=0.0)
         assert np.isfinite(found["preconditioner"]).all()
+
+    @pytest.mark.parametrize("scaled", [False, True])
+    def test_a_block_that_is_not_definite_counts_as_one(self, scaled: bool) -> None:
+        """As rounding may leave a reduced block; W is then the inverse root of the diagonal."""
+        whole = np.diag([4.0, 4.0, -1.0, 4.0, 4.0, 4.0])
+        rows, columns = np.tril_indices(DIM)
+        full = 4.0 * np.eye(DIM)[rows, columns][None]
+        spec = factorize_kernel(POSE, FLOAT64, scaled=scaled)
+        reduced = whole[rows, columns][None]
+        found = evaluate(spec, block=full, reduced_block=reduced, damping=0.1)
+        wanted = np.eye(DIM) if scaled else 0.5 * np.eye(DIM)
+        assert_array_equal(square(found["preconditioner"])[0], wanted)
 
     @pytest.mark.parametrize("entry", [SMALLEST_CURVATURE / 2, 0.0, -1.0, np.nan])
     def test_no_curvature(self, entry: float) -> None:
         block = np.full((1, DIM * (DIM + 1) // 2), 0.0)
         block[0, -1] = entry
-        found = evaluate(factorize_kernel(POSE, FLOAT64), block=block, damping=0.5)
+        found = factorized(block, 0.5, eliminated=False)
         assert found["diagonal"][0, -1] == 1.0
+        assert np.isfinite(found["preconditioner"]).all()
+
+    def test_the_step_of_a_small_block(self, block: Array, rng: np.random.Generator) -> None:
+        """`damped_step`, which inner iterations take."""
+        slope = rng.normal(size=(NUM, DIM))
+        kernel = KernelBuilder("alone", DType.FLOAT64)
+        entries = kernel.read("block", block.shape[1], DType.FLOAT64, ReadSequential())
+        gradient = kernel.read("gradient", DIM, DType.FLOAT64, ReadSequential())
+        damping = kernel.scalar("damping")
+        step = damped_step(DIM, DType.FLOAT64, entries, gradient, damping)
+        kernel.write("step", step, DType.FLOAT64, WriteSequential())
+        found = evaluate(kernel.build(), block=block, gradient=slope, damping=0.2)["step"]
+        whole = symmetric(block)
+        damped = whole + 0.2 * whole * np.eye(DIM)
+        wanted = -np.linalg.solve(damped, slope[:, :, None])[:, :, 0]
+        assert_allclose(found, wanted, rtol=1e-6)
 
 
 class TestConjugateGradients:
@@ -172,46 +264,102 @@ class TestConjugateGradients:
         assert_allclose(found["curvature"][:, 0], (0.25 * diagonal * p * p).sum(axis=1))
 
 
-def test_retract_sums_the_terms_of_the_model(rng: np.random.Generator) -> None:
-    nodes = rng.normal(size=(NUM, 7))
-    nodes[:, :4] /= np.linalg.norm(nodes[:, :4], axis=1, keepdims=True)
-    step, gradient, residual = 0.1 * rng.normal(size=(3, NUM, DIM))
-    diagonal = rng.uniform(0.5, 2.0, (NUM, DIM))
-    found = evaluate(
-        retract_kernel(POSE, FLOAT64),
-        nodes=nodes,
-        step=step,
-        gradient=gradient,
-        residual=residual,
-        diagonal=diagonal,
-        damping=0.25,
-    )
-    squared = (diagonal * step * step).sum(axis=1)
-    wanted = [(step * gradient).sum(axis=1), (step * residual).sum(axis=1), 0.25 * squared, squared]
-    assert_allclose(found["model"], np.stack(wanted, axis=1))
-    assert_allclose(np.linalg.norm(found["candidate"][:, :4], axis=1), 1.0)
-    assert_allclose(found["candidate"][:, 4:], nodes[:, 4:] + step[:, 3:])
+@pytest.fixture
+def poses(rng: np.random.Generator) -> Array:
+    made = rng.normal(size=(NUM, 7))
+    made[:, :4] /= np.linalg.norm(made[:, :4], axis=1, keepdims=True)
+    return made
 
 
-def test_no_step_no_move(rng: np.random.Generator) -> None:
-    nodes = np.array([[0.5, 0.5, -0.5, 0.5, 1.0, 2.0, 3.0]])
-    zero = np.zeros((1, DIM))
-    found = evaluate(
-        retract_kernel(POSE, FLOAT64),
-        nodes=nodes,
-        step=zero,
-        gradient=zero,
-        residual=zero,
-        diagonal=zero,
-        damping=1.0,
-    )
-    assert_allclose(found["candidate"], nodes, atol=1e-14)
+SCALED = pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
 
 
-def test_names_are_unique() -> None:
-    specs = [*node_kernels(POSE, FLOAT64), *scalar_kernels(FLOAT64)]
-    names = [spec.name for spec in specs]
+class TestRetract:
+    @SCALED
+    def test_sums_the_terms_of_the_model(
+        self, poses: Array, rng: np.random.Generator, scaled: bool
+    ) -> None:
+        step, gradient, residual = 0.1 * rng.normal(size=(3, NUM, DIM))
+        diagonal = rng.uniform(0.5, 2.0, (NUM, DIM))
+        found = evaluate(
+            retract_kernel(POSE, FLOAT64, scaled=scaled),
+            nodes=poses,
+            step=step,
+            gradient=gradient,
+            residual=residual,
+            diagonal=diagonal,
+            damping=0.25,
+        )
+        weight = 1.0 if scaled else diagonal
+        squared = (weight * step * step).sum(axis=1)
+        wanted = [
+            *((step * gradient).sum(axis=1), (step * residual).sum(axis=1)),
+            *(0.25 * squared, squared, 0.0 * squared),
+        ]
+        assert_allclose(found["model"], np.stack(wanted, axis=1))
+        moved = step / np.sqrt(diagonal) if scaled else step
+        assert_allclose(np.linalg.norm(found["candidate"][:, :4], axis=1), 1.0)
+        assert_allclose(found["candidate"][:, 4:], poses[:, 4:] + moved[:, 3:])
+
+    @SCALED
+    def test_an_eliminated_node_steps_by_what_is_left(
+        self, poses: Array, rng: np.random.Generator, scaled: bool
+    ) -> None:
+        """-W^T W (gradient + E^T C x): its rows of the system hold exactly."""
+        gradient, inner = 0.1 * rng.normal(size=(2, NUM, DIM))
+        diagonal = rng.uniform(0.5, 2.0, (NUM, DIM))
+        triangle = rng.normal(size=(NUM, DIM * (DIM + 1) // 2))
+        found = evaluate(
+            eliminated_retract_kernel(POSE, FLOAT64, scaled=scaled),
+            nodes=poses,
+            gradient=gradient,
+            inner=inner,
+            preconditioner=triangle,
+            diagonal=diagonal,
+            damping=0.25,
+        )
+        w = square(triangle)
+        step = -np.einsum("nji,njk,nk->ni", w, w, gradient + inner)
+        weight = 1.0 if scaled else diagonal
+        squared = (weight * step * step).sum(axis=1)
+        promised = (np.einsum("nij,nj->ni", w, gradient) ** 2).sum(axis=1)
+        wanted = [(step * gradient).sum(axis=1), 0.0 * squared, 0.25 * squared, squared, promised]
+        assert_allclose(found["model"], np.stack(wanted, axis=1))
+        moved = step / np.sqrt(diagonal) if scaled else step
+        assert_allclose(found["candidate"][:, 4:], poses[:, 4:] + moved[:, 3:])
+
+    def test_no_step_no_move(self) -> None:
+        nodes = np.array([[0.5, 0.5, -0.5, 0.5, 1.0, 2.0, 3.0]])
+        zero = np.zeros((1, DIM))
+        found = evaluate(
+            retract_kernel(POSE, FLOAT64),
+            nodes=nodes,
+            step=zero,
+            gradient=zero,
+            residual=zero,
+            diagonal=zero,
+            damping=1.0,
+        )
+        assert_allclose(found["candidate"], nodes, atol=1e-14)
+
+
+def test_solve_applies_the_inverse_of_the_block(rng: np.random.Generator) -> None:
+    inner = rng.normal(size=(NUM, DIM))
+    triangle = rng.normal(size=(NUM, DIM * (DIM + 1) // 2))
+    found = evaluate(solve_kernel(POSE, FLOAT64), inner=inner, preconditioner=triangle)
+    w = square(triangle)
+    assert_allclose(found["inner"], np.einsum("nji,njk,nk->ni", w, w, inner))
+
+
+@SCALED
+@ELIMINATED
+def test_names_are_unique(eliminated: bool, scaled: bool) -> None:
+    own = node_kernels(POSE, FLOAT64, eliminated=eliminated, scaled=scaled)
+    names = [spec.name for spec in (*own, *scalar_kernels(FLOAT64))]
     assert len(set(names)) == len(names)
+    roles = [spec.name.removeprefix("Pose_") for spec in own]
+    assert set(roles) <= set(NODE_ROLES)
+    assert ("scale" in roles) is scaled
 
 
 class TestScalars:
@@ -282,11 +430,12 @@ class TestScalars:
         assert_array_equal([found["beta"], found["descent"]], [descent / 2.0, descent])
 
     def test_collect(self) -> None:
-        found = self.run("collect", costs=7.0, models=[1.0, 2.0, 3.0, 4.0])
+        found = self.run("collect", costs=7.0, models=[1.0, 2.0, 3.0, 4.0, 5.0])
         assert found == {
             "cost": 7.0,
             "step_gradient": 1.0,
             "step_residual": 2.0,
             "step_damping": 3.0,
             "step_norm": 4.0,
+            "eliminated_descent": 5.0,
         }

@@ -49,7 +49,38 @@ def test_sign_of_zero_is_zero() -> None:
 
 
 def test_every_op_has_a_meaning() -> None:
-    assert set(OP_FUNCTIONS) == set(OP_INFO) - {Op.CONST, Op.READ, Op.STORE}
+    assert set(OP_FUNCTIONS) == set(OP_INFO) - {Op.CONST, Op.READ, Op.STORE, Op.EXCHANGE}
+
+
+EXCHANGE = """graph float64
+    v0, v1 = read x[0]
+    v2, v3 = exchange node_sum[0] v0, v1
+    v4 = exchange other[0] v2
+    v5 = sum v0, v4
+    store y[0] v2, v3
+    store y[1] v5
+    """
+
+
+def test_an_exchange_sums_over_the_lanes_of_an_object() -> None:
+    x = np.array([[1.0, 10.0], [2.0, 20.0], [4.0, 40.0]])
+    objects = {"node_sum": np.array([5, 0, 5]), "other": np.array([0, 0, 1])}
+    found = evaluate_graph(parse_graph(EXCHANGE), {"x": x}, {"y": 2}, objects)["y"]
+    # the second exchange sums what came of the first
+    assert_array_equal(found, [[5.0, 50.0, 8.0], [2.0, 20.0, 9.0], [5.0, 50.0, 9.0]])
+
+
+def test_lanes_without_objects_exchange_nothing() -> None:
+    x = np.array([[1.0, 10.0], [2.0, 20.0]])
+    found = evaluate_graph(parse_graph(EXCHANGE), {"x": x}, {"y": 2})["y"]
+    assert_array_equal(found, [[1.0, 10.0, 2.0], [2.0, 20.0, 4.0]])
+
+
+def test_one_row_for_all_lanes_is_summed_for_each() -> None:
+    graph = parse_graph("graph float32\nv0 = const 0.5\nv1 = exchange s[0] v0\nstore y[0] v1")
+    found = evaluate_graph(graph, {"x": np.zeros((3, 1))}, None, {"s": np.array([0, 1, 1])})["y"]
+    assert found.dtype == np.float32
+    assert_array_equal(found, [[0.5], [1.0], [1.0]])
 
 
 def test_chunks_are_columns() -> None:

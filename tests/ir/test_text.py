@@ -35,6 +35,15 @@ program float64 registers=2 predicates=1
 """
 
 
+EXCHANGE = """\
+graph float64
+  v0, v1 = read x[0]
+  v2, v3 = exchange node_sum[0] v0, v1  # E^T C p
+  v4 = sum v0, v2
+  store y[0] v4, v3
+"""
+
+
 def test_graph_text() -> None:
     assert print_graph(parse_graph(GRAPH)) == GRAPH
 
@@ -49,6 +58,20 @@ def test_parsed_graph_is_what_was_built() -> None:
     total = builder.sum([a, b, builder.const(0.1)])
     builder.store("out", 1, [total, *builder.call(Op.SINCOS, [c])])
     assert parse_graph(GRAPH) == builder.build()
+
+
+def test_an_exchange() -> None:
+    builder = GraphBuilder(DType.FLOAT64)
+    a, b = builder.read("x", 0, 2)
+    builder.origin = "E^T C p"
+    total, other = builder.exchange("node_sum", [a, b])
+    builder.origin = ""
+    builder.store("y", 0, [builder.sum([a, total]), other])
+    assert parse_graph(EXCHANGE) == builder.build()
+    assert print_graph(parse_graph(EXCHANGE)) == EXCHANGE
+    program = compile_graph(parse_graph(EXCHANGE), CUDA_FLOAT32)
+    assert parse_program(print_program(program)) == program
+    assert [step.op for step in program.instructions].count(Op.EXCHANGE) == 1
 
 
 def test_origin_survives() -> None:

@@ -24,6 +24,14 @@ BAD_GRAPHS = {
     "accesses no scalar": "v0 = const 1.0\nstore y[0]",
     "another width": "v0, v1 = read x[0]\nv2 = read x[0]\nstore y[0] v0, v1, v2",
     "stored before": "v0 = read x[0]\nstore y[0] v0\nstore y[0] v0",
+    "exchanges 2 values for 1": "v0, v1 = read x[0]\nv2 = exchange s[0] v0, v1\nstore y[0] v2",
+    "s[0]: accesses no scalar": "exchange s[0]",
+    "s[0] v1: the chunk was stored before": (
+        "v0 = read x[0]\nv1 = exchange s[0] v0\nv2 = exchange s[0] v1\nstore y[0] v2"
+    ),
+    "exchange s[0] v1: operand 0 must be a number": (
+        "v0 = read x[0]\nv1 = lt v0, v0\nv2 = exchange s[0] v1\nstore y[0] v2"
+    ),
     "x[0]: the chunk was stored before": (
         "v0 = const 1.0\nstore x[0] v0\nv1 = read x[0]\nstore y[0] v1"
     ),
@@ -40,6 +48,7 @@ BAD_PROGRAMS = {
     "operand 0 must be a truth value": (1, 0, "r0 = read x[0]\nr0 = select r0, r0, r0"),
     "writes one register twice": (1, 0, "r0, r0 = read x[0]"),
     "q0": (1, 0, "q0 = read x[0]"),
+    "exchanges 1 values for 2": (2, 0, "r0 = read x[0]\nr0, r1 = exchange s[0] r0"),
     "stored before": (1, 0, "r0 = read x[0]\nstore x[0] r0\nr0 = read x[0]"),
 }
 

@@ -66,6 +66,17 @@ def cost(factors: Sequence[Factor], arrays: Mapping[str, Any]) -> float:
     return 0.5 * float(rows @ rows)
 
 
+def damped_step(factors: Sequence[Factor], arrays: Mapping[str, Any], damping: float) -> Values:
+    """The start values after a step x with (J^T J + damping diag(J^T J)) x = -J^T r."""
+    problem = _Problem(factors, arrays, _start_values(factors, arrays))
+    zero = np.zeros(problem.num_unknowns)
+    jacobian = problem.jacobian(zero)
+    square = jacobian.T @ jacobian
+    damped = square + damping * np.diag(np.diag(square))
+    step: Array = -np.linalg.solve(damped, jacobian.T @ problem.residuals(zero))
+    return problem.retracted(step.astype(np.float64))
+
+
 class _Problem:
     """Residuals and Jacobian as functions of one tangent step from `start`."""
 

@@ -1,0 +1,102 @@
+"""Clusters of nodes that share neighbours: cameras that see the same points.
+
+Input: which reduced node and which eliminated node each factor touches. Output: a cluster for every
+reduced node. On the host, once for a structure, from a sample: 0.1 s for 1,723 cameras.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+
+MAX_SAMPLE = 20_000
+"""Eliminated nodes that are looked at; a fiftieth of them serves as well as all."""
+
+STRONGEST = 16
+"""Neighbours of a node that are looked at."""
+
+SLACK = 1.5
+"""Nodes of a cluster at most, relative to the mean."""
+
+IntArray = NDArray[np.integer[Any]]
+
+
+def make_clusters(
+    reduced: IntArray, eliminated: IntArray, num_nodes: int, num_clusters: int
+) -> NDArray[np.int32]:
+    """Agglomerate the nodes that share most neighbours, relative to those that they have.
+
+    Args:
+        reduced: (n,) node of each item, within 0 .. num_nodes - 1.
+        eliminated: (n,) neighbour of each item.
+        num_nodes: Number of nodes.
+        num_clusters: Clusters wanted; there may be fewer.
+
+    Returns:
+        (num_nodes,) cluster of each node. Clusters are numbered by their first nodes.
+    """
+    first, second = _pairs_by_strength(*_sampled(reduced, eliminated), num_nodes)
+    parent = list(range(num_nodes))
+    size = [1] * num_nodes
+    left = num_nodes
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    def join(pairs: zip[tuple[int, int]], largest: float) -> None:
+        nonlocal left
+        for one, other in pairs:
+            if left <= num_clusters:
+                return
+            a, b = root(one), root(other)
+            if a != b and size[a] + size[b] <= largest:
+                parent[max(a, b)] = min(a, b)
+                size[min(a, b)] += size[max(a, b)]
+                left -= 1
+
+    largest = SLACK * num_nodes / num_clusters
+    join(zip(first, second, strict=True), largest)
+    # what is left over is too large together, or shares nothing
+    join(zip(first, second, strict=True), 2.0 * largest)
+    roots = sorted({root(node) for node in range(num_nodes)}, key=lambda node: size[node])
+    join(zip(roots, roots[1:], strict=False), float(num_nodes))
+    roots_of = np.array([root(node) for node in range(num_nodes)])
+    labels: NDArray[np.int32] = np.unique(roots_of, return_inverse=True)[1].astype(np.int32)
+    return labels
+
+
+def _sampled(reduced: IntArray, eliminated: IntArray) -> tuple[IntArray, IntArray]:
+    """Items of the neighbours with the fewest items above one: their pairs are cheap."""
+    count = np.bincount(eliminated)
+    order = np.argsort(np.where(count > 1, count, count.max() + 1), kind="stable")
+    stride = max(1, len(count) // (4 * MAX_SAMPLE))
+    # few items first, but not only one region's: of the better part every so many
+    chosen = np.zeros(len(count), dtype=bool)
+    chosen[order[: MAX_SAMPLE * stride : stride]] = True
+    kept = chosen[eliminated]
+    return reduced[kept], eliminated[kept]
+
+
+def _pairs_by_strength(
+    reduced: IntArray, eliminated: IntArray, num_nodes: int
+) -> tuple[list[int], list[int]]:
+    """Pairs of nodes, the strongest first."""
+    ones = np.ones(len(reduced))
+    touches = coo_array((ones, (reduced, eliminated)), shape=(num_nodes, eliminated.max() + 1))
+    incidence = touches.tocsr()
+    incidence.data[:] = 1.0
+    common = (incidence @ incidence.T).tocoo()
+    own = np.maximum(common.diagonal(), 1.0)
+    row, column = common.coords
+    strength = common.data / np.sqrt(own[row] * own[column])
+    order = np.lexsort((column, -strength, row))
+    row, column, strength = row[order], column[order], strength[order]
+    rank = np.arange(len(row)) - np.searchsorted(row, row)
+    kept = (row != column) & (rank <= STRONGEST)
+    row, column, strength = row[kept], column[kept], strength[kept]
+    order = np.argsort(-strength, kind="stable")
+    return row[order].tolist(), column[order].tolist()

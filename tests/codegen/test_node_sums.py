@@ -1,0 +1,155 @@
+"""Sums over eliminated nodes and over runs: CPU backend = CUDA source = NumPy, to the bit.
+
+Values are whole numbers, so that the order of a sum does not matter. Holes of tiles hold NaN.
+"""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from caspar.codegen.cuda_header import BLOCK_SIZE
+from caspar.ir.dtype import DType
+from caspar.ir.scalar import Scalar
+from caspar.memory.accessors.node_sums import AddOwnNode, SumOverNode, WriteOwnNode
+from caspar.memory.accessors.runs import MANY_SCALARS, AddRuns
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import (
+    AddSharedPartials,
+    AddSumPartials,
+    ReadIndexed,
+    ReadSequential,
+    WriteSequential,
+)
+from tests.harness import find_compiler
+from tests.memory.node_tile_problems import PROBLEMS, Problem, draw_problem
+from tests.support_kernels import SPARE, CompiledKernels, KernelCase, assert_exact
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
+
+types = pytest.mark.parametrize(
+    ("storage", "computing"),
+    [
+        (DType.FLOAT32, DType.FLOAT32),
+        (DType.FLOAT64, DType.FLOAT64),
+        (DType.FLOAT64, DType.FLOAT32),
+        (DType.FLOAT32, DType.FLOAT64),
+    ],
+    ids=lambda dtype: str(dtype.value),
+)
+COUNTS = (1, 31, BLOCK_SIZE, BLOCK_SIZE + 1, 2500)
+"""The last fills several tiles of one node on both targets."""
+
+DIMS = (1, 2, 3, 4, 5, 9)
+NAMES = [name for name in PROBLEMS if name != "sparse"]
+
+
+def sums(first: list[Scalar], second: list[Scalar]) -> list[Scalar]:
+    return [a + b for a, b in zip(first, second, strict=True)]
+
+
+def exchange_kernel(dim: int, storage: DType, computing: DType, num_exchanges: int) -> KernelSpec:
+    """x plus its sums over the node, several times; added to the node, and written to it."""
+    kernel = KernelBuilder(f"exchange_{dim}_{num_exchanges}", computing, tiled=True)
+    node = kernel.read("node", dim, storage, ReadIndexed())
+    value = kernel.read("x", dim, storage, ReadSequential())
+    total = node
+    for number in range(num_exchanges):
+        total = kernel.exchange(f"sum_{number}", value, SumOverNode())
+        value = sums(value, total)
+    kernel.write("node", sums(total, node), storage, WriteOwnNode())
+    kernel.write("y", value, storage, WriteSequential())
+    kernel.write("first", value, storage, AddOwnNode("node"))
+    kernel.write("second", total, storage, AddOwnNode("node"))
+    kernel.write("alone", value, storage, AddOwnNode())
+    kernel.write("partials", value, storage, AddSharedPartials())
+    kernel.write("sum", value, storage, AddSumPartials())
+    return kernel.build()
+
+
+def runs_kernel(dim: int, storage: DType, computing: DType, *, tiled: bool) -> KernelSpec:
+    """x added to its partner, twice by one index; alone by its own."""
+    kernel = KernelBuilder(f"runs_{dim}_{tiled}", computing, tiled=tiled)
+    partner = kernel.read("partner", dim, storage, ReadIndexed())
+    x = kernel.read("x", dim, storage, ReadSequential())
+    kernel.write("first", sums(x, partner), storage, AddRuns("partner"))
+    kernel.write("second", x, storage, AddRuns("partner", "first"))
+    kernel.write("alone", x, storage, AddRuns())
+    return kernel.build()
+
+
+def whole_rows(rng: np.random.Generator, length: int, dim: int) -> np.ndarray:
+    rows = rng.integers(-5, 6, (length, dim)).astype(np.float64)
+    return np.concatenate([rows, np.full((SPARE, dim), np.nan)])
+
+
+def case_of(spec: KernelSpec, problem: Problem, dim: int, *, tiled: bool = True) -> KernelCase:
+    """A problem's items; every argument with whole numbers to start from."""
+    rng = np.random.default_rng(dim)
+    partner = np.zeros_like(problem.node) if problem.partner is None else problem.partner
+    num_partners = max(problem.num_partners, 1)
+    num_objects = {
+        **{"x": len(problem.node), "partials": num_partners},
+        **({"partner": num_partners} if spec.name.startswith("runs") else {}),
+    }
+    rows = {}
+    for arg in spec.args:
+        if isinstance(arg.read, SumOverNode) or arg.name in ("y", "partials", "sum"):
+            continue
+        size = num_partners if spec.name.startswith("runs") else problem.num_nodes
+        rows[arg.name] = whole_rows(rng, num_objects.get(arg.name, size), dim)
+    by = partner if spec.name.startswith("runs") else problem.node
+    index = {"node": problem.node, "partner": partner, "alone": by, "partials": partner}
+    return KernelCase(
+        spec,
+        len(problem.node),
+        rows,
+        {name: array for name, array in index.items() if name in {arg.name for arg in spec.args}},
+        num_partners,
+        problem.node if tiled else None,
+        problem.partner if tiled else None,
+    )
+
+
+@types
+@pytest.mark.parametrize("num_exchanges", [0, 1, 3])
+def test_exchanges_and_own_nodes(num_exchanges: int, storage: DType, computing: DType) -> None:
+    dims = DIMS if storage is computing and num_exchanges == 1 else (3,)
+    specs = {dim: exchange_kernel(dim, storage, computing, num_exchanges) for dim in dims}
+    compiled = CompiledKernels(list(specs.values()))
+    counts = COUNTS if num_exchanges < 3 else (31, 2500 // 4)
+    for dim, spec in specs.items():
+        for name in NAMES:
+            for count in counts if dim == 3 else (BLOCK_SIZE + 1,):
+                for run in compiled.run(case_of(spec, draw_problem(name, count), dim)):
+                    assert_exact(run, computing)
+
+
+@types
+@pytest.mark.parametrize("tiled", [True, False], ids=["tiled", "plain"])
+def test_runs(tiled: bool, storage: DType, computing: DType) -> None:
+    """Only on CUDA. Few scalars wait for the end of the kernel, more are added chunk by chunk."""
+    dims = (1, 2, 3, 4, 9, MANY_SCALARS, MANY_SCALARS + 1, 45)
+    dims = dims if storage is computing else (3, 45)
+    specs = {dim: runs_kernel(dim, storage, computing, tiled=tiled) for dim in dims}
+    compiled = CompiledKernels(list(specs.values()), cpu=False)
+    for dim, spec in specs.items():
+        for name in NAMES:
+            for count in COUNTS if dim == 3 else (BLOCK_SIZE + 1,):
+                case = case_of(spec, draw_problem(name, count), dim, tiled=tiled)
+                assert_exact(compiled.run_cuda(case), computing)
+
+
+def test_a_set_guard_leaves_everything_alone() -> None:
+    kernel = KernelBuilder("guarded", DType.FLOAT32, tiled=True)
+    kernel.guard("flag")
+    x = kernel.read("x", 3, DType.FLOAT32, ReadSequential())
+    total = kernel.exchange("sum_0", x, SumOverNode())
+    kernel.write("alone", total, DType.FLOAT32, AddOwnNode())
+    spec = kernel.build()
+    case = case_of(spec, draw_problem("long tail", 700), 3)
+    case.rows["flag"][:] = 1.0
+    case.rows["flag"] = case.rows["flag"][:1, :1]
+    for run in CompiledKernels([spec]).run(case):
+        untouched = case.bindings(run.tile_size)["alone"]
+        assert_array_equal(run.bindings["alone"].data, untouched.data)

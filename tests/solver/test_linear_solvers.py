@@ -1,0 +1,214 @@
+"""Every linear solver takes the same steps: those of the dense normal equations in NumPy."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import caspar
+from caspar.errors import BackendError, FactorError, OutOfMemoryError
+from caspar.runtime.cpu import CpuBackend
+from caspar.solver import explicit_choice, explicit_structure
+from examples import pose_graph, pose_graph_3d
+from tests.harness_backend import HarnessBackend
+from tests.solver.linear_cases import (
+    MIXES,
+    assert_first_step,
+    glance,
+    problem_of,
+    solver_names,
+)
+from tests.solver.pose_graphs import DATA, KNOWN_OPTIMA, RotationError
+
+
+@cache
+def _solver(mix: str, linear_solver: str, precision: str = "float64") -> caspar.Solver:
+    return caspar.Solver(
+        MIXES[mix],
+        backend="cpu",
+        precision=precision,
+        linear_solver=linear_solver,
+        inner_iterations=0,
+    )
+
+
+CASES = [(mix, name) for mix in MIXES for name in solver_names(mix)]
+
+
+@pytest.mark.parametrize(("mix", "linear_solver"), CASES)
+def test_a_step_is_that_of_the_normal_equations(mix: str, linear_solver: str) -> None:
+    assert_first_step(_solver(mix, linear_solver), mix, 1e-8, 1e-6)
+
+
+@pytest.mark.parametrize("linear_solver", solver_names("shared lens"))
+def test_damping_is_relative_to_the_diagonal(linear_solver: str) -> None:
+    """Where no factor touches a node twice: its two Jacobians are squared one by one for it."""
+    assert_first_step(_solver("shared lens", linear_solver), "shared lens", 1.0, 1e-7)
+
+
+@pytest.mark.parametrize("linear_solver", ["schur_dense", "sparse"])
+def test_a_step_in_mixed_precision(linear_solver: str) -> None:
+    made = _solver("everything", linear_solver, "mixed")
+    assert_first_step(made, "everything", 1e-8, 1e-3)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_all_linear_solvers_reach_one_optimum(mix: str) -> None:
+    _, arrays = problem_of(mix)
+    results = {
+        name: _solver(mix, name).solve(arrays, cost_tolerance=1e-12) for name in solver_names(mix)
+    }
+    best = min(result.final_cost for result in results.values())
+    for name, result in results.items():
+        assert result.status.is_success, name
+        assert result.final_cost == pytest.approx(best, rel=1e-7), name
+
+
+@pytest.mark.parametrize("linear_solver", ["schur_dense", "sparse"])
+def test_a_factorisation_counts_as_one_iteration(linear_solver: str) -> None:
+    result = _solver("shared lens", linear_solver).solve(problem_of("shared lens")[1])
+    assert result.linear_solver == linear_solver
+    assert {record.linear_iterations for record in result.iterations} == {1}
+
+
+@pytest.mark.parametrize(
+    ("mix", "deterministic"),
+    [("everything", False), ("two factors on marks", True), ("views alone", True)],
+)
+def test_cuda_texts_take_the_same_step(
+    mix: str, deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
+    solver = caspar.Solver(
+        MIXES[mix],
+        precision="float64",
+        linear_solver="sparse",
+        inner_iterations=0,
+        deterministic=deterministic,
+    )
+    assert_first_step(solver, mix, 1e-8, 1e-6)
+
+
+@pytest.mark.parametrize("precision", ["float64", "mixed"])
+@pytest.mark.parametrize("name", ["M3500", "smallGrid3D"])
+def test_pose_graphs_reach_the_known_optimum(name: str, precision: str) -> None:
+    """As they are read, with the defaults."""
+    path = DATA / f"{name}.g2o.bz2"
+    example = pose_graph if name == "M3500" else pose_graph_3d
+    solver = caspar.Solver(example.FACTORS, backend="cpu", precision=precision)
+    result = solver.solve(example.read(path))
+    known = KNOWN_OPTIMA[name, RotationError.ROTATION_VECTOR]
+    assert result.status.is_success
+    assert result.linear_solver == "sparse"
+    assert result.final_cost == pytest.approx(known.cost, rel=1e-6)
+
+
+# -- what is chosen ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mix", "name"), [("everything", "schur_dense"), ("views alone", "dense")])
+def test_small_systems_are_dense(mix: str, name: str) -> None:
+    result = _solver(mix, "auto").solve(problem_of(mix)[1])
+    assert result.linear_solver == name
+    assert result.remarks == ()
+
+
+def test_larger_graphs_are_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explicit_choice, "MAX_DENSE_GRAPH", 14)
+    result = caspar.Solver(MIXES["views alone"], backend="cpu", precision="float64").solve(
+        problem_of("views alone")[1]
+    )
+    assert result.linear_solver == "sparse"
+
+
+def test_chains_of_views_are_sparse_though_marks_are_eliminated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(explicit_choice, "MAX_DENSE", 1)
+    for mix, name in (("everything", "sparse"), ("shared lens", "schur_pcg")):
+        made = caspar.Solver(MIXES[mix], backend="cpu", precision="float64", inner_iterations=0)
+        assert made.solve(problem_of(mix)[1]).linear_solver == name
+
+
+def test_a_missing_library_is_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise BackendError("cuDSS is not installed")
+
+    monkeypatch.setattr(explicit_choice, "MAX_DENSE_GRAPH", 1)
+    monkeypatch.setattr(CpuBackend, "sparse_factorization", refuse)
+    arrays = problem_of("views alone")[1]
+    made = caspar.Solver(MIXES["views alone"], backend="cpu", precision="float64")
+    result = made.solve(arrays)
+    assert result.linear_solver == "pcg"
+    assert any("cuDSS is not installed" in remark for remark in result.remarks)
+    named = caspar.Solver(
+        MIXES["views alone"], backend="cpu", precision="float64", linear_solver="sparse"
+    )
+    with pytest.raises(BackendError, match="cuDSS"):
+        named.solve(arrays)
+
+
+def test_huge_graphs_are_left_to_pcg_with_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explicit_choice, "MAX_DENSE_GRAPH", 1)
+    monkeypatch.setattr(explicit_choice, "MAX_SPARSE", 1)
+    made = caspar.Solver(MIXES["views alone"], backend="cpu", precision="float64")
+    result = made.solve(problem_of("views alone")[1])
+    assert result.linear_solver == "pcg"
+    assert any("linear_solver='sparse'" in remark for remark in result.remarks)
+
+
+def test_too_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` does without the matrix; who asks for it is told."""
+    monkeypatch.setattr(explicit_choice, "MAX_AUTO_PAIRS", 10)
+    monkeypatch.setattr(explicit_structure, "MAX_FILL_PAIRS", 10)
+    arrays = problem_of("shared lens")[1]
+    made = caspar.Solver(
+        MIXES["shared lens"], backend="cpu", precision="float64", inner_iterations=0
+    )
+    assert made.solve(arrays).linear_solver == "schur_pcg"
+    named = caspar.Solver(
+        MIXES["shared lens"],
+        backend="cpu",
+        precision="float64",
+        linear_solver="schur_dense",
+        inner_iterations=0,
+    )
+    with pytest.raises(OutOfMemoryError, match=r"pairs of factors.*schur_pcg"):
+        named.solve(arrays)
+
+
+def test_schur_dense_needs_something_to_eliminate() -> None:
+    with pytest.raises(FactorError, match="no node type can be eliminated"):
+        caspar.Solver(MIXES["views alone"], backend="cpu", linear_solver="schur_dense")
+
+
+# -- what is singular ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("linear_solver", ["schur_dense", "sparse"])
+def test_a_derivative_that_is_not_finite_is_said(linear_solver: str) -> None:
+    _, arrays = problem_of("bundle adjustment")
+    arrays["View"] = np.array(arrays["View"])
+    arrays["View"][0, 2] = 1e155
+    result = _solver("bundle adjustment", linear_solver).solve(arrays, max_iterations=3)
+    assert result.status.name in ("INITIAL_COST_NOT_FINITE", "DERIVATIVES_NOT_FINITE")
+
+
+@pytest.mark.parametrize("linear_solver", ["schur_dense", "sparse"])
+def test_marks_alone_leave_views_free(linear_solver: str) -> None:
+    """No factor holds the views: the matrix is singular but for the damping."""
+    _, arrays = problem_of("bundle adjustment")
+    kept = np.unique(arrays["glance"]["view"])
+    views = np.searchsorted(kept, arrays["glance"]["view"])
+    marks = np.unique(arrays["glance"]["mark"], return_inverse=True)
+    free = {
+        "View": arrays["View"][kept],
+        "Mark": arrays["Mark"][marks[0]],
+        "glance": {"view": views, "mark": marks[1], "seen": arrays["glance"]["seen"]},
+    }
+    made = caspar.Solver((glance,), backend="cpu", precision="float64", linear_solver=linear_solver)
+    result = made.solve(free)
+    assert result.status.is_success
+    assert result.final_cost < 0.15 * result.initial_cost
+    assert all(np.isfinite(rows).all() for rows in result.values.values())
