@@ -249,11 +249,12 @@ class Run:
         objects[slots] = self.case.index[arg.name]
         by_slot = np.zeros((len(objects), arg.dim), values.dtype)
         by_slot[slots] = values
+        found = self.bindings[arg.name].data
         for number, (owner, items) in enumerate(tile_partials(objects, self.tile_size)):
             if owner < self.case.num_objects:
                 data[placement.where[number]] = by_slot[items].sum(axis=0)
-            elif not self.writes_pads:
-                data[placement.where[number]] = 0.0
+            else:
+                data[placement.where[number]] = found[placement.where[number]]
 
 
 def _evaluate(case: KernelCase, bindings: Mapping[str, Binding], dtype: DType) -> dict[str, Array]:

@@ -7,6 +7,7 @@ constants.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cache
 from typing import Annotated, Any
 
@@ -18,10 +19,20 @@ import caspar
 from caspar.driver import kernel_specs
 from caspar.frontend.bundle_adjustment import snavely
 from caspar.frontend.factor import Factor
+from caspar.frontend.factor_builder import SharedSums
+from caspar.frontend.jacobian import JacobianStorage
 from caspar.frontend.precision import TYPES
+from caspar.frontend.solver_form import (
+    SolverForm,
+    eliminable_types,
+    solver_form,
+    usual_form,
+)
 from caspar.frontend.trace import NodeType, TracedFactor, trace
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
+from caspar.memory.accessors.node_sums import AddOwnNode, SumOverNode, WriteOwnNode
+from caspar.memory.accessors.runs import AddRuns
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.patterns import (
     AddSharedPartials,
@@ -80,6 +91,19 @@ def sighting(
     return pose.inverse() * landmark - offset - measured
 
 
+class Way(Enum):
+    """How a problem's kernels are made.
+
+    FULL: nothing is eliminated. CPU, CUDA: as a solver makes them where nothing is chosen.
+    GATHERED: Jacobians in 16 bits, and as if two factors touched each eliminated type.
+    """
+
+    FULL = "full"
+    CPU = "cpu"
+    CUDA = "cuda"
+    GATHERED = "gathered"
+
+
 @dataclass(frozen=True)
 class Problem:
     """Traced factors and their node types."""
@@ -88,9 +112,19 @@ class Problem:
     factors: tuple[TracedFactor, ...]
     nodes: tuple[NodeType, ...]
 
-    def specs(self, precision: Precision) -> list[KernelSpec]:
+    def form(self, way: Way) -> SolverForm:
+        """How the kernels are made."""
+        if way in (Way.CPU, Way.CUDA):
+            return usual_form(self.factors, self.nodes, way.value)
+        eliminated = () if way is Way.FULL else eliminable_types(self.factors, self.nodes)
+        storage = JacobianStorage.STORED if way is Way.FULL else JacobianStorage.FLOAT16
+        form = solver_form(self.factors, eliminated, SharedSums.ORDERED, storage)
+        forms = {name: replace(one, is_fused=False) for name, one in form.factors.items()}
+        return replace(form, factors=forms)
+
+    def specs(self, precision: Precision, way: Way = Way.CUDA) -> list[KernelSpec]:
         """Every kernel of its solver."""
-        return kernel_specs(self.factors, self.nodes, TYPES[precision])[0]
+        return kernel_specs(self.factors, self.nodes, TYPES[precision], self.form(way))[0]
 
 
 def _problem(name: str, factors: Sequence[Factor]) -> Problem:
@@ -122,16 +156,18 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
 }
 
 
-def distinct_specs(precision: Precision) -> dict[str, list[KernelSpec]]:
-    """The kernels of each problem that differ from all before them in more than their name."""
+def distinct_specs(precision: Precision) -> dict[tuple[str, Way], list[KernelSpec]]:
+    """The kernels of each problem and way that differ from all before in more than their name."""
     seen: set[KernelSpec] = set()
-    found: dict[str, list[KernelSpec]] = {name: [] for name in PROBLEMS}
+    found: dict[tuple[str, Way], list[KernelSpec]] = {}
     for name, problem in PROBLEMS.items():
-        for spec in problem().specs(precision):
-            nameless = replace(spec, name="")
-            if nameless not in seen:
-                seen.add(nameless)
-                found[name].append(spec)
+        for way in Way:
+            own = found.setdefault((name, way), [])
+            for spec in problem().specs(precision, way):
+                nameless = replace(spec, name="")
+                if nameless not in seen:
+                    seen.add(nameless)
+                    own.append(spec)
     return found
 
 
@@ -210,7 +246,7 @@ def sampler(kernel: str, arg: ArgSpec) -> Sampler:
         return _VALUES[owner, arg.name]
     if arg.name == "done":
         return zeros
-    if arg.name == "block" and arg.read is not None:
+    if arg.name in ("block", "reduced_block") and arg.read is not None:
         dim = int((2 * arg.dim) ** 0.5)
         return blocks(dim)
     return (positives if arg.name in _POSITIVE else normals)(arg.dim)
@@ -220,21 +256,53 @@ def case_for(spec: KernelSpec, count: int, num_objects: int, seed: int = 0) -> K
     """Random inputs for any kernel of a solver."""
     rng = np.random.default_rng(seed)
     rows: dict[str, Any] = {}
-    index: dict[str, NDArray[np.int32]] = {}
     is_single = all(arg.write in (None, WriteUnique()) for arg in spec.args)
     items = 1 if is_single else count
     for arg in spec.args:
-        if arg.read is not None:
-            length = {ReadIndexed(): num_objects, ReadUnique(): 1, ReadPartials(): count}.get(
-                arg.read, items
-            )
+        length = _num_rows(arg, items, count, num_objects)
+        if length > 0:
             values = sampler(spec.name, arg)(rng, length)
             storage = np.dtype(arg.dtype.value)
             spare = np.full((0 if arg.read == ReadPartials() else SPARE, arg.dim), np.nan)
             rows[arg.name] = np.concatenate([values.astype(storage), spare.astype(storage)])
-        if arg.read == ReadIndexed() or arg.write == AddSharedPartials():
-            index[arg.name] = rng.integers(0, num_objects, items).astype(np.int32)
-    return KernelCase(spec, items, rows, index, num_objects)
+    # all that a factor's argument has goes by one index
+    drawn = {
+        owner: rng.integers(0, num_objects, items).astype(np.int32)
+        for owner in sorted({_owner(arg) for arg in spec.args})
+    }
+    index = {arg.name: drawn[_owner(arg)] for arg in spec.args if _has_index(arg)}
+    own = [arg for arg in spec.args if isinstance(arg.write, AddOwnNode | WriteOwnNode)]
+    sums = [arg for arg in spec.args if isinstance(arg.read, SumOverNode)]
+    if not spec.tiled:
+        return KernelCase(spec, items, rows, index, num_objects)
+    owner = [_owner(arg) for arg in (*own, *sums)]
+    owner = owner if len(owner) > 0 else [sorted(drawn)[-1]]
+    partners = [name for name in drawn if name != owner[0]]
+    partner = drawn[partners[0]] if len(partners) > 0 else None
+    return KernelCase(spec, items, rows, index, num_objects, drawn[owner[0]], partner)
+
+
+PARTS = ("gradient", "diagonal", "block", "direction", "product", "preconditioner", "inner", "sum")
+
+
+def _owner(arg: ArgSpec) -> str:
+    """The factor's argument that a kernel's belongs to: `pose` of `pose_gradient`."""
+    name, _, part = arg.name.rpartition("_")
+    return name if part.rstrip("0123456789") in PARTS else arg.name
+
+
+def _has_index(arg: ArgSpec) -> bool:
+    indexed = (ReadIndexed, AddSharedPartials, AddRuns, AddOwnNode, WriteOwnNode)
+    return any(isinstance(one, indexed) and one.index_of == "" for one in arg.accessors)
+
+
+def _num_rows(arg: ArgSpec, items: int, count: int, num_objects: int) -> int:
+    """Rows of values that an argument starts with; 0 where it is only written."""
+    if isinstance(arg.write, AddOwnNode | AddRuns) or isinstance(arg.read, ReadIndexed):
+        return num_objects
+    if arg.read is None or isinstance(arg.read, SumOverNode):
+        return 0
+    return {ReadUnique(): 1, ReadPartials(): count}.get(arg.read, items)
 
 
 def computing_type(spec: KernelSpec) -> DType:

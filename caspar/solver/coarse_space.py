@@ -6,18 +6,13 @@ that eliminated nodes are in, and the inversion of a matrix of 512 columns; of a
 small launches.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from caspar.frontend.coarse_kernels import LANES, CoarseForm, apply_name
+from caspar.frontend.coarse_kernels import LANES, CoarseForm
 from caspar.frontend.factor_builder import SharedSums
 from caspar.ir.dtype import DType
-from caspar.memory.accessors.partials import object_fields, tile_fields
-from caspar.memory.binding import Binding
 from caspar.memory.layout import array_scalars
-from caspar.memory.reduce import ReduceSpec
-from caspar.memory.tiles import Array, TileIndex
-from caspar.runtime.backend import Launch
+from caspar.memory.tiles import TileIndex
 from caspar.solver.arena import ArenaPlan
 from caspar.solver.coarse_structure import (
     CoarseEntries,
@@ -25,8 +20,7 @@ from caspar.solver.coarse_structure import (
     coarse_entries,
     coarsened,
 )
-from caspar.solver.launches import MANY_PARTIALS, Binder
-from caspar.solver.phases import Phases, flattened
+from caspar.solver.launches import Binder
 from caspar.solver.plan import FactorPlan, Plan, item_tiles
 
 SHIFT = {DType.FLOAT32: 1e-7, DType.FLOAT64: 1e-12}
@@ -94,7 +88,9 @@ class CoarseSpace:
         }
         blocks = ("blocks", structure.num_blocks, group**2, DType.FLOAT64)
         self._squares, self._fills = (
-            _Sums(*blocks, tile_index(number, structure.num_blocks, tile_size) if is_ordered else None)
+            _Sums(
+                *blocks, tile_index(number, structure.num_blocks, tile_size) if is_ordered else None
+            )
             for number in (structure.diagonal, structure.block)
         )
         arena = self._reserve()
@@ -133,7 +129,9 @@ class CoarseSpace:
         dim, count = form.reduced.tangent_dim, self._node.count
         size, num_groups = structure.size, form.num_groups
         arena.reserve("response", array_scalars(dim * form.num_fields, sums, count), sums)
-        entry = array_scalars(form.group * form.eliminated.tangent_dim, storage, structure.num_entries)
+        entry = array_scalars(
+            form.group * form.eliminated.tangent_dim, storage, structure.num_entries
+        )
         for number in range(num_groups):
             arena.reserve(f"entries{number}", entry, storage)
         arena.reserve("blocks", num_groups**2 * structure.block_scalars, DType.FLOAT64)

@@ -13,6 +13,7 @@ from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.memory.tiles import Array
 from caspar.solver.launches import Binder
 from caspar.solver.linear_solvers import LinearSolver
+from caspar.solver.memory_table import memory_table
 from caspar.solver.phases import Phases
 from caspar.solver.plan import NUM_HOST_SCALARS, SCALARS, Plan
 from caspar.solver.problem import Problem
@@ -91,6 +92,10 @@ class NormalEquations:
     def num_bytes(self) -> int:
         """Bytes of the plan and of the linear solver."""
         return self.plan.num_bytes + self._linear.num_bytes
+
+    def memory_table(self) -> str:
+        """What the plan and the linear solver hold."""
+        return memory_table(self.plan, self._linear.name, self._linear.num_bytes)
 
     def load(self, problem: Problem) -> None:
         """Bring start values and constants into the plan's memory."""

@@ -24,7 +24,8 @@ from caspar.solver.launches import Binder
 from caspar.solver.linear_solvers import make_linear_solver
 from caspar.solver.normal_equations import NormalEquations
 from caspar.solver.phases import Phases
-from caspar.solver.plan import Plan, make_plan
+from caspar.solver.plan import Plan
+from caspar.solver.planning import make_plan
 from caspar.solver.problem import Problem
 
 Signature = tuple[object, ...]
@@ -103,6 +104,11 @@ class Preparation:
         """Forget the system of the last solve."""
         with self._lock:
             self._kept = None
+
+    def memory_table(self) -> str | None:
+        """What is kept of the last solve; None before it."""
+        with self._lock:
+            return None if self._kept is None else self._kept[1].memory_table()
 
     @contextmanager
     def system(self, problem: Problem) -> Iterator[NormalEquations]:

@@ -36,7 +36,7 @@ _COLUMNS = ("iteration", "cost", "decrease", "damping", "gain", "linear", "time"
 _STEP = len(_COLUMNS) - 1
 
 # Characters that every encoding has, so that printing a result can never fail.
-_LINE_UNDER_HEAD = box.Box(
+LINE_UNDER_HEAD = box.Box(
     "    \n    \n -- \n    \n    \n    \n    \n    \n",
     ascii=True,
 )
@@ -159,7 +159,7 @@ def _plot_html(result: SolveResult) -> str:
 
 
 def _iteration_table(result: SolveResult) -> Table:
-    table = Table(box=_LINE_UNDER_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table = Table(box=LINE_UNDER_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for number, name in enumerate(_COLUMNS):
         is_step = number == _STEP
         table.add_column(name, justify="left" if is_step else "right", no_wrap=not is_step)

@@ -87,6 +87,14 @@ class Solver:
         """Generate and load the kernels now rather than in the first solve."""
         self._preparation.compile()
 
+    def memory_table(self) -> str | None:
+        """The memory kept for the next solve as a table: arrays, places, what shares bytes.
+
+        Returns:
+            Lines of text; None before the first solve.
+        """
+        return self._preparation.memory_table()
+
     def release(self) -> None:
         """Let go of the memory kept for the next solve."""
         self._preparation.release()

@@ -56,6 +56,8 @@ def exchange_kernel(dim: int, storage: DType, computing: DType, num_exchanges: i
     total = node
     for number in range(num_exchanges):
         total = kernel.exchange(f"sum_{number}", value, SumOverNode())
+        # kept small: all sums are exact
+        total = [-(-entry.max(-7.0)).max(-7.0) for entry in total]
         value = sums(value, total)
     kernel.write("node", sums(total, node), storage, WriteOwnNode())
     kernel.write("y", value, storage, WriteSequential())
