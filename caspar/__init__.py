@@ -80,6 +80,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         JacobianChoice,
         LinearSolverChoice,
         Precision,
+        PreconditionerChoice,
         SolveOptions,
     )
     from caspar.solver import report
@@ -109,6 +110,7 @@ __all__ = [
     "LinearSolverChoice",
     "Pair",
     "Precision",
+    "PreconditionerChoice",
     "ProblemSize",
     "ReadIndexed",
     "ReadPair",
@@ -176,6 +178,7 @@ _NAMES = {
     "JacobianChoice": "caspar.options",
     "LinearSolverChoice": "caspar.options",
     "Precision": "caspar.options",
+    "PreconditionerChoice": "caspar.options",
     "ProblemSize": "caspar.solver.result",
     "ReadIndexed": "caspar.memory.patterns",
     "ReadPair": "caspar.memory.patterns",

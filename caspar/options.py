@@ -174,8 +174,14 @@ def _require(name: str, value: Any, allowed: str, holds: Callable[[Any], bool]) 
         raise OptionError(f"{name}={value!r}: must be {allowed}")
 
 
-def choice(kind: type[Enum], name: str, value: Any) -> Any:
+def choice(kind: type[Enum], name: str, value: Any, others: tuple[str, ...] = ()) -> Any:
     """The member of an enum that a user's string (or member) means.
+
+    Args:
+        kind: The enum.
+        name: Name of the option.
+        value: What was given.
+        others: What else the caller allows, for the error.
 
     Raises:
         OptionError: Names the option and the allowed values.
@@ -185,5 +191,5 @@ def choice(kind: type[Enum], name: str, value: Any) -> Any:
     for member in kind:
         if member.value == value:
             return member
-    allowed = ", ".join(repr(member.value) for member in kind)
+    allowed = ", ".join(map(repr, (*others, *(member.value for member in kind))))
     raise OptionError(f"{name}={value!r}: must be one of {allowed}")

@@ -23,7 +23,7 @@ from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
 from caspar.memory.access import ArgSpec
 from caspar.memory.accessors.node_sums import AddOwnNode, SumOverNode, WriteOwnNode
-from caspar.memory.accessors.partials import tile_fields
+from caspar.memory.accessors.partials import NUM_SLOTS, AddSumSlots, tile_fields
 from caspar.memory.accessors.runs import AddRuns
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
@@ -48,6 +48,8 @@ Index = NDArray[np.int32]
 
 SPARE = 3
 """Objects, rows or partials an array has beyond those the kernel needs."""
+
+WARP_SIZE = 32
 
 OFFSET = 1
 """Partial of tile 0 of a `AddSumPartials()`."""
@@ -78,7 +80,7 @@ class KernelCase:
     @property
     def coarsest_eps(self) -> float:
         """Machine epsilon of the coarsest type the kernel uses."""
-        dtypes = [self.spec.graph.dtype, *(arg.dtype for arg in self.spec.args)]
+        dtypes = {self.spec.graph.dtype, *(arg.dtype for arg in self.spec.args)} - {DType.INT32}
         return max(float(np.finfo(dtype.value).eps) for dtype in dtypes)
 
     def perturbed(self, relative: float, seed: int) -> KernelCase:
@@ -150,6 +152,8 @@ class KernelCase:
             return {"offset": OFFSET}, OFFSET + -(-num_slots // tile_size) + SPARE
         if arg.name in self.rows:
             return fields, len(self.rows[arg.name]) + self._num_holes(arg, num_slots)
+        if isinstance(arg.write, WriteOwnNode):
+            return fields, int(self.objects_of(arg).max()) + 1 + SPARE
         return fields, (1 if arg.write == WriteUnique() else num_slots) + SPARE
 
     def _partial_tiles(self, index: Index, tile_size: int, tiles: NodeTiles | None) -> TileIndex:
@@ -213,6 +217,8 @@ class Run:
 
     def _written(self, arg: ArgSpec, binding: Binding, stored: Array | None) -> Array:
         data: Array = binding.data
+        if isinstance(arg.read, ReadPartials) and arg.read.clears_slots:
+            data[:NUM_SLOTS] = 0.0
         if stored is None:
             return data
         case, values = self.case, stored.astype(arg.dtype.value)
@@ -225,6 +231,8 @@ class Run:
             for tile in range(-(-case.num_slots(self.tile_size) // self.tile_size)):
                 total = values[slots // self.tile_size == tile].sum(axis=0)
                 data[placement.where[OFFSET + tile]] = total
+        elif isinstance(arg.write, AddSumSlots):
+            np.add.at(data, slots // WARP_SIZE % NUM_SLOTS, values[:, 0])
         elif isinstance(arg.write, AddOwnNode | AddRuns):
             np.add.at(data, placement.where[case.objects_of(arg)], values)
         elif isinstance(arg.write, WriteOwnNode):
@@ -268,7 +276,7 @@ def _evaluate(case: KernelCase, bindings: Mapping[str, Binding], dtype: DType) -
             objects[arg.name] = case.node
             continue
         rows = case.rows[arg.name]
-        if arg.read == ReadPartials():
+        if isinstance(arg.read, ReadPartials):
             rows = rows.astype(np.float64).sum(axis=0, keepdims=True)
         elif arg.read == ReadUnique():
             rows = rows[:1]

@@ -17,7 +17,7 @@ from caspar.codegen.source import KernelSource
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import OP_FUNCTIONS
 from caspar.ir.graph import Graph
-from caspar.ir.ops import GRAPH_ONLY, OP_INFO, PROGRAM_ONLY, Op
+from caspar.ir.ops import GRAPH_ONLY, MEMORY_OPS, OP_INFO, PROGRAM_ONLY, Op
 from caspar.ir.program import Instruction, Program
 from caspar.memory.access import ArgSpec
 from caspar.memory.binding import Binding
@@ -29,7 +29,7 @@ from tests.support_kernels import launch_cuda
 
 Array = NDArray[np.floating]
 
-OPS = [op for op in Op if op not in (*GRAPH_ONLY, Op.READ, Op.STORE)]
+OPS = [op for op in Op if op not in GRAPH_ONLY | MEMORY_OPS]
 
 EXACT = {
     *PROGRAM_ONLY,

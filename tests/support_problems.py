@@ -32,6 +32,7 @@ from caspar.frontend.trace import NodeType, TracedFactor, trace
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.accessors.node_sums import AddOwnNode, SumOverNode, WriteOwnNode
+from caspar.memory.accessors.partials import NUM_SLOTS, AddSumSlots
 from caspar.memory.accessors.runs import AddRuns
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.patterns import (
@@ -95,7 +96,7 @@ class Way(Enum):
     """How a problem's kernels are made.
 
     FULL: nothing is eliminated. CPU, CUDA: as a solver makes them where nothing is chosen.
-    GATHERED: Jacobians in 16 bits, and as if two factors touched each eliminated type.
+    GATHERED: as if two factors touched each eliminated type.
     """
 
     FULL = "full"
@@ -117,8 +118,8 @@ class Problem:
         if way in (Way.CPU, Way.CUDA):
             return usual_form(self.factors, self.nodes, way.value)
         eliminated = () if way is Way.FULL else eliminable_types(self.factors, self.nodes)
-        storage = JacobianStorage.STORED if way is Way.FULL else JacobianStorage.FLOAT16
-        form = solver_form(self.factors, eliminated, SharedSums.ORDERED, storage)
+        stored = JacobianStorage.STORED
+        form = solver_form(self.factors, eliminated, SharedSums.ORDERED, stored)
         forms = {name: replace(one, is_fused=False) for name, one in form.factors.items()}
         return replace(form, factors=forms)
 
@@ -263,7 +264,8 @@ def case_for(spec: KernelSpec, count: int, num_objects: int, seed: int = 0) -> K
         if length > 0:
             values = sampler(spec.name, arg)(rng, length)
             storage = np.dtype(arg.dtype.value)
-            spare = np.full((0 if arg.read == ReadPartials() else SPARE, arg.dim), np.nan)
+            num_spare = 0 if isinstance(arg.read, ReadPartials) else SPARE
+            spare = np.full((num_spare, arg.dim), np.nan)
             rows[arg.name] = np.concatenate([values.astype(storage), spare.astype(storage)])
     # all that a factor's argument has goes by one index
     drawn = {
@@ -300,9 +302,13 @@ def _num_rows(arg: ArgSpec, items: int, count: int, num_objects: int) -> int:
     """Rows of values that an argument starts with; 0 where it is only written."""
     if isinstance(arg.write, AddOwnNode | AddRuns) or isinstance(arg.read, ReadIndexed):
         return num_objects
+    if isinstance(arg.write, AddSumSlots):
+        return NUM_SLOTS
+    if isinstance(arg.read, ReadPartials):
+        return count + NUM_SLOTS if arg.read.clears_slots else count
     if arg.read is None or isinstance(arg.read, SumOverNode):
         return 0
-    return {ReadUnique(): 1, ReadPartials(): count}.get(arg.read, items)
+    return 1 if arg.read == ReadUnique() else items
 
 
 def computing_type(spec: KernelSpec) -> DType:

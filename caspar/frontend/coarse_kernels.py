@@ -247,7 +247,9 @@ def _split(values: Sequence[Scalar], dim: int) -> list[Sequence[Scalar]]:
     return [values[first : first + dim] for first in range(0, len(values), dim)]
 
 
-def _read_columns(kernel: KernelBuilder, coarse: CoarseForm, types: Types) -> list[Sequence[Scalar]]:
+def _read_columns(
+    kernel: KernelBuilder, coarse: CoarseForm, types: Types
+) -> list[Sequence[Scalar]]:
     dim = coarse.reduced.tangent_dim
     return [
         column
@@ -275,8 +277,10 @@ def _square(coarse: CoarseForm, types: Types) -> KernelSpec:
     if not coarse.is_scaled:
         diagonal = kernel.read("diagonal", dim, types.storage, other)
         damped = [damping * entry for entry in diagonal]
-    block = [[packed[max(i, j) * (max(i, j) + 1) // 2 + min(i, j)] for j in range(dim)]
-             for i in range(dim)]
+    block = [
+        [packed[max(i, j) * (max(i, j) + 1) // 2 + min(i, j)] for j in range(dim)]
+        for i in range(dim)
+    ]
     for i in range(dim):
         block[i][i] = block[i][i] + damped[i]
     moved = [[dot(line, column) for line in block] for column in columns]
@@ -309,8 +313,9 @@ def _coarsen(
     for number in range(coarse.num_groups):
         size = coarse.group * _dim(argument)
         group = kernel.read_node(argument, f"modes{number}", size, types.storage)
-        values = [dot(mode, entries) for mode in _split(group, _dim(argument))
-                  for entries in by_column]
+        values = [
+            dot(mode, entries) for mode in _split(group, _dim(argument)) for entries in by_column
+        ]
         kernel.write(f"entries{number}", values, types.storage, AddSharedPartials())
     return kernel.build()
 

@@ -5,9 +5,9 @@ the inverse of its diagonal blocks. Blocks are factorised after scaling to unit 
 stored is W = L^-1 S, so that W^T W r is positive semidefinite whatever rounding does to W.
 
 Where Jacobians are stored (`scaled`) the system is in the variables D^1/2 step, in which it is
-(J'^T J' + damping I) step' = -gradient' with J' = J D^-1/2: `gradient`, `block`, what `reduce` makes
-of them, `preconditioner`, and all vectors are in these variables. `scale` gets there, after the
-linearisation of all factors; `retract` takes the step back.
+(J'^T J' + damping I) step' = -gradient' with J' = J D^-1/2: `gradient`, `block`, what `reduce`
+makes of them, `preconditioner`, and all vectors are in these variables. `scale` gets there, after
+the linearisation of all factors; `retract` takes the step back.
 """
 
 from collections.abc import Sequence

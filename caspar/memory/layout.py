@@ -1,9 +1,9 @@
 """The blocked struct-of-arrays layout (paper: Vector Access and Blocked Struct of Arrays).
 
-An object of `dim` scalars is cut into chunks of 16 bytes (8 float16, 4 float32 or 2 float64) and a
-remainder of less, which is padded to 1, 2, 4 or 8 scalars: there are no vector accesses of 6, 10, 12
-or 14 bytes. Chunk `k` of all objects is contiguous, so that a warp reads 512 contiguous bytes with
-one vector instruction.
+An object of `dim` scalars is cut into chunks of 16 bytes (8 float16, 4 float32 or 2 float64) and
+a remainder of less, which is padded to 1, 2, 4 or 8 scalars: there are no vector accesses of 6, 10,
+12 or 14 bytes. Chunk `k` of all objects is contiguous, so that a warp reads 512 contiguous bytes
+with one vector instruction.
 """
 
 from caspar.ir.dtype import DType

@@ -4,6 +4,8 @@ Input: which reduced node and which eliminated node each factor touches. Output:
 reduced node. On the host, once for a structure, from a sample: 0.1 s for 1,723 cameras.
 """
 
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,7 +49,7 @@ def make_clusters(
             node = parent[node]
         return node
 
-    def join(pairs: zip[tuple[int, int]], largest: float) -> None:
+    def join(pairs: Iterable[tuple[int, int]], largest: float) -> None:
         nonlocal left
         for one, other in pairs:
             if left <= num_clusters:
@@ -63,7 +65,7 @@ def make_clusters(
     # what is left over is too large together, or shares nothing
     join(zip(first, second, strict=True), 2.0 * largest)
     roots = sorted({root(node) for node in range(num_nodes)}, key=lambda node: size[node])
-    join(zip(roots, roots[1:], strict=False), float(num_nodes))
+    join(pairwise(roots), float(num_nodes))
     roots_of = np.array([root(node) for node in range(num_nodes)])
     labels: NDArray[np.int32] = np.unique(roots_of, return_inverse=True)[1].astype(np.int32)
     return labels

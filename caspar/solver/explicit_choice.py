@@ -18,9 +18,10 @@ MAX_DENSE_QUICK_PCG = 250
 """The same on CUDA where a node type is eliminated and no factor couples others of one type: PCG
 then takes 10 to 30 iterations of 0.01 ms or little more, and cuSOLVER 1.1 us for each unknown."""
 
-MAX_DENSE_GRAPH = 200
-"""The same on the processor where nothing is eliminated: matrices of graphs are mostly empty, and
-QDLDL, unlike LAPACK, needs no second thread. (A grid of 125 poses, 750 unknowns: 2 ms, not 4.)"""
+MIN_DENSE_ON_CPU = 500
+"""On the processor smaller matrices are factorised as sparse ones even if they are full: QDLDL
+takes 0.6 ms for 189 unknowns and 7 ms for 441. LAPACK takes 0.1 and 0.8 ms, but its threads wait
+by spinning: on two cores with other work 189 unknowns took it 300 ms, 441 took it 900."""
 
 MAX_SPARSE = 300_000
 """Unknowns of a sparse matrix: factors of planar graphs of that size take some 100 MB."""
@@ -77,14 +78,14 @@ def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
     is_chained = any(_couples_one_type(factor) for factor in plan.factors)
     if is_eliminated and num_fill_pairs(plan) > MAX_AUTO_PAIRS:
         return Choice(Method.GRADIENTS)
-    on_cuda = plan.library.backend.name == "cuda"
     pcg_is_quick = is_eliminated and not is_chained
-    max_dense = MAX_DENSE
-    if on_cuda and pcg_is_quick:
-        max_dense = MAX_DENSE_QUICK_PCG
-    elif not on_cuda and not is_eliminated:
-        max_dense = MAX_DENSE_GRAPH
-    if size <= max_dense:
+    if plan.library.backend.name == "cuda":
+        is_dense = size <= (MAX_DENSE_QUICK_PCG if pcg_is_quick else MAX_DENSE)
+    else:
+        # matrices of graphs of which nothing is eliminated are mostly empty
+        is_dense = is_eliminated and MIN_DENSE_ON_CPU < size <= MAX_DENSE
+        pcg_is_quick = pcg_is_quick and size > MAX_DENSE
+    if is_dense:
         return Choice(Method.DENSE)
     if pcg_is_quick:
         return Choice(Method.GRADIENTS)

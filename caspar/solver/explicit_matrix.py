@@ -71,6 +71,11 @@ class Entries:
     columns: Array
     source: Array
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(int(array.nbytes) for array in (self.rows, self.columns, self.source))
+
 
 def number_unknowns(nodes: tuple[NodePlan, ...]) -> Equations:
     """Of reduced node types, in their order."""

@@ -125,14 +125,17 @@ class Structure:
     windows: MixedWindows
 
     @property
-    def num_block_scalars(self) -> int:
-        """Scalars of all blocks."""
-        return sum(blocks.num_blocks * blocks.dim for blocks in self.blocks.values())
+    def num_bytes(self) -> int:
+        """Bytes of all arrays."""
+        arrays = [array for one in self.blocks.values() for array in (one.rows, one.columns)]
+        arrays += [array for one in self.fills for array in (one.first, one.second, one.number)]
+        arrays += [array for one in self.factors for array in (one.number, one.order)]
+        return sum(int(array.nbytes) for array in arrays if array is not None)
 
 
 @dataclass(frozen=True)
 class _Coupling:
-    """Nodes that share blocks; `source` is what becomes of them."""
+    """Nodes that share blocks: (n,) int64 each."""
 
     types: TypePair
     rows: Array

@@ -95,14 +95,9 @@ class ExplicitSystem:
         self.rhs = self._memory["rhs"]
         self.solution = self._memory["solution"]
         self.failed = self._memory["failed"]
-        parts = (*structure.factors, *structure.fills)
-        arrays = [
-            array
-            for part in (self.entries, *parts)
-            for array in vars(part).values()
-            if hasattr(array, "nbytes")
-        ]
-        self.num_bytes = arena.num_bytes + sum(int(array.nbytes) for array in arrays)
+        self.num_bytes = arena.num_bytes + self.entries.num_bytes + structure.num_bytes
+        for target in (*self._factor_targets, *self._fill_targets):
+            self.num_bytes += 0 if target.tiles is None else target.tiles[0].num_bytes
 
     # -- memory --------------------------------------------------------------------------------
 

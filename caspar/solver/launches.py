@@ -101,14 +101,15 @@ class Binder:
     def _sums(self, name: str) -> Binding:
         return Binding(self._memory[name], int(self._memory[name].shape[0]))
 
-    def _scalars(self) -> dict[str, Binding]:
+    def scalars(self) -> dict[str, Binding]:
+        """The solver's scalars, by name."""
         return {name: Binding(self._plan.scalar(name), 1) for name in SCALARS}
 
     def scalar_launch(self, name: str, more: Mapping[str, Binding] = NOTHING) -> Launch:
         """A kernel of one item; `more` is bound besides."""
         sums = {name: self._sums(name) for name in ("costs", "curvatures", "descents")}
         models = Binding(self._memory["models"], self._plan.num_node_tiles)
-        bindings = {**self._scalars(), **sums, "models": models, **more}
+        bindings = {**self.scalars(), **sums, "models": models, **more}
         return self._backend.bind(self._plan.library.kernel(name), bindings, 1)
 
     # -- node types ----------------------------------------------------------------------------
@@ -117,7 +118,7 @@ class Binder:
         self, plan: NodePlan, role: str, more: Mapping[str, Binding] = NOTHING
     ) -> Launch:
         """A kernel of a node type; `more` is bound besides."""
-        bindings = self._scalars()
+        bindings = self.scalars()
         prefix = f"{plan.node.name}."
         for name, array in self._memory.items():
             if name.startswith(prefix):
@@ -192,7 +193,7 @@ class Binder:
         tiles, eliminated = plan.order.node_tiles, plan.form.eliminated
         assert tiles is not None
         assert eliminated is not None
-        bindings = {**self._scalars(), **self._arguments(plan, "candidate")}
+        bindings = {**self.scalars(), **self._arguments(plan, "candidate")}
         own = bindings[eliminated.name]
         bindings[eliminated.name] = own.with_fields({**own.fields, "place": tiles.place})
         for number in range(plan.form.inner_iterations + 1):
@@ -241,7 +242,7 @@ class Binder:
         self, plan: FactorPlan, parts: Sequence[str], prefix: str = ""
     ) -> dict[str, Binding]:
         """Bindings of everything a factor's kernel may touch, its sums going to some parts."""
-        bindings = {**self._scalars(), **self._arguments(plan, "nodes")}
+        bindings = {**self.scalars(), **self._arguments(plan, "nodes")}
         bindings["curvature"] = self._tile_sums(plan, "curvatures")
         for argument in plan.factor.nodes:
             if argument is plan.form.eliminated:

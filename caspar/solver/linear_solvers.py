@@ -13,6 +13,7 @@ import numpy as np
 from caspar.errors import BackendError, OutOfMemoryError
 from caspar.memory.binding import Binding
 from caspar.options import LinearSolverChoice
+from caspar.solver.coarse_structure import CoarseStructure
 from caspar.solver.explicit_choice import Choice, Method, choose_method
 from caspar.solver.explicit_matrix import Entries
 from caspar.solver.explicit_structure import Structure, build_structure
@@ -20,6 +21,7 @@ from caspar.solver.explicit_system import ExplicitSystem
 from caspar.solver.launches import Binder
 from caspar.solver.phases import Phases
 from caspar.solver.plan import Plan
+from caspar.solver.two_level import TwoLevelGradients
 
 
 class LinearSolver(Protocol):
@@ -49,6 +51,7 @@ def make_linear_solver(
     binder: Binder,
     phases: Phases,
     load_explicit: Callable[[], None],
+    two_level: Callable[[], CoarseStructure] | None = None,
 ) -> LinearSolver:
     """The linear solver that a user chose, or that suits the sizes.
 
@@ -58,12 +61,16 @@ def make_linear_solver(
         binder: Binds its kernels.
         phases: Its launches.
         load_explicit: Compiles the kernels that form the system as a matrix.
+        two_level: Makes the coarse space of the two-level preconditioner, and compiles its
+            kernels; None: block Jacobi.
 
     Raises:
         OutOfMemoryError: The matrix that the user asked for does not fit.
         BackendError: A library that the user's choice needs is not there.
     """
     chosen = choose_method(choice, plan)
+    if chosen.method is Method.GRADIENTS and two_level is not None:
+        return TwoLevelGradients(plan, binder, phases, two_level(), chosen.remarks)
     if chosen.method is Method.GRADIENTS:
         return ConjugateGradients(plan, phases, chosen.remarks)
     structure = build_structure(plan)

@@ -10,15 +10,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 
-from caspar.driver import TARGETS, explicit_sources, solver_sources
-from caspar.errors import FactorError
+from caspar.driver import TARGETS, coarse_sources, explicit_sources, solver_sources
+from caspar.errors import FactorError, OptionError
+from caspar.frontend.coarse_kernels import coarse_form, coarse_refusal
 from caspar.frontend.factor_builder import SharedSums
 from caspar.frontend.jacobian import JacobianStorage
 from caspar.frontend.precision import TYPES, Types
 from caspar.frontend.solver_form import SolverForm, eliminable_types, solver_form
 from caspar.frontend.trace import NodeType, TracedFactor
-from caspar.options import JacobianChoice, LinearSolverChoice, Precision
+from caspar.options import (
+    JacobianChoice,
+    LinearSolverChoice,
+    Precision,
+    PreconditionerChoice,
+)
 from caspar.runtime.backend import Backend
+from caspar.solver.coarse_structure import CoarseStructure, build_coarse_structure
 from caspar.solver.kernel_library import KernelLibrary
 from caspar.solver.launches import Binder
 from caspar.solver.linear_solvers import make_linear_solver
@@ -41,6 +48,7 @@ class Recipe:
         nodes: Their node types.
         precision: Which floating types are used for what.
         linear_solver: How linear systems are solved.
+        preconditioner: Of conjugate gradients on the Schur complement.
         jacobian: Where Jacobians are.
         deterministic: Whether equal input must give equal bits.
         inner_iterations: Steps that eliminated nodes take by themselves after each common one.
@@ -50,6 +58,7 @@ class Recipe:
     nodes: tuple[NodeType, ...]
     precision: Precision
     linear_solver: LinearSolverChoice
+    preconditioner: PreconditionerChoice
     jacobian: JacobianChoice
     deterministic: bool
     inner_iterations: int
@@ -144,19 +153,39 @@ class Preparation:
         recipe = self._recipe
         binder = Binder(plan)
         phases = Phases(plan, binder)
+        is_two_level = recipe.preconditioner is PreconditionerChoice.TWO_LEVEL
         linear = make_linear_solver(
-            recipe.linear_solver, plan, binder, phases, lambda: self._load_explicit(library)
+            LinearSolverChoice.SCHUR_PCG if is_two_level else recipe.linear_solver,
+            plan,
+            binder,
+            phases,
+            lambda: self._load_explicit(library),
+            (lambda: self._coarse_structure(library, plan)) if is_two_level else None,
         )
         return NormalEquations(plan, binder, linear)
 
     def _load_explicit(self, library: KernelLibrary) -> None:
         """The kernels that form the system as a matrix, when first needed."""
+        if library.has_kernel("direct_end"):
+            return
         start = time.perf_counter()
         recipe, target = self._recipe, TARGETS[self._backend.name]
         library.load(
             explicit_sources(recipe.factors, recipe.nodes, recipe.precision, target, self._form)
         )
         self.compile_time_s += time.perf_counter() - start
+
+    def _coarse_structure(self, library: KernelLibrary, plan: Plan) -> CoarseStructure:
+        """Of the two-level preconditioner; its kernels are loaded."""
+        recipe, target = self._recipe, TARGETS[self._backend.name]
+        structure = build_coarse_structure(plan, coarse_form(recipe.factors, self._form))
+        start = time.perf_counter()
+        precision, width = recipe.precision, structure.width
+        library.load(
+            coarse_sources(recipe.factors, recipe.nodes, precision, target, self._form, width)
+        )
+        self.compile_time_s += time.perf_counter() - start
+        return structure
 
     def _signature(self, problem: Problem) -> Signature:
         indices = []
@@ -192,10 +221,27 @@ def _choose_form(backend: Backend, recipe: Recipe) -> SolverForm:
             "can where no factor touches two of its instances and another type remains. "
             "Use 'auto', 'pcg' or 'sparse'."
         )
-    return solver_form(
+    form = solver_form(
         recipe.factors,
         eliminated,
         SharedSums.ATOMIC if atomic else SharedSums.ORDERED,
         _JACOBIANS[jacobian],
         recipe.inner_iterations,
     )
+    if recipe.preconditioner is PreconditionerChoice.TWO_LEVEL:
+        _check_two_level(recipe, form)
+    return form
+
+
+def _check_two_level(recipe: Recipe, form: SolverForm) -> None:
+    allowed = (LinearSolverChoice.AUTO, LinearSolverChoice.SCHUR_PCG)
+    if recipe.linear_solver not in allowed:
+        raise OptionError(
+            f"preconditioner='two_level' with linear_solver={recipe.linear_solver.value!r}: it is "
+            "one of the Schur complement; use linear_solver='schur_pcg' or 'auto'"
+        )
+    refusal = coarse_refusal(recipe.factors, form)
+    if refusal != "":
+        raise FactorError(
+            f"preconditioner='two_level': {refusal}. Use preconditioner='block_jacobi' or 'auto'"
+        )

@@ -139,7 +139,10 @@ def test_text_can_go_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--stage", "nothing"], "stage='nothing': the stages for cuda are trace, graph"),
         (["--stage", "ptx", "--target", "cpu"], "stage='ptx': the stages for cpu are"),
         (["--stage", "resources", "--target", "cpu"], "stage='resources': the stages for cpu"),
-        (["--kernel", "step"], "kernel='step': may be Cam_step or Point_step; the kernels of"),
+        (
+            ["--kernel", "retract"],
+            "kernel='retract': may be Cam_retract or Point_retract; the kernels of",
+        ),
         (["--stage", "ptx", "--arch", "sm_1"], "arch='sm_1': must be one of"),
         (["--stage", "cuda", "--svg", "x.svg"], "--svg: the stage 'cuda' has no picture"),
         (["--stage", "graph", "--svg", "x.svg", "--after", "1"], "--after: only"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from caspar.driver import convert_specs
 from caspar.frontend.precision import TYPES
 from caspar.options import Precision
-from tests.support_problems import PROBLEMS
+from tests.support_problems import PROBLEMS, Way
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,14 +18,17 @@ import hashlib, sys
 from caspar.driver import TARGETS, generate_sources
 from caspar.frontend.precision import TYPES
 from caspar.options import Precision
-from tests.support_problems import PROBLEMS
+from tests.support_problems import PROBLEMS, Way
 names = sorted(PROBLEMS, reverse=sys.argv[1] == "reversed")
 lines = []
 for name in names:
     problem = PROBLEMS[name]()
     lines += [f"{name} {factor.name} {factor.key}" for factor in problem.factors]
     for target in [TARGETS["cuda"]] if name == "bundle_adjustment" else TARGETS.values():
-        sources = generate_sources(problem.factors, problem.nodes, TYPES[Precision.MIXED], target)
+        form = problem.form(Way(target.name))
+        types = TYPES[Precision.MIXED]
+        sources = generate_sources(problem.factors, problem.nodes, types, target, form)
+        lines.append(f"{name} {problem.factors[0].name} {form.key}")
         for kernel in sources.kernels.values():
             digest = hashlib.sha256(repr(kernel).encode()).hexdigest()
             lines.append(f"{name} {target.name} {kernel.name} {digest}")
@@ -66,11 +69,11 @@ def expected_kernels() -> set[tuple[str, str, str]]:
         (problem, target, name)
         for problem, names in targets.items()
         for target in names
-        for name in kernel_names(problem)
+        for name in kernel_names(problem, Way(target))
     }
 
 
-def kernel_names(name: str) -> list[str]:
+def kernel_names(name: str, way: Way) -> list[str]:
     problem, types = PROBLEMS[name](), TYPES[Precision.MIXED]
-    computing = [spec.name for spec in problem.specs(Precision.MIXED)]
+    computing = [spec.name for spec in problem.specs(Precision.MIXED, way)]
     return computing + [spec.name for spec in convert_specs(problem.factors, problem.nodes, types)]

@@ -152,8 +152,15 @@ def test_objects_of_every_size(target: str, dim: int) -> None:
     assert_array_equal(rows_of(unpack, "numbers", out["numbers"]), rounded.astype(np.float32))
 
 
-@pytest.mark.parametrize("precision", Precision, ids=lambda precision: precision.value)
-@pytest.mark.parametrize("sums", SharedSums, ids=lambda sums: sums.value)
+@pytest.mark.parametrize(
+    ("sums", "precision"),
+    [
+        (SharedSums.ATOMIC, Precision.MIXED),
+        (SharedSums.ORDERED, Precision.MIXED),
+        (SharedSums.ATOMIC, Precision.FLOAT64),
+    ],
+    ids=lambda choice: str(choice.value),
+)
 def test_solver_kernels_compile(sums: SharedSums, precision: Precision) -> None:
     factor = trace(snavely)
     nodes = [argument.node for argument in factor.nodes if argument.node is not None]

@@ -49,23 +49,36 @@ def sums(first: list[Scalar], second: list[Scalar]) -> list[Scalar]:
 
 
 def exchange_kernel(dim: int, storage: DType, computing: DType, num_exchanges: int) -> KernelSpec:
-    """x plus its sums over the node, several times; added to the node, and written to it."""
+    """x plus its sums over the node, several times; added to the node, and written to another."""
     kernel = KernelBuilder(f"exchange_{dim}_{num_exchanges}", computing, tiled=True)
     node = kernel.read("node", dim, storage, ReadIndexed())
     value = kernel.read("x", dim, storage, ReadSequential())
-    total = node
+    total = [entry * 0.0 for entry in node]
     for number in range(num_exchanges):
         total = kernel.exchange(f"sum_{number}", value, SumOverNode())
         # kept small: all sums are exact
         total = [-(-entry.max(-7.0)).max(-7.0) for entry in total]
         value = sums(value, total)
-    kernel.write("node", sums(total, node), storage, WriteOwnNode())
+    # items of a node agree on it
+    kernel.write("moved", sums(total, node), storage, WriteOwnNode("node"))
     kernel.write("y", value, storage, WriteSequential())
     kernel.write("first", value, storage, AddOwnNode("node"))
     kernel.write("second", total, storage, AddOwnNode("node"))
     kernel.write("alone", value, storage, AddOwnNode())
     kernel.write("partials", value, storage, AddSharedPartials())
     kernel.write("sum", value, storage, AddSumPartials())
+    return kernel.build()
+
+
+def in_place_kernel(dim: int, storage: DType, computing: DType) -> KernelSpec:
+    """Each node plus the sums of two exchanges, the second with the first's: what `inner` does."""
+    kernel = KernelBuilder(f"in_place_{dim}", computing, tiled=True)
+    node = kernel.read("node", dim, storage, ReadIndexed())
+    x = kernel.read("x", dim, storage, ReadSequential())
+    first = kernel.exchange("sum_0", sums(x, node), SumOverNode())
+    first = [-(-entry.max(-7.0)).max(-7.0) for entry in first]
+    second = kernel.exchange("sum_1", sums(x, sums(first, node)), SumOverNode())
+    kernel.write("node", sums(second, node), storage, WriteOwnNode())
     return kernel.build()
 
 
@@ -96,7 +109,7 @@ def case_of(spec: KernelSpec, problem: Problem, dim: int, *, tiled: bool = True)
     }
     rows = {}
     for arg in spec.args:
-        if isinstance(arg.read, SumOverNode) or arg.name in ("y", "partials", "sum"):
+        if isinstance(arg.read, SumOverNode) or arg.name in ("y", "partials", "sum", "moved"):
             continue
         size = num_partners if spec.name.startswith("runs") else problem.num_nodes
         rows[arg.name] = whole_rows(rng, num_objects.get(arg.name, size), dim)
@@ -125,6 +138,16 @@ def test_exchanges_and_own_nodes(num_exchanges: int, storage: DType, computing: 
             for count in counts if dim == 3 else (BLOCK_SIZE + 1,):
                 for run in compiled.run(case_of(spec, draw_problem(name, count), dim)):
                     assert_exact(run, computing)
+
+
+@types
+def test_nodes_are_moved_in_place(storage: DType, computing: DType) -> None:
+    spec = in_place_kernel(3, storage, computing)
+    compiled = CompiledKernels([spec])
+    for name in NAMES:
+        for count in COUNTS:
+            for run in compiled.run(case_of(spec, draw_problem(name, count), 3)):
+                assert_exact(run, computing)
 
 
 @types

@@ -11,13 +11,14 @@ from caspar.codegen.cuda_tiles import TILE_KERNELS, TILE_SOURCE
 from caspar.driver import TARGETS, kernel_specs
 from caspar.frontend.factor import Factor
 from caspar.frontend.precision import TYPES
+from caspar.frontend.solver_form import usual_form
 from caspar.frontend.trace import NodeType, TracedFactor, trace
 from caspar.ir.dtype import DType
 from caspar.memory.reduce import ReduceSpec
 from caspar.options import Precision
 from caspar.runtime.nvrtc import CompiledText, compile_kernel_text, compile_text
 from tests.support_kernels import generate, one_text
-from tests.support_problems import PROBLEMS, distinct_specs
+from tests.support_problems import PROBLEMS, Way, distinct_specs
 
 FOLDER = Path(__file__).parents[2] / "examples"
 ARCHITECTURES = ("sm_75", "sm_86", "sm_90")
@@ -33,11 +34,12 @@ the scheduler predicts for its values: up to 45 here, most where sums are taken 
 
 
 @pytest.mark.parametrize("precision", Precision, ids=lambda precision: precision.value)
+@pytest.mark.parametrize("way", Way, ids=lambda way: way.value)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_solver_kernels_compile_to_few_registers(
-    problem: str, precision: Precision, record_property: Callable[[str, object], None]
+    problem: str, way: Way, precision: Precision, record_property: Callable[[str, object], None]
 ) -> None:
-    specs = {spec.name: spec for spec in distinct_specs(precision)[problem]}
+    specs = {spec.name: spec for spec in distinct_specs(precision)[problem, way]}
     sources = generate(list(specs.values()), TARGETS["cuda"])
     text = one_text(list(sources.values()))
     with ThreadPoolExecutor(len(ARCHITECTURES)) as pool:
@@ -63,7 +65,8 @@ def test_no_kernel_of_an_example_spills(
     found = vars(importlib.import_module(module)).values()
     traced = [trace(entry) for entry in found if isinstance(entry, Factor)]
     nodes = {node.name: node for factor in traced for node in _node_types(factor)}
-    specs = kernel_specs(traced, list(nodes.values()), TYPES[Precision.MIXED])[0]
+    form = usual_form(traced, list(nodes.values()), "cuda")
+    specs = kernel_specs(traced, list(nodes.values()), TYPES[Precision.MIXED], form)[0]
     sources = generate(specs, TARGETS["cuda"])
     dtypes = {spec.name: spec.graph.dtype for spec in specs}
     text = one_text(list(sources.values()))

@@ -1,11 +1,11 @@
-"""Every kernel of two solvers in every precision: CPU backend = CUDA source = NumPy."""
+"""Every kernel of two solvers in every precision and way: CPU backend = CUDA source = NumPy."""
 
 import pytest
 
 from caspar.options import Precision
 from tests.harness import find_compiler
 from tests.support_kernels import CompiledKernels, assert_close
-from tests.support_problems import PROBLEMS, case_for, distinct_specs
+from tests.support_problems import PROBLEMS, Way, case_for, distinct_specs
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
 
@@ -19,12 +19,15 @@ ROUNDINGS = 10.0
 
 
 @pytest.mark.parametrize("precision", Precision, ids=lambda precision: precision.value)
+@pytest.mark.parametrize("way", Way, ids=lambda way: way.value)
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_targets_agree_with_numpy(problem: str, precision: Precision) -> None:
-    specs = distinct_specs(precision)[problem]
-    compiled = CompiledKernels(specs)
+def test_targets_agree_with_numpy(problem: str, way: Way, precision: Precision) -> None:
+    specs = distinct_specs(precision)[problem, way]
+    on_both = way is not Way.CUDA
+    compiled = CompiledKernels(specs, cpu=on_both)
     for spec in specs:
         in_place = any(arg.read and arg.write for arg in spec.args)
         for count in (COUNT, FULL_COUNT) if in_place else (COUNT,):
-            for run in compiled.run(case_for(spec, count, NUM_OBJECTS)):
+            case = case_for(spec, count, NUM_OBJECTS)
+            for run in compiled.run(case) if on_both else (compiled.run_cuda(case),):
                 assert_close(run, ROUNDINGS)

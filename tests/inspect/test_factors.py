@@ -8,9 +8,11 @@ import caspar
 from caspar.driver import kernel_specs
 from caspar.errors import OptionError
 from caspar.frontend.precision import TYPES
+from caspar.frontend.solver_form import usual_form
 from caspar.frontend.trace import trace
 from caspar.inspect import FactorInspection, inspect_factor
 from caspar.ir.dtype import DType
+from caspar.memory.kernel import KernelSpec
 from caspar.options import Precision
 from tests.inspect.cases import distance
 from tests.support_problems import odometry, sighting
@@ -22,15 +24,39 @@ def inspection() -> FactorInspection:
 
 
 def test_kernels_are_those_of_the_solver(inspection: FactorInspection) -> None:
-    traced = trace(sighting)
-    nodes = {node.node.name: node.node for node in traced.nodes if node.node is not None}
-    specs, _ = kernel_specs([traced], list(nodes.values()), TYPES[Precision.MIXED])
-    by_name = {spec.name: spec for spec in specs}
+    by_name = {spec.name: spec for spec in specs_of_a_solver("cuda")}
     assert all(by_name[name] == kernel.spec for name, kernel in inspection.items())
     rest = set(by_name) - set(inspection)
-    assert all(name.startswith(("pcg_", "collect")) for name in rest)
-    assert list(inspection)[:3] == ["sighting_score", "sighting_linearize", "sighting_product"]
-    assert len(inspection) == 3 + 5 * len(nodes)
+    assert rest == {"pcg_begin", "pcg_alpha", "pcg_beta", "collect", "clear", "copy"}
+    assert list(inspection)[:6] == [
+        f"sighting_{role}"
+        for role in ("score", "linearize", "gather", "product", "reduce", "inner")
+    ]
+    assert list(inspection)[-3:] == [
+        f"Landmark_{role}" for role in ("factorize", "solve", "retract")
+    ]
+
+
+def specs_of_a_solver(target: str) -> list[KernelSpec]:
+    """What a solver of the factor alone has, its landmarks eliminated."""
+    traced = trace(sighting)
+    nodes = {node.node.name: node.node for node in traced.nodes if node.node is not None}
+    form = usual_form([traced], list(nodes.values()), target)
+    assert form.eliminated == ("Landmark",)
+    return kernel_specs([traced], list(nodes.values()), TYPES[Precision.MIXED], form)[0]
+
+
+def test_on_the_processor_jacobians_are_stored() -> None:
+    on_cpu = inspect_factor(sighting, target="cpu")
+    by_name = {spec.name: spec for spec in specs_of_a_solver("cpu")}
+    assert all(by_name[name] == kernel.spec for name, kernel in on_cpu.items())
+    assert {"sighting_store", "Landmark_scale"} <= set(on_cpu)
+
+
+def test_a_factor_of_one_node_type_multiplies_by_the_whole_system() -> None:
+    assert list(inspect_factor(odometry))[:3] == [
+        f"odometry_{role}" for role in ("score", "linearize", "product")
+    ]
 
 
 def test_a_kernel_is_found_by_the_end_of_its_name(inspection: FactorInspection) -> None:
@@ -41,7 +67,7 @@ def test_a_kernel_is_found_by_the_end_of_its_name(inspection: FactorInspection) 
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("step", "may be Pose_step or Landmark_step or Offset_step; "),
+        ("step", "may be Pose_step or Offset_step; "),
         ("nothing", "there is none; "),
         ("", "there is none; "),
     ],
@@ -94,7 +120,7 @@ def test_factors_have_it_as_a_method(inspection: FactorInspection) -> None:
 def test_the_trace_is_the_factors_or_the_node_types(inspection: FactorInspection) -> None:
     assert str(inspection.trace) == str(inspection["score"].trace)
     assert str(inspection.trace).startswith("factor sighting: 3 residual rows\n")
-    assert str(inspection["Landmark_step"].trace).startswith("node type Landmark: storage 3")
+    assert str(inspection["Landmark_solve"].trace).startswith("node type Landmark: storage 3")
 
 
 def test_resources_are_those_of_all_kernels() -> None:

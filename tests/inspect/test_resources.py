@@ -93,7 +93,7 @@ def test_one_kernel_shows_every_kind_and_region(inspection: FactorInspection) ->
     assert re.search(rf"^registers +{report.resources.registers}$", text, re.M) is not None
     assert re.search(r"^occupancy +\d+%: \d+ of 64 warps, by \w+", text, re.M) is not None
     counts = [report.sass.counts([region]) for region in Region]
-    for kind in ("FFMA", "LDG", "BAR"):
+    for kind in ("FFMA", "LDG", "atomic"):
         numbers = " +".join(str(found[kind]) for found in counts)
         assert re.search(rf"^{kind} +{numbers}$", text, re.M) is not None
 

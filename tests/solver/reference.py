@@ -66,6 +66,20 @@ def cost(factors: Sequence[Factor], arrays: Mapping[str, Any]) -> float:
     return 0.5 * float(rows @ rows)
 
 
+def largest_cosine(factors: Sequence[Factor], arrays: Mapping[str, Any]) -> float:
+    """Of the angles between the residual and the columns of the Jacobian; 0 at a minimum.
+
+    Its square is the share of the cost that one unknown alone could still take away (More,
+    *The Levenberg-Marquardt algorithm: implementation and theory*, 1978, section 7).
+    """
+    problem = _Problem(factors, arrays, _start_values(factors, arrays))
+    zero = np.zeros(problem.num_unknowns)
+    rows, jacobian = problem.residuals(zero), problem.jacobian(zero)
+    lengths = np.linalg.norm(jacobian, axis=0) * np.linalg.norm(rows)
+    lengths[lengths == 0.0] = np.inf
+    return float(np.max(np.abs(jacobian.T @ rows) / lengths))
+
+
 def damped_step(factors: Sequence[Factor], arrays: Mapping[str, Any], damping: float) -> Values:
     """The start values after a step x with (J^T J + damping diag(J^T J)) x = -J^T r."""
     problem = _Problem(factors, arrays, _start_values(factors, arrays))
@@ -73,8 +87,8 @@ def damped_step(factors: Sequence[Factor], arrays: Mapping[str, Any], damping: f
     jacobian = problem.jacobian(zero)
     square = jacobian.T @ jacobian
     damped = square + damping * np.diag(np.diag(square))
-    step: Array = -np.linalg.solve(damped, jacobian.T @ problem.residuals(zero))
-    return problem.retracted(step.astype(np.float64))
+    step = -np.linalg.solve(damped, jacobian.T @ problem.residuals(zero))
+    return problem.retracted(step.astype(float))
 
 
 class _Problem:

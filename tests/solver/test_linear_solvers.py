@@ -107,24 +107,31 @@ def test_pose_graphs_reach_the_known_optimum(name: str, precision: str) -> None:
 # -- what is chosen ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mix", "name"), [("everything", "schur_dense"), ("views alone", "dense")])
-def test_small_systems_are_dense(mix: str, name: str) -> None:
+@pytest.mark.parametrize("mix", ["everything", "views alone"])
+def test_small_systems_are_factorised(mix: str) -> None:
     result = _solver(mix, "auto").solve(problem_of(mix)[1])
-    assert result.linear_solver == name
+    assert result.linear_solver == "sparse"
     assert result.remarks == ()
 
 
-def test_larger_graphs_are_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explicit_choice, "MAX_DENSE_GRAPH", 14)
-    result = caspar.Solver(MIXES["views alone"], backend="cpu", precision="float64").solve(
-        problem_of("views alone")[1]
-    )
-    assert result.linear_solver == "sparse"
+def test_larger_reduced_systems_are_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explicit_choice, "MIN_DENSE_ON_CPU", 1)
+    for mix, name in (("shared lens", "schur_dense"), ("views alone", "sparse")):
+        made = caspar.Solver(MIXES[mix], backend="cpu", precision="float64", inner_iterations=0)
+        assert made.solve(problem_of(mix)[1]).linear_solver == name
+
+
+def test_small_systems_are_dense_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
+    solver = caspar.Solver(MIXES["views alone"], precision="float64")
+    assert_first_step(solver, "views alone", 1e-8, 1e-6)
+    assert solver.solve(problem_of("views alone")[1], max_iterations=1).linear_solver == "dense"
 
 
 def test_chains_of_views_are_sparse_though_marks_are_eliminated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(explicit_choice, "MIN_DENSE_ON_CPU", 1)
     monkeypatch.setattr(explicit_choice, "MAX_DENSE", 1)
     for mix, name in (("everything", "sparse"), ("shared lens", "schur_pcg")):
         made = caspar.Solver(MIXES[mix], backend="cpu", precision="float64", inner_iterations=0)
@@ -135,7 +142,6 @@ def test_a_missing_library_is_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise BackendError("cuDSS is not installed")
 
-    monkeypatch.setattr(explicit_choice, "MAX_DENSE_GRAPH", 1)
     monkeypatch.setattr(CpuBackend, "sparse_factorization", refuse)
     arrays = problem_of("views alone")[1]
     made = caspar.Solver(MIXES["views alone"], backend="cpu", precision="float64")
@@ -150,7 +156,6 @@ def test_a_missing_library_is_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_huge_graphs_are_left_to_pcg_with_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explicit_choice, "MAX_DENSE_GRAPH", 1)
     monkeypatch.setattr(explicit_choice, "MAX_SPARSE", 1)
     made = caspar.Solver(MIXES["views alone"], backend="cpu", precision="float64")
     result = made.solve(problem_of("views alone")[1])

@@ -99,7 +99,7 @@ def test_options_are_refused_before_anything_is_compiled() -> None:
 @pytest.mark.parametrize("name", ["precision", "backend"])
 @pytest.mark.parametrize("value", ["half", "gpu", 64, None])
 def test_choices(name: str, value: Any) -> None:
-    allowed = {"precision": "'mixed', 'float32', 'float64'", "backend": "'auto', 'cuda', 'cpu'"}
+    allowed = {"precision": "'auto', 'mixed', 'float32', 'float64'", "backend": "'auto', 'cuda', 'cpu'"}
     message = f"{name}={value!r}: must be one of {allowed[name]}"
     with pytest.raises(OptionError, match=re.escape(message)):
         caspar.Solver([anchor], **{name: value})

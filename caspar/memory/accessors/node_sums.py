@@ -221,6 +221,9 @@ class AddOwnNode(WriteAccessor):
 class WriteOwnNode(WriteAccessor):
     """One item of each node writes it; all of them have the same values.
 
+    Where the kernel reads the same array it may write nothing else that depends on it: on the
+    processor a node's later items read what was written.
+
     Attributes:
         index_of: Another argument of the kernel, read by the same index; empty: its own.
     """
@@ -252,6 +255,9 @@ class WriteOwnNode(WriteAccessor):
         scalars = [converted(value, scope.dtype, arg.dtype) for value in values]
         address = cuda_address(arg, chunk, object_name(arg, self.index_of))
         packed = cuda_packed(scope, arg, chunk, scalars)
+        if chunk == 0:
+            # the last pass over several tiles has no barrier behind the reads of the same array
+            scope.emit("if (last_tile - first_tile > 1u) __syncthreads();")
         scope.emit(f"if ({arg.name}_writes) *reinterpret_cast<{vector}*>({address}) = {packed};")
 
     def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:

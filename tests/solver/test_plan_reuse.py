@@ -1,0 +1,337 @@
+"""A solver keeps the plan of its last solve and takes it where the structure is the same.
+
+Nothing of an earlier solve, or of memory that was never written, is left in a result.
+"""
+
+import gc
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+import symforce.symbolic as sf
+
+import caspar
+from caspar.solver import preparation
+from tests.problems import EXAMPLES
+from tests.solver.linear_cases import MIXES, problem_of, solver_names
+from tests.solver.solving import Arrays, assert_same_values, changed
+
+MIX = "two factors on marks"
+ON_BACKENDS = pytest.mark.parametrize(
+    "backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+)
+
+
+def fresh(mix: str = MIX, backend: str = "cpu", **choices: Any) -> caspar.Solver:
+    """A solver that has not solved anything; equal input gives equal bits."""
+    choices = {"precision": "float64", "deterministic": True, **choices}
+    return caspar.Solver(MIXES[mix], backend=backend, **choices)
+
+
+@pytest.fixture
+def num_plans(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many plans were made so far."""
+    made: list[Any] = []
+    make_plan = preparation.make_plan
+
+    def counted(*args: Any) -> Any:
+        plan = make_plan(*args)
+        made.append(None)
+        return plan
+
+    monkeypatch.setattr(preparation, "make_plan", counted)
+    return lambda: len(made)
+
+
+def moved(arrays: Arrays, seed: int = 1) -> Arrays:
+    """Other start values and measurements of the same structure."""
+    random = np.random.default_rng(seed)
+
+    def shaken(rows: Any) -> Any:
+        if isinstance(rows, dict):
+            return {name: shaken(value) for name, value in rows.items()}
+        if np.issubdtype(np.asarray(rows).dtype, np.integer):
+            return rows
+        return rows + 0.02 * random.standard_normal(np.shape(rows))
+
+    return {name: shaken(rows) for name, rows in arrays.items()}
+
+
+def assert_same_result(found: caspar.SolveResult, wanted: caspar.SolveResult) -> None:
+    assert found.status is wanted.status
+    assert (found.initial_cost, found.final_cost) == (wanted.initial_cost, wanted.final_cost)
+    assert [record.cost for record in found.iterations] == [
+        record.cost for record in wanted.iterations
+    ]
+    assert_same_values(found.values, wanted.values)
+
+
+# -- taken again -----------------------------------------------------------------------------------
+
+
+@ON_BACKENDS
+@pytest.mark.parametrize("mix", MIXES)
+def test_new_values_take_the_kept_plan(
+    mix: str, backend: str, num_plans: Callable[[], int]
+) -> None:
+    _, arrays = problem_of(mix)
+    made = fresh(mix, backend)
+    first = made.solve(arrays)
+    second = made.solve(moved(arrays), initial_damping=0.1)
+    again = made.solve(arrays)
+    assert num_plans() == 1
+    assert_same_result(again, first)
+    assert_same_result(second, fresh(mix, backend).solve(moved(arrays), initial_damping=0.1))
+    assert second.final_cost != first.final_cost
+
+
+@pytest.mark.parametrize("linear_solver", solver_names(MIX))
+@pytest.mark.parametrize("jacobian", ["stored", "float16", "recompute"])
+def test_every_way_to_solve_takes_it(
+    linear_solver: str, jacobian: str, num_plans: Callable[[], int]
+) -> None:
+    _, arrays = problem_of(MIX)
+    choices = {"linear_solver": linear_solver, "jacobian": jacobian}
+    made = fresh(**choices)
+    first = made.solve(arrays)
+    second = made.solve(moved(arrays))
+    assert num_plans() == 1
+    assert_same_result(second, fresh(**choices).solve(moved(arrays)))
+    assert_same_result(made.solve(arrays), first)
+
+
+def test_a_solve_that_failed_leaves_nothing(num_plans: Callable[[], int]) -> None:
+    """NaN is in every array of the plan afterwards."""
+    _, arrays = problem_of(MIX)
+    made = fresh()
+    wrong = changed(arrays, "hold.known", np.full_like(arrays["hold"]["known"], np.nan))
+    failed = made.solve(wrong, check=False)
+    assert failed.status is caspar.SolveStatus.INITIAL_COST_NOT_FINITE
+    # finite cost, derivatives that are not
+    assert_same_result(made.solve(arrays), fresh().solve(arrays))
+    assert num_plans() == 2
+
+
+def test_other_kinds_of_arrays_are_the_same_structure(num_plans: Callable[[], int]) -> None:
+    _, arrays = problem_of(MIX)
+    made = fresh()
+    wanted = made.solve(arrays)
+    narrow = changed(arrays, "glance.mark", arrays["glance"]["mark"].astype(np.int16))
+    narrow = changed(narrow, "pin.known", arrays["pin"]["known"].tolist())
+    strided = changed(narrow, "View", np.repeat(arrays["View"], 2, axis=0)[::2])
+    assert_same_result(made.solve(strided), wanted)
+    assert num_plans() == 1
+
+
+# -- made anew -------------------------------------------------------------------------------------
+
+
+def rolled(rows: Any) -> Any:
+    return np.roll(rows, 1, axis=0)
+
+
+CHANGES: dict[str, Callable[[Arrays], Arrays]] = {
+    "one index": lambda a: changed(a, "glance.mark", np.append(a["glance"]["mark"][:-1], 0)),
+    "order of an index": lambda a: changed(a, "glance.view", rolled(a["glance"]["view"])),
+    "two arguments swapped": lambda a: changed(
+        changed(a, "parallax.left", a["parallax"]["right"]), "parallax.right", a["parallax"]["left"]
+    ),
+    "one factor less": lambda a: {
+        **a,
+        "parallax": {name: rows[:-1] for name, rows in a["parallax"].items()},
+    },
+    "one node more": lambda a: changed(a, "View", np.concatenate([a["View"], [[9.0, 9.0, 9.0]]])),
+}
+
+
+@ON_BACKENDS
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.filterwarnings("ignore:node type")
+def test_another_structure_makes_a_plan(
+    change: str, backend: str, num_plans: Callable[[], int]
+) -> None:
+    _, arrays = problem_of(MIX)
+    other = CHANGES[change](arrays)
+    made = fresh(backend=backend)
+    first = made.solve(arrays)
+    second = made.solve(other)
+    assert num_plans() == 2
+    assert_same_result(second, fresh(backend=backend).solve(other))
+    assert second.final_cost != first.final_cost or change == "one node more"
+    assert_same_result(made.solve(arrays), first)
+
+
+class TestConstants:
+    """`vehicle` has indexed, sequential and unique constants."""
+
+    ARRAYS = EXAMPLES["vehicle"].arrays()
+
+    def made(self) -> caspar.Solver:
+        return caspar.Solver(EXAMPLES["vehicle"].factors, backend="cpu", precision="float64")
+
+    @pytest.mark.parametrize(
+        ("path", "change", "num"),
+        [
+            ("ranging.beacon.values", lambda rows: rows + 0.1, 1),
+            ("drive.tuning", lambda rows: 2.0 * rows, 1),
+            ("compass.heading", lambda rows: rows[::-1], 1),
+            ("ranging.beacon.values", lambda rows: np.concatenate([rows, rows]), 2),
+            ("ranging.beacon.index", lambda index: (index + 1) % 3, 2),
+        ],
+    )
+    def test_values_are_brought_in_and_rows_are_counted(
+        self, path: str, change: Callable[[Any], Any], num: int, num_plans: Callable[[], int]
+    ) -> None:
+        old: Any = self.ARRAYS
+        for name in path.split("."):
+            old = old[name]
+        other = changed(self.ARRAYS, path, change(old))
+        made = self.made()
+        made.solve(self.ARRAYS)
+        second = made.solve(other)
+        assert num_plans() == num
+        assert_same_result(second, self.made().solve(other))
+
+
+class Level(sf.V1): ...
+
+
+@caspar.factor
+def reading(
+    level: Annotated[Level, caspar.TunableShared], value: Annotated[sf.V1, caspar.ConstSequential]
+) -> sf.V1:
+    return level - value
+
+
+def test_arrays_that_their_owner_writes_to(num_plans: Callable[[], int]) -> None:
+    """Start values, measurements and indices, in the arrays that the last solve was given."""
+    arrays: Arrays = {
+        "Level": np.zeros((2, 1)),
+        "reading": {
+            "level": np.array([0, 0, 1], np.int32),
+            "value": np.array([[1.0], [2.0], [6.0]]),
+        },
+    }
+    made = caspar.Solver(reading, backend="cpu", precision="float64")
+    before = made.solve(arrays)
+    assert before.values["Level"][:, 0] == pytest.approx([1.5, 6.0])
+    arrays["Level"][:] = 3.0
+    arrays["reading"]["value"][:] *= 2.0
+    again = made.solve(arrays)
+    assert again.values["Level"][:, 0] == pytest.approx([3.0, 12.0])
+    assert again.initial_cost == pytest.approx(0.5 * (1.0 + 1.0 + 81.0))
+    assert num_plans() == 1
+    arrays["reading"]["level"][1] = 1
+    turned = made.solve(arrays)
+    assert turned.values["Level"][:, 0] == pytest.approx([2.0, 8.0])
+    assert num_plans() == 2
+    # what came back is the caller's
+    assert before.values["Level"][:, 0] == pytest.approx([1.5, 6.0])
+
+
+# -- owners ----------------------------------------------------------------------------------------
+
+
+def test_release_lets_go_of_the_memory(num_plans: Callable[[], int]) -> None:
+    _, arrays = problem_of(MIX)
+    made = fresh()
+    with made._preparation.system(_checked(made, arrays)) as system:
+        plan = weakref.ref(system.plan)
+    first = made.solve(arrays)
+    assert plan() is not None
+    del system
+    made.release()
+    gc.collect()
+    assert plan() is None
+    assert_same_result(made.solve(arrays), first)
+    assert num_plans() == 2
+    made.release()
+    made.release()
+
+
+def _checked(made: caspar.Solver, arrays: Arrays) -> Any:
+    from caspar.solver.array_reader import ArrayReader
+    from caspar.solver.problem import check_problem
+
+    reader = ArrayReader(made.backend, "float64", True)
+    return check_problem(arrays, made._factors, made._nodes, made.backend, reader)
+
+
+def test_two_threads_on_one_solver() -> None:
+    """Each has a system of its own while it solves; one of them is kept."""
+    _, arrays = problem_of(MIX)
+    made, num_threads = fresh(), 4
+    made.compile()
+    given = [moved(arrays, seed) for seed in range(num_threads)]
+    wanted = [fresh().solve(one) for one in given]
+    together = Barrier(num_threads, timeout=60.0)
+
+    def solve(number: int) -> list[caspar.SolveResult]:
+        def wait(record: caspar.IterationRecord) -> None:
+            if record.iteration == 1:
+                together.wait()  # all are in the middle of a solve
+
+        return [made.solve(given[number], on_iteration=wait) for _ in range(3)]
+
+    with ThreadPoolExecutor(num_threads) as pool:
+        found = list(pool.map(solve, range(num_threads)))
+    for results, one in zip(found, wanted, strict=True):
+        for result in results:
+            assert_same_result(result, one)
+
+
+def test_a_solve_within_a_solve() -> None:
+    """A callback that solves with the same solver."""
+    _, arrays = problem_of(MIX)
+    made = fresh()
+    wanted, other = fresh().solve(arrays), fresh().solve(moved(arrays))
+    inner = []
+
+    def solve_another(record: caspar.IterationRecord) -> None:
+        if record.iteration == 2:
+            inner.append(made.solve(moved(arrays)))
+
+    assert_same_result(made.solve(arrays, on_iteration=solve_another), wanted)
+    assert_same_result(inner[0], other)
+
+
+def test_after_a_callback_that_raised() -> None:
+    _, arrays = problem_of(MIX)
+    made = fresh()
+
+    def fail(record: caspar.IterationRecord) -> None:
+        raise RuntimeError(f"at iteration {record.iteration}")
+
+    with pytest.raises(RuntimeError, match="at iteration 1"):
+        made.solve(arrays, on_iteration=fail)
+    assert_same_result(made.solve(arrays), fresh().solve(arrays))
+
+
+# -- memory that was never written -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jacobian", ["stored", "float16", "recompute"])
+@pytest.mark.parametrize(
+    ("mix", "linear_solver"), [(mix, name) for mix in MIXES for name in solver_names(mix)]
+)
+def test_what_the_arena_held_does_not_matter(
+    mix: str, linear_solver: str, jacobian: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN of every type, or zeros: the same bits."""
+    _, arrays = problem_of(mix)
+    results = []
+    for byte in (0x00, 0xFF, 0x7F):
+        made = fresh(mix, linear_solver=linear_solver, jacobian=jacobian)
+
+        def poisoned(num_bytes: int, byte: int = byte) -> Any:
+            return np.full(num_bytes, byte, np.uint8)
+
+        monkeypatch.setattr(made.backend, "allocate", poisoned)
+        results.append(made.solve(arrays))
+        assert results[-1].status.is_success
+    assert_same_result(results[1], results[0])
+    assert_same_result(results[2], results[0])
