@@ -101,7 +101,7 @@ def kernel_params(args: Sequence[ArgSpec], *, tiled: bool = False) -> tuple[Para
         params += [Param(field, TILES, DType.INT32) for field in TILE_PARAMS]
     for arg in args:
         params += [
-            Param(DATA, arg.name, arg.dtype.in_arrays, arg.write is not None),
+            Param(DATA, arg.name, arg.dtype.in_arrays, arg.is_written),
             Param(LENGTH, arg.name),
         ]
         if arg.windowed:

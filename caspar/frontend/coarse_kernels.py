@@ -160,7 +160,7 @@ def coarse_kernels(coarse: CoarseForm, types: Types, width: int) -> list[KernelS
         _fill(coarse, types),
         _scale(),
         _entries(),
-        _inverse(types),
+        _inverse(),
         _begin(),
         _restrict(coarse, types),
         _apply(types, width),
@@ -361,11 +361,11 @@ def _entries() -> KernelSpec:
     return kernel.build()
 
 
-def _inverse(types: Types) -> KernelSpec:
+def _inverse() -> KernelSpec:
     """The inverse as `coarse_apply` reads it; zero if the matrix had none."""
     kernel = KernelBuilder("coarse_inverse", DType.FLOAT64)
     entry = (kernel.scalar("failed") < 0.5).where(_scaled(kernel, "inverse"), 0.0)
-    kernel.write("matrix", [entry], types.storage, WriteSequential())
+    kernel.write("matrix", [entry], DType.FLOAT64, WriteSequential())
     return kernel.build()
 
 
@@ -396,7 +396,7 @@ def _apply(types: Types, width: int) -> KernelSpec:
     """y = A^-1 P^T r, `LANES` items for each row; sums `descent` = r.P y."""
     kernel = KernelBuilder(apply_name(width), DType.FLOAT64)
     kernel.guard("done")
-    matrix = kernel.read("matrix", width, types.storage, ReadSequential())
+    matrix = kernel.read("matrix", width, DType.FLOAT64, ReadSequential())
     part = kernel.read("restricted", width, DType.FLOAT64, ReadIndexed())
     (own,) = kernel.read("restricted_row", 1, DType.FLOAT64, ReadIndexed())
     value = dot(matrix, part)

@@ -66,6 +66,11 @@ class ArgSpec:
         return tuple(access for access in (self.read, self.write) if access is not None)
 
     @property
+    def is_written(self) -> bool:
+        """Whether its array changes."""
+        return self.write is not None or (self.read is not None and self.read.clears)
+
+    @property
     def holds_partials(self) -> bool:
         """Whether its array holds partial sums rather than objects."""
         return any(access.holds_partials for access in self.accessors)
@@ -180,6 +185,11 @@ class Accessor(ABC):
 
 class ReadAccessor(Accessor):
     """A pattern that reads."""
+
+    @property
+    def clears(self) -> bool:
+        """Whether it leaves zeros where it read."""
+        return False
 
     def value_dtype(self, arg: ArgSpec) -> DType:
         """Type of the expressions that the reads return."""

@@ -29,7 +29,7 @@ from caspar.solver.launches import MANY_PARTIALS, Binder
 from caspar.solver.phases import Phases, flattened
 from caspar.solver.plan import FactorPlan, Plan, item_tiles
 
-SHIFT = {DType.FLOAT32: 1e-7, DType.FLOAT64: 1e-12}
+SHIFT = {DType.FLOAT32: 1e-6, DType.FLOAT64: 1e-12}
 """Added to the diagonal of the coarse matrix, by the type of Jacobians: relative to that of
 P^T (B + damping D) P, from which nearly as much is subtracted."""
 
@@ -76,7 +76,7 @@ class CoarseSpace:
         self._form: CoarseForm = structure.form
         (self._node,) = plan.reduced
         storage = plan.types.storage
-        self._numbers: CoarseEntries = coarse_entries(self._backend.xp, structure, storage)
+        self._numbers: CoarseEntries = coarse_entries(self._backend.xp, structure)
         tile_size = plan.library.tile_size
         tile_index = self._backend.tile_index
         num_clusters, group = structure.num_clusters, self._form.group
@@ -166,7 +166,7 @@ class CoarseSpace:
         arena.reserve("descents", self._num_descents, sums)
         arena.reserve("failed", 1, DType.FLOAT64)
         arena.reserve("inverse", size * size, DType.FLOAT64)
-        arena.reserve("matrix", LANES * size * structure.width, storage)
+        arena.reserve("matrix", LANES * size * structure.width, DType.FLOAT64)
         arena.reserve(*self._restricted.partials)
         # used one after the other
         groups = [

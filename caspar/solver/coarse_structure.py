@@ -163,7 +163,7 @@ def _block(row: Any, column: Any) -> Any:
     return row * (row + 1) // 2 + column
 
 
-def coarse_entries(xp: Any, structure: CoarseStructure, storage: DType) -> CoarseEntries:
+def coarse_entries(xp: Any, structure: CoarseStructure) -> CoarseEntries:
     """Index arrays between blocks, dense matrix and the inverse that is multiplied with."""
     form, size = structure.form, structure.size
     number = np.arange(size)
@@ -180,7 +180,7 @@ def coarse_entries(xp: Any, structure: CoarseStructure, storage: DType) -> Coars
     part = np.arange(LANES)
     columns = np.asarray(scalar_numbers(np, LANES, width, part, np.arange(width)))
     items = np.arange(size * LANES)
-    to = np.asarray(scalar_numbers(np, size * LANES, width, items, np.arange(width), storage))
+    to = np.asarray(scalar_numbers(np, size * LANES, width, items, np.arange(width)))
     inverse_row = np.empty(size * LANES * width, dtype=np.int64)
     inverse_column = np.empty_like(inverse_row)
     inverse_row[to] = np.repeat(number, LANES)[:, None]

@@ -27,6 +27,10 @@ FORCING_FACTOR = 0.9
 NEGLIGIBLE = 2.0**-104
 """A cost that fell by this factor is zero: the residuals are rounding errors of the first ones."""
 
+NEARLY_NEGLIGIBLE = 1e-10
+"""A cost that fell by this factor may be what rounding to float32 leaves, which no step lowers and
+no gradient tells from a minimum: there the solve ends with steps that are small for any reason."""
+
 CONFIRMING_ITERATIONS = 10
 """PCG iterations at least of the step that confirms convergence."""
 
@@ -218,16 +222,24 @@ def _converged(
     if accepted and tried.cost <= NEGLIGIBLE * state.initial_cost:
         # relative tests never hold where the cost has no bound but zero
         return SolveStatus.CONVERGED_GRADIENT
-    if tried.gradient_norm**2 <= 2.0 * options.gradient_tolerance * state.cost:
+    # of the damped system: large damping alone makes them small
+    relief = 1.0 + state.damping if state.damping >= 1.0 else 1.0
+    if state.cost <= NEARLY_NEGLIGIBLE * state.initial_cost:
+        relief = 1.0
+    slope = relief * tried.gradient_norm**2
+    if slope <= 2.0 * options.gradient_tolerance * state.cost:
         return SolveStatus.CONVERGED_GRADIENT
-    if tried.step_norm**2 <= 2.0 * options.step_tolerance**2 * state.cost:
+    if (relief * tried.step_norm) ** 2 <= 2.0 * options.step_tolerance**2 * state.cost:
         return SolveStatus.CONVERGED_STEP
     if accepted:
         # a step is also small where the damping is large: that says nothing about the minimum
         gain = max(decrease, tried.model_decrease)
         small = gain <= options.cost_tolerance * state.cost and state.damping < 1.0
     else:
-        small = 0.0 < tried.model_decrease <= options.cost_tolerance * state.cost
+        promised = tried.model_decrease
+        if state.damping >= 1.0:
+            promised = max(promised, 0.5 * slope)
+        small = 0.0 < promised <= options.cost_tolerance * state.cost
     if small and state.confirming:
         return SolveStatus.CONVERGED_COST
     state.confirming = small

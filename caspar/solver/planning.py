@@ -130,7 +130,7 @@ def _warn_untouched(
         warnings.warn(
             f"node type {name}: {untouched.shape[0]} of {flags.shape[0]} instances are touched "
             f"by no factor, first {untouched[0]}; they are kept as they are",
-            stacklevel=4,
+            stacklevel=7,  # the line that calls `solve`
         )
 
 

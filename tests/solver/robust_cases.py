@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any
 
 import numpy as np
@@ -187,7 +188,7 @@ def assert_sound(
     rel = 1e-9 if result.precision == "float64" else 1e-4
     assert abs(result.final_cost - cost) <= rel * cost + negligible + 1e-25
     costs = [result.initial_cost, *(record.cost for record in result.iterations)]
-    assert all(after <= before for before, after in zip(costs, costs[1:], strict=False))
+    assert all(after <= before for before, after in pairwise(costs))
     assert costs[-1] == result.final_cost
     assert np.isfinite(result.final_cost)
     if result.status.is_success and cost > negligible:

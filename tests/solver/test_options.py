@@ -14,7 +14,7 @@ from caspar.errors import BackendError, OptionError, OutOfMemoryError
 from caspar.runtime import select
 from caspar.runtime.probe import cuda_problem
 from tests.problems import EXAMPLES, anchor
-from tests.solver.solving import solve_example
+from tests.solver.solving import solve_example, solver
 
 GRID = EXAMPLES["grid"].arrays()
 
@@ -93,13 +93,16 @@ def test_options_are_refused_before_anything_is_compiled() -> None:
     solver = caspar.Solver([anchor], backend="cpu")
     with pytest.raises(OptionError):
         solver.solve({}, max_iterations=0)
-    assert solver._library is None
+    assert solver._preparation._library is None
 
 
 @pytest.mark.parametrize("name", ["precision", "backend"])
 @pytest.mark.parametrize("value", ["half", "gpu", 64, None])
 def test_choices(name: str, value: Any) -> None:
-    allowed = {"precision": "'auto', 'mixed', 'float32', 'float64'", "backend": "'auto', 'cuda', 'cpu'"}
+    allowed = {
+        "precision": "'auto', 'mixed', 'float32', 'float64'",
+        "backend": "'auto', 'cuda', 'cpu'",
+    }
     message = f"{name}={value!r}: must be one of {allowed[name]}"
     with pytest.raises(OptionError, match=re.escape(message)):
         caspar.Solver([anchor], **{name: value})
@@ -130,7 +133,7 @@ def test_auto_takes_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of two pages."""
-    solve_example("grid", GRID)
+    release_memory()
     amounts = {"SC_PHYS_PAGES": 2, "SC_AVPHYS_PAGES": 1, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr(os, "sysconf", amounts.__getitem__)
     with pytest.raises(OutOfMemoryError) as caught:
@@ -143,8 +146,14 @@ def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "float32" in str(caught.value)
 
 
-def test_allocation_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def release_memory() -> None:
+    """Of the solver that tests share: nothing is allocated where its plan is kept."""
     solve_example("grid", GRID)
+    solver(EXAMPLES["grid"].factors, "float64").release()
+
+
+def test_allocation_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    release_memory()
     empty = np.empty
 
     def refuse(shape: Any, dtype: Any = float, **options: Any) -> Any:

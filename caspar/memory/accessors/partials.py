@@ -123,6 +123,11 @@ class ReadPartials(ReadAccessor):
         """Whole warps."""
         return 32
 
+    @property
+    def clears(self) -> bool:
+        """The slots."""
+        return self.clears_slots
+
     def num_objects(self, count: int, options: Options) -> int:
         """Any number."""
         return 0
@@ -146,10 +151,9 @@ class ReadPartials(ReadAccessor):
         )
         if self.clears_slots:
             scalar = SCALAR_TYPE[arg.dtype]
-            place = f"const_cast<{scalar}*>({partials})[slot]"
             scope.emit(
                 f"for (u32 slot = threadIdx.x; slot < {NUM_SLOTS}u; slot += blockDim.x)",
-                f"  {place} = {scalar}(0);",
+                f"  ({partials})[slot] = {scalar}(0);",
             )
         return [f"{total}[{lane}]" for lane in range(width)]
 
