@@ -19,7 +19,8 @@ from caspar.codegen.cuda import generate_cuda
 from caspar.codegen.cuda_convert import generate_cuda_convert
 from caspar.codegen.cuda_reduce import generate_cuda_reduce
 from caspar.codegen.source import KernelSource, Param
-from caspar.frontend.coarse_kernels import coarse_factor_kernels, coarse_form, coarse_kernels
+from caspar.frontend.coarse_form import coarse_form
+from caspar.frontend.coarse_kernels import coarse_factor_kernels, coarse_kernels
 from caspar.frontend.explicit_kernels import (
     explicit_factor_kernels,
     explicit_kernels,

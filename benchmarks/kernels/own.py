@@ -58,7 +58,7 @@ def first_linearization(factor: TracedFactor) -> KernelSpec:
     types = TYPES[Precision.FLOAT32]
     form = FactorForm(SharedSums.ORDERED)
     kernel = FactorBuilder(factor, "first", form, types.storage, types)
-    rows, lowering, storage = lower_residual(kernel)
+    rows, lowering, storage = lower_residual(kernel, types.storage)
     kernel.write("residual", rows, types.storage, WriteSequential())
     kernel.write("cost", [dot(rows, rows) * 0.5], types.sums, AddSumPartials())
     blocks = tangent_jacobians(kernel, factor.nodes, rows, lowering, storage)

@@ -47,8 +47,10 @@ def snavely(
     """Predicted minus measured position, in pixels."""
     focal_length, k1, k2 = cam.calibration
     x, y, depth = cam.cam_T_world * point
-    # Moved away from zero on its own side: points behind the camera stay behind it.
-    safe_depth = depth + sf.epsilon() * sf.sign_no_zero(depth)
+    # Moved away from zero on its own side: points behind the camera stay behind it. Squared: 1e-6
+    # alone is not small in a scene of a thousandth of the usual unit of length, and float64 sums
+    # and float32 derivatives, which have epsilons of their own, then belong to two cameras.
+    safe_depth = depth + sf.epsilon() ** 2 * sf.sign_no_zero(depth)
     plane = sf.V2(-x / safe_depth, -y / safe_depth)
     radius_squared = plane.squared_norm()
     distortion = 1 + k1 * radius_squared + k2 * radius_squared**2

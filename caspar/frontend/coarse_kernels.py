@@ -12,15 +12,14 @@ Columns are kept in groups, so that blocks of two groups fit registers. In scale
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from caspar.frontend.coarse_form import CoarseForm, is_coarsened
 from caspar.frontend.factor_builder import FactorBuilder, FactorForm, SharedSums, linearization
-from caspar.frontend.jacobian import JacobianSlots
+from caspar.frontend.jacobian import Blocks, JacobianSlots
 from caspar.frontend.node_kernels import damped_step, inverse_root
 from caspar.frontend.precision import Types
 from caspar.frontend.schur_kernels import mixed_blocks
-from caspar.frontend.solver_form import SolverForm
-from caspar.frontend.trace import Argument, ArgumentKind, NodeType, TracedFactor
+from caspar.frontend.trace import Argument, TracedFactor
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.access import WriteAccessor
@@ -38,96 +37,10 @@ from caspar.memory.patterns import (
     WriteUnique,
 )
 
-MAX_GROUP = 8
-"""Columns of a group at most."""
-
 LANES = 32
 """Items that share a row of the coarse inverse."""
 
-MAX_ELIMINATED_DIM = 4
-"""Of larger ones there are too many affine displacements."""
-
 _SMALLEST_SQUARE = 1e-30
-
-
-@dataclass(frozen=True)
-class CoarseForm:
-    """Columns of a cluster.
-
-    Attributes:
-        eliminated: The eliminated type.
-        reduced: The reduced type.
-        sums: How sums over shared nodes are taken.
-        is_scaled: Whether linear systems are solved in scaled variables.
-    """
-
-    eliminated: NodeType
-    reduced: NodeType
-    sums: SharedSums
-    is_scaled: bool
-
-    @property
-    def num_fields(self) -> int:
-        """Affine displacements."""
-        dim = self.eliminated.tangent_dim
-        return dim + dim * dim
-
-    @property
-    def num_groups(self) -> int:
-        """Groups of columns."""
-        return -(-(self.num_fields + self.reduced.tangent_dim) // MAX_GROUP)
-
-    @property
-    def group(self) -> int:
-        """Columns of a group; the last ones of the last group may be zero."""
-        return -(-(self.num_fields + self.reduced.tangent_dim) // self.num_groups)
-
-    @property
-    def num_columns(self) -> int:
-        """Columns of a cluster."""
-        return self.group * self.num_groups
-
-
-def coarse_refusal(factors: Sequence[TracedFactor], form: SolverForm) -> str:
-    """Why there is no coarse space for these factors; empty where there is one."""
-    nodes = {node.name: node for factor in factors for node in _types(factor)}
-    reduced = [name for name in nodes if name not in form.eliminated]
-    if len(form.eliminated) != 1 or len(reduced) != 1:
-        return (
-            f"{len(form.eliminated)} node types are eliminated and {len(reduced)} are not; it "
-            "needs one of each"
-        )
-    node = nodes[form.eliminated[0]]
-    if node.storage_dim != node.tangent_dim or node.tangent_dim > MAX_ELIMINATED_DIM:
-        return (
-            f"the eliminated node type {node.name} has {node.storage_dim} scalars and a tangent of "
-            f"{node.tangent_dim}; it needs vectors of at most {MAX_ELIMINATED_DIM}"
-        )
-    for factor in factors:
-        kept = [one for one in factor.nodes if one.node is not None and one.node.name in reduced]
-        if len(kept) > 1 or any(one.kind is not ArgumentKind.NODE_SHARED for one in kept):
-            return (
-                f"factor {factor.name} does not touch one {reduced[0]} by an index; it needs "
-                "factors that do"
-            )
-    return ""
-
-
-def _types(factor: TracedFactor) -> list[NodeType]:
-    return [argument.node for argument in factor.nodes if argument.node is not None]
-
-
-def coarse_form(factors: Sequence[TracedFactor], form: SolverForm) -> CoarseForm:
-    """The coarse space of factors that `coarse_refusal` does not refuse."""
-    nodes = {node.name: node for factor in factors for node in _types(factor)}
-    (reduced,) = (node for name, node in nodes.items() if name not in form.eliminated)
-    sums = next(iter(form.factors.values())).sums
-    return CoarseForm(nodes[form.eliminated[0]], reduced, sums, form.is_scaled)
-
-
-def is_coarsened(factor: TracedFactor, form: FactorForm) -> bool:
-    """Whether a factor couples reduced nodes through eliminated ones."""
-    return form.eliminated is not None and len(factor.nodes) > 1
 
 
 def coarse_factor_kernels(
@@ -137,13 +50,13 @@ def coarse_factor_kernels(
     slots: JacobianSlots | None,
     coarse: CoarseForm,
 ) -> list[KernelSpec]:
-    """`respond` and `coarsen` of a factor with an eliminated and a reduced node."""
-    if not is_coarsened(factor, form):
+    """`respond` of a factor with a reduced node, and `coarsen` if it has an eliminated one too."""
+    if len(factor.nodes) == 1 and form.eliminated is not None:
         return []
-    return [
-        _respond(factor, types, form, slots),
-        _coarsen(factor, types, form, slots, coarse),
-    ]
+    made = [_respond(factor, types, form, slots)]
+    if is_coarsened(factor, form):
+        made.append(_coarsen(factor, types, form, slots, coarse))
+    return made
 
 
 def coarse_kernels(coarse: CoarseForm, types: Types, width: int) -> list[KernelSpec]:
@@ -194,36 +107,47 @@ def _dim(argument: Argument) -> int:
 def _respond(
     factor: TracedFactor, types: Types, form: FactorForm, slots: JacobianSlots | None
 ) -> KernelSpec:
-    """C^T E v for every affine displacement v of the eliminated node, to the reduced node.
+    """To the reduced node C^T C, and C^T E v for all affine displacements v of the eliminated one.
 
-    v is a unit vector, or a coordinate times one; the order is that of `_modes`.
+    v is a unit vector, or a coordinate times one; the order is that of `_modes`. Everything in the
+    coarse matrix is of one Jacobian, in float64: see `_coarsen`.
     """
-    kernel = FactorBuilder(factor, "respond", form, types.storage, types)
-    eliminated = _eliminated(form)
+    kernel = FactorBuilder(factor, "respond", form, DType.FLOAT64, types)
     blocks = linearization(kernel, slots).blocks
-    place = kernel.read_argument(eliminated)
-    kernel.graph.origin = "C^T E"
-    columns = [list(column) for column in zip(*blocks[eliminated.name], strict=True)]
-    if form.jacobian.is_stored:
-        dim = _dim(eliminated)
-        diagonal = kernel.read_node(eliminated, "diagonal", dim, types.storage)
-        scales = [entry.sqrt() for entry in diagonal]
-        columns = [[e * s for e in column] for column, s in zip(columns, scales, strict=True)]
     (reduced,) = kernel.reduced
     rows = list(zip(*blocks[reduced.name], strict=True))
-    shifted = [[dot(row, column) for row in rows] for column in columns]
-    stretched = [[entry * x for entry in mixed] for x in place for mixed in shifted]
-    values = [entry for mixed in (*shifted, *stretched) for entry in mixed]
-    kernel.add_node(reduced, "response", values, types.sums)
+    if form.eliminated is not None:
+        kernel.graph.origin = "C^T E"
+        shifted = [[dot(row, column) for row in rows] for column in _unscaled(kernel, blocks)]
+        place = kernel.read_argument(form.eliminated)
+        stretched = [[entry * x for entry in mixed] for x in place for mixed in shifted]
+        values = [entry for mixed in (*shifted, *stretched) for entry in mixed]
+        kernel.add_node(reduced, "response", values, DType.FLOAT64)
+    kernel.graph.origin = "C^T C"
+    square = [dot(rows[i], rows[j]) for i in range(len(rows)) for j in range(i + 1)]
+    kernel.add_node(reduced, "square", square, DType.FLOAT64)
     return kernel.build()
+
+
+def _unscaled(kernel: FactorBuilder, blocks: Blocks) -> list[list[Scalar]]:
+    """Columns of E by the eliminated node's own coordinates."""
+    eliminated = _eliminated(kernel.form)
+    columns = [list(column) for column in zip(*blocks[eliminated.name], strict=True)]
+    if not kernel.form.jacobian.is_stored:
+        return columns
+    diagonal = kernel.read_node(eliminated, "diagonal", _dim(eliminated), kernel.types.storage)
+    return [
+        [entry * scale.sqrt() for entry in column]
+        for column, scale in zip(columns, diagonal, strict=True)
+    ]
 
 
 def _modes(coarse: CoarseForm, types: Types) -> KernelSpec:
     """Columns from `response`: each node's own damped block solves for its answer."""
     dim = coarse.reduced.tangent_dim
-    kernel = KernelBuilder(f"{coarse.reduced.name}_modes", types.sums)
-    block = kernel.read("block", dim * (dim + 1) // 2, types.sums, ReadSequential())
-    response = kernel.read("response", dim * coarse.num_fields, types.sums, ReadSequential())
+    kernel = KernelBuilder(f"{coarse.reduced.name}_modes", DType.FLOAT64)
+    block = kernel.read("square", dim * (dim + 1) // 2, DType.FLOAT64, ReadSequential())
+    response = kernel.read("response", dim * coarse.num_fields, DType.FLOAT64, ReadSequential())
     damping = kernel.scalar("damping")
     zero, one = (Scalar(kernel.graph, kernel.graph.const(value)) for value in (0.0, 1.0))
     units = [one] * dim
@@ -271,7 +195,7 @@ def _square(coarse: CoarseForm, types: Types) -> KernelSpec:
     size = coarse.group * dim
     rows = _split(kernel.read("row_modes", size, types.storage, ReadIndexed()), dim)
     columns = _split(kernel.read("column_modes", size, types.storage, other), dim)
-    packed = kernel.read("block", dim * (dim + 1) // 2, types.sums, other)
+    packed = kernel.read("square", dim * (dim + 1) // 2, DType.FLOAT64, other)
     damping = kernel.scalar("damping")
     damped = [damping] * dim
     if not coarse.is_scaled:
@@ -298,13 +222,21 @@ def _coarsen(
 ) -> KernelSpec:
     """P^T C^T E W^T, summed over the items of an eliminated node and a cluster: an entry.
 
-    In float64, W from V, for the reason that `explicit_kernels` gives.
+    In float64, and V from the very Jacobian of this kernel: with B and V from float32 Jacobians the
+    coarse matrix of Ladybug-49 is indefinite in every iteration.
     """
     kernel = FactorBuilder(factor, "coarsen", form, DType.FLOAT64, types)
     eliminated = _eliminated(form)
     dim = _dim(eliminated)
     blocks = linearization(kernel, slots).blocks
-    square = kernel.read_node(eliminated, "block", dim * (dim + 1) // 2, types.sums)
+    if form.is_fused:
+        own = list(zip(*blocks[eliminated.name], strict=True))
+        kernel.graph.origin = "V"
+        square = kernel.sum_over_node(
+            [dot(own[i], own[j]) for i in range(dim) for j in range(i + 1)]
+        )
+    else:
+        square = kernel.read_node(eliminated, "block", dim * (dim + 1) // 2, types.sums)
     root = inverse_root(dim, types.storage, square, kernel.scalar("damping"))
     triangle = [[root[row, column] for column in range(row + 1)] for row in range(dim)]
     ((argument, mixed),) = mixed_blocks(kernel, blocks, triangle)

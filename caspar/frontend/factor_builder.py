@@ -152,11 +152,15 @@ class FactorBuilder(KernelBuilder):
 
 
 def lower_residual(
-    kernel: FactorBuilder,
+    kernel: FactorBuilder, epsilon_of: DType
 ) -> tuple[list[Scalar], Lowering, dict[str, list[Scalar]]]:
-    """Read the arguments and lower the residual: rows, the lowering, storage by argument."""
+    """Read the arguments and lower the residual, with the epsilon of a type.
+
+    Returns:
+        The rows, the lowering, and by argument what was read.
+    """
     factor = kernel.factor
-    symbols = {str(SYMBOL): kernel.graph.const(value(kernel.graph.dtype))}
+    symbols = {str(SYMBOL): kernel.graph.const(value(epsilon_of))}
     storage = {}
     for argument in factor.arguments:
         storage[argument.name] = kernel.read_argument(argument)
@@ -170,8 +174,12 @@ def lower_residual(
 
 
 def computed_jacobian(kernel: FactorBuilder) -> Blocks:
-    """The Jacobian by each node argument, from the values."""
-    rows, lowering, storage = lower_residual(kernel)
+    """The Jacobian by each node argument, from the values.
+
+    The epsilon is that of the linearisation in every kernel, or their Jacobians would differ where
+    it counts.
+    """
+    rows, lowering, storage = lower_residual(kernel, kernel.types.storage)
     return tangent_jacobians(kernel, kernel.factor.nodes, rows, lowering, storage)
 
 

@@ -82,7 +82,7 @@ def factor_kernels(
 
 def _score(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
     kernel = FactorBuilder(factor, "score", form, types.sums, types)
-    rows, _, _ = lower_residual(kernel)
+    rows, _, _ = lower_residual(kernel, types.sums)
     kernel.write("residual", rows, types.storage, WriteSequential())
     kernel.graph.origin = f"{factor.name}: cost"
     kernel.write("cost", [dot(rows, rows) * 0.5], types.sums, AddSumPartials())

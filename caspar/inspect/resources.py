@@ -30,7 +30,8 @@ _NOTE = (
     "peak: live values that the scheduler predicts, in registers of 32 bits. spilled, shared: "
     "bytes of a thread, of a block. FFMA ... global: instructions that a thread runs at most "
     "once; global memory is read and written by LDG and STG. loops: all instructions in loops, "
-    "which are sums over tiles and the slow paths of sine and cosine."
+    "which are sums over tiles, the slow paths of sine and cosine, and all of a kernel that walks "
+    "tiles of an eliminated node."
 )
 
 

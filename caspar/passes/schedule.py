@@ -126,7 +126,7 @@ class _Scheduler:
         self._next_value = graph.num_values
         self._pending: deque[int] = deque()
         self._add_states(accumulators)
-        self._stores_after_read = self._order_stores()
+        self._later_stores = self._order_stores()
         self._queue = OpeningQueue(graph, accumulators, self.open_users, policy, order)
 
     def _add_states(self, accumulators: Accumulators) -> None:
@@ -144,21 +144,26 @@ class _Scheduler:
                 negative = call in accumulators.negative
                 self._products[call] = ProductState(call, len(sources), fused, negative)
 
-    def _order_stores(self) -> dict[int, int]:
-        """Read call -> the store of the same chunk, which must come after it."""
+    def _order_stores(self) -> dict[int, list[int]]:
+        """Call -> stores that must come after it: of the chunk it reads, after exchanges all.
+
+        What comes before an exchange may be done twice.
+        """
         store_of = {
             call.data: number
             for number, call in enumerate(self._graph.calls)
             if call.op is Op.STORE
         }
-        pairs = {
-            number: store_of[call.data]
-            for number, call in enumerate(self._graph.calls)
-            if call.op is Op.READ and call.data in store_of
-        }
-        for store in pairs.values():
-            self.num_missing[store] += 1
-        return pairs
+        later: dict[int, list[int]] = {}
+        for number, call in enumerate(self._graph.calls):
+            if call.op is Op.READ and call.data in store_of:
+                later[number] = [store_of[call.data]]
+            elif call.op is Op.EXCHANGE:
+                later[number] = list(store_of.values())
+        for stores in later.values():
+            for store in stores:
+                self.num_missing[store] += 1
+        return later
 
     def run(self) -> None:
         """Make every step."""
@@ -230,8 +235,7 @@ class _Scheduler:
             self._consume(value, call, self.open_users[value].get(call, 0))
         for value in node.outputs:
             self._deliver(value)
-        store = self._stores_after_read.get(call)
-        if store is not None:
+        for store in self._later_stores.get(call, ()):
             self.num_missing[store] -= 1
             self._pending.append(store)
 

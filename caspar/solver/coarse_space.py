@@ -9,7 +9,8 @@ launches.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from caspar.frontend.coarse_kernels import LANES, CoarseForm, apply_name
+from caspar.frontend.coarse_form import CoarseForm, is_coarsened
+from caspar.frontend.coarse_kernels import LANES
 from caspar.frontend.factor_builder import SharedSums
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.partials import object_fields, tile_fields
@@ -26,12 +27,20 @@ from caspar.solver.coarse_structure import (
     coarsened,
 )
 from caspar.solver.launches import MANY_PARTIALS, Binder
-from caspar.solver.phases import Phases, flattened
 from caspar.solver.plan import FactorPlan, Plan, item_tiles
 
-SHIFT = {DType.FLOAT32: 1e-6, DType.FLOAT64: 1e-12}
-"""Added to the diagonal of the coarse matrix, by the type of Jacobians: relative to that of
-P^T (B + damping D) P, from which nearly as much is subtracted."""
+SHIFT = {
+    (DType.FLOAT32, True): 1e-6,
+    (DType.FLOAT32, False): 1e-5,
+    (DType.FLOAT64, True): 1e-12,
+    (DType.FLOAT64, False): 1e-12,
+}
+"""Added to the diagonal of the coarse matrix, relative to P^T (B + damping D) P, from which nearly
+as much is subtracted; by the type of Jacobians, and whether they are stored. Below it the products
+of PCG are noise, and directions that the coarse space makes much of have no curvature: with 1e-6
+and recomputed ones, linear solves of Ladybug-49 ended after 1 to 7 iterations, 13,346 after 12 LM
+iterations instead of 13,344.4. Malaga-170 takes 236, 342 and 418 PCG iterations with 1e-6, 1e-5 and
+1e-4, and about 1,300 with block Jacobi."""
 
 
 @dataclass(frozen=True)
@@ -66,22 +75,31 @@ class CoarseSpace:
         plan: Memory and structure.
         binder: Binds its kernels.
         structure: Clusters and what adds to what; the kernels for its `width` are loaded.
+
+    Attributes:
+        structure: The same.
+        numbers: Where numbers of the matrix come from and go to.
+        restricted: How P^T r is summed.
+        sums: To be cleared before `form`.
+        inverse: (size, size) float64, to be written between `entries` and PCG.
+        failed: (1,) float64 that the inversion writes.
+        num_bytes: Bytes of all arrays.
     """
 
     def __init__(self, plan: Plan, binder: Binder, structure: CoarseStructure) -> None:
         self._plan = plan
         self._binder = binder
         self._backend = plan.library.backend
-        self._structure = structure
+        self.structure = structure
         self._form: CoarseForm = structure.form
         (self._node,) = plan.reduced
         storage = plan.types.storage
-        self._numbers: CoarseEntries = coarse_entries(self._backend.xp, structure)
+        self.numbers: CoarseEntries = coarse_entries(self._backend.xp, structure)
         tile_size = plan.library.tile_size
         tile_index = self._backend.tile_index
         num_clusters, group = structure.num_clusters, self._form.group
         is_ordered = self._form.sums is SharedSums.ORDERED
-        self._restricted = _Sums(
+        self.restricted = _Sums(
             "restricted partials",
             num_clusters,
             self._form.num_columns,
@@ -91,15 +109,22 @@ class CoarseSpace:
         self._entry_sums = {
             factor.factor.name: self._entries_of(factor) for factor in coarsened(plan)
         }
-        self._responses = {
-            factor.factor.name: _Sums(
-                f"{factor.factor.name} response",
-                self._node.count,
-                self._form.reduced.tangent_dim * self._form.num_fields,
-                plan.types.sums,
-                factor.tiles.get(factor.reduced[0].name),
-            )
-            for factor in coarsened(plan)
+        dim = self._form.reduced.tangent_dim
+        scalars = {"response": dim * self._form.num_fields, "square": dim * (dim + 1) // 2}
+        self._node_sums = {
+            factor.factor.name: {
+                part: _Sums(
+                    f"{factor.factor.name} {part}",
+                    self._node.count,
+                    scalars[part],
+                    DType.FLOAT64,
+                    factor.tiles.get(factor.reduced[0].name),
+                )
+                for part in scalars
+                if part == "square" or is_coarsened(factor.factor, factor.form)
+            }
+            for factor in plan.factors
+            if len(factor.reduced) > 0
         }
         num_blocks, size = structure.num_blocks, group**2
         self._squares, self._fills = (
@@ -119,13 +144,13 @@ class CoarseSpace:
         self._memory["scale"][structure.size :] = 0.0
         shift = self._memory["shift"]
         shift[...] = 0.0
-        shift[self._numbers.row == self._numbers.column] = SHIFT[storage]
+        shift[self.numbers.row == self.numbers.column] = SHIFT[storage, plan.is_scaled]
         self.failed = self._memory["failed"]
         self.inverse = self._memory["inverse"].reshape(structure.size, structure.size)
         self.sums = self._memory["all sums"]
         self.num_bytes = arena.num_bytes + sum(
             int(array.nbytes)
-            for part in (structure, self._numbers)
+            for part in (structure, self.numbers)
             for array in vars(part).values()
             if hasattr(array, "nbytes")
         )
@@ -133,7 +158,7 @@ class CoarseSpace:
     # -- memory --------------------------------------------------------------------------------
 
     def _entries_of(self, factor: FactorPlan) -> _Sums:
-        structure, plan = self._structure, self._plan
+        structure, plan = self.structure, self._plan
         entry = structure.entry[factor.factor.name]
         size = plan.library.tile_size
         tiles = item_tiles(
@@ -144,11 +169,15 @@ class CoarseSpace:
         return _Sums(name, structure.num_entries, dim, plan.types.storage, tiles)
 
     def _reserve(self) -> ArenaPlan:
-        arena, form, structure = ArenaPlan(), self._form, self._structure
+        arena, form, structure = ArenaPlan(), self._form, self.structure
         storage, sums = self._plan.types.storage, self._plan.types.sums
         dim, count = form.reduced.tangent_dim, self._node.count
         size, num_groups = structure.size, form.num_groups
-        arena.reserve("response", array_scalars(dim * form.num_fields, sums, count), sums)
+        for name, scalars in (
+            ("response", dim * form.num_fields),
+            ("square", dim * (dim + 1) // 2),
+        ):
+            arena.reserve(name, array_scalars(scalars, DType.FLOAT64, count), DType.FLOAT64)
         entry = array_scalars(
             form.group * form.eliminated.tangent_dim, storage, structure.num_entries
         )
@@ -160,14 +189,14 @@ class CoarseSpace:
             modes = array_scalars(form.group * dim, storage, count)
             arena.reserve(f"modes{number}", modes, storage)
         arena.reserve("scale", size + 1, DType.FLOAT64)
-        arena.reserve("shift", int(self._numbers.row.shape[0]), DType.FLOAT64)
+        arena.reserve("shift", int(self.numbers.row.shape[0]), DType.FLOAT64)
         arena.reserve("restricted", LANES * structure.width, DType.FLOAT64)
         arena.reserve("correction", size, DType.FLOAT64)
-        arena.reserve("descents", self._num_descents, sums)
+        arena.reserve("descents", self.num_descents, sums)
         arena.reserve("failed", 1, DType.FLOAT64)
         arena.reserve("inverse", size * size, DType.FLOAT64)
         arena.reserve("matrix", LANES * size * structure.width, DType.FLOAT64)
-        arena.reserve(*self._restricted.partials)
+        arena.reserve(*self.restricted.partials)
         # used one after the other
         groups = [
             [
@@ -181,37 +210,40 @@ class CoarseSpace:
             if target.tiles is not None:
                 groups.append([target.partials])
         groups += [
-            [target.partials] for target in self._responses.values() if target.tiles is not None
+            [target.partials for target in parts.values() if target.tiles is not None]
+            for parts in self._node_sums.values()
         ]
         arena.reserve_shared(groups)
         return arena
 
     @property
-    def _num_descents(self) -> int:
+    def num_descents(self) -> int:
         """Partials of r.z: of block Jacobi by node tiles, of the coarse space by tiles of rows."""
-        num_items = LANES * self._structure.size
+        num_items = LANES * self.structure.size
         return self._plan.num_reduced_tiles - (-num_items // self._plan.library.tile_size)
 
-    def _binding(self, name: str, count: int, **fields: Array | int) -> Binding:
+    def binding(self, name: str, count: int, **fields: Array | int) -> Binding:
+        """A region as that many objects."""
         return Binding(self._memory[name], count, fields=fields)
 
     def _blocks(self, row: int, column: int) -> Binding:
         """The blocks of two groups."""
-        structure = self._structure
+        structure = self.structure
         first = (row * self._form.num_groups + column) * structure.block_scalars
         return Binding(self._memory["blocks"][first:], structure.num_blocks)
 
-    def _bind(self, kernel: str, bindings: Mapping[str, Binding], count: int) -> Launch:
+    def bind(self, kernel: str, bindings: Mapping[str, Binding], count: int) -> Launch:
+        """A kernel of the library."""
         return self._backend.bind(self._plan.library.kernel(kernel), bindings, count)
 
-    def _target(self, sums: _Sums, output: Binding, index: Array, part: str = "") -> Binding:
+    def target(self, sums: _Sums, output: Binding, index: Array, part: str = "") -> Binding:
         """Where a launch adds to: the objects by their index, or partials."""
         if sums.tiles is None:
             return output.with_fields({"index": index})
         data = self._memory[f"{sums.name}{part}"]
         return Binding(data, sums.tiles.num_partials, fields=tile_fields(sums.tiles))
 
-    def _reduction(
+    def reduction(
         self, sums: _Sums, output: Binding, part: str = "", *, accumulate: bool = True
     ) -> list[Launch]:
         """Sum the partials, where there are some."""
@@ -231,164 +263,93 @@ class CoarseSpace:
     def form(self) -> list[Launch]:
         """Columns and blocks, into cleared `sums`."""
         launches: list[Launch] = []
-        for factor in coarsened(self._plan):
-            launches += self._respond(factor)
-        launches.append(self._node_launch("modes"))
+        for factor in self._plan.factors:
+            if factor.factor.name in self._node_sums:
+                launches += self._respond(factor)
+        launches.append(self.node_launch("modes"))
         groups = range(self._form.num_groups)
         pairs = [(row, column) for row in groups for column in groups]
         for row, column in pairs:
             launches += self._square(row, column)
         scale = {
-            "blocks": self._binding("blocks", 1, index=self._numbers.diagonal),
-            "scale": self._binding("scale", self._structure.size),
+            "blocks": self.binding("blocks", 1, index=self.numbers.diagonal),
+            "scale": self.binding("scale", self.structure.size),
         }
-        launches.append(self._bind("coarse_scale", scale, self._structure.size))
+        launches.append(self.bind("coarse_scale", scale, self.structure.size))
         for factor in coarsened(self._plan):
             launches += self._coarsen(factor)
         for row, column in pairs:
             launches += self._fill(row, column)
         return launches
 
-    def _node_launch(self, role: str, more: Mapping[str, Binding] | None = None) -> Launch:
+    def node_launch(self, role: str, more: Mapping[str, Binding] | None = None) -> Launch:
         """A kernel of the reduced type; its columns and sums are bound."""
         count = self._node.count
-        bindings = {"response": self._binding("response", count)}
+        bindings = {name: self.binding(name, count) for name in ("response", "square")}
         for number in range(self._form.num_groups):
-            bindings[f"modes{number}"] = self._binding(f"modes{number}", count)
+            bindings[f"modes{number}"] = self.binding(f"modes{number}", count)
         return self._binder.node_launch(self._node, role, {**bindings, **(more or {})})
 
     def _respond(self, factor: FactorPlan) -> list[Launch]:
         (argument,) = factor.reduced
-        target = self._responses[factor.factor.name]
-        output = self._binding("response", self._node.count)
         index = factor.order.nodes[argument.name]
-        bindings = {f"{argument.name}_response": self._target(target, output, index)}
-        launch = self._binder.pair(factor, "respond", bindings)
-        return [launch, *self._reduction(target, output)]
+        bindings: dict[str, Binding] = {}
+        reductions: list[Launch] = []
+        for part, target in self._node_sums[factor.factor.name].items():
+            output = self.binding(part, self._node.count)
+            bindings[f"{argument.name}_{part}"] = self.target(target, output, index)
+            reductions += self.reduction(target, output)
+        return [self._binder.pair(factor, "respond", bindings), *reductions]
 
     def _square(self, row: int, column: int) -> list[Launch]:
-        structure, count = self._structure, self._node.count
+        structure, count = self.structure, self._node.count
         output = self._blocks(row, column)
         bindings = {
-            "row_modes": self._binding(f"modes{row}", count, index=structure.order),
-            "column_modes": self._binding(f"modes{column}", count),
-            "coarse_block": self._target(self._squares, output, structure.diagonal),
+            "row_modes": self.binding(f"modes{row}", count, index=structure.order),
+            "column_modes": self.binding(f"modes{column}", count),
+            "coarse_block": self.target(self._squares, output, structure.diagonal),
         }
-        launch = self._node_launch("square", bindings)
-        return [launch, *self._reduction(self._squares, output)]
+        launch = self.node_launch("square", bindings)
+        return [launch, *self.reduction(self._squares, output)]
 
     def _coarsen(self, factor: FactorPlan) -> list[Launch]:
         (argument,) = factor.reduced
         target = self._entry_sums[factor.factor.name]
-        entry = self._structure.entry[factor.factor.name]
+        entry = self.structure.entry[factor.factor.name]
         index = factor.order.nodes[argument.name]
         assert index is not None
         bindings: dict[str, Binding] = {}
         reductions: list[Launch] = []
         for number in range(self._form.num_groups):
-            modes = self._binding(f"modes{number}", self._node.count, index=index)
+            modes = self.binding(f"modes{number}", self._node.count, index=index)
             bindings[f"{argument.name}_modes{number}"] = modes
-            output = self._binding(f"entries{number}", self._structure.num_entries)
-            bindings[f"entries{number}"] = self._target(target, output, entry, str(number))
-            reductions += self._reduction(target, output, str(number))
+            output = self.binding(f"entries{number}", self.structure.num_entries)
+            bindings[f"entries{number}"] = self.target(target, output, entry, str(number))
+            reductions += self.reduction(target, output, str(number))
         return [self._binder.pair(factor, "coarsen", bindings), *reductions]
 
     def _fill(self, row: int, column: int) -> list[Launch]:
-        structure = self._structure
+        structure = self.structure
         count = structure.num_entries
         output = self._blocks(row, column)
         bindings = {
-            "row_entries": self._binding(f"entries{row}", count, index=structure.first),
-            "column_entries": self._binding(f"entries{column}", count, index=structure.second),
-            "coarse_block": self._target(self._fills, output, structure.block),
+            "row_entries": self.binding(f"entries{row}", count, index=structure.first),
+            "column_entries": self.binding(f"entries{column}", count, index=structure.second),
+            "coarse_block": self.target(self._fills, output, structure.block),
         }
-        launch = self._bind("coarse_fill", bindings, int(structure.block.shape[0]))
-        return [launch, *self._reduction(self._fills, output)]
+        launch = self.bind("coarse_fill", bindings, int(structure.block.shape[0]))
+        return [launch, *self.reduction(self._fills, output)]
 
     def entries(self, matrix: Array) -> Launch:
         """The lower triangle, scaled, to a cleared dense matrix."""
-        size, numbers = self._structure.size, self._numbers
+        size, numbers = self.structure.size, self.numbers
         place = numbers.row.astype("int64") * size + numbers.column
         count = int(place.shape[0])
         bindings = {
-            "blocks": self._binding("blocks", 1, index=numbers.source),
-            "row_scale": self._binding("scale", size, index=numbers.row),
-            "column_scale": self._binding("scale", size, index=numbers.column),
-            "shift": self._binding("shift", count),
+            "blocks": self.binding("blocks", 1, index=numbers.source),
+            "row_scale": self.binding("scale", size, index=numbers.row),
+            "column_scale": self.binding("scale", size, index=numbers.column),
+            "shift": self.binding("shift", count),
             "matrix": Binding(matrix.reshape(-1), 1, fields={"index": place.astype("int32")}),
         }
-        return self._bind("coarse_entries", bindings, count)
-
-    # -- conjugate gradients -------------------------------------------------------------------
-
-    def begin(self) -> list[Launch]:
-        """After the inversion and `factorize`: first vectors and scalars."""
-        size, numbers = self._structure.size, self._numbers
-        count = int(numbers.inverse.shape[0])
-        inverse = {
-            "failed": self._binding("failed", 1),
-            "inverse": self._binding("inverse", 1, index=numbers.inverse),
-            "row_scale": self._binding("scale", size, index=numbers.inverse_row),
-            "column_scale": self._binding("scale", size, index=numbers.inverse_column),
-            "matrix": self._binding("matrix", count),
-        }
-        name = self._node.node.name
-        return [
-            self._bind("coarse_inverse", inverse, count),
-            self._binder.scalar_launch("coarse_begin"),
-            self._own_launch("start"),
-            self._binder.copy(f"{name}.preconditioned", f"{name}.direction"),
-            *flattened(self._correct()),
-            self._own_scalars("pcg_begin"),
-            self._prolong(),
-            self._binder.clear(f"{name}.direction"),
-            self._binder.node_launch(self._node, "turn"),
-        ]
-
-    def iteration(self, phases: Phases) -> list[list[Launch]]:
-        """One iteration of conjugate gradients."""
-        *products, _, _, turn = phases.iterate_gradients()
-        return [
-            *products,
-            [self._own_launch("step")],
-            *self._correct(),
-            # what sets the flag stands last
-            [self._prolong(), self._own_scalars("pcg_beta")],
-            turn,
-        ]
-
-    def _correct(self) -> list[list[Launch]]:
-        """y = A^-1 P^T r, and r.P y."""
-        structure, size = self._structure, self._structure.size
-        restricted = self._binding("restricted", structure.num_clusters)
-        partials = self._target(self._restricted, restricted, structure.cluster)
-        item = self._backend.xp.arange(LANES * size, dtype="int32")
-        count = int(item.shape[0])
-        apply = {
-            **self._binder.scalars(),
-            "matrix": self._binding("matrix", count),
-            "restricted": self._binding("restricted", LANES, index=item % LANES),
-            "restricted_row": self._binding("restricted", 1, index=item // LANES),
-            "correction": self._binding("correction", size),
-            "descent": self._descent(self._plan.num_reduced_tiles),
-        }
-        return [
-            [self._node_launch("restrict", {"restricted": partials})],
-            self._reduction(self._restricted, restricted, accumulate=False),
-            [self._bind(apply_name(structure.width), apply, count)],
-        ]
-
-    def _prolong(self) -> Launch:
-        structure = self._structure
-        weights = self._binding("correction", structure.num_clusters, index=structure.cluster)
-        return self._node_launch("prolong", {"correction": weights})
-
-    def _descent(self, offset: int) -> Binding:
-        return self._binding("descents", self._num_descents, offset=offset)
-
-    def _own_launch(self, role: str) -> Launch:
-        """A kernel of the reduced type whose part of r.z goes to the coarse space's sums."""
-        return self._binder.node_launch(self._node, role, {"descent": self._descent(0)})
-
-    def _own_scalars(self, name: str) -> Launch:
-        return self._binder.scalar_launch(name, {"descents": self._descent(0)})
+        return self.bind("coarse_entries", bindings, count)

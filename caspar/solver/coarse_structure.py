@@ -2,8 +2,8 @@
 
 Input: a plan. Output: index arrays on the device. Once for each structure. Unknowns of the coarse
 system are numbered as the scalars of a blocked float64 array of clusters. Its blocks are those of
-two clusters and two groups of columns: an array for each two groups, of all clusters (a, b), b <= a,
-in the order a (a + 1) / 2 + b.
+two clusters and two groups of columns: an array for each two groups, of all clusters (a, b) with
+b <= a, in the order a (a + 1) / 2 + b.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from caspar.frontend.coarse_kernels import LANES, CoarseForm, is_coarsened
-from caspar.ir.dtype import DType
+from caspar.frontend.coarse_form import CoarseForm, is_coarsened
+from caspar.frontend.coarse_kernels import LANES
 from caspar.memory.tiles import Array
 from caspar.solver.clusters import make_clusters
 from caspar.solver.explicit_matrix import ALIGNMENT, scalar_numbers
@@ -124,7 +124,9 @@ def build_coarse_structure(plan: Plan, form: CoarseForm) -> CoarseStructure:
     for factor in coarsened(plan):
         (argument,) = factor.reduced
         slot = xp.flatnonzero(is_item(xp, factor))
-        nodes.append(factor.order.nodes[argument.name][slot])
+        index = factor.order.nodes[argument.name]
+        assert index is not None
+        nodes.append(index[slot])
         neighbours.append(eliminated_nodes(factor)[slot].astype(np.int64))
         slots.append(slot)
     node, neighbour = xp.concatenate(nodes), xp.concatenate(neighbours)

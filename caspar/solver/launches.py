@@ -108,6 +108,8 @@ class Binder:
     def scalar_launch(self, name: str, more: Mapping[str, Binding] = NOTHING) -> Launch:
         """A kernel of one item; `more` is bound besides."""
         sums = {name: self._sums(name) for name in ("costs", "curvatures", "descents")}
+        slots = {"slots": self._plan.num_factor_curvatures}
+        sums["curvatures"] = sums["curvatures"].with_fields(slots)
         models = Binding(self._memory["models"], self._plan.num_node_tiles)
         bindings = {**self.scalars(), **sums, "models": models, **more}
         return self._backend.bind(self._plan.library.kernel(name), bindings, 1)
@@ -243,7 +245,8 @@ class Binder:
     ) -> dict[str, Binding]:
         """Bindings of everything a factor's kernel may touch, its sums going to some parts."""
         bindings = {**self.scalars(), **self._arguments(plan, "nodes")}
-        bindings["curvature"] = self._tile_sums(plan, "curvatures")
+        slots = {"slots": self._plan.num_factor_curvatures}
+        bindings["curvature"] = self._tile_sums(plan, "curvatures").with_fields(slots)
         for argument in plan.factor.nodes:
             if argument is plan.form.eliminated:
                 self._bind_eliminated(plan, argument, bindings)

@@ -82,6 +82,9 @@ def make_linear_solver(
     except BackendError as error:
         if choice is not LinearSolverChoice.AUTO:
             raise
+        size = sum(node.count * node.node.tangent_dim for node in plan.reduced)
+        if plan.library.backend.name == "cuda" and size <= MAX_DENSE_FOR_SPARSE:
+            return DenseSolver(plan, binder, structure, (_densely(error),))
         return ConjugateGradients(plan, phases, _without_library(chosen, error))
 
 
@@ -116,6 +119,15 @@ class ConjugateGradients:
         self._iterate.run(max_iterations)
 
 
+MAX_DENSE_FOR_SPARSE = 16_000
+"""Unknowns up to which a dense matrix takes the place of a sparse one on CUDA, where the library
+for that is not installed: 2 GB, and some 50 ms on an H200."""
+
+
+def _densely(error: BackendError) -> str:
+    return f"A dense factorisation solves the linear systems, where a sparse one is quicker: {error}."
+
+
 class DenseSolver:
     """The system as a dense matrix, by Cholesky's factorisation; counts as one iteration.
 
@@ -123,14 +135,17 @@ class DenseSolver:
         plan: Memory and structure.
         binder: Binds its kernels.
         structure: Blocks of the matrix.
+        remarks: Why it was chosen.
 
     Raises:
         OutOfMemoryError: The matrix has more entries than an int32 counts, or does not fit.
     """
 
-    def __init__(self, plan: Plan, binder: Binder, structure: Structure) -> None:
+    def __init__(
+        self, plan: Plan, binder: Binder, structure: Structure, remarks: tuple[str, ...] = ()
+    ) -> None:
         self.name = "dense" if len(plan.eliminated) == 0 else "schur_dense"
-        self.remarks: tuple[str, ...] = ()
+        self.remarks = remarks
         backend = self._backend = plan.library.backend
         system = self._system = ExplicitSystem(plan, binder, structure)
         if system.size**2 > np.iinfo(np.int32).max:

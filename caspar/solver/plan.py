@@ -9,7 +9,7 @@ import numpy as np
 from caspar.frontend.factor_builder import FactorForm, SharedSums
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import Argument, NodeType, TracedFactor
-from caspar.memory.accessors.partials import NUM_SLOTS
+from caspar.memory.accessors.partials import num_slots
 from caspar.memory.node_tiles import NodeTiles
 from caspar.memory.tiles import Array, TileIndex
 from caspar.runtime.backend import Backend
@@ -177,7 +177,7 @@ class Plan:
 def num_factor_curvatures(factors: Sequence[FactorPlan]) -> int:
     """One for each tile where sums are ordered, else slots."""
     if any(plan.form.sums is SharedSums.ATOMIC for plan in factors):
-        return NUM_SLOTS
+        return num_slots(sum(plan.num_tiles for plan in factors))
     return sum(plan.num_tiles for plan in factors)
 
 

@@ -12,7 +12,7 @@ from threading import Lock
 
 from caspar.driver import TARGETS, coarse_sources, explicit_sources, solver_sources
 from caspar.errors import FactorError, OptionError
-from caspar.frontend.coarse_kernels import coarse_form, coarse_refusal
+from caspar.frontend.coarse_form import coarse_form, coarse_refusal
 from caspar.frontend.factor_builder import SharedSums
 from caspar.frontend.jacobian import JacobianStorage
 from caspar.frontend.precision import TYPES, Types
@@ -209,8 +209,10 @@ _JACOBIANS = {
 
 def _choose_form(backend: Backend, recipe: Recipe) -> SolverForm:
     atomic = backend.name == "cuda" and not recipe.deterministic
-    by_itself = JacobianChoice.RECOMPUTE if backend.name == "cuda" else JacobianChoice.STORED
-    jacobian = by_itself if recipe.jacobian is JacobianChoice.AUTO else recipe.jacobian
+    jacobian = recipe.jacobian
+    if jacobian is JacobianChoice.AUTO:
+        recomputes = backend.name == "cuda" and not _is_direct(recipe)
+        jacobian = JacobianChoice.RECOMPUTE if recomputes else JacobianChoice.STORED
     eliminated: tuple[NodeType, ...] = ()
     if recipe.linear_solver is not LinearSolverChoice.PCG:
         eliminated = eliminable_types(recipe.factors, recipe.nodes)
@@ -231,6 +233,22 @@ def _choose_form(backend: Backend, recipe: Recipe) -> SolverForm:
     if recipe.preconditioner is PreconditionerChoice.TWO_LEVEL:
         _check_two_level(recipe, form)
     return form
+
+
+def _is_direct(recipe: Recipe) -> bool:
+    """Whether a direct solver is likely: it reads each Jacobian a few times only, and exactly."""
+    if recipe.linear_solver is not LinearSolverChoice.AUTO:
+        return recipe.linear_solver in (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE)
+    eliminated = {node.name for node in eliminable_types(recipe.factors, recipe.nodes)}
+    return len(eliminated) == 0 or any(
+        _couples_one_type(factor, eliminated) for factor in recipe.factors
+    )
+
+
+def _couples_one_type(factor: TracedFactor, eliminated: set[str]) -> bool:
+    names = [node.node.name for node in factor.nodes if node.node is not None]
+    kept = [name for name in names if name not in eliminated]
+    return len(set(kept)) < len(kept)
 
 
 def _check_two_level(recipe: Recipe, form: SolverForm) -> None:

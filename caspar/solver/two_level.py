@@ -1,10 +1,104 @@
 """Conjugate gradients with the two-level preconditioner, as a linear solver."""
 
+from caspar.frontend.coarse_kernels import LANES, apply_name
+from caspar.memory.binding import Binding
+from caspar.runtime.backend import Launch
 from caspar.solver.coarse_space import CoarseSpace
 from caspar.solver.coarse_structure import CoarseStructure
 from caspar.solver.launches import Binder
-from caspar.solver.phases import Phases
+from caspar.solver.phases import Phases, flattened
 from caspar.solver.plan import Plan
+
+
+class GradientLaunches:
+    """Launches of preconditioned conjugate gradients.
+
+    Those of block Jacobi, but r.z is summed into an array of the coarse space's.
+
+    Args:
+        plan: Memory and structure.
+        binder: Binds its kernels.
+        space: The coarse space.
+    """
+
+    def __init__(self, plan: Plan, binder: Binder, space: CoarseSpace) -> None:
+        self._plan = plan
+        self._binder = binder
+        self._space = space
+        (self._node,) = plan.reduced
+
+    def begin(self) -> list[Launch]:
+        """After the inversion and `factorize`: first vectors and scalars."""
+        size, numbers = self._space.structure.size, self._space.numbers
+        count = int(numbers.inverse.shape[0])
+        inverse = {
+            "failed": self._space.binding("failed", 1),
+            "inverse": self._space.binding("inverse", 1, index=numbers.inverse),
+            "row_scale": self._space.binding("scale", size, index=numbers.inverse_row),
+            "column_scale": self._space.binding("scale", size, index=numbers.inverse_column),
+            "matrix": self._space.binding("matrix", count),
+        }
+        name = self._node.node.name
+        return [
+            self._space.bind("coarse_inverse", inverse, count),
+            self._binder.scalar_launch("coarse_begin"),
+            self._own_launch("start"),
+            self._binder.copy(f"{name}.preconditioned", f"{name}.direction"),
+            *flattened(self.correct()),
+            self._own_scalars("pcg_begin"),
+            self.prolong(),
+            self._binder.clear(f"{name}.direction"),
+            self._binder.node_launch(self._node, "turn"),
+        ]
+
+    def iteration(self, phases: Phases) -> list[list[Launch]]:
+        """One iteration of conjugate gradients."""
+        *products, _, _, turn = phases.iterate_gradients()
+        return [
+            *products,
+            [self._own_launch("step")],
+            *self.correct(),
+            # what sets the flag stands last
+            [self.prolong(), self._own_scalars("pcg_beta")],
+            turn,
+        ]
+
+    def correct(self) -> list[list[Launch]]:
+        """y = A^-1 P^T r, and r.P y."""
+        structure, size = self._space.structure, self._space.structure.size
+        restricted = self._space.binding("restricted", structure.num_clusters)
+        partials = self._space.target(self._space.restricted, restricted, structure.cluster)
+        item = self._plan.library.backend.xp.arange(LANES * size, dtype="int32")
+        count = int(item.shape[0])
+        apply = {
+            **self._binder.scalars(),
+            "matrix": self._space.binding("matrix", count),
+            "restricted": self._space.binding("restricted", LANES, index=item % LANES),
+            "restricted_row": self._space.binding("restricted", 1, index=item // LANES),
+            "correction": self._space.binding("correction", size),
+            "descent": self._descent(self._plan.num_reduced_tiles),
+        }
+        return [
+            [self._space.node_launch("restrict", {"restricted": partials})],
+            self._space.reduction(self._space.restricted, restricted, accumulate=False),
+            [self._space.bind(apply_name(structure.width), apply, count)],
+        ]
+
+    def prolong(self) -> Launch:
+        """z += P y."""
+        structure = self._space.structure
+        weights = self._space.binding("correction", structure.num_clusters, index=structure.cluster)
+        return self._space.node_launch("prolong", {"correction": weights})
+
+    def _descent(self, offset: int) -> Binding:
+        return self._space.binding("descents", self._space.num_descents, offset=offset)
+
+    def _own_launch(self, role: str) -> Launch:
+        """A kernel of the reduced type whose part of r.z goes to the coarse space's sums."""
+        return self._binder.node_launch(self._node, role, {"descent": self._descent(0)})
+
+    def _own_scalars(self, name: str) -> Launch:
+        return self._binder.scalar_launch(name, {"descents": self._descent(0)})
 
 
 class TwoLevelGradients:
@@ -33,11 +127,12 @@ class TwoLevelGradients:
         self._factorization = backend.dense_factorization(structure.size, "float64", coarse.failed)
         matrix = self._factorization.matrix
         self.num_bytes = coarse.num_bytes + int(matrix.nbytes)
+        launches = GradientLaunches(plan, binder, coarse)
         self._reduce = backend.sequence(phases.reduce())
         self._form = backend.sequence(coarse.form())
         self._entries = backend.sequence([coarse.entries(matrix)])
-        self._begin = backend.sequence(coarse.begin())
-        self._iterate = backend.loop(coarse.iteration(phases), plan.scalar("done"))
+        self._begin = backend.sequence(launches.begin())
+        self._iterate = backend.loop(launches.iteration(phases), plan.scalar("done"))
 
     def solve(self, max_iterations: int) -> None:
         """Reduce, form and invert the coarse matrix, start, iterate."""

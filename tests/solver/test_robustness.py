@@ -32,6 +32,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:node type")
 
 
 def made(case: Case, backend: str, precision: str, **choices: Any) -> caspar.Solver:
+    if backend == "cuda" and choices.get("linear_solver") == "sparse":
+        pytest.importorskip("nvmath.bindings.cudss")
     if len(choices) == 0:
         return solver(case.factors, precision, backend)
     return caspar.Solver(case.factors, backend=backend, precision=precision, **choices)

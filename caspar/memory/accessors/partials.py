@@ -104,7 +104,7 @@ class ReadPartials(ReadAccessor):
     One block of `min_block_size` threads sums them on CUDA.
 
     Attributes:
-        clears_slots: The first `NUM_SLOTS` partials are zero afterwards: see `AddSumSlots`.
+        clears_slots: The first `slots` partials are zero afterwards: see `AddSumSlots`.
     """
 
     clears_slots: bool = False
@@ -127,6 +127,10 @@ class ReadPartials(ReadAccessor):
     def clears(self) -> bool:
         """The slots."""
         return self.clears_slots
+
+    def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
+        """How many are cleared."""
+        return (Field("slots"),) if self.clears_slots else ()
 
     def num_objects(self, count: int, options: Options) -> int:
         """Any number."""
@@ -152,7 +156,7 @@ class ReadPartials(ReadAccessor):
         if self.clears_slots:
             scalar = SCALAR_TYPE[arg.dtype]
             scope.emit(
-                f"for (u32 slot = threadIdx.x; slot < {NUM_SLOTS}u; slot += blockDim.x)",
+                f"for (u32 slot = threadIdx.x; slot < u32({arg.name}_slots); slot += blockDim.x)",
                 f"  ({partials})[slot] = {scalar}(0);",
             )
         return [f"{total}[{lane}]" for lane in range(width)]
@@ -167,14 +171,26 @@ class ReadPartials(ReadAccessor):
         ]
 
 
-NUM_SLOTS = 1024
+MAX_SLOTS = 1024
 """Places that the sums of all tiles are spread over, where they are added by atomics. One is added
 to the same 32 bytes every 4.5 ns: 64 places cost 45 us of 243 for 5 M factors (H200)."""
+
+MIN_SLOTS = 64
+
+TILES_OF_SLOT = 8
+
+
+def num_slots(num_tiles: int) -> int:
+    """A power of two that suits a number of tiles: few slots are quicker to sum."""
+    slots = MIN_SLOTS
+    while slots < MAX_SLOTS and slots * TILES_OF_SLOT < num_tiles:
+        slots *= 2
+    return slots
 
 
 @dataclass(frozen=True)
 class AddSumSlots(WriteAccessor):
-    """One scalar summed over all items: each warp adds its sum to one of `NUM_SLOTS` places.
+    """One scalar summed over all items: each warp adds its sum to one of `slots` places.
 
     Without a barrier, and few places are left to sum. The bits differ from run to run.
     """
@@ -183,16 +199,20 @@ class AddSumSlots(WriteAccessor):
     adds: ClassVar[bool] = True
     cooperates: ClassVar[bool] = True
 
+    def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
+        """How many there are, a power of two."""
+        return (Field("slots"),)
+
     def num_objects(self, count: int, options: Options) -> int:
         """As many as there are slots."""
-        return NUM_SLOTS
+        return MIN_SLOTS
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """A sum over the warp, an atomic addition."""
         (value,) = values
         total, scalar = scope.temporary(), SCALAR_TYPE[scope.dtype]
         warp = "tile * (BLOCK_SIZE / 32) + (threadIdx.x >> 5)"
-        place = f"(({warp}) & {NUM_SLOTS - 1}u)"
+        place = f"(({warp}) & u32({arg.name}_slots - 1))"
         scope.emit(
             f"{scalar} {total} = active ? {value} : {scope.literal(0.0, scope.dtype)};",
             f"for (int step = 16; step > 0; step >>= 1) {total} += "

@@ -3,23 +3,25 @@
 #ifndef CASPAR_BLOCK_SUM
 #define CASPAR_BLOCK_SUM
 // Sum over the block: thread `component` gets that component's total in value[0].
-template <int WIDTH>
-__device__ __forceinline__ void block_sum(double (&value)[WIDTH], double (&stage)[4][32]) {
+// Within warps the sum is taken in the values' type, over them in float64.
+template <int WIDTH, typename T>
+__device__ __forceinline__ double block_sum(const T (&value)[WIDTH], double (&stage)[4][32]) {
   const u32 lane = threadIdx.x & 31u, warp = threadIdx.x >> 5;
 #pragma unroll
   for (int component = 0; component < WIDTH; ++component) {
-    double total = value[component];
+    T total = value[component];
     for (int step = 16; step > 0; step >>= 1) {
       total += __shfl_down_sync(0xffffffffu, total, step);
     }
-    if (lane == 0) stage[component][warp] = total;
+    if (lane == 0) stage[component][warp] = double(total);
   }
   __syncthreads();
+  double total = 0.0;
   if (threadIdx.x < WIDTH) {
-    double total = 0.0;
+#pragma unroll 1
     for (u32 other = 0; other < blockDim.x / 32; ++other) total += stage[threadIdx.x][other];
-    value[0] = total;
   }
+  return total;
 }
 #endif
 
@@ -48,7 +50,7 @@ distance_score(
   const u32 item = active ? own_item : count - 1u;
   __shared__ double sums[2][4][32];
   double r0, r1, r2, r3;
-  const u32 place_object = place_index[item];
+  const u32 place_object = load_once(place_index + item);
   const float2 m1 = *reinterpret_cast<const float2*>(place_data + 2ull * place_object);
   r0 = double(m1.x);
   r1 = double(m1.y);
@@ -71,7 +73,7 @@ distance_score(
   // distance: cost
   r0 = r0 * r0;
   r0 = r0 * 0.5;
-  double m3[1] = {active ? double(r0) : 0.0};
-  block_sum<1>(m3, sums[0]);
-  if (threadIdx.x < 1u) (cost_data)[1ull * (cost_offset + tile) + threadIdx.x] = m3[0];
+  const double m3[1] = {active ? r0 : 0.0};
+  const double m4 = block_sum<1>(m3, sums[0]);
+  if (threadIdx.x < 1u) (cost_data)[1ull * (cost_offset + tile) + threadIdx.x] = m4;
 }

@@ -3,23 +3,25 @@
 #ifndef CASPAR_BLOCK_SUM
 #define CASPAR_BLOCK_SUM
 // Sum over the block: thread `component` gets that component's total in value[0].
-template <int WIDTH>
-__device__ __forceinline__ void block_sum(double (&value)[WIDTH], double (&stage)[4][32]) {
+// Within warps the sum is taken in the values' type, over them in float64.
+template <int WIDTH, typename T>
+__device__ __forceinline__ double block_sum(const T (&value)[WIDTH], double (&stage)[4][32]) {
   const u32 lane = threadIdx.x & 31u, warp = threadIdx.x >> 5;
 #pragma unroll
   for (int component = 0; component < WIDTH; ++component) {
-    double total = value[component];
+    T total = value[component];
     for (int step = 16; step > 0; step >>= 1) {
       total += __shfl_down_sync(0xffffffffu, total, step);
     }
-    if (lane == 0) stage[component][warp] = total;
+    if (lane == 0) stage[component][warp] = double(total);
   }
   __syncthreads();
+  double total = 0.0;
   if (threadIdx.x < WIDTH) {
-    double total = 0.0;
+#pragma unroll 1
     for (u32 other = 0; other < blockDim.x / 32; ++other) total += stage[threadIdx.x][other];
-    value[0] = total;
   }
+  return total;
 }
 #endif
 
@@ -86,7 +88,7 @@ damped_step(
   __shared__ double stage[2][4][BLOCK_SIZE + 8];
   double r0, r1, r2, r3, r4;
   bool p0;
-  const u32 y_object = y_index[item];
+  const u32 y_object = load_once(y_index + item);
   double2 m1 = {};
   if (active) m1 = *reinterpret_cast<const double2*>(x_data + 2ull * item);
   r0 = m1.x;
@@ -122,7 +124,7 @@ damped_step(
   if (active) unit_data[3ull * item + 2u] = r2;
   p0 = r3 < 1.0;
   r0 = p0 ? r3 : 1.0;
-  double m6[1] = {active ? double(r0) : 0.0};
-  block_sum<1>(m6, sums[0]);
-  if (threadIdx.x < 1u) (total_data)[1ull * (total_offset + tile) + threadIdx.x] = m6[0];
+  const double m6[1] = {active ? r0 : 0.0};
+  const double m7 = block_sum<1>(m6, sums[0]);
+  if (threadIdx.x < 1u) (total_data)[1ull * (total_offset + tile) + threadIdx.x] = m7;
 }

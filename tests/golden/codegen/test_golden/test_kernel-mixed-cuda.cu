@@ -3,23 +3,25 @@
 #ifndef CASPAR_BLOCK_SUM
 #define CASPAR_BLOCK_SUM
 // Sum over the block: thread `component` gets that component's total in value[0].
-template <int WIDTH>
-__device__ __forceinline__ void block_sum(double (&value)[WIDTH], double (&stage)[4][32]) {
+// Within warps the sum is taken in the values' type, over them in float64.
+template <int WIDTH, typename T>
+__device__ __forceinline__ double block_sum(const T (&value)[WIDTH], double (&stage)[4][32]) {
   const u32 lane = threadIdx.x & 31u, warp = threadIdx.x >> 5;
 #pragma unroll
   for (int component = 0; component < WIDTH; ++component) {
-    double total = value[component];
+    T total = value[component];
     for (int step = 16; step > 0; step >>= 1) {
       total += __shfl_down_sync(0xffffffffu, total, step);
     }
-    if (lane == 0) stage[component][warp] = total;
+    if (lane == 0) stage[component][warp] = double(total);
   }
   __syncthreads();
+  double total = 0.0;
   if (threadIdx.x < WIDTH) {
-    double total = 0.0;
+#pragma unroll 1
     for (u32 other = 0; other < blockDim.x / 32; ++other) total += stage[threadIdx.x][other];
-    value[0] = total;
   }
+  return total;
 }
 #endif
 
@@ -86,7 +88,7 @@ damped_step(
   __shared__ float stage[2][4][BLOCK_SIZE + 8];
   float r0, r1, r2, r3, r4, r5, r6;
   bool p0;
-  const u32 y_object = y_index[item];
+  const u32 y_object = load_once(y_index + item);
   float4 m1 = {};
   if (active) m1 = *reinterpret_cast<const float4*>(x_data + 4ull * item);
   r0 = m1.x;
@@ -118,7 +120,7 @@ damped_step(
   if (active) unit_data[3ull * item + 2u] = r2;
   p0 = r3 < 1.0f;
   r0 = p0 ? r3 : 1.0f;
-  double m4[1] = {active ? double(r0) : 0.0};
-  block_sum<1>(m4, sums[0]);
-  if (threadIdx.x < 1u) (total_data)[1ull * (total_offset + tile) + threadIdx.x] = m4[0];
+  const float m4[1] = {active ? r0 : 0.0f};
+  const double m5 = block_sum<1>(m4, sums[0]);
+  if (threadIdx.x < 1u) (total_data)[1ull * (total_offset + tile) + threadIdx.x] = m5;
 }
