@@ -23,7 +23,7 @@ from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
 from caspar.memory.access import ArgSpec
 from caspar.memory.accessors.node_sums import AddOwnNode, SumOverNode, WriteOwnNode
-from caspar.memory.accessors.partials import NUM_SLOTS, AddSumSlots, tile_fields
+from caspar.memory.accessors.partials import MIN_SLOTS, AddSumSlots, tile_fields
 from caspar.memory.accessors.runs import AddRuns
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
@@ -144,6 +144,8 @@ class KernelCase:
         if isinstance(arg.write, AddOwnNode | WriteOwnNode):
             assert tiles is not None
             fields["place"] = tiles.place
+        if isinstance(arg.write, AddSumSlots) or (arg.read is not None and arg.read.clears):
+            fields["slots"] = MIN_SLOTS
         if arg.write == AddSharedPartials():
             assert index is not None
             partial_tiles = self._partial_tiles(index, tile_size, tiles)
@@ -218,7 +220,7 @@ class Run:
     def _written(self, arg: ArgSpec, binding: Binding, stored: Array | None) -> Array:
         data: Array = binding.data
         if isinstance(arg.read, ReadPartials) and arg.read.clears_slots:
-            data[:NUM_SLOTS] = 0.0
+            data[:MIN_SLOTS] = 0.0
         if stored is None:
             return data
         case, values = self.case, stored.astype(arg.dtype.value)
@@ -229,16 +231,16 @@ class Run:
             self._add_partials(arg, data, placement, slots, values)
         elif arg.write == AddSumPartials():
             for tile in range(-(-case.num_slots(self.tile_size) // self.tile_size)):
-                total = values[slots // self.tile_size == tile].sum(axis=0)
+                total = values[slots // self.tile_size == tile].sum(axis=0, dtype=np.longdouble)
                 data[placement.where[OFFSET + tile]] = total
         elif isinstance(arg.write, AddSumSlots):
-            np.add.at(data, slots // WARP_SIZE % NUM_SLOTS, values[:, 0])
+            np.add.at(data, slots // WARP_SIZE % MIN_SLOTS, values[:, 0])
         elif isinstance(arg.write, AddOwnNode | AddRuns):
             np.add.at(data, placement.where[case.objects_of(arg)], values)
         elif isinstance(arg.write, WriteOwnNode):
-            written = case.objects_of(arg)
-            data[placement.where[written]] = values
-            self._write_pads(data, placement, np.unique(written))
+            moved = case.objects_of(arg)
+            data[placement.where[moved]] = values
+            self._write_pads(data, placement, np.unique(moved))
         else:
             written = slots[:1] if arg.write == WriteUnique() else slots
             data[placement.where[written]] = values[: len(written)]
@@ -260,7 +262,7 @@ class Run:
         found = self.bindings[arg.name].data
         for number, (owner, items) in enumerate(tile_partials(objects, self.tile_size)):
             if owner < self.case.num_objects:
-                data[placement.where[number]] = by_slot[items].sum(axis=0)
+                data[placement.where[number]] = by_slot[items].sum(axis=0, dtype=np.longdouble)
             else:
                 data[placement.where[number]] = found[placement.where[number]]
 

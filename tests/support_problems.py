@@ -32,7 +32,7 @@ from caspar.frontend.trace import NodeType, TracedFactor, trace
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.accessors.node_sums import AddOwnNode, SumOverNode, WriteOwnNode
-from caspar.memory.accessors.partials import NUM_SLOTS, AddSumSlots
+from caspar.memory.accessors.partials import MIN_SLOTS, AddSumSlots
 from caspar.memory.accessors.runs import AddRuns
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.patterns import (
@@ -303,12 +303,12 @@ def _num_rows(arg: ArgSpec, items: int, count: int, num_objects: int) -> int:
     if isinstance(arg.write, AddOwnNode | AddRuns) or isinstance(arg.read, ReadIndexed):
         return num_objects
     if isinstance(arg.write, AddSumSlots):
-        return NUM_SLOTS
+        return MIN_SLOTS
     if isinstance(arg.read, ReadPartials):
-        return count + NUM_SLOTS if arg.read.clears_slots else count
+        return count + MIN_SLOTS
     if arg.read is None or isinstance(arg.read, SumOverNode):
         return 0
-    return 1 if arg.read == ReadUnique() else items
+    return 1 if isinstance(arg.read, ReadUnique) else items
 
 
 def computing_type(spec: KernelSpec) -> DType:

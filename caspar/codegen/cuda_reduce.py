@@ -9,6 +9,10 @@ from caspar.memory.layout import padded_width
 from caspar.memory.reduce import ReduceSpec
 
 
+BLOCK_SIZES_OF_REDUCE = (BLOCK_SIZE, 128, 512)
+"""Any would do; in a loop it is that of the kernels beside it."""
+
+
 def generate_cuda_reduce(spec: ReduceSpec) -> KernelSource:
     """Write the kernel of a segmented sum; each object gets `spec.lanes` threads."""
     args = (
@@ -22,7 +26,7 @@ def generate_cuda_reduce(spec: ReduceSpec) -> KernelSource:
         spec.name,
         text,
         params,
-        (BLOCK_SIZE,),
+        BLOCK_SIZES_OF_REDUCE,
         threads_per_item=spec.lanes,
         num_layers=num_layers,
     )

@@ -21,12 +21,13 @@ from caspar.frontend.precision import Types
 from caspar.frontend.schur_kernels import mixed_blocks
 from caspar.frontend.trace import Argument, TracedFactor
 from caspar.ir.dtype import DType
-from caspar.ir.scalar import Scalar, dot, total
+from caspar.ir.scalar import Scalar, dot
 from caspar.memory.access import WriteAccessor
 from caspar.memory.accessors.runs import AddRuns
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import (
+    AddIndexed,
     AddSharedPartials,
     AddSumPartials,
     ReadIndexed,
@@ -75,6 +76,7 @@ def coarse_kernels(coarse: CoarseForm, types: Types, width: int) -> list[KernelS
         _entries(),
         _inverse(),
         _begin(),
+        _set_aside(coarse, types),
         _restrict(coarse, types),
         _apply(types, width),
         _prolong(coarse, types),
@@ -143,7 +145,10 @@ def _unscaled(kernel: FactorBuilder, blocks: Blocks) -> list[list[Scalar]]:
 
 
 def _modes(coarse: CoarseForm, types: Types) -> KernelSpec:
-    """Columns from `response`: each node's own damped block solves for its answer."""
+    """Columns from `response`: each node's own damped block solves for its answer.
+
+    In groups, as the coarse matrix needs them, and by rows for `coarse_prolong`.
+    """
     dim = coarse.reduced.tangent_dim
     kernel = KernelBuilder(f"{coarse.reduced.name}_modes", DType.FLOAT64)
     block = kernel.read("square", dim * (dim + 1) // 2, DType.FLOAT64, ReadSequential())
@@ -164,6 +169,8 @@ def _modes(coarse: CoarseForm, types: Types) -> KernelSpec:
         group = columns[number * coarse.group : (number + 1) * coarse.group]
         values = [entry for column in group for entry in column]
         kernel.write(f"modes{number}", values, types.storage, WriteSequential())
+    for number, row in enumerate(zip(*columns, strict=True)):
+        kernel.write(f"rows{number}", row, types.storage, WriteSequential(), windowed=True)
     return kernel.build()
 
 
@@ -313,6 +320,17 @@ def _begin() -> KernelSpec:
     return kernel.build()
 
 
+def _set_aside(coarse: CoarseForm, types: Types) -> KernelSpec:
+    """Block Jacobi's first direction is but a part of z: nothing came before the first one."""
+    dim = coarse.reduced.tangent_dim
+    kernel = KernelBuilder(f"{coarse.reduced.name}_set_aside", types.storage)
+    local = kernel.read("direction", dim, types.storage, ReadSequential())
+    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
+    kernel.write("preconditioned", local, types.storage, WriteSequential())
+    kernel.write("direction", [zero] * dim, types.storage, WriteSequential())
+    return kernel.build()
+
+
 def _restrict(coarse: CoarseForm, types: Types) -> KernelSpec:
     """P^T r, summed over the nodes of a cluster."""
     dim = coarse.reduced.tangent_dim
@@ -338,16 +356,13 @@ def _apply(types: Types, width: int) -> KernelSpec:
 
 
 def _prolong(coarse: CoarseForm, types: Types) -> KernelSpec:
-    """z += P y."""
-    dim = coarse.reduced.tangent_dim
-    kernel = KernelBuilder(f"{coarse.reduced.name}_prolong", types.storage)
+    """z += P y, an item for each scalar of z.
+
+    One for each node needs 180 registers, in a loop whose other kernels need 64.
+    """
+    kernel = KernelBuilder("coarse_prolong", types.storage)
     kernel.guard("done")
-    columns = _read_columns(kernel, coarse, types)
-    weights = kernel.read("correction", len(columns), DType.FLOAT64, ReadIndexed())
-    local = kernel.read("preconditioned", dim, types.storage, ReadSequential())
-    moved = [
-        total([local[i], *(w * column[i] for w, column in zip(weights, columns, strict=True))])
-        for i in range(dim)
-    ]
-    kernel.write("preconditioned", moved, types.storage, WriteSequential())
+    row = kernel.read("rows", coarse.num_columns, types.storage, ReadSequential())
+    weights = kernel.read("correction", coarse.num_columns, DType.FLOAT64, ReadIndexed())
+    kernel.write("preconditioned", [dot(row, weights)], types.storage, AddIndexed())
     return kernel.build()

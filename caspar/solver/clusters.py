@@ -1,7 +1,8 @@
 """Clusters of nodes that share neighbours: cameras that see the same points.
 
 Input: which reduced node and which eliminated node each factor touches. Output: a cluster for every
-reduced node. On the host, once for a structure, from a sample: 0.1 s for 1,723 cameras.
+reduced node. On the host, once for a structure, from a sample:
+0.03 s for 1,723 cameras.
 """
 
 from collections.abc import Iterable
@@ -12,8 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
-MAX_SAMPLE = 20_000
-"""Eliminated nodes that are looked at; a fiftieth of them serves as well as all."""
+SMALLEST_SAMPLE = 20_000
+"""Eliminated nodes that are looked at, or all."""
+
+SAMPLE_OF_NODE = 16
+"""The same for each reduced node, where that is more."""
 
 STRONGEST = 16
 """Neighbours of a node that are looked at."""
@@ -38,7 +42,7 @@ def make_clusters(
     Returns:
         (num_nodes,) cluster of each node. Clusters are numbered by their first nodes.
     """
-    first, second = _pairs_by_strength(*_sampled(reduced, eliminated), num_nodes)
+    first, second = _pairs_by_strength(*_sampled(reduced, eliminated, num_nodes), num_nodes)
     parent = list(range(num_nodes))
     size = [1] * num_nodes
     left = num_nodes
@@ -71,14 +75,17 @@ def make_clusters(
     return labels
 
 
-def _sampled(reduced: IntArray, eliminated: IntArray) -> tuple[IntArray, IntArray]:
-    """Items of the neighbours with the fewest items above one: their pairs are cheap."""
+def _sampled(reduced: IntArray, eliminated: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]:
+    """Items of some neighbours; of many of the half with the fewest, whose pairs are cheap."""
     count = np.bincount(eliminated)
-    order = np.argsort(np.where(count > 1, count, count.max() + 1), kind="stable")
-    stride = max(1, len(count) // (4 * MAX_SAMPLE))
-    # few items first, but not only one region's: of the better part every so many
+    is_shared = count > 1
+    found = np.flatnonzero(is_shared)
+    if len(found) > SMALLEST_SAMPLE:
+        found = np.flatnonzero(is_shared & (count <= np.median(count[is_shared])))
+    # every so many: neighbours with close numbers may lie in one region
+    stride = max(1, len(found) // max(SMALLEST_SAMPLE, SAMPLE_OF_NODE * num_nodes))
     chosen = np.zeros(len(count), dtype=bool)
-    chosen[order[: MAX_SAMPLE * stride : stride]] = True
+    chosen[found[::stride]] = True
     kept = chosen[eliminated]
     return reduced[kept], eliminated[kept]
 
@@ -88,7 +95,8 @@ def _pairs_by_strength(
 ) -> tuple[list[int], list[int]]:
     """Pairs of nodes, the strongest first."""
     ones = np.ones(len(reduced))
-    touches = coo_array((ones, (reduced, eliminated)), shape=(num_nodes, eliminated.max() + 1))
+    size = int(eliminated.max()) + 1 if len(eliminated) > 0 else 1
+    touches = coo_array((ones, (reduced, eliminated)), shape=(num_nodes, size))
     incidence = touches.tocsr()
     incidence.data[:] = 1.0
     common = (incidence @ incidence.T).tocoo()

@@ -97,8 +97,7 @@ class CoarseSpace:
         self.numbers: CoarseEntries = coarse_entries(self._backend.xp, structure)
         tile_size = plan.library.tile_size
         tile_index = self._backend.tile_index
-        num_clusters, group = structure.num_clusters, self._form.group
-        is_ordered = self._form.sums is SharedSums.ORDERED
+        num_clusters = structure.num_clusters
         self.restricted = _Sums(
             "restricted partials",
             num_clusters,
@@ -109,34 +108,8 @@ class CoarseSpace:
         self._entry_sums = {
             factor.factor.name: self._entries_of(factor) for factor in coarsened(plan)
         }
-        dim = self._form.reduced.tangent_dim
-        scalars = {"response": dim * self._form.num_fields, "square": dim * (dim + 1) // 2}
-        self._node_sums = {
-            factor.factor.name: {
-                part: _Sums(
-                    f"{factor.factor.name} {part}",
-                    self._node.count,
-                    scalars[part],
-                    DType.FLOAT64,
-                    factor.tiles.get(factor.reduced[0].name),
-                )
-                for part in scalars
-                if part == "square" or is_coarsened(factor.factor, factor.form)
-            }
-            for factor in plan.factors
-            if len(factor.reduced) > 0
-        }
-        num_blocks, size = structure.num_blocks, group**2
-        self._squares, self._fills = (
-            _Sums(
-                name,
-                num_blocks,
-                size,
-                DType.FLOAT64,
-                tile_index(number, num_blocks, tile_size) if is_ordered else None,
-            )
-            for name, number in (("squares", structure.diagonal), ("fills", structure.block))
-        )
+        self._node_sums = self._sums_of_nodes()
+        self._squares, self._fills = self._sums_of_blocks()
         arena = self._reserve()
         self._memory = arena.allocate(self._backend)
         self._backend.clear(self._memory["restricted"])
@@ -156,6 +129,46 @@ class CoarseSpace:
         )
 
     # -- memory --------------------------------------------------------------------------------
+
+    def _sums_of_nodes(self) -> dict[str, dict[str, _Sums]]:
+        """By factor and part: what its items add to reduced nodes."""
+        dim = self._form.reduced.tangent_dim
+        scalars = {"response": dim * self._form.num_fields, "square": dim * (dim + 1) // 2}
+        return {
+            factor.factor.name: {
+                part: _Sums(
+                    f"{factor.factor.name} {part}",
+                    self._node.count,
+                    scalars[part],
+                    DType.FLOAT64,
+                    factor.tiles.get(factor.reduced[0].name),
+                )
+                for part in scalars
+                if part == "square" or is_coarsened(factor.factor, factor.form)
+            }
+            for factor in self._plan.factors
+            if len(factor.reduced) > 0
+        }
+
+    def _sums_of_blocks(self) -> tuple[_Sums, _Sums]:
+        """What reduced nodes, and pairs of entries, add to blocks."""
+        is_ordered = self._form.sums is SharedSums.ORDERED
+        tile_size, tile_index = self._plan.library.tile_size, self._backend.tile_index
+        num_blocks, size = self.structure.num_blocks, self._form.group**2
+        squares, fills = (
+            _Sums(
+                name,
+                num_blocks,
+                size,
+                DType.FLOAT64,
+                tile_index(number, num_blocks, tile_size) if is_ordered else None,
+            )
+            for name, number in (
+                ("squares", self.structure.diagonal),
+                ("fills", self.structure.block),
+            )
+        )
+        return squares, fills
 
     def _entries_of(self, factor: FactorPlan) -> _Sums:
         structure, plan = self.structure, self._plan
@@ -188,6 +201,8 @@ class CoarseSpace:
         for number in range(num_groups):
             modes = array_scalars(form.group * dim, storage, count)
             arena.reserve(f"modes{number}", modes, storage)
+        rows = array_scalars(form.num_columns, storage, dim * count)
+        arena.reserve("rows", rows, storage)
         arena.reserve("scale", size + 1, DType.FLOAT64)
         arena.reserve("shift", int(self.numbers.row.shape[0]), DType.FLOAT64)
         arena.reserve("restricted", LANES * structure.width, DType.FLOAT64)
@@ -288,6 +303,10 @@ class CoarseSpace:
         bindings = {name: self.binding(name, count) for name in ("response", "square")}
         for number in range(self._form.num_groups):
             bindings[f"modes{number}"] = self.binding(f"modes{number}", count)
+        dim = self._form.reduced.tangent_dim
+        for number in range(dim):
+            rows = Binding(self._memory["rows"], dim * count, number * count, count)
+            bindings[f"rows{number}"] = rows
         return self._binder.node_launch(self._node, role, {**bindings, **(more or {})})
 
     def _respond(self, factor: FactorPlan) -> list[Launch]:

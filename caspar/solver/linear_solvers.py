@@ -125,7 +125,7 @@ for that is not installed: 2 GB, and some 50 ms on an H200."""
 
 
 def _densely(error: BackendError) -> str:
-    return f"A dense factorisation solves the linear systems, where a sparse one is quicker: {error}."
+    return f"A dense matrix is factorised, where a sparse one is quicker: {error}."
 
 
 class DenseSolver:

@@ -1,7 +1,12 @@
 """Conjugate gradients with the two-level preconditioner, as a linear solver."""
 
+import numpy as np
+from numpy.typing import NDArray
+
 from caspar.frontend.coarse_kernels import LANES, apply_name
+from caspar.ir.dtype import DType
 from caspar.memory.binding import Binding
+from caspar.memory.layout import padded_width
 from caspar.runtime.backend import Launch
 from caspar.solver.coarse_space import CoarseSpace
 from caspar.solver.coarse_structure import CoarseStructure
@@ -38,16 +43,14 @@ class GradientLaunches:
             "column_scale": self._space.binding("scale", size, index=numbers.inverse_column),
             "matrix": self._space.binding("matrix", count),
         }
-        name = self._node.node.name
         return [
             self._space.bind("coarse_inverse", inverse, count),
             self._binder.scalar_launch("coarse_begin"),
             self._own_launch("start"),
-            self._binder.copy(f"{name}.preconditioned", f"{name}.direction"),
+            self._binder.node_launch(self._node, "set_aside"),
             *flattened(self.correct()),
             self._own_scalars("pcg_begin"),
             self.prolong(),
-            self._binder.clear(f"{name}.direction"),
             self._binder.node_launch(self._node, "turn"),
         ]
 
@@ -86,9 +89,23 @@ class GradientLaunches:
 
     def prolong(self) -> Launch:
         """z += P y."""
-        structure = self._space.structure
-        weights = self._space.binding("correction", structure.num_clusters, index=structure.cluster)
-        return self._space.node_launch("prolong", {"correction": weights})
+        space, storage = self._space, self._plan.types.storage
+        dim, count = self._node.node.tangent_dim, self._node.count
+        xp = self._plan.library.backend.xp
+        clusters = space.structure.num_clusters
+        vector = self._plan.memory[f"{self._node.node.name}.preconditioned"]
+        place = [_scalars_of(number, dim, count, storage) for number in range(dim)]
+        index = {
+            "correction": xp.tile(space.structure.cluster, dim),
+            "preconditioned": xp.asarray(np.concatenate(place)),
+        }
+        bindings = {
+            **self._binder.scalars(),
+            "rows": space.binding("rows", dim * count),
+            "correction": space.binding("correction", clusters, index=index["correction"]),
+            "preconditioned": Binding(vector, 1, fields={"index": index["preconditioned"]}),
+        }
+        return space.bind("coarse_prolong", bindings, dim * count)
 
     def _descent(self, offset: int) -> Binding:
         return self._space.binding("descents", self._space.num_descents, offset=offset)
@@ -99,6 +116,14 @@ class GradientLaunches:
 
     def _own_scalars(self, name: str) -> Launch:
         return self._binder.scalar_launch(name, {"descents": self._descent(0)})
+
+
+def _scalars_of(component: int, dim: int, count: int, dtype: DType) -> NDArray[np.int32]:
+    """(count,) places of a component in a blocked array."""
+    lane = component % dtype.chunk_length
+    chunk = component - lane
+    width = padded_width(min(dtype.chunk_length, dim - chunk))
+    return (chunk * count + width * np.arange(count) + lane).astype(np.int32)
 
 
 class TwoLevelGradients:

@@ -14,8 +14,8 @@ FULL_COUNT = 512
 """Whole tiles: races in kernels that update in place are looked for only here."""
 
 NUM_OBJECTS = 20
-ROUNDINGS = 10.0
-"""See `assert_close`; the most any column needs is 3."""
+ROUNDINGS = 20.0
+"""See `assert_close`; the most any column needs is 12: a float32 sum of 300 equal values."""
 
 
 @pytest.mark.parametrize("precision", Precision, ids=lambda precision: precision.value)

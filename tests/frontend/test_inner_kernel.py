@@ -135,7 +135,7 @@ def looped(
     taken = []
     for _ in range(num_steps):
         damped = block + damping * np.diag(np.diag(block))
-        trial = case.moved(node, -np.linalg.solve(damped, slope))
+        trial = case.moved(node, np.asarray(-np.linalg.solve(damped, slope), np.float64))
         after = state(trial)
         taken.append(after[0] < cost)
         if taken[-1]:

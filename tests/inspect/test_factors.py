@@ -32,9 +32,8 @@ def test_kernels_are_those_of_the_solver(inspection: FactorInspection) -> None:
         f"sighting_{role}"
         for role in ("score", "linearize", "gather", "product", "reduce", "inner")
     ]
-    assert list(inspection)[-3:] == [
-        f"Landmark_{role}" for role in ("factorize", "solve", "retract")
-    ]
+    landmark = [name for name in inspection if name.startswith("Landmark_")]
+    assert landmark == [f"Landmark_{role}" for role in ("factorize", "solve", "retract")]
 
 
 def specs_of_a_solver(target: str) -> list[KernelSpec]:

@@ -242,14 +242,16 @@ def test_rejected_steps_of_large_damping_promise_little_anyway(
     assert course.status is wanted
 
 
-@pytest.mark.parametrize("name", ["gradient_norm", "step_norm"])
+@pytest.mark.parametrize(
+    "small",
+    [replace(REJECTED, gradient_norm=1e-5), replace(REJECTED, step_norm=1e-5)],
+    ids=["gradient", "step"],
+)
 @pytest.mark.parametrize(("damping", "converges"), [(0.5, True), (1e6, False)])
 def test_what_large_damping_makes_small_is_no_convergence(
-    name: str, damping: float, converges: bool
+    small: TriedStep, damping: float, converges: bool
 ) -> None:
-    small = replace(REJECTED, **{name: 1e-5})
-    options = {"gradient_tolerance": 1e-10, "step_tolerance": 1e-5}
-    course, _ = run([small], initial_damping=damping, **options)
+    course, _ = run([small], initial_damping=damping, gradient_tolerance=1e-10, step_tolerance=1e-5)
     assert course.status.is_success is converges
 
 

@@ -15,7 +15,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.solver import preparation
+from caspar.solver import planning, preparation
 from tests.problems import EXAMPLES
 from tests.solver.linear_cases import MIXES, problem_of, solver_names
 from tests.solver.solving import Arrays, assert_same_values, changed
@@ -36,7 +36,7 @@ def fresh(mix: str = MIX, backend: str = "cpu", **choices: Any) -> caspar.Solver
 def num_plans(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many plans were made so far."""
     made: list[Any] = []
-    make_plan = preparation.make_plan
+    make_plan = planning.make_plan
 
     def counted(*args: Any) -> Any:
         plan = make_plan(*args)

@@ -38,7 +38,9 @@ def _solver(factors: Any = NOT_FUSED, **choices: Any) -> caspar.Solver:
 def _marks(factors: tuple[caspar.Factor, ...]) -> Arrays:
     wanted = {"View", "Mark", *(factor.name for factor in factors)}
     arrays = linear_cases.make_arrays(num_views=13, num_marks=60)
-    # all of them: every mark is seen
+    # all of them: every mark is seen but the last
+    arrays["Mark"] = arrays["Mark"][:-1]
+    arrays["pin"] = {"mark": np.arange(59), "known": arrays["pin"]["known"][:-1]}
     arrays["glance"] = {**arrays["sight"], "seen": 0.5 * arrays["sight"]["seen"]}
     return {name: rows for name, rows in arrays.items() if name in wanted}
 
@@ -50,10 +52,10 @@ class _Parts:
         solver.solve(arrays, max_iterations=1, initial_damping=DAMPING)
         kept = solver._preparation._kept
         assert kept is not None
-        self.system: Any = kept[1]
-        self.linear: Any = self.system._linear
-        self.space: Any = self.linear._coarse
-        self.plan: Any = self.system.plan
+        system: Any = kept[1]
+        self.linear = system._linear
+        self.space = self.linear._coarse
+        self.plan = system.plan
         self.plan.scalar("done")[...] = 0.0
         self.binder = Binder(self.plan)
         launches = GradientLaunches(self.plan, self.binder, self.space)
@@ -68,7 +70,7 @@ class _Parts:
         return self.plan.reduced[0].count, 3
 
     def _vector(self, name: str, vector: Matrix) -> None:
-        self.binder.pack(f"View.{name}", vector.reshape(self._shape))
+        self.binder.pack(f"View.{name}", np.ascontiguousarray(vector.reshape(self._shape)))
 
     def _read(self, name: str) -> Matrix:
         rows = np.empty(self._shape)
@@ -130,8 +132,9 @@ def test_the_coarse_matrix_is_that_of_the_products(
     size = np.sqrt(np.diag(wanted))
     assert parts.space.structure.num_clusters == 4
     assert_allclose(parts.matrix(), wanted, atol=1e-9 * size.max() ** 2)
-    # 6 displacements and 3 components; the tenth column fills up the group
-    assert np.count_nonzero(size) == 9 * 4
+    # 6 displacements and 3 components, the tenth column fills up the group; the last cluster is a
+    # view that sees nothing
+    assert np.count_nonzero(size) == 9 * 3 + 3
 
 
 def test_restriction_is_the_transpose_of_prolongation() -> None:
@@ -195,7 +198,7 @@ def test_fewer_iterations_lead_to_the_same_optimum(precision: str) -> None:
     assert result.final_cost == pytest.approx(wanted.final_cost, rel=1e-4)
 
 
-def test_tight_solves_take_a_third_of_the_iterations() -> None:
+def test_tight_solves_take_half_of_the_iterations() -> None:
     options = {
         "max_iterations": 3,
         "linear_tolerance": 1e-5,
@@ -207,7 +210,7 @@ def test_tight_solves_take_a_third_of_the_iterations() -> None:
         sum(record.linear_iterations for record in _solved(name, "float64", **options).iterations)
         for name in ("block_jacobi", "two_level")
     )
-    assert 3 * two < one
+    assert 2 * two < one
 
 
 def test_solves_repeat_to_the_bit() -> None:
