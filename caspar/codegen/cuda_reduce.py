@@ -8,7 +8,6 @@ from caspar.memory.accessors.scope import SCALAR_TYPE
 from caspar.memory.layout import padded_width
 from caspar.memory.reduce import ReduceSpec
 
-
 BLOCK_SIZES_OF_REDUCE = (BLOCK_SIZE, 128, 512)
 """Any would do; in a loop it is that of the kernels beside it."""
 

@@ -218,8 +218,7 @@ class AddSumSlots(WriteAccessor):
             f"for (int step = 16; step > 0; step >>= 1) {total} += "
             f"__shfl_down_sync(0xffffffffu, {total}, step);",
             "if ((threadIdx.x & 31u) == 0u)",
-            f"  atomicAdd({arg.name}_data + {place}, "
-            f"{SCALAR_TYPE[arg.dtype]}({total}));",
+            f"  atomicAdd({arg.name}_data + {place}, {SCALAR_TYPE[arg.dtype]}({total}));",
         )
 
     def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
