@@ -105,19 +105,36 @@ def usual_sums(target: str, *, deterministic: bool = False) -> SharedSums:
     return SharedSums.ATOMIC if target == "cuda" and not deterministic else SharedSums.ORDERED
 
 
-def usual_storage(target: str) -> JacobianStorage:
-    """Where Jacobians are on `cuda` or `cpu` where nobody chose."""
-    return JacobianStorage.RECOMPUTED if target == "cuda" else JacobianStorage.STORED
+def usual_storage(
+    factors: Sequence[TracedFactor], eliminated: Sequence[NodeType], target: str
+) -> JacobianStorage:
+    """Where Jacobians are on `cuda` or `cpu` where nobody chose.
+
+    Recomputed on CUDA where PCG is the usual linear solver: nodes are eliminated, and no factor
+    couples two of those that remain of one type. A direct solver reads each Jacobian a few times
+    only, and exactly.
+    """
+    names = {node.name for node in eliminated}
+    is_quick = len(names) > 0 and not any(_couples_one_type(factor, names) for factor in factors)
+    recomputes = target == "cuda" and is_quick
+    return JacobianStorage.RECOMPUTED if recomputes else JacobianStorage.STORED
+
+
+def _couples_one_type(factor: TracedFactor, eliminated: set[str]) -> bool:
+    names = [node.node.name for node in factor.nodes if node.node is not None]
+    kept = [name for name in names if name not in eliminated]
+    return len(set(kept)) < len(kept)
 
 
 def usual_form(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], target: str
 ) -> SolverForm:
     """The forms of all factors in a solver for `cuda` or `cpu` whose user chose nothing."""
+    eliminated = eliminable_types(factors, nodes)
     return solver_form(
         factors,
-        eliminable_types(factors, nodes),
+        eliminated,
         usual_sums(target),
-        usual_storage(target),
+        usual_storage(factors, eliminated, target),
         DEFAULT_INNER_ITERATIONS,
     )

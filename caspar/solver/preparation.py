@@ -5,7 +5,7 @@ Cost tiers: kernels once for a solver; order, memory and captured launches once 
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
@@ -13,10 +13,15 @@ from threading import Lock
 from caspar.driver import TARGETS, coarse_sources, explicit_sources, solver_sources
 from caspar.errors import FactorError, OptionError
 from caspar.frontend.coarse_form import coarse_form, coarse_refusal
-from caspar.frontend.factor_builder import SharedSums
 from caspar.frontend.jacobian import JacobianStorage
 from caspar.frontend.precision import TYPES, Types
-from caspar.frontend.solver_form import SolverForm, eliminable_types, solver_form
+from caspar.frontend.solver_form import (
+    SolverForm,
+    eliminable_types,
+    solver_form,
+    usual_storage,
+    usual_sums,
+)
 from caspar.frontend.trace import NodeType, TracedFactor
 from caspar.options import (
     JacobianChoice,
@@ -208,11 +213,6 @@ _JACOBIANS = {
 
 
 def _choose_form(backend: Backend, recipe: Recipe) -> SolverForm:
-    atomic = backend.name == "cuda" and not recipe.deterministic
-    jacobian = recipe.jacobian
-    if jacobian is JacobianChoice.AUTO:
-        recomputes = backend.name == "cuda" and not _is_direct(recipe)
-        jacobian = JacobianChoice.RECOMPUTE if recomputes else JacobianChoice.STORED
     eliminated: tuple[NodeType, ...] = ()
     if recipe.linear_solver is not LinearSolverChoice.PCG:
         eliminated = eliminable_types(recipe.factors, recipe.nodes)
@@ -226,8 +226,8 @@ def _choose_form(backend: Backend, recipe: Recipe) -> SolverForm:
     form = solver_form(
         recipe.factors,
         eliminated,
-        SharedSums.ATOMIC if atomic else SharedSums.ORDERED,
-        _JACOBIANS[jacobian],
+        usual_sums(backend.name, deterministic=recipe.deterministic),
+        _choose_storage(backend, recipe, eliminated),
         recipe.inner_iterations,
     )
     if recipe.preconditioner is PreconditionerChoice.TWO_LEVEL:
@@ -235,20 +235,17 @@ def _choose_form(backend: Backend, recipe: Recipe) -> SolverForm:
     return form
 
 
-def _is_direct(recipe: Recipe) -> bool:
-    """Whether a direct solver is likely: it reads each Jacobian a few times only, and exactly."""
-    if recipe.linear_solver is not LinearSolverChoice.AUTO:
-        return recipe.linear_solver in (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE)
-    eliminated = {node.name for node in eliminable_types(recipe.factors, recipe.nodes)}
-    return len(eliminated) == 0 or any(
-        _couples_one_type(factor, eliminated) for factor in recipe.factors
-    )
-
-
-def _couples_one_type(factor: TracedFactor, eliminated: set[str]) -> bool:
-    names = [node.node.name for node in factor.nodes if node.node is not None]
-    kept = [name for name in names if name not in eliminated]
-    return len(set(kept)) < len(kept)
+def _choose_storage(
+    backend: Backend, recipe: Recipe, eliminated: Sequence[NodeType]
+) -> JacobianStorage:
+    if recipe.jacobian is not JacobianChoice.AUTO:
+        return _JACOBIANS[recipe.jacobian]
+    if recipe.linear_solver in (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE):
+        return JacobianStorage.STORED
+    if recipe.linear_solver is LinearSolverChoice.AUTO:
+        return usual_storage(recipe.factors, eliminated, backend.name)
+    on_cuda = backend.name == "cuda"
+    return JacobianStorage.RECOMPUTED if on_cuda else JacobianStorage.STORED
 
 
 def _check_two_level(recipe: Recipe, form: SolverForm) -> None:

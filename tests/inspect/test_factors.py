@@ -53,8 +53,8 @@ def test_on_the_processor_jacobians_are_stored() -> None:
 
 
 def test_a_factor_of_one_node_type_multiplies_by_the_whole_system() -> None:
-    assert list(inspect_factor(odometry))[:3] == [
-        f"odometry_{role}" for role in ("score", "linearize", "product")
+    assert list(inspect_factor(odometry))[:4] == [
+        f"odometry_{role}" for role in ("score", "linearize", "store", "product")
     ]
 
 
@@ -93,7 +93,7 @@ def test_precision_chooses_the_types() -> None:
 
 def test_a_pair_of_one_node_type_brings_its_kernels_once() -> None:
     assert [name for name in inspect_factor(odometry) if name.startswith("Pose_")] == [
-        f"Pose_{part}" for part in ("factorize", "start", "step", "turn", "retract")
+        f"Pose_{part}" for part in ("scale", "factorize", "start", "step", "turn", "retract")
     ]
 
 

@@ -116,7 +116,7 @@ def test_small_systems_are_factorised(mix: str) -> None:
 
 def test_larger_reduced_systems_are_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explicit_choice, "MIN_DENSE_ON_CPU", 1)
-    for mix, name in (("shared lens", "schur_dense"), ("views alone", "sparse")):
+    for mix, name in (("everything", "schur_dense"), ("views alone", "sparse")):
         made = caspar.Solver(MIXES[mix], backend="cpu", precision="float64", inner_iterations=0)
         assert made.solve(problem_of(mix)[1]).linear_solver == name
 
@@ -133,6 +133,7 @@ def test_chains_of_views_are_sparse_though_marks_are_eliminated(
 ) -> None:
     monkeypatch.setattr(explicit_choice, "MIN_DENSE_ON_CPU", 1)
     monkeypatch.setattr(explicit_choice, "MAX_DENSE", 1)
+    monkeypatch.setattr(explicit_choice, "MAX_DENSE_QUICK_PCG", 1)
     for mix, name in (("everything", "sparse"), ("shared lens", "schur_pcg")):
         made = caspar.Solver(MIXES[mix], backend="cpu", precision="float64", inner_iterations=0)
         assert made.solve(problem_of(mix)[1]).linear_solver == name
