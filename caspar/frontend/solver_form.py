@@ -115,15 +115,19 @@ def usual_storage(
     only, and exactly.
     """
     names = {node.name for node in eliminated}
-    is_quick = len(names) > 0 and not any(_couples_one_type(factor, names) for factor in factors)
+    kept = (
+        [node for node in factor.nodes if node.node is not None and node.node.name not in names]
+        for factor in factors
+    )
+    is_quick = len(names) > 0 and not any(map(couples_one_type, kept))
     recomputes = target == "cuda" and is_quick
     return JacobianStorage.RECOMPUTED if recomputes else JacobianStorage.STORED
 
 
-def _couples_one_type(factor: TracedFactor, eliminated: set[str]) -> bool:
-    names = [node.node.name for node in factor.nodes if node.node is not None]
-    kept = [name for name in names if name not in eliminated]
-    return len(set(kept)) < len(kept)
+def couples_one_type(reduced: Sequence[Argument]) -> bool:
+    """Whether two of a factor's reduced arguments are of one type: chains are slow for PCG."""
+    names = [argument.node.name for argument in reduced if argument.node is not None]
+    return len(set(names)) < len(names)
 
 
 def usual_form(

@@ -6,9 +6,10 @@ Once for each structure.
 from dataclasses import dataclass
 from enum import Enum
 
+from caspar.frontend.solver_form import couples_one_type
 from caspar.options import LinearSolverChoice
 from caspar.solver.explicit_structure import num_fill_pairs
-from caspar.solver.plan import FactorPlan, Plan
+from caspar.solver.plan import Plan
 
 MAX_DENSE = 1500
 """Unknowns of a dense matrix. LAPACK takes 40 ms for one on the processor, cuSOLVER 1.9 ms on an
@@ -64,19 +65,13 @@ _BY_NAME = {
 }
 
 
-def _couples_one_type(factor: FactorPlan) -> bool:
-    """Whether it touches two reduced nodes of one type: chains of such factors are slow for PCG."""
-    names = [argument.node.name for argument in factor.reduced if argument.node is not None]
-    return len(set(names)) < len(names)
-
-
 def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
     """What the user chose, or what suits the sizes."""
     if choice in _BY_NAME:
         return Choice(_BY_NAME[choice])
     size = sum(node.count * node.node.tangent_dim for node in plan.reduced)
     is_eliminated = len(plan.eliminated) > 0
-    is_chained = any(_couples_one_type(factor) for factor in plan.factors)
+    is_chained = any(couples_one_type(factor.reduced) for factor in plan.factors)
     if is_eliminated and num_fill_pairs(plan) > MAX_AUTO_PAIRS:
         return Choice(Method.GRADIENTS)
     pcg_is_quick = is_eliminated and not is_chained
