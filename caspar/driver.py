@@ -19,6 +19,7 @@ from caspar.codegen.cuda import generate_cuda
 from caspar.codegen.cuda_convert import generate_cuda_convert
 from caspar.codegen.cuda_reduce import generate_cuda_reduce
 from caspar.codegen.source import KernelSource, Param
+from caspar.frontend.chain_kernels import chain_kernels
 from caspar.frontend.coarse_form import coarse_form
 from caspar.frontend.coarse_kernels import coarse_factor_kernels, coarse_kernels
 from caspar.frontend.explicit_kernels import (
@@ -130,14 +131,9 @@ def explicit_sources(
     form: SolverForm,
 ) -> SolverSources:
     """The same for the kernels that form the system as a matrix: for direct solvers alone."""
-    key = _digest([_plan_key(factors, nodes, precision, target, form), "explicit"])
+    parts = [_plan_key(factors, nodes, precision, target, form), "explicit"]
     types = TYPES[precision]
-
-    def generate() -> SolverSources:
-        specs = explicit_specs(factors, nodes, types, form)
-        return SolverSources({spec.name: compile_kernel(spec, target) for spec in specs}, {})
-
-    return _cached(key, generate)
+    return _cached_specs(parts, target, lambda: explicit_specs(factors, nodes, types, form))
 
 
 def coarse_sources(
@@ -160,12 +156,7 @@ def coarse_sources(
     """
     parts = [_plan_key(factors, nodes, precision, target, form), f"coarse {width}"]
     types = TYPES[precision]
-
-    def generate() -> SolverSources:
-        specs = coarse_specs(factors, types, form, width)
-        return SolverSources({spec.name: compile_kernel(spec, target) for spec in specs}, {})
-
-    return _cached(_digest(parts), generate)
+    return _cached_specs(parts, target, lambda: coarse_specs(factors, types, form, width))
 
 
 def coarse_specs(
@@ -179,6 +170,19 @@ def coarse_specs(
         slots = factor_kernels(factor, types, own).slots
         specs += coarse_factor_kernels(factor, types, own, slots, coarse)
     return specs
+
+
+def chain_sources(
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    precision: Precision,
+    target: Target,
+    form: SolverForm,
+) -> SolverSources:
+    """The same for the block tridiagonal preconditioner."""
+    parts = [_plan_key(factors, nodes, precision, target, form), "chains"]
+    types = TYPES[precision]
+    return _cached_specs(parts, target, lambda: chain_kernels(factors, nodes, types, form))
 
 
 def explicit_specs(
@@ -232,7 +236,7 @@ def kernel_specs(
     for node in nodes:
         eliminated = node.name in form.eliminated
         specs += node_kernels(node, types, eliminated=eliminated, scaled=form.is_scaled)
-    specs += [*scalar_kernels(types, ordered=form.is_ordered), *memory_kernels()]
+    specs += [*scalar_kernels(types), *memory_kernels()]
     return specs, jacobian_dims
 
 
@@ -265,12 +269,8 @@ def kernel_source(
         target: What to generate.
     """
     parts = (str(SCHEMA), _compiler_digest(), target.name, dtype.value, traced.key, repr(writes))
-
-    def generate() -> SolverSources:
-        spec = kernel_spec(traced, dtype, writes)
-        return SolverSources({spec.name: compile_kernel(spec, target)}, {})
-
-    (source,) = _cached(_digest(parts), generate).kernels.values()
+    made = _cached_specs(parts, target, lambda: [kernel_spec(traced, dtype, writes)])
+    (source,) = made.kernels.values()
     return source
 
 
@@ -319,6 +319,17 @@ def _cached(key: str, generate: Callable[[], SolverSources]) -> SolverSources:
     sources = generate()
     write_atomically(path, json.dumps(_to_json(sources)))
     return sources
+
+
+def _cached_specs(
+    parts: Sequence[str], target: Target, specs: Callable[[], list[KernelSpec]]
+) -> SolverSources:
+    """Kernels by what determines them, without stored Jacobians."""
+
+    def generate() -> SolverSources:
+        return SolverSources({spec.name: compile_kernel(spec, target) for spec in specs()}, {})
+
+    return _cached(_digest(parts), generate)
 
 
 @cache

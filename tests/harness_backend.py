@@ -97,14 +97,14 @@ class HarnessLoop:
 
     plan: LoopPlan
     module: CudaModule
-    flag: Array
     check_races: bool
     schedule: Schedule
+    remarks: tuple[str, ...] = ()
 
     def run(self, max_runs: int) -> None:
         """Run to the end."""
         source, state = self.plan.source, np.zeros(1, np.int32)
-        values = (max_runs, self.flag, state, *self.plan.values)
+        values = (max_runs, self.plan.state, state, *self.plan.values)
         self.module.launch(
             source.name,
             1,
@@ -203,18 +203,21 @@ class HarnessBackend(CpuBackend):
         """Put launches in a row."""
         return HarnessSequence(tuple(_own(launches)))
 
-    def loop(self, phases: Sequence[Sequence[Launch]], flag: Array) -> Loop:
+    def loop(
+        self, phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array | None = None
+    ) -> Loop:
         """One kernel, of the text that runs on a device."""
         own = [_own(phase) for phase in phases]
         plan = plan_loop(
             [[_bound(launch) for launch in phase] for phase in own],
             flag,
+            flag if scalars is None else scalars,
             lambda array: int(array.ctypes.data),
         )
         option = ONE_BLOCK_LOOP_OPTION.removeprefix("-D")
         module = compile_cuda(plan.source.text, defines={option: "1"})
         check_races = all(launch.check_races for phase in own for launch in phase)
-        return HarnessLoop(plan, module, flag, check_races, self._schedule)
+        return HarnessLoop(plan, module, check_races, self._schedule)
 
     @property
     def num_multiprocessors(self) -> int:

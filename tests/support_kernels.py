@@ -17,14 +17,16 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from caspar.codegen.cuda_header import HEADER
-from caspar.codegen.source import TILE_PARAMS, TILES, KernelSource
+from caspar.codegen.source import TILES, KernelSource
 from caspar.driver import TARGETS, Target, compile_kernel
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
 from caspar.memory.access import ArgSpec
-from caspar.memory.accessors.node_sums import AddOwnNode, SumOverNode, WriteOwnNode
+from caspar.memory.accessors.exchanges import ReadForNode, SpreadOverNode, SumOverNode
+from caspar.memory.accessors.node_sums import AddOwnNode, WriteOwnNode
 from caspar.memory.accessors.partials import MIN_SLOTS, AddSumSlots, tile_fields
 from caspar.memory.accessors.runs import AddRuns
+from caspar.memory.accessors.slots import BeginSlots, ReadSlots
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.node_tiles import NodeTiles, build_node_tiles
@@ -67,6 +69,7 @@ class KernelCase:
         num_objects: Objects that the indices of sums may name.
         node: (count,) eliminated node of each item, of a tiled kernel.
         partner: (count,) node by which the items of a tile are sorted, of a tiled kernel.
+        copies: Slots of every object, of arrays that have several; rows come slot by slot.
     """
 
     spec: KernelSpec
@@ -76,6 +79,7 @@ class KernelCase:
     num_objects: int = 1
     node: Index | None = None
     partner: Index | None = None
+    copies: int = 1
 
     @property
     def coarsest_eps(self) -> float:
@@ -115,12 +119,11 @@ class KernelCase:
         tiles = self.node_tiles(tile_size)
         made = {arg.name: self._binding(arg, tile_size, tiles) for arg in self.spec.args}
         if tiles is not None:
-            fields = dict(zip(TILE_PARAMS, (tiles.tile_items, tiles.group_start), strict=True))
-            made[TILES] = Binding(tiles.tile_items, tiles.num_groups, fields=fields)
+            made[TILES] = Binding(tiles.tile_items, tiles.num_groups, fields=tiles.fields)
         return made
 
     def _binding(self, arg: ArgSpec, tile_size: int, tiles: NodeTiles | None) -> Binding:
-        if isinstance(arg.read, SumOverNode):
+        if isinstance(arg.read, SumOverNode | SpreadOverNode):
             assert tiles is not None
             return Binding(with_canaries(tiles.place), tiles.num_slots)
         fields, length = self._layout(arg, tile_size, tiles)
@@ -144,7 +147,7 @@ class KernelCase:
         if isinstance(arg.write, AddOwnNode | WriteOwnNode):
             assert tiles is not None
             fields["place"] = tiles.place
-        if isinstance(arg.write, AddSumSlots) or (arg.read is not None and arg.read.clears):
+        if isinstance(arg.write, AddSumSlots):
             fields["slots"] = MIN_SLOTS
         if arg.write == AddSharedPartials():
             assert index is not None
@@ -152,11 +155,19 @@ class KernelCase:
             return tile_fields(partial_tiles), partial_tiles.num_partials + SPARE
         if arg.write == AddSumPartials():
             return {"offset": OFFSET}, OFFSET + -(-num_slots // tile_size) + SPARE
+        if has_slots(arg):
+            fields |= {"slots": self.copies, "stride": self.stride(arg)}
+            return fields, self.copies * self.stride(arg)
         if arg.name in self.rows:
             return fields, len(self.rows[arg.name]) + self._num_holes(arg, num_slots)
         if isinstance(arg.write, WriteOwnNode):
             return fields, int(self.objects_of(arg).max()) + 1 + SPARE
         return fields, (1 if arg.write == WriteUnique() else num_slots) + SPARE
+
+    def stride(self, arg: ArgSpec) -> int:
+        """Rows of a slot."""
+        rows = self.rows.get(arg.name)
+        return self.count + SPARE if rows is None else len(rows) // self.copies
 
     def _partial_tiles(self, index: Index, tile_size: int, tiles: NodeTiles | None) -> TileIndex:
         if tiles is None:
@@ -186,6 +197,13 @@ def slots_of_items(tiles: NodeTiles, count: int) -> Array:
     slots = np.empty(count, np.int64)
     slots[tiles.order[has_item]] = np.flatnonzero(has_item)
     return slots
+
+
+def has_slots(arg: ArgSpec) -> bool:
+    """Whether an array may hold every object several times."""
+    write = arg.write
+    is_spread = isinstance(write, AddRuns) and write.spread
+    return is_spread or isinstance(write, BeginSlots) or isinstance(arg.read, ReadSlots)
 
 
 @dataclass(frozen=True)
@@ -219,8 +237,6 @@ class Run:
 
     def _written(self, arg: ArgSpec, binding: Binding, stored: Array | None) -> Array:
         data: Array = binding.data
-        if isinstance(arg.read, ReadPartials) and arg.read.clears_slots:
-            data[:MIN_SLOTS] = 0.0
         if stored is None:
             return data
         case, values = self.case, stored.astype(arg.dtype.value)
@@ -236,7 +252,14 @@ class Run:
         elif isinstance(arg.write, AddSumSlots):
             np.add.at(data, slots // WARP_SIZE % MIN_SLOTS, values[:, 0])
         elif isinstance(arg.write, AddOwnNode | AddRuns):
-            np.add.at(data, placement.where[case.objects_of(arg)], values)
+            objects = case.objects_of(arg)
+            if has_slots(arg):
+                objects = objects + slots // self.tile_size % case.copies * case.stride(arg)
+            np.add.at(data, placement.where[objects], values)
+        elif isinstance(arg.write, BeginSlots):
+            for first in range(0, case.copies * case.stride(arg), case.stride(arg)):
+                data[placement.where[first + slots]] = 0.0 if first > 0 else values
+                self._write_pads(data, placement, first + slots)
         elif isinstance(arg.write, WriteOwnNode):
             moved = case.objects_of(arg)
             data[placement.where[moved]] = values
@@ -277,12 +300,16 @@ def _evaluate(case: KernelCase, bindings: Mapping[str, Binding], dtype: DType) -
             assert case.node is not None
             objects[arg.name] = case.node
             continue
+        if isinstance(arg.read, SpreadOverNode):
+            continue
         rows = case.rows[arg.name]
         if isinstance(arg.read, ReadPartials):
             rows = rows.astype(np.float64).sum(axis=0, keepdims=True)
+        elif isinstance(arg.read, ReadSlots):
+            rows = rows.reshape(case.copies, -1, arg.dim).sum(axis=0)
         elif arg.read == ReadUnique():
             rows = rows[:1]
-        elif isinstance(arg.read, ReadIndexed):
+        elif isinstance(arg.read, ReadIndexed | ReadForNode):
             rows = rows[case.objects_of(arg)]
         inputs[arg.name] = np.broadcast_to(rows[: case.count], (case.count, arg.dim))
     lengths = {arg.name: arg.chunk_length for arg in case.spec.args}

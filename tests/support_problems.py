@@ -31,7 +31,8 @@ from caspar.frontend.solver_form import (
 from caspar.frontend.trace import NodeType, TracedFactor, trace
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
-from caspar.memory.accessors.node_sums import AddOwnNode, SumOverNode, WriteOwnNode
+from caspar.memory.accessors.exchanges import ReadForNode, SpreadOverNode, SumOverNode
+from caspar.memory.accessors.node_sums import AddOwnNode, WriteOwnNode
 from caspar.memory.accessors.partials import MIN_SLOTS, AddSumSlots
 from caspar.memory.accessors.runs import AddRuns
 from caspar.memory.kernel import KernelSpec
@@ -43,7 +44,7 @@ from caspar.memory.patterns import (
     WriteUnique,
 )
 from caspar.options import Precision
-from tests.support_kernels import SPARE, KernelCase
+from tests.support_kernels import SPARE, KernelCase, has_slots
 
 Array = NDArray[np.float64]
 
@@ -253,7 +254,9 @@ def sampler(kernel: str, arg: ArgSpec) -> Sampler:
     return (positives if arg.name in _POSITIVE else normals)(arg.dim)
 
 
-def case_for(spec: KernelSpec, count: int, num_objects: int, seed: int = 0) -> KernelCase:
+def case_for(
+    spec: KernelSpec, count: int, num_objects: int, seed: int = 0, copies: int = 1
+) -> KernelCase:
     """Random inputs for any kernel of a solver."""
     rng = np.random.default_rng(seed)
     rows: dict[str, Any] = {}
@@ -262,11 +265,13 @@ def case_for(spec: KernelSpec, count: int, num_objects: int, seed: int = 0) -> K
     for arg in spec.args:
         length = _num_rows(arg, items, count, num_objects)
         if length > 0:
-            values = sampler(spec.name, arg)(rng, length)
             storage = np.dtype(arg.dtype.value)
             num_spare = 0 if isinstance(arg.read, ReadPartials) else SPARE
-            spare = np.full((num_spare, arg.dim), np.nan)
-            rows[arg.name] = np.concatenate([values.astype(storage), spare.astype(storage)])
+            spare = np.full((num_spare, arg.dim), np.nan, storage)
+            parts: list[Any] = []
+            for _ in range(copies if has_slots(arg) else 1):
+                parts += [sampler(spec.name, arg)(rng, length).astype(storage), spare]
+            rows[arg.name] = np.concatenate(parts)
     # all that a factor's argument has goes by one index
     drawn = {
         owner: rng.integers(0, num_objects, items).astype(np.int32)
@@ -276,15 +281,18 @@ def case_for(spec: KernelSpec, count: int, num_objects: int, seed: int = 0) -> K
     own = [arg for arg in spec.args if isinstance(arg.write, AddOwnNode | WriteOwnNode)]
     sums = [arg for arg in spec.args if isinstance(arg.read, SumOverNode)]
     if not spec.tiled:
-        return KernelCase(spec, items, rows, index, num_objects)
+        return KernelCase(spec, items, rows, index, num_objects, copies=copies)
     owner = [_owner(arg) for arg in (*own, *sums)]
     owner = owner if len(owner) > 0 else [sorted(drawn)[-1]]
     partners = [name for name in drawn if name != owner[0]]
     partner = drawn[partners[0]] if len(partners) > 0 else None
-    return KernelCase(spec, items, rows, index, num_objects, drawn[owner[0]], partner)
+    return KernelCase(spec, items, rows, index, num_objects, drawn[owner[0]], partner, copies)
 
 
-PARTS = ("gradient", "diagonal", "block", "direction", "product", "preconditioner", "inner", "sum")
+PARTS = (
+    *("gradient", "diagonal", "block", "direction", "product"),
+    *("preconditioner", "inner", "sum", "spread"),
+)
 
 
 def _owner(arg: ArgSpec) -> str:
@@ -294,19 +302,21 @@ def _owner(arg: ArgSpec) -> str:
 
 
 def _has_index(arg: ArgSpec) -> bool:
-    indexed = (ReadIndexed, AddSharedPartials, AddRuns, AddOwnNode, WriteOwnNode)
+    indexed = (ReadIndexed, ReadForNode, AddSharedPartials, AddRuns, AddOwnNode, WriteOwnNode)
     return any(isinstance(one, indexed) and one.index_of == "" for one in arg.accessors)
 
 
 def _num_rows(arg: ArgSpec, items: int, count: int, num_objects: int) -> int:
     """Rows of values that an argument starts with; 0 where it is only written."""
-    if isinstance(arg.write, AddOwnNode | AddRuns) or isinstance(arg.read, ReadIndexed):
+    if isinstance(arg.write, AddOwnNode | AddRuns) or isinstance(
+        arg.read, ReadIndexed | ReadForNode
+    ):
         return num_objects
     if isinstance(arg.write, AddSumSlots):
         return MIN_SLOTS
     if isinstance(arg.read, ReadPartials):
         return count + MIN_SLOTS
-    if arg.read is None or isinstance(arg.read, SumOverNode):
+    if arg.read is None or isinstance(arg.read, SumOverNode | SpreadOverNode):
         return 0
     return 1 if isinstance(arg.read, ReadUnique) else items
 

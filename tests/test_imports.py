@@ -51,12 +51,14 @@ LAZY_MODULES = (
     "inspect/layout.py",
     "runtime/factorization.py",
     "runtime/probe.py",
+    "runtime/repeat.py",
     "runtime/select.py",
     "runtime/toolkit.py",
 )
 
 # Third-party packages, and the parts that may import them.
 THIRD_PARTY = {
+    "cuda": "runtime",
     "cupy": "runtime",
     "cupy_backends": "runtime",
     "cupyx": "runtime",

@@ -61,7 +61,7 @@ def first_linearization(factor: TracedFactor) -> KernelSpec:
     rows, lowering, storage = lower_residual(kernel, types.storage)
     kernel.write("residual", rows, types.storage, WriteSequential())
     kernel.write("cost", [dot(rows, rows) * 0.5], types.sums, AddSumPartials())
-    blocks = tangent_jacobians(kernel, factor.nodes, rows, lowering, storage)
+    blocks = tangent_jacobians(kernel, factor.nodes, rows, lowering, storage, factor.turned)
     # the reference's are not scaled
     one = Scalar(kernel.graph, kernel.graph.const(1.0))
     scales = {name: [one] * len(rows_of[0]) for name, rows_of in blocks.items()}

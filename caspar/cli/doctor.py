@@ -24,6 +24,7 @@ from caspar.runtime.probe import (
     CudaDriver,
     cuda_problem,
     find_driver,
+    graph_loop_problem,
     install_advice,
     probe_cupy,
     version_text,
@@ -76,6 +77,7 @@ def examine(console: Console) -> ExitCode:
             *_cuda(driver),
             *_caches(driver),
             *backends,
+            *_graph_loops(),
         ]
     _print(console, findings)
     works = any(backend.verdict is Verdict.GOOD for backend in backends)
@@ -185,6 +187,16 @@ def _cuda_backend() -> Finding:
     if problem is None:
         return Finding("backend cuda", "works", Verdict.GOOD)
     return Finding("backend cuda", f"not usable: {problem}", Verdict.ABSENT)
+
+
+def _graph_loops() -> list[Finding]:
+    """What repeats the inner loop of large problems, where CUDA is usable."""
+    if cuda_problem() is not None:
+        return []
+    problem = graph_loop_problem()
+    if problem is not None:
+        return [Finding("graph loops", f"polled by the host: {problem}", Verdict.ABSENT)]
+    return [Finding("graph loops", f"on the device: cuda-core {_version('cuda-core')}")]
 
 
 def _processor() -> str:

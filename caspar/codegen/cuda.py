@@ -190,6 +190,7 @@ class _Writer(BodyWriter):
         self._scalar = SCALAR_TYPE[program.dtype]
         self._num_temporaries = 0
         self._num_uses: dict[str, int] = {}
+        self._noted: dict[str, list[int]] = {}
         self._shared: dict[str, str] = {}
         self._leader: str | None = None
         self._num_exchanges = 0
@@ -234,17 +235,20 @@ class _Writer(BodyWriter):
     def _tile_loop(self, start: list[str], body: list[str]) -> list[str]:
         """Walk the tiles of the block's group: one, but for a node that fills several.
 
-        Blocks are short, and each load that waits for another one shows: where there is a group
-        for each tile no array of groups is read.
+        Blocks are short, and each load that waits for another one shows: only of long nodes is
+        read where their tiles begin.
         """
         last = f"{self._num_exchanges}u"
         first = f"last_tile - first_tile > 1u ? 0u : {last}"
         passes = f"for (u32 pass = {first}; pass <= {last}; ++pass)"
         return [
             *start,
-            "const bool alone = tiles_group_start == nullptr;",
-            "const u32 first_tile = alone ? blockIdx.x : tiles_group_start[blockIdx.x];",
-            "const u32 last_tile = alone ? first_tile + 1u : tiles_group_start[blockIdx.x + 1u];",
+            "u32 first_tile = blockIdx.x + u32(tiles_num_long_tiles - tiles_num_long);",
+            "u32 last_tile = first_tile + 1u;",
+            "if (blockIdx.x < u32(tiles_num_long)) {",
+            "  first_tile = tiles_group_start[blockIdx.x];",
+            "  last_tile = tiles_group_start[blockIdx.x + 1u];",
+            "}",
             *(["#pragma unroll 1", passes] if self._num_exchanges > 0 else []),
             "#pragma unroll 1",
             "for (u32 tile = first_tile; tile < last_tile; ++tile) {",
@@ -284,6 +288,9 @@ class _Writer(BodyWriter):
     def next_exchange(self) -> int:
         self._num_exchanges += 1
         return self._num_exchanges - 1
+
+    def noted(self, name: str) -> list[int]:
+        return self._noted.setdefault(name, [])
 
     def literal(self, number: float, dtype: DType) -> str:
         return literal(number, dtype)
@@ -336,6 +343,9 @@ class _Writer(BodyWriter):
         kept = {register for register in self._unpacked if written.count(register) == 1}
         kept -= {*exchange.outputs}
         for step in steps[place + 1 :]:
+            if step.op is Op.EXCHANGE:
+                # behind it what is left is unpacked again
+                return
             for register in sorted(kept.intersection(step.operands)):
                 self.emit(f"{register} = {self._unpacked[register]};")
             kept -= {*step.operands, *step.outputs}

@@ -9,12 +9,15 @@ variables of these names. Blocks of a phase are dealt to the blocks of the grid 
 kernels of a phase that stand last are dealt first: a kernel of one block, which others do not
 wait for, then has a block that has less to do else.
 
+Kernels that make scalars of sums are *replicated*: every block runs them, on scalars of its own in
+shared memory. All find the same, and none has to wait for another's.
+
 Cost tier: once for each set of launches that is put into a loop.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from caspar.codegen.cuda import KERNEL_START, declared_as
 from caspar.codegen.source import COUNT, DATA, KernelSource, Param
@@ -28,6 +31,9 @@ MAX_RUNS = Param(COUNT, "runs")
 
 FLAG = Param(DATA, "flag", DType.FLOAT64)
 """The loop ends where it is not zero."""
+
+SCALARS = Param(DATA, "scalars", DType.FLOAT64, written=True)
+"""What every block has a copy of; the flag is among them."""
 
 BARRIER = Param(DATA, "barrier", DType.INT32, written=True)
 """State of the grid's barrier: one number, zero before the first launch. Every launch leaves it
@@ -43,14 +49,36 @@ class LoopKernel:
         sets_flag: Whether it writes the flag.
         guarded: Whether its guard is the flag. The loop looks at the flag itself, after each phase
             that may set it, so that all threads see the same: the guard is left out.
+        replicated: Every block runs it; it writes nothing but scalars.
+        scalars: Which of the loop's scalars its parameters point to, by parameter.
     """
 
     source: KernelSource
     sets_flag: bool = False
     guarded: bool = False
+    replicated: bool = False
+    scalars: Mapping[str, int] = field(default_factory=dict)
 
 
-def fuse(name: str, phases: Sequence[Sequence[LoopKernel]], block_size: int) -> KernelSource:
+@dataclass(frozen=True)
+class LoopScalars:
+    """Scalars of which every block has a copy.
+
+    Attributes:
+        number: How many.
+        flag: Which one is the flag.
+    """
+
+    number: int
+    flag: int
+
+
+def fuse(
+    name: str,
+    phases: Sequence[Sequence[LoopKernel]],
+    block_size: int,
+    scalars: LoopScalars | None = None,
+) -> KernelSource:
     """Write a loop.
 
     What a kernel writes, no other kernel of its phase may touch; the flag alone may be a guard in
@@ -60,19 +88,23 @@ def fuse(name: str, phases: Sequence[Sequence[LoopKernel]], block_size: int) -> 
         name: Name of the entry point.
         phases: Kernels that run at the same time.
         block_size: Threads of a block, of all kernels.
+        scalars: What replicated kernels write; None: no kernel is replicated.
 
     Returns:
-        The source. Parameters: `MAX_RUNS`, `FLAG`, `BARRIER`; then for each kernel its number of
-        blocks (in x) and its own parameters.
+        The source. Parameters: `MAX_RUNS`, `FLAG` or `SCALARS`, `BARRIER`; then for each kernel its
+        number of blocks (in x) and its own parameters.
     """
     kernels = [kernel for phase in phases for kernel in phase]
-    params = (MAX_RUNS, FLAG, BARRIER, *_params_of(kernels))
+    assert scalars is not None or not any(kernel.replicated for kernel in kernels)
+    params = (MAX_RUNS, FLAG if scalars is None else SCALARS, BARRIER, *_params_of(kernels))
     parts = {kernel.source.name: _part(kernel) for kernel in kernels}
     # a kernel with and one without a guard would be two functions of one name
     assert all(parts[kernel.source.name] == _part(kernel) for kernel in kernels)
     helpers = dict.fromkeys(unit for kernel in kernels for unit in _helpers(kernel.source.text))
     declared = ",\n    ".join(declared_as(param, restrict=False) for param in params)
-    body = "\n".join(f"  {line}" for line in _loop(phases, parts))
+    loop = _loop(phases, parts, "flag_data[0]" if scalars is None else f"own[{scalars.flag}]")
+    lines = loop if scalars is None else _with_copies(loop, scalars)
+    body = "\n".join(f"  {line}" for line in lines)
     text = "\n".join(
         (
             *helpers,
@@ -223,12 +255,18 @@ __device__ __forceinline__ void grid_barrier(u32* state) {
 #endif"""
 
 
-def _loop(phases: Sequence[Sequence[LoopKernel]], parts: dict[str, _Part]) -> Iterator[str]:
+def _loop(
+    phases: Sequence[Sequence[LoopKernel]], parts: dict[str, _Part], flag: str
+) -> Iterator[str]:
     """The lines of the entry point."""
     sets = [any(kernel.sets_flag for kernel in phase) for phase in phases]
+    shares = [
+        number for number, phase in enumerate(phases) if not all(one.replicated for one in phase)
+    ]
+    is_own = any(kernel.replicated for phase in phases for kernel in phase)
     barrier = "grid_barrier(reinterpret_cast<u32*>(barrier_data));"
-    yield "bool done = flag_data[0] != 0.0;"
-    if sets[0]:
+    yield f"bool done = {flag} != 0.0;"
+    if sets[0] and not is_own:
         # nobody sets the flag before everybody has seen it
         yield barrier
     yield "for (u32 run = 0; !done && run < runs_count; ++run) {"
@@ -237,32 +275,68 @@ def _loop(phases: Sequence[Sequence[LoopKernel]], parts: dict[str, _Part]) -> It
         yield "  {"
         yield from (f"    {line}" for line in _phase(phase, first, parts))
         yield "  }"
-        yield f"  {barrier}"
+        if number in shares:
+            # behind the last phase of the last run nobody waits for anybody
+            last = "if (run + 1u < runs_count) " if number == shares[-1] else ""
+            yield f"  {last}{barrier}"
         first += len(phase)
         if sets[number]:
-            yield "  done = flag_data[0] != 0.0;"
-            if sets[(number + 1) % len(phases)]:
+            yield f"  done = {flag} != 0.0;"
+            if sets[(number + 1) % len(phases)] and not is_own:
                 yield f"  {barrier}"
             yield "  if (done) break;"
     yield "}"
 
 
+def _with_copies(loop: Iterator[str], scalars: LoopScalars) -> Iterator[str]:
+    """A loop between the load of the block's scalars and the store of the first block's."""
+    each = f"for (u32 number = threadIdx.x; number < {scalars.number}u; number += BLOCK_SIZE)"
+    yield f"__shared__ double own[{scalars.number}];"
+    yield f"{each} own[number] = scalars_data[number];"
+    yield "__syncthreads();"
+    yield from loop
+    # what was loaded at first, all have: the first block has passed a barrier, or changed nothing
+    yield "__syncthreads();"
+    yield "if (blockIdx.x == 0u) {"
+    yield f"  {each} scalars_data[number] = own[number];"
+    yield "}"
+
+
 def _phase(phase: Sequence[LoopKernel], first: int, parts: dict[str, _Part]) -> Iterator[str]:
     """All blocks of a phase, dealt in turn; `first` is the number of its first kernel."""
+    numbered = list(enumerate(phase, first))
+    for number, kernel in numbered:
+        if kernel.replicated:
+            # other kernels of the phase need nothing of it, and may use the same shared memory
+            yield f"run_{kernel.source.name}({_arguments(kernel, number, parts, '0u, 0u', '1u')});"
+            yield "__syncthreads();"
     yield "u32 turn = blockIdx.x;"
-    for place, kernel in reversed(list(enumerate(phase))):
+    for number, kernel in reversed(numbered):
+        if kernel.replicated:
+            continue
         name, layers = kernel.source.name, kernel.source.num_layers
-        prefix = f"k{first + place}"
-        blocks = f"{prefix}_blocks_count"
-        own = [f"{prefix}_{param.name}" for param in kernel.source.params]
-        shared = [f"shared.of_{name}"] if len(parts[name].shared) > 0 else []
+        blocks = f"k{number}_blocks_count"
         block = "turn, 0u" if layers == 1 else f"turn % {blocks}, turn / {blocks}"
-        arguments = ", ".join(
-            (f"uint3{{{block}, 0u}}", f"uint3{{{blocks}, {layers}u, 1u}}", *shared, *own)
-        )
+        arguments = _arguments(kernel, number, parts, block, blocks)
         yield "#pragma unroll 1"
         yield f"for (; turn < {blocks} * {layers}u; turn += gridDim.x) {{"
         yield f"  run_{name}({arguments});"
         yield "  __syncthreads();"
         yield "}"
         yield f"turn -= {blocks} * {layers}u;"
+
+
+def _arguments(
+    kernel: LoopKernel, number: int, parts: dict[str, _Part], block: str, blocks: str
+) -> str:
+    """What a kernel's function is called with; `number` is that of the kernel."""
+    source = kernel.source
+    own = [
+        f"own + {kernel.scalars[param.name]}"
+        if param.name in kernel.scalars
+        else f"k{number}_{param.name}"
+        for param in source.params
+    ]
+    shared = [f"shared.of_{source.name}"] if len(parts[source.name].shared) > 0 else []
+    grid = f"uint3{{{blocks}, {source.num_layers}u, 1u}}"
+    return ", ".join((f"uint3{{{block}, 0u}}", grid, *shared, *own))

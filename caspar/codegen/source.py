@@ -23,8 +23,13 @@ TILES = "tiles"
 """The argument that stands for the node tiles of a tiled kernel; its length is the number of
 groups."""
 
-TILE_PARAMS = ("items", "group_start")
-"""Its fields: items of each tile, first tile of each group."""
+TILE_FIELDS = (
+    Field("items", DType.INT32),
+    Field("group_start", DType.INT32),
+    Field("num_long"),
+    Field("num_long_tiles"),
+)
+"""Its fields: see `memory.node_tiles.NodeTiles.fields`."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ def kernel_params(args: Sequence[ArgSpec], *, tiled: bool = False) -> tuple[Para
     """The parameters of a kernel: the count, then what each argument's access needs."""
     params = [Param(COUNT)]
     if tiled:
-        params += [Param(field, TILES, DType.INT32) for field in TILE_PARAMS]
+        params += [Param(field.name, TILES, field.dtype) for field in TILE_FIELDS]
     for arg in args:
         params += [
             Param(DATA, arg.name, arg.dtype.in_arrays, arg.is_written),

@@ -18,7 +18,7 @@ from caspar.frontend.factor_builder import FactorBuilder, FactorForm, SharedSums
 from caspar.frontend.jacobian import Blocks, JacobianSlots
 from caspar.frontend.node_kernels import damped_step, inverse_root
 from caspar.frontend.precision import Types
-from caspar.frontend.schur_kernels import mixed_blocks
+from caspar.frontend.schur_kernels import by_rows, mixed_blocks
 from caspar.frontend.trace import Argument, TracedFactor
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot
@@ -245,7 +245,10 @@ def _coarsen(
     else:
         square = kernel.read_node(eliminated, "block", dim * (dim + 1) // 2, types.sums)
     root = inverse_root(dim, types.storage, square, kernel.scalar("damping"))
-    triangle = [[root[row, column] for column in range(row + 1)] for row in range(dim)]
+    packed = [root[row, column] for row in range(dim) for column in range(row + 1)]
+    if form.is_fused:
+        packed = kernel.spread_over_node(packed)
+    triangle = by_rows(packed, dim)
     ((argument, mixed),) = mixed_blocks(kernel, blocks, triangle)
     kernel.graph.origin = "P^T C^T E W^T"
     by_column = list(zip(*mixed, strict=True))

@@ -13,7 +13,7 @@ from caspar.ir.builder import GraphBuilder
 from caspar.ir.graph import Call
 from caspar.ir.ops import OP_INFO, Op
 
-_CONSTANT_OPS = frozenset({Op.SIGN, Op.FLOOR, Op.CONST, Op.READ})
+_CONSTANT_OPS = frozenset({Op.SIGN, Op.FLOOR, Op.CONST, Op.READ, Op.EXCHANGE})
 
 _SELECTIONS = frozenset({Op.SELECT, Op.MIN, Op.MAX})
 
@@ -36,7 +36,8 @@ def gradient(builder: GraphBuilder, output: int, inputs: Sequence[int]) -> list[
     Args:
         builder: Holds the expressions and receives the derivatives.
         output: A value.
-        inputs: Values to derive by, read from memory.
+        inputs: Values to derive by: read from memory, or brought back by an exchange. What else
+            an exchange brings back counts as constant, whatever it was made of.
 
     Returns:
         One value for each input; the literal 0 where the output does not depend on it.
@@ -60,7 +61,7 @@ def _gradient(
         builder.origin = f"derivative of {call.origin}" if call.origin != "" else outside
         adjoint = builder.sum(terms[value])
         adjoints[value] = adjoint
-        if builder.literal(adjoint) == 0.0:
+        if call.op in _CONSTANT_OPS or builder.literal(adjoint) == 0.0:
             continue
         if call.op in _SELECTIONS:
             for target, term in _through_selection(builder, call, adjoint, inputs, known):
@@ -149,7 +150,8 @@ def _active_values(builder: GraphBuilder, output: int, inputs: Sequence[int]) ->
     """Values on a differentiable path from an input to the output."""
     reachable, pending = {output}, [output]
     while pending:
-        for operand in builder.producer_of(pending.pop()).operands:
+        call = builder.producer_of(pending.pop())
+        for operand in () if call.op in _CONSTANT_OPS else call.operands:
             if operand not in reachable:
                 reachable.add(operand)
                 pending.append(operand)

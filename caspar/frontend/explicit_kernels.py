@@ -13,10 +13,11 @@ from caspar.frontend.factor_builder import (
     FactorBuilder,
     FactorForm,
     SharedSums,
+    computed_jacobian,
     linearization,
 )
 from caspar.frontend.jacobian import JacobianSlots
-from caspar.frontend.node_kernels import ROUNDING, damping_diagonal, inverse_root
+from caspar.frontend.node_kernels import ROUNDING, damping_diagonal, inverse_root, triangle
 from caspar.frontend.precision import Types
 from caspar.frontend.scalar_kernels import LARGEST, LinearOutcome
 from caspar.frontend.schur_kernels import mixed_blocks
@@ -82,6 +83,11 @@ def argument_pairs(
     return pairs
 
 
+def exact_role(role: str) -> str:
+    """End of the name of a kernel that takes another's place, with Jacobians in float64."""
+    return f"{role}_exact"
+
+
 def fill_name(eliminated: str, row: str, column: str) -> str:
     """Name of the kernel that adds an eliminated type's part to the blocks of two types."""
     return f"fill_{eliminated}_{row}_{column}"
@@ -94,8 +100,17 @@ def explicit_factor_kernels(
     slots: JacobianSlots | None,
     ranks: Mapping[str, int],
 ) -> list[KernelSpec]:
-    """`pair_*`: the blocks of two arguments. `mix`: Z of each item, where a node is eliminated."""
-    made = [_pair(factor, types, form, slots, pair) for pair in argument_pairs(factor, form, ranks)]
+    """`pair_*`: the blocks of two arguments. `mix`: Z of each item, where a node is eliminated.
+
+    Where Jacobians are recomputed, it is in float64, and a `linearize` of the same takes the place
+    of the other: with blocks of float32 Jacobians beside Z of float64 ones the matrix is indefinite
+    wherever an eliminated node is nearly undetermined.
+    """
+    is_exact = slots is None and types.storage is not DType.FLOAT64
+    pairs = argument_pairs(factor, form, ranks)
+    made = [pair_kernel(factor, types, form, slots, pair, exact=is_exact) for pair in pairs]
+    if is_exact:
+        made.append(_linearize(factor, types, form))
     if form.eliminated is not None and len(factor.nodes) > 1:
         made.append(_mix(factor, types, form, slots))
     return made
@@ -115,15 +130,18 @@ def _add_blocks(sums: SharedSums) -> WriteAccessor:
     return AddSharedPartials() if sums is SharedSums.ORDERED else AddRuns()
 
 
-def _pair(
+def pair_kernel(
     factor: TracedFactor,
     types: Types,
     form: FactorForm,
     slots: JacobianSlots | None,
     pair: ArgumentPair,
+    *,
+    exact: bool = False,
 ) -> KernelSpec:
     """A^T B, by items; of one type `pair_order` says (1, 0), (0, 1): transposed, (1, 1): both."""
-    kernel = FactorBuilder(factor, pair.role, form, types.storage, types)
+    role, dtype = (exact_role(pair.role), DType.FLOAT64) if exact else (pair.role, types.storage)
+    kernel = FactorBuilder(factor, role, form, dtype, types)
     blocks = linearization(kernel, slots).blocks
     kernel.graph.origin = f"block of {pair.row.name} and {pair.column.name}"
     rows = list(zip(*blocks[pair.row.name], strict=True))
@@ -135,6 +153,21 @@ def _pair(
         block = [[ahead * block[i][j] + back * block[j][i] for j in size] for i in size]
     values = [entry for row in block for entry in row]
     kernel.write("pair_block", values, DType.FLOAT64, _add_blocks(form.sums))
+    return kernel.build()
+
+
+def _linearize(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
+    """Gradients and diagonal blocks."""
+    kernel = FactorBuilder(factor, exact_role("linearize"), form, DType.FLOAT64, types)
+    blocks = computed_jacobian(kernel)
+    residual = kernel.read("residual", len(factor.residual), types.storage, ReadSequential())
+    for argument in factor.nodes:
+        kernel.graph.origin = f"gradient and diagonal block of {argument.name}"
+        columns = list(zip(*blocks[argument.name], strict=True))
+        slope = [dot(column, residual) for column in columns]
+        square = [dot(columns[i], columns[j]) for i, j in triangle(len(columns))]
+        kernel.add_node(argument, "gradient", slope, types.sums)
+        kernel.add_node(argument, "block", square, types.sums)
     return kernel.build()
 
 

@@ -19,7 +19,8 @@ from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
 from caspar.memory.access import ReadAccessor, WriteAccessor
-from caspar.memory.accessors.node_sums import AddOwnNode, SumOverNode
+from caspar.memory.accessors.exchanges import ReadForNode, SpreadOverNode, SumOverNode
+from caspar.memory.accessors.node_sums import AddOwnNode
 from caspar.memory.accessors.partials import AddSumSlots
 from caspar.memory.accessors.runs import AddRuns
 from caspar.memory.kernel_builder import KernelBuilder
@@ -127,9 +128,9 @@ class FactorBuilder(KernelBuilder):
     ) -> None:
         """Add to the part `<argument>_<part>` of a node."""
         name = f"{argument.name}_{part}"
-        self.write(name, values, dtype, self._add_access(argument, name))
+        self.write(name, values, dtype, self._add_access(argument, name, part))
 
-    def _add_access(self, argument: Argument, name: str) -> WriteAccessor:
+    def _add_access(self, argument: Argument, name: str, part: str) -> WriteAccessor:
         if argument.kind is ArgumentKind.NODE_UNIQUE:
             return AddSumPartials()
         if argument is self.form.eliminated:
@@ -137,7 +138,9 @@ class FactorBuilder(KernelBuilder):
         if self.form.sums is SharedSums.ORDERED:
             return AddSharedPartials()
         owner = self._runs_owner.setdefault(argument.name, name)
-        return AddRuns(self._index_of(argument, name), "" if owner == name else owner)
+        runs_of = "" if owner == name else owner
+        # of all sums those of a product alone are taken so often that a few slow ones show
+        return AddRuns(self._index_of(argument, name), runs_of, spread=part == "product")
 
     def add_curvature(self, value: Scalar) -> None:
         """Add to p.(A p)."""
@@ -146,9 +149,24 @@ class FactorBuilder(KernelBuilder):
         self.write("curvature", [value], self.types.sums, access)
 
     def sum_over_node(self, values: Sequence[Scalar]) -> list[Scalar]:
-        """The sums over the items of the eliminated node, for each of them."""
+        """The sums over the items of the eliminated node, for the one that leads them."""
         assert self.form.eliminated is not None
         return self.exchange(f"{self.form.eliminated.name}_sum", values, SumOverNode())
+
+    def read_for_node(self, part: str, dim: int, dtype: DType) -> list[Scalar]:
+        """A part of the eliminated node, for what is done with the sums over its items."""
+        argument = self.form.eliminated
+        assert argument is not None
+        name = f"{argument.name}_{part}"
+        access = ReadForNode(f"{argument.name}_sum", self._index_of(argument, name))
+        return self.read(name, dim, dtype, access)
+
+    def spread_over_node(self, values: Sequence[Scalar]) -> list[Scalar]:
+        """What came of the sums over a node, for each of its items."""
+        argument = self.form.eliminated
+        assert argument is not None
+        access = SpreadOverNode(f"{argument.name}_sum")
+        return self.exchange(f"{argument.name}_spread", values, access)
 
 
 def lower_residual(
@@ -180,7 +198,8 @@ def computed_jacobian(kernel: FactorBuilder) -> Blocks:
     it counts.
     """
     rows, lowering, storage = lower_residual(kernel, kernel.types.storage)
-    return tangent_jacobians(kernel, kernel.factor.nodes, rows, lowering, storage)
+    factor = kernel.factor
+    return tangent_jacobians(kernel, factor.nodes, rows, lowering, storage, factor.turned)
 
 
 def linearization(kernel: FactorBuilder, slots: JacobianSlots | None) -> Linearization:

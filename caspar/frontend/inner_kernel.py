@@ -18,7 +18,8 @@ from caspar.frontend.node_kernels import damped_step
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import NodeType, TracedFactor, retracted_storage
 from caspar.ir.scalar import Scalar, dot
-from caspar.memory.accessors.node_sums import SumOverNode, WriteOwnNode
+from caspar.memory.accessors.exchanges import SpreadOverNode, SumOverNode
+from caspar.memory.accessors.node_sums import WriteOwnNode
 from caspar.memory.kernel import KernelSpec
 
 DAMPING_GROWTH = 10.0
@@ -71,7 +72,7 @@ def inner_kernel(
     for left in reversed(range(num_steps)):
         kernel.graph.origin = "step of the node alone"
         moved = damped_step(node.tangent_dim, types.storage, state.square, state.slope, damping)
-        storage = _retracted(kernel, node, state.storage, moved)
+        storage = reader.spread(_retracted(kernel, node, state.storage, moved))
         trial = reader.evaluate(storage, is_last=left == 0)
         kernel.graph.origin = "take the step if the cost falls"
         falls = trial.cost[0] < state.cost[0]
@@ -94,6 +95,7 @@ class _Evaluator:
         self._kernel = kernel
         self._node = node
         self._num_sums = 0
+        self._num_spreads = 0
         eliminated = kernel.form.eliminated
         assert eliminated is not None
         self._eliminated = eliminated
@@ -118,18 +120,26 @@ class _Evaluator:
         cost = dot(rows, rows) * 0.5
         if is_last:
             return _State(storage, self._summed([cost]), [], [])
-        blocks = tangent_jacobians(kernel, [self._eliminated], rows, lowering, values)
+        nodes = [self._eliminated]
+        blocks = tangent_jacobians(kernel, nodes, rows, lowering, values, factor.turned)
         columns = list(zip(*blocks[self._eliminated.name], strict=True))
         slope = [dot(column, rows) for column in columns]
         square = [dot(columns[i], columns[j]) for i in range(len(columns)) for j in range(i + 1)]
         total, *sums = self._summed([cost, *slope, *square])
         return _State(storage, [total], sums[: len(slope)], sums[len(slope) :])
 
+    def spread(self, storage: list[Scalar]) -> list[Scalar]:
+        """The values that the leading item has found, for each item."""
+        self._num_spreads += 1
+        name = self._eliminated.name
+        access = SpreadOverNode(f"{name}_sum1")
+        return self._kernel.exchange(f"{name}_spread{self._num_spreads}", storage, access)
+
     def _summed(self, values: Sequence[Scalar]) -> list[Scalar]:
         self._num_sums += 1
-        return self._kernel.exchange(
-            f"{self._eliminated.name}_sum{self._num_sums}", values, SumOverNode()
-        )
+        name = self._eliminated.name
+        access = SumOverNode("" if self._num_sums == 1 else f"{name}_sum1")
+        return self._kernel.exchange(f"{name}_sum{self._num_sums}", values, access)
 
 
 def _retracted(

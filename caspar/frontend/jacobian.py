@@ -13,6 +13,7 @@ from caspar.frontend.derive import gradient
 from caspar.frontend.lower import Lowering
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import Argument
+from caspar.frontend.turned_vectors import QUATERNION, TurnedVector, rotation_matrix
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
 from caspar.ir.scalar import Scalar, dot, total
@@ -28,7 +29,7 @@ class Linearization:
     """The derivative of a residual by the tangents of its nodes, as a map.
 
     From the entries of the Jacobian. Derivatives in a direction, without the entries, were tried:
-    276 operations for the product of bundle adjustment instead of 270.
+    276 operations for the product of bundle adjustment instead of 270, both by quaternions.
     """
 
     blocks: Blocks
@@ -101,34 +102,129 @@ def tangent_jacobians(
     rows: Sequence[Scalar],
     lowering: Lowering,
     storage: dict[str, list[Scalar]],
+    turned: Sequence[TurnedVector],
 ) -> Blocks:
-    """d residual / d tangent of each node: rows x tangent_dim, by the argument's name."""
-    inputs = [scalar.value for node in nodes for scalar in storage[node.name]]
-    by_row = []
+    """d residual / d tangent of each node: rows x tangent_dim, by the argument's name.
+
+    Args:
+        kernel: Receives the derivatives.
+        nodes: Arguments to derive by.
+        rows: The residual.
+        lowering: Lowers charts.
+        storage: What was read of each argument.
+        turned: Rotations of the factor that need no derivative by their quaternion.
+    """
+    turned = [one for one in turned if any(one.node == node.name for node in nodes)]
+    places = _places_to_derive_by(nodes, turned)
+    inputs = [storage[name][place].value for name, place in places]
+    by_row: list[dict[tuple[str, int], Scalar]] = []
     for number, residual in enumerate(rows):
         kernel.graph.origin = f"Jacobian by the storage, row {number}"
-        by_row.append(gradient(kernel.graph, residual.value, inputs))
+        slopes = gradient(kernel.graph, residual.value, inputs)
+        scalars = (Scalar(kernel.graph, slope) for slope in slopes)
+        by_row.append(dict(zip(places, scalars, strict=True)))
     blocks = {}
-    first = 0
     for node in nodes:
-        assert node.node is not None
-        chart = node.storage_by_tangent
         kernel.graph.origin = f"Jacobian by the tangent of {node.name}"
-        block = []
-        for row in by_row:
-            block.append(
-                [
-                    total(
-                        Scalar(kernel.graph, row[first + place])
-                        * Scalar(kernel.graph, lowering.lower(chart[place, column]))
-                        for place in range(node.storage_dim)
-                    )
-                    for column in range(node.node.tangent_dim)
-                ]
-            )
-        blocks[node.name] = block
-        first += node.storage_dim
+        chart = _chart(kernel, node, lowering)
+        rotations = [
+            _rotation(node, one, storage, lowering) for one in turned if one.node == node.name
+        ]
+        blocks[node.name] = [_tangent_row(node, chart, row, rotations) for row in by_row]
     return blocks
+
+
+def _places_to_derive_by(
+    nodes: Sequence[Argument], turned: Sequence[TurnedVector]
+) -> list[tuple[str, int]]:
+    """Arguments' names and places of scalars: nodes but for rotations, and what these turn."""
+    left_out = {(one.node, one.start + k) for one in turned for k in range(QUATERNION)}
+    places = [(node.name, place) for node in nodes for place in range(node.storage_dim)]
+    vectors = [place for one in turned for place in one.vector.places]
+    return list(dict.fromkeys([place for place in places if place not in left_out] + vectors))
+
+
+def _chart(kernel: KernelBuilder, node: Argument, lowering: Lowering) -> list[list[Scalar]]:
+    """d storage / d tangent: storage_dim x tangent_dim."""
+    assert node.node is not None
+    chart = node.storage_by_tangent
+    return [
+        [
+            Scalar(kernel.graph, lowering.lower(chart[place, column]))
+            for column in range(node.node.tangent_dim)
+        ]
+        for place in range(node.storage_dim)
+    ]
+
+
+@dataclass(frozen=True)
+class _Rotation:
+    """A rotation and what its derivatives are made of.
+
+    Attributes:
+        found: What it turns.
+        arm: (3,) a = p - o.
+        columns: Those of R; None: the rotation is not an inverse.
+    """
+
+    found: TurnedVector
+    arm: list[Scalar]
+    columns: list[list[Scalar]] | None
+
+    def row(self, slopes: Mapping[tuple[str, int], Scalar]) -> list[Scalar]:
+        """Three entries of a row of the Jacobian: a x (d r / d p), or R^T ((d r / d p) x a)."""
+        by_vector = [slopes[place] for place in self.found.vector.places]
+        if self.columns is None:
+            return _cross(self.arm, by_vector)
+        turned = _cross(by_vector, self.arm)
+        return [dot(column, turned) for column in self.columns]
+
+
+def _rotation(
+    node: Argument,
+    found: TurnedVector,
+    storage: Mapping[str, Sequence[Scalar]],
+    lowering: Lowering,
+) -> _Rotation:
+    arm = [storage[name][place] for name, place in found.vector.places]
+    if found.origin is not None:
+        origin = [storage[name][place] for name, place in found.origin.places]
+        arm = [p - o for p, o in zip(arm, origin, strict=True)]
+    if not found.is_inverse:
+        return _Rotation(found, arm, None)
+    columns = rotation_matrix(node, found.start).transpose().to_list()
+    graph = arm[0].builder
+    entries = [[Scalar(graph, lowering.lower(entry)) for entry in column] for column in columns]
+    return _Rotation(found, arm, entries)
+
+
+def _cross(left: Sequence[Scalar], right: Sequence[Scalar]) -> list[Scalar]:
+    (x, y, z), (a, b, c) = left, right
+    return [y * c - z * b, z * a - x * c, x * b - y * a]
+
+
+def _tangent_row(
+    node: Argument,
+    chart: list[list[Scalar]],
+    slopes: Mapping[tuple[str, int], Scalar],
+    rotations: Sequence[_Rotation],
+) -> list[Scalar]:
+    """One row of a Jacobian by a node's tangent, from the derivatives by storage."""
+    assert node.node is not None
+    row: list[Scalar | None] = [None] * node.node.tangent_dim
+    for rotation in rotations:
+        first = rotation.found.column
+        row[first : first + 3] = rotation.row(slopes)
+    return [
+        total(
+            slopes[node.name, place] * chart[place][column]
+            for place in range(node.storage_dim)
+            if (node.name, place) in slopes
+        )
+        if entry is None
+        else entry
+        for column, entry in enumerate(row)
+    ]
 
 
 def scaled_blocks(blocks: Blocks, scales: Mapping[str, Sequence[Scalar]]) -> Blocks:

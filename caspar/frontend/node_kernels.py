@@ -10,7 +10,7 @@ makes of them, `preconditioner`, and all vectors are in these variables. `scale`
 the linearisation of all factors; `retract` takes the step back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from caspar.frontend.epsilon import SYMBOL, value
 from caspar.frontend.lower import Lowering
@@ -18,6 +18,7 @@ from caspar.frontend.precision import Types
 from caspar.frontend.trace import NodeType, retracted_storage
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot, total
+from caspar.memory.accessors.slots import BeginSlots, ReadSlots
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import AddSumPartials, ReadSequential, WriteSequential
@@ -86,7 +87,8 @@ def scale_kernel(node: NodeType, types: Types) -> KernelSpec:
     return kernel.build()
 
 
-def _triangle(num_rows: int) -> list[tuple[int, int]]:
+def triangle(num_rows: int) -> list[tuple[int, int]]:
+    """Places of a lower triangle, by rows."""
     return [(row, column) for row in range(num_rows) for column in range(row + 1)]
 
 
@@ -103,7 +105,7 @@ def factorize_kernel(
 
     def read(name: str) -> dict[tuple[int, int], Scalar]:
         packed = kernel.read(name, dim * (dim + 1) // 2, types.sums, ReadSequential())
-        return dict(zip(_triangle(dim), packed, strict=True))
+        return dict(zip(triangle(dim), packed, strict=True))
 
     damping = kernel.scalar("damping")
     if scaled:
@@ -111,7 +113,7 @@ def factorize_kernel(
         for row in range(dim):
             damped[row, row] = damped[row, row] + damping + dim * ROUNDING[types.storage]
         inverse = _inverse_cholesky(damped, dim)
-        stored = [inverse[place] for place in _triangle(dim)]
+        stored = [inverse[place] for place in triangle(dim)]
         kernel.write("preconditioner", stored, types.storage, WriteSequential())
         return kernel.build()
     full = read("block")
@@ -124,7 +126,7 @@ def factorize_kernel(
         for (i, j), entry in block.items()
     }
     inverse = _inverse_cholesky(damped, dim)
-    stored = [inverse[i, j] * scale[j] for i, j in _triangle(dim)]
+    stored = [inverse[i, j] * scale[j] for i, j in triangle(dim)]
     kernel.write("diagonal", diagonal, types.storage, WriteSequential())
     kernel.write("preconditioner", stored, types.storage, WriteSequential())
     return kernel.build()
@@ -136,6 +138,24 @@ def _inverse_cholesky(
     """L^-1 of a symmetric matrix L L^T near unit diagonal; 1 where it is not positive definite.
 
     Bounding single pivots instead would leave rows of L that are as large as the pivot is small.
+    """
+    inverse, is_definite = inverse_cholesky(matrix, dim)
+    return {
+        (i, j): is_definite.where(entry, 1.0 if i == j else 0.0)
+        for (i, j), entry in inverse.items()
+    }
+
+
+def inverse_cholesky(
+    matrix: Mapping[tuple[int, int], Scalar], dim: int
+) -> tuple[dict[tuple[int, int], Scalar], Scalar]:
+    """L^-1 of a symmetric matrix L L^T near unit diagonal, and whether it is positive definite.
+
+    L^-1 means nothing where it is not.
+
+    Args:
+        matrix: Its lower triangle.
+        dim: Its rows.
     """
     factor: dict[tuple[int, int], Scalar] = {}
     reciprocal: list[Scalar] = []
@@ -155,10 +175,7 @@ def _inverse_cholesky(
             carried = total(factor[i, k] * inverse[k, j] for k in range(j, i))
             inverse[i, j] = -(carried * reciprocal[i])
     assert is_definite is not None
-    return {
-        (i, j): is_definite.where(entry, 1.0 if i == j else 0.0)
-        for (i, j), entry in inverse.items()
-    }
+    return inverse, is_definite
 
 
 def damped_step(
@@ -185,7 +202,7 @@ def inverse_root(
         square: A by rows.
         damping: More is added, as rounding demands.
     """
-    block = dict(zip(_triangle(dim), square, strict=True))
+    block = dict(zip(triangle(dim), square, strict=True))
     scale = [_safe_diagonal(block[row, row]).sqrt().reciprocal() for row in range(dim)]
     damped_one = damping + dim * ROUNDING[dtype]
     scaled = {
@@ -193,7 +210,7 @@ def inverse_root(
         for (i, j), entry in block.items()
     }
     inverse = _inverse_cholesky(scaled, dim)
-    return {(i, j): inverse[i, j] * scale[j] for i, j in _triangle(dim)}
+    return {(i, j): inverse[i, j] * scale[j] for i, j in triangle(dim)}
 
 
 def _safe_diagonal(entry: Scalar) -> Scalar:
@@ -211,12 +228,12 @@ def _preconditioned(
 ) -> list[Scalar]:
     """z = W^T (W r)."""
     packed = kernel.read("preconditioner", dim * (dim + 1) // 2, types.storage, ReadSequential())
-    lower = dict(zip(_triangle(dim), packed, strict=True))
+    lower = dict(zip(triangle(dim), packed, strict=True))
     inner = [total(lower[i, j] * residual[j] for j in range(i + 1)) for i in range(dim)]
     return [total(lower[i, j] * inner[i] for i in range(j, dim)) for j in range(dim)]
 
 
-def _write_direction(
+def write_direction(
     kernel: KernelBuilder, dim: int, types: Types, direction: Sequence[Scalar], *, scaled: bool
 ) -> None:
     """Write `direction` p, and `product` = damping D p with its part of the curvature p.(A p)."""
@@ -224,7 +241,7 @@ def _write_direction(
     damping = kernel.scalar("damping")
     damped = [damping * entry * p for entry, p in zip(diagonal, direction, strict=True)]
     kernel.write("direction", direction, types.storage, WriteSequential())
-    kernel.write("product", damped, types.storage, WriteSequential())
+    kernel.write("product", damped, types.storage, BeginSlots())
     kernel.write("curvature", [dot(damped, direction)], types.sums, AddSumPartials())
 
 
@@ -239,8 +256,23 @@ def start_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Kerne
     kernel.write("step", [zero] * dim, types.storage, WriteSequential())
     kernel.write("residual", residual, types.storage, WriteSequential())
     kernel.write("descent", [dot(residual, preconditioned)], types.sums, AddSumPartials())
-    _write_direction(kernel, dim, types, preconditioned, scaled=scaled)
+    write_direction(kernel, dim, types, preconditioned, scaled=scaled)
     return kernel.build()
+
+
+def write_advanced(kernel: KernelBuilder, dim: int, types: Types) -> list[Scalar]:
+    """Write step += alpha p and residual -= alpha A p; returns the residual."""
+    alpha = kernel.scalar("alpha")
+
+    def read(name: str) -> list[Scalar]:
+        return kernel.read(name, dim, types.storage, ReadSequential())
+
+    step = [x + alpha * p for x, p in zip(read("step"), read("direction"), strict=True)]
+    product = kernel.read("product", dim, types.storage, ReadSlots())
+    residual = [r - alpha * q for r, q in zip(read("residual"), product, strict=True)]
+    kernel.write("step", step, types.storage, WriteSequential())
+    kernel.write("residual", residual, types.storage, WriteSequential())
+    return residual
 
 
 def step_kernel(node: NodeType, types: Types) -> KernelSpec:
@@ -248,16 +280,8 @@ def step_kernel(node: NodeType, types: Types) -> KernelSpec:
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_step", types.storage)
     kernel.guard("done")
-    alpha = kernel.scalar("alpha")
-
-    def read(name: str) -> list[Scalar]:
-        return kernel.read(name, dim, types.storage, ReadSequential())
-
-    step = [x + alpha * p for x, p in zip(read("step"), read("direction"), strict=True)]
-    residual = [r - alpha * q for r, q in zip(read("residual"), read("product"), strict=True)]
+    residual = write_advanced(kernel, dim, types)
     preconditioned = _preconditioned(kernel, dim, types, residual)
-    kernel.write("step", step, types.storage, WriteSequential())
-    kernel.write("residual", residual, types.storage, WriteSequential())
     kernel.write("preconditioned", preconditioned, types.storage, WriteSequential())
     kernel.write("descent", [dot(residual, preconditioned)], types.sums, AddSumPartials())
     return kernel.build()
@@ -272,7 +296,7 @@ def turn_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Kernel
     preconditioned = kernel.read("preconditioned", dim, types.storage, ReadSequential())
     previous = kernel.read("direction", dim, types.storage, ReadSequential())
     direction = [z + beta * p for z, p in zip(preconditioned, previous, strict=True)]
-    _write_direction(kernel, dim, types, direction, scaled=scaled)
+    write_direction(kernel, dim, types, direction, scaled=scaled)
     return kernel.build()
 
 

@@ -31,14 +31,9 @@ class LinearOutcome(IntEnum):
     """The gradient is zero."""
 
 
-def scalar_kernels(types: Types, *, ordered: bool = True) -> list[KernelSpec]:
-    """All of them: `pcg_begin`, `pcg_alpha`, `pcg_beta` and `collect`.
-
-    Args:
-        types: Floating types.
-        ordered: Whether sums over factors are partials; else slots that atomics add to.
-    """
-    return [_begin(types), _alpha(types, ordered=ordered), _beta(types), _collect(types)]
+def scalar_kernels(types: Types) -> list[KernelSpec]:
+    """All of them: `pcg_begin`, `pcg_alpha`, `pcg_beta` and `collect`."""
+    return [_begin(types), _alpha(types), _beta(types), _collect(types)]
 
 
 def _put(kernel: KernelBuilder, name: str, value: Scalar) -> None:
@@ -64,12 +59,11 @@ def _begin(types: Types) -> KernelSpec:
     return kernel.build()
 
 
-def _alpha(types: Types, *, ordered: bool) -> KernelSpec:
+def _alpha(types: Types) -> KernelSpec:
     """alpha = r.z / p.Ap; without curvature along p the step is kept as it is."""
     kernel = KernelBuilder("pcg_alpha", DType.FLOAT64)
     kernel.guard("done")
-    access = ReadPartials(clears_slots=not ordered)
-    curvature = kernel.read("curvatures", 1, types.sums, access)[0]
+    curvature = _sum(kernel, "curvatures", types)
     usable = (0.0 < curvature) & (curvature < LARGEST)
     safe = usable.where(curvature, 1.0)
     _put(kernel, "alpha", usable.where(kernel.scalar("descent") / safe, 0.0))

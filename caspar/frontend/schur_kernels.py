@@ -78,8 +78,10 @@ def _product(
         kernel.graph.origin = "E^T C p"
         inner = kernel.sum_over_node(linear.transposed(eliminated, moved))
         kernel.graph.origin = "y = V^-1 E^T C p"
-        triangle = read_triangle(kernel, eliminated)
-        step = _transposed_times(triangle, _times(triangle, inner))
+        packed = kernel.read_for_node("preconditioner", dim * (dim + 1) // 2, types.storage)
+        triangle = by_rows(packed, dim)
+        solved = _transposed_times(triangle, _times(triangle, inner))
+        step = kernel.spread_over_node(solved)
     else:
         step = kernel.read_node(eliminated, "inner", dim, types.storage)
     kernel.graph.origin = "C p - E y"
@@ -144,8 +146,13 @@ def read_triangle(kernel: FactorBuilder, eliminated: Argument) -> list[list[Scal
     """W of an eliminated node, its rows up to the diagonal."""
     dim = _dim(eliminated)
     size = dim * (dim + 1) // 2
-    packed = iter(kernel.read_node(eliminated, "preconditioner", size, kernel.types.storage))
-    return [[next(packed) for _ in range(row + 1)] for row in range(dim)]
+    return by_rows(kernel.read_node(eliminated, "preconditioner", size, kernel.types.storage), dim)
+
+
+def by_rows(packed: Sequence[Scalar], dim: int) -> list[list[Scalar]]:
+    """A packed lower triangle, its rows up to the diagonal."""
+    entries = iter(packed)
+    return [[next(entries) for _ in range(row + 1)] for row in range(dim)]
 
 
 def _times(triangle: list[list[Scalar]], vector: Sequence[Scalar]) -> list[Scalar]:

@@ -44,6 +44,7 @@ from caspar.frontend.signature import (
     symbolic_value,
     take_names,
 )
+from caspar.frontend.turned_vectors import TurnedVector, turned_vectors
 from caspar.frontend.unit_ranges import UnitRange, unit_ranges
 from caspar.memory.access import Accessor
 
@@ -166,6 +167,11 @@ class TracedFactor:
     def nodes(self) -> tuple[Argument, ...]:
         """The tunable arguments."""
         return tuple(argument for argument in self.arguments if argument.node is not None)
+
+    @cached_property
+    def turned(self) -> tuple[TurnedVector, ...]:
+        """Rotations whose derivatives are those by the vector that they turn."""
+        return turned_vectors(self.arguments, self.residual, f"factor {self.name}")
 
     @cached_property
     def key(self) -> str:

@@ -28,7 +28,7 @@ from caspar.ir.program import Program
 from caspar.memory.kernel import KernelSpec
 from caspar.passes.pipeline import GRAPH_STAGES, StageResult
 from caspar.passes.steps import Schedule
-from caspar.runtime.nvrtc import CompiledText, compile_kernel_text
+from caspar.runtime.nvrtc import CompiledText, compile_source
 from caspar.runtime.sass import SassKernel, disassemble
 from caspar.runtime.usage import KernelUsage, kernel_usage
 
@@ -213,18 +213,23 @@ class KernelInspection:
 
         Raises:
             BackendError: NVRTC is not installed.
+            ResourceError: It needs too much shared memory, for every block size.
         """
-        return compile_kernel_text(self.source.text, self.arch)
+        return self._fitting[1]
+
+    @cached_property
+    def _fitting(self) -> tuple[int, CompiledText]:
+        return compile_source(self.source, self.arch)
 
     @cached_property
     def usage(self) -> KernelUsage:
-        """What it takes of a multiprocessor, compiled for the preferred block size.
+        """What it takes of a multiprocessor, compiled for the preferred block size that fits.
 
         Raises:
             BackendError: NVRTC is not installed.
         """
         resources = self.compiled.resources[self.name]
-        return kernel_usage(self.source, resources, self.source.block_size, self.arch)
+        return kernel_usage(self.source, resources, self._fitting[0], self.arch)
 
     @cached_property
     def disassembled(self) -> SassKernel:
@@ -247,7 +252,7 @@ class KernelInspection:
             arch=self.arch,
             dtype=self.spec.graph.dtype,
             num_values=self.source.num_registers,
-            block_size=self.source.block_size,
+            block_size=self._fitting[0],
             resources=self.compiled.resources[self.name],
             sass=self.disassembled,
         )

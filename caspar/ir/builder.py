@@ -88,7 +88,7 @@ class GraphBuilder:
         self.call(Op.STORE, values, data=(argument, chunk))
 
     def exchange(self, argument: str, values: Sequence[int]) -> tuple[int, ...]:
-        """Sums of the values over the items that share an object of the argument."""
+        """What the argument's access makes of the values of all items that share an object."""
         return self.call(Op.EXCHANGE, values, data=(argument, 0), num_outputs=len(values))
 
     # -- algebra -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ class Op(Enum):
 
     # Leaves and memory. READ: data = (argument, chunk). STORE: the same, with the values as
     # operands; whether it writes or accumulates is a property of the argument's access.
-    # EXCHANGE: the same, but what comes back are the sums over the items of one object.
+    # EXCHANGE: the same, but values of other items of one object come back, such as their sums.
     CONST = auto()
     READ = auto()
     STORE = auto()

@@ -68,7 +68,7 @@ class ArgSpec:
     @property
     def is_written(self) -> bool:
         """Whether its array changes."""
-        return self.write is not None or (self.read is not None and self.read.clears)
+        return self.write is not None
 
     @property
     def holds_partials(self) -> bool:
@@ -186,11 +186,6 @@ class Accessor(ABC):
 class ReadAccessor(Accessor):
     """A pattern that reads."""
 
-    @property
-    def clears(self) -> bool:
-        """Whether it leaves zeros where it read."""
-        return False
-
     def value_dtype(self, arg: ArgSpec) -> DType:
         """Type of the expressions that the reads return."""
         return arg.dtype
@@ -209,7 +204,7 @@ class ReadAccessor(Accessor):
 
 
 class ExchangeAccessor(ReadAccessor):
-    """A pattern that gives items the sums over the items that share an object.
+    """A pattern by which items that share an object pass values to each other, such as sums.
 
     Its kernels are `tiled`: see `memory.node_tiles`. What comes before the exchange is done twice
     where an object's items fill several tiles, so no store may come before it.
@@ -225,11 +220,11 @@ class ExchangeAccessor(ReadAccessor):
 
     @abstractmethod
     def cuda_exchange(self, scope: CudaScope, arg: ArgSpec, values: list[str]) -> list[str]:
-        """Write the exchange of all scalars; return an expression for each sum."""
+        """Write the exchange of all scalars; return an expression for each that comes back."""
 
     @abstractmethod
     def cpu_exchange(self, scope: CpuScope, arg: ArgSpec, values: list[str]) -> list[str]:
-        """Write the exchange of all scalars; return an expression for each sum."""
+        """Write the exchange of all scalars; return an expression for each that comes back."""
 
 
 class Kit(Protocol):

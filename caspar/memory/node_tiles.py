@@ -52,7 +52,8 @@ class NodeTiles:
         num_slots: `num_tiles` times the tile size.
         num_tiles: Tiles.
         num_groups: Groups. A group is the run of tiles that one block walks: one tile, or all
-            tiles of a node that has more items than a tile; these stand first.
+            tiles of a node that has more items than a tile.
+        num_long: The latter: groups of two tiles and more, which stand first.
         order: (num_slots,) int32: the item at each slot. Holes repeat the first item of the tile.
         tile_items: (num_tiles,) int32, 1 .. tile size: the first so many slots of a tile have
             items, the others are holes.
@@ -64,6 +65,7 @@ class NodeTiles:
     num_slots: int
     num_tiles: int
     num_groups: int
+    num_long: int
     order: Array
     tile_items: Array
     group_start: Array
@@ -74,6 +76,16 @@ class NodeTiles:
         """Bytes of all arrays."""
         arrays = (self.order, self.tile_items, self.group_start, self.place)
         return sum(int(array.nbytes) for array in arrays)
+
+    @property
+    def fields(self) -> dict[str, Array | int]:
+        """What a tiled kernel needs: where its group's tiles are, and how many items they have."""
+        return {
+            "items": self.tile_items,
+            "group_start": self.group_start,
+            "num_long": self.num_long,
+            "num_long_tiles": self.num_tiles - (self.num_groups - self.num_long),
+        }
 
 
 @dataclass(frozen=True)
@@ -294,6 +306,7 @@ def _sorted_tiles(
         num_slots=num_tiles * tile_size,
         num_tiles=num_tiles,
         num_groups=len(group_start) - 1,
+        num_long=nodes.num_long,
         order=nodes.items[source].astype(np.int32).reshape(-1),
         tile_items=tile_items.astype(np.int32),
         group_start=group_start.astype(np.int32),

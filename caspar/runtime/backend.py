@@ -71,6 +71,10 @@ class LaunchSequence(Protocol):
 class Loop(Protocol):
     """Launches that are repeated until a flag on the device is set."""
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Why the host drives it, where the device could; with advice."""
+
     def run(self, max_runs: int) -> None:
         """Run all phases until the flag is not zero, at most `max_runs` times.
 
@@ -123,6 +127,9 @@ class Backend(Protocol):
             OutOfMemoryError: Names needed and available bytes.
         """
 
+    def trim(self) -> None:
+        """Give memory that no array uses back, where it is much."""
+
     def clear(self, array: Array) -> None:
         """Fill a contiguous array with zero bytes."""
 
@@ -130,7 +137,7 @@ class Backend(Protocol):
         """Copy between contiguous arrays of one type and size."""
 
     def write(self, target: Array, host: NDArray[Any]) -> None:
-        """Copy a small host array to the device."""
+        """Copy a host array to the device."""
 
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index; see `memory.tiles.build_tile_index`."""
@@ -199,7 +206,9 @@ class Backend(Protocol):
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row."""
 
-    def loop(self, phases: Sequence[Sequence[Launch]], flag: Array) -> Loop:
+    def loop(
+        self, phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array | None = None
+    ) -> Loop:
         """Repeat launches, on CUDA without the host: as one kernel.
 
         Args:
@@ -208,6 +217,8 @@ class Backend(Protocol):
                 the flag stands last in its phase. Several blocks have the same size in all
                 launches, for which their kernels were loaded.
             flag: (1,) float64 on the device; the launches set it.
+            scalars: (n,) float64, the flag among them: what launches of one block make of sums, and
+                others read. None: the flag alone.
 
         Raises:
             ValueError: No launches, or blocks of several sizes.

@@ -197,6 +197,9 @@ class CpuBackend:
             ) from error
         return memory
 
+    def trim(self) -> None:
+        """Nothing is kept back."""
+
     def clear(self, array: Array) -> None:
         """Fill with zeros."""
         array[...] = 0
@@ -268,7 +271,9 @@ class CpuBackend:
         """Put launches in a row."""
         return CpuSequence([launch for launch in launches if isinstance(launch, CpuLaunch)])
 
-    def loop(self, phases: Sequence[Sequence[Launch]], flag: Array) -> Loop:
+    def loop(
+        self, phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array | None = None
+    ) -> Loop:
         """The compiled driver repeats them."""
         return SequenceLoop(self.sequence([launch for phase in phases for launch in phase]), flag)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -45,9 +46,12 @@ from caspar.runtime.factorization import (
     SparseFactorization,
     load_direct_solver,
 )
-from caspar.runtime.loops import SequenceLoop
 from caspar.runtime.node_tile_steps import make_node_tiles
+from caspar.runtime.repeat import repeated_loop
 from caspar.runtime.usage import KernelUsage
+
+_MUCH_MEMORY = 1 << 28
+"""Bytes that are worth giving back."""
 
 
 def _is_in_order(array: Any) -> bool:
@@ -165,6 +169,12 @@ class CudaBackend:
         with self._memory_errors(f"the plan needs {num_bytes:,} bytes, more"):
             return cupy.empty(num_bytes, dtype=cupy.uint8)
 
+    def trim(self) -> None:
+        """Free what CuPy's pool holds: not a little, as that waits for the device."""
+        pool = cupy.get_default_memory_pool()
+        if pool.free_bytes() >= _MUCH_MEMORY:
+            pool.free_all_blocks()
+
     def clear(self, array: Array) -> None:
         """Fill with zero bytes."""
         array.data.memset_async(0, array.nbytes)
@@ -174,7 +184,7 @@ class CudaBackend:
         target.data.copy_from_device_async(source.data, source.nbytes)
 
     def write(self, target: Array, host: NDArray[Any]) -> None:
-        """Copy a small host array to the device."""
+        """Copy a host array to the device."""
         target.set(host)
 
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
@@ -247,19 +257,27 @@ class CudaBackend:
         )
 
     def loop(
-        self, phases: Sequence[Sequence[Launch]], flag: Array, *, fused: bool | None = None
+        self,
+        phases: Sequence[Sequence[Launch]],
+        flag: Array,
+        scalars: Array | None = None,
+        *,
+        fused: bool | None = None,
     ) -> Loop:
         """One cooperative kernel where the device holds all blocks of each phase.
 
-        Else, or where not `fused`, graphs that the host launches until it reads the flag.
+        Else, or where not `fused`, a graph that repeats itself, or graphs that the host launches
+        until it reads the flag.
         """
+        scalars = flag if scalars is None else scalars
         with self._device:
             if fused is None:
                 fused = fits_device(phases)
             if fused:
-                return cuda_loop(phases, flag, self.device)
-            launches = merged_launches(phases, flag, self.device)
-        return SequenceLoop(CudaSequence(self.stream, launches), flag)
+                return cuda_loop(phases, flag, scalars, self.device)
+            launches = merged_launches(phases, flag, scalars, self.device)
+            polled = partial(CudaSequence, self.stream, launches)
+            return repeated_loop(self.stream, launches, flag, polled)
 
     def dense_factorization(
         self, size: int, dtype: str, failed: Array | None = None
@@ -349,10 +367,10 @@ class CudaBackend:
 
     @contextmanager
     def _memory_errors(self, what: str) -> Iterator[None]:
-        """Turn CuPy's out-of-memory error, which names what was needed, into caspar's."""
+        """Turn an out-of-memory error into caspar's: CuPy's names what was needed, Thrust's not."""
         try:
             yield
-        except cupy.cuda.memory.OutOfMemoryError as error:
+        except MemoryError as error:
             free, total = cupy.cuda.runtime.memGetInfo()
             raise OutOfMemoryError(
                 f"{what} than {self.device} has left: {error} {free:,} of {total:,} bytes are "

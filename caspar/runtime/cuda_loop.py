@@ -39,6 +39,7 @@ class CudaLoop:
         places: (num_params,) the parameters: 8 bytes each, integers in the lower half.
         addresses: (num_params,) their addresses, as the driver takes them.
         kept: The arrays behind the parameters.
+        remarks: None.
     """
 
     kernel: CudaKernel
@@ -46,6 +47,7 @@ class CudaLoop:
     places: NDArray[np.uint64]
     addresses: NDArray[np.uint64]
     kept: tuple[int | Array, ...]
+    remarks: tuple[str, ...] = ()
 
     def run(self, max_runs: int) -> None:
         """Enqueue on the current stream; may be captured in a graph, with `max_runs` as it is.
@@ -67,12 +69,15 @@ class CudaLoop:
             raise _refusal(self.kernel, str(error)) from error
 
 
-def cuda_loop(phases: Sequence[Sequence[Launch]], flag: Array, device: str) -> CudaLoop:
+def cuda_loop(
+    phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array, device: str
+) -> CudaLoop:
     """Compile a loop for the current device and fix its grid.
 
     Args:
         phases: Launches that run at the same time.
-        flag: (1,) float64.
+        flag: (1,) float64, one of the scalars.
+        scalars: (n,) float64.
         device: The device in words, for errors.
 
     Raises:
@@ -85,6 +90,7 @@ def cuda_loop(phases: Sequence[Sequence[Launch]], flag: Array, device: str) -> C
     plan = plan_loop(
         [[_bound(launch) for launch in phase] for phase in own],
         flag,
+        scalars,
         lambda array: int(array.data.ptr),
     )
     attributes = cupy.cuda.Device().attributes
@@ -106,7 +112,7 @@ def cuda_loop(phases: Sequence[Sequence[Launch]], flag: Array, device: str) -> C
         raise _refusal(kernel, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: no block fits")
     grid = max(1, min(plan.max_blocks, resident * num_multiprocessors))
     state = cupy.zeros(1, dtype=np.int32)
-    values: tuple[Any, ...] = (0, flag, state, *plan.values)
+    values: tuple[Any, ...] = (0, plan.state, state, *plan.values)
     # a place of 8 bytes for each: an integer is read from its lower half
     places = np.array(
         [value & 0xFFFFFFFF if isinstance(value, int) else value.data.ptr for value in values],
@@ -146,7 +152,7 @@ def _is_resident(phase: Sequence[Launch]) -> bool:
 
 
 def merged_launches(
-    phases: Sequence[Sequence[Launch]], flag: Array, device: str
+    phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array, device: str
 ) -> list[CudaLaunch | OneRun]:
     """One run of a loop: large phases as launches, small ones between them as one kernel each."""
     merged: list[CudaLaunch | OneRun] = []
@@ -156,7 +162,7 @@ def merged_launches(
         if len(small) == 1:
             merged.extend(_own(launch) for launch in small[0])
         elif len(small) > 1:
-            merged.append(OneRun(cuda_loop(small, flag, device)))
+            merged.append(OneRun(cuda_loop(small, flag, scalars, device)))
         small.clear()
 
     for phase in phases:

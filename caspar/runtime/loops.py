@@ -9,7 +9,7 @@ Cost tier: once for a plan; a run is in the inner loop.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from caspar.codegen.cuda_fuse import LoopKernel, fuse, guard_name
+from caspar.codegen.cuda_fuse import LoopKernel, LoopScalars, fuse, guard_name
 from caspar.codegen.source import DATA, KernelSource
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import LaunchSequence
@@ -25,10 +25,12 @@ class SequenceLoop:
     Attributes:
         sequence: The launches of all phases, in order.
         flag: (1,) float64 on the device.
+        remarks: Why the host drives it, where the device could.
     """
 
     sequence: LaunchSequence
     flag: Array
+    remarks: tuple[str, ...] = ()
 
     def run(self, max_runs: int) -> None:
         """Run until the flag is set, at most `max_runs` times; may wait for the device."""
@@ -75,25 +77,31 @@ class LoopPlan:
         block_size: Threads of a block.
         max_blocks: Blocks of the largest phase.
         largest: Number of the launch with the most blocks, counted over all phases.
-        values: What is passed behind the barrier's state; the flag and the number of runs are
-            passed before it.
+        state: The flag, or all scalars where blocks have copies of them.
+        values: What is passed behind the barrier's state; the number of runs and `state` are passed
+            before it.
     """
 
     source: KernelSource
     block_size: int
     max_blocks: int
     largest: int
+    state: Array
     values: tuple[int | Array, ...]
 
 
 def plan_loop(
-    phases: Sequence[Sequence[BoundKernel]], flag: Array, address: Callable[[Array], int]
+    phases: Sequence[Sequence[BoundKernel]],
+    flag: Array,
+    scalars: Array,
+    address: Callable[[Array], int],
 ) -> LoopPlan:
     """Make one kernel of bound ones.
 
     Args:
         phases: Kernels that run at the same time; a phase may be empty.
-        flag: (1,) float64.
+        flag: (1,) float64, one of the scalars.
+        scalars: (n,) float64.
         address: Where an array begins on the device.
 
     Raises:
@@ -104,34 +112,70 @@ def plan_loop(
     if len(launches) == 0:
         raise ValueError("a loop needs one launch at least")
     block_size = _common_block_size(launches)
-    place = address(flag)
-
-    def is_flag(value: int | Array) -> bool:
-        if isinstance(value, int):
-            return False
-        begin = address(value)
-        return begin <= place < begin + int(value.nbytes)
+    copies = _Copies(scalars, address)
+    is_own = copies.serve(launches)
 
     def as_kernel(launch: BoundKernel) -> LoopKernel:
         bound = list(zip(launch.source.params, launch.values, strict=True))
         guard = guard_name(launch.source)
+        places = {param.name: copies.place(value) for param, value in bound}
+        flags = [param for param, _ in bound if places[param.name] == copies.place(flag)]
         return LoopKernel(
             launch.source,
-            sets_flag=any(param.written and is_flag(value) for param, value in bound),
-            guarded=any(
-                param.arg == guard and param.field == DATA and is_flag(value)
-                for param, value in bound
-            ),
+            sets_flag=any(param.written for param in flags),
+            guarded=any(param.arg == guard and param.field == DATA for param in flags),
+            replicated=is_own and copies.hold(launch),
+            scalars={name: at for name, at in places.items() if is_own and at is not None},
         )
 
-    source = fuse(LOOP_NAME, [[as_kernel(one) for one in phase] for phase in phases], block_size)
+    kernels = [[as_kernel(one) for one in phase] for phase in phases]
+    place = copies.place(flag)
+    assert place is not None
+    shared = LoopScalars(int(scalars.shape[0]), place) if is_own else None
+    source = fuse(LOOP_NAME, kernels, block_size, shared)
     return LoopPlan(
         source,
         block_size,
         max(sum(launch.all_blocks for launch in phase) for phase in phases),
         max(range(len(launches)), key=lambda number: launches[number].all_blocks),
+        (scalars if is_own else flag),
         tuple(value for launch in launches for value in (launch.num_blocks, *launch.values)),
     )
+
+
+class _Copies:
+    """Scalars of which every block of a loop may have a copy."""
+
+    def __init__(self, scalars: Array, address: Callable[[Array], int]) -> None:
+        self._address = address
+        self._begin = address(scalars)
+        self._end = self._begin + int(scalars.nbytes)
+        self._size = int(scalars.nbytes) // int(scalars.shape[0])
+
+    def place(self, value: int | Array) -> int | None:
+        """Which of the scalars an array begins with; None: it is none of them."""
+        if isinstance(value, int) or not self._begin <= self._address(value) < self._end:
+            return None
+        return (self._address(value) - self._begin) // self._size
+
+    def hold(self, launch: BoundKernel) -> bool:
+        """Whether a kernel is one block that writes scalars and nothing else."""
+        return launch.all_blocks == 1 and all(
+            self.place(value) is not None for value in self._written(launch)
+        )
+
+    def serve(self, launches: Sequence[BoundKernel]) -> bool:
+        """Whether all that write scalars write nothing else, and there is one."""
+        writers = [
+            launch
+            for launch in launches
+            if any(self.place(value) is not None for value in self._written(launch))
+        ]
+        return len(writers) > 0 and all(self.hold(launch) for launch in writers)
+
+    def _written(self, launch: BoundKernel) -> list[int | Array]:
+        bound = zip(launch.source.params, launch.values, strict=True)
+        return [value for param, value in bound if param.written]
 
 
 def _common_block_size(launches: Sequence[BoundKernel]) -> int:

@@ -91,7 +91,7 @@ def make_node_tiles(
     """As `memory.node_tiles.build_node_tiles`, to the last number."""
     if node.shape[0] == 0:
         none = tools.xp.empty(0, dtype=np.int32)
-        return NodeTiles(0, 0, 0, none, none, tools.xp.zeros(1, dtype=np.int32), none)
+        return NodeTiles(0, 0, 0, 0, none, none, tools.xp.zeros(1, dtype=np.int32), none)
     grouped = _group(tools, node, num_nodes, tile_size)
     labels = None if partner is None else _find_labels(tools, grouped, partner, num_partners)
     nodes = _put_in_order(tools, grouped, partner, labels, num_partners)
@@ -255,4 +255,5 @@ def _fill(
     places = tools.sorted_places(partner_at, tile_size)
     slots = (np.uint32(num_slots), np.uint32(tile_size), places, tile_items, item_at, place_at)
     tools.launch("sort_slots", _blocks(num_slots), NODE_BLOCK_SIZE, *slots, order, place)
-    return NodeTiles(num_slots, num_tiles, num_groups, order, tile_items, group_start, place)
+    counts = (num_slots, num_tiles, num_groups, nodes.num_long)
+    return NodeTiles(*counts, order, tile_items, group_start, place)

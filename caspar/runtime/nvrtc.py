@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from caspar.codegen.cuda_header import COMPILE_OPTIONS, ONE_BLOCK_OPTION
+from caspar.codegen.cuda_header import BLOCK_SIZE_OPTION, COMPILE_OPTIONS, ONE_BLOCK_OPTION
+from caspar.codegen.source import KernelSource
 from caspar.errors import CompileError, OptionError
+from caspar.runtime.limits import compile_refusal, first_that_fits
 from caspar.runtime.toolkit import load_nvrtc
 
 DEFAULT_ARCHITECTURE = "sm_90"
@@ -79,20 +81,52 @@ class CompiledText:
         return tuple(_WARNING.findall(self.log))
 
 
-def compile_kernel_text(text: str, arch: str = DEFAULT_ARCHITECTURE) -> CompiledText:
+def compile_source(
+    source: KernelSource, arch: str = DEFAULT_ARCHITECTURE
+) -> tuple[int, CompiledText]:
+    """Compile a kernel as the CUDA backend does: for the preferred block size, or one that fits.
+
+    Args:
+        source: The kernel.
+        arch: Architecture, one of `architectures()`.
+
+    Returns:
+        Threads of a block, and what is compiled for them.
+
+    Raises:
+        BackendError: NVRTC is not installed; the message says what to install.
+        CompileError: The compiler refused the text.
+        OptionError: NVRTC does not know the architecture.
+        ResourceError: Blocks of all sizes need too much shared memory.
+    """
+
+    def compile_for(size: int) -> tuple[int, CompiledText]:
+        try:
+            return size, compile_kernel_text(source.text, arch, size)
+        except CompileError as error:
+            raise compile_refusal(source, size, str(error)) from error
+
+    return first_that_fits(source.block_sizes, compile_for)
+
+
+def compile_kernel_text(
+    text: str, arch: str = DEFAULT_ARCHITECTURE, block_size: int | None = None
+) -> CompiledText:
     """Compile the text of one kernel as the CUDA backend does: again if it uses local memory.
 
     Args:
         text: CUDA C of one kernel.
         arch: Architecture, one of `architectures()`.
+        block_size: Threads of a block; None: as the text prefers.
 
     Raises:
         As `compile_text`.
     """
-    compiled = compile_text(text, arch)
+    options = () if block_size is None else (BLOCK_SIZE_OPTION.format(block_size),)
+    compiled = compile_text(text, arch, options)
     if _stack_bytes(compiled) == 0:
         return compiled
-    unhurried = compile_text(text, arch, (ONE_BLOCK_OPTION,))
+    unhurried = compile_text(text, arch, (*options, ONE_BLOCK_OPTION))
     return unhurried if _stack_bytes(unhurried) < _stack_bytes(compiled) else compiled
 
 

@@ -18,6 +18,12 @@ CUDA_13 = 13_000
 CUDA_13_CAPABILITY = (7, 5)
 """The oldest devices that the compiler of CUDA 13 knows."""
 
+GRAPH_LOOP_CUDA = 12_040
+"""CUDA version that driver and compiler must know for graphs that repeat a part of themselves."""
+
+GRAPH_LIBRARY = "cuda.core.graph"
+"""Makes them; its names are those of cuda-core 1.0."""
+
 _SUCCESS = 0
 _CAPABILITY_ATTRIBUTES = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 _NAME_BYTES = 256
@@ -129,6 +135,28 @@ def cuda_problem() -> str | None:
     if cupy.problem is None or not cupy.is_incomplete:
         return cupy.problem
     return f"{cupy.problem}; {install_advice(driver)}"
+
+
+@cache
+def graph_loop_problem() -> str | None:
+    """Why CUDA graphs cannot repeat a part of themselves; None where nothing speaks against it.
+
+    Ask only where the CUDA backend can be used.
+    """
+    driver, nvrtc = find_driver(), probe_cupy().nvrtc_version
+    assert driver is not None
+    assert nvrtc is not None
+    needs = f"graphs that repeat themselves need CUDA {version_text(GRAPH_LOOP_CUDA)}"
+    if driver.cuda_version < GRAPH_LOOP_CUDA:
+        return f"the NVIDIA driver runs CUDA up to {version_text(driver.cuda_version)}, and {needs}"
+    major, minor = map(int, nvrtc.split("."))
+    if 1000 * major + 10 * minor < GRAPH_LOOP_CUDA:
+        return f"NVRTC is of CUDA {nvrtc}, and {needs}; {install_advice(driver)}"
+    try:
+        importlib.import_module(GRAPH_LIBRARY).GraphBuilder.create_condition  # noqa: B018
+    except Exception as error:  # a broken installation raises anything
+        return f"there is no cuda-core >= 1.0: {_first_line(error)}; {install_advice(driver)}"
+    return None
 
 
 def install_advice(driver: CudaDriver) -> str:

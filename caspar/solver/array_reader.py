@@ -1,7 +1,7 @@
-"""Reading one array of the user's: shape, type, finiteness, range; then to the device.
+"""Reading one array of the user's: shape, type, finiteness, range.
 
-Host arrays are checked and converted by NumPy before they are uploaded, so that half the bytes
-travel and CUDA compiles nothing for it; device arrays are checked where they are.
+Arrays are checked and converted where they are: those of the host by NumPy before they are
+uploaded, so that half the bytes travel and CUDA compiles nothing for it.
 """
 
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ class ArrayReader:
         unit_ranges: Sequence[UnitRange] = (),
         matrix_shape: tuple[int, ...] = (),
     ) -> Array:
-        """(n, dim) values on the device, C-contiguous, of the storage type.
+        """(n, dim) values where they were given, C-contiguous, of the storage type.
 
         Args:
             where: Node type, or factor and argument.
@@ -112,10 +112,10 @@ class ArrayReader:
         if self._check_values:
             for part in unit_ranges:
                 _check_unit(where, converted, part, xp)
-        return self._backend.upload(converted) if xp is np else converted
+        return converted
 
     def index(self, where: str, given: Any, size: int, of: str) -> Array:
-        """(n,) int32 indices on the device, within 0 .. size - 1.
+        """(n,) int32 indices where they were given, within 0 .. size - 1.
 
         Args:
             where: Factor and argument.
@@ -150,7 +150,7 @@ class ArrayReader:
                     f"rows, so 0 to {size - 1} are allowed"
                 )
         converted = xp.ascontiguousarray(array, dtype=np.int32)
-        return self._backend.upload(converted) if xp is np else converted
+        return converted
 
     def dtype(self, given: Any) -> Any:
         """NumPy type in which values go back to the user: what was given, if it is floating."""

@@ -91,6 +91,7 @@ def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
         Method.GRADIENTS,
         (
             f"PCG solves the linear systems: with {size:,} unknowns a factorisation may take too "
-            "much memory; chains, such as pose graphs, may need it: try linear_solver='sparse'.",
+            "much memory; chains, such as pose graphs, may need it: try linear_solver='sparse', or "
+            "preconditioner='block_tridiagonal'.",
         ),
     )

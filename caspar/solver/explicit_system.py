@@ -212,7 +212,8 @@ class ExplicitSystem:
         if part.order is not None:
             rows = part.order.astype(self._plan.types.storage.value)
             bindings["pair_order"] = Binding(rows.reshape(-1), part.plan.count)
-        launch = self._binder.pair(part.plan, part.pair.role, bindings)
+        role = self._binder.exact_role(part.plan, part.pair.role)
+        launch = self._binder.pair(part.plan, role, bindings)
         return [launch, *self._reductions(target)]
 
     def _mix(self, factor: FactorPlan) -> list[Launch]:

@@ -12,7 +12,7 @@ from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor
 from caspar.memory.node_tiles import NodeTiles
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.problem import ConstantArray, FactorArrays
+from caspar.solver.problem import FactorArrays
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,9 @@ class FactorOrder:
             arrays += [tiles.order, tiles.tile_items, tiles.group_start, tiles.place]
         return sum(int(array.nbytes) for array in arrays if array is not None)
 
-    def rows(self, argument: Argument, constant: ConstantArray) -> Array:
-        """A constant's rows as they go into the arena."""
-        is_sequential = argument.kind is ArgumentKind.CONST_SEQUENTIAL
-        if self.order is None or not is_sequential:
-            return constant.rows
-        return constant.rows[self.order]
+    def order_of(self, argument: Argument) -> Array | None:
+        """The order in which a constant's rows go into the arena; None: as they were given."""
+        return self.order if argument.kind is ArgumentKind.CONST_SEQUENTIAL else None
 
 
 def order_factor(

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from caspar.codegen.source import KernelSource
 from caspar.driver import SolverSources, Target
+from caspar.errors import ResourceError
 from caspar.frontend.factor_kernels import FACTOR_ROLES
 from caspar.frontend.node_kernels import NODE_ROLES
 from caspar.memory.reduce import ReduceSpec
@@ -11,6 +12,10 @@ from caspar.runtime.backend import Backend, Kernel
 
 HOT_ROLES = ("product", "scatter")
 """Kernels of factors that run in every iteration of a linear solver."""
+
+
+LOOPED = ("clear",)
+"""Other kernels of several blocks that run there."""
 
 
 class KernelLibrary:
@@ -42,7 +47,9 @@ class KernelLibrary:
             for role in (*FACTOR_ROLES, *NODE_ROLES)
         }
         hot = [source for role in HOT_ROLES for source in own[role]]
-        self.tile_size = self._common_tile_size([s for role in own.values() for s in role], hot)
+        shared = [sources.kernels[name] for name in LOOPED if name in sources.kernels]
+        together = [*shared, *(source for role in own.values() for source in role)]
+        self.tile_size = self._common_tile_size(together, hot)
 
     def _common_tile_size(
         self, sources: Sequence[KernelSource], hot: Sequence[KernelSource]
@@ -50,13 +57,25 @@ class KernelLibrary:
         """One tile size for all kernels: they share tiles, and run in one loop.
 
         Each has been loaded with the block size that suits it; the kernels of the inner loop
-        decide for all.
+        decide for all, unless another one does not fit.
+
+        Raises:
+            ResourceError: There is no size with which all fit.
         """
         chosen = sources if len(hot) == 0 else hot
-        size = min(self._kernels[source.name].block_size for source in chosen)
-        others = [source for source in sources if self._kernels[source.name].block_size != size]
-        self._kernels.update(self.backend.load(others, size))
-        return size
+        most = min(self._kernels[source.name].block_size for source in chosen)
+        common = set.intersection(*({*source.block_sizes} for source in chosen))
+        refusal: ResourceError | None = None
+        for size in sorted((size for size in common if size <= most), reverse=True):
+            others = [one for one in sources if self._kernels[one.name].block_size != size]
+            try:
+                self._kernels.update(self.backend.load(others, size))
+            except ResourceError as error:
+                refusal = error if refusal is None else refusal
+                continue
+            return size
+        assert refusal is not None
+        raise refusal
 
     def has_kernel(self, name: str) -> bool:
         """Whether the solver has a kernel of that name."""

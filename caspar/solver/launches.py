@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from caspar.codegen.source import TILE_PARAMS, TILES
+import numpy as np
+
+from caspar.codegen.source import TILES
+from caspar.frontend.explicit_kernels import exact_role
 from caspar.frontend.memory_kernels import WIDTH
 from caspar.frontend.trace import Argument
 from caspar.ir.dtype import DType
@@ -16,7 +19,6 @@ from caspar.memory.accessors.partials import object_fields, tile_fields
 from caspar.memory.binding import Binding
 from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.layout import rows_are_blocked
-from caspar.memory.node_tiles import NodeTiles
 from caspar.memory.reduce import ReduceSpec
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import Launch
@@ -86,6 +88,15 @@ class Binder:
         """Zeros to a region."""
         return self._on_chunks("clear", target=self._memory[name])
 
+    def clear_array(self, array: Array) -> Launch:
+        """Zeros to float32 numbers in whole 16 bytes."""
+        return self._on_chunks("clear", target=array)
+
+    def clear_curvatures(self) -> Launch:
+        """Zeros to what factors add to p.(A p)."""
+        slots = self._memory["curvatures"][: self._plan.num_factor_curvatures]
+        return self._on_chunks("clear", target=slots.view(np.float32))
+
     def copy(self, target: str, source: str) -> Launch:
         """A region to another of the same make."""
         return self._on_chunks("copy", target=self._memory[target], source=self._memory[source])
@@ -108,8 +119,6 @@ class Binder:
     def scalar_launch(self, name: str, more: Mapping[str, Binding] = NOTHING) -> Launch:
         """A kernel of one item; `more` is bound besides."""
         sums = {name: self._sums(name) for name in ("costs", "curvatures", "descents")}
-        slots = {"slots": self._plan.num_factor_curvatures}
-        sums["curvatures"] = sums["curvatures"].with_fields(slots)
         models = Binding(self._memory["models"], self._plan.num_node_tiles)
         bindings = {**self.scalars(), **sums, "models": models, **more}
         return self._backend.bind(self._plan.library.kernel(name), bindings, 1)
@@ -122,9 +131,10 @@ class Binder:
         """A kernel of a node type; `more` is bound besides."""
         bindings = self.scalars()
         prefix = f"{plan.node.name}."
-        for name, array in self._memory.items():
+        for name in self._memory:
             if name.startswith(prefix):
-                bindings[name.removeprefix(prefix)] = Binding(array, plan.count)
+                part = name.removeprefix(prefix)
+                bindings[part] = self._part(plan, part)
         # where nothing is eliminated the reduced system is the system
         bindings.setdefault("reduced_block", bindings["block"])
         if role in REDUCED_ROLES and "reduced_gradient" in bindings:
@@ -141,6 +151,13 @@ class Binder:
         kernel = self._plan.library.kernel(f"{plan.node.name}_{role}")
         return self._backend.bind(kernel, bindings, plan.count)
 
+    def _part(self, plan: NodePlan, part: str) -> Binding:
+        """An array of a node type."""
+        made = Binding(self._memory[f"{plan.node.name}.{part}"], plan.num_rows(part))
+        if part != "product":
+            return made
+        return made.with_fields({"slots": plan.num_slots, "stride": plan.count})
+
     # -- factors -------------------------------------------------------------------------------
 
     def score(self, plan: FactorPlan, state: str) -> Launch:
@@ -149,10 +166,11 @@ class Binder:
         bindings["cost"] = self._tile_sums(plan, "costs")
         return self._bind(plan, "score", bindings)
 
-    def linearize(self, plan: FactorPlan) -> list[Launch]:
+    def linearize(self, plan: FactorPlan, *, exact: bool) -> list[Launch]:
         """Gradients and diagonal blocks, or their diagonals, at `nodes`."""
         parts = plan.form.linearized
-        launch = self._bind(plan, "linearize", self._with_sums(plan, parts))
+        role = self.exact_role(plan, "linearize") if exact else "linearize"
+        launch = self._bind(plan, role, self._with_sums(plan, parts))
         return [launch, *self._reductions(plan, plan.factor.nodes, parts)]
 
     def store(self, plan: FactorPlan) -> list[Launch]:
@@ -190,6 +208,12 @@ class Binder:
             bindings[f"{argument.name}_direction"] = moved
         return self._bind(plan, "gather", bindings)
 
+    def exact_role(self, plan: FactorPlan, role: str) -> str:
+        """A kernel with Jacobians in float64, if there is one, else the usual one."""
+        exact = exact_role(role)
+        has_one = self._plan.library.has_kernel(f"{plan.factor.name}_{exact}")
+        return exact if has_one else role
+
     def inner(self, plan: FactorPlan) -> Launch:
         """Steps of the eliminated nodes alone, from `candidate`."""
         tiles, eliminated = plan.order.node_tiles, plan.form.eliminated
@@ -199,7 +223,9 @@ class Binder:
         own = bindings[eliminated.name]
         bindings[eliminated.name] = own.with_fields({**own.fields, "place": tiles.place})
         for number in range(plan.form.inner_iterations + 1):
-            bindings[f"{eliminated.name}_sum{number + 1}"] = Binding(tiles.place, plan.count)
+            for part in ("sum", "spread"):
+                name = f"{eliminated.name}_{part}{number + 1}"
+                bindings[name] = Binding(tiles.place, plan.count)
         return self._bind(plan, "inner", bindings)
 
     def pair(self, plan: FactorPlan, role: str, more: Mapping[str, Binding]) -> Launch:
@@ -232,13 +258,8 @@ class Binder:
             bindings[name] = Binding(self._memory[f"{plan.factor.name}.{name}"], plan.count)
         tiles = plan.order.node_tiles
         if tiles is not None:
-            groups = tiles.group_start if self._needs_groups(tiles) else 0
-            fields = dict(zip(TILE_PARAMS, (tiles.tile_items, groups), strict=True))
-            bindings[TILES] = Binding(tiles.tile_items, tiles.num_groups, fields=fields)
+            bindings[TILES] = Binding(tiles.tile_items, tiles.num_groups, fields=tiles.fields)
         return bindings
-
-    def _needs_groups(self, tiles: NodeTiles) -> bool:
-        return self._backend.name == "cpu" or tiles.num_groups < tiles.num_tiles
 
     def _with_sums(
         self, plan: FactorPlan, parts: Sequence[str], prefix: str = ""
@@ -268,7 +289,8 @@ class Binder:
         for part in (*LINEARIZED, "diagonal", "preconditioner", "inner"):
             binding = self._node_binding(plan, argument, part)
             bindings[f"{argument.name}_{part}"] = binding.with_fields({"place": tiles.place})
-        bindings[f"{argument.name}_sum"] = Binding(tiles.place, plan.count)
+        for part in ("sum", "spread"):
+            bindings[f"{argument.name}_{part}"] = Binding(tiles.place, plan.count)
 
     def _tile_sums(self, plan: FactorPlan, name: str) -> Binding:
         """One number for each tile."""
@@ -277,10 +299,9 @@ class Binder:
 
     def _node_binding(self, plan: FactorPlan, argument: Argument, name: str) -> Binding:
         assert argument.node is not None
-        data = self._memory[f"{argument.node.name}.{name}"]
-        count = self._plan.node_plans[argument.node.name].count
+        part = self._part(self._plan.node_plans[argument.node.name], name)
         index = plan.order.nodes[argument.name]
-        return Binding(data, count, fields={} if index is None else {"index": index})
+        return part if index is None else part.with_fields({"index": index})
 
     def _target(self, plan: FactorPlan, argument: Argument, part: str, prefix: str) -> Binding:
         """Where sums over an argument go: into partials, or to the nodes."""
@@ -332,6 +353,6 @@ class Binder:
             tiles = self._backend.single_object_tiles(use.plan.num_tiles)
         partials = partials.with_fields(object_fields(tiles))
         count = self._plan.node_plans[use.argument.node.name].count
-        output = Binding(self._memory[f"{use.argument.node.name}.{prefix}{use.part}"], count)
+        output = self._part(self._plan.node_plans[use.argument.node.name], f"{prefix}{use.part}")
         kernel = self._plan.library.reduction(self._reduce_spec(use))
         return self._backend.bind(kernel, {"partials": partials, "output": output}, count)

@@ -13,7 +13,6 @@ import numpy as np
 from caspar.errors import BackendError, OutOfMemoryError
 from caspar.memory.binding import Binding
 from caspar.options import LinearSolverChoice
-from caspar.solver.coarse_structure import CoarseStructure
 from caspar.solver.explicit_choice import Choice, Method, choose_method
 from caspar.solver.explicit_matrix import Entries
 from caspar.solver.explicit_structure import Structure, build_structure
@@ -21,7 +20,6 @@ from caspar.solver.explicit_system import ExplicitSystem
 from caspar.solver.launches import Binder
 from caspar.solver.phases import Phases
 from caspar.solver.plan import Plan
-from caspar.solver.two_level import TwoLevelGradients
 
 
 class LinearSolver(Protocol):
@@ -31,11 +29,13 @@ class LinearSolver(Protocol):
         name: As users choose it.
         remarks: Why another one than it seems was not chosen.
         num_bytes: Bytes on the device beside the plan's.
+        is_direct: Whether it forms a matrix, from Jacobians in float64 where none are stored.
     """
 
     name: str
     remarks: tuple[str, ...]
     num_bytes: int
+    is_direct: bool
 
     def solve(self, max_iterations: int) -> None:
         """Enqueue everything from the linearised sums to the steps.
@@ -51,7 +51,7 @@ def make_linear_solver(
     binder: Binder,
     phases: Phases,
     load_explicit: Callable[[], None],
-    two_level: Callable[[], CoarseStructure] | None = None,
+    preconditioned: Callable[[tuple[str, ...]], LinearSolver] | None = None,
 ) -> LinearSolver:
     """The linear solver that a user chose, or that suits the sizes.
 
@@ -61,16 +61,16 @@ def make_linear_solver(
         binder: Binds its kernels.
         phases: Its launches.
         load_explicit: Compiles the kernels that form the system as a matrix.
-        two_level: Makes the coarse space of the two-level preconditioner, and compiles its
-            kernels; None: block Jacobi.
+        preconditioned: Makes conjugate gradients with another preconditioner than block Jacobi
+            and its remarks; None: block Jacobi.
 
     Raises:
         OutOfMemoryError: The matrix that the user asked for does not fit.
         BackendError: A library that the user's choice needs is not there.
     """
     chosen = choose_method(choice, plan)
-    if chosen.method is Method.GRADIENTS and two_level is not None:
-        return TwoLevelGradients(plan, binder, phases, two_level(), chosen.remarks)
+    if chosen.method is Method.GRADIENTS and preconditioned is not None:
+        return preconditioned(chosen.remarks)
     if chosen.method is Method.GRADIENTS:
         return ConjugateGradients(plan, phases, chosen.remarks)
     structure = build_structure(plan)
@@ -105,13 +105,16 @@ class ConjugateGradients:
         remarks: Why it was chosen.
     """
 
+    is_direct = False
+
     def __init__(self, plan: Plan, phases: Phases, remarks: tuple[str, ...] = ()) -> None:
         backend = plan.library.backend
         self.name = "pcg" if len(plan.eliminated) == 0 else "schur_pcg"
-        self.remarks = remarks
         self.num_bytes = 0
         self._begin = backend.sequence([*phases.reduce(), *phases.begin_gradients()])
-        self._iterate = backend.loop(phases.iterate_gradients(), plan.scalar("done"))
+        scalars = plan.memory["scalars"]
+        self._iterate = backend.loop(phases.iterate_gradients(), plan.scalar("done"), scalars)
+        self.remarks = (*remarks, *self._iterate.remarks)
 
     def solve(self, max_iterations: int) -> None:
         """Reduce, start, iterate."""
@@ -140,6 +143,8 @@ class DenseSolver:
     Raises:
         OutOfMemoryError: The matrix has more entries than an int32 counts, or does not fit.
     """
+
+    is_direct = True
 
     def __init__(
         self, plan: Plan, binder: Binder, structure: Structure, remarks: tuple[str, ...] = ()
@@ -185,6 +190,8 @@ class SparseSolver:
     Raises:
         BackendError: The library that factorises is not installed, or refuses.
     """
+
+    is_direct = True
 
     def __init__(self, plan: Plan, binder: Binder, structure: Structure) -> None:
         self.name = "sparse"

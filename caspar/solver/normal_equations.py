@@ -4,19 +4,21 @@ Calling schedule: `load` and `score` once; then `linearize` after every move, `t
 damping, `accept` to move. The host reads the scalars once for each tried step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.memory.tiles import Array
+from caspar.solver.arena import Scratch
 from caspar.solver.launches import Binder
 from caspar.solver.linear_solvers import LinearSolver
 from caspar.solver.memory_table import memory_table
 from caspar.solver.phases import Phases
 from caspar.solver.plan import NUM_HOST_SCALARS, SCALARS, Plan
 from caspar.solver.problem import Problem
+from caspar.solver.regions import SCRATCH
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,11 @@ class NormalEquations:
         self._backend = plan.library.backend
         self._binder = binder
         self._linear = linear
+        self._has_jacobians = False
         phases = Phases(plan, binder)
         sequence = self._backend.sequence
         self._score = sequence(phases.score("nodes"))
-        self._linearize = sequence(phases.linearize())
+        self._linearize = sequence(phases.linearize(exact=linear.is_direct))
         self._candidate = sequence(phases.candidate())
 
     @property
@@ -97,19 +100,42 @@ class NormalEquations:
         """What the plan and the linear solver hold."""
         return memory_table(self.plan, self._linear.name, self._linear.num_bytes)
 
+    def uploader(self) -> Callable[[Array], Array]:
+        """Brings arrays of the host to the plan's memory, until any other method is called."""
+        scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
+        return lambda array: self._on_device(array, scratch)
+
     def load(self, problem: Problem) -> None:
         """Bring start values and constants into the plan's memory."""
+        scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
         for node in self.plan.nodes:
-            self._binder.pack(f"{node.node.name}.nodes", problem.values[node.node.name])
+            rows = self._on_device(problem.values[node.node.name], scratch)
+            self._binder.pack(f"{node.node.name}.nodes", rows)
         for factor in self.plan.factors:
             arrays = problem.factors[factor.factor.name]
             for argument in factor.factor.arguments:
                 constant = arrays.constants.get(argument.source)
                 if constant is not None:
-                    name = f"{factor.factor.name}.{argument.name}"
-                    self._binder.pack(name, factor.order.rows(argument, constant))
+                    rows = self._on_device(constant.rows, scratch)
+                    rows = self._in_order(rows, factor.order.order_of(argument), scratch)
+                    self._binder.pack(f"{factor.factor.name}.{argument.name}", rows)
         # the rows must live until they are packed
         self._backend.synchronize()
+
+    def _on_device(self, rows: Array, scratch: Scratch) -> Array:
+        """Rows of the host are copied."""
+        if self._backend.name == "cpu" or not isinstance(rows, np.ndarray):
+            return rows
+        copied = scratch.take(rows.shape, rows.dtype.name)
+        self._backend.write(copied, rows)
+        return copied
+
+    def _in_order(self, rows: Array, order: Array | None, scratch: Scratch) -> Array:
+        if order is None:
+            return rows
+        sorted_rows = scratch.take((int(order.shape[0]), int(rows.shape[1])), rows.dtype.name)
+        self._backend.xp.take(rows, order, axis=0, out=sorted_rows)
+        return sorted_rows
 
     def score(self) -> float:
         """Cost of the current values."""
@@ -119,9 +145,14 @@ class NormalEquations:
     def linearize(self) -> None:
         """Jacobians, gradient and diagonal blocks at the current values."""
         self._linearize.run()
+        self._has_jacobians = True
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
+        if not self._has_jacobians:
+            self._score.run()  # residuals are of the last candidate
+            self._linearize.run()
+        self._has_jacobians = not self.plan.jacobians_are_shared
         host = np.array(
             [goal.damping, goal.tolerance, goal.min_iterations, goal.max_iterations], dtype=float
         )
@@ -150,10 +181,14 @@ class NormalEquations:
         self._backend.copy(memory["all nodes"], memory["all candidate"])
 
     def values(self) -> Mapping[str, Array]:
-        """The current values as fresh (n, storage_dim) arrays of the storage type."""
-        xp, storage = self._backend.xp, self.plan.types.storage.value
+        """The current values as (n, storage_dim) arrays of the storage type.
+
+        They are in memory of the candidates', which the next call of another method overwrites.
+        """
+        scratch = Scratch(self._backend, self.plan.memory["all candidate"])
+        storage = self.plan.types.storage.value
         rows = {
-            plan.node.name: xp.empty((plan.count, plan.node.storage_dim), dtype=storage)
+            plan.node.name: scratch.take((plan.count, plan.node.storage_dim), storage)
             for plan in self.plan.nodes
         }
         for name, array in rows.items():

@@ -28,11 +28,11 @@ class Phases:
         scores = [self._binder.score(plan, state) for plan in self._plan.factors]
         return [*scores, self._binder.scalar_launch("collect")]
 
-    def linearize(self) -> list[Launch]:
-        """Jacobians, gradients and diagonal blocks at `nodes`."""
+    def linearize(self, *, exact: bool) -> list[Launch]:
+        """Jacobians, gradients and diagonal blocks at `nodes`; `exact`: for a direct solver."""
         launches = [self._binder.clear("all sums")]
         for plan in self._plan.factors:
-            launches += self._binder.linearize(plan)
+            launches += self._binder.linearize(plan, exact=exact)
         if not self._plan.is_scaled:
             return launches
         launches += [self._binder.node_launch(plan, "scale") for plan in self._plan.nodes]
@@ -42,7 +42,7 @@ class Phases:
 
     def reduce(self) -> list[Launch]:
         """Factorise blocks with the current damping; gradient and blocks of the reduced system."""
-        launches = self._each("factorize", eliminated=True)
+        launches = [*self.clear_curvatures(), *self._each("factorize", eliminated=True)]
         if len(self._plan.eliminated) > 0:
             launches.append(self._binder.copy("reduced_sums", "sums"))
             for plan in self._schur_factors():
@@ -73,8 +73,12 @@ class Phases:
             [self._binder.scalar_launch("pcg_alpha")],
             self._each("step", eliminated=False),
             [self._binder.scalar_launch("pcg_beta")],
-            self._each("turn", eliminated=False),
+            [*self._each("turn", eliminated=False), *self.clear_curvatures()],
         ]
+
+    def clear_curvatures(self) -> list[Launch]:
+        """What products add to p.(A p), after it was read; nothing where they write partials."""
+        return [] if self._plan.is_ordered else [self._binder.clear_curvatures()]
 
     def candidate(self) -> list[Launch]:
         """Steps of the eliminated nodes, retraction, inner iterations, cost of the candidate."""

@@ -97,6 +97,7 @@ class NodePlan:
         is_eliminated: Whether the linear solver eliminates it.
         first_tile: First place of its partials in the sums over node types.
         num_tiles: Its partials.
+        num_slots: Times that `product` has each instance; see `accessors.slots`.
     """
 
     node: NodeType
@@ -104,6 +105,11 @@ class NodePlan:
     is_eliminated: bool
     first_tile: int
     num_tiles: int
+    num_slots: int
+
+    def num_rows(self, part: str) -> int:
+        """Objects that an array of a part has."""
+        return self.count * self.num_slots if part == "product" else self.count
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,8 @@ class Plan:
         memory: Views of the arena, by name.
         arena: What is where in it.
         num_bytes: Size of the arena, the indices and the tiles.
+        jacobians_are_shared: Whether candidates are in the bytes of the Jacobians, which have to be
+            made again after a rejected step.
     """
 
     library: KernelLibrary
@@ -127,6 +135,7 @@ class Plan:
     memory: Mapping[str, Array]
     arena: ArenaPlan
     num_bytes: int
+    jacobians_are_shared: bool
 
     @property
     def num_factor_tiles(self) -> int:
@@ -162,6 +171,11 @@ class Plan:
     def is_scaled(self) -> bool:
         """Whether linear systems are solved in scaled variables."""
         return any(plan.form.jacobian.is_stored for plan in self.factors)
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether sums over factors are partials; else slots that atomics add to."""
+        return all(plan.form.sums is SharedSums.ORDERED for plan in self.factors)
 
     @property
     def eliminated(self) -> tuple[NodePlan, ...]:

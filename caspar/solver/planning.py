@@ -10,82 +10,111 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from caspar.frontend.factor_builder import FactorForm, SharedSums
-from caspar.frontend.node_kernels import MODEL_DIM
 from caspar.frontend.precision import Types
 from caspar.frontend.solver_form import SolverForm
 from caspar.frontend.trace import NodeType, TracedFactor
-from caspar.ir.dtype import DType
-from caspar.memory.layout import array_scalars
+from caspar.memory.accessors.slots import num_object_slots
 from caspar.runtime.backend import Backend
-from caspar.solver.arena import ArenaPlan
 from caspar.solver.factor_order import order_factor
 from caspar.solver.kernel_library import KernelLibrary
-from caspar.solver.plan import (
-    SCALARS,
-    FactorPlan,
-    NodePlan,
-    Plan,
-    item_tiles,
-    num_factor_curvatures,
-)
+from caspar.solver.plan import FactorPlan, NodePlan, Plan, item_tiles
 from caspar.solver.problem import Problem
+from caspar.solver.regions import jacobians_are_shared, reserve_regions
+
+
+def plan_factors(
+    library: KernelLibrary, form: SolverForm, factors: Sequence[TracedFactor], problem: Problem
+) -> list[FactorPlan]:
+    """Put the instances of each factor into an order, and cut it into tiles.
+
+    Args:
+        library: Compiled kernels.
+        form: How they are made.
+        factors: In the order of the solver.
+        problem: Its indices are on the device; none of them is kept.
+    """
+    plans: list[FactorPlan] = []
+    first_tile = 0
+    for factor in factors:
+        made = _plan_factor(library, factor, form.factors[factor.name], problem, first_tile)
+        plans.append(made)
+        first_tile += made.num_tiles
+    return plans
 
 
 def make_plan(
     library: KernelLibrary,
     types: Types,
-    form: SolverForm,
-    factors: Sequence[TracedFactor],
-    nodes: Sequence[NodeType],
-    problem: Problem,
+    factors: Sequence[FactorPlan],
+    nodes: Sequence[NodePlan],
 ) -> Plan:
-    """Sort, cut into tiles, reserve and allocate.
+    """Reserve and allocate.
 
     Raises:
         OutOfMemoryError: Names needed and available bytes.
     """
     backend = library.backend
-    counts = {node.name: int(problem.values[node.name].shape[0]) for node in nodes}
-    factor_plans = []
-    num_factor_tiles = 0
-    for factor in factors:
-        made = _plan_factor(
-            library, factor, form.factors[factor.name], problem, counts, num_factor_tiles
-        )
-        factor_plans.append(made)
-        num_factor_tiles += made.num_tiles
-    node_plans = _plan_nodes(nodes, counts, form, library.tile_size)
-    arena = _reserve(library, types, factor_plans, node_plans)
+    arena = reserve_regions(library, types, factors, nodes)
+    # what ordering took and gave back is not kept beside the arena
+    backend.trim()
     memory = arena.allocate(backend)
     backend.clear(memory["scalars"])
     # `collect` sums the model's partials with the initial cost, before any retraction; not every
     # factor has a part in the curvature
     backend.clear(memory["models"])
     backend.clear(memory["curvatures"])
-    _warn_untouched(backend, factor_plans, node_plans)
+    _warn_untouched(backend, factors, nodes)
     return Plan(
         library,
         types,
-        tuple(factor_plans),
-        tuple(node_plans),
+        tuple(factors),
+        tuple(nodes),
         memory,
         arena,
-        arena.num_bytes + sum(plan.num_bytes for plan in factor_plans),
+        arena.num_bytes + sum(plan.num_bytes for plan in factors),
+        jacobians_are_shared(library, types, factors),
     )
 
 
-def _plan_nodes(
-    nodes: Sequence[NodeType], counts: Mapping[str, int], form: SolverForm, tile_size: int
+def plan_nodes(
+    library: KernelLibrary,
+    form: SolverForm,
+    nodes: Sequence[NodeType],
+    counts: Mapping[str, int],
+    factors: Sequence[FactorPlan],
 ) -> list[NodePlan]:
-    """In the order of the solver; the partials of reduced types stand first."""
+    """In the order of the solver; the partials of reduced types stand first.
+
+    Args:
+        library: Compiled kernels.
+        form: How they are made.
+        nodes: Node types.
+        counts: Instances of each, by name.
+        factors: All factors.
+    """
     plans: dict[str, NodePlan] = {}
     first_tile = 0
     for node in sorted(nodes, key=lambda node: node.name in form.eliminated):
         is_eliminated = node.name in form.eliminated
-        num_tiles = -(-counts[node.name] // tile_size)
-        plans[node.name] = NodePlan(node, counts[node.name], is_eliminated, first_tile, num_tiles)
+        num_tiles = -(-counts[node.name] // library.tile_size)
+        num_slots = num_object_slots(_num_added(factors, node), counts[node.name])
+        plans[node.name] = NodePlan(
+            node, counts[node.name], is_eliminated, first_tile, num_tiles, num_slots
+        )
         first_tile += num_tiles
     return [plans[node.name] for node in nodes]
+
+
+def _num_added(factors: Sequence[FactorPlan], node: NodeType) -> int:
+    """Items that add to the nodes of a type by atomics."""
+    return sum(
+        plan.count
+        for plan in factors
+        for argument in plan.reduced
+        if argument.node is node
+        and plan.form.sums is SharedSums.ATOMIC
+        and not plan.has_partials(argument)
+    )
 
 
 def _plan_factor(
@@ -93,10 +122,9 @@ def _plan_factor(
     factor: TracedFactor,
     form: FactorForm,
     problem: Problem,
-    counts: Mapping[str, int],
     first_tile: int,
 ) -> FactorPlan:
-    backend, tile_size = library.backend, library.tile_size
+    backend, tile_size, counts = library.backend, library.tile_size, problem.counts
     order = order_factor(backend, factor, form, problem.factors[factor.name], counts, tile_size)
     tiles = {}
     if form.sums is SharedSums.ORDERED:
@@ -132,119 +160,3 @@ def _warn_untouched(
             f"by no factor, first {untouched[0]}; they are kept as they are",
             stacklevel=7,  # the line that calls `solve`
         )
-
-
-def _reserve(
-    library: KernelLibrary,
-    types: Types,
-    factors: Sequence[FactorPlan],
-    nodes: Sequence[NodePlan],
-) -> ArenaPlan:
-    arena = ArenaPlan()
-    num_factor_tiles = sum(plan.num_tiles for plan in factors)
-    num_reduced_tiles = sum(plan.num_tiles for plan in nodes if not plan.is_eliminated)
-    arena.reserve("scalars", len(SCALARS), DType.FLOAT64)
-    arena.reserve("costs", num_factor_tiles, types.sums)
-    num_curvatures = num_factor_curvatures(factors) + num_reduced_tiles
-    arena.reserve("curvatures", num_curvatures, types.sums)
-    arena.reserve("descents", num_reduced_tiles, types.sums)
-    arena.reserve("models", MODEL_DIM * sum(plan.num_tiles for plan in nodes), types.sums)
-    for state in ("nodes", "candidate"):
-        for plan in nodes:
-            scalars = array_scalars(plan.node.storage_dim, types.storage, plan.count)
-            arena.reserve(f"{plan.node.name}.{state}", scalars, types.storage)
-        # one copy accepts a step, all node types or none
-        first, last = nodes[0].node.name, nodes[-1].node.name
-        arena.join(f"all {state}", f"{first}.{state}", f"{last}.{state}")
-    reduced = [plan for plan in nodes if not plan.is_eliminated]
-    eliminated = [plan for plan in nodes if plan.is_eliminated]
-    # cleared by one launch, and those of reduced types copied by one
-    _reserve_factorized(arena, types, (*eliminated, *reduced), "diagonal")
-    _reserve_sums(arena, types, eliminated, "")
-    _reserve_sums(arena, types, reduced, "")
-    first, last = (*eliminated, *reduced)[0].node.name, reduced[-1].node.name
-    is_scaled = any(plan.form.jacobian.is_stored for plan in factors)
-    start = f"{first}.diagonal" if is_scaled else f"{first}.gradient"
-    arena.join("all sums", start, f"{last}.block")
-    if len(eliminated) > 0:
-        _reserve_sums(arena, types, reduced, "reduced_")
-        for prefix in ("", "reduced_"):
-            first = reduced[0].node.name
-            arena.join(f"{prefix}sums", f"{first}.{prefix}gradient", f"{last}.{prefix}block")
-        for plan in eliminated:
-            _reserve_node(arena, types, plan, ("inner",))
-        first, last = eliminated[0].node.name, eliminated[-1].node.name
-        arena.join("all inner", f"{first}.inner", f"{last}.inner")
-    _reserve_factorized(arena, types, nodes, "preconditioner")
-    for plan in reduced:
-        names = ("step", "residual", "direction", "product", "preconditioned")
-        _reserve_node(arena, types, plan, names)
-    for factor in factors:
-        _reserve_factor(arena, types, factor, library.jacobian_dims[factor.factor.name])
-    arena.reserve_shared(_partial_groups(factors, types))
-    return arena
-
-
-def _reserve_sums(arena: ArenaPlan, types: Types, nodes: Sequence[NodePlan], prefix: str) -> None:
-    for plan in nodes:
-        dim = plan.node.tangent_dim
-        for part, scalars in (("gradient", dim), ("block", dim * (dim + 1) // 2)):
-            size = array_scalars(scalars, types.sums, plan.count)
-            arena.reserve(f"{plan.node.name}.{prefix}{part}", size, types.sums)
-
-
-def _reserve_factorized(
-    arena: ArenaPlan, types: Types, nodes: Sequence[NodePlan], part: str
-) -> None:
-    for plan in nodes:
-        dim = plan.node.tangent_dim
-        scalars = dim if part == "diagonal" else dim * (dim + 1) // 2
-        size = array_scalars(scalars, types.storage, plan.count)
-        arena.reserve(f"{plan.node.name}.{part}", size, types.storage)
-
-
-def _reserve_node(arena: ArenaPlan, types: Types, plan: NodePlan, parts: Sequence[str]) -> None:
-    size = array_scalars(plan.node.tangent_dim, types.storage, plan.count)
-    for part in parts:
-        arena.reserve(f"{plan.node.name}.{part}", size, types.storage)
-
-
-def _reserve_factor(arena: ArenaPlan, types: Types, plan: FactorPlan, jacobian_dim: int) -> None:
-    name, count = plan.factor.name, plan.count
-    stored = plan.form.jacobian.dtype(types)
-    jacobian = array_scalars(jacobian_dim, stored, count)
-    arena.reserve(f"{name}.jacobian", jacobian, stored.in_arrays)
-    residual = array_scalars(len(plan.factor.residual), types.storage, count)
-    arena.reserve(f"{name}.residual", residual, types.storage)
-    for argument in plan.factor.arguments:
-        rows = plan.order.constant_rows.get(argument.source)
-        if rows is not None:
-            scalars = array_scalars(argument.storage_dim, types.storage, rows)
-            arena.reserve(f"{name}.{argument.name}", scalars, types.storage)
-
-
-def _partial_groups(
-    factors: Sequence[FactorPlan], types: Types
-) -> list[list[tuple[str, int, DType]]]:
-    """Partial sums that are never in use at the same time.
-
-    Those of a factor's linearisation (and reduction) are summed before the next factor's begin;
-    products of all factors run together.
-    """
-    linearize, product = [], []
-    for plan in factors:
-        own = []
-        for argument in plan.factor.nodes:
-            if not plan.has_partials(argument):
-                continue
-            assert argument.node is not None
-            name = f"{plan.factor.name}.{argument.name}"
-            dim = argument.node.tangent_dim
-            partials = plan.num_partials(argument)
-            own.append((f"{name}_gradient", dim * partials, types.sums))
-            if plan.form.jacobian.is_stored:
-                own.append((f"{name}_diagonal", dim * partials, types.storage))
-            own.append((f"{name}_block", dim * (dim + 1) // 2 * partials, types.sums))
-            product.append((f"{name}_product", dim * partials, types.storage))
-        linearize.append(own)
-    return [*linearize, product]

@@ -5,13 +5,22 @@ Cost tiers: kernels once for a solver; order, memory and captured launches once 
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 
-from caspar.driver import TARGETS, coarse_sources, explicit_sources, solver_sources
+from caspar.driver import (
+    TARGETS,
+    SolverSources,
+    chain_sources,
+    coarse_sources,
+    explicit_sources,
+    solver_sources,
+)
 from caspar.errors import FactorError, OptionError
+from caspar.frontend.chain_form import chain_refusal
 from caspar.frontend.coarse_form import coarse_form, coarse_refusal
 from caspar.frontend.jacobian import JacobianStorage
 from caspar.frontend.precision import TYPES, Types
@@ -30,15 +39,18 @@ from caspar.options import (
     PreconditionerChoice,
 )
 from caspar.runtime.backend import Backend
-from caspar.solver.coarse_structure import CoarseStructure, build_coarse_structure
+from caspar.solver.chain_structure import build_chains
+from caspar.solver.coarse_structure import build_coarse_structure
 from caspar.solver.kernel_library import KernelLibrary
 from caspar.solver.launches import Binder
-from caspar.solver.linear_solvers import make_linear_solver
+from caspar.solver.linear_solvers import LinearSolver, make_linear_solver
 from caspar.solver.normal_equations import NormalEquations
 from caspar.solver.phases import Phases
 from caspar.solver.plan import Plan
-from caspar.solver.planning import make_plan
+from caspar.solver.planning import make_plan, plan_factors, plan_nodes
 from caspar.solver.problem import Problem
+from caspar.solver.tridiagonal import TridiagonalGradients
+from caspar.solver.two_level import TwoLevelGradients
 
 Signature = tuple[object, ...]
 """What two problems of the same structure have in common."""
@@ -53,7 +65,7 @@ class Recipe:
         nodes: Their node types.
         precision: Which floating types are used for what.
         linear_solver: How linear systems are solved.
-        preconditioner: Of conjugate gradients on the Schur complement.
+        preconditioner: Of conjugate gradients.
         jacobian: Where Jacobians are.
         deterministic: Whether equal input must give equal bits.
         inner_iterations: Steps that eliminated nodes take by themselves after each common one.
@@ -131,41 +143,51 @@ class Preparation:
         It belongs to the caller until the context ends; another thread gets one of its own.
         """
         library = self.compile()
-        signature = self._signature(problem)
         with self._lock:
             kept, self._kept = self._kept, None
-        if kept is None or kept[0] != signature:
+        if kept is None or kept[0] != self._signature(problem.with_indices(kept[1].uploader())):
             # the old arena is let go of before the new one is allocated
             kept = None
-            kept = (signature, self._make(library, problem))
+            self._backend.trim()
+            kept = self._make(library, problem)
         kept[1].load(problem)
         yield kept[1]
         with self._lock:
             self._kept = kept
 
-    def _make(self, library: KernelLibrary, problem: Problem) -> NormalEquations:
+    def _make(self, library: KernelLibrary, problem: Problem) -> tuple[Signature, NormalEquations]:
         recipe = self._recipe
-        plan = make_plan(library, self.types, self._form, recipe.factors, recipe.nodes, problem)
+        indexed = problem.with_indices(self._backend.upload)
+        signature = self._signature(indexed)
+        factors = plan_factors(library, self._form, recipe.factors, indexed)
+        # the plan has indices of its own
+        del indexed
+        nodes = plan_nodes(library, self._form, recipe.nodes, problem.counts, factors)
+        plan = make_plan(library, self.types, factors, nodes)
         start, known_s = time.perf_counter(), self.compile_time_s
         made = self._bind(library, plan)
         if self._is_first:
             # loops and reductions are compiled for the first structure
             self.compile_time_s = known_s + time.perf_counter() - start
         self._is_first = False
-        return made
+        return signature, made
 
     def _bind(self, library: KernelLibrary, plan: Plan) -> NormalEquations:
         recipe = self._recipe
         binder = Binder(plan)
         phases = Phases(plan, binder)
-        is_two_level = recipe.preconditioner is PreconditionerChoice.TWO_LEVEL
+        own = {
+            PreconditionerChoice.TWO_LEVEL: self._two_level,
+            PreconditionerChoice.BLOCK_TRIDIAGONAL: self._tridiagonal,
+        }.get(recipe.preconditioner)
         linear = make_linear_solver(
-            LinearSolverChoice.SCHUR_PCG if is_two_level else recipe.linear_solver,
+            # one of them means conjugate gradients
+            recipe.linear_solver if own is None else LinearSolverChoice.PCG,
             plan,
             binder,
             phases,
             lambda: self._load_explicit(library),
-            (lambda: self._coarse_structure(library, plan)) if is_two_level else None,
+            None if own is None else lambda remarks: own(plan, binder, phases, remarks),
         )
         return NormalEquations(plan, binder, linear)
 
@@ -173,24 +195,28 @@ class Preparation:
         """The kernels that form the system as a matrix, when first needed."""
         if library.has_kernel("direct_end"):
             return
-        start = time.perf_counter()
-        recipe, target = self._recipe, TARGETS[self._backend.name]
-        library.load(
-            explicit_sources(recipe.factors, recipe.nodes, recipe.precision, target, self._form)
-        )
-        self.compile_time_s += time.perf_counter() - start
+        self._load(library, explicit_sources)
 
-    def _coarse_structure(self, library: KernelLibrary, plan: Plan) -> CoarseStructure:
-        """Of the two-level preconditioner; its kernels are loaded."""
-        recipe, target = self._recipe, TARGETS[self._backend.name]
-        structure = build_coarse_structure(plan, coarse_form(recipe.factors, self._form))
+    def _two_level(
+        self, plan: Plan, binder: Binder, phases: Phases, remarks: tuple[str, ...]
+    ) -> LinearSolver:
+        structure = build_coarse_structure(plan, coarse_form(self._recipe.factors, self._form))
+        self._load(plan.library, partial(coarse_sources, width=structure.width))
+        return TwoLevelGradients(plan, binder, phases, structure, remarks)
+
+    def _tridiagonal(
+        self, plan: Plan, binder: Binder, phases: Phases, remarks: tuple[str, ...]
+    ) -> LinearSolver:
+        chains = build_chains(plan)
+        self._load(plan.library, chain_sources)
+        return TridiagonalGradients(plan, binder, phases, chains, remarks)
+
+    def _load(self, library: KernelLibrary, sources: Callable[..., SolverSources]) -> None:
+        """More kernels of the solver."""
         start = time.perf_counter()
-        precision, width = recipe.precision, structure.width
-        library.load(
-            coarse_sources(recipe.factors, recipe.nodes, precision, target, self._form, width)
-        )
+        recipe, target = self._recipe, TARGETS[self._backend.name]
+        library.load(sources(recipe.factors, recipe.nodes, recipe.precision, target, self._form))
         self.compile_time_s += time.perf_counter() - start
-        return structure
 
     def _signature(self, problem: Problem) -> Signature:
         indices = []
@@ -232,6 +258,8 @@ def _choose_form(backend: Backend, recipe: Recipe) -> SolverForm:
     )
     if recipe.preconditioner is PreconditionerChoice.TWO_LEVEL:
         _check_two_level(recipe, form)
+    if recipe.preconditioner is PreconditionerChoice.BLOCK_TRIDIAGONAL:
+        _check_tridiagonal(recipe, form)
     return form
 
 
@@ -259,4 +287,20 @@ def _check_two_level(recipe: Recipe, form: SolverForm) -> None:
     if refusal != "":
         raise FactorError(
             f"preconditioner='two_level': {refusal}. Use preconditioner='block_jacobi' or 'auto'"
+        )
+
+
+def _check_tridiagonal(recipe: Recipe, form: SolverForm) -> None:
+    direct = (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE)
+    if recipe.linear_solver in direct:
+        raise OptionError(
+            "preconditioner='block_tridiagonal' with linear_solver="
+            f"{recipe.linear_solver.value!r}: it is one of conjugate gradients; use "
+            "linear_solver='pcg', 'schur_pcg' or 'auto'"
+        )
+    refusal = chain_refusal(recipe.factors, form)
+    if refusal != "":
+        raise FactorError(
+            f"preconditioner='block_tridiagonal': {refusal}. Use preconditioner='block_jacobi' "
+            "or 'auto'"
         )

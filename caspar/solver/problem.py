@@ -1,13 +1,12 @@
 """Checking what `Solver.solve` was given.
 
-Input: the user's nested mapping. Output: a `Problem` of arrays on the backend's device, every
-name, type, shape, range and device checked before any kernel could read out of bounds. Once for
-each solve.
+Input: the user's nested mapping. Output: a `Problem`, every name, type, shape, range and device
+checked before any kernel could read out of bounds. Once for each solve.
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ class ConstantArray:
     """Values of a constant argument.
 
     Attributes:
-        rows: (m, dim) floating values on the device.
+        rows: (m, dim) floating values of the storage type.
         index: (n,) int32 row of each factor; None where rows are sequential or unique.
     """
 
@@ -49,10 +48,10 @@ class FactorArrays:
 
 @dataclass(frozen=True)
 class Problem:
-    """Checked arrays.
+    """Checked arrays, where they were given: on the host, or on the backend's device.
 
     Attributes:
-        values: For each node type's name its (n, storage_dim) values on the device.
+        values: For each node type's name its (n, storage_dim) values of the storage type.
         given: For each node type's name what the user passed; of a blocked array its rows.
         dtypes: For each node type's name the floating type its values go back in.
         factors: For each factor's name its arrays.
@@ -64,37 +63,60 @@ class Problem:
     factors: Mapping[str, FactorArrays]
 
     @property
-    def num_bytes(self) -> int:
-        """Bytes of all values, constants and indices."""
+    def counts(self) -> dict[str, int]:
+        """Instances of each node type, by name."""
+        return {name: int(array.shape[0]) for name, array in self.values.items()}
+
+    def with_indices(self, upload: Callable[[Array], Array]) -> "Problem":
+        """The same, with the indices where a function puts them."""
+        factors = {
+            name: FactorArrays(
+                arrays.count,
+                {
+                    argument: None if index is None else upload(index)
+                    for argument, index in arrays.nodes.items()
+                },
+                {
+                    source: constant
+                    if constant.index is None
+                    else ConstantArray(constant.rows, upload(constant.index))
+                    for source, constant in arrays.constants.items()
+                },
+            )
+            for name, arrays in self.factors.items()
+        }
+        return replace(self, factors=factors)
+
+    def bytes_on(self, backend: Backend) -> int:
+        """Bytes of those values, constants and indices that are on a backend's device."""
         arrays = list(self.values.values())
         for factor in self.factors.values():
             arrays += [index for index in factor.nodes.values() if index is not None]
             for constant in factor.constants.values():
                 arrays += [constant.rows] + ([] if constant.index is None else [constant.index])
-        return sum(int(array.nbytes) for array in arrays)
+        kind = backend.xp.ndarray
+        return sum(int(array.nbytes) for array in arrays if isinstance(array, kind))
 
 
 def check_problem(
     arrays: Mapping[str, Any],
     factors: Sequence[TracedFactor],
     nodes: Sequence[NodeType],
-    backend: Backend,
     reader: ArrayReader,
 ) -> Problem:
-    """Check the user's arrays and bring them to the device.
+    """Check the user's arrays, where they are.
 
     Args:
         arrays: Node type name -> values; factor name -> argument name -> indices or values. Values
             may be blocked arrays, indices `SharedIndices`.
         factors: Traced factors.
         nodes: Their node types.
-        backend: Where the solve runs.
-        reader: Reads single arrays to it.
+        reader: Reads single arrays.
 
     Raises:
         InputError: Names the factor or node type, the argument, what is wrong, what is allowed.
     """
-    by_name = _Reader(backend, reader)
+    by_name = _Reader(reader)
     expected = [node.name for node in nodes] + [factor.name for factor in factors]
     _check_names("arrays", "node types and factors", arrays, expected)
     given = {node.name: unblocked(arrays[node.name]) for node in nodes}
@@ -130,8 +152,7 @@ def _check_names(where: str, what: str, given: Any, expected: Sequence[str]) -> 
 class _Reader:
     """Reads node types and factors."""
 
-    def __init__(self, backend: Backend, arrays: ArrayReader) -> None:
-        self._backend = backend
+    def __init__(self, arrays: ArrayReader) -> None:
         self._arrays = arrays
 
     def node_values(self, node: NodeType, given: Any) -> Array:
@@ -182,7 +203,7 @@ class _Reader:
             return None
         if argument.kind is ArgumentKind.NODE_PAIR:
             first = 1 if argument.successor else 0
-            return self._backend.upload(np.arange(first, first + count, dtype=np.int32))
+            return np.arange(first, first + count, dtype=np.int32)
         return indices[argument.source]
 
     def _constant(

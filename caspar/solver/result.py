@@ -104,7 +104,8 @@ class SolveResult:
         compile_time_s: Seconds to trace, compile and load the kernels; 0 where they were loaded.
         setup_time_s: Seconds to check, upload and sort the arrays and bind the kernels.
         solve_time_s: Seconds of the iterations.
-        peak_memory_bytes: Bytes held on the device during the iterations: arena, tiles and input.
+        peak_memory_bytes: Bytes held on the device during the iterations: arena, tiles, and input
+            that was given there.
         remarks: What else the course of the solve shows, with advice.
     """
 

@@ -18,7 +18,7 @@ from caspar.options import (
     checked_count,
     choice,
 )
-from caspar.runtime.arrays import Moved, give_back
+from caspar.runtime.arrays import HOST, Moved, give_back, location
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import select_backend
 from caspar.solver.array_reader import ArrayReader
@@ -43,7 +43,8 @@ class Solver:
             `auto`: float64 where no node type can be eliminated, else mixed. See `precision`.
         linear_solver: `auto`, `pcg`, `schur_pcg`, `schur_dense` or `sparse`: see
             `caspar.LinearSolverChoice`.
-        preconditioner: `auto`, `block_jacobi` or `two_level`: see `caspar.PreconditionerChoice`.
+        preconditioner: `auto`, `block_jacobi`, `block_tridiagonal` or `two_level`: see
+            `caspar.PreconditionerChoice`.
         jacobian: `auto`, `stored`, `float16` or `recompute`: see `caspar.JacobianChoice`.
         deterministic: Equal input gives equal bits, on CUDA at a price: sums over shared nodes are
             taken in a fixed order. On the CPU they always are.
@@ -141,7 +142,7 @@ class Solver:
         with self.backend.scope():
             storage = self._preparation.types.storage.value
             reader = ArrayReader(self.backend, storage, checked.check)
-            problem = check_problem(arrays, self._factors, self._nodes, self.backend, reader)
+            problem = check_problem(arrays, self._factors, self._nodes, reader)
             with self._preparation.system(problem) as system:
                 compile_time_s = self._preparation.take_compile_time()
                 compiled_now_s = compile_time_s - compiled_before_s
@@ -164,7 +165,7 @@ class Solver:
             compile_time_s=compile_time_s,
             setup_time_s=setup_time_s,
             solve_time_s=solve_time_s,
-            peak_memory_bytes=system.num_bytes + problem.num_bytes,
+            peak_memory_bytes=system.num_bytes + problem.bytes_on(self.backend),
             remarks=(*system.remarks, *course.remarks),
         )
 
@@ -172,9 +173,12 @@ class Solver:
         """Values of the kind, place and floating type that was given."""
         returned = {}
         for name, rows in system.values().items():
+            given = problem.given[name]
+            # what comes from the device to the host is a copy anyhow
+            end = rows if location(given) == HOST else rows.copy()
             returned[name] = give_back(
-                Moved(problem.values[name], rows),
-                problem.given[name],
+                Moved(problem.values[name], end),
+                given,
                 problem.dtypes[name],
                 self.backend.to_host,
                 self.backend.upload,

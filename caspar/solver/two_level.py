@@ -137,6 +137,8 @@ class TwoLevelGradients:
         remarks: Why it was chosen.
     """
 
+    is_direct = False
+
     def __init__(
         self,
         plan: Plan,
@@ -146,7 +148,6 @@ class TwoLevelGradients:
         remarks: tuple[str, ...] = (),
     ) -> None:
         self.name = "schur_pcg"
-        self.remarks = remarks
         backend = self._backend = plan.library.backend
         coarse = self._coarse = CoarseSpace(plan, binder, structure)
         self._factorization = backend.dense_factorization(structure.size, "float64", coarse.failed)
@@ -157,7 +158,9 @@ class TwoLevelGradients:
         self._form = backend.sequence(coarse.form())
         self._entries = backend.sequence([coarse.entries(matrix)])
         self._begin = backend.sequence(launches.begin())
-        self._iterate = backend.loop(launches.iteration(phases), plan.scalar("done"))
+        scalars = plan.memory["scalars"]
+        self._iterate = backend.loop(launches.iteration(phases), plan.scalar("done"), scalars)
+        self.remarks = (*remarks, *self._iterate.remarks)
 
     def solve(self, max_iterations: int) -> None:
         """Reduce, form and invert the coarse matrix, start, iterate."""

@@ -36,13 +36,25 @@ def test_with_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     monkeypatch.setattr(doctor, "find_driver", lambda: CudaDriver(12080, (device,), None))
     monkeypatch.setattr(doctor, "probe_cupy", lambda: CupyState("12.9", None))
     monkeypatch.setattr(doctor, "cuda_problem", lambda: None)
+    monkeypatch.setattr(doctor, "graph_loop_problem", lambda: "there is no cuda-core")
     monkeypatch.setattr(doctor, "_TRY_CPU", "raise ImportError('no numba')")
     assert run("doctor") == 0
     printed = capsys.readouterr().out
+    assert "graph loops   polled by the host: there is no cuda-core" in printed
     assert "NVIDIA H200, compute capability 9.0, 141 GiB" in printed
     assert "NVRTC 12.9" in printed
     assert "backend cpu   does not work: ImportError: no numba" in printed
     assert "backend cuda  works" in printed
+
+
+def test_graphs_that_repeat_themselves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "cuda_problem", lambda: None)
+    monkeypatch.setattr(doctor, "graph_loop_problem", lambda: None)
+    monkeypatch.setattr(doctor, "_version", lambda package: f"1.2 of {package}")
+    assert run("doctor") == 0
+    assert "graph loops   on the device: cuda-core 1.2 of cuda-core" in capsys.readouterr().out
 
 
 def test_says_what_to_install(

@@ -12,7 +12,8 @@ from numpy.testing import assert_array_equal
 from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
-from caspar.memory.accessors.node_sums import AddOwnNode, SumOverNode, WriteOwnNode
+from caspar.memory.accessors.exchanges import ReadForNode, SpreadOverNode, SumOverNode
+from caspar.memory.accessors.node_sums import AddOwnNode, WriteOwnNode
 from caspar.memory.accessors.runs import MANY_SCALARS, AddRuns
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
@@ -50,22 +51,34 @@ def sums(first: list[Scalar], second: list[Scalar]) -> list[Scalar]:
     return [a + b for a, b in zip(first, second, strict=True)]
 
 
+def small(values: list[Scalar]) -> list[Scalar]:
+    """Values whose sums are exact."""
+    return [-(-entry.max(-7.0)).max(-7.0) for entry in values]
+
+
 def exchange_kernel(dim: int, storage: DType, computing: DType, num_exchanges: int) -> KernelSpec:
-    """x plus its sums over the node, several times; added to the node, and written to another."""
+    """x plus what a node makes of the sums over its items, several times, and to the node.
+
+    Only the leading item has `led`: on the way there it reads what belongs to the node, and it
+    writes the node.
+    """
     kernel = KernelBuilder(f"exchange_{dim}_{num_exchanges}", computing, tiled=True)
     node = kernel.read("node", dim, storage, ReadIndexed())
     value = kernel.read("x", dim, storage, ReadSequential())
-    total = [entry * 0.0 for entry in node]
+    led = spread = [entry * 0.0 for entry in node]
     for number in range(num_exchanges):
-        total = kernel.exchange(f"sum_{number}", value, SumOverNode())
-        # kept small: all sums are exact
-        total = [-(-entry.max(-7.0)).max(-7.0) for entry in total]
-        value = sums(value, total)
-    # items of a node agree on it
-    kernel.write("moved", sums(total, node), storage, WriteOwnNode("node"))
+        first = "" if number == 0 else "sum_0"
+        led = small(kernel.exchange(f"sum_{number}", value, SumOverNode(first)))
+        bias = kernel.read(f"bias_{number}", dim, storage, ReadForNode("sum_0", "node"))
+        led = sums(led, bias)
+        spread = kernel.exchange(f"spread_{number}", led, SpreadOverNode("sum_0"))
+        value = sums(value, spread)
+    if num_exchanges > 0:
+        led = sums(led, kernel.read("offset", dim, storage, ReadForNode("sum_0")))
+    kernel.write("moved", sums(led, node), storage, WriteOwnNode("node"))
     kernel.write("y", value, storage, WriteSequential())
     kernel.write("first", value, storage, AddOwnNode("node"))
-    kernel.write("second", total, storage, AddOwnNode("node"))
+    kernel.write("second", spread, storage, AddOwnNode("node"))
     kernel.write("alone", value, storage, AddOwnNode())
     kernel.write("partials", value, storage, AddSharedPartials())
     kernel.write("sum", value, storage, AddSumPartials())
@@ -77,10 +90,10 @@ def in_place_kernel(dim: int, storage: DType, computing: DType) -> KernelSpec:
     kernel = KernelBuilder(f"in_place_{dim}", computing, tiled=True)
     node = kernel.read("node", dim, storage, ReadIndexed())
     x = kernel.read("x", dim, storage, ReadSequential())
-    first = kernel.exchange("sum_0", sums(x, node), SumOverNode())
-    first = [-(-entry.max(-7.0)).max(-7.0) for entry in first]
-    second = kernel.exchange("sum_1", sums(x, sums(first, node)), SumOverNode())
-    kernel.write("node", sums(second, node), storage, WriteOwnNode())
+    led = small(kernel.exchange("sum_0", sums(x, node), SumOverNode()))
+    spread = kernel.exchange("spread_0", sums(led, node), SpreadOverNode("sum_0"))
+    led = kernel.exchange("sum_1", sums(x, spread), SumOverNode("sum_0"))
+    kernel.write("node", sums(led, node), storage, WriteOwnNode())
     return kernel.build()
 
 
@@ -111,12 +124,15 @@ def case_of(spec: KernelSpec, problem: Problem, dim: int, *, tiled: bool = True)
     }
     rows = {}
     for arg in spec.args:
-        if isinstance(arg.read, SumOverNode) or arg.name in ("y", "partials", "sum", "moved"):
+        if arg.name in ("y", "partials", "sum", "moved"):
+            continue
+        if isinstance(arg.read, SumOverNode | SpreadOverNode):
             continue
         size = num_partners if spec.name.startswith("runs") else problem.num_nodes
         rows[arg.name] = whole_rows(rng, num_objects.get(arg.name, size), dim)
     by = partner if spec.name.startswith("runs") else problem.node
-    index = {"node": problem.node, "partner": partner, "alone": by, "partials": partner}
+    index = {"node": problem.node, "offset": problem.node, "partner": partner, "alone": by}
+    index["partials"] = partner
     return KernelCase(
         spec,
         len(problem.node),

@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from caspar.codegen.cuda_header import BLOCK_SIZE_OPTION
 from caspar.codegen.cuda_tiles import TILE_KERNELS, TILE_SOURCE
 from caspar.driver import TARGETS, kernel_specs
+from caspar.errors import CompileError
 from caspar.frontend.factor import Factor
 from caspar.frontend.precision import TYPES
 from caspar.frontend.solver_form import usual_form
 from caspar.frontend.trace import NodeType, TracedFactor, trace
 from caspar.ir.dtype import DType
-from caspar.memory.accessors.node_sums import SumOverNode
+from caspar.memory.accessors.exchanges import SumOverNode
 from caspar.memory.accessors.runs import AddRuns
 from caspar.memory.reduce import ReduceSpec
 from caspar.options import Precision
-from caspar.runtime.nvrtc import CompiledText, compile_kernel_text, compile_text
+from caspar.runtime.nvrtc import CompiledText, compile_source, compile_text
 from tests.support_kernels import generate, one_text
 from tests.support_problems import PROBLEMS, Way, distinct_specs
 
@@ -30,15 +32,21 @@ EXAMPLES = (
     *(f"examples.{path.stem}" for path in sorted(FOLDER.glob("*.py"))),
 )
 MAX_REGISTERS = 255
+SMALL_BLOCK = 128
+"""Threads; all kernels allow it."""
+
 REGISTERS_BESIDES = 48
 """Registers of a kernel for addresses, loop counters and the functions of the header, beside those
-the scheduler predicts for its values: up to 45 here, most where sums are taken in float64."""
+the scheduler predicts for its values: up to 47 here, most where sums are taken in float64."""
 
-REGISTERS_OF_SUMS = 32
-"""More where sums are taken over runs of lanes, whose values wait for the last of them, or over the
-items of a node: up to 28 here, of `snavely_reduce` in float64."""
+REGISTERS_OF_RUNS = {DType.FLOAT32: 16, DType.FLOAT64: 52}
+"""More where sums are taken over runs of lanes, whose values wait for others: up to 14 and 50 here,
+of `snavely_reduce` and `snavely_linearize`."""
 
-SPILLED_BYTES = {"preintegrated_imu_product": 8, "preintegrated_imu_linearize": 28}
+REGISTERS_OF_SUMS = {DType.FLOAT32: 0, DType.FLOAT64: 16}
+"""More where sums are taken over the items of a node: up to 12, of `sighting_inner`."""
+
+SPILLED_BYTES = {"preintegrated_imu_store": 12}
 """A Jacobian of 9 rows by two poses, velocities and biases takes all registers there are, and some
 bytes more: stores and loads together."""
 
@@ -61,8 +69,9 @@ def test_solver_kernels_compile_to_few_registers(
             dtype = specs[name].graph.dtype
             words = dtype.itemsize // 4
             allowed = sources[name].num_registers * words + REGISTERS_BESIDES
-            if any(isinstance(one, AddRuns | SumOverNode) for one in specs[name].accessors):
-                allowed += REGISTERS_OF_SUMS
+            kinds = {type(one) for one in specs[name].accessors}
+            allowed += REGISTERS_OF_RUNS[dtype] if AddRuns in kinds else 0
+            allowed += REGISTERS_OF_SUMS[dtype] if SumOverNode in kinds else 0
             assert entry.registers <= min(allowed, MAX_REGISTERS), where
             record_property(f"registers {arch} {name}", entry.registers)
 
@@ -83,10 +92,10 @@ def test_no_kernel_of_an_example_spills(
     dtypes = {spec.name: spec.graph.dtype for spec in specs}
     text = one_text(list(sources.values()))
     for arch in ARCHITECTURES:
-        for name, entry in compile_text(text, arch).resources.items():
+        for name, entry in compiled_to_fit(text, arch).resources.items():
             if entry.stack_bytes == 0:
                 continue
-            alone = compile_kernel_text(sources[name].text, arch).resources[name]
+            alone = compile_source(sources[name], arch)[1].resources[name]
             if dtypes[name] is DType.FLOAT32:
                 allowed = SPILLED_BYTES.get(name, 0)
                 assert alone.spill_bytes <= allowed, f"{name} for {arch}: {alone}"
@@ -113,7 +122,17 @@ def test_reductions_and_tile_kernels_compile() -> None:
         assert all(entry.spill_bytes == 0 for entry in (*reductions.values(), *tiles.values()))
 
 
+def compiled_to_fit(text: str, arch: str) -> CompiledText:
+    """For blocks as the kernels prefer them, or smaller ones where shared memory is too little."""
+    try:
+        return compile_text(text, arch)
+    except CompileError as error:
+        if "too much shared data" not in str(error):
+            raise
+        return compile_text(text, arch, (BLOCK_SIZE_OPTION.format(SMALL_BLOCK),))
+
+
 def compiled_silently(text: str, arch: str) -> CompiledText:
-    compiled = compile_text(text, arch)
+    compiled = compiled_to_fit(text, arch)
     assert compiled.warnings == (), compiled.log
     return compiled

@@ -95,6 +95,24 @@ def test_independent_inputs_have_literal_zeros() -> None:
     assert [scene.builder.literal(entry) for entry in found[1:]] == [0.0, 0.0]
 
 
+def test_what_an_exchange_brings_back_is_an_input_or_constant() -> None:
+    """Though it was made of another input, and of itself."""
+    scene = Scene(NAMES)
+    first, second, third = (scene.symbols[name] for name in NAMES)
+    made = scene.builder.prod([first, second])
+    back, other = scene.builder.exchange("node", [first, made])
+    output = scene.builder.prod([back, other, first, third])
+    found = gradient(scene.builder, output, [first, second, back])
+    wanted = [
+        scene.builder.prod([back, other, third]),
+        scene.builder.const(0.0),
+        scene.builder.prod([other, first, third]),
+    ]
+    points = np.random.default_rng(1).uniform(0.1, 0.9, (5, 3))
+    numbers = scene.evaluate([*found, *wanted], points)
+    assert_allclose(numbers[:, :3], numbers[:, 3:])
+
+
 def test_the_input_itself_and_a_constant() -> None:
     scene = Scene(NAMES)
     inputs = [scene.symbols[name] for name in NAMES]

@@ -22,7 +22,7 @@ from caspar.frontend.precision import TYPES
 from caspar.frontend.solver_form import solver_form
 from caspar.frontend.trace import Argument, TracedFactor, trace
 from caspar.ir.evaluate import evaluate_graph
-from caspar.memory.accessors.node_sums import SumOverNode
+from caspar.memory.accessors.exchanges import SpreadOverNode, SumOverNode
 from caspar.memory.kernel import KernelSpec
 from caspar.options import Precision
 
@@ -167,6 +167,8 @@ class System:
             if isinstance(arg.read, SumOverNode):
                 assert owner is not None
                 objects[arg.name] = one.index[owner.name]
+            elif isinstance(arg.read, SpreadOverNode):
+                continue
             elif arg.read is not None and owner is not None:
                 part = arg.name.removeprefix(owner.name).removeprefix("_")
                 given[arg.name] = self.parts[_type(owner), part][one.index[owner.name]]

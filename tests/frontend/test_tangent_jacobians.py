@@ -1,5 +1,6 @@
 """Tangent Jacobians against SymForce's own and against differences through the retraction."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ from numpy.typing import NDArray
 from symforce.ops import LieGroupOps, StorageOps
 
 from caspar.frontend.epsilon import SYMBOL, symbolic_epsilon, value
+from caspar.frontend.factor import Factor
 from caspar.frontend.jacobian import tangent_jacobians
 from caspar.frontend.lower import Lowering
 from caspar.frontend.markers import Pair
 from caspar.frontend.trace import Argument, TracedFactor, retracted_storage, trace
+from caspar.frontend.turned_vectors import TurnedVector
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
 from caspar.memory.kernel_builder import KernelBuilder
@@ -43,9 +46,15 @@ def random_inputs(factor: TracedFactor, seed: int = 0) -> dict[str, Array]:
 
 
 def residual_and_jacobians(
-    factor: TracedFactor, inputs: dict[str, Array], dtype: DType = DType.FLOAT64
+    factor: TracedFactor,
+    inputs: dict[str, Array],
+    dtype: DType = DType.FLOAT64,
+    turned: Sequence[TurnedVector] | None = None,
+    nodes: Sequence[Argument] | None = None,
 ) -> tuple[Array, dict[str, Array]]:
     """(n, rows) residual and (n, rows, tangent_dim) Jacobian of each node, by the frontend."""
+    turned = factor.turned if turned is None else turned
+    nodes = factor.nodes if nodes is None else nodes
     kernel = KernelBuilder("test", dtype)
     symbols = {str(SYMBOL): kernel.graph.const(value(dtype))}
     storage = {}
@@ -58,7 +67,7 @@ def residual_and_jacobians(
     lowering = Lowering(kernel.graph, symbols, "test")
     scalar = type(storage[factor.arguments[0].name][0])
     rows = [scalar(kernel.graph, lowering.lower(row)) for row in factor.residual]
-    blocks = tangent_jacobians(kernel, factor.nodes, rows, lowering, storage)
+    blocks = tangent_jacobians(kernel, nodes, rows, lowering, storage, turned)
     kernel.write("residual", rows, dtype, WriteRows())
     for name, block in blocks.items():
         flat = [entry for row in block for entry in row]
@@ -97,8 +106,8 @@ def test_equals_symforce(name: str) -> None:
 class Numeric:
     """A factor's function called with numbers."""
 
-    def __init__(self, name: str, factor: TracedFactor) -> None:
-        self._function = FACTORS[name]
+    def __init__(self, function: Factor, factor: TracedFactor) -> None:
+        self._function = function
         self._factor = factor
 
     def __call__(self, storage: dict[str, Array]) -> Array:
@@ -122,10 +131,15 @@ def retracted(argument: Argument, storage: Array, step: Array) -> Array:
 
 @pytest.mark.parametrize("name", FACTORS)
 def test_equals_differences_through_the_retraction(name: str) -> None:
-    factor = trace(FACTORS[name])
+    assert_equals_differences(FACTORS[name])
+
+
+def assert_equals_differences(traceable: Factor) -> None:
+    """The residual is that of the function, the Jacobian that of small steps."""
+    factor = trace(traceable)
     inputs = random_inputs(factor)
     residual, jacobians = residual_and_jacobians(factor, inputs)
-    function = Numeric(name, factor)
+    function = Numeric(traceable, factor)
     for number in range(2):
         at = {argument: rows[number] for argument, rows in inputs.items()}
         assert_allclose(residual[number], function(at), rtol=1e-9, atol=1e-9)

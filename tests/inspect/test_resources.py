@@ -11,6 +11,7 @@ from caspar.inspect.tables import WIDTH
 from caspar.runtime.nvrtc import KernelResources, nvrtc_version
 from caspar.runtime.occupancy import occupancy
 from caspar.runtime.sass import Region
+from examples.camera_prototype import reprojection
 from tests.inspect.cases import distance
 
 # Architecture, registers, shared bytes, block size; warps by NVIDIA's cuda_occupancy.h (CUDA 13.0).
@@ -96,6 +97,17 @@ def test_one_kernel_shows_every_kind_and_region(inspection: FactorInspection) ->
     for kind in ("FFMA", "LDG", "atomic"):
         numbers = " +".join(str(found[kind]) for found in counts)
         assert re.search(rf"^{kind} +{numbers}$", text, re.M) is not None
+
+
+def test_blocks_are_as_large_as_shared_memory_allows() -> None:
+    """Sums over the items of a pose take 28 numbers of each, twice."""
+    kernels = inspect_factor(reprojection)
+    reports = {name: kernels[name].report for name in ("product", "inner")}
+    assert {name: report.block_size for name, report in reports.items()} == {
+        "product": 256,
+        "inner": 128,
+    }
+    assert 24 << 10 < reports["inner"].resources.shared_bytes <= 48 << 10
 
 
 def test_what_is_not_known_is_said() -> None:

@@ -163,7 +163,7 @@ def test_an_origin_is_printed_where_it_changes(kernel: KernelInspection, name: s
 def test_text_stages_need_no_compiler(
     kernel: KernelInspection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "compile_kernel_text", refuse)
+    monkeypatch.setattr(stages, "compile_source", refuse)
     fresh = replace(kernel)
     assert all(str(fresh.stage(name)) for name in ("trace", *GRAPHS, "schedule", "program", "cuda"))
     with pytest.raises(BackendError, match="asked for"):

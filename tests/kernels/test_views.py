@@ -223,7 +223,7 @@ class TestTables:
         def refuse(*_: object) -> None:
             raise BackendError("NVRTC is not installed; pip install 'caspar[inspect]'")
 
-        monkeypatch.setattr("caspar.inspect.stages.compile_kernel_text", refuse)
+        monkeypatch.setattr("caspar.inspect.stages.compile_source", refuse)
         description = twice.describe()
         assert "not known: NVRTC is not installed; pip install" in str(description)
         assert "pip install 'caspar[inspect]'</p>" in description._repr_html_().replace(

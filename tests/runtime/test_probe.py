@@ -12,11 +12,19 @@ from typing import Any
 import pytest
 
 from caspar.runtime import probe
-from caspar.runtime.probe import CudaDevice, CudaDriver, cuda_problem, find_driver, probe_cupy
+from caspar.runtime.probe import (
+    CudaDevice,
+    CudaDriver,
+    cuda_problem,
+    find_driver,
+    graph_loop_problem,
+    probe_cupy,
+)
 
 ROOT = Path(__file__).parents[2]
 OLD_DEVICE = CudaDevice("Tesla V100", (7, 0), 16 << 30)
 NEW_DEVICE = CudaDevice("NVIDIA B200", (10, 0), 180 << 30)
+REMEMBERED = (find_driver, probe_cupy, graph_loop_problem)
 
 
 @dataclass
@@ -84,10 +92,10 @@ def fake_cupy(
 def fresh_probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No driver and nothing remembered, before and after."""
     monkeypatch.setattr(probe, "_load_driver", lambda: None)
-    for function in (find_driver, probe_cupy):
+    for function in REMEMBERED:
         function.cache_clear()
     yield
-    for function in (find_driver, probe_cupy):
+    for function in REMEMBERED:
         function.cache_clear()
 
 
@@ -194,6 +202,48 @@ def test_two_digit_capability(monkeypatch: pytest.MonkeyPatch) -> None:
     """CuPy writes 10.0 as 100."""
     install(monkeypatch, FakeLibrary(13000), fake_cupy(capability="100", nvrtc=(13, 0)))
     assert cuda_problem() is None
+
+
+# -- graphs that repeat themselves ---------------------------------------------------------------
+
+
+def graph_library(**names: object) -> SimpleNamespace:
+    return SimpleNamespace(GraphBuilder=SimpleNamespace(**names))
+
+
+def test_graphs_can_repeat_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeLibrary(12040), fake_cupy(nvrtc=(12, 4)))
+    monkeypatch.setitem(sys.modules, probe.GRAPH_LIBRARY, graph_library(create_condition=None))
+    assert graph_loop_problem() is None
+
+
+def test_driver_too_old_for_graph_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeLibrary(12030), fake_cupy())
+    assert graph_loop_problem() == (
+        "the NVIDIA driver runs CUDA up to 12.3, and graphs that repeat themselves need CUDA 12.4"
+    )
+
+
+def test_compiler_too_old_for_graph_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeLibrary(), fake_cupy(nvrtc=(12, 2)))
+    assert graph_loop_problem() == (
+        "NVRTC is of CUDA 12.2, and graphs that repeat themselves need CUDA 12.4; "
+        "for this driver: pip install 'caspar[cuda12]'"
+    )
+
+
+@pytest.mark.parametrize(
+    "library", [None, graph_library(create_conditional_handle=None)], ids=["missing", "too old"]
+)
+def test_library_of_graph_loops(
+    monkeypatch: pytest.MonkeyPatch, library: SimpleNamespace | None
+) -> None:
+    install(monkeypatch, FakeLibrary(13000), fake_cupy(nvrtc=(13, 0)))
+    monkeypatch.setitem(sys.modules, probe.GRAPH_LIBRARY, library)
+    found = graph_loop_problem()
+    assert found is not None
+    assert found.startswith("there is no cuda-core >= 1.0: ")
+    assert found.endswith("; for this driver: pip install 'caspar[cuda13]'")
 
 
 def test_without_a_driver_cupy_is_not_imported() -> None:

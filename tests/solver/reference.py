@@ -40,6 +40,33 @@ class Optimum:
     values: Values
 
 
+@dataclass(frozen=True)
+class ArgumentJacobian:
+    """Derivatives of a factor's instances by one of their nodes.
+
+    Attributes:
+        node: Name of the node type.
+        index: (n,) node of each instance.
+        first: (n,) first unknown of that node.
+        slope: (n, residual_dim, tangent_dim).
+    """
+
+    node: str
+    index: NDArray[np.int64]
+    first: NDArray[np.int64]
+    slope: Array
+
+
+def argument_jacobians(
+    factors: Sequence[Factor], arrays: Mapping[str, Any]
+) -> list[list[ArgumentJacobian]]:
+    """Of each factor at the start values."""
+    problem = _Problem(factors, arrays, _start_values(factors, arrays))
+    zero = np.zeros(problem.num_unknowns)
+    values = problem.retracted(zero)
+    return [problem.argument_jacobians(factor, zero, values) for factor in factors]
+
+
 def minimize_with_scipy(factors: Sequence[Factor], arrays: Mapping[str, Any]) -> Optimum:
     """Solve on the tangent space of the start values, then once more on that of the end."""
     values = _start_values(factors, arrays)
@@ -129,27 +156,38 @@ class _Problem:
         return _columns(_retraction(node.python_type)(*rows.T, *part.T))
 
     def _factor_jacobian(self, factor: Factor, step: Array, values: Values) -> Array:
-        arguments, _ = _residual_function(factor)
-        residual = _evaluate(factor, self._arrays, values, {})
-        count, dim = residual.shape
+        blocks = self.argument_jacobians(factor, step, values)
+        count, dim, _ = blocks[0].slope.shape
         jacobian = np.zeros((count, dim, self.num_unknowns))
-        for argument in arguments:
+        for block in blocks:
+            for column in range(block.slope.shape[2]):
+                jacobian[np.arange(count), :, block.first + column] += block.slope[:, :, column]
+        return jacobian.reshape(count * dim, -1)
+
+    def argument_jacobians(
+        self, factor: Factor, step: Array, values: Values
+    ) -> list[ArgumentJacobian]:
+        """By each node argument of a factor."""
+        made = []
+        for argument in _residual_function(factor)[0]:
             node = argument.node
             if node is None:
                 continue
             first, size = self._first[node.name], len(self._start[node.name])
             touched = _node_index(argument, self._arrays[factor.name], size)
+            slopes = []
             for column in range(node.tangent_dim):
-                places = first + column + node.tangent_dim * np.arange(size)
                 change = np.zeros(self.num_unknowns)
-                change[places] = STEP
+                change[first + column + node.tangent_dim * np.arange(size)] = STEP
                 after, before = (
                     _evaluate(factor, self._arrays, values, {argument.name: self._moved(node, x)})
                     for x in (step + change, step - change)
                 )
-                slope = (after - before) / (2.0 * STEP)
-                jacobian[np.arange(count), :, places[touched]] += slope
-        return jacobian.reshape(count * dim, -1)
+                slopes.append((after - before) / (2.0 * STEP))
+            slope = np.stack(slopes, axis=2)
+            index = np.broadcast_to(touched, slope.shape[:1])
+            made.append(ArgumentJacobian(node.name, index, first + node.tangent_dim * index, slope))
+        return made
 
 
 def _evaluate(

@@ -8,10 +8,12 @@ import pytest
 
 import caspar
 from caspar.errors import BackendError, FactorError, OutOfMemoryError
+from caspar.frontend.bundle_adjustment import snavely
 from caspar.runtime.cpu import CpuBackend
 from caspar.solver import explicit_choice, explicit_structure
 from examples import pose_graph, pose_graph_3d
 from tests.harness_backend import HarnessBackend
+from tests.solver.bundles import arrays_of, read
 from tests.solver.linear_cases import (
     MIXES,
     assert_first_step,
@@ -51,6 +53,35 @@ def test_damping_is_relative_to_the_diagonal(linear_solver: str) -> None:
 def test_a_step_in_mixed_precision(linear_solver: str) -> None:
     made = _solver("everything", linear_solver, "mixed")
     assert_first_step(made, "everything", 1e-8, 1e-3)
+
+
+@pytest.mark.parametrize("backend", [CpuBackend(), HarnessBackend(128)], ids=lambda one: one.name)
+@pytest.mark.parametrize("mix", ["everything", "two factors on marks", "views alone"])
+def test_a_step_with_recomputed_jacobians(
+    mix: str, backend: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In mixed precision the matrix is that of Jacobians in float64."""
+    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: backend)
+    solver = caspar.Solver(
+        MIXES[mix],
+        precision="mixed",
+        linear_solver="sparse",
+        jacobian="recompute",
+        inner_iterations=0,
+    )
+    assert_first_step(solver, mix, 1e-8, 1e-3)
+
+
+@pytest.mark.parametrize("linear_solver", ["schur_dense", "sparse"])
+@pytest.mark.parametrize("jacobian", ["stored", "recompute"])
+def test_no_factorisation_fails_in_mixed_precision(jacobian: str, linear_solver: str) -> None:
+    """Ladybug-49 has points that are nearly undetermined."""
+    solver = caspar.Solver(
+        snavely, backend="cpu", precision="mixed", linear_solver=linear_solver, jacobian=jacobian
+    )
+    result = solver.solve(arrays_of(read("problem-49-7776")), max_iterations=20)
+    assert {record.reason for record in result.iterations} == {""}
+    assert result.final_cost == pytest.approx(13344.241, rel=2e-5)
 
 
 @pytest.mark.parametrize("mix", MIXES)

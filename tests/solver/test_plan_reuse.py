@@ -258,7 +258,7 @@ def _checked(made: caspar.Solver, arrays: Arrays) -> Any:
     from caspar.solver.problem import check_problem
 
     reader = ArrayReader(made.backend, "float64", True)
-    return check_problem(arrays, made._factors, made._nodes, made.backend, reader)
+    return check_problem(arrays, made._factors, made._nodes, reader)
 
 
 def test_two_threads_on_one_solver() -> None:

@@ -64,6 +64,10 @@ class _Parts:
         # the step was taken: back to where it was linearised
         for name in ("View", "Mark"):
             self.binder.pack(f"{name}.nodes", arrays[name])
+        # residuals of the candidate are in the bytes of what was factorised
+        system.score()
+        system.linearize()
+        self.linear._reduce.run()
 
     @property
     def _shape(self) -> tuple[int, int]:
@@ -242,7 +246,7 @@ def test_other_linear_solvers_have_no_preconditioner(linear_solver: str) -> None
 
 
 def test_unknown_preconditioners_are_refused() -> None:
-    with pytest.raises(OptionError, match="must be one of 'auto', 'block_jacobi', 'two_level'"):
+    with pytest.raises(OptionError, match="must be one of 'auto', 'block_jacobi', 'block_tri"):
         caspar.Solver(snavely, backend="cpu", preconditioner="ilu")
 
 

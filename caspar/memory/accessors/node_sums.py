@@ -2,13 +2,15 @@
 
 Nothing is added by atomics and no partial leaves the block: the sums have the same bits in every
 run. An item's place in the tile's order by node is one word: begin | slot << 10 | length << 20.
+
+Here is what is added to a node, or written; for sums that the items get see `accessors.exchanges`.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 from caspar.ir.dtype import DType
-from caspar.memory.access import ArgSpec, ExchangeAccessor, Field, Options, WriteAccessor
+from caspar.memory.access import ArgSpec, Field, Options, WriteAccessor
 from caspar.memory.accessors.blocked import (
     cpu_index,
     cpu_store,
@@ -19,9 +21,8 @@ from caspar.memory.accessors.blocked import (
 )
 from caspar.memory.accessors.indexed import indexed_fields, object_name, read_index
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, converted
-from caspar.memory.layout import padded_width
 
-_NODE_SUMS = """\
+NODE_SUMS = """\
 #ifndef CASPAR_NODE_SUMS
 #define CASPAR_NODE_SUMS
 // Rows are aligned so that one load takes a row of four.
@@ -59,6 +60,25 @@ __device__ __forceinline__ void sum_node(
   }
 }
 
+// Give every item the values of the one that leads its node; holes get those of some item.
+template <int WIDTH, typename T, int ROW>
+__device__ __forceinline__ void spread_values(
+    StageRow<T, ROW>* stage, u32 place, bool leads, T (&value)[WIDTH]) {
+  StageRow<T, ROW>& own = stage[place & 0x3ffu];
+  if (leads) {
+    StageRow<T, ROW> row;
+#pragma unroll
+    for (int component = 0; component < ROW; ++component) {
+      row.value[component] = component < WIDTH ? value[component < WIDTH ? component : 0] : T(0);
+    }
+    own = row;
+  }
+  __syncthreads();
+  const StageRow<T, ROW> row = own;
+#pragma unroll
+  for (int component = 0; component < WIDTH; ++component) value[component] = row.value[component];
+}
+
 // A node whose items fill several tiles: add this tile's to the total.
 template <int WIDTH, int WARPS, typename T>
 __device__ __forceinline__ void collect_node(
@@ -82,76 +102,16 @@ __device__ __forceinline__ void collect_node(
 """
 
 
-NODE_TILE_SIZES = (128, 256, 512)
-"""Items of a node tile, the preferred number first: more would halve the additions to shared nodes
-but for waits at barriers (bundle adjustment on an H200, Schur product of 5 M factors: 199, 235 and
-341 us with recomputed Jacobians, 234, 228 and 226 with stored ones)."""
-
-
-def _row(dim: int) -> int:
-    """Scalars of a staged row: rows of three are padded, so that one load takes them."""
-    return padded_width(dim) if dim <= 4 else -(-dim // 4) * 4
+NODE_TILE_SIZES = (256, 128, 512)
+"""Items of a node tile, the preferred number first. More items of a tile share cameras, which makes
+fewer additions; fewer wait less at barriers. Bundle adjustment on an H200, ms of a PCG iteration
+and of what stands around PCG, with 128 and 256: 5.0 M factors, recomputed 0.152 and 0.162,
+2.4 and 2.1; with float16 0.138 and 0.128, 2.8 and 2.5; 29 M 0.94 and 0.95, 15.0 and 12.7; with
+float16 0.85 and 0.76, 16.7 and 14.8."""
 
 
 def _place(arg: ArgSpec) -> str:
     return f"{arg.name}_at"
-
-
-@dataclass(frozen=True)
-class SumOverNode(ExchangeAccessor):
-    """Every item gets the sums over the items of its node; the array holds the items' places."""
-
-    cuda_functions: ClassVar[str] = _NODE_SUMS
-    cooperates: ClassVar[bool] = True
-    tile_sizes: ClassVar[tuple[int, ...]] = NODE_TILE_SIZES
-
-    def num_objects(self, count: int, options: Options) -> int:
-        """A place for each item."""
-        return count
-
-    def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
-        """Read the place; room for the staged values."""
-        scalar, name = SCALAR_TYPE[scope.dtype], arg.name
-        scope.shared(f"{name}_rows", f"StageRow<{scalar}, {_row(arg.dim)}> {name}_rows[BLOCK_SIZE]")
-        scope.shared(f"{name}_warps", f"{scalar} {name}_warps[BLOCK_SIZE / 32][{arg.dim}]")
-        scope.shared(f"{name}_total", f"{scalar} {name}_total[{arg.dim}]")
-        scope.emit(f"const u32 {_place(arg)} = active ? u32(load_once({name}_data + item)) : 0u;")
-
-    def cuda_exchange(self, scope: CudaScope, arg: ArgSpec, values: list[str]) -> list[str]:
-        """Stage, sum; of a node with several tiles the first pass collects."""
-        name, width, total = arg.name, len(values), scope.temporary()
-        scalar = SCALAR_TYPE[scope.dtype]
-        scope.emit(
-            f"{scalar} {total}[{width}] = {{{', '.join(values)}}};",
-            "if (last_tile - first_tile > 1u) {",
-            f"  if (pass == {scope.next_exchange()}u) {{",
-            f"    collect_node<{width}, BLOCK_SIZE / 32>(",
-            f"        active, tile == first_tile, {total}, {name}_warps, {name}_total);",
-            "    continue;",
-            "  }",
-            f"  for (int n = 0; n < {width}; ++n) {total}[n] = {name}_total[n];",
-            "} else {",
-            f"  stage_values<{width}>({name}_rows, {_place(arg)}, active, {total});",
-            "  __syncthreads();",
-            f"  sum_node<{width}>({name}_rows, {_place(arg)}, {total});",
-            "}",
-        )
-        return [f"{total}[{component}]" for component in range(width)]
-
-    def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
-        """A sum for each place where a node can begin."""
-        scope.once(f"{arg.name}_sums = np.zeros(TILE_SIZE * {arg.dim})")
-        scope.emit(f"{_place(arg)} = {arg.dim} * ({arg.name}_data[item] & 0x3FF)")
-
-    def cpu_exchange(self, scope: CpuScope, arg: ArgSpec, values: list[str]) -> list[str]:
-        """Collect in the first turn."""
-        place = _place(arg)
-        scope.emit(f"if turn == {scope.next_exchange()}:")
-        for component, value in enumerate(values):
-            scope.emit(f"    {arg.name}_sums[{place} + {component}] += {value}")
-        scope.emit("    continue")
-        sums = (f"{arg.name}_sums[{place} + {component}]" for component in range(len(values)))
-        return [scope.cast(total, DType.FLOAT64, scope.dtype) for total in sums]
 
 
 @dataclass(frozen=True)
@@ -164,7 +124,7 @@ class AddOwnNode(WriteAccessor):
 
     index_of: str = ""
 
-    cuda_functions: ClassVar[str] = _NODE_SUMS
+    cuda_functions: ClassVar[str] = NODE_SUMS
     adds: ClassVar[bool] = True
     cooperates: ClassVar[bool] = True
     tile_sizes: ClassVar[tuple[int, ...]] = NODE_TILE_SIZES
@@ -219,7 +179,7 @@ class AddOwnNode(WriteAccessor):
 
 @dataclass(frozen=True)
 class WriteOwnNode(WriteAccessor):
-    """One item of each node writes it; all of them have the same values.
+    """The leading item of each node writes it.
 
     Where the kernel reads the same array it may write nothing else that depends on it: on the
     processor a node's later items read what was written.

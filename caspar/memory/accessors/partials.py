@@ -102,12 +102,7 @@ class ReadPartials(ReadAccessor):
     """The sum of all partials of an array; for kernels of one item.
 
     One block of `min_block_size` threads sums them on CUDA.
-
-    Attributes:
-        clears_slots: The first `slots` partials are zero afterwards: see `AddSumSlots`.
     """
-
-    clears_slots: bool = False
 
     cuda_functions: ClassVar[str] = BLOCK_SUM + _SUM_PARTIALS
     holds_partials: ClassVar[bool] = True
@@ -122,15 +117,6 @@ class ReadPartials(ReadAccessor):
     def block_multiple(self) -> int:
         """Whole warps."""
         return 32
-
-    @property
-    def clears(self) -> bool:
-        """The slots."""
-        return self.clears_slots
-
-    def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
-        """How many are cleared."""
-        return (Field("slots"),) if self.clears_slots else ()
 
     def num_objects(self, count: int, options: Options) -> int:
         """Any number."""
@@ -153,12 +139,6 @@ class ReadPartials(ReadAccessor):
             f"double {total}[{width}];",
             f"sum_partials<{width}>({partials}, {arg.name}_length, {total}, sums[0]);",
         )
-        if self.clears_slots:
-            scalar = SCALAR_TYPE[arg.dtype]
-            scope.emit(
-                f"for (u32 slot = threadIdx.x; slot < u32({arg.name}_slots); slot += blockDim.x)",
-                f"  ({partials})[slot] = {scalar}(0);",
-            )
         return [f"{total}[{lane}]" for lane in range(width)]
 
     def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:

@@ -65,6 +65,9 @@ class CudaScope(Protocol):
     def next_exchange(self) -> int:
         """The number of an exchange that is being written; `pass` is that where it collects."""
 
+    def noted(self, name: str) -> list[int]:
+        """Numbers that whoever knows the name keeps while the kernel is written; none at first."""
+
     def lead(self, argument: str) -> bool:
         """Whether threads follow this argument's `order`: the first that asks leads them.
 

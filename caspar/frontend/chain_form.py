@@ -1,0 +1,48 @@
+"""Which factors make chains of nodes: those that join two nodes of one type.
+
+Input: traced factors and their forms. Output: pairs of arguments. Once for each solver; which
+instances join neighbours, indices say.
+"""
+
+from collections.abc import Sequence
+
+from caspar.frontend.explicit_kernels import ArgumentPair, argument_pairs, node_of
+from caspar.frontend.factor_builder import FactorForm
+from caspar.frontend.solver_form import SolverForm
+from caspar.frontend.trace import ArgumentKind, TracedFactor
+
+
+def chain_pairs(factor: TracedFactor, form: FactorForm) -> list[ArgumentPair]:
+    """Pairs of arguments of one node type.
+
+    A factor with an eliminated node has none: what its nodes share goes through that node.
+    """
+    if form.eliminated is not None:
+        return []
+    ranks = {node_of(argument).name: 0 for argument in factor.nodes}
+    return [
+        pair
+        for pair in argument_pairs(factor, form, ranks)
+        if pair.is_of_one_type and ArgumentKind.NODE_UNIQUE not in (pair.row.kind, pair.column.kind)
+    ]
+
+
+def chained_types(factors: Sequence[TracedFactor], form: SolverForm) -> tuple[str, ...]:
+    """Names of the node types that a factor may chain, in order of appearance."""
+    names = [
+        node_of(pair.row).name
+        for factor in factors
+        for pair in chain_pairs(factor, form.factors[factor.name])
+    ]
+    return tuple(dict.fromkeys(names))
+
+
+def chain_refusal(factors: Sequence[TracedFactor], form: SolverForm) -> str:
+    """Why there are no chains whatever the indices; empty: there may be some."""
+    if len(chained_types(factors, form)) > 0:
+        return ""
+    names = ", ".join(factor.name for factor in factors)
+    return (
+        "no factor joins two nodes of one type that is not eliminated, and no eliminated node "
+        f"({names}); one that does has two TunableShared arguments of that type, or a TunablePair"
+    )

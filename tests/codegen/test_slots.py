@@ -1,0 +1,118 @@
+"""Objects that an array holds several times: CPU backend = CUDA source = NumPy, to the bit.
+
+Values are whole numbers, so that the order of a sum does not matter.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from caspar.codegen.cuda_header import BLOCK_SIZE
+from caspar.ir.dtype import DType
+from caspar.memory.accessors.runs import MANY_SCALARS, AddRuns
+from caspar.memory.accessors.slots import (
+    ITEMS_OF_SLOT,
+    MAX_SLOTS,
+    BeginSlots,
+    ReadSlots,
+    num_object_slots,
+)
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import ReadSequential, WriteSequential
+from tests.harness import find_compiler
+from tests.memory.node_tile_problems import draw_problem
+from tests.support_kernels import SPARE, CompiledKernels, KernelCase, assert_exact
+
+needs_compiler = pytest.mark.skipif(
+    find_compiler() is None, reason="no C++ compiler on this machine"
+)
+types = pytest.mark.parametrize(
+    ("storage", "computing"),
+    [(a, b) for a in (DType.FLOAT32, DType.FLOAT64) for b in (DType.FLOAT32, DType.FLOAT64)],
+    ids=lambda dtype: str(dtype.value),
+)
+DIMS = (1, 2, 3, 4, 9)
+COUNTS = (1, 31, BLOCK_SIZE, BLOCK_SIZE + 1, 2500)
+COPIES = (1, 2, 4, 8)
+
+
+def sum_kernel(dim: int, storage: DType, computing: DType) -> KernelSpec:
+    """The sum over all slots; another array begins with it."""
+    kernel = KernelBuilder(f"sum_{dim}", computing)
+    found = kernel.read("added", dim, storage, ReadSlots())
+    kernel.write("found", found, storage, WriteSequential())
+    kernel.write("begun", found, storage, BeginSlots())
+    return kernel.build()
+
+
+def add_kernel(dim: int, storage: DType, computing: DType, *, tiled: bool) -> KernelSpec:
+    """x added to objects with slots, twice by one index, and to objects without."""
+    kernel = KernelBuilder(f"add_{dim}_{tiled}", computing, tiled=tiled)
+    x = kernel.read("x", dim, storage, ReadSequential())
+    kernel.write("first", x, storage, AddRuns(spread=True))
+    kernel.write("second", x, storage, AddRuns("first", "first", spread=True))
+    kernel.write("plain", x, storage, AddRuns("first", "first"))
+    return kernel.build()
+
+
+def rows_of_slots(copies: int, length: int, dim: int) -> np.ndarray:
+    """Whole numbers slot by slot; behind those of each slot are rows that nothing may touch."""
+    rows = np.full((copies, length + SPARE, dim), np.nan)
+    rows[:, :length] = np.random.default_rng(copies).integers(-5, 6, (copies, length, dim))
+    return rows.reshape(-1, dim)
+
+
+@pytest.mark.parametrize(
+    ("num_items", "num_objects", "slots"),
+    [
+        (0, 0, 1),
+        (ITEMS_OF_SLOT * 7, 7, 1),
+        (ITEMS_OF_SLOT * 7 + 1, 7, 2),
+        (ITEMS_OF_SLOT * 14, 7, 2),
+        (ITEMS_OF_SLOT * 14 + 1, 7, 4),
+        (10**9, 1, MAX_SLOTS),
+    ],
+)
+def test_number_of_slots(num_items: int, num_objects: int, slots: int) -> None:
+    assert num_object_slots(num_items, num_objects) == slots
+
+
+@needs_compiler
+@types
+def test_slots_are_summed_and_begun(storage: DType, computing: DType) -> None:
+    specs = {dim: sum_kernel(dim, storage, computing) for dim in DIMS}
+    compiled = CompiledKernels(list(specs.values()))
+    for dim, spec in specs.items():
+        for count in COUNTS if dim == 3 else (BLOCK_SIZE + 1,):
+            for copies in COPIES:
+                rows = {"added": rows_of_slots(copies, count, dim)}
+                case = KernelCase(spec, count, rows, copies=copies)
+                assert_exact(compiled.run_cuda(case), computing)
+                if copies == 1:
+                    assert_exact(compiled.run_cpu(case), computing)
+
+
+@needs_compiler
+@types
+@pytest.mark.parametrize("tiled", [True, False], ids=["tiled", "plain"])
+def test_tiles_add_to_their_slots(tiled: bool, storage: DType, computing: DType) -> None:
+    """Only on CUDA. The last number of scalars is added chunk by chunk."""
+    specs = {dim: add_kernel(dim, storage, computing, tiled=tiled) for dim in (3, MANY_SCALARS + 1)}
+    compiled = CompiledKernels(list(specs.values()), cpu=False)
+    for dim, spec in specs.items():
+        for count in COUNTS if dim == 3 else (BLOCK_SIZE + 1,):
+            problem = draw_problem("long tail", count)
+            assert problem.partner is not None
+            case = KernelCase(spec, count, {}, {"first": problem.partner})
+            if tiled:
+                case = replace(case, node=problem.node, partner=problem.partner)
+            for copies in COPIES:
+                rows = {
+                    "x": rows_of_slots(1, count, dim),
+                    "first": rows_of_slots(copies, problem.num_partners, dim),
+                    "second": rows_of_slots(copies, problem.num_partners, dim),
+                    "plain": rows_of_slots(1, problem.num_partners, dim),
+                }
+                assert_exact(compiled.run_cuda(replace(case, rows=rows, copies=copies)), computing)

@@ -1,0 +1,200 @@
+"""Loops whose launches stay launches: a graph that repeats itself, and graphs the host polls."""
+
+import gc
+import importlib
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+
+import caspar
+from caspar.frontend.bundle_adjustment import snavely
+from caspar.runtime import repeat
+from caspar.runtime.loops import SequenceLoop
+from caspar.runtime.probe import graph_loop_problem
+from caspar.solver.plan import SCALARS
+from tests.solver.bundles import arrays_of, read
+from tests.support_loops import Conjugate, conjugate
+
+pytestmark = pytest.mark.gpu
+cupy = pytest.importorskip("cupy")
+cuda = pytest.importorskip("caspar.runtime.cuda")
+cuda_launch = pytest.importorskip("caspar.runtime.cuda_launch")
+
+MANY_RUNS = 10_000
+SIZES = {
+    "all in one kernel": (60_000, 900, 1_100),
+    "large product": (900_000, 1_000, 1_200),
+}
+POLLED = "for a test"
+
+
+@pytest.fixture
+def backend() -> Any:
+    problem = graph_loop_problem()
+    if problem is not None:
+        pytest.skip(problem)
+    return cuda.CudaBackend()
+
+
+def loop_of(backend: Any, problem: Conjugate) -> Any:
+    """What it is said to be: no remark is made where the device repeats."""
+    loop = backend.loop(problem.phases, problem.flag, fused=False)
+    assert isinstance(loop, SequenceLoop) == (loop.remarks != ())
+    return loop
+
+
+def polls(monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
+    monkeypatch.setattr(repeat, "graph_loop_problem", lambda: reason)
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
+def test_both_have_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, backend: Any, sizes: tuple[int, int, int]
+) -> None:
+    states = []
+    with backend.scope():
+        for reason in (None, POLLED):
+            polls(monkeypatch, reason)
+            problem = conjugate(backend, *sizes)
+            loop = loop_of(backend, problem)
+            assert (loop.remarks == ()) == (reason is None)
+            loop.run(MANY_RUNS)
+            states.append(problem.state(backend))
+            assert float(problem.flag[0]) == 1.0
+            np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
+    assert states[0]["scalars"][4] > 8
+    for name, values in states[0].items():
+        np.testing.assert_array_equal(values, states[1][name], name)
+
+
+def test_at_most_so_many_runs(backend: Any) -> None:
+    """Not rounded to whole groups, and nothing is left over from one call for the next."""
+    with backend.scope():
+        problem = conjugate(backend, *SIZES["large product"])
+        loop = loop_of(backend, problem)
+        for runs in (0, 1, 2, 4, 3, 5):
+            loop.run(runs)
+        assert backend.to_host(problem.memory["scalars"])[4] == 15.0
+        loop.run(MANY_RUNS)
+        np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
+
+
+def test_a_set_flag_leaves_all_as_it_is(backend: Any) -> None:
+    with backend.scope():
+        problem = conjugate(backend, *SIZES["large product"])
+        loop = loop_of(backend, problem)
+        problem.flag[0] = 4.0
+        before = problem.state(backend)
+        loop.run(MANY_RUNS)
+        for name, values in problem.state(backend).items():
+            np.testing.assert_array_equal(values, before[name], name)
+        problem.flag[0] = 0.0
+        loop.run(2)
+        assert backend.to_host(problem.memory["scalars"])[4] == 2.0
+
+
+def test_a_graph_runs_again_with_other_numbers(backend: Any) -> None:
+    with backend.scope():
+        problem = conjugate(backend, *SIZES["large product"])
+        start = {name: array.copy() for name, array in problem.memory.items()}
+        loop = loop_of(backend, problem)
+        for factor in (1.0, -2.0, 0.5):
+            for name, array in problem.memory.items():
+                power = 2 if name in ("curvatures", "descents") else 1
+                array[...] = factor**power * start[name]
+            scalars = problem.memory["scalars"]
+            scalars[...] = start["scalars"] * factor**2
+            loop.run(MANY_RUNS)
+            found = problem.solution(backend)
+            np.testing.assert_allclose(found, factor * problem.expected, atol=1e-8)
+
+
+def test_the_host_does_not_wait(backend: Any) -> None:
+    """The call returns while the device is held up: it cannot have read anything."""
+    release = Event()
+    with backend.scope():
+        problem = conjugate(backend, *SIZES["large product"])
+        loop = loop_of(backend, problem)
+        loop.run(1)
+        backend.synchronize()
+        backend.stream.launch_host_func(lambda _: release.wait(20.0), None)
+        loop.run(MANY_RUNS)
+        was_held = not release.is_set() and not backend.stream.done
+        release.set()
+        assert was_held
+        np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
+
+
+def test_graphs_are_destroyed(backend: Any) -> None:
+    with backend.scope():
+        problem = conjugate(backend, *SIZES["all in one kernel"])
+        loop_of(backend, problem).run(1)
+        backend.synchronize()
+        gc.collect()
+        free = cupy.cuda.runtime.memGetInfo()[0]
+        for _ in range(200):
+            loop_of(backend, problem).run(1)
+        backend.synchronize()
+        gc.collect()
+        assert free - cupy.cuda.runtime.memGetInfo()[0] < 32 << 20
+
+
+class Broken:
+    def run(self) -> None:
+        raise RuntimeError("cannot be enqueued")
+
+
+def test_a_failure_leaves_no_stream_in_capture(backend: Any) -> None:
+    graph_loop = importlib.import_module(repeat.GRAPH_MODULE).GraphLoop
+    with backend.scope():
+        problem = conjugate(backend, *SIZES["large product"])
+        with pytest.raises(RuntimeError, match="cannot be enqueued"):
+            graph_loop(backend.stream, [Broken()], problem.flag)
+        assert not backend.stream.is_capturing()
+        loop_of(backend, problem).run(MANY_RUNS)
+        np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
+
+
+def test_one_read_an_iteration(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
+    """Of a solve as of a large problem: the polled loop does the same steps."""
+    arrays = arrays_of(read("problem-21-11315"))
+    results, reads, num_polls = [], [], []
+    usual, usual_poll = cuda.CudaBackend.to_host, cuda_launch.CudaSequence.run_until
+
+    def to_host(own: Any, array: Any) -> Any:
+        reads.append(array.shape)
+        return usual(own, array)
+
+    def run_until(*arguments: Any) -> None:
+        num_polls.append(1)
+        usual_poll(*arguments)
+
+    monkeypatch.setattr(cuda, "fits_device", lambda phases: False)
+    monkeypatch.setattr(cuda.CudaBackend, "to_host", to_host)
+    monkeypatch.setattr(cuda_launch.CudaSequence, "run_until", run_until)
+    for reason in (None, POLLED):
+        polls(monkeypatch, reason)
+        solver = caspar.Solver(
+            [snavely], backend="cuda", deterministic=True, linear_solver="schur_pcg"
+        )
+        for _ in range(2):
+            reads.clear()
+            results.append(solver.solve(arrays))
+            scalars = [shape for shape in reads if shape == (len(SCALARS),)]
+            # and the cost of the start
+            assert len(scalars) == len(results[-1].iterations) + 1
+        assert len(num_polls) == (0 if reason is None else 2 * len(results[-1].iterations))
+    assert [any(POLLED in text for text in result.remarks) for result in results] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    for result in results[1:]:
+        assert result.final_cost == results[0].final_cost
+        counts = [record.linear_iterations for record in result.iterations]
+        assert counts == [record.linear_iterations for record in results[0].iterations]
+        for node, values in results[0].values.items():
+            np.testing.assert_array_equal(result.values[node], values)

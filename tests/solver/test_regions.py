@@ -1,0 +1,175 @@
+"""What shares bytes in the arena, and that no solve can tell."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import caspar
+from benchmarks.synthetic import make_bal
+from caspar.codegen.source import KernelSource
+from caspar.frontend.bundle_adjustment import snavely
+from caspar.runtime.cpu import CpuBackend
+from caspar.solver import regions
+from caspar.solver import solver as solver_module
+from caspar.solver.arena import Scratch
+from caspar.solver.array_reader import ArrayReader
+from caspar.solver.planning import make_plan, plan_factors, plan_nodes
+from caspar.solver.problem import check_problem
+from tests.harness import find_compiler
+from tests.harness_backend import HarnessBackend, HarnessKernel
+from tests.solver.bundles import arrays_of, part_of, read
+from tests.solver.linear_cases import MIXES, problem_of, solver_names
+from tests.solver.solving import Arrays
+
+NEVER = 1 << 62
+
+CASES = [(mix, name) for mix in MIXES for name in solver_names(mix)]
+
+
+@pytest.fixture(params=["shared", "apart"])
+def large_jacobians(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "LARGE_JACOBIANS", 0 if request.param == "shared" else NEVER)
+
+
+def courses(solver: caspar.Solver, arrays: Arrays, **options: Any) -> list[list[object]]:
+    """Of a solve, and of one with its plan."""
+    results = [solver.solve(arrays, max_iterations=12, **options) for _ in range(2)]
+    return [
+        [(one.cost, one.candidate_cost, one.step_accepted) for one in result.iterations]
+        for result in results
+    ]
+
+
+def both(monkeypatch: pytest.MonkeyPatch, *choices: Any, **more: Any) -> list[list[object]]:
+    """Courses with Jacobians that share their bytes, then with others."""
+    factors, arrays, options = choices
+    found = []
+    for least in (0, NEVER):
+        monkeypatch.setattr(regions, "LARGE_JACOBIANS", least)
+        found += courses(caspar.Solver(factors, backend="cpu", **more), arrays, **options)
+    return found
+
+
+@pytest.mark.parametrize("linear_solver", ["schur_pcg", "pcg", "schur_dense"])
+@pytest.mark.parametrize("jacobian", ["stored", "float16"])
+def test_rejected_steps_leave_no_trace(
+    jacobian: str, linear_solver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = arrays_of(part_of(read("problem-49-7776"), 300))
+    options = {"initial_damping": 1e-9}
+    first, *others = both(
+        monkeypatch, snavely, arrays, options, jacobian=jacobian, linear_solver=linear_solver
+    )
+    accepted = [step[2] for step in first if isinstance(step, tuple)]
+    assert any(accepted)
+    assert not all(accepted)
+    assert all(course == first for course in others)
+
+
+@pytest.mark.parametrize(("mix", "linear_solver"), CASES)
+def test_any_factors(mix: str, linear_solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    factors, arrays = problem_of(mix)
+    choices = {"linear_solver": linear_solver, "jacobian": "stored"}
+    first, *others = both(monkeypatch, factors, arrays, {"initial_damping": 1e-9}, **choices)
+    assert all(course == first for course in others)
+
+
+@pytest.mark.usefixtures("large_jacobians")
+@pytest.mark.parametrize("linear_solver", ["schur_pcg", "schur_dense"])
+def test_nothing_is_read_that_was_not_written(
+    linear_solver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factors, arrays = problem_of("everything")
+
+    def solved() -> list[list[object]]:
+        made = caspar.Solver(factors, backend="cpu", linear_solver=linear_solver, jacobian="stored")
+        return courses(made, arrays)
+
+    usual = solved()
+    allocate = CpuBackend.allocate
+
+    def poisoned(backend: CpuBackend, num_bytes: int) -> Any:
+        memory = allocate(backend, num_bytes)
+        memory[:] = 0xFF
+        return memory
+
+    monkeypatch.setattr(CpuBackend, "allocate", poisoned)
+    assert solved() == usual
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
+@pytest.mark.usefixtures("large_jacobians")
+def test_arrays_come_to_the_device_through_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the harness they are copied as they are for CUDA; the second solve has other values."""
+    arrays = arrays_of(part_of(read("problem-21-11315"), 40))
+    found = []
+    for backend in (CpuBackend(), HarnessBackend()):
+        monkeypatch.setattr(solver_module, "select_backend", lambda _, backend=backend: backend)
+        made = caspar.Solver(
+            snavely, jacobian="stored", linear_solver="schur_pcg", deterministic=True
+        )
+        first = made.solve(arrays, max_iterations=2)
+        again = made.solve({**arrays, **first.values}, max_iterations=2)
+        assert again.initial_cost == pytest.approx(first.final_cost, rel=1e-12)
+        found.append([record.cost for record in (*first.iterations, *again.iterations)])
+    assert found[1] == pytest.approx(found[0], rel=1e-3)
+
+
+# -- bytes -----------------------------------------------------------------------------------------
+
+
+class Uncompiled(HarnessBackend):
+    """Plans as for CUDA."""
+
+    def _compile(self, source: KernelSource, block_size: int | None) -> HarnessKernel:
+        size = block_size if block_size in source.block_sizes else source.block_size
+        module: Any = None
+        return HarnessKernel(source, module, source.block_size if size is None else size)
+
+
+@cache
+def photos() -> Arrays:
+    """A hundredth of the largest published problem."""
+    made = make_bal(137, 44_561, 289_876, "photos")
+    index = {"cam": made.camera_index, "point": made.point_index}
+    return {"Cam": made.cameras, "Point": made.points, "snavely": {**index, "pixel": made.pixels}}
+
+
+@pytest.mark.parametrize(
+    ("jacobian", "most"), [("stored", 150), ("float16", 99), ("recompute", 54)]
+)
+def test_bytes_of_an_observation(
+    jacobian: str, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a plan for CUDA whose Jacobians are large, all input being on the host."""
+    monkeypatch.setattr(regions, "LARGE_JACOBIANS", 1)
+    monkeypatch.setattr(solver_module, "select_backend", lambda _: Uncompiled())
+    made = caspar.Solver(snavely, jacobian=jacobian, linear_solver="schur_pcg")
+    prepared = made._preparation
+    library, form = prepared.compile(), prepared._form
+    reader = ArrayReader(made.backend, prepared.types.storage.value, True)
+    problem = check_problem(photos(), made._factors, made._nodes, reader)
+    factors = plan_factors(library, form, made._factors, problem)
+    nodes = plan_nodes(library, form, made._nodes, problem.counts, factors)
+    plan = make_plan(library, prepared.types, factors, nodes)
+    num_observations = problem.factors["snavely"].count
+    assert plan.num_bytes / num_observations <= most
+
+
+def lies_in(blocks: Sequence[np.ndarray[Any, Any]], memory: np.ndarray[Any, Any]) -> list[bool]:
+    return [np.shares_memory(block, memory) for block in blocks]
+
+
+def test_scratch_gives_each_array_bytes_of_its_own_until_it_is_used_up() -> None:
+    memory = np.zeros(1024, dtype=np.float32)
+    scratch = Scratch(CpuBackend(), memory)
+    taken = [scratch.take((100, 3), "float32"), scratch.take((7,), "int32")]
+    taken += [scratch.take((1000,), "float64"), scratch.take((200,), "float64")]
+    assert lies_in(taken, memory) == [True, True, False, True]
+    for number, array in enumerate(taken):
+        array[...] = number
+    assert [int(array.max()) for array in taken] == [0, 1, 2, 3]
+    assert [int(array.min()) for array in taken] == [0, 1, 2, 3]
