@@ -128,6 +128,11 @@ class Conjugate:
     memory: Mapping[str, Any]
     expected: NDArray[np.float64]
 
+    def loop(self, backend: Any, *, shared: bool, **more: Any) -> Any:
+        """A loop; `shared`: it knows all scalars, so that every block may have a copy."""
+        scalars = self.memory["scalars"] if shared else None
+        return backend.loop(self.phases, self.flag, scalars, **more)
+
     @property
     def launches(self) -> list[Launch]:
         """All of them, in order."""

@@ -26,20 +26,21 @@ def cuda_backend() -> Any:
 
 
 def state_after(
-    backend: Any, sizes: tuple[int, int, int], runs: int, *, fused: bool
+    backend: Any, sizes: tuple[int, int, int], runs: int, *, fused: bool, shared: bool
 ) -> dict[str, NDArray[np.float64]]:
     problem = conjugate(backend, *sizes)
-    backend.loop(problem.phases, problem.flag, fused=fused).run(runs)
+    problem.loop(backend, shared=shared, fused=fused).run(runs)
     return problem.state(backend)
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
-def test_one_kernel_does_what_many_do(sizes: tuple[int, int, int]) -> None:
+def test_one_kernel_does_what_many_do(sizes: tuple[int, int, int], shared: bool) -> None:
     """But for rounding: kernels of one block have more threads when they run alone."""
     backend = cuda_backend()
     with backend.scope():
-        one = state_after(backend, sizes, SOME_RUNS, fused=True)
-        again = state_after(backend, sizes, SOME_RUNS, fused=True)
+        one = state_after(backend, sizes, SOME_RUNS, fused=True, shared=shared)
+        again = state_after(backend, sizes, SOME_RUNS, fused=True, shared=shared)
         problem = conjugate(backend, *sizes)
         for _ in range(SOME_RUNS):
             backend.sequence(problem.launches).run()
@@ -50,13 +51,16 @@ def test_one_kernel_does_what_many_do(sizes: tuple[int, int, int]) -> None:
             np.testing.assert_allclose(values, many[name], rtol=1e-11, atol=1e-11 * scale)
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
-def test_conjugate_gradients_reach_the_solution(sizes: tuple[int, int, int], fused: bool) -> None:
+def test_conjugate_gradients_reach_the_solution(
+    sizes: tuple[int, int, int], fused: bool, shared: bool
+) -> None:
     backend = cuda_backend()
     with backend.scope():
         problem = conjugate(backend, *sizes)
-        backend.loop(problem.phases, problem.flag, fused=fused).run(MANY_RUNS)
+        problem.loop(backend, shared=shared, fused=fused).run(MANY_RUNS)
         np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
         assert float(problem.flag[0]) == 1.0
 

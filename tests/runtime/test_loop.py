@@ -37,25 +37,29 @@ def assert_same_state(first: dict[str, Any], second: dict[str, Any]) -> None:
         assert_array_equal(values, second[name], name)
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("make", BACKENDS)
-def test_conjugate_gradients_reach_the_solution(make: type[CpuBackend]) -> None:
+def test_conjugate_gradients_reach_the_solution(make: type[CpuBackend], shared: bool) -> None:
     backend = make()
     problem = system(backend, *SIZES)
-    backend.loop(problem.phases, problem.flag).run(MANY_RUNS)
+    problem.loop(backend, shared=shared).run(MANY_RUNS)
     assert problem.flag[0] == 1.0
     assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
 
 
 @needs_compiler
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("schedule", [REVERSED, shuffled(1)])
 @pytest.mark.parametrize("sizes", [SIZES, (40, 10, 20)])
-def test_one_kernel_has_the_bits_of_many(sizes: tuple[int, int, int], schedule: Schedule) -> None:
+def test_one_kernel_has_the_bits_of_many(
+    sizes: tuple[int, int, int], schedule: Schedule, shared: bool
+) -> None:
     states = []
     for fused in (False, True):
         backend = HarnessBackend(schedule=schedule)
         problem = system(backend, *sizes)
         if fused:
-            backend.loop(problem.phases, problem.flag).run(SOME_RUNS)
+            problem.loop(backend, shared=shared).run(SOME_RUNS)
         else:
             backend.sequence(problem.launches).run_until(problem.flag, SOME_RUNS)
         states.append(problem.state(backend))
@@ -71,11 +75,24 @@ def test_races_are_looked_for_where_no_thread_is_idle() -> None:
     loop.run(3)
 
 
+@needs_compiler
+def test_every_block_has_a_copy_of_the_scalars_that_the_loop_knows() -> None:
+    backend = HarnessBackend()
+    problem = system(backend, *SIZES)
+    own, plain = (problem.loop(backend, shared=shared).plan for shared in (True, False))
+    assert own.state is problem.memory["scalars"]
+    assert plain.state is problem.flag
+    assert own.source.text.count("grid_barrier(reinterpret") < plain.source.text.count(
+        "grid_barrier(reinterpret"
+    )
+
+
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("make", BACKENDS)
-def test_at_most_so_many_runs(make: type[CpuBackend]) -> None:
+def test_at_most_so_many_runs(make: type[CpuBackend], shared: bool) -> None:
     backend = make()
     problem = system(backend, *SIZES)
-    loop = backend.loop(problem.phases, problem.flag)
+    loop = problem.loop(backend, shared=shared)
     for runs in (0, 2, 5):
         loop.run(runs)
     iterations = problem.memory["scalars"][4]
@@ -83,13 +100,14 @@ def test_at_most_so_many_runs(make: type[CpuBackend]) -> None:
     assert problem.flag[0] == 0.0
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("make", BACKENDS)
-def test_a_set_flag_leaves_all_as_it_is(make: type[CpuBackend]) -> None:
+def test_a_set_flag_leaves_all_as_it_is(make: type[CpuBackend], shared: bool) -> None:
     backend = make()
     problem = system(backend, *SIZES)
     problem.flag[0] = 4.0
     before = problem.state(backend)
-    backend.loop(problem.phases, problem.flag).run(MANY_RUNS)
+    problem.loop(backend, shared=shared).run(MANY_RUNS)
     assert_same_state(before, problem.state(backend))
 
 
