@@ -72,8 +72,8 @@ def test_the_host_polls_where_the_driver_refuses(monkeypatch: pytest.MonkeyPatch
 def test_the_result_remarks_on_it(monkeypatch: pytest.MonkeyPatch, preconditioner: str) -> None:
     usual = CpuBackend.loop
 
-    def polled(backend: CpuBackend, phases: Any, flag: Any) -> SequenceLoop:
-        loop: Any = usual(backend, phases, flag)
+    def polled(backend: CpuBackend, phases: Any, flag: Any, scalars: Any) -> SequenceLoop:
+        loop: Any = usual(backend, phases, flag, scalars)
         return SequenceLoop(loop.sequence, loop.flag, ("polled, for a reason",))
 
     monkeypatch.setattr(CpuBackend, "loop", polled)
