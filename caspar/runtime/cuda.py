@@ -370,6 +370,8 @@ class CudaBackend:
         """Turn an out-of-memory error into caspar's: CuPy's names what was needed, Thrust's not."""
         try:
             yield
+        except OutOfMemoryError:
+            raise
         except MemoryError as error:
             free, total = cupy.cuda.runtime.memGetInfo()
             raise OutOfMemoryError(
