@@ -276,9 +276,10 @@ def _loop(
         yield from (f"    {line}" for line in _phase(phase, first, parts))
         yield "  }"
         if number in shares:
-            # behind the last phase of the last run nobody waits for anybody
-            last = "if (run + 1u < runs_count) " if number == shares[-1] else ""
-            yield f"  {last}{barrier}"
+            # Behind the last phase of the last run nobody waits for anybody. But one barrier there
+            # must be where scalars have copies: the first block stores what others load at first.
+            spared = number == shares[-1] and (not is_own or len(shares) > 1)
+            yield f"  {'if (run + 1u < runs_count) ' if spared else ''}{barrier}"
         first += len(phase)
         if sets[number]:
             yield f"  done = {flag} != 0.0;"
@@ -295,7 +296,8 @@ def _with_copies(loop: Iterator[str], scalars: LoopScalars) -> Iterator[str]:
     yield f"{each} own[number] = scalars_data[number];"
     yield "__syncthreads();"
     yield from loop
-    # what was loaded at first, all have: the first block has passed a barrier, or changed nothing
+    # All have loaded: the first block has passed a barrier. Or it has set the flag before the first
+    # one, and who loads that leaves the loop as all others do.
     yield "__syncthreads();"
     yield "if (blockIdx.x == 0u) {"
     yield f"  {each} scalars_data[number] = own[number];"

@@ -138,7 +138,7 @@ def plan_loop(
         block_size,
         max(sum(launch.all_blocks for launch in phase) for phase in phases),
         max(range(len(launches)), key=lambda number: launches[number].all_blocks),
-        (scalars if is_own else flag),
+        scalars if is_own else flag,
         tuple(value for launch in launches for value in (launch.num_blocks, *launch.values)),
     )
 

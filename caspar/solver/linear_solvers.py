@@ -112,8 +112,7 @@ class ConjugateGradients:
         self.name = "pcg" if len(plan.eliminated) == 0 else "schur_pcg"
         self.num_bytes = 0
         self._begin = backend.sequence([*phases.reduce(), *phases.begin_gradients()])
-        scalars = plan.memory["scalars"]
-        self._iterate = backend.loop(phases.iterate_gradients(), plan.scalar("done"), scalars)
+        self._iterate = phases.repeated(phases.iterate_gradients())
         self.remarks = (*remarks, *self._iterate.remarks)
 
     def solve(self, max_iterations: int) -> None:

@@ -6,7 +6,7 @@ plan.
 
 from collections.abc import Sequence
 
-from caspar.runtime.backend import Launch
+from caspar.runtime.backend import Launch, Loop
 from caspar.solver.launches import Binder
 from caspar.solver.plan import FactorPlan, Plan
 
@@ -75,6 +75,12 @@ class Phases:
             [self._binder.scalar_launch("pcg_beta")],
             [*self._each("turn", eliminated=False), *self.clear_curvatures()],
         ]
+
+    def repeated(self, iteration: Sequence[Sequence[Launch]]) -> Loop:
+        """An iteration of conjugate gradients, again and again until `done` is set."""
+        plan = self._plan
+        backend = plan.library.backend
+        return backend.loop(iteration, plan.scalar("done"), plan.memory["scalars"])
 
     def clear_curvatures(self) -> list[Launch]:
         """What products add to p.(A p), after it was read; nothing where they write partials."""

@@ -110,8 +110,7 @@ class TridiagonalGradients:
         launches = ChainLaunches(plan, binder, spaces)
         factorize = [launch for space in spaces.values() for launch in space.factorize()]
         self._begin = backend.sequence([*phases.reduce(), *factorize, *launches.begin()])
-        scalars = plan.memory["scalars"]
-        self._iterate = backend.loop(launches.iteration(phases), plan.scalar("done"), scalars)
+        self._iterate = phases.repeated(launches.iteration(phases))
         self.remarks = (*remarks, *self._iterate.remarks)
 
     def solve(self, max_iterations: int) -> None:

@@ -158,8 +158,7 @@ class TwoLevelGradients:
         self._form = backend.sequence(coarse.form())
         self._entries = backend.sequence([coarse.entries(matrix)])
         self._begin = backend.sequence(launches.begin())
-        scalars = plan.memory["scalars"]
-        self._iterate = backend.loop(launches.iteration(phases), plan.scalar("done"), scalars)
+        self._iterate = phases.repeated(launches.iteration(phases))
         self.remarks = (*remarks, *self._iterate.remarks)
 
     def solve(self, max_iterations: int) -> None:

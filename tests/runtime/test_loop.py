@@ -151,6 +151,19 @@ def test_a_phase_that_sets_the_flag_is_done_in_full(make: type[CpuBackend], apar
 
 
 @needs_compiler
+def test_no_block_stores_scalars_before_all_have_loaded_them() -> None:
+    """Of all barriers the last run's last is spared only where there is another one before it."""
+    backend = HarnessBackend()
+    problem = system(backend, *SIZES)
+    scalars = problem.memory["scalars"]
+    spared = "if (run + 1u < runs_count) grid_barrier"
+    for first, is_spared in ((-2, False), (-3, True)):
+        loop: Any = backend.loop(problem.phases[first:], problem.flag, scalars)
+        assert loop.plan.state is scalars
+        assert (spared in loop.plan.source.text) == is_spared
+
+
+@needs_compiler
 def test_nothing_to_repeat_is_an_error() -> None:
     backend, flag = HarnessBackend(), np.zeros(1)
     nothing: list[list[list[Launch]]] = [[], [[], []]]
