@@ -374,6 +374,7 @@ def _to_json(sources: SolverSources) -> dict[str, Any]:
             "block_multiple": source.block_multiple,
             "num_registers": source.num_registers,
             "tiled": source.tiled,
+            "few_items": source.few_items,
         }
         for source in sources.kernels.values()
     ]

@@ -52,6 +52,7 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
         block_multiple=max((access.block_multiple for access in spec.accessors), default=1),
         num_registers=program.num_registers,
         tiled=spec.tiled,
+        few_items=spec.few_items,
     )
 
 
@@ -72,7 +73,7 @@ def items_per_thread(spec: KernelSpec) -> int:
     Too few bytes are on their way otherwise (H200, copies of one float32, fraction of the copy
     bandwidth: 0.63 with one item a thread, 0.88 with two, 0.98 with four; of two: 0.90 and 0.99).
     """
-    if spec.tiled or any(access.cooperates for access in spec.accessors):
+    if spec.tiled or spec.few_items or any(access.cooperates for access in spec.accessors):
         return 1
     if len(spec.graph.calls) > MANY_CALLS:
         return 1
@@ -132,13 +133,17 @@ MANY_CALLS = 200
 several items is written twice."""
 
 
+FIRST_WORDS = 64
+"""Registers that `KernelSpec.few_items` may take, 4 bytes each."""
+
 _ACTIVE = "const bool active = own_item < count;"
 
 
-def _places(num_items: int, leader: str | None) -> dict[str, str]:
+def _places(spec: KernelSpec, num_items: int, leader: str | None) -> dict[str, str]:
     """What every body may name, each with the names before it.
 
     Args:
+        spec: The kernel.
         num_items: Items a thread handles.
         leader: The argument whose order the threads follow.
     """
@@ -149,6 +154,8 @@ def _places(num_items: int, leader: str | None) -> dict[str, str]:
         "active": _ACTIVE,
         "item": "const u32 item = active ? own_item : count - 1u;",
     }
+    if spec.few_items:
+        places |= _FEW_PLACES
     if leader is not None:
         place = "active ? own_item : count - 1u"
         order = f"{leader}_order"
@@ -159,6 +166,13 @@ def _places(num_items: int, leader: str | None) -> dict[str, str]:
         )
     return places
 
+
+_FEW_PLACES = {
+    "own_item": "const u32 share = (count + gridDim.x - 1u) / gridDim.x;\n"
+    "  const u32 own_item = tile * share + threadIdx.x;",
+    "active": "const bool active = threadIdx.x < share && own_item < count;",
+}
+"""Where the blocks of the grid share the items evenly."""
 
 _TILED_PLACES = {
     "own_item": "const u32 own_item = tile * BLOCK_SIZE + threadIdx.x;",
@@ -195,7 +209,8 @@ class _Writer(BodyWriter):
         self._leader: str | None = None
         self._num_exchanges = 0
         self._stored = False
-        self._first_exchange: int | None = None
+        self._loads_at: int | None = None
+        self._first_words = FIRST_WORDS if spec.few_items else 0
         self._unpacked: dict[str, str] = {}
 
     @property
@@ -205,6 +220,8 @@ class _Writer(BodyWriter):
     def write(self) -> list[str]:
         for arg, access in self.used_accesses():
             access.cuda_before(self, arg)
+        if self.spec.few_items:
+            self._loads_at = len(self.lines)
         self.write_instructions()
         for arg, access in self.used_accesses():
             access.cuda_after(self, arg)
@@ -259,7 +276,7 @@ class _Writer(BodyWriter):
 
     def _declarations(self) -> list[str]:
         program = self.program
-        places = _TILED_PLACES if self.spec.tiled else _places(self._num_items, self._leader)
+        places = _TILED_PLACES if self.spec.tiled else _places(self.spec, self._num_items, self._leader)
         lines = _used(places, "\n".join(self.lines))
         lines += [f"__shared__ {declaration};" for declaration in self._shared.values()]
         for kind, prefix, number in (
@@ -322,18 +339,25 @@ class _Writer(BodyWriter):
         assert arg.read is not None
         before = len(self.lines)
         scalars = arg.read.cuda_read(self, arg, chunk)
-        if self._first_exchange is not None:
-            # on their way while the block exchanges: a load may not pass a barrier by itself
+        if self._loads_at is not None and self._is_early(arg, len(scalars)):
+            # a load may pass neither a barrier nor a store by itself
             loads = self.lines[before:]
             del self.lines[before:]
-            self.lines[self._first_exchange : self._first_exchange] = loads
-            self._first_exchange += len(loads)
+            self.lines[self._loads_at : self._loads_at] = loads
+            self._loads_at += len(loads)
         dtype = arg.read.value_dtype(arg)
         for register, scalar in zip(instruction.outputs, scalars, strict=True):
             value = converted(scalar, dtype, self.dtype)
             self.emit(f"{register} = {value};")
             if dtype is DType.FLOAT16:
                 self._unpacked[register] = value
+
+    def _is_early(self, arg: ArgSpec, num_scalars: int) -> bool:
+        """Whether a load goes before what stands before it."""
+        if not self.spec.few_items:
+            return True
+        self._first_words -= num_scalars * max(arg.dtype.itemsize // 4, 1)
+        return self._first_words >= 0
 
     def _unpack_again(self, exchange: Instruction) -> None:
         """Of the float16 read so far, what comes after an exchange; see `cuda_half`."""
@@ -353,8 +377,9 @@ class _Writer(BodyWriter):
     def exchange(self, instruction: Instruction) -> None:
         arg, _ = self.argument(instruction)
         assert isinstance(arg.read, ExchangeAccessor)
-        if self._first_exchange is None:
-            self._first_exchange = len(self.lines)
+        if self._loads_at is None:
+            # what is read later is on its way while the block exchanges
+            self._loads_at = len(self.lines)
         assert not self._stored, f"{self.spec.name}: a store comes before an exchange"
         values = [self._operand(operand) for operand in instruction.operands]
         sums = arg.read.cuda_exchange(self, arg, values)

@@ -129,7 +129,7 @@ def _start(node: NodeType, types: Types, *, scaled: bool) -> KernelSpec:
 def _step(node: NodeType, types: Types, *, scaled: bool) -> KernelSpec:
     """step += alpha p, residual -= alpha A p."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_chain_step", types.storage)
+    kernel = KernelBuilder(f"{node.name}_chain_step", types.storage, few_items=True)
     kernel.guard("done")
     residual = write_advanced(kernel, dim, types)
     _enter(kernel, dim, types, residual, scaled=scaled)
@@ -179,7 +179,7 @@ def _forward(node: NodeType, types: Types) -> KernelSpec:
 def _solve(node: NodeType, types: Types) -> KernelSpec:
     """D^-1 of all nodes; sums `descent` = r.z, which is |W L^-1 r|^2."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_chain_solve", types.storage)
+    kernel = KernelBuilder(f"{node.name}_chain_solve", types.storage, few_items=True)
     kernel.guard("done")
     own = kernel.read("chain_residual", dim, types.storage, ReadIndexed())
     carried = kernel.read("chain_carried", dim, types.storage, ReadIndexed("chain_residual"))
@@ -219,7 +219,7 @@ def _backward(node: NodeType, types: Types) -> KernelSpec:
 def _turn(node: NodeType, types: Types, *, scaled: bool) -> KernelSpec:
     """The next direction: p = z + beta p."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_chain_turn", types.storage)
+    kernel = KernelBuilder(f"{node.name}_chain_turn", types.storage, few_items=True)
     kernel.guard("done")
     beta = kernel.scalar("beta")
     preconditioned = kernel.read("chain_solved", dim, types.storage, ReadIndexed())

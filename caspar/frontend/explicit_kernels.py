@@ -266,7 +266,7 @@ def _begin(node: NodeType, types: Types, form: SolverForm) -> KernelSpec:
 def _end(node: NodeType, types: Types) -> KernelSpec:
     """`step`, no `residual`; sums rhs . solution to `descent`, rhs . rhs to `curvature`."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_end_direct", DType.FLOAT64)
+    kernel = KernelBuilder(f"{node.name}_end_direct", DType.FLOAT64, few_items=True)
     solution, scale, rhs = (
         kernel.read(name, dim, DType.FLOAT64, ReadSequential())
         for name in ("solution", "scale", "rhs")

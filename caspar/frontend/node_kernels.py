@@ -248,7 +248,7 @@ def write_direction(
 def start_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
     """First vectors of PCG: step 0, residual -gradient, direction z; sums `descent` = r.z."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_start", types.storage)
+    kernel = KernelBuilder(f"{node.name}_start", types.storage, few_items=True)
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
     residual = [-entry for entry in gradient]
     preconditioned = _preconditioned(kernel, dim, types, residual)
@@ -278,7 +278,7 @@ def write_advanced(kernel: KernelBuilder, dim: int, types: Types) -> list[Scalar
 def step_kernel(node: NodeType, types: Types) -> KernelSpec:
     """step += alpha p, residual -= alpha A p, z = W^T W r; sums `descent` = r.z."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_step", types.storage)
+    kernel = KernelBuilder(f"{node.name}_step", types.storage, few_items=True)
     kernel.guard("done")
     residual = write_advanced(kernel, dim, types)
     preconditioned = _preconditioned(kernel, dim, types, residual)
@@ -290,7 +290,7 @@ def step_kernel(node: NodeType, types: Types) -> KernelSpec:
 def turn_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
     """The next direction: p = z + beta p."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_turn", types.storage)
+    kernel = KernelBuilder(f"{node.name}_turn", types.storage, few_items=True)
     kernel.guard("done")
     beta = kernel.scalar("beta")
     preconditioned = kernel.read("preconditioned", dim, types.storage, ReadSequential())
@@ -319,7 +319,7 @@ def retract_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Ker
     -1/2 step.gradient + 1/2 step.residual + 1/2 damping step.D step (residual = b - A step).
     """
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_retract", types.storage)
+    kernel = KernelBuilder(f"{node.name}_retract", types.storage, few_items=True)
     step = kernel.read("step", dim, types.storage, ReadSequential())
     _write_moved(kernel, node, types, step, scaled=scaled)
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential())

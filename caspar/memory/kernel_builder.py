@@ -17,11 +17,15 @@ class KernelBuilder:
         name: Name of the kernel.
         dtype: Type it computes in.
         tiled: Whether its items are in node tiles.
+        few_items: Whether its items may be too few to fill a device.
     """
 
-    def __init__(self, name: str, dtype: DType, *, tiled: bool = False) -> None:
+    def __init__(
+        self, name: str, dtype: DType, *, tiled: bool = False, few_items: bool = False
+    ) -> None:
         self.name = name
         self._tiled = tiled
+        self._few_items = few_items
         self.graph = GraphBuilder(dtype)
         self._args: dict[str, ArgSpec] = {}
         self._guard: str | None = None
@@ -88,4 +92,5 @@ class KernelBuilder:
     def build(self) -> KernelSpec:
         """The finished kernel."""
         args = tuple(self._args.values())
-        return KernelSpec(self.name, args, self.graph.build(), self._guard, self._tiled)
+        graph = self.graph.build()
+        return KernelSpec(self.name, args, graph, self._guard, self._tiled, self._few_items)

@@ -7,6 +7,7 @@ from caspar.driver import SolverSources, Target
 from caspar.errors import ResourceError
 from caspar.frontend.factor_kernels import FACTOR_ROLES
 from caspar.frontend.node_kernels import NODE_ROLES
+from caspar.frontend.trace import NodeType
 from caspar.memory.reduce import ReduceSpec
 from caspar.runtime.backend import Backend, Kernel
 
@@ -76,6 +77,10 @@ class KernelLibrary:
             return size
         assert refusal is not None
         raise refusal
+
+    def num_node_tiles(self, node: NodeType, count: int) -> int:
+        """Partial sums that the kernels of a node type make, each of as many."""
+        return self._kernels[f"{node.name}_retract"].source.num_blocks(count, self.tile_size)
 
     def has_kernel(self, name: str) -> bool:
         """Whether the solver has a kernel of that name."""

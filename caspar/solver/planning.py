@@ -96,7 +96,7 @@ def plan_nodes(
     first_tile = 0
     for node in sorted(nodes, key=lambda node: node.name in form.eliminated):
         is_eliminated = node.name in form.eliminated
-        num_tiles = -(-counts[node.name] // library.tile_size)
+        num_tiles = library.num_node_tiles(node, counts[node.name])
         num_slots = num_object_slots(_num_added(factors, node), counts[node.name])
         plans[node.name] = NodePlan(
             node, counts[node.name], is_eliminated, first_tile, num_tiles, num_slots

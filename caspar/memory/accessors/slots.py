@@ -52,9 +52,12 @@ class ReadSlots(ReadSequential):
         adds = " ".join(f"{whole} += {part};" for whole, part in lanes)
         scope.emit(
             f"{vector} {total} = {{}};",
-            "#pragma unroll 4",
-            f"for (u32 slot = 0; slot < u32({arg.name}_slots); ++slot) {{",
-            f"  const {vector} {row} = *reinterpret_cast<const {vector}*>({address});",
+            # not a loop over those there are: its loads would wait for each other's additions
+            "#pragma unroll",
+            f"for (u32 slot = 0; slot < {MAX_SLOTS}u; ++slot) {{",
+            f"  {vector} {row} = {{}};",
+            f"  if (slot < u32({arg.name}_slots))",
+            f"    {row} = *reinterpret_cast<const {vector}*>({address});",
             f"  {adds}",
             "}",
         )
