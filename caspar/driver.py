@@ -375,6 +375,7 @@ def _to_json(sources: SolverSources) -> dict[str, Any]:
             "num_registers": source.num_registers,
             "tiled": source.tiled,
             "few_items": source.few_items,
+            "stretches": source.stretches,
         }
         for source in sources.kernels.values()
     ]

@@ -70,6 +70,7 @@ class KernelCase:
         node: (count,) eliminated node of each item, of a tiled kernel.
         partner: (count,) node by which the items of a tile are sorted, of a tiled kernel.
         copies: Slots of every object, of arrays that have several; rows come slot by slot.
+        stretch: Tiles that a block takes one after the other, of a kernel that may.
     """
 
     spec: KernelSpec
@@ -80,6 +81,7 @@ class KernelCase:
     node: Index | None = None
     partner: Index | None = None
     copies: int = 1
+    stretch: int = 1
 
     @property
     def coarsest_eps(self) -> float:
@@ -114,12 +116,15 @@ class KernelCase:
         tiles = self.node_tiles(tile_size)
         return self.count if tiles is None else tiles.num_slots
 
-    def bindings(self, tile_size: int) -> dict[str, Binding]:
-        """Fresh memory for a target whose tiles have this size."""
+    def bindings(self, tile_size: int, *, stretches: bool = False) -> dict[str, Binding]:
+        """Fresh memory for a target whose tiles have this size; `stretches`: see `stretch`."""
         tiles = self.node_tiles(tile_size)
         made = {arg.name: self._binding(arg, tile_size, tiles) for arg in self.spec.args}
         if tiles is not None:
-            made[TILES] = Binding(tiles.tile_items, tiles.num_groups, fields=tiles.fields)
+            stretch = self.stretch if stretches else 1
+            num_blocks = tiles.num_long - (-tiles.num_short // stretch)
+            fields = {**tiles.fields, "stretch": stretch}
+            made[TILES] = Binding(tiles.tile_items, num_blocks, fields=fields)
         return made
 
     def _binding(self, arg: ArgSpec, tile_size: int, tiles: NodeTiles | None) -> Binding:
@@ -345,7 +350,7 @@ class CompiledKernels:
     def run_cuda(self, case: KernelCase, *, check_races: bool = True) -> Run:
         """Run the CUDA source in the harness."""
         source = self.cuda_sources[case.spec.name]
-        bindings = case.bindings(source.block_size)
+        bindings = case.bindings(source.block_size, stretches=source.stretches)
         count = case.num_slots(source.block_size)
         launch_cuda(self.cuda_module, source, bindings, count, check_races=check_races)
         return Run(case, bindings, source.block_size, writes_pads=True)

@@ -217,6 +217,9 @@ class _Writer(BodyWriter):
         self._num_names += 1
         return f"at_{self._num_names}"
 
+    def index(self, name: str, array: str) -> None:
+        self.emit(f"{name} = {array}[item]")
+
     def next_exchange(self) -> int:
         self._num_exchanges += 1
         return self._num_exchanges - 1

@@ -11,6 +11,7 @@ from caspar.codegen.body import BodyWriter
 from caspar.codegen.cuda_half import half_functions
 from caspar.codegen.cuda_header import BLOCK_SIZES, HEADER
 from caspar.codegen.cuda_ops import OP_TEXT, SINCOS_TEXT, literal
+from caspar.codegen.cuda_places import ACTIVE, item_places, loop_over_tiles, next_index_lines
 from caspar.codegen.source import KernelSource, Param, kernel_params
 from caspar.ir.dtype import CHUNK_BYTES, DType
 from caspar.ir.ops import Op
@@ -30,7 +31,7 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
     Returns:
         The source for NVRTC; the text depends on the arguments and on nothing else.
     """
-    params = kernel_params(spec.args, tiled=spec.tiled)
+    params = kernel_params(spec.args, tiled=spec.tiled, stretches=spec.stretches)
     num_items = items_per_thread(spec)
     body = _Writer(spec, program, num_items).write()
     sizes = block_sizes(spec)
@@ -53,6 +54,7 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
         num_registers=program.num_registers,
         tiled=spec.tiled,
         few_items=spec.few_items,
+        stretches=spec.stretches,
     )
 
 
@@ -132,55 +134,8 @@ MANY_CALLS = 200
 """Calls of a graph from which on a thread handles one item: it has enough to do, and the text of
 several items is written twice."""
 
-
 FIRST_WORDS = 64
-"""Registers that `KernelSpec.few_items` may take, 4 bytes each."""
-
-_ACTIVE = "const bool active = own_item < count;"
-
-
-def _places(spec: KernelSpec, num_items: int, leader: str | None) -> dict[str, str]:
-    """What every body may name, each with the names before it.
-
-    Args:
-        spec: The kernel.
-        num_items: Items a thread handles.
-        leader: The argument whose order the threads follow.
-    """
-    turn = "tile" if num_items == 1 else f"(tile * {num_items}u + turn)"
-    places = {
-        "tile": "const u32 tile = blockIdx.x;",
-        "own_item": f"const u32 own_item = {turn} * BLOCK_SIZE + threadIdx.x;",
-        "active": _ACTIVE,
-        "item": "const u32 item = active ? own_item : count - 1u;",
-    }
-    if spec.few_items:
-        places |= _FEW_PLACES
-    if leader is not None:
-        place = "active ? own_item : count - 1u"
-        order = f"{leader}_order"
-        places["tile"] = f"const u32 tile = spread_block(blockIdx.x, gridDim.x, {leader}_regions);"
-        places["item"] = (
-            f"const u32 place = {place};\n  const u32 item = {order} == nullptr ? place\n"
-            f"      : tile * BLOCK_SIZE + ({order}[place] & 0x7fffu);"
-        )
-    return places
-
-
-_FEW_PLACES = {
-    "own_item": "const u32 share = (count + gridDim.x - 1u) / gridDim.x;\n"
-    "  const u32 own_item = tile * share + threadIdx.x;",
-    "active": "const bool active = threadIdx.x < share && own_item < count;",
-}
-"""Where the blocks of the grid share the items evenly."""
-
-_TILED_PLACES = {
-    "own_item": "const u32 own_item = tile * BLOCK_SIZE + threadIdx.x;",
-    "active": "const bool active = threadIdx.x < u32(tiles_items[tile]);",
-    "item": "const u32 item = own_item;",
-}
-"""The same in node tiles: holes have indices as if they were the first item of their tile, and
-anything for values."""
+"""Registers that loads before all else may take where items are few, 4 bytes each."""
 
 
 def _used(definitions: Mapping[str, str], text: str) -> list[str]:
@@ -208,6 +163,9 @@ class _Writer(BodyWriter):
         self._shared: dict[str, str] = {}
         self._leader: str | None = None
         self._num_exchanges = 0
+        self._num_stages = 0
+        self._indices: dict[str, str] = {}
+        self._is_fenced = True
         self._stored = False
         self._loads_at: int | None = None
         self._first_words = FIRST_WORDS if spec.few_items else 0
@@ -220,6 +178,8 @@ class _Writer(BodyWriter):
     def write(self) -> list[str]:
         for arg, access in self.used_accesses():
             access.cuda_before(self, arg)
+        if self.spec.stretches:
+            self.emit(*next_index_lines(self._indices))
         if self.spec.few_items:
             self._loads_at = len(self.lines)
         self.write_instructions()
@@ -229,7 +189,11 @@ class _Writer(BodyWriter):
         start = [] if guard is None else [f"if ({guard}_data[0] != 0) return;"]
         body = [*self._declarations(), *self.lines]
         if self.spec.tiled:
-            return self._tile_loop(start, body)
+            # two exchanges, or four: each finds its memory as the one before the last has left it
+            is_fenced = self._is_fenced and self._num_stages > 0 and self._num_stages % 2 == 0
+            sums, indices = self._num_exchanges, self._indices
+            walk = loop_over_tiles(self.spec, body, sums, indices, has_barriers=is_fenced)
+            return [*start, *walk]
         if self._num_items == 1:
             return [*start, *body]
         loop = f"for (u32 turn = 0; turn < {self._num_items}u; ++turn) {{"
@@ -239,7 +203,7 @@ class _Writer(BodyWriter):
             f"if ((blockIdx.x + 1u) * {self._num_items}u * BLOCK_SIZE <= count) {{",
             "#pragma unroll",
             f"  {loop}",
-            *(f"    {line}".replace(_ACTIVE, "const bool active = true;") for line in body),
+            *(f"    {line}".replace(ACTIVE, "const bool active = true;") for line in body),
             "  }",
             "  return;",
             "}",
@@ -249,35 +213,10 @@ class _Writer(BodyWriter):
             "}",
         ]
 
-    def _tile_loop(self, start: list[str], body: list[str]) -> list[str]:
-        """Walk the tiles of the block's group: one, but for a node that fills several.
-
-        Blocks are short, and each load that waits for another one shows: only of long nodes is
-        read where their tiles begin.
-        """
-        last = f"{self._num_exchanges}u"
-        first = f"last_tile - first_tile > 1u ? 0u : {last}"
-        passes = f"for (u32 pass = {first}; pass <= {last}; ++pass)"
-        return [
-            *start,
-            "u32 first_tile = blockIdx.x + u32(tiles_num_long_tiles - tiles_num_long);",
-            "u32 last_tile = first_tile + 1u;",
-            "if (blockIdx.x < u32(tiles_num_long)) {",
-            "  first_tile = tiles_group_start[blockIdx.x];",
-            "  last_tile = tiles_group_start[blockIdx.x + 1u];",
-            "}",
-            *(["#pragma unroll 1", passes] if self._num_exchanges > 0 else []),
-            "#pragma unroll 1",
-            "for (u32 tile = first_tile; tile < last_tile; ++tile) {",
-            "  if (tile > first_tile) __syncthreads();",
-            *(f"  {line}" for line in body),
-            "}",
-        ]
-
     def _declarations(self) -> list[str]:
         program = self.program
-        places = _TILED_PLACES if self.spec.tiled else _places(self.spec, self._num_items, self._leader)
-        lines = _used(places, "\n".join(self.lines))
+        defined = item_places(self.spec, self._num_items, self._leader)
+        lines = _used(defined, "\n".join(self.lines))
         lines += [f"__shared__ {declaration};" for declaration in self._shared.values()]
         for kind, prefix, number in (
             (self._scalar, "r", program.num_registers),
@@ -294,7 +233,15 @@ class _Writer(BodyWriter):
         self._num_temporaries += 1
         return f"m{self._num_temporaries}"
 
-    def shared(self, name: str, declaration: str) -> None:
+    def index(self, name: str, array: str) -> None:
+        if self.spec.stretches:
+            self._indices[name] = array
+            self.emit(f"const u32 {name} = next_{name};")
+        else:
+            self.emit(f"const u32 {name} = load_once({array} + item);")
+
+    def shared(self, name: str, declaration: str, *, fenced: bool = False) -> None:
+        self._is_fenced = self._is_fenced and fenced
         assert self._shared.setdefault(name, declaration) == declaration
 
     def alternate(self, name: str) -> str:
@@ -381,6 +328,7 @@ class _Writer(BodyWriter):
             # what is read later is on its way while the block exchanges
             self._loads_at = len(self.lines)
         assert not self._stored, f"{self.spec.name}: a store comes before an exchange"
+        self._num_stages += 1
         values = [self._operand(operand) for operand in instruction.operands]
         sums = arg.read.cuda_exchange(self, arg, values)
         for register, scalar in zip(instruction.outputs, sums, strict=True):

@@ -84,12 +84,21 @@ class FactorBuilder(KernelBuilder):
         form: How it is made.
         dtype: Type it computes in.
         types: Floating types of memory.
+        stretches: Whether a block may take several tiles one after the other.
     """
 
     def __init__(
-        self, factor: TracedFactor, role: str, form: FactorForm, dtype: DType, types: Types
+        self,
+        factor: TracedFactor,
+        role: str,
+        form: FactorForm,
+        dtype: DType,
+        types: Types,
+        *,
+        stretches: bool = False,
     ) -> None:
-        super().__init__(f"{factor.name}_{role}", dtype, tiled=form.eliminated is not None)
+        tiled = form.eliminated is not None
+        super().__init__(f"{factor.name}_{role}", dtype, tiled=tiled, stretches=stretches)
         self.factor = factor
         self.form = form
         self.types = types

@@ -68,7 +68,8 @@ def _product(
     *,
     fused: bool,
 ) -> KernelSpec:
-    kernel = FactorBuilder(factor, "product" if fused else "scatter", form, types.storage, types)
+    role = "product" if fused else "scatter"
+    kernel = FactorBuilder(factor, role, form, types.storage, types, stretches=fused)
     kernel.guard("done")
     eliminated = _eliminated(form)
     dim = _dim(eliminated)

@@ -17,6 +17,8 @@ class KernelSpec:
         guard: Name of a 1-scalar `ReadUnique` argument; the kernel does nothing while it is
             not zero. None: it always runs.
         tiled: Whether its items are in node tiles, with holes; see `memory.node_tiles`.
+        stretches: Whether a block may take several tiles one after the other: what the next one
+            begins with is then on its way before it is needed.
         few_items: Whether its items may be too few to fill a device: then they are dealt to many
             blocks, and everything is read at first, as far as registers allow, since nothing
             else hides that one load waits for another.
@@ -28,6 +30,7 @@ class KernelSpec:
     guard: str | None = None
     tiled: bool = False
     few_items: bool = False
+    stretches: bool = False
 
     def arg(self, name: str) -> ArgSpec:
         """The argument of that name."""

@@ -18,14 +18,22 @@ class KernelBuilder:
         dtype: Type it computes in.
         tiled: Whether its items are in node tiles.
         few_items: Whether its items may be too few to fill a device.
+        stretches: Whether a block may take several tiles one after the other.
     """
 
     def __init__(
-        self, name: str, dtype: DType, *, tiled: bool = False, few_items: bool = False
+        self,
+        name: str,
+        dtype: DType,
+        *,
+        tiled: bool = False,
+        few_items: bool = False,
+        stretches: bool = False,
     ) -> None:
         self.name = name
         self._tiled = tiled
         self._few_items = few_items
+        self._stretches = stretches
         self.graph = GraphBuilder(dtype)
         self._args: dict[str, ArgSpec] = {}
         self._guard: str | None = None
@@ -92,5 +100,12 @@ class KernelBuilder:
     def build(self) -> KernelSpec:
         """The finished kernel."""
         args = tuple(self._args.values())
-        graph = self.graph.build()
-        return KernelSpec(self.name, args, graph, self._guard, self._tiled, self._few_items)
+        return KernelSpec(
+            self.name,
+            args,
+            self.graph.build(),
+            self._guard,
+            tiled=self._tiled,
+            few_items=self._few_items,
+            stretches=self._stretches,
+        )

@@ -38,6 +38,11 @@ TILES_OF_CHUNK = 256
 """Tiles are cut one after the other within a chunk of as many full tiles of items, and chunks at
 the same time. The last tile of a chunk is half empty in the mean: 0.2 % of all slots."""
 
+MAX_STRETCH = 8
+
+ENOUGH_STRETCHES = 4096
+"""Blocks among which tiles are dealt at least, so that none is left with many of the last."""
+
 IntArray = NDArray[np.int64]
 
 
@@ -84,8 +89,25 @@ class NodeTiles:
             "items": self.tile_items,
             "group_start": self.group_start,
             "num_long": self.num_long,
-            "num_long_tiles": self.num_tiles - (self.num_groups - self.num_long),
+            "num_long_tiles": self.num_tiles - self.num_short,
+            "end": self.num_tiles,
+            "stretch": self.stretch,
         }
+
+    @property
+    def num_short(self) -> int:
+        """Groups of one tile."""
+        return self.num_groups - self.num_long
+
+    @property
+    def stretch(self) -> int:
+        """Short groups that a block takes one after the other, where it may."""
+        return max(1, min(MAX_STRETCH, self.num_short // ENOUGH_STRETCHES))
+
+    @property
+    def num_stretches(self) -> int:
+        """Blocks that take stretches, and those that take a long group each."""
+        return self.num_long - (-self.num_short // self.stretch)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import cupy
 from caspar.codegen.cuda_header import (
     BLOCK_SIZE_OPTION,
     COMPILE_OPTIONS,
+    MIN_BLOCKS_OPTION,
     ONE_BLOCK_OPTION,
 )
 from caspar.codegen.source import KernelSource
@@ -85,7 +86,32 @@ def with_block_size(source: KernelSource, block_size: int) -> CudaKernel:
         unhurried = loaded_function(source, block_size, (*options, ONE_BLOCK_OPTION))
         if unhurried.local_size_bytes < function.local_size_bytes:
             function = unhurried
+    elif source.stretches:
+        function = _most_resident(source, block_size, options, function)
     return CudaKernel(source, function, block_size)
+
+
+def _most_resident(
+    source: KernelSource, block_size: int, options: tuple[str, ...], function: Any
+) -> Any:
+    """As many blocks on a multiprocessor as go without spilling.
+
+    Stretches wait for memory and at barriers, and another block has something to do. Products of
+    29 M observations: float16 739 us with 5 blocks, 719 with 6; recomputed Jacobians 835 with 4,
+    920 with 5 and 40 bytes spilled (H200).
+    """
+    while True:
+        wanted = resident_blocks(function, block_size) + 1
+        closer = loaded_function(source, block_size, (*options, MIN_BLOCKS_OPTION.format(wanted)))
+        if closer.local_size_bytes > 0 or resident_blocks(closer, block_size) < wanted:
+            return function
+        function = closer
+
+
+def resident_blocks(function: Any, block_size: int) -> int:
+    """Blocks that a multiprocessor holds at the same time."""
+    held = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
+    return int(held(function.kernel.ptr, block_size, 0))
 
 
 def loaded_usage(kernel: CudaKernel) -> KernelUsage:

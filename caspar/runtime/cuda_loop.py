@@ -18,7 +18,7 @@ from caspar.codegen.cuda_header import COMPILE_OPTIONS, MIN_BLOCKS_OPTION
 from caspar.errors import BackendError, CasparError
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import Launch
-from caspar.runtime.cuda_compile import CudaKernel, loaded_function
+from caspar.runtime.cuda_compile import CudaKernel, loaded_function, resident_blocks
 from caspar.runtime.cuda_launch import CudaLaunch
 from caspar.runtime.limits import launch_refusal, load_refusal
 from caspar.runtime.loops import BoundKernel, LoopPlan, plan_loop
@@ -187,9 +187,7 @@ def _bound(launch: CudaLaunch) -> BoundKernel:
 
 def _resident(kernel: CudaKernel, block_size: int) -> int:
     """Blocks that a multiprocessor holds at the same time."""
-    return int(
-        driver.occupancyMaxActiveBlocksPerMultiprocessor(kernel.function.kernel.ptr, block_size, 0)
-    )
+    return resident_blocks(kernel.function, block_size)
 
 
 def _compiled(plan: LoopPlan, wanted: int) -> CudaKernel:

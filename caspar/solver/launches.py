@@ -240,6 +240,10 @@ class Binder:
 
     def _bind(self, plan: FactorPlan, role: str, bindings: Mapping[str, Binding]) -> Launch:
         kernel = self._plan.library.kernel(f"{plan.factor.name}_{role}")
+        tiles = plan.order.node_tiles
+        if kernel.source.stretches and tiles is not None:
+            taken = Binding(tiles.tile_items, tiles.num_stretches, fields=tiles.fields)
+            bindings = {**bindings, TILES: taken}
         return self._backend.bind(kernel, bindings, plan.count)
 
     def _arguments(self, plan: FactorPlan, state: str) -> dict[str, Binding]:

@@ -85,6 +85,27 @@ def exchange_kernel(dim: int, storage: DType, computing: DType, num_exchanges: i
     return kernel.build()
 
 
+def stretching_kernel(
+    dim: int, storage: DType, computing: DType, *, num_spread: int, is_fenced: bool
+) -> KernelSpec:
+    """What a product does: sums over nodes and back, then to the partner.
+
+    After an odd number of exchanges, or a sum over the tile, the next tile needs a barrier.
+    """
+    name = f"runs_{dim}_{num_spread}_{is_fenced}"
+    kernel = KernelBuilder(name, computing, tiled=True, stretches=True)
+    partner = kernel.read("partner", dim, storage, ReadIndexed())
+    value = sums(kernel.read("x", dim, storage, ReadSequential()), partner)
+    led = small(kernel.exchange("sum_0", value, SumOverNode()))
+    for number in range(num_spread):
+        led = kernel.exchange(f"spread_{number}", led, SpreadOverNode("sum_0"))
+    kernel.write("y", led, storage, WriteSequential())
+    kernel.write("first", sums(value, led), storage, AddRuns("partner"))
+    if not is_fenced:
+        kernel.write("sum", value, storage, AddSumPartials())
+    return kernel.build()
+
+
 def in_place_kernel(dim: int, storage: DType, computing: DType) -> KernelSpec:
     """Each node plus the sums of two exchanges, the second with the first's: what `inner` does."""
     kernel = KernelBuilder(f"in_place_{dim}", computing, tiled=True)
@@ -180,6 +201,32 @@ def test_runs(tiled: bool, storage: DType, computing: DType) -> None:
             for count in COUNTS if dim == 3 else (BLOCK_SIZE + 1,):
                 case = case_of(spec, draw_problem(name, count), dim, tiled=tiled)
                 assert_exact(compiled.run_cuda(case), computing)
+
+
+@types
+@pytest.mark.parametrize(("num_spread", "is_fenced"), [(1, True), (1, False), (2, True)])
+def test_a_block_takes_several_tiles(
+    num_spread: int, is_fenced: bool, storage: DType, computing: DType
+) -> None:
+    spec = stretching_kernel(3, storage, computing, num_spread=num_spread, is_fenced=is_fenced)
+    compiled = CompiledKernels([spec], cpu=False)
+    for name in NAMES:
+        for count, stretch in ((31, 8), (2500, 1), (2500, 3), (2500, 8)):
+            case = case_of(spec, draw_problem(name, count), 3)
+            assert_exact(compiled.run_cuda(replace(case, stretch=stretch)), computing)
+
+
+@pytest.mark.parametrize(
+    ("num_spread", "is_fenced", "has_barrier"),
+    [(1, True, False), (1, False, True), (2, True, True)],
+)
+def test_the_next_tile_waits_where_memory_is_used_again(
+    num_spread: int, is_fenced: bool, has_barrier: bool
+) -> None:
+    dtype = DType.FLOAT32
+    spec = stretching_kernel(3, dtype, dtype, num_spread=num_spread, is_fenced=is_fenced)
+    text = CompiledKernels([spec], cpu=False).cuda_sources[spec.name].text
+    assert ("if (tile > first_tile) __syncthreads();" in text) == has_barrier
 
 
 def test_a_set_guard_leaves_everything_alone() -> None:

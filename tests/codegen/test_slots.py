@@ -35,7 +35,7 @@ types = pytest.mark.parametrize(
 )
 DIMS = (1, 2, 3, 4, 9)
 COUNTS = (1, 31, BLOCK_SIZE, BLOCK_SIZE + 1, 2500)
-COPIES = (1, 2, 4, 8)
+COPIES = (1, 2, MAX_SLOTS)
 
 
 def sum_kernel(dim: int, storage: DType, computing: DType) -> KernelSpec:

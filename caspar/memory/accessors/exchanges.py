@@ -55,9 +55,9 @@ class _Exchange(ExchangeAccessor):
         if self.place_of != "":
             return
         at, name = _place(arg), arg.name
+        scope.index(at, f"{name}_data")
         scope.emit(
-            f"const u32 {at} = load_once({name}_data + item);",
-            f"const bool {name}_leads = last_tile - first_tile > 1u",
+            f"const bool {name}_leads = is_long",
             f"    || (active && ({at} >> 10 & 0x3ffu) == ({at} & 0x3ffu));",
         )
 
@@ -71,7 +71,7 @@ class _Exchange(ExchangeAccessor):
         turns = scope.noted(_TURNS)
         name = f"staged_{len(turns) % 2}"
         turns.append(rows)
-        scope.shared(name, f"StageRow<{scalar}, {most}> {name}[BLOCK_SIZE]")
+        scope.shared(name, f"StageRow<{scalar}, {most}> {name}[BLOCK_SIZE]", fenced=True)
         return name if rows == most else f"reinterpret_cast<StageRow<{scalar}, {rows}>*>({name})"
 
     def _first(self, arg: ArgSpec) -> str:
@@ -87,8 +87,8 @@ class SumOverNode(_Exchange):
         """Room for the sums of a node with several tiles too."""
         super().cuda_before(scope, arg)
         scalar, name = SCALAR_TYPE[scope.dtype], arg.name
-        scope.shared(f"{name}_warps", f"{scalar} {name}_warps[BLOCK_SIZE / 32][{arg.dim}]")
-        scope.shared(f"{name}_total", f"{scalar} {name}_total[{arg.dim}]")
+        for part, size in (("warps", f"[BLOCK_SIZE / 32][{arg.dim}]"), ("total", f"[{arg.dim}]")):
+            scope.shared(f"{name}_{part}", f"{scalar} {name}_{part}{size}", fenced=True)
 
     def cuda_exchange(self, scope: CudaScope, arg: ArgSpec, values: list[str]) -> list[str]:
         """Stage, sum; of a node with several tiles the first pass collects."""
@@ -97,7 +97,7 @@ class SumOverNode(_Exchange):
         rows = self._stage(scope, arg)
         scope.emit(
             f"{scalar} {total}[{width}] = {{{', '.join(values)}}};",
-            "if (last_tile - first_tile > 1u) {",
+            "if (is_long) {",
             f"  if (pass == {scope.next_exchange()}u) {{",
             f"    collect_node<{width}, BLOCK_SIZE / 32>(",
             f"        active, tile == first_tile, {total}, {name}_warps, {name}_total);",
@@ -138,7 +138,7 @@ class SpreadOverNode(_Exchange):
         at, leads = f"{self._first(arg)}_at", f"{self._first(arg)}_leads"
         scope.emit(
             f"{SCALAR_TYPE[scope.dtype]} {passed}[{width}] = {{{', '.join(values)}}};",
-            "if (last_tile - first_tile == 1u) {",
+            "if (!is_long) {",
             f"  spread_values<{width}>({self._stage(scope, arg)}, {at}, {leads}, {passed});",
             "}",
         )

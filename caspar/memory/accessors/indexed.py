@@ -28,12 +28,8 @@ def indexed_fields(index_of: str) -> tuple[Field, ...]:
 
 def read_index(scope: CudaScope | CpuScope, arg: ArgSpec, index_of: str) -> None:
     """Read the index, unless another argument does."""
-    if index_of != "":
-        return
-    if scope.is_cuda:
-        scope.emit(f"const u32 {object_name(arg)} = load_once({arg.name}_index + item);")
-    else:
-        scope.emit(f"{object_name(arg)} = {arg.name}_index[item]")
+    if index_of == "":
+        scope.index(object_name(arg), f"{arg.name}_index")
 
 
 @dataclass(frozen=True)

@@ -205,7 +205,7 @@ class WriteOwnNode(WriteAccessor):
         """See whether this item writes."""
         place = f"{arg.name}_place[item]"
         scope.emit(
-            f"const bool {arg.name}_writes = active && tile == first_tile",
+            f"const bool {arg.name}_writes = active && (!is_long || tile == first_tile)",
             f"    && (u32({place}) >> 10 & 0x3ffu) == (u32({place}) & 0x3ffu);",
         )
 
@@ -217,7 +217,7 @@ class WriteOwnNode(WriteAccessor):
         packed = cuda_packed(scope, arg, chunk, scalars)
         if chunk == 0:
             # the last pass over several tiles has no barrier behind the reads of the same array
-            scope.emit("if (last_tile - first_tile > 1u) __syncthreads();")
+            scope.emit("if (is_long) __syncthreads();")
         scope.emit(f"if ({arg.name}_writes) *reinterpret_cast<{vector}*>({address}) = {packed};")
 
     def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:

@@ -94,7 +94,8 @@ class AddRuns(WriteAccessor):
             scope.emit(f"const Runs {self._runs(arg)} = find_runs({place}, active);")
         scalar = SCALAR_TYPE[scope.dtype]
         if self._has_pairs(arg):
-            scope.shared("pair_stage", f"PairStage<{scalar}> pair_stage[BLOCK_SIZE / 32]")
+            stage = f"PairStage<{scalar}> pair_stage[BLOCK_SIZE / 32]"
+            scope.shared("pair_stage", stage, fenced=True)
             scope.emit(f"{scalar} {arg.name}_kept[{2 * PAIRS}];")
         elif self._waits(arg):
             scope.emit(f"{scalar} {arg.name}_kept[{arg.dim}];")

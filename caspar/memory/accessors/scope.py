@@ -39,7 +39,7 @@ class CudaScope(Protocol):
     In its body `item` is the item of the thread, `active` whether it has one of its own (idle
     threads repeat another item), `tile` the tile's number and `count` the number of items.
     `BLOCK_SIZE` is a macro: the runtime chooses it. A tiled kernel loops over the tiles from
-    `first_tile` to `last_tile`, several times where they hold one node: `pass` counts.
+    `first_tile` to `last_tile`, several times where `is_long`, they hold one node: `pass` counts.
     """
 
     @property
@@ -56,8 +56,18 @@ class CudaScope(Protocol):
     def temporary(self) -> str:
         """A name that is free."""
 
-    def shared(self, name: str, declaration: str) -> None:
-        """Declare `__shared__ declaration`, once for each name, before the body."""
+    def index(self, name: str, array: str) -> None:
+        """Declare `const u32 name`, the item's entry of an array; read before all else."""
+
+    def shared(self, name: str, declaration: str, *, fenced: bool = False) -> None:
+        """Declare `__shared__ declaration`, once for each name, before the body.
+
+        Args:
+            name: What is declared.
+            declaration: How.
+            fenced: Whether the next tile may use it without a barrier before: a warp's own, or that
+                of an exchange, where there is another one before its next use.
+        """
 
     def alternate(self, name: str) -> str:
         """`name[0]` and `name[1]` in turn: arrays that are used in turn need half the barriers."""
@@ -97,6 +107,9 @@ class CpuScope(Protocol):
 
     def emit(self, *lines: str) -> None:
         """Append lines to the loop's body."""
+
+    def index(self, name: str, array: str) -> None:
+        """Make `name` the item's entry of an array."""
 
     def once(self, *lines: str) -> None:
         """Append lines at the start of the function."""

@@ -1,0 +1,135 @@
+"""Which items a thread has: the lines before and around the body of a CUDA kernel.
+
+A block takes a tile of as many items as it has threads. In kernels of few items all blocks share
+them evenly. In node tiles it takes a group: all tiles of a node that fills several, or a tile, or
+a stretch of tiles one after the other.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from caspar.memory.kernel import KernelSpec
+
+ACTIVE = "const bool active = own_item < count;"
+
+_FEW_PLACES = {
+    "own_item": "const u32 share = (count + gridDim.x - 1u) / gridDim.x;\n"
+    "  const u32 own_item = tile * share + threadIdx.x;",
+    "active": "const bool active = threadIdx.x < share && own_item < count;",
+}
+
+_TILED_PLACES = {
+    "own_item": "const u32 own_item = tile * BLOCK_SIZE + threadIdx.x;",
+    "active": "const bool active = threadIdx.x < u32(tiles_items[tile]);",
+    "item": "const u32 item = own_item;",
+}
+"""Holes have indices as if they were the first item of their tile, and anything for values."""
+
+_STRETCH_PLACES = {
+    **_TILED_PLACES,
+    "active": "const bool active = threadIdx.x < u32(next_items);",
+}
+
+_OWN_TILE = (
+    "u32 first_tile = blockIdx.x + u32(tiles_num_long_tiles - tiles_num_long);",
+    "u32 last_tile = first_tile + 1u;",
+)
+
+_STRETCH = (
+    "u32 first_tile = u32(tiles_num_long_tiles)",
+    "    + (blockIdx.x - u32(tiles_num_long)) * u32(tiles_stretch);",
+    "u32 last_tile = min(first_tile + u32(tiles_stretch), u32(tiles_end));",
+)
+
+
+def item_places(spec: KernelSpec, num_items: int, leader: str | None) -> dict[str, str]:
+    """What every body may name, each with the names before it.
+
+    Args:
+        spec: The kernel.
+        num_items: Items a thread handles.
+        leader: The argument whose order the threads follow.
+    """
+    if spec.tiled:
+        return _STRETCH_PLACES if spec.stretches else _TILED_PLACES
+    turn = "tile" if num_items == 1 else f"(tile * {num_items}u + turn)"
+    found = {
+        "tile": "const u32 tile = blockIdx.x;",
+        "own_item": f"const u32 own_item = {turn} * BLOCK_SIZE + threadIdx.x;",
+        "active": ACTIVE,
+        "item": "const u32 item = active ? own_item : count - 1u;",
+    }
+    if spec.few_items:
+        found |= _FEW_PLACES
+    if leader is not None:
+        place = "active ? own_item : count - 1u"
+        order = f"{leader}_order"
+        found["tile"] = f"const u32 tile = spread_block(blockIdx.x, gridDim.x, {leader}_regions);"
+        found["item"] = (
+            f"const u32 place = {place};\n  const u32 item = {order} == nullptr ? place\n"
+            f"      : tile * BLOCK_SIZE + ({order}[place] & 0x7fffu);"
+        )
+    return found
+
+
+def loop_over_tiles(
+    spec: KernelSpec,
+    body: Sequence[str],
+    num_sums: int,
+    indices: Mapping[str, str],
+    *,
+    has_barriers: bool,
+) -> list[str]:
+    """A body in the loop over the tiles of the block's group.
+
+    Blocks are short, and each load that waits for another one shows: where tiles begin is read of
+    long nodes only, and in a stretch the indices of a tile are loaded while the one before is at
+    work. A product of 29 M observations takes 835 us instead of 938 with recomputed Jacobians, and
+    715 instead of 739 with float16 (H200, stretches of 8).
+
+    Args:
+        spec: The kernel.
+        body: Its lines.
+        num_sums: Exchanges that sum: a long node takes one more pass for each.
+        indices: What `next_index_lines` loads: arrays by names.
+        has_barriers: Whether the body has so many that the next tile needs none before it.
+    """
+    passes = f"for (u32 pass = is_long ? 0u : {num_sums}u; pass <= {num_sums}u; ++pass) {{"
+    is_later = "is_long && tile > first_tile" if has_barriers else "tile > first_tile"
+    first = [
+        "const u32 first_item = first_tile * BLOCK_SIZE + threadIdx.x;",
+        "int next_items = tiles_items[first_tile];",
+        *(f"u32 next_{name} = load_once({array} + first_item);" for name, array in indices.items()),
+    ]
+    loop = [
+        *(first if spec.stretches else []),
+        "#pragma unroll 1",
+        "for (u32 tile = first_tile; tile < last_tile; ++tile) {",
+        f"  if ({is_later}) __syncthreads();",
+        *(f"  {line}" for line in body),
+        "}",
+    ]
+    if num_sums > 0:
+        loop = ["#pragma unroll 1", passes, *(f"  {line}" for line in loop), "}"]
+    return [
+        "const bool is_long = blockIdx.x < u32(tiles_num_long);",
+        *(_STRETCH if spec.stretches else _OWN_TILE),
+        "if (is_long) {",
+        "  first_tile = tiles_group_start[blockIdx.x];",
+        "  last_tile = tiles_group_start[blockIdx.x + 1u];",
+        "}",
+        *loop,
+    ]
+
+
+def next_index_lines(indices: Mapping[str, str]) -> list[str]:
+    """In the body of a stretch: load what the next tile begins with."""
+    loads = (
+        f"  next_{name} = load_once({array} + item + BLOCK_SIZE);"
+        for name, array in indices.items()
+    )
+    return [
+        "if (tile + 1u < last_tile) {",
+        "  next_items = tiles_items[tile + 1u];",
+        *loads,
+        "}",
+    ]
