@@ -350,10 +350,13 @@ class CompiledKernels:
     def run_cuda(self, case: KernelCase, *, check_races: bool = True) -> Run:
         """Run the CUDA source in the harness."""
         source = self.cuda_sources[case.spec.name]
-        bindings = case.bindings(source.block_size, stretches=source.stretches)
-        count = case.num_slots(source.block_size)
+        tile_size = source.block_size
+        if source.few_items:
+            tile_size = -(-case.count // source.num_blocks(case.count, tile_size))
+        bindings = case.bindings(tile_size, stretches=source.stretches)
+        count = case.num_slots(tile_size)
         launch_cuda(self.cuda_module, source, bindings, count, check_races=check_races)
-        return Run(case, bindings, source.block_size, writes_pads=True)
+        return Run(case, bindings, tile_size, writes_pads=True)
 
     def run(self, case: KernelCase) -> tuple[Run, Run]:
         """Run both ways."""

@@ -11,7 +11,13 @@ from caspar.codegen.body import BodyWriter
 from caspar.codegen.cuda_half import half_functions
 from caspar.codegen.cuda_header import BLOCK_SIZES, HEADER
 from caspar.codegen.cuda_ops import OP_TEXT, SINCOS_TEXT, literal
-from caspar.codegen.cuda_places import ACTIVE, item_places, loop_over_tiles, next_index_lines
+from caspar.codegen.cuda_places import (
+    ACTIVE,
+    CHOSEN,
+    item_places,
+    loop_over_tiles,
+    next_index_lines,
+)
 from caspar.codegen.source import KernelSource, Param, kernel_params
 from caspar.ir.dtype import CHUNK_BYTES, DType
 from caspar.ir.ops import Op
@@ -41,7 +47,7 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
         params,
         sizes[0],
         body,
-        functions=half_functions(spec.args),
+        functions=(*half_functions(spec.args), *((CHOSEN,) if spec.stretches else ())),
         restrict=num_items > 1,
     )
     return KernelSource(
@@ -165,6 +171,7 @@ class _Writer(BodyWriter):
         self._num_exchanges = 0
         self._num_stages = 0
         self._indices: dict[str, str] = {}
+        self._after_indices = 0
         self._is_fenced = True
         self._stored = False
         self._loads_at: int | None = None
@@ -179,7 +186,8 @@ class _Writer(BodyWriter):
         for arg, access in self.used_accesses():
             access.cuda_before(self, arg)
         if self.spec.stretches:
-            self.emit(*next_index_lines(self._indices))
+            at = self._after_indices
+            self.lines[at:at] = next_index_lines(self._indices)
         if self.spec.few_items:
             self._loads_at = len(self.lines)
         self.write_instructions()
@@ -187,13 +195,15 @@ class _Writer(BodyWriter):
             access.cuda_after(self, arg)
         guard = self.spec.guard
         start = [] if guard is None else [f"if ({guard}_data[0] != 0) return;"]
+        shared = [f"__shared__ {declaration};" for declaration in self._shared.values()]
         body = [*self._declarations(), *self.lines]
         if self.spec.tiled:
             # two exchanges, or four: each finds its memory as the one before the last has left it
             is_fenced = self._is_fenced and self._num_stages > 0 and self._num_stages % 2 == 0
             sums, indices = self._num_exchanges, self._indices
-            walk = loop_over_tiles(self.spec, body, sums, indices, has_barriers=is_fenced)
+            walk = loop_over_tiles(self.spec, shared, body, sums, indices, has_barriers=is_fenced)
             return [*start, *walk]
+        body = [*shared, *body]
         if self._num_items == 1:
             return [*start, *body]
         loop = f"for (u32 turn = 0; turn < {self._num_items}u; ++turn) {{"
@@ -217,7 +227,6 @@ class _Writer(BodyWriter):
         program = self.program
         defined = item_places(self.spec, self._num_items, self._leader)
         lines = _used(defined, "\n".join(self.lines))
-        lines += [f"__shared__ {declaration};" for declaration in self._shared.values()]
         for kind, prefix, number in (
             (self._scalar, "r", program.num_registers),
             ("bool", "p", program.num_predicates),
@@ -237,6 +246,7 @@ class _Writer(BodyWriter):
         if self.spec.stretches:
             self._indices[name] = array
             self.emit(f"const u32 {name} = next_{name};")
+            self._after_indices = len(self.lines)
         else:
             self.emit(f"const u32 {name} = load_once({array} + item);")
 

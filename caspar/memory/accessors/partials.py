@@ -60,10 +60,17 @@ template <int WIDTH, typename T>
 __device__ __forceinline__ void sum_partials(
     const T* partials, u32 count, double (&value)[WIDTH], double (&stage)[4][32]) {
   for (int component = 0; component < WIDTH; ++component) value[component] = 0.0;
-#pragma unroll 4
-  for (u32 partial = threadIdx.x; partial < count; partial += blockDim.x) {
-    for (int component = 0; component < WIDTH; ++component) {
-      value[component] += double(partials[u64(partial) * WIDTH + component]);
+  // loads on their way at the same time: one after the other is what the loop would take
+  constexpr u32 AT_ONCE = WIDTH == 1 ? 8u : 2u;
+#pragma unroll 1
+  for (u32 first = threadIdx.x; first < count; first += AT_ONCE * blockDim.x) {
+#pragma unroll
+    for (u32 turn = 0; turn < AT_ONCE; ++turn) {
+      const u32 partial = first + turn * blockDim.x;
+      for (int component = 0; component < WIDTH; ++component) {
+        value[component] +=
+            partial < count ? double(partials[u64(partial) * WIDTH + component]) : 0.0;
+      }
     }
   }
   warp_sums<WIDTH>(value, stage);

@@ -2,10 +2,9 @@
 
 #ifndef CASPAR_BLOCK_SUM
 #define CASPAR_BLOCK_SUM
-// Sum over the block: thread `component` gets that component's total in value[0].
-// Within warps the sum is taken in the values' type, over them in float64.
+// The sums of the warps, for all threads. They are taken in the values' type.
 template <int WIDTH, typename T>
-__device__ __forceinline__ double block_sum(const T (&value)[WIDTH], double (&stage)[4][32]) {
+__device__ __forceinline__ void warp_sums(const T (&value)[WIDTH], double (&stage)[4][32]) {
   const u32 lane = threadIdx.x & 31u, warp = threadIdx.x >> 5;
 #pragma unroll
   for (int component = 0; component < WIDTH; ++component) {
@@ -16,12 +15,21 @@ __device__ __forceinline__ double block_sum(const T (&value)[WIDTH], double (&st
     if (lane == 0) stage[component][warp] = double(total);
   }
   __syncthreads();
+}
+
+// The sum of what warps have found, in float64.
+__device__ __forceinline__ double sum_of_warps(const double (&stage)[32]) {
   double total = 0.0;
-  if (threadIdx.x < WIDTH) {
-#pragma unroll 1
-    for (u32 other = 0; other < blockDim.x / 32; ++other) total += stage[threadIdx.x][other];
-  }
+#pragma unroll 4
+  for (u32 warp = 0; warp < blockDim.x / 32; ++warp) total += stage[warp];
   return total;
+}
+
+// Sum over the block: thread `component` gets that component's total.
+template <int WIDTH, typename T>
+__device__ __forceinline__ double block_sum(const T (&value)[WIDTH], double (&stage)[4][32]) {
+  warp_sums<WIDTH>(value, stage);
+  return threadIdx.x < WIDTH ? sum_of_warps(stage[threadIdx.x]) : 0.0;
 }
 #endif
 
@@ -44,11 +52,11 @@ distance_score(
     double* cost_data,
     u32 cost_length,
     int cost_offset) {
+  __shared__ double sums[2][4][32];
   const u32 tile = blockIdx.x;
   const u32 own_item = tile * BLOCK_SIZE + threadIdx.x;
   const bool active = own_item < count;
   const u32 item = active ? own_item : count - 1u;
-  __shared__ double sums[2][4][32];
   double r0, r1, r2, r3;
   const u32 place_object = load_once(place_index + item);
   const float2 m1 = *reinterpret_cast<const float2*>(place_data + 2ull * place_object);

@@ -88,12 +88,12 @@ damped_step(
     const int* gradient_tile_start,
     const u16* gradient_segment_end) {
   if (done_data[0] != 0) return;
+  __shared__ double sums[2][4][32];
+  __shared__ double stage[2][4][BLOCK_SIZE + 8];
   const u32 tile = blockIdx.x;
   const u32 own_item = tile * BLOCK_SIZE + threadIdx.x;
   const bool active = own_item < count;
   const u32 item = active ? own_item : count - 1u;
-  __shared__ double sums[2][4][32];
-  __shared__ double stage[2][4][BLOCK_SIZE + 8];
   double r0, r1, r2, r3, r4;
   bool p0;
   const u32 y_object = load_once(y_index + item);
