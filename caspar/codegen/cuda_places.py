@@ -121,25 +121,28 @@ def loop_over_tiles(
     ]
     if num_sums > 0:
         loop = ["#pragma unroll 1", passes, *(f"  {line}" for line in loop), "}"]
-    has_long = "has_long" if spec.stretches else "is_long"
-    tiles = [
-        *shared,
-        f"const bool {has_long} = blockIdx.x < u32(tiles_num_long);",
-        *(_STRETCH if spec.stretches else _OWN_TILE),
-        f"if ({has_long}) {{",
-        "  first_tile = tiles_group_start[blockIdx.x];",
-        "  last_tile = tiles_group_start[blockIdx.x + 1u];",
-        "}",
-    ]
     if not spec.stretches:
-        return [*tiles, *loop]
+        return [*shared, *_tiles_of_block("is_long", _OWN_TILE), *loop]
     return [
-        *tiles,
+        *shared,
+        *_tiles_of_block("has_long", _STRETCH),
         "const auto walk = [&](auto chosen) {",
         "  constexpr bool is_long = decltype(chosen)::value;",
         *(f"  {line}" for line in loop),
         "};",
-        f"if ({has_long}) walk(Chosen<true>()); else walk(Chosen<false>());",
+        "if (has_long) walk(Chosen<true>()); else walk(Chosen<false>());",
+    ]
+
+
+def _tiles_of_block(has_long: str, short: Sequence[str]) -> list[str]:
+    """The tiles of a block; `has_long` names whether they hold one node, `short` are others."""
+    return [
+        f"const bool {has_long} = blockIdx.x < u32(tiles_num_long);",
+        *short,
+        f"if ({has_long}) {{",
+        "  first_tile = tiles_group_start[blockIdx.x];",
+        "  last_tile = tiles_group_start[blockIdx.x + 1u];",
+        "}",
     ]
 
 
