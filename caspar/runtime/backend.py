@@ -329,6 +329,18 @@ def bound_blocks(
     return source.num_blocks(count, block_size)
 
 
+MAX_ON_HOST = 1 << 20
+"""Items that the host may look through once for a structure, which takes it a millisecond: CuPy
+compiles a kernel for each thing it does with arrays, 9 s in all where its cache is empty."""
+
+
+def array_tools(backend: Backend, num_items: int) -> tuple[ModuleType, Callable[[Array], Array]]:
+    """Where arrays of so many items are looked through: a library, and what brings arrays to it."""
+    if backend.xp is np or num_items > MAX_ON_HOST:
+        return backend.xp, lambda array: array
+    return np, backend.to_host
+
+
 def view(arena: Array, first_byte: int, num_scalars: int, dtype: str) -> Array:
     """A typed view of a stretch of bytes."""
     num_bytes = num_scalars * np.dtype(dtype).itemsize

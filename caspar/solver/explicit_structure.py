@@ -14,7 +14,7 @@ import numpy as np
 from caspar.errors import OutOfMemoryError
 from caspar.frontend.explicit_kernels import ArgumentPair, argument_pairs, node_of
 from caspar.memory.tiles import Array
-from caspar.runtime.backend import Backend
+from caspar.runtime.backend import Backend, array_tools
 from caspar.solver.plan import FactorPlan, NodePlan, Plan
 
 MAX_FILL_PAIRS = 1 << 27
@@ -144,12 +144,16 @@ class _Coupling:
 
 def num_fill_pairs(plan: Plan) -> int:
     """Pairs of items of eliminated nodes, each item with itself too."""
-    xp = plan.library.backend.xp
+    num_items = sum(one.count for one in plan.factors) + sum(one.count for one in plan.nodes)
+    xp, brought = array_tools(plan.library.backend, num_items)
     total = 0
     for eliminated in plan.eliminated:
         items = xp.zeros(eliminated.count, dtype=np.int64)
         for factor in _touching(plan, eliminated):
-            nodes = eliminated_nodes(factor)[is_item(xp, factor)]
+            tiles = factor.order.node_tiles
+            assert tiles is not None
+            is_taken = slots_with_items(xp, brought(tiles.tile_items), factor.count)
+            nodes = brought(eliminated_nodes(factor))[is_taken]
             items += len(factor.reduced) * xp.bincount(nodes, minlength=eliminated.count)
         total += int((items * (items + 1)).sum()) // 2
     return total
@@ -255,8 +259,13 @@ def is_item(xp: Any, factor: FactorPlan) -> Array:
     """(num_slots,) which slots are not holes."""
     tiles = factor.order.node_tiles
     assert tiles is not None
-    size = factor.count // max(1, tiles.num_tiles)
-    return (xp.arange(size, dtype=np.int32) < tiles.tile_items[:, None]).reshape(-1)
+    return slots_with_items(xp, tiles.tile_items, factor.count)
+
+
+def slots_with_items(xp: Any, tile_items: Array, num_slots: int) -> Array:
+    """The same, from the number of items of each tile."""
+    size = num_slots // max(1, int(tile_items.shape[0]))
+    return (xp.arange(size, dtype=np.int32) < tile_items[:, None]).reshape(-1)
 
 
 def _windows(plan: Plan) -> MixedWindows:

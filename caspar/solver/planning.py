@@ -14,7 +14,7 @@ from caspar.frontend.precision import Types
 from caspar.frontend.solver_form import SolverForm
 from caspar.frontend.trace import NodeType, TracedFactor
 from caspar.memory.accessors.slots import num_object_slots
-from caspar.runtime.backend import Backend
+from caspar.runtime.backend import Backend, array_tools
 from caspar.solver.factor_order import order_factor
 from caspar.solver.kernel_library import KernelLibrary
 from caspar.solver.plan import FactorPlan, NodePlan, Plan, item_tiles
@@ -144,17 +144,18 @@ def _plan_factor(
 def _warn_untouched(
     backend: Backend, factors: Sequence[FactorPlan], nodes: Sequence[NodePlan]
 ) -> None:
-    xp = backend.xp
+    num_items = sum(plan.count for plan in factors) + sum(plan.count for plan in nodes)
+    xp, brought = array_tools(backend, num_items)
     touched = {plan.node.name: xp.zeros(plan.count, dtype=bool) for plan in nodes}
     for plan in factors:
         for argument in plan.factor.nodes:
             assert argument.node is not None
             index = plan.order.nodes[argument.name]
-            touched[argument.node.name][slice(None) if index is None else index] = True
+            touched[argument.node.name][slice(None) if index is None else brought(index)] = True
     for name, flags in touched.items():
         if bool(flags.all()):
             continue
-        untouched = np.flatnonzero(~backend.to_host(flags))
+        untouched = np.flatnonzero(~(flags if xp is np else backend.to_host(flags)))
         warnings.warn(
             f"node type {name}: {untouched.shape[0]} of {flags.shape[0]} instances are touched "
             f"by no factor, first {untouched[0]}; they are kept as they are",
