@@ -37,8 +37,8 @@ def sum_kernel(dtype: DType) -> KernelSpec:
     ("count", "num_blocks"),
     [
         (1, 1),
-        (WARP, 1),
-        (WARP + 1, 2),
+        (BLOCK_SIZE, 1),
+        (BLOCK_SIZE + 1, BLOCK_SIZE // WARP + 1),
         (FULL, ENOUGH_BLOCKS),
         (FULL + 1, ENOUGH_BLOCKS // 2 + 1),
         (BLOCK_SIZE * 1000, 1000),
@@ -63,7 +63,7 @@ def test_shares_are_summed(dtype: DType) -> None:
     spec = sum_kernel(dtype)
     compiled = CompiledKernels([spec], cpu=False)
     rng = np.random.default_rng(0)
-    for count in (1, WARP + 1, 100, FULL + 1):
+    for count in (1, 100, BLOCK_SIZE + 1, FULL + 1):
         rows = {
             name: rng.integers(-5, 6, (count + SPARE, DIM)).astype(np.float64) for name in "abcd"
         }
