@@ -88,7 +88,7 @@ class KernelSource:
         num_registers: Peak register pressure predicted by the scheduler.
         tiled: A block (on the CPU a call) takes a group of node tiles; `tiles` must be bound.
         stretches: CUDA: a block may take several tiles one after the other.
-        few_items: CUDA: the blocks of the grid share the items evenly, however few they are.
+        few_items: CUDA: the blocks of the grid share the items evenly; see `ENOUGH_BLOCKS`.
     """
 
     name: str
@@ -107,7 +107,7 @@ class KernelSource:
     def num_blocks(self, count: int, block_size: int) -> int:
         """Blocks (on the CPU tiles) for `count` items."""
         if self.few_items and count > block_size:
-            share = WARP * max(1, -(-count // (WARP * ENOUGH_BLOCKS)))
+            share = WARP * -(-count // (WARP * ENOUGH_BLOCKS))
             return -(-count // min(share, block_size))
         return -(-count * self.threads_per_item // (block_size * self.items_per_thread))
 
