@@ -114,15 +114,19 @@ class CudaBackend:
     def load(
         self, sources: Sequence[KernelSource], block_size: int | None = None
     ) -> Mapping[str, Kernel]:
-        """Compile kernels in parallel threads: NVRTC releases the interpreter lock."""
+        """Compile kernels in parallel threads: NVRTC releases the interpreter lock.
+
+        Each thread starts with the device's context: a module that CuPy has already gives it none.
+        """
         self._tile_builder()
-        with ThreadPoolExecutor() as pool:
+        compiled = partial(compiled_kernel, block_size=block_size, device=self.device)
+        with ThreadPoolExecutor(initializer=self._device.use) as pool:
             tools: list[Future[object]] = []
             if any(source.tiled for source in sources):
                 tools = [pool.submit(self._node_tile_tools), pool.submit(self._index_checker)]
                 tools += [pool.submit(self._prepare_sorter, size) for size in NODE_TILE_SIZES[:2]]
             tools.append(pool.submit(self._structure_checksum))
-            kernels = list(pool.map(self._compile, sources, [block_size] * len(sources)))
+            kernels = list(pool.map(compiled, sources))
             for tool in tools:
                 tool.result()
         return {kernel.source.name: kernel for kernel in kernels}
@@ -159,10 +163,6 @@ class CudaBackend:
             with self._device:
                 self._checker = IndexChecker(COMPILE_OPTIONS)
         return self._checker
-
-    def _compile(self, source: KernelSource, block_size: int | None) -> CudaKernel:
-        with self._device:
-            return compiled_kernel(source, block_size, self.device)
 
     def allocate(self, num_bytes: int) -> Array:
         """Uninitialised device memory."""

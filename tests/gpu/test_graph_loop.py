@@ -128,17 +128,22 @@ def test_the_host_does_not_wait(backend: Any) -> None:
 
 
 def test_graphs_are_destroyed(backend: Any) -> None:
+    """Free memory is the whole device's: others may take of it, but not each time."""
     with backend.scope():
         problem = conjugate(backend, *SIZES["all in one kernel"])
+
+        def lost_memory() -> int:
+            backend.synchronize()
+            gc.collect()
+            free: int = cupy.cuda.runtime.memGetInfo()[0]
+            for _ in range(200):
+                loop_of(backend, problem).run(1)
+            backend.synchronize()
+            gc.collect()
+            return free - int(cupy.cuda.runtime.memGetInfo()[0])
+
         loop_of(backend, problem).run(1)
-        backend.synchronize()
-        gc.collect()
-        free = cupy.cuda.runtime.memGetInfo()[0]
-        for _ in range(200):
-            loop_of(backend, problem).run(1)
-        backend.synchronize()
-        gc.collect()
-        assert free - cupy.cuda.runtime.memGetInfo()[0] < 32 << 20
+        assert min(lost_memory() for _ in range(5)) < 32 << 20
 
 
 class Broken:

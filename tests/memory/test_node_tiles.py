@@ -209,3 +209,69 @@ def test_stretches(num_long: int, num_short: int, stretch: int, num_stretches: i
     )
     assert tiles.fields["num_long_tiles"] == 3 * num_long
     assert tiles.fields["end"] == num_tiles
+
+
+@pytest.mark.parametrize(
+    ("num_long", "num_short", "stretch", "num_stretches"),
+    [
+        (0, 0, 1, 0),
+        (1, 1, 1, 2),
+        (2, 2 * ENOUGH_STRETCHES - 1, 1, 2 * ENOUGH_STRETCHES + 1),
+        (2, 2 * ENOUGH_STRETCHES + 1, 2, ENOUGH_STRETCHES + 3),
+        (0, 100 * ENOUGH_STRETCHES, MAX_STRETCH, 100 * ENOUGH_STRETCHES // MAX_STRETCH),
+    ],
+)
+def test_stretches(num_long: int, num_short: int, stretch: int, num_stretches: int) -> None:
+    num_tiles, none = 3 * num_long + num_short, np.zeros(0, np.int32)
+    tiles = NodeTiles(0, num_tiles, num_long + num_short, num_long, none, none, none, none)
+    assert (tiles.num_short, tiles.stretch, tiles.num_stretches) == (
+        num_short,
+        stretch,
+        num_stretches,
+    )
+    assert tiles.fields["num_long_tiles"] == 3 * num_long
+    assert tiles.fields["end"] == num_tiles
+
+
+@pytest.mark.parametrize(
+    ("num_long", "num_short", "stretch", "num_stretches"),
+    [
+        (0, 0, 1, 0),
+        (1, 1, 1, 2),
+        (2, 2 * ENOUGH_STRETCHES - 1, 1, 2 * ENOUGH_STRETCHES + 1),
+        (2, 2 * ENOUGH_STRETCHES + 1, 2, ENOUGH_STRETCHES + 3),
+        (0, 100 * ENOUGH_STRETCHES, MAX_STRETCH, 100 * ENOUGH_STRETCHES // MAX_STRETCH),
+    ],
+)
+def test_stretches(num_long: int, num_short: int, stretch: int, num_stretches: int) -> None:
+    num_tiles, none = 3 * num_long + num_short, np.zeros(0, np.int32)
+    tiles = NodeTiles(0, num_tiles, num_long + num_short, num_long, none, none, none, none)
+    assert (tiles.num_short, tiles.stretch, tiles.num_stretches) == (
+        num_short,
+        stretch,
+        num_stretches,
+    )
+    assert tiles.fields["num_long_tiles"] == 3 * num_long
+    assert tiles.fields["end"] == num_tiles
+
+
+@pytest.mark.parametrize(
+    ("num_long", "num_short", "stretch", "num_stretches"),
+    [
+        (0, 0, 1, 0),
+        (1, 1, 1, 2),
+        (2, 2 * ENOUGH_STRETCHES - 1, 1, 2 * ENOUGH_STRETCHES + 1),
+        (2, 2 * ENOUGH_STRETCHES + 1, 2, ENOUGH_STRETCHES + 3),
+        (0, 100 * ENOUGH_STRETCHES, MAX_STRETCH, 100 * ENOUGH_STRETCHES // MAX_STRETCH),
+    ],
+)
+def test_stretches(num_long: int, num_short: int, stretch: int, num_stretches: int) -> None:
+    num_tiles, none = 3 * num_long + num_short, np.zeros(0, np.int32)
+    tiles = NodeTiles(0, num_tiles, num_long + num_short, num_long, none, none, none, none)
+    assert (tiles.num_short, tiles.stretch, tiles.num_stretches) == (
+        num_short,
+        stretch,
+        num_stretches,
+    )
+    assert tiles.fields["num_long_tiles"] == 3 * num_long
+    assert tiles.fields["end"] == num_tiles
