@@ -177,6 +177,8 @@ class _Writer(BodyWriter):
         self._loads_at: int | None = None
         self._first_words = FIRST_WORDS if spec.few_items else 0
         self._unpacked: dict[str, str] = {}
+        self._before_tiles: list[str] = []
+        self._after_tiles: list[str] = []
 
     @property
     def is_cuda(self) -> bool:
@@ -201,9 +203,15 @@ class _Writer(BodyWriter):
             # two exchanges, or four: each finds its memory as the one before the last has left it
             is_fenced = self._is_fenced and self._num_stages > 0 and self._num_stages % 2 == 0
             sums, indices = self._num_exchanges, self._indices
-            walk = loop_over_tiles(self.spec, shared, body, sums, indices, has_barriers=is_fenced)
-            return [*start, *walk]
-        body = [*shared, *body]
+            walk = loop_over_tiles(
+                self.spec,
+                (self._before_tiles, body, self._after_tiles),
+                sums,
+                indices,
+                has_barriers=is_fenced,
+            )
+            return [*start, *shared, *walk]
+        body = [*shared, *self._before_tiles, *body, *self._after_tiles]
         if self._num_items == 1:
             return [*start, *body]
         loop = f"for (u32 turn = 0; turn < {self._num_items}u; ++turn) {{"
@@ -237,6 +245,12 @@ class _Writer(BodyWriter):
         return lines
 
     # -- what accesses ask for: see memory.accessors.scope.CudaScope ---------------------------
+
+    def before_tiles(self, *lines: str) -> None:
+        self._before_tiles += lines
+
+    def after_tiles(self, *lines: str) -> None:
+        self._after_tiles += lines
 
     def temporary(self) -> str:
         self._num_temporaries += 1

@@ -6,19 +6,27 @@ inside tiles is that of `cuda_tiles`.
 
 from caspar.codegen.cuda_partner_labels import LABEL_KERNELS, LABEL_TEXT
 from caspar.codegen.cuda_tiles import TILE_COMMON
-from caspar.memory.node_tiles import LENGTH_SHIFT, SLOT_SHIFT, TILES_OF_CHUNK
+from caspar.memory.node_tiles import (
+    LENGTH_SHIFT,
+    MAX_ROUNDS,
+    MAX_TILE_SIZE,
+    SLOT_SHIFT,
+    TILES_OF_CHUNK,
+)
 from caspar.memory.tiles import PLACE_MASK
 
 NODE_TILE_KERNELS = (
     *LABEL_KERNELS,
     "find_nodes",
     "make_keys",
+    "rank_nodes",
     "sum_sizes",
     "place_nodes",
     "find_next",
     "cut_chunks",
     "list_tiles",
     "fill_tiles",
+    "count_rounds",
     "sort_slots",
 )
 """Entry points of `NODE_TILE_SOURCE`."""
@@ -27,7 +35,7 @@ MAX_TILES_OF_CHUNK = 2 * TILES_OF_CHUNK + 2
 """Two tiles in a row have more than one tile of items, the second's first node included."""
 
 NODE_BLOCK_SIZE = 256
-"""Threads of a block, except of `fill_tiles`, which has a thread for each slot of a tile."""
+"""Threads of a block, but `fill_tiles` and `count_rounds` have one for each slot of a tile."""
 
 _CONSTANTS = f"""
 const u32 SLOT_SHIFT = {SLOT_SHIFT}u;
@@ -35,6 +43,8 @@ const u32 LENGTH_SHIFT = {LENGTH_SHIFT}u;
 const u32 TILES_OF_CHUNK = {TILES_OF_CHUNK}u;
 const u32 MAX_TILES_OF_CHUNK = {MAX_TILES_OF_CHUNK}u;
 const u32 PLACE_MASK = {PLACE_MASK:#x}u;
+const u32 MAX_TILE_SIZE = {MAX_TILE_SIZE}u;
+const u32 MAX_ROUNDS = {MAX_ROUNDS}u;
 """
 
 NODE_TILE_SOURCE = (
@@ -112,6 +122,16 @@ extern "C" __global__ void __launch_bounds__(256) make_keys(
   }
   const int present = __syncthreads_count(size > 0u);
   if (threadIdx.x == 0u && present > 0) atomicAdd(&stats[NUM_NODES], u32(present));
+}
+
+// Of nodes that are sorted by key: the node at each rank, and the rank of each node.
+extern "C" __global__ void __launch_bounds__(256) rank_nodes(
+    u32 num_nodes, const long long* order, int* node, int* rank) {
+  const u32 number = thread_number();
+  if (number >= num_nodes) return;
+  const int own = int(order[number]);
+  node[number] = own;
+  rank[own] = int(number);
 }
 
 // Tiles of `unit` items that a node takes, by its place in the order.
@@ -258,16 +278,35 @@ extern "C" __global__ void __launch_bounds__(1024) fill_tiles(
   place_at[at] = int(place);
 }
 
-// From positions to slots; `sorted` is the order of `partner_at` in each tile.
+// A block a tile, a thread a place of `sorted`, the order of the partners in each tile. Replaces
+// these by the key that has most rounds first.
+extern "C" __global__ void __launch_bounds__(1024) count_rounds(
+    const u16* sorted, const int* tile_items, int* partner_at) {
+  __shared__ int partners[MAX_TILE_SIZE];
+  const u32 tile_size = blockDim.x, at = threadIdx.x, begin = blockIdx.x * tile_size;
+  const int own = partner_at[begin + (sorted[begin + at] & PLACE_MASK)];
+  partners[at] = own;
+  __syncthreads();
+  const u32 end = last_not_above(partners, at, tile_size - 1u, u32(own)) + 1u;
+  const u32 first =
+      partners[0] == own ? 0u : last_not_above(partners, 0u, at, u32(own) - 1u) + 1u;
+  const u32 length = end - first;
+  const u32 rounds = length > 1u ? 32u - u32(__clz(int(length - 1u))) : 0u;
+  const bool has_item = at < u32(tile_items[blockIdx.x]);
+  partner_at[begin + at] = int(has_item ? MAX_ROUNDS - rounds : MAX_ROUNDS + 1u);
+}
+
+// From positions to slots: places in the order of `by_partner` are put into that of `by_rounds`.
 extern "C" __global__ void __launch_bounds__(256) sort_slots(
-    u32 num_slots, u32 tile_size, const u16* sorted, const int* tile_items, const int* item_at,
-    const int* place_at, int* order, int* place) {
+    u32 num_slots, u32 tile_size, const u16* by_partner, const u16* by_rounds,
+    const int* tile_items, const int* item_at, const int* place_at, int* order, int* place) {
   const u32 slot = thread_number();
   if (slot >= num_slots) return;
   const u32 tile = slot / tile_size;
   const u32 begin = tile * tile_size;
   const bool is_hole = slot - begin >= u32(tile_items[tile]);
-  const u32 at = begin + (sorted[is_hole ? begin : slot] & PLACE_MASK);
+  const u32 sorted = begin + (by_rounds[is_hole ? begin : slot] & PLACE_MASK);
+  const u32 at = begin + (by_partner[sorted] & PLACE_MASK);
   order[slot] = item_at[at];
   place[slot] = is_hole ? 0 : place_at[at];
 }

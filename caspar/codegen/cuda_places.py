@@ -81,8 +81,7 @@ def item_places(spec: KernelSpec, num_items: int, leader: str | None) -> dict[st
 
 def loop_over_tiles(
     spec: KernelSpec,
-    shared: Sequence[str],
-    body: Sequence[str],
+    parts: tuple[Sequence[str], Sequence[str], Sequence[str]],
     num_sums: int,
     indices: Mapping[str, str],
     *,
@@ -98,12 +97,12 @@ def loop_over_tiles(
 
     Args:
         spec: The kernel.
-        shared: Declarations of shared memory.
-        body: The other lines.
+        parts: Lines before the loop, its body, and lines after it.
         num_sums: Exchanges that sum: a long node takes one more pass for each.
         indices: What `next_index_lines` loads: arrays by names.
         has_barriers: Whether the body has so many that the next tile needs none before it.
     """
+    before, body, after = parts
     passes = f"for (u32 pass = is_long ? 0u : {num_sums}u; pass <= {num_sums}u; ++pass) {{"
     is_later = "is_long && tile > first_tile" if has_barriers else "tile > first_tile"
     first_indices = [
@@ -121,10 +120,10 @@ def loop_over_tiles(
     ]
     if num_sums > 0:
         loop = ["#pragma unroll 1", passes, *(f"  {line}" for line in loop), "}"]
+    loop = [*before, *loop, *after]
     if not spec.stretches:
-        return [*shared, *_tiles_of_block("is_long", _OWN_TILE), *loop]
+        return [*_tiles_of_block("is_long", _OWN_TILE), *loop]
     return [
-        *shared,
         *_tiles_of_block("has_long", _STRETCH),
         "const auto walk = [&](auto chosen) {",
         "  constexpr bool is_long = decltype(chosen)::value;",

@@ -4,7 +4,7 @@ Every item (factor) touches one *node*, which is to be eliminated, and a *partne
 kept. A tile is what one block works on. If all items of a node lie in one tile, the block sums over
 them in shared memory; if items of a partner are neighbours there, lanes sum over them by shuffles.
 So nodes are put into an order in which neighbours share partners, tiles are cut between nodes, and
-inside a tile items are sorted by partner. What is left of a tile at its end are holes.
+inside a tile items are grouped by partner. What is left of a tile at its end are holes.
 
 Once for a structure. Here with NumPy, on the host; the CUDA backend makes the same arrays with
 kernels of its own.
@@ -31,6 +31,9 @@ LENGTH_SHIFT = 20
 
 MAX_TILE_SIZE = 1 << SLOT_SHIFT
 
+MAX_ROUNDS = SLOT_SHIFT
+"""Rounds in which lanes sum the items of a partner, where these fill the largest tile."""
+
 KEY_BITS = 30
 """Bits of a key of a node."""
 
@@ -47,11 +50,31 @@ IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class NodeOrder:
+    """Nodes in the order in which tiles have them; those without items come last.
+
+    Attributes:
+        node: (num_nodes,) int32: the node at each rank.
+        rank: (num_nodes,) int32: the rank of each node.
+    """
+
+    node: Array
+    rank: Array
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of both arrays."""
+        return int(self.node.nbytes) + int(self.rank.nbytes)
+
+
+@dataclass(frozen=True)
 class NodeTiles:
     """Items in tiles that do not split nodes; see the module.
 
     Positions of a tile number its items grouped by node; items of a node keep their order. Slots
-    number them sorted by partner, and where the partner is the same, by position.
+    number them grouped by partner: those first whose sums take the most rounds, ceil(log2 items),
+    as all lanes of a warp wait for the longest (of 29 M items 3.0 rounds instead of 3.6); then by
+    partner, and where that is the same, by position.
 
     Attributes:
         num_slots: `num_tiles` times the tile size.
@@ -65,6 +88,7 @@ class NodeTiles:
         group_start: (num_groups + 1,) int32: first tile of each group.
         place: (num_slots,) int32: begin | position << SLOT_SHIFT | length << LENGTH_SHIFT: items
             of the same node have the positions [begin, begin + length) of the tile. 0 for holes.
+        node_order: Of all nodes.
     """
 
     num_slots: int
@@ -75,10 +99,11 @@ class NodeTiles:
     tile_items: Array
     group_start: Array
     place: Array
+    node_order: NodeOrder
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all arrays."""
+        """Bytes of all arrays, but for the order of the nodes."""
         arrays = (self.order, self.tile_items, self.group_start, self.place)
         return sum(int(array.nbytes) for array in arrays)
 
@@ -115,11 +140,13 @@ class _Nodes:
     """Nodes that have items, in the order in which tiles have them: long ones first.
 
     Attributes:
+        order: Of all nodes.
         items: (n,) all items, in the order of their nodes.
         start: (num + 1,) first of `items` of each node.
         num_long: Nodes with more items than a tile has.
     """
 
+    order: NodeOrder
     items: IntArray
     start: IntArray
     num_long: int
@@ -142,7 +169,7 @@ def build_node_tiles(
         tile_size: Items of a tile, at most `MAX_TILE_SIZE`.
     """
     assert 0 < tile_size <= MAX_TILE_SIZE
-    nodes = _ordered_nodes(node, partner, num_partners, tile_size)
+    nodes = _ordered_nodes(node, partner, num_nodes, num_partners, tile_size)
     size = np.diff(nodes.start)
     long_tiles = -(-size[: nodes.num_long] // tile_size)
     long_start = np.concatenate([[0], np.cumsum(long_tiles)])
@@ -160,7 +187,11 @@ def build_node_tiles(
 
 
 def _ordered_nodes(
-    node: NDArray[np.int32], partner: NDArray[np.int32] | None, num_partners: int, tile_size: int
+    node: NDArray[np.int32],
+    partner: NDArray[np.int32] | None,
+    num_nodes: int,
+    num_partners: int,
+    tile_size: int,
 ) -> _Nodes:
     """Group items by node and put the nodes into their order."""
     items = _grouped(node)
@@ -185,10 +216,21 @@ def _ordered_nodes(
     order = np.sort(code) & 0xFFFFFFFF
     ends = np.concatenate([[0], np.cumsum(size[order])])
     return _Nodes(
+        order=_all_nodes(of_item[start[order]], num_nodes),
         items=items[np.repeat(start[order] - ends[:-1], size[order]) + np.arange(len(node))],
         start=ends,
         num_long=int(np.count_nonzero(is_long)),
     )
+
+
+def _all_nodes(present: NDArray[np.int32], num_nodes: int) -> NodeOrder:
+    """Those that have items as they are, then the others."""
+    is_absent = np.ones(num_nodes, dtype=bool)
+    is_absent[present] = False
+    nodes = np.concatenate([present, np.flatnonzero(is_absent)]).astype(np.int32)
+    ranks = np.empty_like(nodes)
+    ranks[nodes] = np.arange(num_nodes, dtype=np.int32)
+    return NodeOrder(nodes, ranks)
 
 
 def _sample(
@@ -320,6 +362,7 @@ def _sorted_tiles(
     key[has_item] = own
     if partner is not None:
         key.sort(axis=1)
+        key = np.take_along_axis(key, _most_rounds_first(key >> SLOT_SHIFT, has_item), axis=1)
     source = (key & (MAX_TILE_SIZE - 1)) + tile_begin[:-1, None]
     source[~has_item] = np.broadcast_to(source[:, :1], source.shape)[~has_item]
     places = place[source]
@@ -333,4 +376,17 @@ def _sorted_tiles(
         tile_items=tile_items.astype(np.int32),
         group_start=group_start.astype(np.int32),
         place=places.astype(np.int32).reshape(-1),
+        node_order=nodes.order,
     )
+
+
+def _most_rounds_first(partner: IntArray, has_item: NDArray[np.bool_]) -> IntArray:
+    """Of sorted (num_tiles, tile_size) partners, which slot comes where; holes stay last."""
+    is_first = np.ones(partner.shape, dtype=bool)
+    is_first[:, 1:] = partner[:, 1:] != partner[:, :-1]
+    begin = np.flatnonzero(is_first)
+    rounds = np.array([(length - 1).bit_length() for length in range(1, MAX_TILE_SIZE + 1)])
+    length = np.diff(begin, append=partner.size)
+    own = np.repeat(rounds[length - 1], length).reshape(partner.shape)
+    key = np.where(has_item, MAX_ROUNDS - own, MAX_ROUNDS + 1)
+    return np.argsort(key, axis=1, kind="stable")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from caspar.codegen.cuda_node_tiles import MAX_TILES_OF_CHUNK, NODE_BLOCK_SIZE
 from caspar.codegen.cuda_partner_labels import NORMALISE_BLOCK_SIZE
-from caspar.memory.node_tiles import TILES_OF_CHUNK, NodeTiles, key_bits
+from caspar.memory.node_tiles import TILES_OF_CHUNK, NodeOrder, NodeTiles, key_bits
 from caspar.memory.partner_labels import (
     FEWEST_PARTNERS,
     MOST_PARTNERS,
@@ -73,6 +73,7 @@ class _Ordered:
     """Nodes in their order, see `memory.node_tiles`: start is (num_nodes + 1,)."""
 
     order: Array
+    node_order: NodeOrder
     num_nodes: int
     num_long: int
     num_long_tiles: int
@@ -91,7 +92,9 @@ def make_node_tiles(
     """As `memory.node_tiles.build_node_tiles`, to the last number."""
     if node.shape[0] == 0:
         none = tools.xp.empty(0, dtype=np.int32)
-        return NodeTiles(0, 0, 0, 0, none, none, tools.xp.zeros(1, dtype=np.int32), none)
+        number = tools.xp.arange(num_nodes, dtype=np.int32)
+        start, order = tools.xp.zeros(1, dtype=np.int32), NodeOrder(number, number)
+        return NodeTiles(0, 0, 0, 0, none, none, start, none, order)
     grouped = _group(tools, node, num_nodes, tile_size)
     labels = None if partner is None else _find_labels(tools, grouped, partner, num_partners)
     nodes = _put_in_order(tools, grouped, partner, labels, num_partners)
@@ -177,10 +180,14 @@ def _put_in_order(
         stats,
     )
     order = tools.xp.argsort(key, kind="stable")
+    node, rank = (tools.xp.empty(grouped.num_nodes, dtype=np.int32) for _ in range(2))
+    all_nodes = (np.uint32(grouped.num_nodes), order, node, rank)
+    tools.launch("rank_nodes", _blocks(grouped.num_nodes), NODE_BLOCK_SIZE, *all_nodes)
     num_nodes, num_long, num_long_tiles = (int(number) for number in tools.to_host(stats))
     start = _starts(tools, grouped, order, num_nodes, 1)
     long_start = _starts(tools, grouped, order, num_long, grouped.tile_size)
-    return _Ordered(order, num_nodes, num_long, num_long_tiles, start, long_start)
+    node_order = NodeOrder(node, rank)
+    return _Ordered(order, node_order, num_nodes, num_long, num_long_tiles, start, long_start)
 
 
 def _starts(tools: Tools, grouped: _Grouped, order: Array, count: int, unit: int) -> Array:
@@ -252,8 +259,12 @@ def _fill(
     read = (grouped.items, nodes.order, grouped.first, nodes.start, nodes.long_start, first_node)
     filled = (tile_items, group_start, item_at, partner_at, place_at)
     tools.launch("fill_tiles", num_tiles, tile_size, *sizes, *read, partner, *filled)
-    places = tools.sorted_places(partner_at, tile_size)
-    slots = (np.uint32(num_slots), np.uint32(tile_size), places, tile_items, item_at, place_at)
-    tools.launch("sort_slots", _blocks(num_slots), NODE_BLOCK_SIZE, *slots, order, place)
+    by_partner = tools.sorted_places(partner_at, tile_size)
+    # partners are not needed any more
+    tools.launch("count_rounds", num_tiles, tile_size, by_partner, tile_items, partner_at)
+    by_rounds = tools.sorted_places(partner_at, tile_size)
+    slots = (np.uint32(num_slots), np.uint32(tile_size), by_partner, by_rounds, tile_items)
+    moved = (item_at, place_at, order, place)
+    tools.launch("sort_slots", _blocks(num_slots), NODE_BLOCK_SIZE, *slots, *moved)
     counts = (num_slots, num_tiles, num_groups, nodes.num_long)
-    return NodeTiles(*counts, order, tile_items, group_start, place)
+    return NodeTiles(*counts, order, tile_items, group_start, place, nodes.node_order)

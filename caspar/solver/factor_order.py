@@ -1,18 +1,19 @@
 """The order in which a factor's instances are kept, and their indices in that order.
 
 Once for each structure. A factor with an eliminated node is put into node tiles; others are sorted
-for locality, unless that does not help.
+for locality, unless that does not help. Eliminated nodes are kept in the order in which tiles have
+them: a tile then reads and writes neighbours.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from caspar.frontend.factor_builder import FactorForm
 from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor
-from caspar.memory.node_tiles import NodeTiles
+from caspar.memory.node_tiles import NodeOrder, NodeTiles
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.problem import FactorArrays
+from caspar.solver.problem import FactorArrays, Problem
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class FactorOrder:
     Attributes:
         num_slots: Places, holes of node tiles included.
         order: (num_slots,) the instance at each place; None: as they were given.
-        nodes: (num_slots,) int32 node of each place, by argument name; None for unique nodes.
+        nodes: (num_slots,) int32 node of each place, by argument name; None for unique nodes. Of
+            an eliminated type it is the rank in its order.
         constants: (num_slots,) int32 row of each place, of indexed constants, by source.
         constant_rows: Rows that each constant argument has in the arena, by source.
         node_tiles: Where a node is eliminated.
@@ -51,31 +53,64 @@ class FactorOrder:
         return self.order if argument.kind is ArgumentKind.CONST_SEQUENTIAL else None
 
 
-def order_factor(
+def order_factors(
     backend: Backend,
-    factor: TracedFactor,
-    form: FactorForm,
-    arrays: FactorArrays,
-    counts: Mapping[str, int],
+    factors: Sequence[TracedFactor],
+    forms: Mapping[str, FactorForm],
+    problem: Problem,
     tile_size: int,
-) -> FactorOrder:
-    """Choose an order and put the indices into it.
+) -> dict[str, FactorOrder]:
+    """Choose an order for each factor, by name, and put the indices into it.
+
+    The factor with the most instances decides in which order the nodes of an eliminated type are.
 
     Args:
         backend: Where the arrays are.
-        factor: The factor.
-        form: How its kernels are made.
-        arrays: Its checked indices and constants.
-        counts: Instances of each node type, by name.
+        factors: The factors.
+        forms: How their kernels are made, by name.
+        problem: Their checked indices and constants.
         tile_size: Items of a tile.
     """
-    node_tiles, order = None, None
-    if form.eliminated is not None:
-        node_tiles = _node_tiles(backend, factor, form.eliminated, arrays, counts, tile_size)
-        order = node_tiles.order
-    elif not any(argument.kind is ArgumentKind.NODE_PAIR for argument in factor.nodes):
-        order = _locality_order(backend, factor, arrays, counts)
-    num_slots = arrays.count if node_tiles is None else node_tiles.num_slots
+    orders: dict[str, FactorOrder] = {}
+    of_types: dict[str, NodeOrder] = {}
+    for factor in sorted(factors, key=lambda factor: -problem.factors[factor.name].count):
+        eliminated = forms[factor.name].eliminated
+        arrays = problem.factors[factor.name]
+        if eliminated is None:
+            orders[factor.name] = _usual_order(backend, factor, arrays, problem.counts)
+            continue
+        assert eliminated.node is not None
+        known = of_types.get(eliminated.node.name)
+        tiles = _node_tiles(backend, factor, eliminated, arrays, problem.counts, tile_size, known)
+        of_types[eliminated.node.name] = tiles.node_order
+        orders[factor.name] = _in_tiles(factor, eliminated, arrays, tiles)
+    return orders
+
+
+def _usual_order(
+    backend: Backend, factor: TracedFactor, arrays: FactorArrays, counts: Mapping[str, int]
+) -> FactorOrder:
+    is_pair = any(argument.kind is ArgumentKind.NODE_PAIR for argument in factor.nodes)
+    order = None if is_pair else _locality_order(backend, factor, arrays, counts)
+    return _factor_order(factor, arrays, order, arrays.count, None)
+
+
+def _in_tiles(
+    factor: TracedFactor, eliminated: Argument, arrays: FactorArrays, tiles: NodeTiles
+) -> FactorOrder:
+    found = _factor_order(factor, arrays, tiles.order, tiles.num_slots, tiles)
+    nodes = found.nodes[eliminated.name]
+    assert nodes is not None
+    return replace(found, nodes={**found.nodes, eliminated.name: tiles.node_order.rank[nodes]})
+
+
+def _factor_order(
+    factor: TracedFactor,
+    arrays: FactorArrays,
+    order: Array | None,
+    num_slots: int,
+    node_tiles: NodeTiles | None,
+) -> FactorOrder:
     return FactorOrder(
         num_slots=num_slots,
         order=order,
@@ -124,17 +159,22 @@ def _node_tiles(
     arrays: FactorArrays,
     counts: Mapping[str, int],
     tile_size: int,
+    known: NodeOrder | None,
 ) -> NodeTiles:
-    """Tiles by the eliminated node; its partner is the argument with the most nodes."""
+    """Tiles by the eliminated node; its partner is the argument with the most nodes.
+
+    Where the nodes have an order already, that remains theirs.
+    """
     others = [argument for argument in _shared(factor, arrays) if argument is not eliminated]
     partner = max(others, key=lambda argument: _count(argument, counts), default=None)
-    return backend.node_tiles(
+    tiles = backend.node_tiles(
         arrays.nodes[eliminated.name],
         None if partner is None else arrays.nodes[partner.name],
         _count(eliminated, counts),
         0 if partner is None else _count(partner, counts),
         tile_size,
     )
+    return tiles if known is None else replace(tiles, node_order=known)
 
 
 def _locality_order(

@@ -108,9 +108,10 @@ class NormalEquations:
     def load(self, problem: Problem) -> None:
         """Bring start values and constants into the plan's memory."""
         scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
-        for node in self.plan.nodes:
-            rows = self._on_device(problem.values[node.node.name], scratch)
-            self._binder.pack(f"{node.node.name}.nodes", rows)
+        for plan in self.plan.nodes:
+            rows = self._on_device(problem.values[plan.node.name], scratch)
+            rows = self._in_order(rows, None if plan.order is None else plan.order.node, scratch)
+            self._binder.pack(f"{plan.node.name}.nodes", rows)
         for factor in self.plan.factors:
             arrays = problem.factors[factor.factor.name]
             for argument in factor.factor.arguments:
@@ -183,7 +184,8 @@ class NormalEquations:
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the storage type.
 
-        They are in memory of the candidates', which the next call of another method overwrites.
+        As far as there is room they are in memory of the candidates', which the next call of
+        another method overwrites.
         """
         scratch = Scratch(self._backend, self.plan.memory["all candidate"])
         storage = self.plan.types.storage.value
@@ -191,8 +193,11 @@ class NormalEquations:
             plan.node.name: scratch.take((plan.count, plan.node.storage_dim), storage)
             for plan in self.plan.nodes
         }
-        for name, array in rows.items():
-            self._binder.unpack(f"{name}.nodes", array)
+        for plan in self.plan.nodes:
+            name = plan.node.name
+            self._binder.unpack(f"{name}.nodes", rows[name])
+            if plan.order is not None:
+                rows[name] = self._in_order(rows[name], plan.order.rank, scratch)
         self._backend.synchronize()
         return rows
 

@@ -10,7 +10,7 @@ from caspar.frontend.factor_builder import FactorForm, SharedSums
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import Argument, NodeType, TracedFactor
 from caspar.memory.accessors.partials import num_slots
-from caspar.memory.node_tiles import NodeTiles
+from caspar.memory.node_tiles import NodeOrder, NodeTiles
 from caspar.memory.tiles import Array, TileIndex
 from caspar.runtime.backend import Backend
 from caspar.solver.arena import ArenaPlan
@@ -98,6 +98,7 @@ class NodePlan:
         first_tile: First place of its partials in the sums over node types.
         num_tiles: Its partials.
         num_slots: Times that `product` has each instance; see `accessors.slots`.
+        order: In which all its arrays are, where it is eliminated; None: as it was given.
     """
 
     node: NodeType
@@ -106,6 +107,12 @@ class NodePlan:
     first_tile: int
     num_tiles: int
     num_slots: int
+    order: NodeOrder | None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the order."""
+        return 0 if self.order is None else self.order.num_bytes
 
     def num_rows(self, part: str) -> int:
         """Objects that an array of a part has."""

@@ -14,8 +14,10 @@ from caspar.frontend.precision import Types
 from caspar.frontend.solver_form import SolverForm
 from caspar.frontend.trace import NodeType, TracedFactor
 from caspar.memory.accessors.slots import num_object_slots
+from caspar.memory.node_tiles import NodeOrder
+from caspar.memory.tiles import TileIndex
 from caspar.runtime.backend import Backend, array_tools
-from caspar.solver.factor_order import order_factor
+from caspar.solver.factor_order import FactorOrder, order_factors
 from caspar.solver.kernel_library import KernelLibrary
 from caspar.solver.plan import FactorPlan, NodePlan, Plan, item_tiles
 from caspar.solver.problem import Problem
@@ -33,12 +35,20 @@ def plan_factors(
         factors: In the order of the solver.
         problem: Its indices are on the device; none of them is kept.
     """
+    backend, tile_size = library.backend, library.tile_size
+    orders = order_factors(backend, factors, form.factors, problem, tile_size)
     plans: list[FactorPlan] = []
     first_tile = 0
     for factor in factors:
-        made = _plan_factor(library, factor, form.factors[factor.name], problem, first_tile)
-        plans.append(made)
-        first_tile += made.num_tiles
+        order = orders[factor.name]
+        tiles = {}
+        if form.factors[factor.name].sums is SharedSums.ORDERED:
+            tiles = _sum_tiles(library, factor, form.factors[factor.name], order, problem.counts)
+        num_tiles = -(-order.num_slots // tile_size)
+        plans.append(
+            FactorPlan(factor, form.factors[factor.name], order, tiles, num_tiles, first_tile)
+        )
+        first_tile += num_tiles
     return plans
 
 
@@ -71,7 +81,9 @@ def make_plan(
         tuple(nodes),
         memory,
         arena,
-        arena.num_bytes + sum(plan.num_bytes for plan in factors),
+        arena.num_bytes
+        + sum(plan.num_bytes for plan in factors)
+        + sum(plan.num_bytes for plan in nodes),
         jacobians_are_shared(library, types, factors),
     )
 
@@ -99,10 +111,25 @@ def plan_nodes(
         num_tiles = library.num_node_tiles(node, counts[node.name])
         num_slots = num_object_slots(_num_added(factors, node), counts[node.name])
         plans[node.name] = NodePlan(
-            node, counts[node.name], is_eliminated, first_tile, num_tiles, num_slots
+            node,
+            counts[node.name],
+            is_eliminated,
+            first_tile,
+            num_tiles,
+            num_slots,
+            _order_of(factors, node),
         )
         first_tile += num_tiles
     return [plans[node.name] for node in nodes]
+
+
+def _order_of(factors: Sequence[FactorPlan], node: NodeType) -> NodeOrder | None:
+    """Tiles of all factors have the nodes of a type in one order."""
+    for plan in factors:
+        if plan.form.eliminated is not None and plan.form.eliminated.node is node:
+            assert plan.order.node_tiles is not None
+            return plan.order.node_tiles.node_order
+    return None
 
 
 def _num_added(factors: Sequence[FactorPlan], node: NodeType) -> int:
@@ -117,28 +144,25 @@ def _num_added(factors: Sequence[FactorPlan], node: NodeType) -> int:
     )
 
 
-def _plan_factor(
+def _sum_tiles(
     library: KernelLibrary,
     factor: TracedFactor,
     form: FactorForm,
-    problem: Problem,
-    first_tile: int,
-) -> FactorPlan:
-    backend, tile_size, counts = library.backend, library.tile_size, problem.counts
-    order = order_factor(backend, factor, form, problem.factors[factor.name], counts, tile_size)
+    order: FactorOrder,
+    counts: Mapping[str, int],
+) -> dict[str, TileIndex]:
+    """Of the shared node arguments that are not eliminated, by name."""
     tiles = {}
-    if form.sums is SharedSums.ORDERED:
-        for argument in factor.nodes:
-            index = order.nodes[argument.name]
-            if index is None or argument is form.eliminated:
-                continue
-            assert argument.node is not None
-            num_nodes = counts[argument.node.name]
-            tiles[argument.name] = item_tiles(
-                backend, index, num_nodes, order.node_tiles, tile_size
-            )
-    num_tiles = -(-order.num_slots // tile_size)
-    return FactorPlan(factor, form, order, tiles, num_tiles, first_tile)
+    for argument in factor.nodes:
+        index = order.nodes[argument.name]
+        if index is None or argument is form.eliminated:
+            continue
+        assert argument.node is not None
+        num_nodes = counts[argument.node.name]
+        tiles[argument.name] = item_tiles(
+            library.backend, index, num_nodes, order.node_tiles, library.tile_size
+        )
+    return tiles
 
 
 def _warn_untouched(
@@ -152,10 +176,14 @@ def _warn_untouched(
             assert argument.node is not None
             index = plan.order.nodes[argument.name]
             touched[argument.node.name][slice(None) if index is None else brought(index)] = True
+    orders = {plan.node.name: plan.order for plan in nodes}
     for name, flags in touched.items():
         if bool(flags.all()):
             continue
         untouched = np.flatnonzero(~(flags if xp is np else backend.to_host(flags)))
+        order = orders[name]
+        if order is not None:
+            untouched = np.sort(backend.to_host(order.node)[untouched])
         warnings.warn(
             f"node type {name}: {untouched.shape[0]} of {flags.shape[0]} instances are touched "
             f"by no factor, first {untouched[0]}; they are kept as they are",

@@ -18,6 +18,7 @@ from caspar.memory.node_tiles import (
     MAX_TILE_SIZE,
     SLOT_SHIFT,
     TILES_OF_CHUNK,
+    NodeOrder,
     NodeTiles,
     along_curve,
     build_node_tiles,
@@ -75,13 +76,29 @@ def assert_is_right(tiles: NodeTiles, problem: Problem, tile_size: int) -> None:
         if problem.partner is None:
             assert_array_equal(position, np.arange(len(items)))
         else:
-            keys = list(zip(problem.partner[items].tolist(), position.tolist(), strict=True))
+            partner = problem.partner[items].tolist()
+            rounds = [-(partner.count(one) - 1).bit_length() for one in partner]
+            keys = list(zip(rounds, partner, position.tolist(), strict=True))
             assert keys == sorted(keys)
         for node in np.unique(problem.node[items]):
             tiles_of.setdefault(int(node), []).append(number)
         seen += items.tolist()
     assert sorted(seen) == list(range(len(problem.node)))
     assert_groups_are_right(tiles, problem, tiles_of, tile_size)
+    assert_nodes_are_in_order(tiles, problem, tiles_of)
+
+
+def assert_nodes_are_in_order(
+    tiles: NodeTiles, problem: Problem, tiles_of: dict[int, list[int]]
+) -> None:
+    node, rank = tiles.node_order.node, tiles.node_order.rank
+    numbers = np.arange(problem.num_nodes)
+    assert_array_equal(node[rank], numbers)
+    assert_array_equal(rank[node], numbers)
+    first_tile = [tiles_of[one][0] for one in node.tolist() if one in tiles_of]
+    assert first_tile == sorted(first_tile)
+    absent = [one for one in numbers.tolist() if one not in tiles_of]
+    assert node[len(first_tile) :].tolist() == absent
 
 
 def assert_groups_are_right(
@@ -201,7 +218,8 @@ def test_types_are_those_of_the_kernels() -> None:
 )
 def test_stretches(num_long: int, num_short: int, stretch: int, num_stretches: int) -> None:
     num_tiles, none = 3 * num_long + num_short, np.zeros(0, np.int32)
-    tiles = NodeTiles(0, num_tiles, num_long + num_short, num_long, none, none, none, none)
+    order = NodeOrder(none, none)
+    tiles = NodeTiles(0, num_tiles, num_long + num_short, num_long, none, none, none, none, order)
     assert (tiles.num_short, tiles.stretch, tiles.num_stretches) == (
         num_short,
         stretch,

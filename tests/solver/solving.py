@@ -8,6 +8,8 @@ import numpy as np
 from numpy.testing import assert_array_equal
 
 import caspar
+from caspar.solver.launches import Binder
+from caspar.solver.plan import Plan
 from tests.problems import EXAMPLES
 
 Arrays = dict[str, Any]
@@ -47,3 +49,12 @@ def assert_same_values(first: Mapping[str, Any], second: Mapping[str, Any]) -> N
     for name in first:
         assert np.asarray(first[name]).dtype == np.asarray(second[name]).dtype
         assert_array_equal(first[name], second[name])
+
+
+def pack_values(plan: Plan, binder: Binder, arrays: Mapping[str, Any]) -> None:
+    """Bring start values into a plan's memory, in its order of the nodes."""
+    for node in plan.nodes:
+        rows = np.asarray(arrays[node.node.name], dtype=plan.types.storage.value)
+        binder.pack(
+            f"{node.node.name}.nodes", rows if node.order is None else rows[node.order.node]
+        )

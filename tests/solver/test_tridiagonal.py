@@ -30,7 +30,7 @@ from tests.solver.chain_cases import (
 )
 from tests.solver.linear_cases import MIXES, assert_first_step, glance, hold, pin, tie
 from tests.solver.pose_graphs import KNOWN_OPTIMA, RotationError
-from tests.solver.solving import Arrays, assert_same_values
+from tests.solver.solving import Arrays, assert_same_values, pack_values
 from tests.support_memory import place
 
 Matrix = NDArray[np.float64]
@@ -57,9 +57,7 @@ class _Parts:
         self.phases = Phases(self.plan, self.binder)
         self.launches = ChainLaunches(self.plan, self.binder, self.spaces)
         # the step was taken: back to the start, whose sums share their bytes with what came after
-        for node in self.plan.nodes:
-            rows = np.asarray(arrays[node.node.name], dtype=self.plan.types.storage.value)
-            self.binder.pack(f"{node.node.name}.nodes", rows)
+        pack_values(self.plan, self.binder, arrays)
         self.plan.scalar("damping")[...] = DAMPING
         system.score()
         system.linearize()

@@ -21,7 +21,7 @@ from tests.harness_backend import HarnessBackend
 from tests.solver import linear_cases
 from tests.solver.bundles import arrays_of, part_of, read
 from tests.solver.linear_cases import MIXES, assert_first_step, glance, hold, pin
-from tests.solver.solving import Arrays, assert_same_values
+from tests.solver.solving import Arrays, assert_same_values, pack_values
 
 Matrix = NDArray[np.float64]
 
@@ -62,8 +62,7 @@ class _Parts:
         self.restrict, self.reduce, self.apply = flattened(launches.correct())
         self.prolong = launches.prolong()
         # the step was taken: back to where it was linearised
-        for name in ("View", "Mark"):
-            self.binder.pack(f"{name}.nodes", arrays[name])
+        pack_values(self.plan, self.binder, arrays)
         # residuals of the candidate are in the bytes of what was factorised
         system.score()
         system.linearize()

@@ -53,6 +53,12 @@ class CudaScope(Protocol):
     def emit(self, *lines: str) -> None:
         """Append lines to the body."""
 
+    def before_tiles(self, *lines: str) -> None:
+        """Append lines before the loop over the tiles of the block; it may have one tile."""
+
+    def after_tiles(self, *lines: str) -> None:
+        """Append lines after the loop."""
+
     def temporary(self) -> str:
         """A name that is free."""
 
