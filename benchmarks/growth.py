@@ -13,6 +13,9 @@ from benchmarks.reference_side import FEW, MANY
 VARIANTS = (
     Variant("schur_pcg", {"linear_solver": "schur_pcg", "jacobian": "stored"}),
     Variant("schur_pcg, float16 Jacobians", {"linear_solver": "schur_pcg", "jacobian": "float16"}),
+    Variant(
+        "schur_pcg, recomputed Jacobians", {"linear_solver": "schur_pcg", "jacobian": "recompute"}
+    ),
     Variant("pcg", {"linear_solver": "pcg"}),
 )
 

@@ -21,6 +21,14 @@ def needs_library(linear_solver: str) -> None:
         pytest.importorskip("nvmath.bindings.cudss")
 
 
+def test_kernels_load_again_in_new_threads() -> None:
+    """CuPy has the modules then, and loading one is all that gives a thread a context."""
+    solver = caspar.Solver(snavely, backend="cuda", linear_solver="schur_pcg")
+    source = solver._preparation.compile().kernel("snavely_product").source
+    for _ in range(2):
+        assert list(solver.backend.load([source])) == ["snavely_product"]
+
+
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize(("mix", "linear_solver"), CASES)
 def test_a_step_is_that_of_the_normal_equations(
