@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caspar.memory.node_tiles import build_node_tiles
+from caspar.memory.node_tiles import NodeTiles, build_node_tiles
 from caspar.memory.tiles import ORDER_TILE_SIZES
 from tests.memory.node_tile_problems import PROBLEMS, Problem, draw_problem
 
@@ -20,6 +20,13 @@ def cuda_backend() -> Any:
     return pytest.importorskip("caspar.runtime.cuda").CudaBackend()
 
 
+def entries(tiles: NodeTiles) -> dict[str, Any]:
+    """Numbers and arrays by name, those of the order of the nodes too."""
+    own = {field.name: getattr(tiles, field.name) for field in fields(tiles)}
+    order = own.pop("node_order")
+    return {**own, "order.node": order.node, "order.rank": order.rank}
+
+
 def check(backend: Any, problem: Problem, tile_size: int) -> None:
     sizes = (problem.num_nodes, problem.num_partners, tile_size)
     expected = build_node_tiles(problem.node, problem.partner, *sizes)
@@ -27,12 +34,12 @@ def check(backend: Any, problem: Problem, tile_size: int) -> None:
         node = backend.upload(problem.node)
         partner = None if problem.partner is None else backend.upload(problem.partner)
         made = backend.node_tiles(node, partner, *sizes)
-        for field in fields(expected):
-            wanted, found = getattr(expected, field.name), getattr(made, field.name)
+        for name, wanted in entries(expected).items():
+            found = entries(made)[name]
             if isinstance(wanted, np.ndarray):
                 assert found.dtype == wanted.dtype
                 found = backend.to_host(found)
-            assert np.array_equal(found, wanted), f"{problem}, {tile_size}: {field.name}"
+            assert np.array_equal(found, wanted), f"{problem}, {tile_size}: {name}"
 
 
 @pytest.mark.parametrize("tile_size", ORDER_TILE_SIZES)
