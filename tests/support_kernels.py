@@ -43,7 +43,14 @@ from caspar.memory.tiles import TileIndex, build_tile_index
 from caspar.runtime.backend import bound_blocks, parameter_values
 from caspar.runtime.cpu import CpuBackend
 from tests.harness import CudaModule, compile_cuda
-from tests.support_memory import Placement, canaries_live, place, tile_partials, with_canaries
+from tests.support_memory import (
+    Placement,
+    block_of_tiles,
+    canaries_live,
+    place,
+    tile_partials,
+    with_canaries,
+)
 
 Array = NDArray[Any]
 Index = NDArray[np.int32]
@@ -240,6 +247,14 @@ class Run:
             for arg in self.case.spec.args
         }
 
+    def _warps(self, slots: Array, tiles: NodeTiles | None) -> Array:
+        """The warp that has each slot, on CUDA."""
+        block = slots // self.tile_size
+        if tiles is not None:
+            stretch = self.case.stretch if self.case.spec.stretches else 1
+            block = block_of_tiles(tiles, block, stretch)
+        return block * (self.tile_size // WARP_SIZE) + slots % self.tile_size // WARP_SIZE
+
     def _written(self, arg: ArgSpec, binding: Binding, stored: Array | None) -> Array:
         data: Array = binding.data
         if stored is None:
@@ -255,7 +270,7 @@ class Run:
                 total = values[slots // self.tile_size == tile].sum(axis=0, dtype=np.longdouble)
                 data[placement.where[OFFSET + tile]] = total
         elif isinstance(arg.write, AddSumSlots):
-            np.add.at(data, slots // WARP_SIZE % MIN_SLOTS, values[:, 0])
+            np.add.at(data, self._warps(slots, tiles) % MIN_SLOTS, values[:, 0])
         elif isinstance(arg.write, AddOwnNode | AddRuns):
             objects = case.objects_of(arg)
             if has_slots(arg):

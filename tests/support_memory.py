@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.memory.access import ArgSpec
+from caspar.memory.node_tiles import NodeTiles
 from caspar.memory.patterns import ReadRows, WriteRows
 
 Array = NDArray[Any]
@@ -66,6 +67,15 @@ def tile_partials(index: Array, tile_size: int) -> list[tuple[int, IntArray]]:
         for number in np.unique(tile):
             partials.append((int(number), first + np.flatnonzero(tile == number)))
     return partials
+
+
+def block_of_tiles(tiles: NodeTiles, tile: IntArray, stretch: int) -> IntArray:
+    """The block that takes each tile: a long group, or `stretch` of the others."""
+    num_long_tiles = tiles.num_tiles - tiles.num_short
+    group = np.searchsorted(tiles.group_start, tile, side="right") - 1
+    return np.where(
+        tile < num_long_tiles, group, tiles.num_long + (tile - num_long_tiles) // stretch
+    )
 
 
 def with_canaries(array: Array) -> Array:

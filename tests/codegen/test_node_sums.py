@@ -14,6 +14,7 @@ from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
 from caspar.memory.accessors.exchanges import ReadForNode, SpreadOverNode, SumOverNode
 from caspar.memory.accessors.node_sums import AddOwnNode, WriteOwnNode
+from caspar.memory.accessors.partials import MIN_SLOTS, AddSumSlots
 from caspar.memory.accessors.runs import MANY_SCALARS, AddRuns
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
@@ -101,6 +102,7 @@ def stretching_kernel(
         led = kernel.exchange(f"spread_{number}", led, SpreadOverNode("sum_0"))
     kernel.write("y", led, storage, WriteSequential())
     kernel.write("first", sums(value, led), storage, AddRuns("partner"))
+    kernel.write("total", led[:1], DType.FLOAT64, AddSumSlots())
     if not is_fenced:
         kernel.write("sum", value, storage, AddSumPartials())
     return kernel.build()
@@ -148,6 +150,9 @@ def case_of(spec: KernelSpec, problem: Problem, dim: int, *, tiled: bool = True)
         if arg.name in ("y", "partials", "sum", "moved"):
             continue
         if isinstance(arg.read, SumOverNode | SpreadOverNode):
+            continue
+        if isinstance(arg.write, AddSumSlots):
+            rows[arg.name] = whole_rows(rng, MIN_SLOTS, arg.dim)
             continue
         size = num_partners if spec.name.startswith("runs") else problem.num_nodes
         rows[arg.name] = whole_rows(rng, num_objects.get(arg.name, size), dim)
