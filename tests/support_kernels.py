@@ -253,7 +253,8 @@ class Run:
         if tiles is not None:
             stretch = self.case.stretch if self.case.spec.stretches else 1
             block = block_of_tiles(tiles, block, stretch)
-        return block * (self.tile_size // WARP_SIZE) + slots % self.tile_size // WARP_SIZE
+        warp: Array = block * (self.tile_size // WARP_SIZE) + slots % self.tile_size // WARP_SIZE
+        return warp
 
     def _written(self, arg: ArgSpec, binding: Binding, stored: Array | None) -> Array:
         data: Array = binding.data
