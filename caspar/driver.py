@@ -102,117 +102,98 @@ class SolverSources:
     jacobian_dims: Mapping[str, int]
 
 
-def solver_sources(
-    factors: Sequence[TracedFactor],
-    nodes: Sequence[NodeType],
-    precision: Precision,
-    target: Target,
-    form: SolverForm,
-) -> SolverSources:
-    """Generate the kernels of a solver, or take them from the cache.
+@dataclass(frozen=True)
+class SolverDesign:
+    """What the kernels of a solver depend on.
 
-    Args:
+    Attributes:
         factors: Traced factors.
         nodes: Their node types, each once.
         precision: Which floating types are used for what.
         target: What to generate.
         form: How the kernels are made.
     """
-    key = _plan_key(factors, nodes, precision, target, form)
-    types = TYPES[precision]
-    return _cached(key, lambda: generate_sources(factors, nodes, types, target, form))
+
+    factors: Sequence[TracedFactor]
+    nodes: Sequence[NodeType]
+    precision: Precision
+    target: Target
+    form: SolverForm
+
+    @property
+    def types(self) -> Types:
+        """Floating types."""
+        return TYPES[self.precision]
+
+    @property
+    def key(self) -> str:
+        """A digest of all of it, and of the compiler."""
+        parts = [str(SCHEMA), _compiler_digest(), self.target.name, self.precision.value]
+        parts += [self.form.key, *(factor.key for factor in self.factors)]
+        parts += [f"{node.name}: {retraction_key(node)}" for node in self.nodes]
+        return _digest(parts)
 
 
-def explicit_sources(
-    factors: Sequence[TracedFactor],
-    nodes: Sequence[NodeType],
-    precision: Precision,
-    target: Target,
-    form: SolverForm,
-) -> SolverSources:
+def solver_sources(design: SolverDesign) -> SolverSources:
+    """Generate the kernels of a solver, or take them from the cache."""
+    return _cached(design.key, lambda: generate_sources(design))
+
+
+def explicit_sources(design: SolverDesign) -> SolverSources:
     """The same for the kernels that form the system as a matrix: for direct solvers alone."""
-    parts = [_plan_key(factors, nodes, precision, target, form), "explicit"]
-    types = TYPES[precision]
-    return _cached_specs(parts, target, lambda: explicit_specs(factors, nodes, types, form))
+    return _cached_specs([design.key, "explicit"], design.target, lambda: _explicit_specs(design))
 
 
-def coarse_sources(
-    factors: Sequence[TracedFactor],
-    nodes: Sequence[NodeType],
-    precision: Precision,
-    target: Target,
-    form: SolverForm,
-    width: int,
-) -> SolverSources:
+def coarse_sources(design: SolverDesign, width: int) -> SolverSources:
     """The same for the two-level preconditioner.
 
     Args:
-        factors: Traced factors, which `coarse_refusal` does not refuse.
-        nodes: Their node types, each once.
-        precision: Which floating types are used for what.
-        target: What to generate.
-        form: How the kernels are made.
+        design: Of a solver; `coarse_refusal` does not refuse its factors.
         width: See `coarse_kernels`.
     """
-    parts = [_plan_key(factors, nodes, precision, target, form), f"coarse {width}"]
-    types = TYPES[precision]
-    return _cached_specs(parts, target, lambda: coarse_specs(factors, types, form, width))
+    parts = [design.key, f"coarse {width}"]
+    return _cached_specs(parts, design.target, lambda: _coarse_specs(design, width))
 
 
-def coarse_specs(
-    factors: Sequence[TracedFactor], types: Types, form: SolverForm, width: int
-) -> list[KernelSpec]:
-    """The kernels of the two-level preconditioner, before compilation."""
-    coarse = coarse_form(factors, form)
+def chain_sources(design: SolverDesign) -> SolverSources:
+    """The same for the block tridiagonal preconditioner."""
+
+    def specs() -> list[KernelSpec]:
+        return chain_kernels(design.factors, design.nodes, design.types, design.form)
+
+    return _cached_specs([design.key, "chains"], design.target, specs)
+
+
+def _coarse_specs(design: SolverDesign, width: int) -> list[KernelSpec]:
+    coarse, types = coarse_form(design.factors, design.form), design.types
     specs = coarse_kernels(coarse, types, width)
-    for factor in factors:
-        own = form.factors[factor.name]
+    for factor in design.factors:
+        own = design.form.factors[factor.name]
         slots = factor_kernels(factor, types, own).slots
         specs += coarse_factor_kernels(factor, types, own, slots, coarse)
     return specs
 
 
-def chain_sources(
-    factors: Sequence[TracedFactor],
-    nodes: Sequence[NodeType],
-    precision: Precision,
-    target: Target,
-    form: SolverForm,
-) -> SolverSources:
-    """The same for the block tridiagonal preconditioner."""
-    parts = [_plan_key(factors, nodes, precision, target, form), "chains"]
-    types = TYPES[precision]
-    return _cached_specs(parts, target, lambda: chain_kernels(factors, nodes, types, form))
-
-
-def explicit_specs(
-    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types, form: SolverForm
-) -> list[KernelSpec]:
-    """The kernels that form the system as a matrix, before compilation."""
-    specs = [*explicit_kernels(types), *fill_kernels(factors, nodes, types, form)]
-    for node in nodes:
+def _explicit_specs(design: SolverDesign) -> list[KernelSpec]:
+    types, form = design.types, design.form
+    specs = [*explicit_kernels(types), *fill_kernels(design.factors, design.nodes, types, form)]
+    for node in design.nodes:
         if node.name not in form.eliminated:
             specs += explicit_node_kernels(node, types, form)
-    ranks = {node.name: rank for rank, node in enumerate(nodes)}
-    for factor in factors:
+    ranks = {node.name: rank for rank, node in enumerate(design.nodes)}
+    for factor in design.factors:
         own = form.factors[factor.name]
         slots = factor_kernels(factor, types, own).slots
         specs += explicit_factor_kernels(factor, types, own, slots, ranks)
     return specs
 
 
-def generate_sources(
-    factors: Sequence[TracedFactor],
-    nodes: Sequence[NodeType],
-    types: Types,
-    target: Target,
-    form: SolverForm,
-) -> SolverSources:
+def generate_sources(design: SolverDesign) -> SolverSources:
     """Generate the kernels of a solver, without a cache."""
-    specs, jacobian_dims = kernel_specs(factors, nodes, types, form)
-    kernels = {spec.name: compile_kernel(spec, target) for spec in specs}
-    for conversion in convert_specs(factors, nodes, types):
-        kernels[conversion.name] = target.generate_convert(conversion)
+    specs, jacobian_dims = kernel_specs(design.factors, design.nodes, design.types, design.form)
+    kernels = {spec.name: compile_kernel(spec, design.target) for spec in specs}
+    for conversion in convert_specs(design.factors, design.nodes, design.types):
+        kernels[conversion.name] = design.target.generate_convert(conversion)
     return SolverSources(kernels, jacobian_dims)
 
 
@@ -291,19 +272,6 @@ def compile_kernel(
 
 
 # -- cache -----------------------------------------------------------------------------------------
-
-
-def _plan_key(
-    factors: Sequence[TracedFactor],
-    nodes: Sequence[NodeType],
-    precision: Precision,
-    target: Target,
-    form: SolverForm,
-) -> str:
-    parts = [str(SCHEMA), _compiler_digest(), target.name, precision.value, form.key]
-    parts += [factor.key for factor in factors]
-    parts += [f"{node.name}: {retraction_key(node)}" for node in nodes]
-    return _digest(parts)
 
 
 def _digest(parts: Sequence[str]) -> str:

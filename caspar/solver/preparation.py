@@ -13,6 +13,7 @@ from threading import Lock
 
 from caspar.driver import (
     TARGETS,
+    SolverDesign,
     SolverSources,
     chain_sources,
     coarse_sources,
@@ -102,6 +103,9 @@ class Preparation:
         self._backend = backend
         self._recipe = recipe
         self._form = _choose_form(backend, recipe)
+        self._design = SolverDesign(
+            recipe.factors, recipe.nodes, recipe.precision, TARGETS[backend.name], self._form
+        )
         self._library: KernelLibrary | None = None
         self._is_first = True
         self._lock = Lock()
@@ -116,13 +120,12 @@ class Preparation:
         """The kernels, generated and loaded when first needed."""
         if self._library is None:
             start = time.perf_counter()
-            recipe, target = self._recipe, TARGETS[self._backend.name]
-            sources = solver_sources(
-                recipe.factors, recipe.nodes, recipe.precision, target, self._form
+            design = self._design
+            owners = [factor.name for factor in design.factors]
+            owners += [node.name for node in design.nodes]
+            self._library = KernelLibrary(
+                self._backend, design.target, solver_sources(design), owners
             )
-            owners = [factor.name for factor in recipe.factors]
-            owners += [node.name for node in recipe.nodes]
-            self._library = KernelLibrary(self._backend, target, sources, owners)
             self.compile_time_s += time.perf_counter() - start
         return self._library
 
@@ -211,11 +214,12 @@ class Preparation:
         self._load(plan.library, chain_sources)
         return TridiagonalGradients(plan, binder, phases, chains, remarks)
 
-    def _load(self, library: KernelLibrary, sources: Callable[..., SolverSources]) -> None:
+    def _load(
+        self, library: KernelLibrary, sources: Callable[[SolverDesign], SolverSources]
+    ) -> None:
         """More kernels of the solver."""
         start = time.perf_counter()
-        recipe, target = self._recipe, TARGETS[self._backend.name]
-        library.load(sources(recipe.factors, recipe.nodes, recipe.precision, target, self._form))
+        library.load(sources(self._design))
         self.compile_time_s += time.perf_counter() - start
 
     def _signature(self, problem: Problem) -> Signature:

@@ -15,8 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import hashlib, sys
-from caspar.driver import TARGETS, generate_sources
-from caspar.frontend.precision import TYPES
+from caspar.driver import TARGETS, SolverDesign, generate_sources
 from caspar.options import Precision
 from tests.support_problems import PROBLEMS, Way
 names = sorted(PROBLEMS, reverse=sys.argv[1] == "reversed")
@@ -26,8 +25,8 @@ for name in names:
     lines += [f"{name} {factor.name} {factor.key}" for factor in problem.factors]
     for target in [TARGETS["cuda"]] if name == "bundle_adjustment" else TARGETS.values():
         form = problem.form(Way(target.name))
-        types = TYPES[Precision.MIXED]
-        sources = generate_sources(problem.factors, problem.nodes, types, target, form)
+        design = SolverDesign(problem.factors, problem.nodes, Precision.MIXED, target, form)
+        sources = generate_sources(design)
         lines.append(f"{name} {problem.factors[0].name} {form.key}")
         for kernel in sources.kernels.values():
             digest = hashlib.sha256(repr(kernel).encode()).hexdigest()
