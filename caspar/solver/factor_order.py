@@ -92,13 +92,13 @@ def _usual_order(
 ) -> FactorOrder:
     is_pair = any(argument.kind is ArgumentKind.NODE_PAIR for argument in factor.nodes)
     order = None if is_pair else _locality_order(backend, factor, arrays, counts)
-    return _factor_order(factor, arrays, order, arrays.count, None)
+    return _factor_order(factor, arrays, order, None)
 
 
 def _in_tiles(
     factor: TracedFactor, eliminated: Argument, arrays: FactorArrays, tiles: NodeTiles
 ) -> FactorOrder:
-    found = _factor_order(factor, arrays, tiles.order, tiles.num_slots, tiles)
+    found = _factor_order(factor, arrays, tiles.order, tiles)
     nodes = found.nodes[eliminated.name]
     assert nodes is not None
     return replace(found, nodes={**found.nodes, eliminated.name: tiles.node_order.rank[nodes]})
@@ -108,9 +108,9 @@ def _factor_order(
     factor: TracedFactor,
     arrays: FactorArrays,
     order: Array | None,
-    num_slots: int,
     node_tiles: NodeTiles | None,
 ) -> FactorOrder:
+    num_slots = arrays.count if node_tiles is None else node_tiles.num_slots
     return FactorOrder(
         num_slots=num_slots,
         order=order,
