@@ -44,7 +44,7 @@ from caspar.memory.patterns import (
     WriteUnique,
 )
 from caspar.options import Precision
-from tests.support_kernels import SPARE, KernelCase, has_slots
+from tests.support_cases import SPARE, KernelCase, has_slots
 
 Array = NDArray[np.float64]
 

@@ -20,7 +20,8 @@ from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.options import Precision
 from tests.codegen.test_golden import SUFFIXES
 from tests.harness import find_compiler
-from tests.support_kernels import CompiledKernels, KernelCase, assert_exact
+from tests.support_cases import KernelCase
+from tests.support_kernels import CompiledKernels, assert_exact
 
 NASTY = {
     "backslash": "path = 'C:\\",

@@ -12,7 +12,8 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import AddSumPartials, ReadSequential, WriteSequential
 from tests.harness import find_compiler
-from tests.support_kernels import SPARE, CompiledKernels, KernelCase, assert_exact
+from tests.support_cases import SPARE, KernelCase
+from tests.support_kernels import CompiledKernels, assert_exact
 
 FULL = WARP * ENOUGH_BLOCKS
 """Items that fill a warp of each of enough blocks."""

@@ -27,7 +27,8 @@ from caspar.memory.patterns import (
 )
 from tests.harness import find_compiler
 from tests.memory.node_tile_problems import PROBLEMS, Problem, draw_problem
-from tests.support_kernels import SPARE, CompiledKernels, KernelCase, assert_exact
+from tests.support_cases import SPARE, KernelCase
+from tests.support_kernels import CompiledKernels, assert_exact
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
 

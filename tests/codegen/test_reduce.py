@@ -19,7 +19,8 @@ from caspar.memory.reduce import ReduceSpec
 from caspar.memory.tiles import TileIndex, build_tile_index, single_object_tiles
 from caspar.runtime.cpu import CpuBackend
 from tests.harness import compile_cuda, find_compiler
-from tests.support_kernels import SPARE, launch_cuda, one_text
+from tests.support_cases import SPARE
+from tests.support_kernels import launch_cuda, one_text
 from tests.support_memory import canaries_live, place, with_canaries
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")

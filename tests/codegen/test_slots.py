@@ -23,7 +23,8 @@ from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
 from tests.harness import find_compiler
 from tests.memory.node_tile_problems import draw_problem
-from tests.support_kernels import SPARE, CompiledKernels, KernelCase, assert_exact
+from tests.support_cases import SPARE, KernelCase
+from tests.support_kernels import CompiledKernels, assert_exact
 
 needs_compiler = pytest.mark.skipif(
     find_compiler() is None, reason="no C++ compiler on this machine"
