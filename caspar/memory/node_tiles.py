@@ -32,7 +32,7 @@ LENGTH_SHIFT = 20
 MAX_TILE_SIZE = 1 << SLOT_SHIFT
 
 MAX_ROUNDS = SLOT_SHIFT
-"""Rounds in which lanes sum the items of a partner, where these fill the largest tile."""
+"""Rounds of as many items as the largest tile has, if they were summed by so many lanes."""
 
 KEY_BITS = 30
 """Bits of a key of a node."""
@@ -72,9 +72,9 @@ class NodeTiles:
     """Items in tiles that do not split nodes; see the module.
 
     Positions of a tile number its items grouped by node; items of a node keep their order. Slots
-    number them grouped by partner: those first whose sums take the most rounds, ceil(log2 items),
-    as all lanes of a warp wait for the longest (of 29 M items 3.0 rounds instead of 3.6); then by
-    partner, and where that is the same, by position.
+    number them grouped by partner: first those of the most rounds, ceil(log2 items), as all lanes
+    of a warp wait for its longest run, which takes 5 at most (of 29 M items 3.0 rounds instead of
+    3.6 on average); then by partner, and where that is the same, by position.
 
     Attributes:
         num_slots: `num_tiles` times the tile size.

@@ -184,10 +184,10 @@ class NormalEquations:
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the storage type.
 
-        As far as there is room they are in memory of the candidates', which the next call of
-        another method overwrites.
+        They are in memory that a solve needs no more; the next one overwrites them.
         """
-        scratch = Scratch(self._backend, self.plan.memory["all candidate"])
+        self._has_jacobians = False
+        scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
         storage = self.plan.types.storage.value
         rows = {
             plan.node.name: scratch.take((plan.count, plan.node.storage_dim), storage)

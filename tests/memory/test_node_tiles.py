@@ -85,20 +85,23 @@ def assert_is_right(tiles: NodeTiles, problem: Problem, tile_size: int) -> None:
         seen += items.tolist()
     assert sorted(seen) == list(range(len(problem.node)))
     assert_groups_are_right(tiles, problem, tiles_of, tile_size)
-    assert_nodes_are_in_order(tiles, problem, tiles_of)
+    assert_nodes_are_in_order(tiles, problem, tiles_of, tile_size)
 
 
 def assert_nodes_are_in_order(
-    tiles: NodeTiles, problem: Problem, tiles_of: dict[int, list[int]]
+    tiles: NodeTiles, problem: Problem, tiles_of: dict[int, list[int]], tile_size: int
 ) -> None:
     node, rank = tiles.node_order.node, tiles.node_order.rank
     numbers = np.arange(problem.num_nodes)
     assert_array_equal(node[rank], numbers)
     assert_array_equal(rank[node], numbers)
-    first_tile = [tiles_of[one][0] for one in node.tolist() if one in tiles_of]
-    assert first_tile == sorted(first_tile)
+    ranks = [
+        rank[problem.node[items[np.argsort((place >> SLOT_SHIFT) & MASK)]]]
+        for items, place in items_of_tiles(tiles, tile_size)
+    ]
+    assert np.all(np.diff(np.concatenate([np.zeros(1, np.int32), *ranks])) >= 0)
     absent = [one for one in numbers.tolist() if one not in tiles_of]
-    assert node[len(first_tile) :].tolist() == absent
+    assert node[len(tiles_of) :].tolist() == absent
 
 
 def assert_groups_are_right(

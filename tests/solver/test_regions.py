@@ -159,6 +159,26 @@ def test_bytes_of_an_observation(
     assert plan.num_bytes / num_observations <= most
 
 
+@pytest.mark.parametrize("jacobian", ["stored", "float16", "recompute"])
+def test_values_come_and_go_by_way_of_the_arena(
+    jacobian: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the points twice: as they are given, and in the order of tiles."""
+    taken: list[bool] = []
+    take = Scratch.take
+
+    def watched(scratch: Scratch, shape: tuple[int, ...], dtype: str) -> Any:
+        array = take(scratch, shape, dtype)
+        taken.append(np.shares_memory(array, scratch._bytes))
+        return array
+
+    monkeypatch.setattr(Scratch, "take", watched)
+    arrays = arrays_of(part_of(read("problem-49-7776"), 2000))
+    caspar.Solver(snavely, backend="cpu", jacobian=jacobian).solve(arrays, max_iterations=1)
+    # points and pixels into order; cameras and points as rows; points as they were given
+    assert taken == [True] * 5
+
+
 def lies_in(blocks: Sequence[np.ndarray[Any, Any]], memory: np.ndarray[Any, Any]) -> list[bool]:
     return [np.shares_memory(block, memory) for block in blocks]
 
