@@ -136,8 +136,7 @@ class SolveOptions:
         if self.max_time_s is not None:
             allowed = "a positive finite number or None"
             _require("max_time_s", self.max_time_s, allowed, lambda x: 0.0 < x)
-        if not isinstance(self.check, bool):
-            raise OptionError(f"check={self.check!r}: must be True or False")
+        checked_flag("check", self.check)
         if not self.min_damping <= self.initial_damping <= self.max_damping:
             raise OptionError(
                 f"initial_damping={self.initial_damping!r}: must lie between "
@@ -169,6 +168,27 @@ def checked_count(name: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise OptionError(f"{name}={value!r}: must be an integer of at least {least}")
     return int(value)
+
+
+def checked_flag(name: str, value: Any) -> bool:
+    """An option that is True or False.
+
+    Raises:
+        OptionError: Names the option and its value.
+    """
+    if not isinstance(value, bool):
+        raise OptionError(f"{name}={value!r}: must be True or False")
+    return value
+
+
+def check_callback(name: str, value: Any) -> None:
+    """Test an option that is a function or None.
+
+    Raises:
+        OptionError: Names the option and its value.
+    """
+    if value is not None and not callable(value):
+        raise OptionError(f"{name}={value!r}: must be a function or None")
 
 
 def _require(name: str, value: Any, allowed: str, holds: Callable[[Any], bool]) -> None:

@@ -43,6 +43,6 @@ def chain_refusal(factors: Sequence[TracedFactor], form: SolverForm) -> str:
         return ""
     names = ", ".join(factor.name for factor in factors)
     return (
-        "no factor joins two nodes of one type that is not eliminated, and no eliminated node "
+        "no factor joins two nodes of one type and is without eliminated nodes "
         f"({names}); one that does has two TunableShared arguments of that type, or a TunablePair"
     )

@@ -24,6 +24,7 @@ from caspar.frontend.markers import (
     Const,
     ConstIndexed,
     ConstSequential,
+    ConstShared,
     ConstUnique,
     Marker,
     Pair,
@@ -216,7 +217,7 @@ def _warn_unused(factor: Factor, arguments: Sequence[Argument], rows: Sequence[A
             warnings.warn(
                 f"factor {factor.name}, argument {argument.source}: the residual does not depend "
                 "on it",
-                stacklevel=5,
+                stacklevel=6,  # the line that makes the `Solver`
             )
 
 
@@ -241,7 +242,7 @@ def _make_argument(factor: Factor, name: str, annotation: Any) -> tuple[list[Arg
 
 
 def _marker(where: str, annotation: Any) -> type[Marker]:
-    allowed = ", ".join(kind.__name__ for kind in _KINDS)
+    allowed = ", ".join(kind.__name__ for kind in (*_KINDS, ConstShared))
     if get_origin(annotation) is not Annotated:
         raise FactorError(f"{where}: has no marker; write Annotated[Type, Marker] with {allowed}")
     accesses = markers_in(annotation, Accessor)

@@ -4,7 +4,7 @@ Arrays are checked and converted where they are: those of the host by NumPy befo
 uploaded, so that half the bytes travel and CUDA compiles nothing for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
@@ -164,6 +164,8 @@ class ArrayReader:
 
     def _array(self, where: str, given: Any) -> tuple[Array, ModuleType]:
         """The array where it is, and the module that works on it there."""
+        if given is None or isinstance(given, Mapping):
+            raise InputError(f"{where}: expected an array, got {type(given).__name__}")
         place = location(given)
         if self._first is None:
             self._first = (where, place)

@@ -285,7 +285,8 @@ def _check_two_level(recipe: Recipe, form: SolverForm) -> None:
     if recipe.linear_solver not in allowed:
         raise OptionError(
             f"preconditioner='two_level' with linear_solver={recipe.linear_solver.value!r}: it is "
-            "one of the Schur complement; use linear_solver='schur_pcg' or 'auto'"
+            "for conjugate gradients on the Schur complement; use linear_solver='schur_pcg' or "
+            "'auto'"
         )
     refusal = coarse_refusal(recipe.factors, form)
     if refusal != "":

@@ -15,7 +15,9 @@ from caspar.options import (
     Precision,
     PreconditionerChoice,
     SolveOptions,
+    check_callback,
     checked_count,
+    checked_flag,
     choice,
 )
 from caspar.runtime.arrays import HOST, Moved, give_back, location
@@ -86,7 +88,7 @@ class Solver:
             linear,
             choice(PreconditionerChoice, "preconditioner", preconditioner),
             stored,
-            deterministic,
+            checked_flag("deterministic", deterministic),
             checked_count("inner_iterations", inner_iterations, 0),
         )
         self._preparation = Preparation(self.backend, recipe)
@@ -137,6 +139,7 @@ class Solver:
             OutOfMemoryError: The plan does not fit the device.
         """
         checked = SolveOptions.from_mapping(options)
+        check_callback("on_iteration", on_iteration)
         start = time.perf_counter()
         compiled_before_s = self._preparation.compile_time_s
         with self.backend.scope():

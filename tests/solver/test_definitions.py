@@ -188,3 +188,16 @@ def test_one_factor_needs_no_list() -> None:
 def test_a_factor_is_still_a_function() -> None:
     residual = between(Place(1.0, 2.0), Place(4.0, 6.0), Offset(1.0, 1.0))
     assert residual == sf.V2(2.0, 3.0)
+
+
+def test_an_argument_without_effect_is_warned_of_at_the_line_of_the_user() -> None:
+    @caspar.factor
+    def idle(
+        place: Annotated[sf.V2, caspar.TunableShared],
+        spare: Annotated[sf.V1, caspar.TunableShared],
+    ) -> sf.V2:
+        return place
+
+    with pytest.warns(UserWarning, match="idle, argument spare: .* does not depend") as caught:
+        caspar.Solver(idle, backend="cpu")
+    assert [warning.filename for warning in caught] == [__file__]

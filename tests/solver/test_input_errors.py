@@ -75,6 +75,24 @@ def test_name_too_many() -> None:
     assert_refused("grid", {**GRID, "loops": {}}, "unknown name 'loops'", "Place, between, anchor")
 
 
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [
+        ("Place", "node type Place"),
+        ("between.start", "argument start"),
+        ("between.offset", "argument offset"),
+    ],
+)
+def test_an_array_given_as_nothing(path: str, where: str) -> None:
+    assert_refused("grid", changed(GRID, path, None), where, "expected an array, got NoneType")
+
+
+@pytest.mark.parametrize("argument", ["start", "offset"])
+def test_an_array_given_as_a_mapping(argument: str) -> None:
+    arrays = changed(GRID, f"between.{argument}", {"index": START})
+    assert_refused("grid", arrays, f"argument {argument}", "expected an array, got dict")
+
+
 def test_nodes_given_as_a_mapping() -> None:
     assert_refused("grid", changed(GRID, "Place", {"x": 1}), "node type Place", "(n, 2)", "mapping")
 
@@ -104,10 +122,9 @@ def test_half_an_indexed_constant(name: str) -> None:
         PLACES > 0.0,
         PLACES.astype(str),
         PLACES.astype("datetime64[s]"),
-        None,
         "places",
     ],
-    ids=["complex", "bool", "str", "datetime", "None", "text"],
+    ids=["complex", "bool", "str", "datetime", "text"],
 )
 def test_values_that_are_no_numbers(values: Any) -> None:
     assert_refused("grid", changed(GRID, "Place", values), "node type Place", "dtype", "float64")

@@ -32,6 +32,16 @@ def test_unknown_option() -> None:
     assert "cost_tolerance, gradient_tolerance" in message
 
 
+def test_a_callback_is_a_function() -> None:
+    assert refusal(on_iteration=5).startswith("on_iteration=5: must be a function")
+
+
+@pytest.mark.parametrize("value", ["no", 1, None])
+def test_deterministic_is_true_or_false(value: Any) -> None:
+    with pytest.raises(OptionError, match=f"deterministic={value!r}: must be True or False"):
+        caspar.Solver(EXAMPLES["grid"].factors, backend="cpu", deterministic=value)
+
+
 @pytest.mark.parametrize("name", ["max_iterations", "min_linear_iterations"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, "3", None, True, math.nan])
 def test_counts(name: str, value: Any) -> None:
