@@ -143,8 +143,7 @@ class Solver:
         start = time.perf_counter()
         compiled_before_s = self._preparation.compile_time_s
         with self.backend.scope():
-            storage = self._preparation.types.storage.value
-            reader = ArrayReader(self.backend, storage, checked.check)
+            reader = ArrayReader(self.backend, self._preparation.types.storage.value, checked.check)
             problem = check_problem(arrays, self._factors, self._nodes, reader)
             with self._preparation.system(problem) as system:
                 compile_time_s = self._preparation.take_compile_time()
