@@ -161,29 +161,14 @@ def conjugate(
     rng = np.random.default_rng(7)
     counts = {"left": num_left, "right": num_right}
     index = {
-        side: np.sort(rng.integers(0, count, num_edges)).astype(np.int32)
-        if side == "left"
-        else rng.integers(0, count, num_edges).astype(np.int32)
-        for side, count in counts.items()
+        side: rng.integers(0, count, num_edges).astype(np.int32) for side, count in counts.items()
     }
+    index["left"].sort()
     rows = {side: rng.normal(size=(count, DIM)) for side, count in counts.items()}
-    squares = {side: np.sum(values**2) for side, values in rows.items()}
     node_tiles = {side: -(-count // tile) for side, count in counts.items()}
     edge_tiles = -(-num_edges // tile)
-    num_sums = edge_tiles + sum(node_tiles.values())
-    memory: dict[str, Any] = {}
-    for side, values in rows.items():
-        for name in STEP_ARRAYS:
-            start = np.zeros_like(values) if name == "solution" else values
-            memory[f"{side}_{name}"] = backend.upload(_blocked(start))
-    curvatures = np.zeros(num_sums)
-    curvatures[edge_tiles] = sum(squares.values())
-    memory["curvatures"] = backend.upload(curvatures)
-    memory["descents"] = backend.upload(np.zeros(sum(node_tiles.values())))
-    total = sum(squares.values())
-    scalars = backend.upload(np.array([0.0, 0.0, 0.0, total, 0.0, tolerance**2 * total]))
-    memory["scalars"] = scalars
-    shared = {name: Binding(scalars[k : k + 1], 1) for k, name in enumerate(SCALARS)}
+    memory = _start(backend, rows, edge_tiles, sum(node_tiles.values()), tolerance)
+    shared = {name: Binding(memory["scalars"][k : k + 1], 1) for k, name in enumerate(SCALARS)}
     kernels = backend.load(list(loop_sources(backend.name).values()), tile)
 
     def sums(name: str, first: int) -> Binding:
@@ -193,11 +178,9 @@ def conjugate(
         launches, first = [], 0
         for side, count in counts.items():
             own = {name: Binding(memory[f"{side}_{name}"], count) for name in STEP_ARRAYS}
-            places = {
-                "descents": sums("descents", first),
-                "curvature": sums("curvatures", edge_tiles + first),
-            }
-            launches.append(backend.bind(kernel, {**shared, **own, **places}, count))
+            own["descents"] = sums("descents", first)
+            own["curvature"] = sums("curvatures", edge_tiles + first)
+            launches.append(backend.bind(kernel, {**shared, **own}, count))
             first += node_tiles[side]
         return launches
 
@@ -212,10 +195,9 @@ def conjugate(
             memory[f"{side}_direction"], count, fields={"index": here}
         )
         product[f"{side}_product"] = Binding(partials, length, fields=tile_fields(tiles))
-        output = Binding(memory[f"{side}_product"], count)
         bound = {"partials": Binding(partials, length, fields=object_fields(tiles))}
-        kernel = kernels[REDUCTION.name]
-        reductions.append(backend.bind(kernel, {**bound, "output": output}, count))
+        bound["output"] = Binding(memory[f"{side}_product"], count)
+        reductions.append(backend.bind(kernels[REDUCTION.name], bound, count))
     everything = {**shared, "curvatures": sums("curvatures", 0), "descents": sums("descents", 0)}
     phases = [
         [backend.bind(kernels["product"], product, num_edges)],
@@ -225,14 +207,44 @@ def conjugate(
         [backend.bind(kernels["beta_of"], everything, 1)],
         each_side(kernels["turn"]),
     ]
-    matrix = np.eye(num_left + num_right)
-    left, right = index["left"], num_left + index["right"]
+    return Conjugate(phases, memory["scalars"][:1], memory, _solved(index, rows))
+
+
+def _start(
+    backend: Backend,
+    rows: Mapping[str, NDArray[np.float64]],
+    num_edge_tiles: int,
+    num_node_tiles: int,
+    tolerance: float,
+) -> dict[str, Any]:
+    """What an iteration works on, before the first."""
+    memory: dict[str, Any] = {}
+    for side, values in rows.items():
+        for name in STEP_ARRAYS:
+            start = np.zeros_like(values) if name == "solution" else values
+            memory[f"{side}_{name}"] = backend.upload(_blocked(start))
+    total = sum(np.sum(values**2) for values in rows.values())
+    curvatures = np.zeros(num_edge_tiles + num_node_tiles)
+    curvatures[num_edge_tiles] = total
+    memory["curvatures"] = backend.upload(curvatures)
+    memory["descents"] = backend.upload(np.zeros(num_node_tiles))
+    scalars = np.array([0.0, 0.0, 0.0, total, 0.0, tolerance**2 * total])
+    memory["scalars"] = backend.upload(scalars)
+    return memory
+
+
+def _solved(
+    index: Mapping[str, NDArray[np.int32]], rows: Mapping[str, NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """The solution, by NumPy."""
+    right_side = np.concatenate([rows[side] for side in SIDES])
+    matrix = np.eye(len(right_side))
+    left, right = index["left"], len(rows["left"]) + index["right"]
     for one, other in ((left, left), (right, right)):
         np.add.at(matrix, (one, other), 1.0)
     for one, other in ((left, right), (right, left)):
         np.add.at(matrix, (one, other), -1.0)
-    expected = np.linalg.solve(matrix, np.concatenate([rows[side] for side in SIDES]))
-    return Conjugate(phases, scalars[:1], memory, expected)
+    return np.linalg.solve(matrix, right_side)
 
 
 def _blocked(rows: NDArray[np.float64]) -> NDArray[np.float64]:

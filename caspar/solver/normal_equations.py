@@ -186,7 +186,7 @@ class NormalEquations:
 
         They are in memory that a solve needs no more; the next one overwrites them.
         """
-        self._has_jacobians = False
+        self._has_jacobians = False  # the rows may lie where they were
         scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
         storage = self.plan.types.storage.value
         rows = {
