@@ -135,7 +135,7 @@ class KernelCase:
         data = np.full(placement.size, np.nan, arg.dtype.value)
         if arg.name in self.rows:
             data[placement.where] = self._slot_rows(arg, tiles)
-        return Binding(with_canaries(data), length, fields=fields)
+        return Binding(with_canaries(data.view(arg.dtype.in_arrays.value)), length, fields=fields)
 
     def _layout(
         self, arg: ArgSpec, tile_size: int, tiles: NodeTiles | None

@@ -46,6 +46,8 @@ def place(arg: ArgSpec, length: int) -> Placement:
     if arg.read == ReadRows() or arg.write == WriteRows():
         where = np.arange(length * arg.dim).reshape(length, arg.dim)
         return Placement(where, np.empty(0, np.int64), where.size)
+    if arg.in_rows:
+        return _place_rows(arg, length)
     chunk_length = 4 if arg.holds_partials else 16 // arg.dtype.itemsize
     where = np.empty((length, arg.dim), np.int64)
     start = 0
@@ -57,6 +59,18 @@ def place(arg: ArgSpec, length: int) -> Placement:
             where[:, first + lane] = start + stride * np.arange(length) + lane
         start += stride * length
     return Placement(where, np.setdiff1d(np.arange(start), where), start)
+
+
+def _place_rows(arg: ArgSpec, length: int) -> Placement:
+    """One object after the other; a store fills no more than the last 16 bytes that it begins."""
+    sector, chunk = 32 // arg.dtype.itemsize, 16 // arg.dtype.itemsize
+    row = next((size for size in (1, 2, 4, 8) if arg.dim <= size <= sector), None)
+    row = -(-arg.dim // sector) * sector if row is None else row
+    rest = (arg.dim - 1) % chunk + 1
+    stored = arg.dim - rest + next(size for size in (1, 2, 4, 8) if size >= rest)
+    first = row * np.arange(length)[:, None]
+    pads = (first + np.arange(arg.dim, stored)).reshape(-1)
+    return Placement(first + np.arange(arg.dim), pads, row * length)
 
 
 def tile_partials(index: Array, tile_size: int) -> list[tuple[int, IntArray]]:

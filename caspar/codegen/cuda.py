@@ -5,7 +5,7 @@ no barrier diverges: they store nothing and contribute exact zeros.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from caspar.codegen.body import BodyWriter
 from caspar.codegen.cuda_half import half_functions
@@ -14,9 +14,11 @@ from caspar.codegen.cuda_ops import OP_TEXT, SINCOS_TEXT, literal
 from caspar.codegen.cuda_places import (
     ACTIVE,
     CHOSEN,
+    Ahead,
     item_places,
     loop_over_tiles,
     next_index_lines,
+    next_stream_lines,
 )
 from caspar.codegen.source import KernelSource, Param, kernel_params
 from caspar.ir.dtype import CHUNK_BYTES, DType
@@ -170,11 +172,13 @@ class _Writer(BodyWriter):
         self._leader: str | None = None
         self._num_exchanges = 0
         self._num_stages = 0
-        self._indices: dict[str, str] = {}
+        self._indices: list[Ahead] = []
+        self._streams: list[Ahead] = []
         self._after_indices = 0
         self._is_fenced = True
         self._stored = False
         self._loads_at: int | None = None
+        self._first_loads_at = 0
         self._first_words = FIRST_WORDS if spec.few_items else 0
         self._unpacked: dict[str, str] = {}
         self._before_tiles: list[str] = []
@@ -192,7 +196,9 @@ class _Writer(BodyWriter):
             self.lines[at:at] = next_index_lines(self._indices)
         if self.spec.few_items:
             self._loads_at = len(self.lines)
+        self._first_loads_at = len(self.lines)
         self.write_instructions()
+        self.emit(*next_stream_lines(self._streams))
         for arg, access in self.used_accesses():
             access.cuda_after(self, arg)
         guard = self.spec.guard
@@ -202,12 +208,11 @@ class _Writer(BodyWriter):
         if self.spec.tiled:
             # two exchanges, or four: each finds its memory as the one before the last has left it
             is_fenced = self._is_fenced and self._num_stages > 0 and self._num_stages % 2 == 0
-            sums, indices = self._num_exchanges, self._indices
             walk = loop_over_tiles(
                 self.spec,
                 (self._before_tiles, body, self._after_tiles),
-                sums,
-                indices,
+                self._num_exchanges,
+                [*self._indices, *self._streams],
                 has_barriers=is_fenced,
             )
             return [*start, *shared, *walk]
@@ -246,6 +251,10 @@ class _Writer(BodyWriter):
 
     # -- what accesses ask for: see memory.accessors.scope.CudaScope ---------------------------
 
+    @property
+    def frees_registers(self) -> bool:
+        return len(self._unpacked) > 0
+
     def before_tiles(self, *lines: str) -> None:
         self._before_tiles += lines
 
@@ -257,12 +266,22 @@ class _Writer(BodyWriter):
         return f"m{self._num_temporaries}"
 
     def index(self, name: str, array: str) -> None:
+        found = Ahead(name, "u32", lambda item: f"load_once({array} + {item})")
         if self.spec.stretches:
-            self._indices[name] = array
+            self._indices.append(found)
             self.emit(f"const u32 {name} = next_{name};")
             self._after_indices = len(self.lines)
         else:
-            self.emit(f"const u32 {name} = load_once({array} + item);")
+            self.emit(f"const u32 {name} = {found.load('item')};")
+
+    def stream(self, vector: str, load: Callable[[str], str], *, packed: bool) -> str:
+        name = self.temporary()
+        if self.spec.stretches and packed:
+            self._streams.append(Ahead(name, vector, load))
+            self.emit(f"const {vector} {name} = is_long ? {load('item')} : next_{name};")
+        else:
+            self.emit(f"const {vector} {name} = {load('item')};")
+        return name
 
     def shared(self, name: str, declaration: str, *, fenced: bool = False) -> None:
         self._is_fenced = self._is_fenced and fenced
@@ -310,18 +329,27 @@ class _Writer(BodyWriter):
         assert arg.read is not None
         before = len(self.lines)
         scalars = arg.read.cuda_read(self, arg, chunk)
-        if self._loads_at is not None and self._is_early(arg, len(scalars)):
+        if self.spec.stretches and arg.read.loads_first:
+            num_moved = self._move_lines(before, self._first_loads_at)
+            self._first_loads_at += num_moved
+            if self._loads_at is not None:
+                self._loads_at += num_moved
+        elif self._loads_at is not None and self._is_early(arg, len(scalars)):
             # a load may pass neither a barrier nor a store by itself
-            loads = self.lines[before:]
-            del self.lines[before:]
-            self.lines[self._loads_at : self._loads_at] = loads
-            self._loads_at += len(loads)
+            self._loads_at += self._move_lines(before, self._loads_at)
         dtype = arg.read.value_dtype(arg)
         for register, scalar in zip(instruction.outputs, scalars, strict=True):
             value = converted(scalar, dtype, self.dtype)
             self.emit(f"{register} = {value};")
             if dtype is DType.FLOAT16:
                 self._unpacked[register] = value
+
+    def _move_lines(self, first: int, target: int) -> int:
+        """Put all lines from `first` on before line `target`; how many they are."""
+        moved = self.lines[first:]
+        del self.lines[first:]
+        self.lines[target:target] = moved
+        return len(moved)
 
     def _is_early(self, arg: ArgSpec, num_scalars: int) -> bool:
         """Whether a load goes before what stands before it."""

@@ -5,7 +5,8 @@ them evenly. In node tiles it takes a group: all tiles of a node that fills seve
 a stretch of tiles one after the other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from caspar.memory.kernel import KernelSpec
 
@@ -79,11 +80,36 @@ def item_places(spec: KernelSpec, num_items: int, leader: str | None) -> dict[st
     return found
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """What a stretch loads for its next tile.
+
+    Attributes:
+        name: Of the variable; that of the next tile is `next_<name>`.
+        vector: Its C type.
+        load: The load, by the number of the item.
+    """
+
+    name: str
+    vector: str
+    load: Callable[[str], str]
+
+    @property
+    def first(self) -> str:
+        """Before the loop."""
+        return f"{self.vector} next_{self.name} = {self.load('first_item')};"
+
+    @property
+    def next(self) -> str:
+        """In the loop."""
+        return f"next_{self.name} = {self.load('next_item')};"
+
+
 def loop_over_tiles(
     spec: KernelSpec,
     parts: tuple[Sequence[str], Sequence[str], Sequence[str]],
     num_sums: int,
-    indices: Mapping[str, str],
+    ahead: Sequence[Ahead],
     *,
     has_barriers: bool,
 ) -> list[str]:
@@ -99,19 +125,19 @@ def loop_over_tiles(
         spec: The kernel.
         parts: Lines before the loop, its body, and lines after it.
         num_sums: Exchanges that sum: a long node takes one more pass for each.
-        indices: What `next_index_lines` loads: arrays by names.
+        ahead: What is loaded for the first tile before the loop.
         has_barriers: Whether the body has so many that the next tile needs none before it.
     """
     before, body, after = parts
     passes = f"for (u32 pass = is_long ? 0u : {num_sums}u; pass <= {num_sums}u; ++pass) {{"
     is_later = "is_long && tile > first_tile" if has_barriers else "tile > first_tile"
-    first_indices = [
+    first_loads = [
         "const u32 first_item = first_tile * BLOCK_SIZE + threadIdx.x;",
         "int next_items = tiles_items[first_tile];",
-        *(f"u32 next_{name} = load_once({array} + first_item);" for name, array in indices.items()),
+        *(one.first for one in ahead),
     ]
     loop = [
-        *(first_indices if spec.stretches else []),
+        *(first_loads if spec.stretches else []),
         "#pragma unroll 1",
         "for (u32 tile = first_tile; tile < last_tile; ++tile) {",
         f"  if ({is_later}) __syncthreads();",
@@ -145,13 +171,28 @@ def _tiles_of_block(has_long: str, short: Sequence[str]) -> list[str]:
     ]
 
 
-def next_index_lines(indices: Mapping[str, str]) -> list[str]:
+def next_index_lines(indices: Sequence[Ahead]) -> list[str]:
     """In the body of a stretch: load what the next tile begins with."""
-    loads = (f"  next_{name} = load_once({array} + next_item);" for name, array in indices.items())
     return [
         "const u32 next_item = item + BLOCK_SIZE;",
         "if (tile + 1u < last_tile) {",
         "  next_items = tiles_items[tile + 1u];",
-        *loads,
+        *(f"  {one.next}" for one in indices),
+        "}",
+    ]
+
+
+def next_stream_lines(streams: Sequence[Ahead]) -> list[str]:
+    """Where a body needs no more of what it has loaded: load that of the next tile.
+
+    A product of 29 M observations with float16 takes 617 us instead of 642, of 5 M 110 instead of
+    113; with Jacobians in float32, which take twice the registers, no less (H200). A long node goes
+    over its tiles twice, and loads where it needs.
+    """
+    if len(streams) == 0:
+        return []
+    return [
+        "if (!is_long && tile + 1u < last_tile) {",
+        *(f"  {one.next}" for one in streams),
         "}",
     ]

@@ -5,7 +5,7 @@ from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.codegen.source import KernelSource, reduce_params
 from caspar.memory.access import ArgSpec
 from caspar.memory.accessors.scope import SCALAR_TYPE
-from caspar.memory.layout import padded_width
+from caspar.memory.layout import padded_width, row_scalars
 from caspar.memory.reduce import ReduceSpec
 
 BLOCK_SIZES_OF_REDUCE = (BLOCK_SIZE, 128, 512)
@@ -69,7 +69,10 @@ def _combine_lanes(lanes: int) -> list[str]:
 
 
 def _output_element(output: ArgSpec) -> str:
-    """The scalar `column` of `object` in the blocked output."""
+    """The scalar `column` of `object` in the output."""
+    if output.in_rows:
+        row = row_scalars(output.dim, output.dtype)
+        return f"output_data[{row}ull * {output.object('object')} + column]"
     length = output.chunk_length
     last = padded_width(output.chunk_widths[-1])
     last_start = length * (len(output.chunk_widths) - 1)

@@ -63,7 +63,7 @@ def fill_kernel(node: NodeType, types: Types, *, scaled: bool) -> KernelSpec:
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_chain_fill", types.sums)
     places = triangle(dim)
-    packed = kernel.read("reduced_block", len(places), types.sums, ReadSequential())
+    packed = kernel.read("reduced_block", len(places), types.sums, ReadSequential(rows=True))
     root = kernel.read("preconditioner", len(places), types.storage, ReadSequential())
     block = dict(zip(places, packed, strict=True))
     if not scaled:

@@ -117,7 +117,7 @@ def _start(node: NodeType, types: Types, *, scaled: bool) -> KernelSpec:
     """First vectors of PCG, but for the direction: step 0, residual -gradient."""
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_chain_start", types.storage)
-    gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
+    gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
     for name in ("step", "direction"):
         kernel.write(name, [zero(kernel)] * dim, types.storage, WriteSequential())
     residual = [-entry for entry in gradient]

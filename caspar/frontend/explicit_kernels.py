@@ -244,8 +244,8 @@ def _begin(node: NodeType, types: Types, form: SolverForm) -> KernelSpec:
     """
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_begin_direct", DType.FLOAT64)
-    packed = kernel.read("block", dim * (dim + 1) // 2, types.sums, ReadSequential())
-    gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
+    packed = kernel.read("block", dim * (dim + 1) // 2, types.sums, ReadSequential(rows=True))
+    gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
     diagonal = damping_diagonal(kernel, dim, types, scaled=form.is_scaled)
     rounding = ROUNDING[types.storage] if len(form.eliminated) > 0 else 0.0
     damping = kernel.scalar("damping") + rounding

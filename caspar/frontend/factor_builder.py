@@ -32,6 +32,9 @@ from caspar.memory.patterns import (
     ReadUnique,
 )
 
+ROW_PARTS = ("gradient", "block")
+"""Of nodes that are not eliminated: sums, whose scalars stand together for quick additions."""
+
 
 class SharedSums(Enum):
     """How values are summed over the items that share a node.
@@ -149,7 +152,8 @@ class FactorBuilder(KernelBuilder):
         owner = self._runs_owner.setdefault(argument.name, name)
         runs_of = "" if owner == name else owner
         # of all sums those of a product alone are taken so often that a few slow ones show
-        return AddRuns(self._index_of(argument, name), runs_of, spread=part == "product")
+        rows, spread = part in ROW_PARTS, part == "product"
+        return AddRuns(self._index_of(argument, name), runs_of, rows=rows, spread=spread)
 
     def add_curvature(self, value: Scalar) -> None:
         """Add to p.(A p)."""

@@ -47,7 +47,7 @@ def node_kernels(
     node: NodeType, types: Types, *, eliminated: bool = False, scaled: bool = False
 ) -> list[KernelSpec]:
     """All kernels of a node type."""
-    made = [scale_kernel(node, types)] if scaled else []
+    made = [scale_kernel(node, types, eliminated=eliminated)] if scaled else []
     if eliminated:
         return [
             *made,
@@ -74,16 +74,16 @@ def damping_diagonal(
     return kernel.read("diagonal", dim, types.storage, ReadSequential())
 
 
-def scale_kernel(node: NodeType, types: Types) -> KernelSpec:
+def scale_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -> KernelSpec:
     """After linearisation, in place: `diagonal` D without zeros, `gradient` times D^-1/2."""
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_scale", types.sums)
     squares = kernel.read("diagonal", dim, types.storage, ReadSequential())
-    gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
+    gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=not eliminated))
     diagonal = [_safe_diagonal(entry) for entry in squares]
     slope = [g * entry.sqrt().reciprocal() for g, entry in zip(gradient, diagonal, strict=True)]
     kernel.write("diagonal", diagonal, types.storage, WriteSequential())
-    kernel.write("gradient", slope, types.sums, WriteSequential())
+    kernel.write("gradient", slope, types.sums, WriteSequential(rows=not eliminated))
     return kernel.build()
 
 
@@ -104,7 +104,8 @@ def factorize_kernel(
     kernel = KernelBuilder(f"{node.name}_factorize", types.sums)
 
     def read(name: str) -> dict[tuple[int, int], Scalar]:
-        packed = kernel.read(name, dim * (dim + 1) // 2, types.sums, ReadSequential())
+        access = ReadSequential(rows=not eliminated)
+        packed = kernel.read(name, dim * (dim + 1) // 2, types.sums, access)
         return dict(zip(triangle(dim), packed, strict=True))
 
     damping = kernel.scalar("damping")
@@ -249,7 +250,7 @@ def start_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Kerne
     """First vectors of PCG: step 0, residual -gradient, direction z; sums `descent` = r.z."""
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_start", types.storage, few_items=True)
-    gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
+    gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
     residual = [-entry for entry in gradient]
     preconditioned = _preconditioned(kernel, dim, types, residual)
     zero = Scalar(kernel.graph, kernel.graph.const(0.0))
@@ -322,7 +323,7 @@ def retract_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Ker
     kernel = KernelBuilder(f"{node.name}_retract", types.storage, few_items=True)
     step = kernel.read("step", dim, types.storage, ReadSequential())
     _write_moved(kernel, node, types, step, scaled=scaled)
-    gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
+    gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
     residual = kernel.read("residual", dim, types.storage, ReadSequential())
     model = [dot(step, gradient), dot(step, residual)]
     _write_model(kernel, types, step, model, 0.0, scaled=scaled)

@@ -76,14 +76,24 @@ class ArgSpec:
         return any(access.holds_partials for access in self.accessors)
 
     @property
+    def in_rows(self) -> bool:
+        """Whether all scalars of an object stand together, see `layout.row_scalars`."""
+        return any(access.rows for access in self.accessors)
+
+    @property
+    def has_own_chunks(self) -> bool:
+        """Whether its chunks have PARTIAL_CHUNK scalars, whatever their type."""
+        return any(access.has_own_chunks for access in self.accessors)
+
+    @property
     def chunk_length(self) -> int:
         """Scalars of a full chunk."""
-        return PARTIAL_CHUNK if self.holds_partials else self.dtype.chunk_length
+        return PARTIAL_CHUNK if self.has_own_chunks else self.dtype.chunk_length
 
     @property
     def chunk_widths(self) -> tuple[int, ...]:
         """Scalars of each chunk that reads and stores of this argument name."""
-        if self.holds_partials:
+        if self.has_own_chunks:
             return partial_chunk_widths(self.dim)
         return chunk_widths(self.dim, self.dtype)
 
@@ -100,6 +110,7 @@ class Accessor(ABC):
         defaults: Options that may be left out.
         cuda_functions: Device functions its CUDA text calls.
         holds_partials: Whether its array holds partial sums: chunks of 4, not padded.
+        rows: Whether all scalars of an object stand together: see `layout.row_scalars`.
         needs_rows: Whether its array is (n, dim) and C-contiguous instead of blocked.
         tile_sizes: Where it depends on which items share a tile: the block sizes it allows, the
             preferred one first.
@@ -111,6 +122,7 @@ class Accessor(ABC):
         cooperates: Whether the threads of a block work together on it.
         needs_item_order: Whether thread `k` of a block must have item `k` of its tile.
         index_of: Another argument, whose index it goes by; empty: none.
+        loads_first: Whether a block of several tiles loads it before all else.
     """
 
     options: ClassVar[tuple[str, ...]] = ()
@@ -126,7 +138,14 @@ class Accessor(ABC):
     has_one_object: ClassVar[bool] = False
     cooperates: ClassVar[bool] = False
     needs_item_order: ClassVar[bool] = False
+    loads_first: ClassVar[bool] = False
     index_of: str = ""
+    rows: bool = False
+
+    @property
+    def has_own_chunks(self) -> bool:
+        """Whether chunks have four scalars of whatever type, as those of partial sums."""
+        return self.holds_partials
 
     @property
     def name(self) -> str:

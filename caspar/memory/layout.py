@@ -39,6 +39,19 @@ def rows_are_blocked(dim: int, dtype: DType) -> bool:
     return dim <= dtype.chunk_length and padded_width(dim) == dim
 
 
+_SECTOR_BYTES = 32
+"""What memory moves, and adds to, in one request."""
+
+
+def row_scalars(dim: int, dtype: DType) -> int:
+    """Scalars one object occupies where all of its scalars stand together, padding included.
+
+    Whole sectors, or the power of two of one that it fits into.
+    """
+    sector = _SECTOR_BYTES // dtype.itemsize
+    return padded_width(dim) if dim <= sector else -(-dim // sector) * sector
+
+
 PARTIAL_CHUNK = 4
 """Scalars of a chunk of partial sums, whatever their type: threads access them one by one."""
 

@@ -18,23 +18,27 @@ class ReduceSpec:
         lanes: Threads that share the partials of one object on CUDA: 1 where objects have a
             few partials, 32 where they have many.
         accumulate: Add to the output instead of writing it.
+        rows: Whether an object's scalars stand together in the output: `layout.row_scalars`.
     """
 
     dim: int
     dtype: DType
     lanes: int
     accumulate: bool
+    rows: bool = False
 
     @property
     def name(self) -> str:
         """Entry point: equal specs are the same kernel."""
         verb = "accumulate" if self.accumulate else "reduce"
-        return f"{verb}_{self.dtype.value}_{self.dim}_by_{self.lanes}"
+        layout = "_in_rows" if self.rows else ""
+        return f"{verb}_{self.dtype.value}_{self.dim}_by_{self.lanes}{layout}"
 
     @property
     def output(self) -> ArgSpec:
-        """The blocked output; it may be a window of a larger array."""
-        return ArgSpec("output", self.dim, self.dtype, write=WriteSequential(), windowed=True)
+        """The output; it may be a window of a larger array."""
+        access = WriteSequential(rows=self.rows)
+        return ArgSpec("output", self.dim, self.dtype, write=access, windowed=True)
 
     @property
     def partial_chunk_widths(self) -> tuple[int, ...]:

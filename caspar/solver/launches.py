@@ -12,6 +12,7 @@ import numpy as np
 
 from caspar.codegen.source import TILES
 from caspar.frontend.explicit_kernels import exact_role
+from caspar.frontend.factor_builder import ROW_PARTS
 from caspar.frontend.memory_kernels import WIDTH
 from caspar.frontend.trace import Argument
 from caspar.ir.dtype import DType
@@ -347,7 +348,7 @@ class Binder:
         lanes = 32 if use.plan.num_partials(use.argument) > MANY_PARTIALS * count else 1
         types = self._plan.types
         dtype = types.storage if use.part in ("product", "diagonal") else types.sums
-        return ReduceSpec(dim, dtype, lanes, accumulate=True)
+        return ReduceSpec(dim, dtype, lanes, accumulate=True, rows=use.part in ROW_PARTS)
 
     def _reduce(self, use: _Reduction, prefix: str) -> Launch:
         assert use.argument.node is not None

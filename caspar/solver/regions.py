@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from caspar.frontend.node_kernels import MODEL_DIM
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
-from caspar.memory.layout import array_scalars
+from caspar.memory.layout import array_scalars, object_scalars, row_scalars
 from caspar.solver.arena import ArenaPlan, Entry
 from caspar.solver.kernel_library import KernelLibrary
 from caspar.solver.plan import SCALARS, FactorPlan, NodePlan, num_factor_curvatures
@@ -156,7 +156,8 @@ def _sums(types: Types, nodes: Sequence[NodePlan], prefix: str) -> list[Entry]:
 def _sum(types: Types, plan: NodePlan, part: str, prefix: str) -> Entry:
     dim = plan.node.tangent_dim
     scalars = dim if part == "gradient" else dim * (dim + 1) // 2
-    size = array_scalars(scalars, types.sums, plan.count)
+    of_object = object_scalars if plan.is_eliminated else row_scalars
+    size = of_object(scalars, types.sums) * plan.count
     return f"{plan.node.name}.{prefix}{part}", size, types.sums
 
 

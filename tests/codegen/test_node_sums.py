@@ -88,21 +88,25 @@ def exchange_kernel(dim: int, storage: DType, computing: DType, num_exchanges: i
 
 
 def stretching_kernel(
-    dim: int, storage: DType, computing: DType, *, num_spread: int, is_fenced: bool
+    storage: DType, computing: DType, *, num_spread: int, is_fenced: bool, halves: bool = False
 ) -> KernelSpec:
     """What a product does: sums over nodes and back, then to the partner.
 
-    After an odd number of exchanges, or a sum over the tile, the next tile needs a barrier.
+    After an odd number of exchanges, or a sum over the tile, the next tile needs a barrier. Halves
+    of the next tile are loaded before this one's sums are added.
     """
-    name = f"runs_{dim}_{num_spread}_{is_fenced}"
+    dim = 3
+    name = f"runs_{num_spread}_{is_fenced}_{halves}"
     kernel = KernelBuilder(name, computing, tiled=True, stretches=True)
     partner = kernel.read("partner", dim, storage, ReadIndexed())
-    value = sums(kernel.read("x", dim, storage, ReadSequential()), partner)
+    entries = DType.FLOAT16 if halves else storage
+    x = kernel.read("x", dim, entries, ReadSequential(once=True))
+    value = sums(x, partner)
     led = small(kernel.exchange("sum_0", value, SumOverNode()))
     for number in range(num_spread):
         led = kernel.exchange(f"spread_{number}", led, SpreadOverNode("sum_0"))
     kernel.write("y", led, storage, WriteSequential())
-    kernel.write("first", sums(value, led), storage, AddRuns("partner"))
+    kernel.write("first", sums(sums(value, x), led), storage, AddRuns("partner"))
     kernel.write("total", led[:1], DType.FLOAT64, AddSumSlots())
     if not is_fenced:
         kernel.write("sum", value, storage, AddSumPartials())
@@ -210,11 +214,16 @@ def test_runs(tiled: bool, storage: DType, computing: DType) -> None:
 
 
 @types
-@pytest.mark.parametrize(("num_spread", "is_fenced"), [(1, True), (1, False), (2, True)])
+@pytest.mark.parametrize(
+    ("num_spread", "is_fenced", "halves"),
+    [(1, True, False), (1, False, False), (2, True, False), (1, True, True)],
+)
 def test_a_block_takes_several_tiles(
-    num_spread: int, is_fenced: bool, storage: DType, computing: DType
+    num_spread: int, is_fenced: bool, halves: bool, storage: DType, computing: DType
 ) -> None:
-    spec = stretching_kernel(3, storage, computing, num_spread=num_spread, is_fenced=is_fenced)
+    spec = stretching_kernel(
+        storage, computing, num_spread=num_spread, is_fenced=is_fenced, halves=halves
+    )
     compiled = CompiledKernels([spec], cpu=False)
     for name in NAMES:
         for count, stretch in ((31, 8), (2500, 1), (2500, 3), (2500, 8)):
@@ -230,7 +239,7 @@ def test_the_next_tile_waits_where_memory_is_used_again(
     num_spread: int, is_fenced: bool, has_barrier: bool
 ) -> None:
     dtype = DType.FLOAT32
-    spec = stretching_kernel(3, dtype, dtype, num_spread=num_spread, is_fenced=is_fenced)
+    spec = stretching_kernel(dtype, dtype, num_spread=num_spread, is_fenced=is_fenced)
     text = CompiledKernels([spec], cpu=False).cuda_sources[spec.name].text
     assert ("if (tile > first_tile) __syncthreads();" in text) == has_barrier
 

@@ -49,11 +49,12 @@ def sum_kernel(dim: int, storage: DType, computing: DType) -> KernelSpec:
 
 
 def add_kernel(dim: int, storage: DType, computing: DType, *, tiled: bool) -> KernelSpec:
-    """x added to objects with slots, twice by one index, and to objects without."""
+    """x added to objects with slots and without, of both layouts, by one index."""
     kernel = KernelBuilder(f"add_{dim}_{tiled}", computing, tiled=tiled)
     x = kernel.read("x", dim, storage, ReadSequential())
-    kernel.write("first", x, storage, AddRuns(spread=True))
+    kernel.write("first", x, storage, AddRuns(rows=True, spread=True))
     kernel.write("second", x, storage, AddRuns("first", "first", spread=True))
+    kernel.write("third", x, storage, AddRuns("first", "first", rows=True))
     kernel.write("plain", x, storage, AddRuns("first", "first"))
     return kernel.build()
 
@@ -99,8 +100,9 @@ def test_slots_are_summed_and_begun(storage: DType, computing: DType) -> None:
 @types
 @pytest.mark.parametrize("tiled", [True, False], ids=["tiled", "plain"])
 def test_tiles_add_to_their_slots(tiled: bool, storage: DType, computing: DType) -> None:
-    """Only on CUDA. The last number of scalars is added chunk by chunk."""
-    specs = {dim: add_kernel(dim, storage, computing, tiled=tiled) for dim in (3, MANY_SCALARS + 1)}
+    """Only on CUDA. Many scalars are added in groups."""
+    dims = (3, 9, MANY_SCALARS + 1, 45)
+    specs = {dim: add_kernel(dim, storage, computing, tiled=tiled) for dim in dims}
     compiled = CompiledKernels(list(specs.values()), cpu=False)
     for dim, spec in specs.items():
         for count in COUNTS if dim == 3 else (BLOCK_SIZE + 1,):
@@ -114,6 +116,7 @@ def test_tiles_add_to_their_slots(tiled: bool, storage: DType, computing: DType)
                     "x": rows_of_slots(1, count, dim),
                     "first": rows_of_slots(copies, problem.num_partners, dim),
                     "second": rows_of_slots(copies, problem.num_partners, dim),
+                    "third": rows_of_slots(1, problem.num_partners, dim),
                     "plain": rows_of_slots(1, problem.num_partners, dim),
                 }
                 assert_exact(compiled.run_cuda(replace(case, rows=rows, copies=copies)), computing)

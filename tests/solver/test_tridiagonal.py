@@ -227,8 +227,8 @@ def test_a_block_that_has_no_inverse_is_not_joined_to_what_is_left(node: int, va
     """The sixth node is the first of its segment: nothing joins it to any other then."""
     arrays = chain_arrays(CHAIN, 13)
     parts = _Parts(_solver(), arrays)
-    # six entries, by chunks of two
-    parts.plan.memory["View.block"].reshape(-1, 13, 2)[:, node] = value
+    # six entries, in rows of whole sectors
+    parts.plan.memory["View.block"].reshape(13, 8)[node] = value
     parts.factorize()
     found = _assert_sound(parts)
     own = slice(3 * node, 3 * node + 3)

@@ -1,11 +1,11 @@
-"""Reading and writing chunks of blocked arrays: lines that many patterns share."""
+"""Reading and writing chunks of blocked arrays, and of rows: lines that many patterns share."""
 
 from collections.abc import Sequence
 
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.accessors.scope import LANES, VECTOR_TYPE, CpuScope, CudaScope, converted
-from caspar.memory.layout import padded_width
+from caspar.memory.layout import padded_width, row_scalars
 
 
 def cuda_address(
@@ -13,13 +13,16 @@ def cuda_address(
 ) -> str:
     """Address of a chunk of object `number` in CUDA C."""
     offset = chunk * arg.chunk_length
+    if arg.in_rows:
+        row = f"{row_scalars(arg.dim, arg.dtype)}ull * {number}"
+        return f"{arg.name}_{array} + {row}" + (f" + {offset}" if offset > 0 else "")
     width = padded_width(arg.chunk_widths[chunk])
     start = f"{offset}ull * {arg.name}_{length} + " if offset > 0 else ""
     return f"{arg.name}_{array} + {start}{width}ull * {number}"
 
 
 def cuda_base(arg: ArgSpec, chunk: int) -> str:
-    """Address of a chunk of object 0."""
+    """Address of a chunk of object 0, in a blocked array."""
     offset = chunk * arg.chunk_length
     return f"{arg.name}_data" + (f" + {offset}ull * {arg.name}_length" if offset > 0 else "")
 
@@ -43,20 +46,29 @@ def _members(vector: str, width: int) -> list[str]:
     return [vector] if width == 1 else [f"{vector}.{lane}" for lane in LANES[:width]]
 
 
-def cuda_load(
-    scope: CudaScope, arg: ArgSpec, chunk: int, number: str, *, once: bool = False
-) -> list[str]:
-    """Load a chunk of object `number` of an argument, perhaps past the caches; its scalars."""
+def cuda_load(scope: CudaScope, arg: ArgSpec, chunk: int, number: str) -> list[str]:
+    """Load a chunk of object `number` of an argument; its scalars."""
     loaded = scope.temporary()
     vector = cuda_vector(arg, chunk)
     address = cuda_address(arg, chunk, arg.object(number))
-    place = f"reinterpret_cast<const {vector}*>({address})"
-    load = f"load_once({place});" if once else f"*{place};"
+    load = f"*reinterpret_cast<const {vector}*>({address});"
     if arg.write is None:
         scope.emit(f"const {vector} {loaded} = {load}")
     else:
         # updated in place: an idle thread must not read what the last item's own thread writes
         scope.emit(f"{vector} {loaded} = {{}};", f"if (active) {loaded} = {load}")
+    return cuda_lanes(arg, chunk, loaded)
+
+
+def cuda_stream(scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
+    """Load a chunk of the item's own object, past the caches; its scalars."""
+    vector = cuda_vector(arg, chunk)
+
+    def load(item: str) -> str:
+        address = cuda_address(arg, chunk, arg.object(item))
+        return f"load_once(reinterpret_cast<const {vector}*>({address}))"
+
+    loaded = scope.stream(vector, load, packed=arg.dtype is DType.FLOAT16)
     return cuda_lanes(arg, chunk, loaded)
 
 
@@ -129,6 +141,8 @@ def cuda_add(
 
 def cpu_index(arg: ArgSpec, chunk: int, number: str, length: str = "length") -> str:
     """Index of the first scalar of a chunk of object `number`."""
+    if arg.in_rows:
+        return f"{row_scalars(arg.dim, arg.dtype)} * {number} + {chunk * arg.chunk_length}"
     width = arg.chunk_widths[chunk]
     padded = width if arg.holds_partials else padded_width(width)
     return f"{chunk * arg.chunk_length} * {arg.name}_{length} + {padded} * {number}"

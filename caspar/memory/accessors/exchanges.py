@@ -14,12 +14,18 @@ from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec, ExchangeAccessor, Field, Options, ReadAccessor
 from caspar.memory.accessors.blocked import cpu_load, cuda_address, cuda_lanes, cuda_vector
 from caspar.memory.accessors.indexed import indexed_fields, object_name, read_index
-from caspar.memory.accessors.node_sums import NODE_SUMS, NODE_TILE_SIZES
+from caspar.memory.accessors.node_sums import NODE_SUMS, NODE_TILE_SIZES, SUMMED_AT_ONCE
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope
 from caspar.memory.layout import padded_width
 
 _ROWS, _TURNS = "rows of exchanges", "exchanges"
 """What exchanges note: how many scalars each stages; those that were written."""
+
+
+_MORE_AT_ONCE, _FEW_SCALARS = 4, 4
+"""Rows of so few scalars that a sum has on their way where registers are free: 620 us of a product
+of 29 M observations instead of 642 with float16; with recomputed Jacobians they would be spilled,
+797 instead of 747 (H200)."""
 
 
 def _row(dim: int) -> int:
@@ -95,6 +101,8 @@ class SumOverNode(_Exchange):
         name, width, total = arg.name, len(values), scope.temporary()
         scalar, first = SCALAR_TYPE[scope.dtype], self._first(arg)
         rows = self._stage(scope, arg)
+        has_room = scope.frees_registers and width <= _FEW_SCALARS
+        at_once = _MORE_AT_ONCE if has_room else SUMMED_AT_ONCE
         scope.emit(
             f"{scalar} {total}[{width}] = {{{', '.join(values)}}};",
             "if (is_long) {",
@@ -107,7 +115,7 @@ class SumOverNode(_Exchange):
             "} else {",
             f"  stage_values<{width}>({rows}, {first}_at, active, {total});",
             "  __syncthreads();",
-            f"  if ({first}_leads) sum_node<{width}>({rows}, {first}_at, {total});",
+            f"  if ({first}_leads) sum_node<{width}, {at_once}>({rows}, {first}_at, {total});",
             "}",
         )
         return [f"{total}[{component}]" for component in range(width)]
@@ -160,6 +168,8 @@ class ReadForNode(ReadAccessor):
 
     leads_of: str = ""
     index_of: str = ""
+
+    loads_first: ClassVar[bool] = True
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """The node of each item."""

@@ -22,6 +22,9 @@ from caspar.memory.accessors.blocked import (
 from caspar.memory.accessors.indexed import indexed_fields, object_name, read_index
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, converted
 
+SUMMED_AT_ONCE = 2
+"""Rows of shared memory that a sum over a node has on their way at the same time."""
+
 NODE_SUMS = """\
 #ifndef CASPAR_NODE_SUMS
 #define CASPAR_NODE_SUMS
@@ -43,14 +46,14 @@ __device__ __forceinline__ void stage_values(
   stage[place >> 10 & 0x3ffu] = row;
 }
 
-// Sum the items of the node.
-template <int WIDTH, typename Sum, typename T, int ROW>
+// Sum the items of the node; so many rows are on their way at the same time.
+template <int WIDTH, int AT_ONCE, typename Sum, typename T, int ROW>
 __device__ __forceinline__ void sum_node(
     const StageRow<T, ROW>* stage, u32 place, Sum (&total)[WIDTH]) {
 #pragma unroll
   for (int component = 0; component < WIDTH; ++component) total[component] = Sum(0);
   const u32 begin = place & 0x3ffu, end = begin + (place >> 20);
-#pragma unroll 2
+#pragma unroll AT_ONCE
   for (u32 slot = begin; slot < end; ++slot) {
     const StageRow<T, ROW> row = stage[slot];
 #pragma unroll
@@ -161,7 +164,7 @@ class AddOwnNode(WriteAccessor):
             "__syncthreads();",
             f"if (active && ({place} >> 10 & 0x3ffu) == ({place} & 0x3ffu)) {{",
             f"  {sums} {total}[{width}];",
-            f"  sum_node<{width}>({stage}, {place}, {total});",
+            f"  sum_node<{width}, {SUMMED_AT_ONCE}>({stage}, {place}, {total});",
             f"  {vector} {old} = *reinterpret_cast<{vector}*>({address});",
             f"  {' '.join(adds)}",
             f"  *reinterpret_cast<{vector}*>({address}) = {old};",

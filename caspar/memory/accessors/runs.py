@@ -10,30 +10,32 @@ from caspar.memory.accessors.indexed import indexed_fields, object_name, read_in
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, converted
 from caspar.memory.accessors.shared_atomics import ADD_CHUNK, RUNS
 from caspar.memory.accessors.slots import SLOT_FIELDS
+from caspar.memory.layout import row_scalars
 
 MANY_SCALARS = 12
 """Scalars of an object up to which all are summed in one loop, when the last is known."""
 
-PAIRS = 4
-"""Chunks of two doubles that are summed and added together, in whatever order they become known."""
+STAGED_SCALARS = 8
+"""Scalars that are staged together, whichever chunks become known first."""
 
-_CHUNK_BITS = 8
-"""Bits of the number of a chunk among those of a group."""
+_CHUNK_BITS = 16
+"""Bits of the number of a chunk among those that are staged together."""
 
-_ADD_PAIRS = f"""\
-#ifndef CASPAR_ADD_PAIRS
-#define CASPAR_ADD_PAIRS
-template <typename T> struct PairStage {{
-  T value[32][{2 * PAIRS}];
+_ADD_STAGED = f"""\
+#ifndef CASPAR_ADD_STAGED
+#define CASPAR_ADD_STAGED
+template <typename T> struct RunStage {{
+  T value[32][{STAGED_SCALARS}];
   u32 object[32];
 }};
 
-// Add sums of runs to chunks of two doubles, whose numbers are packed: all lanes of the warp add,
-// two of them the scalars of a chunk, which is one request.
-template <int WIDTH, typename T>
-__device__ __forceinline__ void add_pairs(
-    double* data, u32 length, u64 chunks, u32 object, u32 adds, const T (&value)[WIDTH],
-    PairStage<T>& stage) {{
+// Add sums of runs to chunks, whose numbers are packed: all lanes of the warp add, those of the
+// same 32 bytes in one request. Chunk `c` of object `o` begins at
+// data[chunk_step * c + object_step * o].
+template <int CHUNK, int WIDTH, typename T, typename Sum>
+__device__ __forceinline__ void add_staged(
+    Sum* data, u64 chunk_step, u64 object_step, u32 dim, u64 chunks, u32 object, u32 adds,
+    const T (&value)[WIDTH], RunStage<T>& stage) {{
   const u32 lane = threadIdx.x & 31u;
   if (adds >> lane & 1u) {{
     const u32 rank = __popc(adds & ((1u << lane) - 1u));
@@ -44,10 +46,12 @@ __device__ __forceinline__ void add_pairs(
   __syncwarp();
   const u32 total = WIDTH * __popc(adds);
   for (u32 number = lane; number < total; number += 32u) {{
-    const u32 rank = number / WIDTH, scalar = number - rank * WIDTH;
-    const u32 chunk = u32(chunks >> ({_CHUNK_BITS}u * (scalar >> 1))) & {(1 << _CHUNK_BITS) - 1}u;
-    const u64 place = 2ull * (u64(length) * chunk + stage.object[rank]) + (scalar & 1u);
-    atomicAdd(data + place, double(stage.value[rank][scalar]));
+    const u32 rank = number / WIDTH, place = number - rank * WIDTH, scalar = place % CHUNK;
+    const u32 chunk = u32(chunks >> ({_CHUNK_BITS}u * (place / CHUNK))) & {(1 << _CHUNK_BITS) - 1}u;
+    // an object's last chunk may be shorter
+    if (CHUNK * chunk + scalar >= dim) continue;
+    Sum* const begin = data + chunk_step * chunk + object_step * stage.object[rank];
+    atomicAdd(begin + scalar, Sum(stage.value[rank][place]));
   }}
   __syncwarp();
 }}
@@ -64,16 +68,25 @@ class AddRuns(WriteAccessor):
     Attributes:
         index_of: Another argument of the kernel, read by the same index; empty: its own.
         runs_of: Another argument of the kernel, added by the same index; empty: none.
+        rows: As in `Accessor`; a request adds 32 bytes then. 48 float64 added to 13,682 objects,
+            9 M times: 3.9 ms in chunks of two, 2.4 in chunks of four, 1.6 in rows where objects
+            are near each other; 2.8, 1.4 and 1.4 where they are any (H200).
         spread: Whether objects have slots, see `accessors.slots`; each tile adds to one.
     """
 
     index_of: str = ""
     runs_of: str = ""
+    rows: bool = False
     spread: bool = False
 
-    cuda_functions: ClassVar[str] = ADD_CHUNK + RUNS + _ADD_PAIRS
+    cuda_functions: ClassVar[str] = ADD_CHUNK + RUNS + _ADD_STAGED
     adds: ClassVar[bool] = True
     cooperates: ClassVar[bool] = True
+
+    @property
+    def has_own_chunks(self) -> bool:
+        """Four float64 are one request."""
+        return self.rows
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """The object of each item, and where the slots are."""
@@ -93,23 +106,24 @@ class AddRuns(WriteAccessor):
             place = object_name(arg, self.index_of)
             scope.emit(f"const Runs {self._runs(arg)} = find_runs({place}, active);")
         scalar = SCALAR_TYPE[scope.dtype]
-        if self._has_pairs(arg):
-            stage = f"PairStage<{scalar}> pair_stage[BLOCK_SIZE / 32]"
-            scope.shared("pair_stage", stage, fenced=True)
-            scope.emit(f"{scalar} {arg.name}_kept[{2 * PAIRS}];")
+        if self._is_staged(arg):
+            stage = f"RunStage<{scalar}> run_stage[BLOCK_SIZE / 32]"
+            scope.shared("run_stage", stage, fenced=True)
+            scope.emit(f"{scalar} {arg.name}_kept[{STAGED_SCALARS}];")
         elif self._waits(arg):
             scope.emit(f"{scalar} {arg.name}_kept[{arg.dim}];")
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """Sum over the run, add; of few scalars, and of pairs of doubles, only keep them."""
-        if self._has_pairs(arg) and len(values) == 2:
+        """Sum over the run, add; of few scalars, and of what is staged, only keep them."""
+        if self._is_staged(arg) and (self.rows or len(values) == arg.chunk_length):
             chunks = scope.noted(arg.name)
-            first = 2 * len(chunks)
+            first = arg.chunk_length * len(chunks)
             chunks.append(chunk)
-            kept = (f"{arg.name}_kept[{first + n}] = {value};" for n, value in enumerate(values))
+            padded = [*values, *(["0"] * (arg.chunk_length - len(values)))]
+            kept = (f"{arg.name}_kept[{first + n}] = {value};" for n, value in enumerate(padded))
             scope.emit(" ".join(kept))
-            if len(chunks) == PAIRS:
-                self._add_pairs(scope, arg)
+            if first + arg.chunk_length == STAGED_SCALARS:
+                self._add_staged(scope, arg)
             return
         if self._waits(arg):
             first = chunk * arg.chunk_length
@@ -127,7 +141,7 @@ class AddRuns(WriteAccessor):
     def cuda_after(self, scope: CudaScope, arg: ArgSpec) -> None:
         """Sum and add what was kept."""
         if len(scope.noted(arg.name)) > 0:
-            self._add_pairs(scope, arg)
+            self._add_staged(scope, arg)
         if not self._waits(arg):
             return
         scope.emit(f"sum_runs<{arg.dim}>({self._runs(arg)}, {arg.name}_kept);")
@@ -136,27 +150,30 @@ class AddRuns(WriteAccessor):
 
     def _waits(self, arg: ArgSpec) -> bool:
         """Whether all scalars are summed in one loop at the end."""
-        return arg.dim <= MANY_SCALARS and not self._has_pairs(arg)
+        return arg.dim <= MANY_SCALARS and not self._is_staged(arg)
 
-    def _has_pairs(self, arg: ArgSpec) -> bool:
-        """Whether chunks are pairs of doubles, but for a last one."""
-        return arg.dtype is DType.FLOAT64 and 2 <= arg.dim < 2 << _CHUNK_BITS
+    def _is_staged(self, arg: ArgSpec) -> bool:
+        """Whether several lanes add a chunk: there are no vector additions of doubles."""
+        return self.rows or (arg.dtype is DType.FLOAT64 and arg.dim > 1)
 
-    def _add_pairs(self, scope: CudaScope, arg: ArgSpec) -> None:
-        chunks, runs = scope.noted(arg.name), self._runs(arg)
+    def _add_staged(self, scope: CudaScope, arg: ArgSpec) -> None:
+        chunks, runs, length = scope.noted(arg.name), self._runs(arg), arg.chunk_length
         packed = sum(chunk << (_CHUNK_BITS * place) for place, chunk in enumerate(chunks))
-        width, total = 2 * len(chunks), scope.temporary()
+        width, total = length * len(chunks), scope.temporary()
         kept = ", ".join(f"{arg.name}_kept[{n}]" for n in range(width))
+        row = row_scalars(arg.dim, arg.dtype)
+        chunk_step = length if self.rows else f"{length}ull * {arg.name}_length"
         scope.emit(
             f"{SCALAR_TYPE[scope.dtype]} {total}[{width}] = {{{kept}}};",
             f"sum_runs<{width}>({runs}, {total});",
-            f"add_pairs<{width}>({arg.name}_data, {arg.name}_length, {packed}ull, "
-            f"{self._row(arg)}, {runs}.adds, {total}, pair_stage[threadIdx.x >> 5]);",
+            f"add_staged<{length}, {width}>({arg.name}_data, {chunk_step}, "
+            f"{row if self.rows else length}, {arg.dim}u, {packed}ull, {self._object(arg)}, "
+            f"{runs}.adds, {total}, run_stage[threadIdx.x >> 5]);",
         )
         chunks.clear()
 
-    def _row(self, arg: ArgSpec) -> str:
-        """Where an item's object is, in the slot of the tile."""
+    def _object(self, arg: ArgSpec) -> str:
+        """An item's object, in the slot of the tile."""
         place = object_name(arg, self.index_of)
         if not self.spread:
             return place
@@ -170,7 +187,7 @@ class AddRuns(WriteAccessor):
         scope.emit(
             f"const {SCALAR_TYPE[arg.dtype]} {added}[{width}] = {{{sums}}};",
             f"add_chunk<{width}>("
-            f"{cuda_base(arg, chunk)}, {self._row(arg)}, {self._runs(arg)}.adds, {added});",
+            f"{cuda_base(arg, chunk)}, {self._object(arg)}, {self._runs(arg)}.adds, {added});",
         )
 
     def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:

@@ -4,6 +4,7 @@ An access writes text: lines of CUDA C and lines of Python for Numba. What it do
 computing type, names that are free, where lines go) it asks of the scope it is given.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from caspar.ir.dtype import DType
@@ -50,6 +51,10 @@ class CudaScope(Protocol):
     def is_cuda(self) -> bool:
         """True."""
 
+    @property
+    def frees_registers(self) -> bool:
+        """Whether what was read before an exchange is packed until after it: see `cuda_half`."""
+
     def emit(self, *lines: str) -> None:
         """Append lines to the body."""
 
@@ -64,6 +69,16 @@ class CudaScope(Protocol):
 
     def index(self, name: str, array: str) -> None:
         """Declare `const u32 name`, the item's entry of an array; read before all else."""
+
+    def stream(self, vector: str, load: Callable[[str], str], *, packed: bool) -> str:
+        """Declare what an item loads once, and nobody else; its name.
+
+        Args:
+            vector: C type.
+            load: The load, by the number of the item.
+            packed: Whether a register holds two numbers. Then a block that takes several tiles one
+                after the other loads it at the end of the tile before.
+        """
 
     def shared(self, name: str, declaration: str, *, fenced: bool = False) -> None:
         """Declare `__shared__ declaration`, once for each name, before the body.

@@ -10,6 +10,7 @@ from caspar.memory.accessors.blocked import (
     cuda_add,
     cuda_load,
     cuda_store,
+    cuda_stream,
 )
 from caspar.memory.accessors.scope import CpuScope, CudaScope
 
@@ -19,10 +20,13 @@ class ReadSequential(ReadAccessor):
     """Item `i` reads object `i`.
 
     Attributes:
-        once: What is read is not needed again soon: it leaves the caches to others.
+        once: What is read is not needed again soon: it leaves the caches to others. Only where
+            nothing is written.
+        rows: As in `Accessor`.
     """
 
     once: bool = False
+    rows: bool = False
 
     touches_own_object: ClassVar[bool] = True
 
@@ -36,7 +40,9 @@ class ReadSequential(ReadAccessor):
 
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
         """One vector load."""
-        return cuda_load(scope, arg, chunk, "item", once=self.once)
+        if self.once:
+            return cuda_stream(scope, arg, chunk)
+        return cuda_load(scope, arg, chunk, "item")
 
     def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
         """Scalar loads."""
@@ -45,7 +51,13 @@ class ReadSequential(ReadAccessor):
 
 @dataclass(frozen=True)
 class WriteSequential(WriteAccessor):
-    """Item `i` writes object `i`."""
+    """Item `i` writes object `i`.
+
+    Attributes:
+        rows: As in `Accessor`.
+    """
+
+    rows: bool = False
 
     writes_all: ClassVar[bool] = True
     touches_own_object: ClassVar[bool] = True
