@@ -8,6 +8,8 @@ Where Jacobians are stored (`scaled`) the system is in the variables D^1/2 step,
 (J'^T J' + damping I) step' = -gradient' with J' = J D^-1/2: `gradient`, `block`, what `reduce`
 makes of them, `preconditioner`, and all vectors are in these variables. `scale` gets there, after
 the linearisation of all factors; `retract` takes the step back.
+
+Gradients and blocks are padded rows, but those of an eliminated type: see `factor_builder`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -53,6 +53,9 @@ class Binder:
         self._plan = plan
         self._backend = plan.library.backend
         self._memory = plan.memory
+        # each is asked for dozens of times, and a view of a device's array takes microseconds
+        self._scalars = {name: Binding(plan.scalar(name), 1) for name in SCALARS}
+        self._parts = {node.node.name: self._bind_parts(node) for node in plan.nodes}
         plan.library.load_reductions(
             self._reduce_spec(use)
             for factor in plan.factors
@@ -115,7 +118,7 @@ class Binder:
 
     def scalars(self) -> dict[str, Binding]:
         """The solver's scalars, by name."""
-        return {name: Binding(self._plan.scalar(name), 1) for name in SCALARS}
+        return dict(self._scalars)
 
     def scalar_launch(self, name: str, more: Mapping[str, Binding] = NOTHING) -> Launch:
         """A kernel of one item; `more` is bound besides."""
@@ -130,12 +133,7 @@ class Binder:
         self, plan: NodePlan, role: str, more: Mapping[str, Binding] = NOTHING
     ) -> Launch:
         """A kernel of a node type; `more` is bound besides."""
-        bindings = self.scalars()
-        prefix = f"{plan.node.name}."
-        for name in self._memory:
-            if name.startswith(prefix):
-                part = name.removeprefix(prefix)
-                bindings[part] = self._part(plan, part)
+        bindings = {**self._scalars, **self._parts[plan.node.name]}
         # where nothing is eliminated the reduced system is the system
         bindings.setdefault("reduced_block", bindings["block"])
         if role in REDUCED_ROLES and "reduced_gradient" in bindings:
@@ -152,12 +150,15 @@ class Binder:
         kernel = self._plan.library.kernel(f"{plan.node.name}_{role}")
         return self._backend.bind(kernel, bindings, plan.count)
 
-    def _part(self, plan: NodePlan, part: str) -> Binding:
-        """An array of a node type."""
-        made = Binding(self._memory[f"{plan.node.name}.{part}"], plan.num_rows(part))
-        if part != "product":
-            return made
-        return made.with_fields({"slots": plan.num_slots, "stride": plan.count})
+    def _bind_parts(self, plan: NodePlan) -> dict[str, Binding]:
+        """All arrays of a node type."""
+        prefix = f"{plan.node.name}."
+        names = [name.removeprefix(prefix) for name in self._memory if name.startswith(prefix)]
+        parts = {part: Binding(self._memory[prefix + part], plan.num_rows(part)) for part in names}
+        if "product" in parts:
+            slots = {"slots": plan.num_slots, "stride": plan.count}
+            parts["product"] = parts["product"].with_fields(slots)
+        return parts
 
     # -- factors -------------------------------------------------------------------------------
 
@@ -304,7 +305,7 @@ class Binder:
 
     def _node_binding(self, plan: FactorPlan, argument: Argument, name: str) -> Binding:
         assert argument.node is not None
-        part = self._part(self._plan.node_plans[argument.node.name], name)
+        part = self._parts[argument.node.name][name]
         index = plan.order.nodes[argument.name]
         return part if index is None else part.with_fields({"index": index})
 
@@ -358,6 +359,6 @@ class Binder:
             tiles = self._backend.single_object_tiles(use.plan.num_tiles)
         partials = partials.with_fields(object_fields(tiles))
         count = self._plan.node_plans[use.argument.node.name].count
-        output = self._part(self._plan.node_plans[use.argument.node.name], f"{prefix}{use.part}")
+        output = self._parts[use.argument.node.name][f"{prefix}{use.part}"]
         kernel = self._plan.library.reduction(self._reduce_spec(use))
         return self._backend.bind(kernel, {"partials": partials, "output": output}, count)

@@ -33,6 +33,11 @@ SPECS = [
     for dtype in (DType.FLOAT32, DType.FLOAT64)
     for lanes, accumulate in ((1, False), (32, True), (32, False), (1, True))
     if dim == 10 or accumulate is (lanes == 32)
+] + [
+    ReduceSpec(dim, dtype, lanes, accumulate=True, rows=True)
+    for dim in (3, 9)
+    for dtype in (DType.FLOAT32, DType.FLOAT64)
+    for lanes in (1, 32)
 ]
 
 
@@ -148,7 +153,7 @@ def test_sums_over_partials(dtype: DType) -> None:
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_equal_specs_give_equal_kernels(target: str) -> None:
     for spec in SPECS:
-        twin = ReduceSpec(spec.dim, spec.dtype, spec.lanes, spec.accumulate)
+        twin = ReduceSpec(spec.dim, spec.dtype, spec.lanes, spec.accumulate, spec.rows)
         generate = TARGETS[target].generate_reduce
         assert generate(spec) == generate(twin)
     names = {spec.name for spec in SPECS}

@@ -10,6 +10,7 @@ from caspar.memory.layout import (
     object_scalars,
     padded_width,
     partial_chunk_widths,
+    row_scalars,
 )
 from caspar.memory.patterns import AddSharedPartials, AddSumPartials, ReadPartials, WriteSequential
 from tests.support_memory import place
@@ -46,6 +47,24 @@ def test_objects_are_cut_into_chunks(
     assert chunk_widths(dim, dtype) == widths
     assert object_scalars(dim, dtype) == scalars
     assert array_scalars(dim, dtype, 11) == 11 * scalars
+
+
+@pytest.mark.parametrize(
+    ("dim", "dtype", "scalars"),
+    [
+        (1, DType.FLOAT32, 1),
+        (3, DType.FLOAT32, 4),
+        (5, DType.FLOAT32, 8),
+        (9, DType.FLOAT32, 16),
+        (3, DType.FLOAT64, 4),
+        (5, DType.FLOAT64, 8),
+        (45, DType.FLOAT64, 48),
+    ],
+)
+def test_rows_are_whole_sectors(dim: int, dtype: DType, scalars: int) -> None:
+    assert row_scalars(dim, dtype) == scalars
+    placement = place(ArgSpec("x", dim, dtype, write=WriteSequential(rows=True)), 5)
+    assert placement.size == 5 * scalars
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.value)
