@@ -62,6 +62,7 @@ def cuda_load(scope: CudaScope, arg: ArgSpec, chunk: int, number: str) -> list[s
 
 def cuda_stream(scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
     """Load a chunk of the item's own object, past the caches; its scalars."""
+    assert arg.write is None, f"{arg.name}: what is written is not read ahead"
     vector = cuda_vector(arg, chunk)
 
     def load(item: str) -> str:

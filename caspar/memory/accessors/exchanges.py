@@ -23,9 +23,9 @@ _ROWS, _TURNS = "rows of exchanges", "exchanges"
 
 
 _MORE_AT_ONCE, _FEW_SCALARS = 4, 4
-"""Rows of so few scalars that a sum has on their way where registers are free: 620 us of a product
-of 29 M observations instead of 642 with float16; with recomputed Jacobians they would be spilled,
-797 instead of 747 (H200)."""
+"""Rows of so few scalars that a sum has on their way where registers are free: 619 us of a product
+of 29 M observations instead of 646 with float16; with recomputed Jacobians they would be spilled,
+761 instead of 695 (H200)."""
 
 
 def _row(dim: int) -> int:

@@ -119,6 +119,7 @@ class AddRuns(WriteAccessor):
             chunks = scope.noted(arg.name)
             first = arg.chunk_length * len(chunks)
             chunks.append(chunk)
+            # the pad of a last chunk is staged with it, and not added
             padded = [*values, *(["0"] * (arg.chunk_length - len(values)))]
             kept = (f"{arg.name}_kept[{first + n}] = {value};" for n, value in enumerate(padded))
             scope.emit(" ".join(kept))
