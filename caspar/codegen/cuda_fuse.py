@@ -16,8 +16,9 @@ Cost tier: once for each set of launches that is put into a loop.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from caspar.codegen.cuda import KERNEL_START, declared_as
 from caspar.codegen.source import COUNT, DATA, KernelSource, Param
@@ -40,6 +41,10 @@ BARRIER = Param(DATA, "barrier", DType.INT32, written=True)
 ready for the next."""
 
 
+MAX_KEPT = 32
+"""Loops whose text is kept: writing one takes 4 ms, a third of the setup of a small problem."""
+
+
 @dataclass(frozen=True)
 class LoopKernel:
     """A kernel of a loop.
@@ -50,14 +55,14 @@ class LoopKernel:
         guarded: Whether its guard is the flag. The loop looks at the flag itself, after each phase
             that may set it, so that all threads see the same: the guard is left out.
         replicated: Every block runs it; it writes nothing but scalars.
-        scalars: Which of the loop's scalars its parameters point to, by parameter.
+        scalars: Parameters that point to the loop's scalars, and to which.
     """
 
     source: KernelSource
     sets_flag: bool = False
     guarded: bool = False
     replicated: bool = False
-    scalars: Mapping[str, int] = field(default_factory=dict)
+    scalars: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,9 +78,10 @@ class LoopScalars:
     flag: int
 
 
+@lru_cache(maxsize=MAX_KEPT)
 def fuse(
     name: str,
-    phases: Sequence[Sequence[LoopKernel]],
+    phases: tuple[tuple[LoopKernel, ...], ...],
     block_size: int,
     scalars: LoopScalars | None = None,
 ) -> KernelSource:
@@ -332,11 +338,9 @@ def _arguments(
     kernel: LoopKernel, number: int, parts: dict[str, _Part], block: str, blocks: str
 ) -> str:
     """What a kernel's function is called with; `number` is that of the kernel."""
-    source = kernel.source
+    source, scalars = kernel.source, dict(kernel.scalars)
     own = [
-        f"own + {kernel.scalars[param.name]}"
-        if param.name in kernel.scalars
-        else f"k{number}_{param.name}"
+        f"own + {scalars[param.name]}" if param.name in scalars else f"k{number}_{param.name}"
         for param in source.params
     ]
     shared = [f"shared.of_{source.name}"] if len(parts[source.name].shared) > 0 else []

@@ -125,10 +125,10 @@ def plan_loop(
             sets_flag=any(param.written for param in flags),
             guarded=any(param.arg == guard and param.field == DATA for param in flags),
             replicated=is_own and copies.hold(launch),
-            scalars={name: at for name, at in places.items() if is_own and at is not None},
+            scalars=tuple((name, at) for name, at in places.items() if is_own and at is not None),
         )
 
-    kernels = [[as_kernel(one) for one in phase] for phase in phases]
+    kernels = tuple(tuple(as_kernel(one) for one in phase) for phase in phases)
     place = copies.place(flag)
     assert place is not None
     shared = LoopScalars(int(scalars.shape[0]), place) if is_own else None

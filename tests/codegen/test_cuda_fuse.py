@@ -34,7 +34,7 @@ def loop_kernel(name: str) -> LoopKernel:
 
 
 def fused(*phases: tuple[str, ...]) -> KernelSource:
-    return fuse("loop", [list(map(loop_kernel, phase)) for phase in phases], BLOCK_SIZE)
+    return fuse("loop", tuple(tuple(map(loop_kernel, phase)) for phase in phases), BLOCK_SIZE)
 
 
 def own_lines(text: str) -> str:
@@ -71,7 +71,7 @@ def test_no_load_may_pass_the_coherent_caches() -> None:
     kernel.write("target", value, DType.FLOAT32, WriteSequential())
     source = compile_kernel(kernel.build(), TARGETS["cuda"])
     assert "__restrict__" in source.text
-    assert "__restrict__" not in fuse("loop", [[LoopKernel(source)]], BLOCK_SIZE).text
+    assert "__restrict__" not in fuse("loop", ((LoopKernel(source),),), BLOCK_SIZE).text
 
 
 def test_the_loop_tests_the_flag_instead_of_the_guards() -> None:
@@ -80,7 +80,7 @@ def test_the_loop_tests_the_flag_instead_of_the_guards() -> None:
     assert "if (done_data[0] != 0) return;" not in text
     # at the start, behind alpha_of and behind beta_of
     assert own_lines(text).count("flag_data[0] != 0.0") == 3
-    kept = fuse("loop", [[LoopKernel(SOURCES["step"])]], BLOCK_SIZE).text
+    kept = fuse("loop", ((LoopKernel(SOURCES["step"]),),), BLOCK_SIZE).text
     assert "if (done_data[0] != 0) return;" in kept
 
 
@@ -105,7 +105,13 @@ def test_kernels_at_the_end_of_a_phase_are_dealt_first() -> None:
 
 
 def test_the_text_depends_on_the_kernels_alone() -> None:
-    assert fused(*PHASES) == fused(*PHASES)
+    first = fused(*PHASES)
+    fuse.cache_clear()
+    assert fused(*PHASES) == first
+
+
+def test_a_loop_is_written_once() -> None:
+    assert fused(*PHASES) is fused(*PHASES)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -137,6 +143,6 @@ def test_blocks_spread_over_regions_take_the_number_that_they_are_given() -> Non
     value = kernel.read("source", 1, DType.FLOAT32, ReadSequential())
     kernel.write("total", value, DType.FLOAT32, AddSharedRuns())
     source = compile_kernel(kernel.build(), TARGETS["cuda"])
-    text = fuse("loop", [[LoopKernel(source)]], BLOCK_SIZE).text
+    text = fuse("loop", ((LoopKernel(source),),), BLOCK_SIZE).text
     assert "spread_block(blockIdx.x, gridDim.x, total_regions)" in text
     assert compile_text(text, "sm_90").warnings == ()
