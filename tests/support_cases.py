@@ -110,6 +110,21 @@ class KernelCase:
         owners = [access.index_of for access in arg.accessors if access.index_of != ""]
         return self.index[owners[0] if len(owners) > 0 else arg.name]
 
+    def places_of(self, arg: ArgSpec, tile_size: int) -> Index:
+        """(count,) row of each item's object: nodes are in the order of the tiles."""
+        tiles = self.node_tiles(tile_size)
+        objects = self.objects_of(arg)
+        return objects if tiles is None else self._placed(arg, objects, tiles)
+
+    def _placed(self, arg: ArgSpec, objects: Index, tiles: NodeTiles) -> Index:
+        return tiles.node_order.rank[objects] if self._is_of_node(arg) else objects
+
+    def _is_of_node(self, arg: ArgSpec) -> bool:
+        """Whether an argument goes by the index of the eliminated nodes."""
+        owners = [access.index_of for access in arg.accessors if access.index_of != ""]
+        owner = owners[0] if len(owners) > 0 else arg.name
+        return self.index.get(owner) is self.node and self.node is not None
+
     def num_slots(self, tile_size: int) -> int:
         """Items, and holes of node tiles."""
         tiles = self.node_tiles(tile_size)
@@ -129,12 +144,15 @@ class KernelCase:
     def _binding(self, arg: ArgSpec, tile_size: int, tiles: NodeTiles | None) -> Binding:
         if isinstance(arg.read, SumOverNode | SpreadOverNode):
             assert tiles is not None
-            return Binding(with_canaries(tiles.place), tiles.num_slots)
+            return Binding(with_canaries(tiles.place), tiles.num_slots, fields=tiles.node_fields)
         fields, length = self._layout(arg, tile_size, tiles)
         placement = place(arg, length)
         data = np.full(placement.size, np.nan, arg.dtype.value)
         if arg.name in self.rows:
             data[placement.where] = self._slot_rows(arg, tiles)
+            if tiles is not None and self._is_of_node(arg):
+                node = tiles.node_order.node
+                data[placement.where[: len(node)]] = data[placement.where[node]]
         return Binding(with_canaries(data.view(arg.dtype.in_arrays.value)), length, fields=fields)
 
     def _layout(
@@ -146,7 +164,7 @@ class KernelCase:
         index = self.index.get(arg.name)
         if index is not None:
             # holes name the object of the first item of their tile
-            index = index if tiles is None else index[tiles.order]
+            index = index if tiles is None else self._placed(arg, index, tiles)[tiles.order]
             fields = {"index": index}
         if isinstance(arg.write, AddOwnNode | WriteOwnNode):
             assert tiles is not None
@@ -265,7 +283,7 @@ class Run:
         elif isinstance(arg.write, AddSumSlots):
             np.add.at(data, self._warps(slots, tiles) % MIN_SLOTS, values[:, 0])
         elif isinstance(arg.write, AddOwnNode | AddRuns):
-            objects = case.objects_of(arg)
+            objects = case.places_of(arg, self.tile_size)
             if has_slots(arg):
                 objects = objects + slots // self.tile_size % case.copies * case.stride(arg)
             np.add.at(data, placement.where[objects], values)
@@ -274,7 +292,7 @@ class Run:
                 data[placement.where[first + slots]] = 0.0 if first > 0 else values
                 self._write_pads(data, placement, first + slots)
         elif isinstance(arg.write, WriteOwnNode):
-            moved = case.objects_of(arg)
+            moved = case.places_of(arg, self.tile_size)
             data[placement.where[moved]] = values
             self._write_pads(data, placement, np.unique(moved))
         else:

@@ -175,6 +175,7 @@ class _Writer(BodyWriter):
         self._indices: list[Ahead] = []
         self._streams: list[Ahead] = []
         self._after_indices = 0
+        self._place = ""
         self._is_fenced = True
         self._stored = False
         self._loads_at: int | None = None
@@ -192,6 +193,7 @@ class _Writer(BodyWriter):
         for arg, access in self.used_accesses():
             access.cuda_before(self, arg)
         if self.spec.stretches:
+            assert self._place != ""
             at = self._after_indices
             self.lines[at:at] = next_index_lines(self._indices)
         if self.spec.few_items:
@@ -238,7 +240,7 @@ class _Writer(BodyWriter):
 
     def _declarations(self) -> list[str]:
         program = self.program
-        defined = item_places(self.spec, self._num_items, self._leader)
+        defined = item_places(self.spec, self._num_items, self._leader, self._place)
         lines = _used(defined, "\n".join(self.lines))
         for kind, prefix, number in (
             (self._scalar, "r", program.num_registers),
@@ -250,10 +252,6 @@ class _Writer(BodyWriter):
         return lines
 
     # -- what accesses ask for: see memory.accessors.scope.CudaScope ---------------------------
-
-    @property
-    def frees_registers(self) -> bool:
-        return len(self._unpacked) > 0
 
     def before_tiles(self, *lines: str) -> None:
         self._before_tiles += lines
@@ -273,6 +271,10 @@ class _Writer(BodyWriter):
             self._after_indices = len(self.lines)
         else:
             self.emit(f"const u32 {name} = {found.load('item')};")
+
+    def place(self, name: str, array: str) -> None:
+        self._place = name
+        self.index(name, array)
 
     def stream(self, vector: str, load: Callable[[str], str], *, packed: bool) -> str:
         name = self.temporary()

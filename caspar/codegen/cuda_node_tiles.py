@@ -237,8 +237,8 @@ extern "C" __global__ void __launch_bounds__(256) list_tiles(
 extern "C" __global__ void __launch_bounds__(1024) fill_tiles(
     u32 num_tiles, u32 num_long, u32 num_partners, const int* items, const long long* order,
     const int* first, const int* start, const int* long_start, const int* first_node,
-    const int* partner, int* tile_items, int* group_start, int* item_at, int* partner_at,
-    int* place_at) {
+    const int* partner, int* tile_items, int* group_start, int* group_node, int* node_items,
+    int* item_at, int* partner_at, int* place_at) {
   const u32 tile = blockIdx.x, tile_size = blockDim.x, position = threadIdx.x;
   const u32 num_long_tiles = num_long > 0u ? u32(long_start[num_long]) : 0u;
   const bool is_long = tile < num_long_tiles;
@@ -259,8 +259,14 @@ extern "C" __global__ void __launch_bounds__(1024) fill_tiles(
   const u32 at = tile * tile_size + position;
   if (position == 0u) {
     tile_items[tile] = int(size);
-    if (!is_long || begin == u32(start[low])) group_start[group] = int(tile);
-    if (tile + 1u == num_tiles) group_start[group + 1u] = int(num_tiles);
+    if (!is_long || begin == u32(start[low])) {
+      group_start[group] = int(tile);
+      group_node[group] = int(low);
+    }
+    if (tile + 1u == num_tiles) {
+      group_start[group + 1u] = int(num_tiles);
+      group_node[group + 1u] = int(high);
+    }
   }
   u32 place = 0;
   int item = 0, other = int(num_partners);
@@ -272,6 +278,9 @@ extern "C" __global__ void __launch_bounds__(1024) fill_tiles(
     const u32 own_begin = is_long ? 0u : node_start - begin;
     const u32 length = is_long ? size : u32(start[rank + 1u]) - node_start;
     place = own_begin | (position << SLOT_SHIFT) | (length << LENGTH_SHIFT);
+    if (begin + position == node_start) {
+      node_items[rank] = is_long ? 0 : int(own_begin | (length << LENGTH_SHIFT));
+    }
   }
   item_at[at] = item;
   partner_at[at] = other;

@@ -25,11 +25,6 @@ _TILED_PLACES = {
 }
 """Holes have indices as if they were the first item of their tile, and anything for values."""
 
-_STRETCH_PLACES = {
-    **_TILED_PLACES,
-    "active": "const bool active = threadIdx.x < u32(next_items);",
-}
-
 _OWN_TILE = (
     "u32 first_tile = blockIdx.x + u32(tiles_num_long_tiles - tiles_num_long);",
     "u32 last_tile = first_tile + 1u;",
@@ -50,16 +45,21 @@ template <bool VALUE> struct Chosen { static constexpr bool value = VALUE; };
 """What the lines of a stretch need."""
 
 
-def item_places(spec: KernelSpec, num_items: int, leader: str | None) -> dict[str, str]:
+def item_places(
+    spec: KernelSpec, num_items: int, leader: str | None, place: str
+) -> dict[str, str]:
     """What every body may name, each with the names before it.
 
     Args:
         spec: The kernel.
         num_items: Items a thread handles.
         leader: The argument whose order the threads follow.
+        place: Of a stretch: an item's word that is 0 for holes alone.
     """
+    if spec.stretches:
+        return {**_TILED_PLACES, "active": f"const bool active = next_{place} != 0u;"}
     if spec.tiled:
-        return _STRETCH_PLACES if spec.stretches else _TILED_PLACES
+        return _TILED_PLACES
     turn = "tile" if num_items == 1 else f"(tile * {num_items}u + turn)"
     found = {
         "tile": "const u32 tile = blockIdx.x;",
@@ -133,7 +133,6 @@ def loop_over_tiles(
     is_later = "is_long && tile > first_tile" if has_barriers else "tile > first_tile"
     first_loads = [
         "const u32 first_item = first_tile * BLOCK_SIZE + threadIdx.x;",
-        "int next_items = tiles_items[first_tile];",
         *(one.first for one in ahead),
     ]
     loop = [
@@ -176,7 +175,6 @@ def next_index_lines(indices: Sequence[Ahead]) -> list[str]:
     return [
         "const u32 next_item = item + BLOCK_SIZE;",
         "if (tile + 1u < last_tile) {",
-        "  next_items = tiles_items[tile + 1u];",
         *(f"  {one.next}" for one in indices),
         "}",
     ]

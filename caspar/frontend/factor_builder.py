@@ -162,16 +162,17 @@ class FactorBuilder(KernelBuilder):
         self.write("curvature", [value], self.types.sums, access)
 
     def sum_over_node(self, values: Sequence[Scalar]) -> list[Scalar]:
-        """The sums over the items of the eliminated node, for the one that leads them."""
+        """The sums over the items of the eliminated node, for its leader."""
         assert self.form.eliminated is not None
         return self.exchange(f"{self.form.eliminated.name}_sum", values, SumOverNode())
 
     def read_for_node(self, part: str, dim: int, dtype: DType) -> list[Scalar]:
-        """A part of the eliminated node, for what is done with the sums over its items."""
+        """A part of the eliminated node, for what its leader does with the sums."""
         argument = self.form.eliminated
         assert argument is not None
         name = f"{argument.name}_{part}"
-        access = ReadForNode(f"{argument.name}_sum", self._index_of(argument, name))
+        # on CUDA it reads no index that others could use
+        access = ReadForNode(f"{argument.name}_sum", self._index_owner.get(argument.name, ""))
         return self.read(name, dim, dtype, access)
 
     def spread_over_node(self, values: Sequence[Scalar]) -> list[Scalar]:

@@ -18,7 +18,7 @@ from caspar.frontend.node_kernels import damped_step
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import NodeType, TracedFactor, retracted_storage
 from caspar.ir.scalar import Scalar, dot
-from caspar.memory.accessors.exchanges import SpreadOverNode, SumOverNode
+from caspar.memory.accessors.exchanges import ReadForNode, SpreadOverNode, SumOverNode
 from caspar.memory.accessors.node_sums import WriteOwnNode
 from caspar.memory.kernel import KernelSpec
 
@@ -68,11 +68,11 @@ def inner_kernel(
     assert node is not None
     reader = _Evaluator(kernel, node)
     damping = kernel.scalar("damping")
-    state = reader.evaluate(reader.start, is_last=False)
+    state = reader.evaluate(reader.start(), is_last=False)
     for left in reversed(range(num_steps)):
         kernel.graph.origin = "step of the node alone"
         moved = damped_step(node.tangent_dim, types.storage, state.square, state.slope, damping)
-        storage = reader.spread(_retracted(kernel, node, state.storage, moved))
+        storage = _retracted(kernel, node, state.storage, moved)
         trial = reader.evaluate(storage, is_last=left == 0)
         kernel.graph.origin = "take the step if the cost falls"
         falls = trial.cost[0] < state.cost[0]
@@ -84,7 +84,7 @@ def inner_kernel(
                 for after, before in zip(trial.parts, state.parts, strict=True)
             )
         )
-    kernel.write(form.eliminated.name, state.storage, types.storage, WriteOwnNode(reader.index_of))
+    kernel.write(form.eliminated.name, state.storage, types.storage, WriteOwnNode(reader.team))
     return kernel.build()
 
 
@@ -99,16 +99,26 @@ class _Evaluator:
         eliminated = kernel.form.eliminated
         assert eliminated is not None
         self._eliminated = eliminated
+        self.team = f"{eliminated.name}_sum1"
         self._read = {
-            argument.name: kernel.read_argument(argument) for argument in kernel.factor.arguments
+            argument.name: kernel.read_argument(argument)
+            for argument in kernel.factor.arguments
+            if argument is not eliminated
         }
-        self.start = self._read[eliminated.name]
-        self.index_of = ""
+
+    def start(self) -> list[Scalar]:
+        """The candidate, for the node's leader."""
+        argument, storage = self._eliminated, self._kernel.types.storage
+        access = ReadForNode(self.team)
+        return self._kernel.read(argument.name, argument.storage_dim, storage, access)
 
     def evaluate(self, storage: list[Scalar], *, is_last: bool) -> _State:
-        """The node's state; of the last one only the cost counts."""
+        """The state of a node, for its leader, who alone has its storage.
+
+        Of the last one only the cost counts.
+        """
         kernel, factor = self._kernel, self._kernel.factor
-        values = {**self._read, self._eliminated.name: storage}
+        values = {**self._read, self._eliminated.name: self._spread(storage)}
         symbols = {str(SYMBOL): kernel.graph.const(value(kernel.graph.dtype))}
         for argument in factor.arguments:
             for symbol, scalar in zip(argument.symbols, values[argument.name], strict=True):
@@ -128,17 +138,16 @@ class _Evaluator:
         total, *sums = self._summed([cost, *slope, *square])
         return _State(storage, [total], sums[: len(slope)], sums[len(slope) :])
 
-    def spread(self, storage: list[Scalar]) -> list[Scalar]:
-        """The values that the leading item has found, for each item."""
+    def _spread(self, storage: list[Scalar]) -> list[Scalar]:
+        """What the leader has, for each item."""
         self._num_spreads += 1
-        name = self._eliminated.name
-        access = SpreadOverNode(f"{name}_sum1")
-        return self._kernel.exchange(f"{name}_spread{self._num_spreads}", storage, access)
+        name = f"{self._eliminated.name}_spread{self._num_spreads}"
+        return self._kernel.exchange(name, storage, SpreadOverNode(self.team))
 
     def _summed(self, values: Sequence[Scalar]) -> list[Scalar]:
         self._num_sums += 1
         name = self._eliminated.name
-        access = SumOverNode("" if self._num_sums == 1 else f"{name}_sum1")
+        access = SumOverNode("" if self._num_sums == 1 else self.team)
         return self._kernel.exchange(f"{name}_sum{self._num_sums}", values, access)
 
 

@@ -86,6 +86,9 @@ class NodeTiles:
         tile_items: (num_tiles,) int32, 1 .. tile size: the first so many slots of a tile have
             items, the others are holes.
         group_start: (num_groups + 1,) int32: first tile of each group.
+        group_node: (num_groups + 1,) int32: rank of the first node of each group.
+        node_items: (nodes with items,) int32: begin | length << LENGTH_SHIFT of each, by rank, as
+            in `place`; 0 for those that fill several tiles.
         place: (num_slots,) int32: begin | position << SLOT_SHIFT | length << LENGTH_SHIFT: items
             of the same node have the positions [begin, begin + length) of the tile. 0 for holes.
         node_order: Of all nodes.
@@ -98,13 +101,16 @@ class NodeTiles:
     order: Array
     tile_items: Array
     group_start: Array
+    group_node: Array
+    node_items: Array
     place: Array
     node_order: NodeOrder
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all arrays, but for the order of the nodes."""
-        arrays = (self.order, self.tile_items, self.group_start, self.place)
+        groups = (self.tile_items, self.group_start, self.group_node)
+        arrays = (self.order, *groups, self.node_items, self.place)
         return sum(int(array.nbytes) for array in arrays)
 
     @property
@@ -118,6 +124,11 @@ class NodeTiles:
             "end": self.num_tiles,
             "stretch": self.stretch,
         }
+
+    @property
+    def node_fields(self) -> dict[str, Array | int]:
+        """What exchanges need besides the places."""
+        return {"group_node": self.group_node, "node_items": self.node_items}
 
     @property
     def num_short(self) -> int:
@@ -182,8 +193,9 @@ def build_node_tiles(
         [nodes.start[of_long] + number * tile_size, nodes.start[first_short], nodes.start[-1:]]
     )
     group_start = np.concatenate([long_start, num_long_tiles + 1 + np.arange(len(first_short))])
-    tile_items = np.diff(tile_begin)
-    return _sorted_tiles(nodes, partner, tile_begin, tile_items, group_start, tile_size)
+    group_node = np.concatenate([np.arange(nodes.num_long), first_short, [len(nodes.start) - 1]])
+    groups = (group_start, group_node)
+    return _sorted_tiles(nodes, partner, tile_begin, groups, tile_size)
 
 
 def _ordered_nodes(
@@ -336,11 +348,11 @@ def _sorted_tiles(
     nodes: _Nodes,
     partner: NDArray[np.int32] | None,
     tile_begin: IntArray,
-    tile_items: IntArray,
-    group_start: IntArray,
+    groups: tuple[IntArray, IntArray],
     tile_size: int,
 ) -> NodeTiles:
-    """Sort every tile by partner."""
+    """Sort every tile by partner; `groups`: first tile and first node of each."""
+    tile_items = np.diff(tile_begin)
     num_tiles = len(tile_items)
     count = len(nodes.items)
     position = np.arange(count) - np.repeat(tile_begin[:-1], tile_items)
@@ -350,6 +362,9 @@ def _sorted_tiles(
     begin[:num_of_long] = 0
     length[:num_of_long] = np.repeat(tile_items, tile_items)[:num_of_long]
     place = begin | (position << SLOT_SHIFT) | (length << LENGTH_SHIFT)
+    first = nodes.start[:-1]
+    node_items = begin[first] | (length[first] << LENGTH_SHIFT)
+    node_items[: nodes.num_long] = 0
 
     holes = np.iinfo(np.int64).max
     key = np.full((num_tiles, tile_size), holes, dtype=np.int64)
@@ -370,11 +385,13 @@ def _sorted_tiles(
     return NodeTiles(
         num_slots=num_tiles * tile_size,
         num_tiles=num_tiles,
-        num_groups=len(group_start) - 1,
+        num_groups=len(groups[0]) - 1,
         num_long=nodes.num_long,
         order=nodes.items[source].astype(np.int32).reshape(-1),
         tile_items=tile_items.astype(np.int32),
-        group_start=group_start.astype(np.int32),
+        group_start=groups[0].astype(np.int32),
+        group_node=groups[1].astype(np.int32),
+        node_items=node_items.astype(np.int32),
         place=places.astype(np.int32).reshape(-1),
         node_order=nodes.order,
     )

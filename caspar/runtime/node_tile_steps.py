@@ -94,7 +94,7 @@ def make_node_tiles(
         none = tools.xp.empty(0, dtype=np.int32)
         number = tools.xp.arange(num_nodes, dtype=np.int32)
         start, order = tools.xp.zeros(1, dtype=np.int32), NodeOrder(number, number)
-        return NodeTiles(0, 0, 0, 0, none, none, start, none, order)
+        return NodeTiles(0, 0, 0, 0, none, none, start, start, none, none, order)
     grouped = _group(tools, node, num_nodes, tile_size)
     labels = None if partner is None else _find_labels(tools, grouped, partner, num_partners)
     nodes = _put_in_order(tools, grouped, partner, labels, num_partners)
@@ -251,13 +251,15 @@ def _fill(
     num_groups = nodes.num_long + num_short_tiles
     num_slots = num_tiles * tile_size
     tile_items = tools.xp.empty(num_tiles, dtype=np.int32)
-    group_start = tools.xp.empty(num_groups + 1, dtype=np.int32)
+    group_start, group_node = (tools.xp.empty(num_groups + 1, dtype=np.int32) for _ in range(2))
+    node_items = tools.xp.empty(nodes.num_nodes, dtype=np.int32)
     item_at, partner_at, place_at, order, place = (
         tools.xp.empty(num_slots, dtype=np.int32) for _ in range(5)
     )
     sizes = (np.uint32(num_tiles), np.uint32(nodes.num_long), np.uint32(num_partners))
     read = (grouped.items, nodes.order, grouped.first, nodes.start, nodes.long_start, first_node)
-    filled = (tile_items, group_start, item_at, partner_at, place_at)
+    groups = (tile_items, group_start, group_node, node_items)
+    filled = (*groups, item_at, partner_at, place_at)
     tools.launch("fill_tiles", num_tiles, tile_size, *sizes, *read, partner, *filled)
     by_partner = tools.sorted_places(partner_at, tile_size)
     # partners are not needed any more
@@ -267,4 +269,4 @@ def _fill(
     moved = (item_at, place_at, order, place)
     tools.launch("sort_slots", _blocks(num_slots), NODE_BLOCK_SIZE, *slots, *moved)
     counts = (num_slots, num_tiles, num_groups, nodes.num_long)
-    return NodeTiles(*counts, order, tile_items, group_start, place, nodes.node_order)
+    return NodeTiles(*counts, order, *groups, place, nodes.node_order)

@@ -43,10 +43,8 @@ class FactorOrder:
         arrays = [*self.nodes.values(), *self.constants.values()]
         if self.node_tiles is None:
             arrays.append(self.order)
-        else:
-            tiles = self.node_tiles
-            arrays += [tiles.order, tiles.tile_items, tiles.group_start, tiles.place]
-        return sum(int(array.nbytes) for array in arrays if array is not None)
+        in_tiles = 0 if self.node_tiles is None else self.node_tiles.num_bytes
+        return in_tiles + sum(int(array.nbytes) for array in arrays if array is not None)
 
     def order_of(self, argument: Argument) -> Array | None:
         """The order in which a constant's rows go into the arena; None: as they were given."""

@@ -224,10 +224,10 @@ class Binder:
         bindings = {**self.scalars(), **self._arguments(plan, "candidate")}
         own = bindings[eliminated.name]
         bindings[eliminated.name] = own.with_fields({**own.fields, "place": tiles.place})
+        exchange = Binding(tiles.place, plan.count, fields=tiles.node_fields)
         for number in range(plan.form.inner_iterations + 1):
             for part in ("sum", "spread"):
-                name = f"{eliminated.name}_{part}{number + 1}"
-                bindings[name] = Binding(tiles.place, plan.count)
+                bindings[f"{eliminated.name}_{part}{number + 1}"] = exchange
         return self._bind(plan, "inner", bindings)
 
     def pair(self, plan: FactorPlan, role: str, more: Mapping[str, Binding]) -> Launch:
@@ -296,7 +296,8 @@ class Binder:
             binding = self._node_binding(plan, argument, part)
             bindings[f"{argument.name}_{part}"] = binding.with_fields({"place": tiles.place})
         for part in ("sum", "spread"):
-            bindings[f"{argument.name}_{part}"] = Binding(tiles.place, plan.count)
+            exchange = Binding(tiles.place, plan.count, fields=tiles.node_fields)
+            bindings[f"{argument.name}_{part}"] = exchange
 
     def _tile_sums(self, plan: FactorPlan, name: str) -> Binding:
         """One number for each tile."""

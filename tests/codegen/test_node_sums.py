@@ -61,7 +61,7 @@ def small(values: list[Scalar]) -> list[Scalar]:
 def exchange_kernel(dim: int, storage: DType, computing: DType, num_exchanges: int) -> KernelSpec:
     """x plus what a node makes of the sums over its items, several times, and to the node.
 
-    Only the leading item has `led`: on the way there it reads what belongs to the node, and it
+    Only the leader of a node has `led`: on the way there it reads what belongs to the node, and it
     writes the node.
     """
     kernel = KernelBuilder(f"exchange_{dim}_{num_exchanges}", computing, tiled=True)
@@ -77,7 +77,7 @@ def exchange_kernel(dim: int, storage: DType, computing: DType, num_exchanges: i
         value = sums(value, spread)
     if num_exchanges > 0:
         led = sums(led, kernel.read("offset", dim, storage, ReadForNode("sum_0")))
-    kernel.write("moved", sums(led, node), storage, WriteOwnNode("node"))
+        kernel.write("moved", led, storage, WriteOwnNode("sum_0", "node"))
     kernel.write("y", value, storage, WriteSequential())
     kernel.write("first", value, storage, AddOwnNode("node"))
     kernel.write("second", spread, storage, AddOwnNode("node"))
@@ -103,11 +103,13 @@ def stretching_kernel(
     x = kernel.read("x", dim, entries, ReadSequential(once=True))
     value = sums(x, partner)
     led = small(kernel.exchange("sum_0", value, SumOverNode()))
+    spread = [entry * 0.0 for entry in value]
     for number in range(num_spread):
-        led = kernel.exchange(f"spread_{number}", led, SpreadOverNode("sum_0"))
-    kernel.write("y", led, storage, WriteSequential())
-    kernel.write("first", sums(sums(value, x), led), storage, AddRuns("partner"))
-    kernel.write("total", led[:1], DType.FLOAT64, AddSumSlots())
+        passed = kernel.exchange(f"spread_{number}", led, SpreadOverNode("sum_0"))
+        spread = sums(spread, passed)
+    kernel.write("y", spread, storage, WriteSequential())
+    kernel.write("first", sums(sums(value, x), spread), storage, AddRuns("partner"))
+    kernel.write("total", spread[:1], DType.FLOAT64, AddSumSlots())
     if not is_fenced:
         kernel.write("sum", value, storage, AddSumPartials())
     return kernel.build()
@@ -116,12 +118,13 @@ def stretching_kernel(
 def in_place_kernel(dim: int, storage: DType, computing: DType) -> KernelSpec:
     """Each node plus the sums of two exchanges, the second with the first's: what `inner` does."""
     kernel = KernelBuilder(f"in_place_{dim}", computing, tiled=True)
-    node = kernel.read("node", dim, storage, ReadIndexed())
+    node = kernel.read("node", dim, storage, ReadForNode("sum_0"))
     x = kernel.read("x", dim, storage, ReadSequential())
-    led = small(kernel.exchange("sum_0", sums(x, node), SumOverNode()))
-    spread = kernel.exchange("spread_0", sums(led, node), SpreadOverNode("sum_0"))
+    spread = kernel.exchange("spread_0", node, SpreadOverNode("sum_0"))
+    led = small(kernel.exchange("sum_0", sums(x, spread), SumOverNode()))
+    spread = kernel.exchange("spread_1", sums(led, node), SpreadOverNode("sum_0"))
     led = kernel.exchange("sum_1", sums(x, spread), SumOverNode("sum_0"))
-    kernel.write("node", sums(led, node), storage, WriteOwnNode())
+    kernel.write("node", sums(led, node), storage, WriteOwnNode("sum_0"))
     return kernel.build()
 
 

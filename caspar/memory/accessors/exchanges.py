@@ -1,10 +1,10 @@
 """Exchanges: sums over the items of one node, within the kernel that goes on with them.
 
-All items of the node lie in one tile, see `memory.node_tiles` and `accessors.node_sums`. One of
-them *leads*: on CUDA it alone has the sums, works with them on the node's behalf, and passes on
-what comes of it. Were every item to sum its node, rows of shared memory would be read several times
-as often, and what is done with the sums, loads included, as well: 200 us of a Schur product of 5 M
-factors with recomputed Jacobians instead of 179, 177 instead of 171 with float16 (H200).
+All items of the node lie in one tile, see `memory.node_tiles` and `accessors.node_sums`. On CUDA a
+*team* of neighbouring lanes works for each node of the tile, as many for each as the block has
+threads for: they sum over its items together, whichever items the threads have themselves, and the
+first of them *leads*: it works with the sums on the node's behalf, and what comes of it is passed
+to the items. Nodes of a tile are neighbours in memory, so what leaders load is too.
 """
 
 from dataclasses import dataclass
@@ -14,18 +14,13 @@ from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec, ExchangeAccessor, Field, Options, ReadAccessor
 from caspar.memory.accessors.blocked import cpu_load, cuda_address, cuda_lanes, cuda_vector
 from caspar.memory.accessors.indexed import indexed_fields, object_name, read_index
-from caspar.memory.accessors.node_sums import NODE_SUMS, NODE_TILE_SIZES, SUMMED_AT_ONCE
+from caspar.memory.accessors.node_sums import NODE_SUMS, NODE_TILE_SIZES
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope
 from caspar.memory.layout import padded_width
 
 _ROWS, _TURNS = "rows of exchanges", "exchanges"
 """What exchanges note: how many scalars each stages; those that were written."""
 
-
-_MORE_AT_ONCE, _FEW_SCALARS = 4, 4
-"""Rows of so few scalars that a sum has on their way where registers are free: 619 us of a product
-of 29 M observations instead of 646 with float16; with recomputed Jacobians they would be spilled,
-761 instead of 695 (H200)."""
 
 
 def _row(dim: int) -> int:
@@ -51,6 +46,12 @@ class _Exchange(ExchangeAccessor):
     cooperates: ClassVar[bool] = True
     tile_sizes: ClassVar[tuple[int, ...]] = NODE_TILE_SIZES
 
+    def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
+        """The nodes of each group, and the items of each node."""
+        if self.place_of != "":
+            return ()
+        return (Field("group_node", DType.INT32), Field("node_items", DType.INT32))
+
     def num_objects(self, count: int, options: Options) -> int:
         """A place for each item."""
         return count
@@ -61,10 +62,12 @@ class _Exchange(ExchangeAccessor):
         if self.place_of != "":
             return
         at, name = _place(arg), arg.name
-        scope.index(at, f"{name}_data")
+        scope.place(at, f"{name}_data")
         scope.emit(
-            f"const bool {name}_leads = is_long",
-            f"    || (active && ({at} >> 10 & 0x3ffu) == ({at} & 0x3ffu));",
+            f"const u32 {name}_group ="
+            " is_long ? blockIdx.x : tile - u32(tiles_num_long_tiles - tiles_num_long);",
+            f"const Team {name}_team = team_of<BLOCK_SIZE>(",
+            f"    {name}_group_node + {name}_group, {name}_node_items, is_long);",
         )
 
     def _stage(self, scope: CudaScope, arg: ArgSpec) -> str:
@@ -87,7 +90,7 @@ class _Exchange(ExchangeAccessor):
 
 @dataclass(frozen=True)
 class SumOverNode(_Exchange):
-    """The leading item of each node gets the sums over its items; on the processor, every item."""
+    """The leader of each node's team gets the sums; on the processor, every item."""
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
         """Room for the sums of a node with several tiles too."""
@@ -101,8 +104,6 @@ class SumOverNode(_Exchange):
         name, width, total = arg.name, len(values), scope.temporary()
         scalar, first = SCALAR_TYPE[scope.dtype], self._first(arg)
         rows = self._stage(scope, arg)
-        has_room = scope.frees_registers and width <= _FEW_SCALARS
-        at_once = _MORE_AT_ONCE if has_room else SUMMED_AT_ONCE
         scope.emit(
             f"{scalar} {total}[{width}] = {{{', '.join(values)}}};",
             "if (is_long) {",
@@ -115,7 +116,7 @@ class SumOverNode(_Exchange):
             "} else {",
             f"  stage_values<{width}>({rows}, {first}_at, active, {total});",
             "  __syncthreads();",
-            f"  if ({first}_leads) sum_node<{width}, {at_once}>({rows}, {first}_at, {total});",
+            f"  sum_by_team<{width}>({rows}, {first}_team, {total});",
             "}",
         )
         return [f"{total}[{component}]" for component in range(width)]
@@ -138,16 +139,19 @@ class SumOverNode(_Exchange):
 
 @dataclass(frozen=True)
 class SpreadOverNode(_Exchange):
-    """Every item gets what the leading item of its node has; on the processor all have it."""
+    """Every item gets what its node's leader has; on the processor all have it.
+
+    It may be made of sums, of what is read for the node, and of what is the same for all items.
+    """
 
     def cuda_exchange(self, scope: CudaScope, arg: ArgSpec, values: list[str]) -> list[str]:
-        """Through shared memory; where a block has one node, all items lead."""
+        """Through shared memory; where a block has one node, all threads lead."""
         width, passed = len(values), scope.temporary()
-        at, leads = f"{self._first(arg)}_at", f"{self._first(arg)}_leads"
+        at, team = f"{self._first(arg)}_at", f"{self._first(arg)}_team"
         scope.emit(
             f"{SCALAR_TYPE[scope.dtype]} {passed}[{width}] = {{{', '.join(values)}}};",
             "if (!is_long) {",
-            f"  spread_values<{width}>({self._stage(scope, arg)}, {at}, {leads}, {passed});",
+            f"  spread_values<{width}>({self._stage(scope, arg)}, {at}, {team}, {passed});",
             "}",
         )
         return [f"{passed}[{component}]" for component in range(width)]
@@ -159,14 +163,16 @@ class SpreadOverNode(_Exchange):
 
 @dataclass(frozen=True)
 class ReadForNode(ReadAccessor):
-    """Reads the node of the leading items; others get zeros.
+    """Reads the node that a leader works for; others get zeros.
+
+    Its array is in the order of the tiles' nodes.
 
     Attributes:
-        leads_of: The exchange that has found who leads.
+        team_of: The exchange that has formed the teams.
         index_of: Another argument of the kernel, read by the same index; empty: its own.
     """
 
-    leads_of: str = ""
+    team_of: str = ""
     index_of: str = ""
 
     loads_first: ClassVar[bool] = True
@@ -179,17 +185,14 @@ class ReadForNode(ReadAccessor):
         """Any number: indices are checked against it."""
         return 0
 
-    def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
-        """Read the index."""
-        read_index(scope, arg, self.index_of)
-
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
         """One vector load."""
         loaded, vector = scope.temporary(), cuda_vector(arg, chunk)
-        address = cuda_address(arg, chunk, object_name(arg, self.index_of))
+        team = f"{self.team_of}_team"
+        address = cuda_address(arg, chunk, f"{team}.node")
         scope.emit(
             f"{vector} {loaded} = {{}};",
-            f"if ({self.leads_of}_leads) {loaded} = *reinterpret_cast<const {vector}*>({address});",
+            f"if ({team}.leads()) {loaded} = *reinterpret_cast<const {vector}*>({address});",
         )
         return cuda_lanes(arg, chunk, loaded)
 

@@ -22,9 +22,6 @@ from caspar.memory.accessors.blocked import (
 from caspar.memory.accessors.indexed import indexed_fields, object_name, read_index
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, converted
 
-SUMMED_AT_ONCE = 2
-"""Rows of shared memory that a sum over a node has on their way at the same time."""
-
 NODE_SUMS = """\
 #ifndef CASPAR_NODE_SUMS
 #define CASPAR_NODE_SUMS
@@ -46,14 +43,14 @@ __device__ __forceinline__ void stage_values(
   stage[place >> 10 & 0x3ffu] = row;
 }
 
-// Sum the items of the node; so many rows are on their way at the same time.
-template <int WIDTH, int AT_ONCE, typename Sum, typename T, int ROW>
+// Sum the items of the node.
+template <int WIDTH, typename Sum, typename T, int ROW>
 __device__ __forceinline__ void sum_node(
     const StageRow<T, ROW>* stage, u32 place, Sum (&total)[WIDTH]) {
 #pragma unroll
   for (int component = 0; component < WIDTH; ++component) total[component] = Sum(0);
   const u32 begin = place & 0x3ffu, end = begin + (place >> 20);
-#pragma unroll AT_ONCE
+#pragma unroll 2
   for (u32 slot = begin; slot < end; ++slot) {
     const StageRow<T, ROW> row = stage[slot];
 #pragma unroll
@@ -63,21 +60,71 @@ __device__ __forceinline__ void sum_node(
   }
 }
 
-// Give every item the values of the one that leads its node; holes get those of some item.
+// Neighbouring lanes that work for one node; as many for each node of a tile. One word says how,
+// since it is kept while all else is computed.
+struct Team {
+  u32 node;   // its number
+  u32 items;  // begin | log2(lanes) << 10 | length << 20; 0 where there are more teams than nodes
+
+  __device__ __forceinline__ u32 begin() const { return items & 0x3ffu; }
+  __device__ __forceinline__ u32 end() const { return begin() + (items >> 20); }
+  __device__ __forceinline__ u32 lanes() const { return 1u << (items >> 10 & 7u); }
+  __device__ __forceinline__ u32 lane() const { return threadIdx.x & (lanes() - 1u); }
+  __device__ __forceinline__ bool leads() const { return items != 0u && lane() == 0u; }
+};
+
+// Of the nodes from group[0] up to group[1]; all threads lead one that has several tiles.
+template <u32 SIZE>
+__device__ __forceinline__ Team team_of(
+    const int* group, const int* node_items, bool is_long) {
+  const u32 first = u32(group[0]);
+  if (is_long) return Team{first, 1u << 20};
+  const u32 num_nodes = u32(group[1]) - first;
+  const u32 shift = min(5u, u32(__clz(int(num_nodes - 1u)) - __clz(int(SIZE - 1u))));
+  const u32 number = threadIdx.x >> shift;
+  if (number >= num_nodes) return Team{first, 0u};
+  return Team{first + number, u32(node_items[first + number]) | shift << 10};
+}
+
+// Sum the items of the team's node; for all lanes of a warp.
+template <int WIDTH, typename T, int ROW>
+__device__ __forceinline__ void sum_by_team(
+    const StageRow<T, ROW>* stage, const Team& team, T (&total)[WIDTH]) {
+#pragma unroll
+  for (int component = 0; component < WIDTH; ++component) total[component] = T(0);
+#pragma unroll 2
+  for (u32 slot = team.begin() + team.lane(); slot < team.end(); slot += team.lanes()) {
+    const StageRow<T, ROW> row = stage[slot];
+#pragma unroll
+    for (int component = 0; component < WIDTH; ++component) {
+      total[component] += row.value[component];
+    }
+  }
+  // the first lane of a warp has a node if any has
+  const u32 lanes = __shfl_sync(0xffffffffu, team.lanes(), 0);
+#pragma unroll 1
+  for (u32 step = lanes >> 1; step > 0u; step >>= 1) {
+#pragma unroll
+    for (int component = 0; component < WIDTH; ++component) {
+      total[component] += __shfl_xor_sync(0xffffffffu, total[component], step);
+    }
+  }
+}
+
+// Give every item the values of its node's leader; holes get those of some item.
 template <int WIDTH, typename T, int ROW>
 __device__ __forceinline__ void spread_values(
-    StageRow<T, ROW>* stage, u32 place, bool leads, T (&value)[WIDTH]) {
-  StageRow<T, ROW>& own = stage[place & 0x3ffu];
-  if (leads) {
+    StageRow<T, ROW>* stage, u32 place, const Team& team, T (&value)[WIDTH]) {
+  if (team.leads()) {
     StageRow<T, ROW> row;
 #pragma unroll
     for (int component = 0; component < ROW; ++component) {
       row.value[component] = component < WIDTH ? value[component < WIDTH ? component : 0] : T(0);
     }
-    own = row;
+    stage[team.begin()] = row;
   }
   __syncthreads();
-  const StageRow<T, ROW> row = own;
+  const StageRow<T, ROW> row = stage[place & 0x3ffu];
 #pragma unroll
   for (int component = 0; component < WIDTH; ++component) value[component] = row.value[component];
 }
@@ -164,7 +211,7 @@ class AddOwnNode(WriteAccessor):
             "__syncthreads();",
             f"if (active && ({place} >> 10 & 0x3ffu) == ({place} & 0x3ffu)) {{",
             f"  {sums} {total}[{width}];",
-            f"  sum_node<{width}, {SUMMED_AT_ONCE}>({stage}, {place}, {total});",
+            f"  sum_node<{width}>({stage}, {place}, {total});",
             f"  {vector} {old} = *reinterpret_cast<{vector}*>({address});",
             f"  {' '.join(adds)}",
             f"  *reinterpret_cast<{vector}*>({address}) = {old};",
@@ -182,15 +229,17 @@ class AddOwnNode(WriteAccessor):
 
 @dataclass(frozen=True)
 class WriteOwnNode(WriteAccessor):
-    """The leading item of each node writes it.
+    """The leader of each node's team writes it; its array is in the order of the tiles' nodes.
 
     Where the kernel reads the same array it may write nothing else that depends on it: on the
     processor a node's later items read what was written.
 
     Attributes:
+        team_of: The exchange that has formed the teams.
         index_of: Another argument of the kernel, read by the same index; empty: its own.
     """
 
+    team_of: str = ""
     index_of: str = ""
 
     cooperates: ClassVar[bool] = True
@@ -204,23 +253,21 @@ class WriteOwnNode(WriteAccessor):
         """Any number: indices are checked against it."""
         return 0
 
-    def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
-        """See whether this item writes."""
-        place = f"{arg.name}_place[item]"
-        scope.emit(
-            f"const bool {arg.name}_writes = active && (!is_long || tile == first_tile)",
-            f"    && (u32({place}) >> 10 & 0x3ffu) == (u32({place}) & 0x3ffu);",
-        )
-
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """One vector store."""
         vector = cuda_vector(arg, chunk)
         scalars = [converted(value, scope.dtype, arg.dtype) for value in values]
-        address = cuda_address(arg, chunk, object_name(arg, self.index_of))
+        address = cuda_address(arg, chunk, f"{self.team_of}_team.node")
         packed = cuda_packed(scope, arg, chunk, scalars)
-        if chunk == 0:
-            # the last pass over several tiles has no barrier behind the reads of the same array
-            scope.emit("if (is_long) __syncthreads();")
+        written = scope.noted(f"{arg.name}: chunks written")
+        if len(written) == 0:
+            scope.emit(
+                f"const bool {arg.name}_writes = {self.team_of}_team.leads()",
+                "    && (!is_long || (tile == first_tile && threadIdx.x == 0u));",
+                # the last pass over several tiles has no barrier behind the reads of the same array
+                "if (is_long) __syncthreads();",
+            )
+        written.append(chunk)
         scope.emit(f"if ({arg.name}_writes) *reinterpret_cast<{vector}*>({address}) = {packed};")
 
     def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:

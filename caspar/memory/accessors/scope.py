@@ -51,10 +51,6 @@ class CudaScope(Protocol):
     def is_cuda(self) -> bool:
         """True."""
 
-    @property
-    def frees_registers(self) -> bool:
-        """Whether what was read before an exchange is packed until after it: see `cuda_half`."""
-
     def emit(self, *lines: str) -> None:
         """Append lines to the body."""
 
@@ -69,6 +65,9 @@ class CudaScope(Protocol):
 
     def index(self, name: str, array: str) -> None:
         """Declare `const u32 name`, the item's entry of an array; read before all else."""
+
+    def place(self, name: str, array: str) -> None:
+        """The same of the items' places in a node tile, which are 0 for holes alone."""
 
     def stream(self, vector: str, load: Callable[[str], str], *, packed: bool) -> str:
         """Declare what an item loads once, and nobody else; its name.
