@@ -163,7 +163,7 @@ class SpreadOverNode(_Exchange):
 
 @dataclass(frozen=True)
 class ReadForNode(ReadAccessor):
-    """Reads the node that a leader works for; others get zeros.
+    """Reads the node that a team works for.
 
     Its array is in the order of the tiles' nodes.
 
@@ -188,12 +188,8 @@ class ReadForNode(ReadAccessor):
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
         """One vector load."""
         loaded, vector = scope.temporary(), cuda_vector(arg, chunk)
-        team = f"{self.team_of}_team"
-        address = cuda_address(arg, chunk, f"{team}.node")
-        scope.emit(
-            f"{vector} {loaded} = {{}};",
-            f"if ({team}.leads()) {loaded} = *reinterpret_cast<const {vector}*>({address});",
-        )
+        address = cuda_address(arg, chunk, f"{self.team_of}_team.node")
+        scope.emit(f"const {vector} {loaded} = *reinterpret_cast<const {vector}*>({address});")
         return cuda_lanes(arg, chunk, loaded)
 
     def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:

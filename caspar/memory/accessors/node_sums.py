@@ -63,14 +63,14 @@ __device__ __forceinline__ void sum_node(
 // Neighbouring lanes that work for one node; as many for each node of a tile. One word says how,
 // since it is kept while all else is computed.
 struct Team {
-  u32 node;   // its number
-  u32 items;  // begin | log2(lanes) << 10 | length << 20; 0 where there are more teams than nodes
+  u32 node;   // its number; teams without one have the number of the last
+  u32 items;  // begin | log2(lanes) << 10 | length << 20, which is 0 for those
 
   __device__ __forceinline__ u32 begin() const { return items & 0x3ffu; }
   __device__ __forceinline__ u32 end() const { return begin() + (items >> 20); }
   __device__ __forceinline__ u32 lanes() const { return 1u << (items >> 10 & 7u); }
   __device__ __forceinline__ u32 lane() const { return threadIdx.x & (lanes() - 1u); }
-  __device__ __forceinline__ bool leads() const { return items != 0u && lane() == 0u; }
+  __device__ __forceinline__ bool leads() const { return items >= 1u << 20 && lane() == 0u; }
 };
 
 // Of the nodes from group[0] up to group[1]; all threads lead one that has several tiles.
@@ -82,8 +82,8 @@ __device__ __forceinline__ Team team_of(
   const u32 num_nodes = u32(group[1]) - first;
   const u32 shift = min(5u, u32(__clz(int(num_nodes - 1u)) - __clz(int(SIZE - 1u))));
   const u32 number = threadIdx.x >> shift;
-  if (number >= num_nodes) return Team{first, 0u};
-  return Team{first + number, u32(node_items[first + number]) | shift << 10};
+  const u32 node = first + min(number, num_nodes - 1u), own = u32(node_items[node]);
+  return Team{node, (number < num_nodes ? own : 0u) | shift << 10};
 }
 
 // Sum the items of the team's node; for all lanes of a warp.
@@ -100,10 +100,8 @@ __device__ __forceinline__ void sum_by_team(
       total[component] += row.value[component];
     }
   }
-  // the first lane of a warp has a node if any has
-  const u32 lanes = __shfl_sync(0xffffffffu, team.lanes(), 0);
 #pragma unroll 1
-  for (u32 step = lanes >> 1; step > 0u; step >>= 1) {
+  for (u32 step = team.lanes() >> 1; step > 0u; step >>= 1) {
 #pragma unroll
     for (int component = 0; component < WIDTH; ++component) {
       total[component] += __shfl_xor_sync(0xffffffffu, total[component], step);
