@@ -120,7 +120,9 @@ class KernelCase:
         return tiles.node_order.rank[objects] if self._is_of_node(arg) else objects
 
     def _is_of_node(self, arg: ArgSpec) -> bool:
-        """Whether an argument goes by the index of the eliminated nodes."""
+        """Whether an argument goes by the index of the eliminated nodes, in their order."""
+        if isinstance(arg.write, AddOwnNode) and not arg.write.in_order:
+            return False
         owners = [access.index_of for access in arg.accessors if access.index_of != ""]
         owner = owners[0] if len(owners) > 0 else arg.name
         return self.index.get(owner) is self.node and self.node is not None
@@ -168,7 +170,8 @@ class KernelCase:
             fields = {"index": index}
         if isinstance(arg.write, AddOwnNode | WriteOwnNode):
             assert tiles is not None
-            fields["place"] = tiles.place
+            fields |= {"place": tiles.place, **tiles.node_fields}
+            fields["node_at"] = tiles.node_order.node[: len(tiles.node_items)]
         if isinstance(arg.write, AddSumSlots):
             fields["slots"] = MIN_SLOTS
         if arg.write == AddSharedPartials():

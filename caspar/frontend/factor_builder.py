@@ -107,6 +107,7 @@ class FactorBuilder(KernelBuilder):
         self.types = types
         self._index_owner: dict[str, str] = {}
         self._runs_owner: dict[str, str] = {}
+        self._team_owner = ""
 
     @property
     def reduced(self) -> tuple[Argument, ...]:
@@ -146,7 +147,12 @@ class FactorBuilder(KernelBuilder):
         if argument.kind is ArgumentKind.NODE_UNIQUE:
             return AddSumPartials()
         if argument is self.form.eliminated:
-            return AddOwnNode(self._index_of(argument, name))
+            # on CUDA it reads no index that others could use
+            index_of = self._index_owner.get(argument.name, "")
+            owner = self._team_owner if self._team_owner != "" else name
+            self._team_owner = owner
+            team_of = "" if owner == name else owner
+            return AddOwnNode(index_of, team_of, in_order=self.form.is_fused)
         if self.form.sums is SharedSums.ORDERED:
             return AddSharedPartials()
         owner = self._runs_owner.setdefault(argument.name, name)

@@ -28,6 +28,8 @@ class FactorOrder:
         constants: (num_slots,) int32 row of each place, of indexed constants, by source.
         constant_rows: Rows that each constant argument has in the arena, by source.
         node_tiles: Where a node is eliminated.
+        node_at: (nodes with items,) int32: the rank in their type's order of the nodes of these
+            tiles, where they need not be in that order; else None.
     """
 
     num_slots: int
@@ -36,11 +38,12 @@ class FactorOrder:
     constants: Mapping[str, Array]
     constant_rows: Mapping[str, int]
     node_tiles: NodeTiles | None
+    node_at: Array | None = None
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all arrays."""
-        arrays = [*self.nodes.values(), *self.constants.values()]
+        arrays = [*self.nodes.values(), *self.constants.values(), self.node_at]
         if self.node_tiles is None:
             arrays.append(self.order)
         in_tiles = 0 if self.node_tiles is None else self.node_tiles.num_bytes
@@ -78,10 +81,13 @@ def order_factors(
             orders[factor.name] = _usual_order(backend, factor, arrays, problem.counts)
             continue
         assert eliminated.node is not None
-        known = of_types.get(eliminated.node.name)
-        tiles = _node_tiles(backend, factor, eliminated, arrays, problem.counts, tile_size, known)
-        of_types[eliminated.node.name] = tiles.node_order
-        orders[factor.name] = _in_tiles(factor, eliminated, arrays, tiles)
+        tiles = _node_tiles(backend, factor, eliminated, arrays, problem.counts, tile_size)
+        order = of_types.setdefault(eliminated.node.name, tiles.node_order)
+        found = _in_tiles(factor, eliminated, arrays, replace(tiles, node_order=order))
+        if not forms[factor.name].is_fused:
+            own = tiles.node_order.node[: tiles.node_items.shape[0]]
+            found = replace(found, node_at=order.rank[own])
+        orders[factor.name] = found
     return orders
 
 
@@ -157,22 +163,17 @@ def _node_tiles(
     arrays: FactorArrays,
     counts: Mapping[str, int],
     tile_size: int,
-    known: NodeOrder | None,
 ) -> NodeTiles:
-    """Tiles by the eliminated node; its partner is the argument with the most nodes.
-
-    Where the nodes have an order already, that remains theirs.
-    """
+    """Tiles by the eliminated node; its partner is the argument with the most nodes."""
     others = [argument for argument in _shared(factor, arrays) if argument is not eliminated]
     partner = max(others, key=lambda argument: _count(argument, counts), default=None)
-    tiles = backend.node_tiles(
+    return backend.node_tiles(
         arrays.nodes[eliminated.name],
         None if partner is None else arrays.nodes[partner.name],
         _count(eliminated, counts),
         0 if partner is None else _count(partner, counts),
         tile_size,
     )
-    return tiles if known is None else replace(tiles, node_order=known)
 
 
 def _locality_order(

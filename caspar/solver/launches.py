@@ -292,9 +292,12 @@ class Binder:
     ) -> None:
         tiles = plan.order.node_tiles
         assert tiles is not None
+        placed = {"place": tiles.place, **tiles.node_fields}
+        if plan.order.node_at is not None:
+            placed["node_at"] = plan.order.node_at
         for part in (*LINEARIZED, "diagonal", "preconditioner", "inner"):
             binding = self._node_binding(plan, argument, part)
-            bindings[f"{argument.name}_{part}"] = binding.with_fields({"place": tiles.place})
+            bindings[f"{argument.name}_{part}"] = binding.with_fields(placed)
         for part in ("sum", "spread"):
             exchange = Binding(tiles.place, plan.count, fields=tiles.node_fields)
             bindings[f"{argument.name}_{part}"] = exchange

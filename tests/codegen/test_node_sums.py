@@ -80,8 +80,10 @@ def exchange_kernel(dim: int, storage: DType, computing: DType, num_exchanges: i
         kernel.write("moved", led, storage, WriteOwnNode("sum_0", "node"))
     kernel.write("y", value, storage, WriteSequential())
     kernel.write("first", value, storage, AddOwnNode("node"))
-    kernel.write("second", spread, storage, AddOwnNode("node"))
+    kernel.write("second", spread, storage, AddOwnNode("node", "first"))
     kernel.write("alone", value, storage, AddOwnNode())
+    kernel.write("apart", value, storage, AddOwnNode(in_order=False))
+    kernel.write("with_apart", spread, storage, AddOwnNode("apart", "apart", in_order=False))
     kernel.write("partials", value, storage, AddSharedPartials())
     kernel.write("sum", value, storage, AddSumPartials())
     return kernel.build()
@@ -166,6 +168,7 @@ def case_of(spec: KernelSpec, problem: Problem, dim: int, *, tiled: bool = True)
         rows[arg.name] = whole_rows(rng, num_objects.get(arg.name, size), dim)
     by = partner if spec.name.startswith("runs") else problem.node
     index = {"node": problem.node, "offset": problem.node, "partner": partner, "alone": by}
+    index["apart"] = problem.node
     index["partials"] = partner
     return KernelCase(
         spec,

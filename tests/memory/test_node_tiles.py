@@ -120,6 +120,24 @@ def assert_groups_are_right(
             assert np.all(tiles.tile_items[own[:-1]] == tile_size)
             others = [other for other in tiles_of if other != node]
             assert not any(set(tiles_of[other]) & set(own) for other in others)
+    assert_nodes_of_groups_are_right(tiles, groups, tile_size)
+
+
+def assert_nodes_of_groups_are_right(
+    tiles: NodeTiles, groups: list[list[int]], tile_size: int
+) -> None:
+    """From the places of the items, which name their nodes' first positions and lengths."""
+    places = tiles.place.reshape(tiles.num_tiles, tile_size)
+    assert (tiles.group_node[0], tiles.group_node[-1]) == (0, len(tiles.node_items))
+    for number, (first, end) in enumerate(pairwise(tiles.group_node.tolist())):
+        if number < tiles.num_long:
+            assert end == first + 1
+            assert tiles.node_items[first] == 0
+            continue
+        (tile,) = groups[number]
+        place = places[tile][: tiles.tile_items[tile]]
+        own = np.unique(place & ~(MASK << SLOT_SHIFT))
+        assert_array_equal(tiles.node_items[first:end], own[np.argsort(own & MASK)])
 
 
 @given(problems(), st.sampled_from([1, 2, 3, 8, 31]))
@@ -139,7 +157,8 @@ def test_no_items() -> None:
     tiles = build(draw_problem("any", 0), 256)
     assert (tiles.num_slots, tiles.num_tiles, tiles.num_groups) == (0, 0, 0)
     assert_array_equal(tiles.group_start, [0])
-    assert tiles.num_bytes == 4
+    assert_array_equal(tiles.group_node, [0])
+    assert tiles.num_bytes == 8
 
 
 @pytest.mark.parametrize("tile_size", [1, 2, 3])
@@ -205,7 +224,7 @@ def test_the_curve_goes_from_neighbour_to_neighbour() -> None:
 
 def test_types_are_those_of_the_kernels() -> None:
     tiles = build(draw_problem("any", 1000), 256)
-    for name in ("order", "tile_items", "group_start", "place"):
+    for name in ("order", "tile_items", "group_start", "group_node", "node_items", "place"):
         assert getattr(tiles, name).dtype == np.int32
 
 
@@ -222,7 +241,8 @@ def test_types_are_those_of_the_kernels() -> None:
 def test_stretches(num_long: int, num_short: int, stretch: int, num_stretches: int) -> None:
     num_tiles, none = 3 * num_long + num_short, np.zeros(0, np.int32)
     order = NodeOrder(none, none)
-    tiles = NodeTiles(0, num_tiles, num_long + num_short, num_long, none, none, none, none, order)
+    counts = (0, num_tiles, num_long + num_short, num_long)
+    tiles = NodeTiles(*counts, none, none, none, none, none, none, order)
     assert (tiles.num_short, tiles.stretch, tiles.num_stretches) == (
         num_short,
         stretch,

@@ -14,7 +14,7 @@ from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec, ExchangeAccessor, Field, Options, ReadAccessor
 from caspar.memory.accessors.blocked import cpu_load, cuda_address, cuda_lanes, cuda_vector
 from caspar.memory.accessors.indexed import indexed_fields, object_name, read_index
-from caspar.memory.accessors.node_sums import NODE_SUMS, NODE_TILE_SIZES
+from caspar.memory.accessors.node_sums import GROUP, NODE_FIELDS, NODE_SUMS, NODE_TILE_SIZES
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope
 from caspar.memory.layout import padded_width
 
@@ -50,7 +50,7 @@ class _Exchange(ExchangeAccessor):
         """The nodes of each group, and the items of each node."""
         if self.place_of != "":
             return ()
-        return (Field("group_node", DType.INT32), Field("node_items", DType.INT32))
+        return tuple(Field(name, DType.INT32) for name in NODE_FIELDS)
 
     def num_objects(self, count: int, options: Options) -> int:
         """A place for each item."""
@@ -64,10 +64,8 @@ class _Exchange(ExchangeAccessor):
         at, name = _place(arg), arg.name
         scope.place(at, f"{name}_data")
         scope.emit(
-            f"const u32 {name}_group ="
-            " is_long ? blockIdx.x : tile - u32(tiles_num_long_tiles - tiles_num_long);",
             f"const Team {name}_team = team_of<BLOCK_SIZE>(",
-            f"    {name}_group_node + {name}_group, {name}_node_items, is_long);",
+            f"    {name}_group_node + {GROUP}, {name}_node_items, is_long);",
         )
 
     def _stage(self, scope: CudaScope, arg: ArgSpec) -> str:

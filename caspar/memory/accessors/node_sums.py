@@ -43,23 +43,6 @@ __device__ __forceinline__ void stage_values(
   stage[place >> 10 & 0x3ffu] = row;
 }
 
-// Sum the items of the node.
-template <int WIDTH, typename Sum, typename T, int ROW>
-__device__ __forceinline__ void sum_node(
-    const StageRow<T, ROW>* stage, u32 place, Sum (&total)[WIDTH]) {
-#pragma unroll
-  for (int component = 0; component < WIDTH; ++component) total[component] = Sum(0);
-  const u32 begin = place & 0x3ffu, end = begin + (place >> 20);
-#pragma unroll 2
-  for (u32 slot = begin; slot < end; ++slot) {
-    const StageRow<T, ROW> row = stage[slot];
-#pragma unroll
-    for (int component = 0; component < WIDTH; ++component) {
-      total[component] += Sum(row.value[component]);
-    }
-  }
-}
-
 // Neighbouring lanes that work for one node; as many for each node of a tile. One word says how,
 // since it is kept while all else is computed.
 struct Team {
@@ -86,18 +69,26 @@ __device__ __forceinline__ Team team_of(
   return Team{node, (number < num_nodes ? own : 0u) | shift << 10};
 }
 
+// The same, but the first warp sums the tile's items of a node that has several tiles.
+template <u32 SIZE>
+__device__ __forceinline__ Team adders_of(
+    const int* group, const int* node_items, bool is_long, u32 num_items) {
+  if (!is_long) return team_of<SIZE>(group, node_items, false);
+  return Team{u32(group[0]), (threadIdx.x < 32u ? num_items << 20 : 0u) | 5u << 10};
+}
+
 // Sum the items of the team's node; for all lanes of a warp.
-template <int WIDTH, typename T, int ROW>
+template <int WIDTH, typename Sum, typename T, int ROW>
 __device__ __forceinline__ void sum_by_team(
-    const StageRow<T, ROW>* stage, const Team& team, T (&total)[WIDTH]) {
+    const StageRow<T, ROW>* stage, const Team& team, Sum (&total)[WIDTH]) {
 #pragma unroll
-  for (int component = 0; component < WIDTH; ++component) total[component] = T(0);
+  for (int component = 0; component < WIDTH; ++component) total[component] = Sum(0);
 #pragma unroll 2
   for (u32 slot = team.begin() + team.lane(); slot < team.end(); slot += team.lanes()) {
     const StageRow<T, ROW> row = stage[slot];
 #pragma unroll
     for (int component = 0; component < WIDTH; ++component) {
-      total[component] += row.value[component];
+      total[component] += Sum(row.value[component]);
     }
   }
 #pragma unroll 1
@@ -150,6 +141,15 @@ __device__ __forceinline__ void collect_node(
 """
 
 
+NODE_FIELDS = ("group_node", "node_items")
+"""What teams are formed by: see `memory.node_tiles.NodeTiles`."""
+
+GROUP = "(is_long ? blockIdx.x : tile - u32(tiles_num_long_tiles - tiles_num_long))"
+"""The number of a tile's group."""
+
+STAGED_SCALARS = 4
+"""Scalars that are added to nodes together."""
+
 NODE_TILE_SIZES = (256, 128, 512)
 """Items of a node tile, the preferred number first. More items of a tile share cameras, which makes
 fewer additions; fewer wait less at barriers. Bundle adjustment on an H200, ms of a PCG iteration
@@ -164,13 +164,18 @@ def _place(arg: ArgSpec) -> str:
 
 @dataclass(frozen=True)
 class AddOwnNode(WriteAccessor):
-    """The sums over the items of a node are added to the node, by one thread.
+    """The sums over the items of a node are added to the node by the leader of its team.
 
     Attributes:
         index_of: Another argument of the kernel, read by the same index; empty: its own.
+        team_of: Another argument of the kernel that is added to the same nodes; empty: none.
+        in_order: Whether its array is in the order of the tiles' nodes; else `node_at` says where
+            each of them is.
     """
 
     index_of: str = ""
+    team_of: str = ""
+    in_order: bool = True
 
     cuda_functions: ClassVar[str] = NODE_SUMS
     adds: ClassVar[bool] = True
@@ -178,43 +183,77 @@ class AddOwnNode(WriteAccessor):
     tile_sizes: ClassVar[tuple[int, ...]] = NODE_TILE_SIZES
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
-        """The node of each item, and its place in the tile."""
-        return (*indexed_fields(self.index_of), Field("place", DType.INT32))
+        """The node of each item, its place in the tile, and the nodes of each group."""
+        if self.team_of != "":
+            return indexed_fields(self.index_of)
+        names = ("place", *NODE_FIELDS, *(() if self.in_order else ("node_at",)))
+        return (*indexed_fields(self.index_of), *(Field(name, DType.INT32) for name in names))
 
     def num_objects(self, count: int, options: Options) -> int:
         """Any number: indices are checked against it."""
         return 0
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
-        """Read the place; room for the staged values."""
-        scalar = SCALAR_TYPE[scope.dtype]
-        scope.shared("node_rows", f"StageRow<{scalar}, 4> node_rows[2][BLOCK_SIZE]")
-        read_index(scope, arg, self.index_of)
-        scope.emit(f"const u32 {_place(arg)} = active ? u32({arg.name}_place[item]) : 0u;")
+        """Read the place, form teams; room for the staged values."""
+        scalar, name = SCALAR_TYPE[scope.dtype], arg.name
+        rows = f"StageRow<{scalar}, {STAGED_SCALARS}> node_rows[2][BLOCK_SIZE]"
+        scope.shared("node_rows", rows)
+        scope.emit(f"{scalar} {name}_kept[{STAGED_SCALARS}];")
+        if self.team_of != "":
+            return
+        scope.index(f"{name}_at", f"{name}_place")
+        scope.emit(
+            f"const Team {name}_team = adders_of<BLOCK_SIZE>(",
+            f"    {name}_group_node + {GROUP}, {name}_node_items, is_long,",
+            "    u32(tiles_items[tile]));",
+        )
+        if not self.in_order:
+            scope.emit(f"const u32 {name}_node = u32({name}_node_at[{name}_team.node]);")
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """Stage; the thread of the node's first place sums and adds."""
-        width, place = len(values), _place(arg)
-        stage, staged, total = scope.alternate("node_rows"), scope.temporary(), scope.temporary()
-        old, sums = scope.temporary(), SCALAR_TYPE[arg.dtype]
-        vector = cuda_vector(arg, chunk)
-        address = cuda_address(arg, chunk, object_name(arg, self.index_of))
-        adds = (
-            f"{lane} += {total}[{component}];"
-            for component, lane in enumerate(cuda_lanes(arg, chunk, old))
-        )
+        """Keep; when there are enough, stage and add them."""
+        chunks = scope.noted(arg.name)
+        first = arg.chunk_length * len(chunks)
+        # the pad of a last chunk is staged with it, and not added
+        padded = [*values, *(["0"] * (arg.chunk_length - len(values)))]
+        kept = (f"{arg.name}_kept[{first + n}] = {value};" for n, value in enumerate(padded))
+        scope.emit(" ".join(kept))
+        chunks.append(chunk)
+        if first + arg.chunk_length == STAGED_SCALARS:
+            self._add(scope, arg)
+
+    def cuda_after(self, scope: CudaScope, arg: ArgSpec) -> None:
+        """Stage and add what was kept."""
+        if len(scope.noted(arg.name)) > 0:
+            self._add(scope, arg)
+
+    def _add(self, scope: CudaScope, arg: ArgSpec) -> None:
+        first = arg.name if self.team_of == "" else self.team_of
+        team, node = f"{first}_team", f"{first}_team.node" if self.in_order else f"{first}_node"
+        chunks, length = scope.noted(arg.name), arg.chunk_length
+        width, stage = length * len(chunks), scope.alternate("node_rows")
+        staged, total = scope.temporary(), scope.temporary()
+        kept = ", ".join(f"{arg.name}_kept[{number}]" for number in range(width))
         scope.emit(
-            f"const {SCALAR_TYPE[scope.dtype]} {staged}[{width}] = {{{', '.join(values)}}};",
-            f"stage_values<{width}>({stage}, {place}, active, {staged});",
+            f"const {SCALAR_TYPE[scope.dtype]} {staged}[{width}] = {{{kept}}};",
+            f"stage_values<{width}>({stage}, {first}_at, active, {staged});",
             "__syncthreads();",
-            f"if (active && ({place} >> 10 & 0x3ffu) == ({place} & 0x3ffu)) {{",
-            f"  {sums} {total}[{width}];",
-            f"  sum_node<{width}>({stage}, {place}, {total});",
-            f"  {vector} {old} = *reinterpret_cast<{vector}*>({address});",
-            f"  {' '.join(adds)}",
-            f"  *reinterpret_cast<{vector}*>({address}) = {old};",
-            "}",
+            f"{SCALAR_TYPE[arg.dtype]} {total}[{width}];",
+            f"sum_by_team<{width}>({stage}, {team}, {total});",
+            f"if ({team}.leads()) {{",
         )
+        for number, chunk in enumerate(chunks):
+            vector, old = cuda_vector(arg, chunk), scope.temporary()
+            address = cuda_address(arg, chunk, node)
+            lanes = cuda_lanes(arg, chunk, old)
+            sums = (f"{lane} += {total}[{length * number + n}];" for n, lane in enumerate(lanes))
+            scope.emit(
+                f"  {vector} {old} = *reinterpret_cast<{vector}*>({address});",
+                f"  {' '.join(sums)}",
+                f"  *reinterpret_cast<{vector}*>({address}) = {old};",
+            )
+        scope.emit("}")
+        chunks.clear()
 
     def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
         """Read the index."""

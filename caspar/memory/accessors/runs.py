@@ -24,14 +24,14 @@ _CHUNK_BITS = 16
 _ADD_STAGED = f"""\
 #ifndef CASPAR_ADD_STAGED
 #define CASPAR_ADD_STAGED
-template <typename T> struct RunStage {{
+template <typename T> struct alignas(16) RunStage {{
   T value[32][{STAGED_SCALARS}];
   u32 object[32];
 }};
 
 // Add sums of runs to chunks, whose numbers are packed: all lanes of the warp add, those of the
 // same 32 bytes in one request. Chunk `c` of object `o` begins at
-// data[chunk_step * c + object_step * o].
+// data[chunk_step * c + object_step * o]. A lane adds the same scalar of every run it gets.
 template <int CHUNK, int WIDTH, typename T, typename Sum>
 __device__ __forceinline__ void add_staged(
     Sum* data, u64 chunk_step, u64 object_step, u32 dim, u64 chunks, u32 object, u32 adds,
@@ -44,14 +44,17 @@ __device__ __forceinline__ void add_staged(
     for (int scalar = 0; scalar < WIDTH; ++scalar) stage.value[rank][scalar] = value[scalar];
   }}
   __syncwarp();
-  const u32 total = WIDTH * __popc(adds);
-  for (u32 number = lane; number < total; number += 32u) {{
-    const u32 rank = number / WIDTH, place = number - rank * WIDTH, scalar = place % CHUNK;
-    const u32 chunk = u32(chunks >> ({_CHUNK_BITS}u * (place / CHUNK))) & {(1 << _CHUNK_BITS) - 1}u;
-    // an object's last chunk may be shorter
-    if (CHUNK * chunk + scalar >= dim) continue;
-    Sum* const begin = data + chunk_step * chunk + object_step * stage.object[rank];
-    atomicAdd(begin + scalar, Sum(stage.value[rank][place]));
+  constexpr u32 AT_ONCE = 32 / WIDTH;
+  const u32 place = lane % WIDTH, scalar = place % CHUNK;
+  const u32 chunk = u32(chunks >> ({_CHUNK_BITS}u * (place / CHUNK))) & {(1 << _CHUNK_BITS) - 1}u;
+  // an object's last chunk may be shorter
+  if (lane < AT_ONCE * WIDTH && CHUNK * chunk + scalar < dim) {{
+    Sum* const own = data + (chunk_step * chunk + scalar);
+    const u32 total = u32(__popc(adds));
+#pragma unroll 1
+    for (u32 rank = lane / WIDTH; rank < total; rank += AT_ONCE) {{
+      atomicAdd(own + object_step * stage.object[rank], Sum(stage.value[rank][place]));
+    }}
   }}
   __syncwarp();
 }}
