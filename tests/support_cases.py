@@ -121,7 +121,7 @@ class KernelCase:
 
     def _is_of_node(self, arg: ArgSpec) -> bool:
         """Whether an argument goes by the index of the eliminated nodes, in their order."""
-        if isinstance(arg.write, AddOwnNode) and not arg.write.in_order:
+        if _is_apart(arg) or not any(_is_in_order(one) for one in self.spec.args):
             return False
         owners = [access.index_of for access in arg.accessors if access.index_of != ""]
         owner = owners[0] if len(owners) > 0 else arg.name
@@ -213,6 +213,17 @@ class KernelCase:
         filled = slots_of_items(tiles, self.count)
         slots[filled] = rows[: self.count]
         return np.concatenate([slots, rows[self.count :]])
+
+
+def _is_in_order(arg: ArgSpec) -> bool:
+    """Whether an array must be in the order of the tiles' nodes."""
+    adds = isinstance(arg.write, AddOwnNode) and arg.write.in_order
+    return adds or isinstance(arg.write, WriteOwnNode) or isinstance(arg.read, ReadForNode)
+
+
+def _is_apart(arg: ArgSpec) -> bool:
+    """Whether an array of nodes may have another order than their tiles."""
+    return isinstance(arg.write, AddOwnNode) and not arg.write.in_order
 
 
 def slots_of_items(tiles: NodeTiles, count: int) -> Array:

@@ -45,9 +45,7 @@ template <bool VALUE> struct Chosen { static constexpr bool value = VALUE; };
 """What the lines of a stretch need."""
 
 
-def item_places(
-    spec: KernelSpec, num_items: int, leader: str | None, place: str
-) -> dict[str, str]:
+def item_places(spec: KernelSpec, num_items: int, leader: str | None, place: str) -> dict[str, str]:
     """What every body may name, each with the names before it.
 
     Args:

@@ -18,6 +18,7 @@ from caspar.frontend.solver_form import usual_form
 from caspar.frontend.trace import NodeType, TracedFactor, trace
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.exchanges import SumOverNode
+from caspar.memory.accessors.node_sums import STAGED_SCALARS, AddOwnNode
 from caspar.memory.accessors.runs import AddRuns
 from caspar.memory.reduce import ReduceSpec
 from caspar.options import Precision
@@ -73,6 +74,7 @@ def test_solver_kernels_compile_to_few_registers(
             kinds = {type(one) for one in specs[name].accessors}
             allowed += REGISTERS_OF_RUNS[dtype] if AddRuns in kinds else 0
             allowed += REGISTERS_OF_SUMS[dtype] if SumOverNode in kinds else 0
+            allowed += STAGED_SCALARS * words if AddOwnNode in kinds else 0
             allowed += FIRST_WORDS if specs[name].few_items else 0
             assert entry.registers <= min(allowed, MAX_REGISTERS), where
             record_property(f"registers {arch} {name}", entry.registers)

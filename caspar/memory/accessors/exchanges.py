@@ -22,7 +22,6 @@ _ROWS, _TURNS = "rows of exchanges", "exchanges"
 """What exchanges note: how many scalars each stages; those that were written."""
 
 
-
 def _row(dim: int) -> int:
     """Scalars of a staged row: rows of three are padded, so that one load takes them."""
     return padded_width(dim) if dim <= 4 else -(-dim // 4) * 4
