@@ -41,6 +41,7 @@ from caspar.runtime.cuda_loop import cuda_loop, fits_device, merged_launches
 from caspar.runtime.cuda_node_tiles import NodeTileTools
 from caspar.runtime.cuda_tiles import TileBuilder
 from caspar.runtime.cuda_timing import time_on_stream
+from caspar.runtime.cuda_upload import uploader
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
@@ -185,7 +186,7 @@ class CudaBackend:
 
     def write(self, target: Array, host: NDArray[Any]) -> None:
         """Copy a host array to the device."""
-        target.set(host)
+        uploader(self._device.id).write(target, host)
 
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index."""
@@ -352,7 +353,10 @@ class CudaBackend:
     def upload(self, array: Any) -> Array:
         """Host arrays are copied (in native byte order), arrays of this device are shared."""
         if isinstance(array, np.ndarray):
-            return cupy.asarray(array.astype(array.dtype.newbyteorder("="), copy=False))
+            native = array.astype(array.dtype.newbyteorder("="), copy=False)
+            copied = cupy.empty(native.shape, native.dtype)
+            self.write(copied, native)
+            return copied
         if isinstance(array, cupy.ndarray):
             return array
         return _from_torch(array) if _is_in_order(array) else cupy.from_dlpack(array)

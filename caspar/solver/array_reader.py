@@ -5,6 +5,7 @@ uploaded, so that half the bytes travel and CUDA compiles nothing for it.
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,6 +16,9 @@ from caspar.frontend.unit_ranges import UnitRange
 from caspar.memory.tiles import Array, TileIndex
 from caspar.runtime.arrays import HOST, Location, location, to_numpy
 from caspar.runtime.backend import Backend
+
+_PIECE_BYTES = 4 << 20
+_NUM_THREADS = 4
 
 UNIT_TOLERANCE = 0.02
 """Rotations and directions may be off unit length by this; the rest is an error, most often a
@@ -105,9 +109,8 @@ class ArrayReader:
             raise InputError(
                 f"{where}: shape {tuple(array.shape)}; expected (n, {dim}), {dim} scalars a row"
             )
-        with np.errstate(over="ignore"):  # the overflow is reported below
-            converted = xp.ascontiguousarray(array, dtype=self._storage)
-        if self._check_values and not bool(xp.isfinite(converted).all()):
+        converted, is_finite = _converted(array, self._storage, xp, look=self._check_values)
+        if not is_finite:
             raise self._not_finite(where, array, converted, xp)
         if self._check_values:
             for part in unit_ranges:
@@ -196,6 +199,30 @@ class ArrayReader:
             f"beyond {self._storage}, first row {row}: {[float(scalar) for scalar in array[row]]}; "
             "values must be finite"
         )
+
+
+def _converted(array: Array, storage: str, xp: ModuleType, *, look: bool) -> tuple[Array, bool]:
+    """The array C-contiguous and of a type, and whether all is finite; True without a look.
+
+    Large arrays of the host by several threads, piece by piece: fresh memory is slow to touch.
+    """
+    if xp is not np or array.nbytes < 2 * _PIECE_BYTES:
+        with np.errstate(over="ignore"):  # the overflow is reported as not finite
+            converted = xp.ascontiguousarray(array, dtype=storage)
+        return converted, not look or bool(xp.isfinite(converted).all())
+    needs_copy = array.dtype != storage or not array.flags.c_contiguous
+    converted = np.empty(array.shape, storage) if needs_copy else array
+    step = max(1, _PIECE_BYTES * len(array) // array.nbytes)
+
+    def convert(first: int) -> bool:
+        part = converted[first : first + step]
+        if needs_copy:
+            with np.errstate(over="ignore"):
+                part[...] = array[first : first + step]
+        return not look or bool(np.isfinite(part).all())
+
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        return converted, all(list(pool.map(convert, range(0, len(array), step))))
 
 
 def _check_unit(where: str, rows: Array, part: UnitRange, xp: ModuleType) -> None:

@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import caspar
+from caspar.memory.node_tiles import MAX_TILE_SIZE
 from caspar.solver.array_reader import ArrayReader
 from caspar.solver.factor_order import order_factors
 from caspar.solver.problem import Problem, check_problem
@@ -37,6 +38,21 @@ def test_factors_on_a_type_share_its_order(mix: str) -> None:
         given = problem.factors[name].nodes["mark"]
         assert given is not None
         assert_array_equal(node_order.node[order.nodes["mark"]], given[order.order])
+        assert_nodes_of_tiles_are_found(order, alone=len(on_marks) == 1)
+
+
+def assert_nodes_of_tiles_are_found(order: Any, *, alone: bool) -> None:
+    """A tile's nodes follow each other by their rank, or `node_at` names them."""
+    tiles = order.node_tiles
+    assert tiles.num_long == 0
+    found = np.arange(len(tiles.node_items)) if alone else order.node_at
+    assert (order.node_at is None) == alone
+    begins = (tiles.place & (MAX_TILE_SIZE - 1)).reshape(tiles.num_tiles, -1)
+    ranks = order.nodes["mark"].reshape(tiles.num_tiles, -1)
+    for tile, first in enumerate(tiles.group_node[:-1]):
+        size = tiles.tile_items[tile]
+        _, number = np.unique(begins[tile, :size], return_inverse=True)
+        assert_array_equal(found[first + number], ranks[tile, :size])
 
 
 def test_the_factor_with_the_most_instances_decides() -> None:

@@ -11,6 +11,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import caspar
+from caspar.errors import InputError
+from caspar.solver.array_reader import ArrayReader
 from tests.problems import EXAMPLES, Arrays
 from tests.solver.solving import assert_same_values, changed, solve_example
 
@@ -226,6 +228,34 @@ def test_torch_tensors() -> None:
     assert isinstance(returned, torch.Tensor)
     assert returned.dtype == torch.float64
     assert_array_equal(returned.numpy(), solve_example("grid", GRID).values["Place"])
+
+
+# -- large arrays ----------------------------------------------------------------------------------
+
+
+def reader_of(storage: str) -> ArrayReader:
+    backend = caspar.Solver(EXAMPLES["grid"].factors, backend="cpu").backend
+    return ArrayReader(backend, storage, check_values=True)
+
+
+@pytest.mark.parametrize("storage", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "layout", [np.ascontiguousarray, np.asfortranarray, lambda rows: rows.astype(">f8"), spread]
+)
+def test_large_arrays_are_read_as_small_ones(storage: str, layout: Callable[[Any], Any]) -> None:
+    rows = np.random.default_rng(3).normal(size=(700_001, 2))
+    read = reader_of(storage).rows("rows", layout(rows), 2)
+    assert read.flags.c_contiguous
+    assert read.dtype == storage
+    assert_array_equal(read, rows.astype(storage))
+
+
+@pytest.mark.parametrize(("value", "row"), [(np.nan, 700_000), (np.inf, 3), (1e300, 400_000)])
+def test_what_is_not_finite_is_found_in_large_arrays(value: float, row: int) -> None:
+    rows = np.zeros((700_001, 2))
+    rows[row, 1] = value
+    with pytest.raises(InputError, match=f"1 of 700001 rows hold NaN.*first row {row}:"):
+        reader_of("float32").rows("rows", rows, 2)
 
 
 # -- nodes without factors -------------------------------------------------------------------------
