@@ -8,6 +8,7 @@ import pytest
 from caspar.io import read_g2o
 from tests.runtime.direct_cases import check_dense, check_pose_graph, check_sparse
 from tests.solver.pose_graphs import DATA, normal_matrix
+from tests.support_cudss import require_cudss
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
@@ -23,10 +24,6 @@ extern "C" __global__ void spin(long long cycles) {
 
 def cuda_backend() -> Any:
     return pytest.importorskip("caspar.runtime.cuda").CudaBackend()
-
-
-def needs_cudss() -> None:
-    pytest.importorskip("nvmath.bindings.cudss")
 
 
 def assert_only_enqueues(solver: Any, size: int, dtype: str) -> None:
@@ -52,13 +49,13 @@ def test_dense(size: int, dtype: str) -> None:
 @dtypes
 @pytest.mark.parametrize(("num_blocks", "block"), [(1, 1), (2, 3), (40, 6), (100, 3)])
 def test_sparse(num_blocks: int, block: int, dtype: str) -> None:
-    needs_cudss()
+    require_cudss()
     check_sparse(cuda_backend(), num_blocks, block, dtype)
 
 
 @pytest.mark.parametrize("name", ["smallGrid3D", "M3500"])
 def test_pose_graphs(name: str) -> None:
-    needs_cudss()
+    require_cudss()
     graph = read_g2o(DATA / f"{name}.g2o.bz2")
     check_pose_graph(cuda_backend(), normal_matrix(graph, graph.poses))
 
@@ -72,7 +69,7 @@ def test_dense_does_not_wait_for_the_device(dtype: str) -> None:
 
 @dtypes
 def test_sparse_does_not_wait_for_the_device(dtype: str) -> None:
-    needs_cudss()
+    require_cudss()
     pattern = cupy.arange(1001, dtype=np.int32)
     solver = cuda_backend().sparse_factorization(pattern, pattern[:-1], 1000, dtype)
     solver.values[...] = 1.0

@@ -10,6 +10,7 @@ from examples import pose_graph, pose_graph_3d
 from tests.solver.bundles import arrays_of, read
 from tests.solver.linear_cases import MIXES, assert_first_step, problem_of, solver_names
 from tests.solver.pose_graphs import DATA, KNOWN_OPTIMA, RotationError
+from tests.support_cudss import require_cudss
 
 pytestmark = pytest.mark.gpu
 
@@ -18,7 +19,7 @@ CASES = [(mix, name) for mix in MIXES for name in solver_names(mix)]
 
 def needs_library(linear_solver: str) -> None:
     if linear_solver == "sparse":
-        pytest.importorskip("nvmath.bindings.cudss")
+        require_cudss()
 
 
 def test_kernels_load_again_in_new_threads() -> None:

@@ -24,6 +24,7 @@ from tests.solver.robust_cases import (
     glances,
 )
 from tests.solver.solving import Arrays, assert_same_values, changed, solver
+from tests.support_cudss import require_cudss
 
 BACKENDS = pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 PRECISIONS = pytest.mark.parametrize("precision", ["float64", "mixed"])
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:node type")
 
 def made(case: Case, backend: str, precision: str, **choices: Any) -> caspar.Solver:
     if backend == "cuda" and choices.get("linear_solver") == "sparse":
-        pytest.importorskip("nvmath.bindings.cudss")
+        require_cudss()
     if len(choices) == 0:
         return solver(case.factors, precision, backend)
     return caspar.Solver(case.factors, backend=backend, precision=precision, **choices)
