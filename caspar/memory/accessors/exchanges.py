@@ -14,7 +14,12 @@ from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec, ExchangeAccessor, Field, Options, ReadAccessor
 from caspar.memory.accessors.blocked import cpu_load, cuda_address, cuda_lanes, cuda_vector
 from caspar.memory.accessors.indexed import indexed_fields, object_name, read_index
-from caspar.memory.accessors.node_sums import GROUP, NODE_FIELDS, NODE_SUMS, NODE_TILE_SIZES
+from caspar.memory.accessors.node_sums import (
+    NODE_FIELDS,
+    NODE_SUMS,
+    NODE_TILE_SIZES,
+    group_lines,
+)
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope
 from caspar.memory.layout import padded_width
 
@@ -63,8 +68,9 @@ class _Exchange(ExchangeAccessor):
         at, name = _place(arg), arg.name
         scope.place(at, f"{name}_data")
         scope.emit(
-            f"const Team {name}_team = team_of<BLOCK_SIZE>(",
-            f"    {name}_group_node + {GROUP}, {name}_node_items, is_long);",
+            *group_lines(name),
+            f"const Team {name}_team =",
+            f"    team_of<BLOCK_SIZE>({name}_nodes, {name}_node_items, is_long);",
         )
 
     def _stage(self, scope: CudaScope, arg: ArgSpec) -> str:

@@ -144,9 +144,6 @@ __device__ __forceinline__ void collect_node(
 NODE_FIELDS = ("group_node", "node_items")
 """What teams are formed by: see `memory.node_tiles.NodeTiles`."""
 
-GROUP = "(is_long ? blockIdx.x : tile - u32(tiles_num_long_tiles - tiles_num_long))"
-"""The number of a tile's group."""
-
 STAGED_SCALARS = 4
 """Scalars that are added to nodes together."""
 
@@ -158,8 +155,12 @@ and of what stands around PCG, with 128 and 256: 5.0 M factors, recomputed 0.152
 float16 0.85 and 0.76, 16.7 and 14.8."""
 
 
-def _place(arg: ArgSpec) -> str:
-    return f"{arg.name}_at"
+def group_lines(name: str) -> tuple[str, ...]:
+    """Declare `<name>_nodes`: where the first nodes of the tile's group and of the next stand."""
+    return (
+        f"const int* const {name}_nodes = {name}_group_node",
+        "    + (is_long ? blockIdx.x : tile - u32(tiles_num_long_tiles - tiles_num_long));",
+    )
 
 
 @dataclass(frozen=True)
@@ -203,9 +204,9 @@ class AddOwnNode(WriteAccessor):
             return
         scope.index(f"{name}_at", f"{name}_place")
         scope.emit(
+            *group_lines(name),
             f"const Team {name}_team = adders_of<BLOCK_SIZE>(",
-            f"    {name}_group_node + {GROUP}, {name}_node_items, is_long,",
-            "    u32(tiles_items[tile]));",
+            f"    {name}_nodes, {name}_node_items, is_long, u32(tiles_items[tile]));",
         )
         if not self.in_order:
             scope.emit(f"const u32 {name}_node = u32({name}_node_at[{name}_team.node]);")
