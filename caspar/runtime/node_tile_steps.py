@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from caspar.codegen.cuda_node_tiles import MAX_TILES_OF_CHUNK, NODE_BLOCK_SIZE
 from caspar.codegen.cuda_partner_labels import NORMALISE_BLOCK_SIZE
-from caspar.memory.node_tiles import TILES_OF_CHUNK, NodeOrder, NodeTiles, key_bits
+from caspar.memory.node_keys import key_bits
+from caspar.memory.node_tiles import TILES_OF_CHUNK, NodeOrder, NodeTiles
 from caspar.memory.partner_labels import (
     FEWEST_PARTNERS,
     MOST_PARTNERS,

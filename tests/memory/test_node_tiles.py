@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
+from caspar.memory.node_keys import KEY_BITS, along_curve
 from caspar.memory.node_tiles import (
     ENOUGH_STRETCHES,
-    KEY_BITS,
     LENGTH_SHIFT,
     MAX_STRETCH,
     MAX_TILE_SIZE,
@@ -20,7 +20,6 @@ from caspar.memory.node_tiles import (
     TILES_OF_CHUNK,
     NodeOrder,
     NodeTiles,
-    along_curve,
     build_node_tiles,
 )
 from tests.memory.node_tile_problems import PROBLEMS, Index, Problem, draw_problem
