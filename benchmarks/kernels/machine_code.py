@@ -128,7 +128,8 @@ def _compile(source: Source, arch: str, options: Sequence[str], cache: Path) -> 
     command += ["-lineinfo", "-Xptxas=-v", "-cubin", str(source.path)]
     cubin = cache / f"{_key(source, command)}.cubin"
     log = cubin.with_suffix(".log")
-    if not log.exists():
+    # a refusal may be mended by another header or compiler
+    if not (log.exists() and cubin.exists()):
         cache.mkdir(parents=True, exist_ok=True)
         done = subprocess.run([*command, "-o", str(cubin)], capture_output=True, text=True)
         write_atomically(log, done.stdout + done.stderr)

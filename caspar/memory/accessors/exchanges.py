@@ -4,7 +4,7 @@ All items of the node lie in one tile, see `memory.node_tiles` and `accessors.no
 *team* of neighbouring lanes works for each node of the tile, as many for each as the block has
 threads for: they sum over its items together, whichever items the threads have themselves, and the
 first of them *leads*: it works with the sums on the node's behalf, and what comes of it is passed
-to the items. Nodes of a tile are neighbours in memory, so what leaders load is too.
+to the items. Nodes of a tile are neighbours in memory, so what teams load of them is too.
 """
 
 from dataclasses import dataclass
