@@ -119,6 +119,10 @@ class FactorBuilder(KernelBuilder):
         owner = self._index_owner.setdefault(argument.name, name)
         return "" if owner == name else owner
 
+    def _known_index(self, argument: Argument) -> str:
+        """The same for what reads no index on CUDA, and so none that others could use."""
+        return self._index_owner.get(argument.name, "")
+
     def _read_access(self, argument: Argument, name: str) -> ReadAccessor:
         if argument.kind in (ArgumentKind.NODE_UNIQUE, ArgumentKind.CONST_UNIQUE):
             return ReadUnique()
@@ -147,12 +151,8 @@ class FactorBuilder(KernelBuilder):
         if argument.kind is ArgumentKind.NODE_UNIQUE:
             return AddSumPartials()
         if argument is self.form.eliminated:
-            # on CUDA it reads no index that others could use
-            index_of = self._index_owner.get(argument.name, "")
-            owner = self._team_owner if self._team_owner != "" else name
-            self._team_owner = owner
-            team_of = "" if owner == name else owner
-            return AddOwnNode(index_of, team_of, in_order=self.form.is_fused)
+            team_of, self._team_owner = self._team_owner, self._team_owner or name
+            return AddOwnNode(self._known_index(argument), team_of, in_order=self.form.is_fused)
         if self.form.sums is SharedSums.ORDERED:
             return AddSharedPartials()
         owner = self._runs_owner.setdefault(argument.name, name)
@@ -177,8 +177,7 @@ class FactorBuilder(KernelBuilder):
         argument = self.form.eliminated
         assert argument is not None
         name = f"{argument.name}_{part}"
-        # on CUDA it reads no index that others could use
-        access = ReadForNode(f"{argument.name}_sum", self._index_owner.get(argument.name, ""))
+        access = ReadForNode(f"{argument.name}_sum", self._known_index(argument))
         return self.read(name, dim, dtype, access)
 
     def spread_over_node(self, values: Sequence[Scalar]) -> list[Scalar]:

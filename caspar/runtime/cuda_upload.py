@@ -62,8 +62,14 @@ class Uploader:
 
     def write(self, target: Array, host: NDArray[Any]) -> None:
         """Copy an array of the same type and shape; `host` may be changed afterwards."""
-        is_plain = host.flags.c_contiguous and target.flags.c_contiguous
-        if host.nbytes < FEWEST_BYTES or host.dtype != target.dtype or not is_plain:
+        # first what is cheap: a few numbers are written in every iteration
+        is_staged = (
+            host.nbytes >= FEWEST_BYTES
+            and host.dtype == target.dtype
+            and host.flags.c_contiguous
+            and target.flags.c_contiguous
+        )
+        if not is_staged:
             target.set(host)
             return
         if host.shape != target.shape:

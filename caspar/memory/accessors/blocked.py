@@ -194,3 +194,16 @@ def cpu_store(
     for lane, value in enumerate(values):
         scalar = scope.cast(value, scope.dtype, arg.dtype)
         scope.emit(f"{arg.name}_data[{place} + {lane}] {step} {scalar}")
+
+
+def cuda_keep(scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> int:
+    """Put a chunk behind those in `<argument>_kept`, which `scope.noted` names; scalars there now.
+
+    The pad of a last chunk is kept with it.
+    """
+    chunks, length = scope.noted(arg.name), arg.chunk_length
+    padded = [*values, *(["0"] * (length - len(values)))]
+    first = length * len(chunks)
+    scope.emit(" ".join(f"{arg.name}_kept[{first + n}] = {one};" for n, one in enumerate(padded)))
+    chunks.append(chunk)
+    return first + length

@@ -15,6 +15,7 @@ from caspar.memory.accessors.blocked import (
     cpu_index,
     cpu_store,
     cuda_address,
+    cuda_keep,
     cuda_lanes,
     cuda_packed,
     cuda_vector,
@@ -213,14 +214,7 @@ class AddOwnNode(WriteAccessor):
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """Keep; when there are enough, stage and add them."""
-        chunks = scope.noted(arg.name)
-        first = arg.chunk_length * len(chunks)
-        # the pad of a last chunk is staged with it, and not added
-        padded = [*values, *(["0"] * (arg.chunk_length - len(values)))]
-        kept = (f"{arg.name}_kept[{first + n}] = {value};" for n, value in enumerate(padded))
-        scope.emit(" ".join(kept))
-        chunks.append(chunk)
-        if first + arg.chunk_length == STAGED_SCALARS:
+        if cuda_keep(scope, arg, chunk, values) == STAGED_SCALARS:
             self._add(scope, arg)
 
     def cuda_after(self, scope: CudaScope, arg: ArgSpec) -> None:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec, Field, Options, WriteAccessor
-from caspar.memory.accessors.blocked import cuda_base
+from caspar.memory.accessors.blocked import cuda_base, cuda_keep
 from caspar.memory.accessors.indexed import indexed_fields, object_name, read_index
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, converted
 from caspar.memory.accessors.shared_atomics import ADD_CHUNK, RUNS
@@ -119,14 +119,7 @@ class AddRuns(WriteAccessor):
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """Sum over the run, add; of few scalars, and of what is staged, only keep them."""
         if self._is_staged(arg) and (self.rows or len(values) == arg.chunk_length):
-            chunks = scope.noted(arg.name)
-            first = arg.chunk_length * len(chunks)
-            chunks.append(chunk)
-            # the pad of a last chunk is staged with it, and not added
-            padded = [*values, *(["0"] * (arg.chunk_length - len(values)))]
-            kept = (f"{arg.name}_kept[{first + n}] = {value};" for n, value in enumerate(padded))
-            scope.emit(" ".join(kept))
-            if first + arg.chunk_length == STAGED_SCALARS:
+            if cuda_keep(scope, arg, chunk, values) == STAGED_SCALARS:
                 self._add_staged(scope, arg)
             return
         if self._waits(arg):
