@@ -1,20 +1,15 @@
 """The CPU backend: the same scheduled programs, compiled by Numba, spread over cores.
 
-Generated modules lie in the cache folder, named by the digest of their text; Numba keeps the
-machine code beside them. A launch is an entry in three integer arrays (function, parameter table,
-tiles), so that one compiled driver runs a whole list without returning to Python.
+A launch is an entry in three integer arrays (function, parameter table, tiles), so that one
+compiled driver runs a whole list without returning to Python.
 """
 
 import hashlib
-import importlib.util
 import os
 import platform
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
-from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -24,7 +19,7 @@ from numpy.typing import NDArray
 
 from caspar.codegen.cpu import TILE_SIZE
 from caspar.codegen.source import KernelSource
-from caspar.errors import CompileError, OutOfMemoryError
+from caspar.errors import OutOfMemoryError
 from caspar.memory.binding import Binding
 from caspar.memory.node_tiles import NodeTiles, build_node_tiles
 from caspar.memory.tiles import (
@@ -37,6 +32,7 @@ from caspar.memory.tiles import (
     single_object_tiles,
 )
 from caspar.runtime.backend import (
+    HostScalars,
     Kernel,
     Launch,
     LaunchSequence,
@@ -44,7 +40,7 @@ from caspar.runtime.backend import (
     bound_blocks,
     parameter_values,
 )
-from caspar.runtime.cache import writable_cache_folder, write_atomically
+from caspar.runtime.cpu_compile import function_address
 from caspar.runtime.cpu_support import call_tile
 from caspar.runtime.factorization import (
     DenseFactorization,
@@ -61,10 +57,6 @@ from caspar.runtime.usage import KernelUsage
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 IntArray = NDArray[np.int64]
-
-SUPPORT_DIGEST = hashlib.sha256(Path(__file__).with_name("cpu_support.py").read_bytes()).hexdigest()
-"""Part of the name of every generated module: machine code in the cache has the functions of
-`cpu_support` compiled into it, and Numba does not see that they have changed."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +149,26 @@ class CpuSequence:
         _run_until(*self._arrays, flag, max_runs)
 
 
+class CpuScalars:
+    """Scalars of the host, see `HostScalars`: nothing is under way when a call returns."""
+
+    def __init__(self, scalars: Array, num_written: int) -> None:
+        self._scalars = scalars
+        self._num_written = num_written
+
+    def write(self, values: Sequence[float]) -> None:
+        """Set the first."""
+        self._scalars[: self._num_written] = values
+
+    def fetch(self) -> None:
+        """Nothing changes before `read`."""
+
+    def read(self) -> list[float]:
+        """All of them."""
+        values: list[float] = self._scalars.tolist()
+        return values
+
+
 class CpuBackend:
     """The host's cores."""
 
@@ -178,7 +190,7 @@ class CpuBackend:
         self, sources: Sequence[KernelSource], block_size: int | None = None
     ) -> Mapping[str, Kernel]:
         """Compile kernels, or fetch them from the cache; tiles have the size they have."""
-        return {source.name: CpuKernel(source, _compile(source)) for source in sources}
+        return {source.name: CpuKernel(source, function_address(source)) for source in sources}
 
     def allocate(self, num_bytes: int) -> Array:
         """Uninitialised host memory."""
@@ -211,6 +223,10 @@ class CpuBackend:
     def write(self, target: Array, host: NDArray[Any]) -> None:
         """Copy an array."""
         target[...] = host
+
+    def host_scalars(self, scalars: Array, num_written: int) -> HostScalars:
+        """The scalars themselves."""
+        return CpuScalars(scalars, num_written)
 
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index."""
@@ -337,64 +353,3 @@ class CpuBackend:
 
     def synchronize(self) -> None:
         """Nothing to wait for: every run returns when it is done."""
-
-
-_IMPORTS = Lock()
-
-
-def _compile(source: KernelSource) -> int:
-    digest = hashlib.sha256((SUPPORT_DIGEST + source.text).encode()).hexdigest()[:32]
-    module_name = f"caspar_generated_{digest}"
-    # one thread at a time: a module is in sys.modules before it has been executed
-    with _IMPORTS:
-        if module_name not in sys.modules:
-            path = writable_cache_folder() / "cpu" / f"{source.name[:60]}_{digest}.py"
-            if not _holds(path, source.text):
-                write_atomically(path, source.text)
-            _import_file(module_name, path)
-        address: int = getattr(sys.modules[module_name], source.name).address
-    return address
-
-
-def _import_file(module_name: str, path: Path) -> None:
-    """Import a generated module, if need be once more without Numba's machine code beside it.
-
-    Numba takes whatever lies there for its own, and stumbles over a file that a full disk or a
-    crash left broken.
-    """
-    try:
-        try:
-            _execute_file(module_name, path)
-        except Exception:
-            machine_code = list(path.parent.glob(f"__pycache__/{path.stem}.*.nb[ic]"))
-            if not machine_code:
-                raise
-            for file in machine_code:
-                file.unlink(missing_ok=True)
-            _execute_file(module_name, path)
-    except Exception as error:
-        raise CompileError(f"Numba did not compile {path}: {error}") from error
-
-
-def _execute_file(module_name: str, path: Path) -> None:
-    """Import a module; it stays in `sys.modules`, which keeps its machine code alive.
-
-    Numba looks its functions' modules up there when it takes machine code from its cache.
-    """
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[module_name]
-        raise
-
-
-def _holds(path: Path, text: str) -> bool:
-    try:
-        return path.read_text() == text
-    except OSError:
-        return False

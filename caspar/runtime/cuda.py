@@ -26,6 +26,7 @@ from caspar.memory.binding import Binding
 from caspar.memory.node_tiles import NodeTiles
 from caspar.memory.tiles import Array, TileIndex, TileOrder, single_object_tiles
 from caspar.runtime.backend import (
+    HostScalars,
     Kernel,
     Launch,
     LaunchSequence,
@@ -39,6 +40,7 @@ from caspar.runtime.cuda_indices import IndexChecker
 from caspar.runtime.cuda_launch import CudaLaunch, CudaSequence
 from caspar.runtime.cuda_loop import cuda_loop, fits_device, merged_launches
 from caspar.runtime.cuda_node_tiles import NodeTileTools
+from caspar.runtime.cuda_scalars import CudaScalars
 from caspar.runtime.cuda_tiles import TileBuilder
 from caspar.runtime.cuda_timing import time_on_stream
 from caspar.runtime.cuda_upload import uploader
@@ -66,11 +68,6 @@ def _is_in_order(array: Any) -> bool:
     theirs: int = torch.cuda.current_stream(array.device).cuda_stream
     own: int = cupy.cuda.get_current_stream().ptr
     return theirs == own
-
-
-def _from_torch(tensor: Any) -> Any:
-    """A CuPy array of a tensor's memory."""
-    return cupy.asarray(tensor.detach())
 
 
 class CudaBackend:
@@ -187,6 +184,10 @@ class CudaBackend:
     def write(self, target: Array, host: NDArray[Any]) -> None:
         """Copy a host array to the device."""
         uploader(self._device.id).write(target, host)
+
+    def host_scalars(self, scalars: Array, num_written: int) -> HostScalars:
+        """By way of pinned memory."""
+        return CudaScalars(self.stream, scalars, num_written)
 
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index."""
@@ -359,7 +360,7 @@ class CudaBackend:
             return copied
         if isinstance(array, cupy.ndarray):
             return array
-        return _from_torch(array) if _is_in_order(array) else cupy.from_dlpack(array)
+        return cupy.asarray(array.detach()) if _is_in_order(array) else cupy.from_dlpack(array)
 
     @contextmanager
     def scope(self) -> Iterator[None]:

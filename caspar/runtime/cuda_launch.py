@@ -89,8 +89,7 @@ class CudaSequence:
         self._launches = tuple(launches)
         self._once: Any = None
         self._several: Any = None
-        self._flags = _pinned_flags()
-        self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
+        self._flags: NDArray[np.float64] | None = None
 
     def _capture(self, num_runs: int) -> Any:
         with self._stream:
@@ -118,8 +117,10 @@ class CudaSequence:
         costs more than the wait; later the flag is read one group behind, and the device never
         waits.
         """
-        if self._several is None:
+        if self._flags is None:
             self._several = self._capture(RUNS_PER_GRAPH)
+            self._flags = _pinned_flags()
+            self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
         for group in range(-(-max_runs // RUNS_PER_GRAPH)):
             self._several.launch(stream=self._stream)
             slot = group % 2

@@ -168,16 +168,16 @@ class Binder:
         bindings["cost"] = self._tile_sums(plan, "costs")
         return self._bind(plan, "score", bindings)
 
-    def linearize(self, plan: FactorPlan, *, exact: bool) -> list[Launch]:
-        """Gradients and diagonal blocks, or their diagonals, at `nodes`."""
+    def linearize(self, plan: FactorPlan, state: str, *, exact: bool) -> list[Launch]:
+        """Gradients and diagonal blocks, or their diagonals, at `nodes` or `candidate`."""
         parts = plan.form.linearized
         role = self.exact_role(plan, "linearize") if exact else "linearize"
-        launch = self._bind(plan, role, self._with_sums(plan, parts))
+        launch = self._bind(plan, role, self._with_sums(plan, parts, state=state))
         return [launch, *self._reductions(plan, plan.factor.nodes, parts)]
 
-    def store(self, plan: FactorPlan) -> list[Launch]:
-        """Scaled Jacobian and diagonal blocks at `nodes`, where Jacobians are stored."""
-        bindings = self._with_sums(plan, ("block",))
+    def store(self, plan: FactorPlan, state: str) -> list[Launch]:
+        """Scaled Jacobian and diagonal blocks at `nodes` or `candidate`, where they are stored."""
+        bindings = self._with_sums(plan, ("block",), state=state)
         roles = [
             role
             for role in ("store", "square")
@@ -268,10 +268,10 @@ class Binder:
         return bindings
 
     def _with_sums(
-        self, plan: FactorPlan, parts: Sequence[str], prefix: str = ""
+        self, plan: FactorPlan, parts: Sequence[str], prefix: str = "", state: str = "nodes"
     ) -> dict[str, Binding]:
         """Bindings of everything a factor's kernel may touch, its sums going to some parts."""
-        bindings = {**self.scalars(), **self._arguments(plan, "nodes")}
+        bindings = {**self.scalars(), **self._arguments(plan, state)}
         slots = {"slots": self._plan.num_factor_curvatures}
         bindings["curvature"] = self._tile_sums(plan, "curvatures").with_fields(slots)
         for argument in plan.factor.nodes:

@@ -152,6 +152,8 @@ def _iterate(
         system.accept()
         state.cost = tried.cost
         state.linearized = False
+    else:
+        system.reject()
     _update_damping(options, state, gain_ratio, accepted)
     if accepted:
         _update_tolerance(options, state, tried)

@@ -28,16 +28,23 @@ class Phases:
         scores = [self._binder.score(plan, state) for plan in self._plan.factors]
         return [*scores, self._binder.scalar_launch("collect")]
 
-    def linearize(self, *, exact: bool) -> list[Launch]:
-        """Jacobians, gradients and diagonal blocks at `nodes`; `exact`: for a direct solver."""
+    def move(self, target: str, source: str) -> list[Launch]:
+        """`nodes` to `candidate`, or the other way."""
+        return [self._binder.copy(f"all {target}", f"all {source}")]
+
+    def linearize(self, state: str, *, exact: bool) -> list[Launch]:
+        """Jacobians, gradients and diagonal blocks at `nodes` or `candidate`.
+
+        Residuals must be of the same state. `exact`: for a direct solver.
+        """
         launches = [self._binder.clear("all sums")]
         for plan in self._plan.factors:
-            launches += self._binder.linearize(plan, exact=exact)
+            launches += self._binder.linearize(plan, state, exact=exact)
         if not self._plan.is_scaled:
             return launches
         launches += [self._binder.node_launch(plan, "scale") for plan in self._plan.nodes]
         for plan in self._plan.factors:
-            launches += self._binder.store(plan)
+            launches += self._binder.store(plan, state)
         return launches
 
     def reduce(self) -> list[Launch]:

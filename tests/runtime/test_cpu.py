@@ -193,7 +193,7 @@ class TestCache:
         """Machine code has the functions of `cpu_support` compiled into it."""
         (source,) = sources_of(double("supported"))
         doubled([source], np.ones(3))
-        monkeypatch.setattr("caspar.runtime.cpu.SUPPORT_DIGEST", "another")
+        monkeypatch.setattr("caspar.runtime.cpu_compile.SUPPORT_DIGEST", "another")
         doubled([source], np.ones(3))
         assert len(list(cache.glob("supported_*.py"))) == 2
 

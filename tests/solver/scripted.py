@@ -52,6 +52,9 @@ class FakeSystem:
         self.calls.append("accept")
         self.cost = self.script[len(self.goals) - 1].cost
 
+    def reject(self) -> None:
+        self.calls.append("reject")
+
 
 def step(before: float, decrease: float, gain_ratio: float = 1.0, **changes: Any) -> TriedStep:
     """A step from a cost of `before` that lowers it."""

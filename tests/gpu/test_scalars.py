@@ -1,0 +1,23 @@
+"""Scalars that the host writes and reads, on the device."""
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+cupy = pytest.importorskip("cupy")
+
+
+def test_what_is_read_was_there_when_it_was_fetched() -> None:
+    backend = pytest.importorskip("caspar.runtime.cuda").CudaBackend()
+    scalars = cupy.arange(5, dtype=cupy.float64)
+    own = backend.host_scalars(scalars, 2)
+    with backend.scope():
+        for number in range(100):
+            own.write([number, -1.0])
+            own.fetch()
+            scalars[:] = 7.0  # enqueued behind it
+            assert own.read()[:2] == [number, -1.0]
+    backend.synchronize()
+    assert scalars.tolist() == [7.0] * 5
+    with backend.scope():
+        own.fetch()
+        assert own.read() == [7.0] * 5

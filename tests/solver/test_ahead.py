@@ -1,0 +1,95 @@
+"""What is linearised before a step is accepted: no solve can tell, but by the clock."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import caspar
+from caspar.frontend.bundle_adjustment import snavely
+from caspar.solver import normal_equations
+from tests.harness import find_compiler
+from tests.harness_backend import HarnessBackend, HarnessLaunch
+from tests.solver.bundles import arrays_of, part_of, read
+from tests.solver.linear_cases import problem_of
+from tests.solver.solving import assert_same_values
+
+pytestmark = [
+    pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine"),
+    pytest.mark.filterwarnings("ignore:node type"),
+]
+
+VIEWS = "views alone"
+BUNDLE = "bundle"
+"""275 observations; some steps are rejected."""
+
+
+def solved(
+    name: str, most_ahead: int, monkeypatch: pytest.MonkeyPatch, **choices: Any
+) -> list[caspar.SolveResult]:
+    """In the harness, with the same bits for the same input; twice, with one plan."""
+    monkeypatch.setattr(normal_equations, "MOST_AHEAD", most_ahead)
+    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
+    bundle = (snavely, arrays_of(part_of(read("problem-49-7776"), 20)))
+    factors, arrays = bundle if name == BUNDLE else problem_of(name)
+    solver = caspar.Solver(factors, deterministic=True, **choices)
+    return [solver.solve(arrays, initial_damping=1e-9, max_iterations=8) for _ in range(2)]
+
+
+def course(result: caspar.SolveResult) -> list[tuple[float, float, bool]]:
+    return [(one.cost, one.candidate_cost, one.step_accepted) for one in result.iterations]
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        (BUNDLE, {"linear_solver": "schur_pcg", "jacobian": "recompute"}),
+        (BUNDLE, {"linear_solver": "schur_pcg", "jacobian": "float16"}),
+        (BUNDLE, {"linear_solver": "schur_dense"}),
+        (VIEWS, {"linear_solver": "pcg"}),
+    ],
+)
+def test_steps_and_values_are_the_same(
+    name: str, choices: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = normal_equations.MOST_AHEAD
+    first, *others = [
+        result
+        for most_ahead in (0, most)
+        for result in solved(name, most_ahead, monkeypatch, **choices)
+    ]
+    assert name == VIEWS or {one.step_accepted for one in first.iterations} == {True, False}
+    for other in others:
+        assert course(other) == course(first)
+        assert other.status is first.status
+        assert_same_values(other.values, first.values)
+
+
+def test_nothing_is_done_ahead_after_a_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    run = HarnessLaunch.run
+
+    def noted(launch: HarnessLaunch) -> None:
+        names.append(launch.kernel.source.name)
+        run(launch)
+
+    monkeypatch.setattr(HarnessLaunch, "run", noted)
+    most = normal_equations.MOST_AHEAD
+    result, _ = solved(BUNDLE, most, monkeypatch, linear_solver="schur_pcg")
+    accepted = [one.step_accepted for one in result.iterations]
+    assert {*accepted} == {True, False}
+    assert names.count("snavely_linearize") == 2 * num_linearizations(accepted)
+
+
+def num_linearizations(accepted: Sequence[bool]) -> int:
+    """Before the first step, and with each step that does not follow a rejected one.
+
+    Then after the first of several rejections, and after an acceptance that follows a rejection;
+    but not behind the last step.
+    """
+    found, was_accepted = 1, True
+    for number, is_accepted in enumerate(accepted):
+        found += was_accepted
+        found += was_accepted != is_accepted and number + 1 < len(accepted)
+        was_accepted = is_accepted
+    return found
