@@ -84,10 +84,10 @@ class Loop(Protocol):
 
 
 class HostScalars(Protocol):
-    """Scalars of the device that the host writes and reads, once for each `fetch`."""
+    """Scalars of the device that the host writes and reads while the device works."""
 
     def write(self, values: Sequence[float]) -> None:
-        """Enqueue: the first scalars get new values. All that was fetched must have been read."""
+        """Enqueue: the first scalars get new values; at most twice for each `read`."""
 
     def fetch(self) -> None:
         """Enqueue: what the scalars are now is what `read` returns."""
@@ -152,13 +152,8 @@ class Backend(Protocol):
     def write(self, target: Array, host: NDArray[Any]) -> None:
         """Copy a host array to the device."""
 
-    def host_scalars(self, scalars: Array, num_written: int) -> HostScalars:
-        """Lets the host write and read scalars while the device works.
-
-        Args:
-            scalars: (n,) float64 on the device.
-            num_written: Of them, those that the host writes, which stand first.
-        """
+    def host_scalars(self, scalars: Array) -> HostScalars:
+        """Lets the host write and read (n,) float64 of the device while that works."""
 
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index; see `memory.tiles.build_tile_index`."""

@@ -152,21 +152,21 @@ class CpuSequence:
 class CpuScalars:
     """Scalars of the host, see `HostScalars`: nothing is under way when a call returns."""
 
-    def __init__(self, scalars: Array, num_written: int) -> None:
+    def __init__(self, scalars: Array) -> None:
         self._scalars = scalars
-        self._num_written = num_written
+        self._fetched: list[float] = []
 
     def write(self, values: Sequence[float]) -> None:
         """Set the first."""
-        self._scalars[: self._num_written] = values
+        self._scalars[: len(values)] = values
 
     def fetch(self) -> None:
-        """Nothing changes before `read`."""
+        """Copy all of them."""
+        self._fetched = self._scalars.tolist()
 
     def read(self) -> list[float]:
-        """All of them."""
-        values: list[float] = self._scalars.tolist()
-        return values
+        """What was copied."""
+        return self._fetched
 
 
 class CpuBackend:
@@ -224,9 +224,9 @@ class CpuBackend:
         """Copy an array."""
         target[...] = host
 
-    def host_scalars(self, scalars: Array, num_written: int) -> HostScalars:
+    def host_scalars(self, scalars: Array) -> HostScalars:
         """The scalars themselves."""
-        return CpuScalars(scalars, num_written)
+        return CpuScalars(scalars)
 
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index."""

@@ -185,9 +185,9 @@ class CudaBackend:
         """Copy a host array to the device."""
         uploader(self._device.id).write(target, host)
 
-    def host_scalars(self, scalars: Array, num_written: int) -> HostScalars:
+    def host_scalars(self, scalars: Array) -> HostScalars:
         """By way of pinned memory."""
-        return CudaScalars(self.stream, scalars, num_written)
+        return CudaScalars(self.stream, scalars)
 
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index."""

@@ -1,4 +1,4 @@
-"""Scalars that the host writes and reads once in each iteration, while the device works."""
+"""Scalars that the host writes and reads in each iteration, while the device works."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +8,10 @@ import numpy as np
 
 from caspar.memory.tiles import Array
 
+_NUM_WRITES = 3
+"""Places that are written to in turn. One may be on its way when the next two are written: the
+first of a step, and that of the step ahead."""
+
 
 class CudaScalars:
     """Scalars by way of pinned memory, which copies need not wait for: 3 us a call, not 12.
@@ -15,28 +19,30 @@ class CudaScalars:
     Args:
         stream: Where everything is enqueued.
         scalars: (n,) float64 on the device.
-        num_written: Of them, those that the host writes, which stand first.
     """
 
-    def __init__(self, stream: Any, scalars: Array, num_written: int) -> None:
-        count, num_bytes = int(scalars.shape[0]), int(scalars.nbytes)
+    def __init__(self, stream: Any, scalars: Array) -> None:
+        count = int(scalars.shape[0])
         self._stream = stream
         self._scalars = scalars
-        self._pinned = cupy.cuda.alloc_pinned_memory(2 * num_bytes)
-        both = np.frombuffer(self._pinned, np.float64, 2 * count)
-        self._written, self._fetched = both[:num_written], both[count:]
-        self._fetch_place = self._pinned.ptr + num_bytes
+        self._pinned = cupy.cuda.alloc_pinned_memory((1 + _NUM_WRITES) * scalars.nbytes)
+        rows = np.frombuffer(self._pinned, np.float64, (1 + _NUM_WRITES) * count)
+        self._fetched, *self._written = rows.reshape(-1, count)
+        self._num_writes = 0
         self._is_fetched = cupy.cuda.Event(disable_timing=True)
 
     def write(self, values: Sequence[float]) -> None:
         """Enqueue a copy of new values."""
-        self._written[:] = values
-        place, num_bytes = self._pinned.ptr, self._written.nbytes
-        self._scalars.data.copy_from_host_async(place, num_bytes, self._stream)
+        row = self._written[self._num_writes % _NUM_WRITES]
+        self._num_writes += 1
+        row[: len(values)] = values
+        num_bytes = len(values) * row.itemsize
+        self._scalars.data.copy_from_host_async(row.ctypes.data, num_bytes, self._stream)
 
     def fetch(self) -> None:
         """Enqueue a copy to the host."""
-        self._scalars.data.copy_to_host_async(self._fetch_place, self._scalars.nbytes, self._stream)
+        place, num_bytes = self._pinned.ptr, self._scalars.nbytes
+        self._scalars.data.copy_to_host_async(place, num_bytes, self._stream)
         self._is_fetched.record(self._stream)
 
     def read(self) -> list[float]:

@@ -186,9 +186,9 @@ class Binder:
         launches = [self._bind(plan, role, bindings) for role in roles]
         return [*launches, *self._reductions(plan, plan.factor.nodes, ("block",))]
 
-    def reduce(self, plan: FactorPlan) -> list[Launch]:
-        """The eliminated nodes' part of gradients and diagonal blocks."""
-        bindings = self._with_sums(plan, LINEARIZED, "reduced_")
+    def reduce(self, plan: FactorPlan, state: str) -> list[Launch]:
+        """The eliminated nodes' part of gradients and diagonal blocks, at a state."""
+        bindings = self._with_sums(plan, LINEARIZED, "reduced_", state)
         eliminated = plan.form.eliminated
         assert eliminated is not None
         # the eliminated node's gradient is read here

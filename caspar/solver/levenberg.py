@@ -184,7 +184,9 @@ def _goal(options: SolveOptions, state: LevenbergState) -> LinearGoal:
     else:
         tolerance = state.tolerance
     most = options.max_linear_iterations
-    return LinearGoal(state.damping, tolerance, min(least, most), most)
+    is_last = len(state.records) + 1 >= options.max_iterations
+    expected = None if is_last else max(options.min_damping, state.damping * GREATEST_SHRINK)
+    return LinearGoal(state.damping, tolerance, min(least, most), most, expected)
 
 
 def _rejection(tried: TriedStep, gain_ratio: float) -> str:

@@ -37,8 +37,14 @@ class LinearSolver(Protocol):
     num_bytes: int
     is_direct: bool
 
+    def begin(self) -> None:
+        """Enqueue what depends on the linearisation and the damping alone, where that is quick.
+
+        It may be done again, with another damping.
+        """
+
     def solve(self, max_iterations: int) -> None:
-        """Enqueue everything from the linearised sums to the steps.
+        """Enqueue all that is left from the linearised sums to the steps.
 
         Args:
             max_iterations: Iterations at most, of an iterative solver.
@@ -115,9 +121,12 @@ class ConjugateGradients:
         self._iterate = phases.repeated(phases.iterate_gradients())
         self.remarks = (*remarks, *self._iterate.remarks)
 
-    def solve(self, max_iterations: int) -> None:
-        """Reduce, start, iterate."""
+    def begin(self) -> None:
+        """Reduce, start."""
         self._begin.run()
+
+    def solve(self, max_iterations: int) -> None:
+        """Iterate."""
         self._iterate.run(max_iterations)
 
 
@@ -169,6 +178,9 @@ class DenseSolver:
         self._entries = backend.sequence([system.write_entries("entries_dense", entries, target)])
         self._finish = backend.sequence(system.finish())
 
+    def begin(self) -> None:
+        """Nothing: the factorisation takes most of the time."""
+
     def solve(self, max_iterations: int) -> None:
         """Form the matrix, factorise, solve."""
         self._form.run()
@@ -213,6 +225,9 @@ class SparseSolver:
             [*system.form(), system.write_entries("entries_sparse", entries, target)]
         )
         self._finish = backend.sequence(system.finish())
+
+    def begin(self) -> None:
+        """Nothing: the factorisation takes most of the time."""
 
     def solve(self, max_iterations: int) -> None:
         """Form the matrix, factorise, solve."""

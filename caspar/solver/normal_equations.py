@@ -3,10 +3,11 @@
 Calling schedule: `load` and `score` once; then `linearize` after every move, `try_step` for every
 damping, `accept` to move. The host reads the scalars once for each tried step.
 
-While it does, the device has nothing to do, for some 60 us of the 250 that an iteration with 36,000
-factors takes (H200). So small problems are linearised *ahead*, at the candidate, before anyone
-knows whether it will be accepted. `nodes` stay what they are until then. A step that was rejected
-costs a linearisation more, and after it nothing is done ahead.
+While it does, the device would have nothing to do, for some 60 us of the 250 that an iteration with
+36,000 factors takes (H200). So small problems go *ahead*: the candidate is linearised before anyone
+knows whether it will be accepted, and the linear solve begins with the damping that is expected.
+`nodes` stay what they are until then. A step that was rejected costs a linearisation more, and
+after it nothing is done ahead until one is accepted.
 """
 
 import math
@@ -22,13 +23,9 @@ from caspar.solver.launches import Binder
 from caspar.solver.linear_solvers import LinearSolver
 from caspar.solver.memory_table import memory_table
 from caspar.solver.phases import Phases
-from caspar.solver.plan import NUM_HOST_SCALARS, SCALARS, Plan
+from caspar.solver.plan import SCALARS, Plan
 from caspar.solver.problem import Problem
 from caspar.solver.regions import SCRATCH
-
-MOST_AHEAD = 1 << 20
-"""Factors up to which the next linearisation begins before the step is accepted. It takes the
-device as long as the host needs to decide where there are a million."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +37,15 @@ class LinearGoal:
         tolerance: Relative decrease of the preconditioned residual norm.
         min_iterations: PCG iterations before the tolerance is tested.
         max_iterations: PCG iterations at most.
+        expected_damping: Of the next step, if this one is as good as the linear model says; None:
+            there is no next one.
     """
 
     damping: float
     tolerance: float
     min_iterations: int
     max_iterations: int
+    expected_damping: float | None = None
 
 
 @dataclass(frozen=True)
@@ -84,20 +84,18 @@ class NormalEquations:
         self._backend = plan.library.backend
         self._binder = binder
         self._linear = linear
-        self._scalars = self._backend.host_scalars(plan.memory["scalars"], NUM_HOST_SCALARS)
+        self._scalars = self._backend.host_scalars(plan.memory["scalars"])
         self._has_jacobians = False
         self._is_ahead = False
         self._was_rejected = False
-        self._may_go_ahead = _may_go_ahead(plan)
+        self._begun_damping: float | None = None
         phases = Phases(plan, binder)
         sequence = self._backend.sequence
-        # a candidate that was accepted, and what it was made of before a step, are both `nodes`
-        state = "candidate" if self._may_go_ahead else "nodes"
-        start = phases.move("candidate", "nodes") if self._may_go_ahead else []
-        self._score = sequence([*start, *phases.score(state)])
-        self._linearize = sequence(phases.linearize(state, exact=linear.is_direct))
+        self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
+        self._linearize = sequence(phases.linearize(exact=linear.is_direct))
         self._candidate = sequence(phases.candidate())
-        self._accept = sequence(phases.move("nodes", "candidate"))
+        self._accept = sequence(phases.accept())
+        self._restore = sequence(phases.restore())
 
     @property
     def linear_solver(self) -> str:
@@ -125,7 +123,7 @@ class NormalEquations:
 
     def load(self, problem: Problem) -> None:
         """Bring start values and constants into the plan's memory."""
-        self._is_ahead = self._was_rejected = False
+        self._was_rejected = False
         scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
         for plan in self.plan.nodes:
             rows = self._on_device(problem.values[plan.node.name], scratch)
@@ -160,7 +158,7 @@ class NormalEquations:
     def score(self) -> float:
         """Cost of the current values."""
         self._score.run()
-        self._is_ahead = False
+        self._is_ahead, self._begun_damping = False, None
         self._scalars.fetch()
         return self._read()["cost"]
 
@@ -180,12 +178,18 @@ class NormalEquations:
         self._scalars.write(
             (goal.damping, goal.tolerance, goal.min_iterations, goal.max_iterations)
         )
+        if self._begun_damping != goal.damping:
+            self._linear.begin()
+        self._begun_damping = None
         self._linear.solve(goal.max_iterations)
         self._candidate.run()
         self._scalars.fetch()
-        if self._may_go_ahead and not self._was_rejected:
+        if self.plan.goes_ahead and not self._was_rejected and goal.expected_damping is not None:
             self._linearize.run()
             self._is_ahead = True
+            self._scalars.write((goal.expected_damping,))
+            self._linear.begin()
+            self._begun_damping = goal.expected_damping
         scalars = self._read()
         model = -scalars["step_gradient"] + scalars["step_residual"] + scalars["step_damping"]
         promised = scalars["first_descent"] + scalars["eliminated_descent"]
@@ -212,7 +216,9 @@ class NormalEquations:
         self._was_rejected = True
         if self._is_ahead:
             # the Jacobians are the candidate's
-            self._is_ahead = self._has_jacobians = False
+            self._is_ahead, self._has_jacobians, self._begun_damping = False, False, None
+        elif self.plan.goes_ahead:
+            self._restore.run()
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the storage type.
@@ -236,10 +242,3 @@ class NormalEquations:
 
     def _read(self) -> dict[str, float]:
         return dict(zip(SCALARS, self._scalars.read(), strict=True))
-
-
-def _may_go_ahead(plan: Plan) -> bool:
-    """Whether a candidate may be linearised while the host decides whether to accept it."""
-    num_factors = sum(factor.count for factor in plan.factors)
-    is_small = num_factors <= MOST_AHEAD and not plan.jacobians_are_shared
-    return plan.library.backend.name == "cuda" and is_small

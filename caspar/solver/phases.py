@@ -28,15 +28,22 @@ class Phases:
         scores = [self._binder.score(plan, state) for plan in self._plan.factors]
         return [*scores, self._binder.scalar_launch("collect")]
 
-    def move(self, target: str, source: str) -> list[Launch]:
-        """`nodes` to `candidate`, or the other way."""
-        return [self._binder.copy(f"all {target}", f"all {source}")]
+    def accept(self) -> list[Launch]:
+        """The candidate to the nodes."""
+        return [self._binder.copy("all nodes", "all candidate")]
 
-    def linearize(self, state: str, *, exact: bool) -> list[Launch]:
-        """Jacobians, gradients and diagonal blocks at `nodes` or `candidate`.
+    def restore(self) -> list[Launch]:
+        """What is linearised becomes the nodes again."""
+        if not self._plan.goes_ahead:
+            return []
+        return [self._binder.copy("all candidate", "all nodes")]
 
-        Residuals must be of the same state. `exact`: for a direct solver.
+    def linearize(self, *, exact: bool) -> list[Launch]:
+        """Jacobians, gradients and diagonal blocks, where residuals are of the same state.
+
+        `exact`: for a direct solver.
         """
+        state = self._plan.linearized_state
         launches = [self._binder.clear("all sums")]
         for plan in self._plan.factors:
             launches += self._binder.linearize(plan, state, exact=exact)
@@ -53,7 +60,7 @@ class Phases:
         if len(self._plan.eliminated) > 0:
             launches.append(self._binder.copy("reduced_sums", "sums"))
             for plan in self._schur_factors():
-                launches += self._binder.reduce(plan)
+                launches += self._binder.reduce(plan, self._plan.linearized_state)
         return [*launches, *self._each("factorize", eliminated=False)]
 
     def begin_gradients(self) -> list[Launch]:

@@ -39,7 +39,9 @@ SCALARS = (
 )
 """The solver's scalars: one float64 array on the device, read by the host in one go."""
 
-NUM_HOST_SCALARS = 4
+MOST_AHEAD = 1 << 20
+"""Factors up to which the next linearisation begins before a step is accepted. With more it takes
+the device longer than the host takes to decide."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,21 @@ class Plan:
     def is_scaled(self) -> bool:
         """Whether linear systems are solved in scaled variables."""
         return any(plan.form.jacobian.is_stored for plan in self.factors)
+
+    @cached_property
+    def goes_ahead(self) -> bool:
+        """Whether a candidate is linearised before the host has decided whether to accept it."""
+        num_factors = sum(plan.count for plan in self.factors)
+        is_small = num_factors <= MOST_AHEAD and not self.jacobians_are_shared
+        return self.library.backend.name == "cuda" and is_small
+
+    @property
+    def linearized_state(self) -> str:
+        """`nodes` or `candidate`: where linearisations are, and what follows before a linear solve.
+
+        Where it is the candidate, that is moved to the nodes if it is to be linearised there.
+        """
+        return "candidate" if self.goes_ahead else "nodes"
 
     @property
     def is_ordered(self) -> bool:

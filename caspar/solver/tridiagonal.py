@@ -113,7 +113,10 @@ class TridiagonalGradients:
         self._iterate = phases.repeated(launches.iteration(phases))
         self.remarks = (*remarks, *self._iterate.remarks)
 
-    def solve(self, max_iterations: int) -> None:
-        """Reduce, factorise, start, iterate."""
+    def begin(self) -> None:
+        """Reduce, factorise, start."""
         self._begin.run()
+
+    def solve(self, max_iterations: int) -> None:
+        """Iterate."""
         self._iterate.run(max_iterations)

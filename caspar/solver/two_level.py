@@ -161,9 +161,12 @@ class TwoLevelGradients:
         self._iterate = phases.repeated(launches.iteration(phases))
         self.remarks = (*remarks, *self._iterate.remarks)
 
-    def solve(self, max_iterations: int) -> None:
-        """Reduce, form and invert the coarse matrix, start, iterate."""
+    def begin(self) -> None:
+        """Reduce."""
         self._reduce.run()
+
+    def solve(self, max_iterations: int) -> None:
+        """Form and invert the coarse matrix, start, iterate."""
         self._backend.clear(self._coarse.sums)
         self._form.run()
         self._backend.clear(self._factorization.matrix)

@@ -9,15 +9,15 @@ cupy = pytest.importorskip("cupy")
 def test_what_is_read_was_there_when_it_was_fetched() -> None:
     backend = pytest.importorskip("caspar.runtime.cuda").CudaBackend()
     scalars = cupy.arange(5, dtype=cupy.float64)
-    own = backend.host_scalars(scalars, 2)
+    own = backend.host_scalars(scalars)
     with backend.scope():
         for number in range(100):
             own.write([number, -1.0])
             own.fetch()
-            scalars[:] = 7.0  # enqueued behind it
+            own.write([7.0])  # enqueued behind it
             assert own.read()[:2] == [number, -1.0]
     backend.synchronize()
-    assert scalars.tolist() == [7.0] * 5
+    assert scalars.tolist() == [7.0, -1.0, 2.0, 3.0, 4.0]
     with backend.scope():
         own.fetch()
-        assert own.read() == [7.0] * 5
+        assert own.read() == scalars.tolist()

@@ -7,7 +7,7 @@ import pytest
 
 import caspar
 from caspar.frontend.bundle_adjustment import snavely
-from caspar.solver import normal_equations
+from caspar.solver import plan
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend, HarnessLaunch
 from tests.solver.bundles import arrays_of, part_of, read
@@ -28,7 +28,7 @@ def solved(
     name: str, most_ahead: int, monkeypatch: pytest.MonkeyPatch, **choices: Any
 ) -> list[caspar.SolveResult]:
     """In the harness, with the same bits for the same input; twice, with one plan."""
-    monkeypatch.setattr(normal_equations, "MOST_AHEAD", most_ahead)
+    monkeypatch.setattr(plan, "MOST_AHEAD", most_ahead)
     monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
     bundle = (snavely, arrays_of(part_of(read("problem-49-7776"), 20)))
     factors, arrays = bundle if name == BUNDLE else problem_of(name)
@@ -52,7 +52,7 @@ def course(result: caspar.SolveResult) -> list[tuple[float, float, bool]]:
 def test_steps_and_values_are_the_same(
     name: str, choices: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    most = normal_equations.MOST_AHEAD
+    most = plan.MOST_AHEAD
     first, *others = [
         result
         for most_ahead in (0, most)
@@ -74,7 +74,7 @@ def test_nothing_is_done_ahead_after_a_rejection(monkeypatch: pytest.MonkeyPatch
         run(launch)
 
     monkeypatch.setattr(HarnessLaunch, "run", noted)
-    most = normal_equations.MOST_AHEAD
+    most = plan.MOST_AHEAD
     result, _ = solved(BUNDLE, most, monkeypatch, linear_solver="schur_pcg")
     accepted = [one.step_accepted for one in result.iterations]
     assert {*accepted} == {True, False}
@@ -82,14 +82,14 @@ def test_nothing_is_done_ahead_after_a_rejection(monkeypatch: pytest.MonkeyPatch
 
 
 def num_linearizations(accepted: Sequence[bool]) -> int:
-    """Before the first step, and with each step that does not follow a rejected one.
+    """Before the first step, and with each that neither follows a rejected one nor is the last.
 
     Then after the first of several rejections, and after an acceptance that follows a rejection;
     but not behind the last step.
     """
     found, was_accepted = 1, True
-    for number, is_accepted in enumerate(accepted):
+    for is_accepted in accepted[:-1]:
         found += was_accepted
-        found += was_accepted != is_accepted and number + 1 < len(accepted)
+        found += was_accepted != is_accepted
         was_accepted = is_accepted
     return found
