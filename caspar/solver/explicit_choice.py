@@ -72,19 +72,17 @@ def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
     size = sum(node.count * node.node.tangent_dim for node in plan.reduced)
     is_eliminated = len(plan.eliminated) > 0
     is_chained = any(couples_one_type(factor.reduced) for factor in plan.factors)
+    if is_eliminated and not is_chained and size > MAX_DENSE_QUICK_PCG:
+        return Choice(Method.GRADIENTS)
     if is_eliminated and num_fill_pairs(plan) > MAX_AUTO_PAIRS:
         return Choice(Method.GRADIENTS)
-    pcg_is_quick = is_eliminated and not is_chained
     if plan.library.backend.name == "cuda":
-        is_dense = size <= (MAX_DENSE_QUICK_PCG if pcg_is_quick else MAX_DENSE)
+        is_dense = size <= MAX_DENSE
     else:
         # matrices of graphs of which nothing is eliminated are mostly empty
-        is_dense = is_eliminated and MIN_DENSE_ON_CPU < size <= MAX_DENSE and not pcg_is_quick
-        pcg_is_quick = pcg_is_quick and size > MAX_DENSE_QUICK_PCG
+        is_dense = is_eliminated and MIN_DENSE_ON_CPU < size <= MAX_DENSE
     if is_dense:
         return Choice(Method.DENSE)
-    if pcg_is_quick:
-        return Choice(Method.GRADIENTS)
     if size <= (MAX_SPARSE_ELIMINATED if is_eliminated else MAX_SPARSE):
         return Choice(Method.SPARSE)
     return Choice(

@@ -12,7 +12,7 @@ import numpy as np
 from caspar.frontend.factor_builder import FactorForm, SharedSums
 from caspar.frontend.precision import Types
 from caspar.frontend.solver_form import SolverForm
-from caspar.frontend.trace import NodeType, TracedFactor
+from caspar.frontend.trace import Argument, NodeType, TracedFactor
 from caspar.memory.accessors.slots import num_object_slots
 from caspar.memory.node_tiles import NodeOrder
 from caspar.memory.tiles import TileIndex
@@ -165,6 +165,14 @@ def _sum_tiles(
     return tiles
 
 
+def _has_all(plan: FactorPlan, argument: Argument, count: int) -> bool:
+    """Whether the tiles of an eliminated node type have all of its nodes: most often they have."""
+    tiles = plan.order.node_tiles
+    if tiles is None or argument is not plan.form.eliminated:
+        return False
+    return int(tiles.node_items.shape[0]) == count
+
+
 def _warn_untouched(
     backend: Backend, factors: Sequence[FactorPlan], nodes: Sequence[NodePlan]
 ) -> None:
@@ -174,8 +182,9 @@ def _warn_untouched(
     for plan in factors:
         for argument in plan.factor.nodes:
             assert argument.node is not None
-            index = plan.order.nodes[argument.name]
-            touched[argument.node.name][slice(None) if index is None else brought(index)] = True
+            flags, index = touched[argument.node.name], plan.order.nodes[argument.name]
+            is_whole = index is None or _has_all(plan, argument, flags.shape[0])
+            flags[slice(None) if is_whole else brought(index)] = True
     orders = {plan.node.name: plan.order for plan in nodes}
     for name, flags in touched.items():
         if bool(flags.all()):
