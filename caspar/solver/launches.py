@@ -168,16 +168,16 @@ class Binder:
         bindings["cost"] = self._tile_sums(plan, "costs")
         return self._bind(plan, "score", bindings)
 
-    def linearize(self, plan: FactorPlan, state: str, *, exact: bool) -> list[Launch]:
-        """Gradients and diagonal blocks, or their diagonals, at `nodes` or `candidate`."""
+    def linearize(self, plan: FactorPlan, *, exact: bool) -> list[Launch]:
+        """Gradients and diagonal blocks, or their diagonals."""
         parts = plan.form.linearized
         role = self.exact_role(plan, "linearize") if exact else "linearize"
-        launch = self._bind(plan, role, self._with_sums(plan, parts, state=state))
+        launch = self._bind(plan, role, self._with_sums(plan, parts))
         return [launch, *self._reductions(plan, plan.factor.nodes, parts)]
 
-    def store(self, plan: FactorPlan, state: str) -> list[Launch]:
-        """Scaled Jacobian and diagonal blocks at `nodes` or `candidate`, where they are stored."""
-        bindings = self._with_sums(plan, ("block",), state=state)
+    def store(self, plan: FactorPlan) -> list[Launch]:
+        """Scaled Jacobian and diagonal blocks, where Jacobians are stored."""
+        bindings = self._with_sums(plan, ("block",))
         roles = [
             role
             for role in ("store", "square")
@@ -186,9 +186,9 @@ class Binder:
         launches = [self._bind(plan, role, bindings) for role in roles]
         return [*launches, *self._reductions(plan, plan.factor.nodes, ("block",))]
 
-    def reduce(self, plan: FactorPlan, state: str) -> list[Launch]:
-        """The eliminated nodes' part of gradients and diagonal blocks, at a state."""
-        bindings = self._with_sums(plan, LINEARIZED, "reduced_", state)
+    def reduce(self, plan: FactorPlan) -> list[Launch]:
+        """The eliminated nodes' part of gradients and diagonal blocks."""
+        bindings = self._with_sums(plan, LINEARIZED, "reduced_")
         eliminated = plan.form.eliminated
         assert eliminated is not None
         # the eliminated node's gradient is read here
@@ -268,10 +268,13 @@ class Binder:
         return bindings
 
     def _with_sums(
-        self, plan: FactorPlan, parts: Sequence[str], prefix: str = "", state: str = "nodes"
+        self, plan: FactorPlan, parts: Sequence[str], prefix: str = ""
     ) -> dict[str, Binding]:
-        """Bindings of everything a factor's kernel may touch, its sums going to some parts."""
-        bindings = {**self.scalars(), **self._arguments(plan, state)}
+        """Bindings of everything a factor's kernel may touch, its sums going to some parts.
+
+        Jacobians are of the linearised state, wherever they are.
+        """
+        bindings = {**self.scalars(), **self._arguments(plan, self._plan.linearized_state)}
         slots = {"slots": self._plan.num_factor_curvatures}
         bindings["curvature"] = self._tile_sums(plan, "curvatures").with_fields(slots)
         for argument in plan.factor.nodes:

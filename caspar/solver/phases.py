@@ -43,15 +43,14 @@ class Phases:
 
         `exact`: for a direct solver.
         """
-        state = self._plan.linearized_state
         launches = [self._binder.clear("all sums")]
         for plan in self._plan.factors:
-            launches += self._binder.linearize(plan, state, exact=exact)
+            launches += self._binder.linearize(plan, exact=exact)
         if not self._plan.is_scaled:
             return launches
         launches += [self._binder.node_launch(plan, "scale") for plan in self._plan.nodes]
         for plan in self._plan.factors:
-            launches += self._binder.store(plan, state)
+            launches += self._binder.store(plan)
         return launches
 
     def reduce(self) -> list[Launch]:
@@ -60,7 +59,7 @@ class Phases:
         if len(self._plan.eliminated) > 0:
             launches.append(self._binder.copy("reduced_sums", "sums"))
             for plan in self._schur_factors():
-                launches += self._binder.reduce(plan, self._plan.linearized_state)
+                launches += self._binder.reduce(plan)
         return [*launches, *self._each("factorize", eliminated=False)]
 
     def begin_gradients(self) -> list[Launch]:

@@ -190,9 +190,10 @@ class Plan:
 
     @property
     def linearized_state(self) -> str:
-        """`nodes` or `candidate`: where linearisations are, and what follows before a linear solve.
+        """`nodes` or `candidate`: where Jacobians are taken.
 
-        Where it is the candidate, that is moved to the nodes if it is to be linearised there.
+        Until a step is retracted the candidate is the same as the nodes: it was accepted, or has
+        become them again.
         """
         return "candidate" if self.goes_ahead else "nodes"
 
