@@ -89,6 +89,7 @@ class CudaSequence:
         self._launches = tuple(launches)
         self._once: Any = None
         self._several: Any = None
+        self._events: list[Any] = []
         self._flags: NDArray[np.float64] | None = None
 
     def _capture(self, num_runs: int) -> Any:
@@ -119,8 +120,8 @@ class CudaSequence:
         """
         if self._flags is None:
             self._several = self._capture(RUNS_PER_GRAPH)
-            self._flags = _pinned_flags()
             self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
+            self._flags = _pinned_flags()
         for group in range(-(-max_runs // RUNS_PER_GRAPH)):
             self._several.launch(stream=self._stream)
             slot = group % 2

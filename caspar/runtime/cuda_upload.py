@@ -62,7 +62,7 @@ class Uploader:
 
     def write(self, target: Array, host: NDArray[Any]) -> None:
         """Copy an array of the same type and shape; `host` may be changed afterwards."""
-        # first what is cheap: a few numbers are written in every iteration
+        # first what is cheap
         is_staged = (
             host.nbytes >= FEWEST_BYTES
             and host.dtype == target.dtype

@@ -184,8 +184,9 @@ def _goal(options: SolveOptions, state: LevenbergState) -> LinearGoal:
     else:
         tolerance = state.tolerance
     most = options.max_linear_iterations
-    is_last = len(state.records) + 1 >= options.max_iterations
-    expected = None if is_last else max(options.min_damping, state.damping * GREATEST_SHRINK)
+    # a step that confirms convergence is mostly the last one too
+    is_last = state.confirming or len(state.records) + 1 >= options.max_iterations
+    expected = None if is_last else _shrunk(options, state, GREATEST_SHRINK)
     return LinearGoal(state.damping, tolerance, min(least, most), most, expected)
 
 
@@ -256,11 +257,15 @@ def _update_damping(
     """Madsen, Nielsen, Tingleff (2004), equation 3.16 and algorithm 3.16."""
     if accepted:
         factor = max(GREATEST_SHRINK, 1.0 - (2.0 * gain_ratio - 1.0) ** 3)
-        state.damping = max(options.min_damping, state.damping * factor)
+        state.damping = _shrunk(options, state, factor)
         state.growth = 2.0
     else:
         state.damping *= state.growth
         state.growth *= 2.0
+
+
+def _shrunk(options: SolveOptions, state: LevenbergState, factor: float) -> float:
+    return max(options.min_damping, state.damping * factor)
 
 
 def _update_tolerance(options: SolveOptions, state: LevenbergState, tried: TriedStep) -> None:

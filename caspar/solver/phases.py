@@ -33,7 +33,7 @@ class Phases:
         return [self._binder.copy("all nodes", "all candidate")]
 
     def restore(self) -> list[Launch]:
-        """What is linearised becomes the nodes again."""
+        """The nodes to the candidate, where Jacobians are taken there; else nothing."""
         if not self._plan.goes_ahead:
             return []
         return [self._binder.copy("all candidate", "all nodes")]

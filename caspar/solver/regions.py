@@ -6,6 +6,10 @@ makes residuals of the candidates. So residuals and what the linear solver makes
 Jacobians are large, so do Jacobians and what comes after the linear solver: a rejected step has
 then overwritten them, and the system is linearised again. That costs a fraction of the linear
 solve, and few steps are rejected.
+
+Where the device goes ahead (`Plan.goes_ahead`), Jacobians are taken at candidates: these share
+bytes with nothing then. The linear solve that begins ahead overwrites the candidate's residuals,
+after the linearisation has read them.
 """
 
 from collections.abc import Sequence

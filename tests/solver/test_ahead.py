@@ -75,15 +75,30 @@ def test_steps_and_values_are_the_same(
         assert_same_values(other.values, first.values)
 
 
-def test_nothing_is_done_ahead_after_a_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
-    names: list[str] = []
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of all kernels that were launched."""
+    found: list[str] = []
     run = HarnessLaunch.run
 
     def noted(launch: HarnessLaunch) -> None:
-        names.append(launch.kernel.source.name)
+        found.append(launch.kernel.source.name)
         run(launch)
 
     monkeypatch.setattr(HarnessLaunch, "run", noted)
+    return found
+
+
+def test_what_was_begun_is_used(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All steps are as good as expected, and with the one that confirms nothing goes ahead."""
+    result, _ = solved(VIEWS, plan.MOST_AHEAD, monkeypatch, linear_solver="pcg")
+    assert all(one.step_accepted for one in result.iterations)
+    assert names.count("View_start") == 2 * len(result.iterations)
+
+
+def test_nothing_is_done_ahead_after_a_rejection(
+    names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     most = plan.MOST_AHEAD
     result, _ = solved(BUNDLE, most, monkeypatch, linear_solver="schur_pcg")
     accepted = [one.step_accepted for one in result.iterations]
