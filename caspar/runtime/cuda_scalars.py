@@ -14,7 +14,9 @@ first of a step, and that of the step ahead."""
 
 
 class CudaScalars:
-    """Scalars by way of pinned memory, which copies need not wait for: 3 us a call, not 12.
+    """Scalars by way of pinned memory, which copies need not wait for.
+
+    A step's first launch comes 9 us after its begin, with copies of ordinary memory 25 (H200).
 
     Args:
         stream: Where everything is enqueued.

@@ -99,7 +99,7 @@ class KernelLibrary:
         """Compile what is missing, all at once."""
         missing = {spec.name: spec for spec in specs if spec.name not in self._kernels}
         if len(missing) == 0:
-            # most often: and loading nothing takes half a millisecond of the setup
+            # most often; and loading nothing starts threads, 0.7 ms of the setup under a profiler
             return
         sources = [self._target.generate_reduce(spec) for spec in missing.values()]
         self._kernels.update(self.backend.load(sources, self.tile_size))
