@@ -40,8 +40,8 @@ SCALARS = (
 """The solver's scalars: one float64 array on the device, read by the host in one go."""
 
 MOST_AHEAD = 1 << 20
-"""Factors up to which the next linearisation begins before a step is accepted. Measured up to 0.7 M:
-the host needs 40 us to decide, and what is done in vain grows."""
+"""Factors up to which the next linearisation begins before a step is accepted. Measured up to
+0.7 M: the host needs 40 us to decide, and what is done in vain grows."""
 
 
 @dataclass(frozen=True)
