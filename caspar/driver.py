@@ -215,8 +215,7 @@ def kernel_specs(
         specs += kernels.kernels.values()
         jacobian_dims[factor.name] = kernels.jacobian_dim
     for node in nodes:
-        eliminated = node.name in form.eliminated
-        specs += node_kernels(node, types, eliminated=eliminated, scaled=form.is_scaled)
+        specs += node_kernels(node, types, form)
     specs += [*scalar_kernels(types), *memory_kernels()]
     return specs, jacobian_dims
 

@@ -1,9 +1,10 @@
 """The kernels that form the system as a matrix: blocks of pairs of nodes, and its entries.
 
 With `schur_kernels`' names the system is B - sum C^T E V^-1 E^T C over the items of each eliminated
-node, damped. The diagonal blocks of B are there: `block`. What is added: blocks of factors that
-touch two nodes, and for each pair of items of an eliminated node -Z_a Z_b^T with Z = C^T E W^T,
-V^-1 = W^T W. Blocks, matrix and solution are float64 whatever the precision.
+node, damped. Diagonal blocks of B are in `block`, but those of factors with an eliminated node,
+which `mix` adds. What is added besides: blocks of factors that touch two nodes, and for each pair
+of items of an eliminated node -Z_a Z_b^T with Z = C^T E W^T, V^-1 = W^T W. Blocks, matrix and
+solution are float64 whatever the precision.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,13 @@ from caspar.frontend.factor_builder import (
     FactorBuilder,
     FactorForm,
     SharedSums,
+    add_block,
+    add_linearized,
     computed_jacobian,
     linearization,
 )
 from caspar.frontend.jacobian import JacobianSlots
-from caspar.frontend.node_kernels import ROUNDING, damping_diagonal, inverse_root, triangle
+from caspar.frontend.node_kernels import ROUNDING, damping_diagonal, inverse_root
 from caspar.frontend.precision import Types
 from caspar.frontend.scalar_kernels import LARGEST, LinearOutcome
 from caspar.frontend.schur_kernels import mixed_blocks
@@ -157,24 +160,16 @@ def pair_kernel(
 
 
 def _linearize(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
-    """Gradients and diagonal blocks."""
+    """What the usual one adds."""
     kernel = FactorBuilder(factor, exact_role("linearize"), form, DType.FLOAT64, types)
-    blocks = computed_jacobian(kernel)
-    residual = kernel.read("residual", len(factor.residual), types.storage, ReadSequential())
-    for argument in factor.nodes:
-        kernel.graph.origin = f"gradient and diagonal block of {argument.name}"
-        columns = list(zip(*blocks[argument.name], strict=True))
-        slope = [dot(column, residual) for column in columns]
-        square = [dot(columns[i], columns[j]) for i, j in triangle(len(columns))]
-        kernel.add_node(argument, "gradient", slope, types.sums)
-        kernel.add_node(argument, "block", square, types.sums)
+    add_linearized(kernel, computed_jacobian(kernel))
     return kernel.build()
 
 
 def _mix(
     factor: TracedFactor, types: Types, form: FactorForm, slots: JacobianSlots | None
 ) -> KernelSpec:
-    """Z and -Z W h to the gradient, in float64.
+    """Z, -Z W h to the gradient and C^T C to the block, in float64.
 
     W is made again from V: rounded to float32, as `preconditioner` is, it leaves errors of 1e-4 in
     Z where V is nearly singular, and the matrix is indefinite.
@@ -192,6 +187,7 @@ def _mix(
     for argument, mixed in mixed_blocks(kernel, blocks, triangle):
         slope = [-dot(entries, scaled) for entries in mixed]
         kernel.add_node(argument, "gradient", slope, types.sums)
+        add_block(kernel, argument, list(zip(*blocks[argument.name], strict=True)))
         values = [entry for row in mixed for entry in row]
         name = f"{argument.name}_mixed"
         kernel.write(name, values, types.storage, WriteSequential(), windowed=True)
@@ -244,7 +240,8 @@ def _begin(node: NodeType, types: Types, form: SolverForm) -> KernelSpec:
     """
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_begin_direct", DType.FLOAT64)
-    packed = kernel.read("block", dim * (dim + 1) // 2, types.sums, ReadSequential(rows=True))
+    name = "block" if len(form.eliminated) == 0 else "reduced_block"
+    packed = kernel.read(name, dim * (dim + 1) // 2, types.sums, ReadSequential(rows=True))
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
     diagonal = damping_diagonal(kernel, dim, types, scaled=form.is_scaled)
     rounding = ROUNDING[types.storage] if len(form.eliminated) > 0 else 0.0

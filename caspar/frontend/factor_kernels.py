@@ -4,13 +4,15 @@ Which kernels there are depends on the factor's form: whether one of its nodes i
 (`schur_kernels` has the products then), and how sums over shared nodes are taken.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from caspar.frontend.factor_builder import (
     FactorBuilder,
     FactorForm,
     SharedSums,
+    add_block,
+    add_linearized,
     add_products,
     computed_jacobian,
     linearization,
@@ -26,10 +28,10 @@ from caspar.frontend.jacobian import (
 )
 from caspar.frontend.precision import Types
 from caspar.frontend.schur_kernels import schur_kernels
-from caspar.frontend.trace import Argument, TracedFactor
-from caspar.ir.scalar import Scalar, dot
+from caspar.frontend.trace import TracedFactor
+from caspar.ir.scalar import dot
 from caspar.memory.kernel import KernelSpec
-from caspar.memory.patterns import AddSumPartials, ReadSequential, WriteSequential
+from caspar.memory.patterns import AddSumPartials, WriteSequential
 
 FACTOR_ROLES = (
     *("score", "linearize", "store", "square"),
@@ -45,11 +47,10 @@ class FactorKernels:
     Attributes:
         kernels: By role. `score`: `residual`, and half the sum of its squares: `cost`.
             `linearize`: from `residual`, at the values it was scored at, for each node argument
-            its gradient and diagonal block; where Jacobians are stored its gradient and the
-            block's diagonal. `store`: with the `diagonal` of all factors, the scaled Jacobian
-            and, where it is not rounded, the scaled blocks. `square`: the blocks of the rounded
-            one. `product`: J^T (J p) for each node argument, and |J p|^2: `curvature`; the
-            Schur complement's where a node is eliminated. Others: see `schur_kernels`.
+            `FactorForm.linearized`. `store`: with the `diagonal` of all factors, the scaled
+            Jacobian and, where it is not rounded, the scaled blocks. `square`: the blocks of the
+            rounded one. `product`: J^T (J p) for each node argument, and |J p|^2: `curvature`;
+            the Schur complement's where a node is eliminated. Others: see `schur_kernels`.
         jacobian_dim: Stored Jacobian entries.
         slots: Where they are; None: Jacobians are recomputed.
     """
@@ -91,20 +92,7 @@ def _score(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
 
 def _linearize(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
     kernel = FactorBuilder(factor, "linearize", form, types.storage, types)
-    blocks = computed_jacobian(kernel)
-    # Evaluated by the score kernel, in the type of the sums: with residuals evaluated in float32
-    # the gradient is off by enough to stop Ladybug-49 at 13344.77 instead of 13344.24.
-    residual = kernel.read("residual", len(factor.residual), types.storage, ReadSequential())
-    for argument in factor.nodes:
-        kernel.graph.origin = f"gradient and diagonal block of {argument.name}"
-        columns = list(zip(*blocks[argument.name], strict=True))
-        slope = [dot(column, residual) for column in columns]
-        kernel.add_node(argument, "gradient", slope, types.sums)
-        if form.jacobian.is_stored:
-            squares = [dot(column, column) for column in columns]
-            kernel.add_node(argument, "diagonal", squares, types.storage)
-        else:
-            _add_block(kernel, argument, columns)
+    add_linearized(kernel, computed_jacobian(kernel))
     return kernel.build()
 
 
@@ -141,15 +129,9 @@ def _square(
 
 def _add_blocks(kernel: FactorBuilder, blocks: Blocks) -> None:
     for argument in kernel.factor.nodes:
-        kernel.graph.origin = f"diagonal block of {argument.name}"
-        _add_block(kernel, argument, list(zip(*blocks[argument.name], strict=True)))
-
-
-def _add_block(
-    kernel: FactorBuilder, argument: Argument, columns: Sequence[Sequence[Scalar]]
-) -> None:
-    square = [dot(columns[i], columns[j]) for i in range(len(columns)) for j in range(i + 1)]
-    kernel.add_node(argument, "block", square, kernel.types.sums)
+        if kernel.form.has_block(argument):
+            kernel.graph.origin = f"diagonal block of {argument.name}"
+            add_block(kernel, argument, list(zip(*blocks[argument.name], strict=True)))
 
 
 def _product(

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from caspar.frontend.epsilon import SYMBOL, value
 from caspar.frontend.lower import Lowering
 from caspar.frontend.precision import Types
+from caspar.frontend.solver_form import SolverForm
 from caspar.frontend.trace import NodeType, retracted_storage
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot, total
@@ -45,10 +46,9 @@ NODE_ROLES = ("scale", "factorize", "start", "step", "turn", "solve", "retract")
 """Ends of the names of a node type's kernels."""
 
 
-def node_kernels(
-    node: NodeType, types: Types, *, eliminated: bool = False, scaled: bool = False
-) -> list[KernelSpec]:
+def node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelSpec]:
     """All kernels of a node type."""
+    eliminated, scaled = node.name in form.eliminated, form.is_scaled
     made = [scale_kernel(node, types, eliminated=eliminated)] if scaled else []
     if eliminated:
         return [
@@ -59,7 +59,7 @@ def node_kernels(
         ]
     return [
         *made,
-        factorize_kernel(node, types, scaled=scaled),
+        factorize_kernel(node, types, reduced=len(form.eliminated) > 0, scaled=scaled),
         start_kernel(node, types, scaled=scaled),
         step_kernel(node, types),
         turn_kernel(node, types, scaled=scaled),
@@ -95,35 +95,43 @@ def triangle(num_rows: int) -> list[tuple[int, int]]:
 
 
 def factorize_kernel(
-    node: NodeType, types: Types, *, eliminated: bool = False, scaled: bool = False
+    node: NodeType,
+    types: Types,
+    *,
+    eliminated: bool = False,
+    reduced: bool = False,
+    scaled: bool = False,
 ) -> KernelSpec:
-    """From `block` and `damping`: `diagonal` D and `preconditioner` W, lower triangle by rows.
+    """From a block and `damping`: `preconditioner` W, lower triangle by rows, and `diagonal` D.
 
-    D is of J^T J; where blocks are scaled it is there. W is of `reduced_block`, the block of the
-    system that is solved; an eliminated node has but `block`.
+    Where blocks are scaled, D is there. Else it is of `block`; of a reduced type it was summed, and
+    is freed of zeros in place.
+
+    Args:
+        node: The type.
+        types: Floating types.
+        eliminated: The type is eliminated.
+        reduced: Others are: W is of `reduced_block`, a block of the system that is solved.
+        scaled: Blocks are.
     """
     dim = node.tangent_dim
     kernel = KernelBuilder(f"{node.name}_factorize", types.sums)
-
-    def read(name: str) -> dict[tuple[int, int], Scalar]:
-        access = ReadSequential(rows=not eliminated)
-        packed = kernel.read(name, dim * (dim + 1) // 2, types.sums, access)
-        return dict(zip(triangle(dim), packed, strict=True))
-
-    damping = kernel.scalar("damping")
+    name, access = "reduced_block" if reduced else "block", ReadSequential(rows=not eliminated)
+    packed = kernel.read(name, dim * (dim + 1) // 2, types.sums, access)
+    block = dict(zip(triangle(dim), packed, strict=True))
+    damped_one = kernel.scalar("damping") + dim * ROUNDING[types.storage]
     if scaled:
-        damped = read("block" if eliminated else "reduced_block")
         for row in range(dim):
-            damped[row, row] = damped[row, row] + damping + dim * ROUNDING[types.storage]
-        inverse = _inverse_cholesky(damped, dim)
+            block[row, row] = block[row, row] + damped_one
+        inverse = _inverse_cholesky(block, dim)
         stored = [inverse[place] for place in triangle(dim)]
         kernel.write("preconditioner", stored, types.storage, WriteSequential())
         return kernel.build()
-    full = read("block")
-    block = full if eliminated else read("reduced_block")
-    diagonal = [_safe_diagonal(full[row, row]) for row in range(dim)]
+    squares = [block[row, row] for row in range(dim)]
+    if reduced:
+        squares = kernel.read("diagonal", dim, types.storage, ReadSequential())
+    diagonal = [_safe_diagonal(entry) for entry in squares]
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
-    damped_one = damping + dim * ROUNDING[types.storage]
     damped = {
         (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)
         for (i, j), entry in block.items()

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from caspar.frontend.factor_builder import (
     FactorBuilder,
     FactorForm,
+    add_block,
     add_products,
     linearization,
     moved_residual,
@@ -31,8 +32,9 @@ def schur_kernels(
 
     `gather`: adds E^T C x to the eliminated node's `inner`. `scatter`: with y = V^-1 E^T C p in
     `inner`, adds C^T (C p - E y). `product`: both in one, where sums over a node stay in a block.
-    `reduce`: subtracts the eliminated nodes' part from gradients and diagonal blocks. `inner`: see
-    `inner_kernel`. None of them where the factor touches nothing else.
+    `reduce`: subtracts the eliminated nodes' part from gradients, and adds what they leave of
+    diagonal blocks. `inner`: see `inner_kernel`. None of them where the factor touches nothing
+    else.
     """
     assert form.eliminated is not None
     if len(factor.nodes) == 1:
@@ -98,19 +100,32 @@ def _product(
 def _reduce(
     factor: TracedFactor, types: Types, form: FactorForm, slots: JacobianSlots | None
 ) -> KernelSpec:
-    """Each observation's part: exact for gradients; for blocks where no two are of one pair."""
+    """Each observation's part: exact for gradients; for blocks where no two are of one pair.
+
+    Whole blocks, C^T (I - E V^-1 E^T) C, and not what is to be taken off others: that would be
+    twice as many sums, and differences of large ones.
+    """
     kernel = FactorBuilder(factor, "reduce", form, types.storage, types)
     eliminated = _eliminated(form)
     blocks = linearization(kernel, slots).blocks
     triangle = read_triangle(kernel, eliminated)
     gradient = kernel.read_node(eliminated, "gradient", _dim(eliminated), types.sums)
-    kernel.graph.origin = "W h"
+    kernel.graph.origin = "E V^-1 h"
+    # E W^T: the rows of E, each as W times it
+    rows = [_times(triangle, row) for row in blocks[eliminated.name]]
     scaled = _times(triangle, gradient)
-    for argument, mixed in mixed_blocks(kernel, blocks, triangle):
-        slope = [-dot(entries, scaled) for entries in mixed]
-        square = [-dot(mixed[i], mixed[j]) for i in range(len(mixed)) for j in range(i + 1)]
-        kernel.add_node(argument, "gradient", slope, types.sums)
-        kernel.add_node(argument, "block", square, types.sums)
+    taken = [dot(row, scaled) for row in rows]
+    kernel.graph.origin = "I - E V^-1 E^T"
+    left = [
+        [(1.0 if i == j else 0.0) - dot(row, other) for j, other in enumerate(rows)]
+        for i, row in enumerate(rows)
+    ]
+    for argument in kernel.reduced:
+        kernel.graph.origin = f"C^T E V^-1 h and C^T (I - E V^-1 E^T) C by {argument.name}"
+        columns = list(zip(*blocks[argument.name], strict=True))
+        kernel.add_node(argument, "gradient", [-dot(c, taken) for c in columns], types.sums)
+        others = [[dot(row, column) for row in left] for column in columns]
+        add_block(kernel, argument, columns, others)
     return kernel.build()
 
 

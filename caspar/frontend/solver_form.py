@@ -96,7 +96,9 @@ def solver_form(
     forms = {}
     for name, argument in arguments.items():
         is_fused = argument is not None and touching.count(argument.node) == 1
-        forms[name] = FactorForm(sums, jacobian, argument, is_fused, inner_iterations)
+        forms[name] = FactorForm(
+            sums, jacobian, argument, is_fused, inner_iterations, is_reduced=len(names) > 0
+        )
     return SolverForm(forms, tuple(node.name for node in eliminated))
 
 

@@ -123,8 +123,7 @@ def inspect_factor(
     specs: list[tuple[KernelSpec, str]] = [(spec, text) for spec in own.kernels.values()]
     for node in nodes.values():
         text = print_retraction(node)
-        eliminated = node.name in form.eliminated
-        made = node_kernels(node, types, eliminated=eliminated, scaled=form.is_scaled)
+        made = node_kernels(node, types, form)
         specs += [(spec, text) for spec in made]
     shown = (_inspection(spec, TARGETS[target], arch, text) for spec, text in specs)
     return FactorInspection(factor.name, {kernel.name: kernel for kernel in shown})

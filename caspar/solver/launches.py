@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -34,7 +35,7 @@ REDUCED_ROLES = ("start", "begin_direct")
 """Kernels of a node type that take the gradient of the reduced system."""
 
 LINEARIZED = ("gradient", "block")
-"""What a linearisation makes of nodes."""
+"""Sums over factors that nodes have, of the system and of the reduced one."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,11 @@ class Binder:
         plan.library.load_reductions(
             self._reduce_spec(use)
             for factor in plan.factors
+            for argument in factor.reduced
             for use in self._uses(
                 factor,
-                factor.factor.nodes,
-                dict.fromkeys((*LINEARIZED, *factor.form.linearized, "product")),
+                [argument],
+                dict.fromkeys((*LINEARIZED, *factor.form.linearized(argument), "product")),
             )
         )
 
@@ -169,11 +171,14 @@ class Binder:
         return self._bind(plan, "score", bindings)
 
     def linearize(self, plan: FactorPlan, *, exact: bool) -> list[Launch]:
-        """Gradients and diagonal blocks, or their diagonals."""
-        parts = plan.form.linearized
+        """Gradients, and diagonal blocks or their diagonals."""
         role = self.exact_role(plan, "linearize") if exact else "linearize"
-        launch = self._bind(plan, role, self._with_sums(plan, parts))
-        return [launch, *self._reductions(plan, plan.factor.nodes, parts)]
+        parts = [plan.form.linearized(argument) for argument in plan.reduced]
+        all_parts = tuple(dict.fromkeys(chain.from_iterable(parts)))
+        launches = [self._bind(plan, role, self._with_sums(plan, all_parts))]
+        for argument, own in zip(plan.reduced, parts, strict=True):
+            launches += self._reductions(plan, [argument], own)
+        return launches
 
     def store(self, plan: FactorPlan) -> list[Launch]:
         """Scaled Jacobian and diagonal blocks, where Jacobians are stored."""
@@ -184,10 +189,11 @@ class Binder:
             if self._plan.library.has_kernel(f"{plan.factor.name}_{role}")
         ]
         launches = [self._bind(plan, role, bindings) for role in roles]
-        return [*launches, *self._reductions(plan, plan.factor.nodes, ("block",))]
+        added = filter(plan.form.has_block, plan.reduced)
+        return [*launches, *self._reductions(plan, added, ("block",))]
 
     def reduce(self, plan: FactorPlan) -> list[Launch]:
-        """The eliminated nodes' part of gradients and diagonal blocks."""
+        """What eliminated nodes leave of gradients and diagonal blocks."""
         bindings = self._with_sums(plan, LINEARIZED, "reduced_")
         eliminated = plan.form.eliminated
         assert eliminated is not None
@@ -235,10 +241,10 @@ class Binder:
         return self._bind(plan, role, {**self._with_sums(plan, ()), **more})
 
     def mix(self, plan: FactorPlan, more: Mapping[str, Binding]) -> list[Launch]:
-        """The eliminated nodes' part of gradients, and for each item what `more` is bound to."""
-        bindings = {**self._with_sums(plan, ("gradient",), "reduced_"), **more}
+        """Likewise, but of diagonal blocks all; for each item what `more` is bound to."""
+        bindings = {**self._with_sums(plan, LINEARIZED, "reduced_"), **more}
         launch = self._bind(plan, "mix", bindings)
-        return [launch, *self._reductions(plan, plan.reduced, ("gradient",), "reduced_")]
+        return [launch, *self._reductions(plan, plan.reduced, LINEARIZED, "reduced_")]
 
     def _bind(self, plan: FactorPlan, role: str, bindings: Mapping[str, Binding]) -> Launch:
         kernel = self._plan.library.kernel(f"{plan.factor.name}_{role}")

@@ -122,8 +122,10 @@ def _join(
     reduced = [plan.node.name for plan in nodes if not plan.is_eliminated]
     eliminated = [plan.node.name for plan in nodes if plan.is_eliminated]
     is_scaled = any(plan.form.jacobian.is_stored for plan in factors)
-    start = (*eliminated, *reduced)[0]
-    start = f"{start}.diagonal" if is_scaled else f"{start}.gradient"
+    if is_scaled:
+        start = f"{(*eliminated, *reduced)[0]}.diagonal"
+    else:
+        start = f"{reduced[0]}.{'diagonal' if len(eliminated) > 0 else 'gradient'}"
     arena.join("all sums", start, f"{reduced[-1]}.block")
     if len(eliminated) > 0:
         for prefix in ("", "reduced_"):
@@ -226,7 +228,7 @@ def _partial_groups(factors: Sequence[FactorPlan], types: Types) -> list[list[En
             dim = argument.node.tangent_dim
             partials = plan.num_partials(argument)
             own.append((f"{name}_gradient", dim * partials, types.sums))
-            if plan.form.jacobian.is_stored:
+            if plan.form.jacobian.is_stored or plan.form.is_reduced:
                 own.append((f"{name}_diagonal", dim * partials, types.storage))
             own.append((f"{name}_block", dim * (dim + 1) // 2 * partials, types.sums))
             product.append((f"{name}_product", dim * partials, types.storage))

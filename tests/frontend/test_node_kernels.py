@@ -8,6 +8,8 @@ import symforce.symbolic as sf
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
+from caspar.frontend.factor_builder import FactorForm, SharedSums
+from caspar.frontend.jacobian import JacobianStorage
 from caspar.frontend.node_kernels import (
     NODE_ROLES,
     SMALLEST_CURVATURE,
@@ -24,6 +26,7 @@ from caspar.frontend.node_kernels import (
 )
 from caspar.frontend.precision import TYPES
 from caspar.frontend.scalar_kernels import LinearOutcome, scalar_kernels
+from caspar.frontend.solver_form import SolverForm
 from caspar.frontend.trace import NodeType
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
@@ -101,9 +104,9 @@ ELIMINATED = pytest.mark.parametrize("eliminated", [False, True], ids=["reduced"
 
 
 def factorized(block: Array, damping: float, *, eliminated: bool, **more: Any) -> dict[str, Array]:
-    """What `factorize` makes of a block: of an eliminated node its own, else the reduced one."""
+    """What `factorize` makes of a block, where D is not summed by itself."""
     spec = factorize_kernel(POSE, FLOAT64, eliminated=eliminated, **more)
-    return evaluate(spec, block=block, reduced_block=block, damping=damping)
+    return evaluate(spec, block=block, damping=damping)
 
 
 class TestFactorize:
@@ -140,10 +143,9 @@ class TestFactorize:
         """Damping does not shrink where the eliminated nodes take most of a block."""
         whole = symmetric(block)
         diagonal = np.einsum("nii->ni", whole)
-        reduced = 0.1 * block
-        spec = factorize_kernel(POSE, FLOAT64)
-        found = evaluate(spec, block=block, reduced_block=reduced, damping=0.5)
-        assert_allclose(found["diagonal"], diagonal)
+        spec = factorize_kernel(POSE, FLOAT64, reduced=True)
+        found = evaluate(spec, reduced_block=0.1 * block, diagonal=diagonal, damping=0.5)
+        assert_array_equal(found["diagonal"], diagonal)
         w = square(found["preconditioner"])
         damped = 0.1 * whole + 0.5 * diagonal[:, None, :] * np.eye(DIM)
         assert_allclose(np.linalg.inv(w.swapaxes(1, 2) @ w), damped, rtol=1e-8, atol=1e-9)
@@ -166,7 +168,7 @@ class TestFactorize:
     ) -> None:
         ones = np.ones((1, DIM * (DIM + 1) // 2))
         spec = factorize_kernel(POSE, TYPES[precision], eliminated=eliminated, scaled=scaled)
-        found = evaluate(spec, block=ones, reduced_block=ones, damping=0.0)
+        found = evaluate(spec, block=ones, damping=0.0)
         assert np.isfinite(found["preconditioner"]).all()
 
     @pytest.mark.parametrize("scaled", [False, True])
@@ -174,10 +176,10 @@ class TestFactorize:
         """As rounding may leave a reduced block; W is then the inverse root of the diagonal."""
         whole = np.diag([4.0, 4.0, -1.0, 4.0, 4.0, 4.0])
         rows, columns = np.tril_indices(DIM)
-        full = 4.0 * np.eye(DIM)[rows, columns][None]
-        spec = factorize_kernel(POSE, FLOAT64, scaled=scaled)
+        diagonal = np.full((1, DIM), 4.0)
+        spec = factorize_kernel(POSE, FLOAT64, reduced=True, scaled=scaled)
         reduced = whole[rows, columns][None]
-        found = evaluate(spec, block=full, reduced_block=reduced, damping=0.1)
+        found = evaluate(spec, reduced_block=reduced, diagonal=diagonal, damping=0.1)
         wanted = np.eye(DIM) if scaled else 0.5 * np.eye(DIM)
         assert_array_equal(square(found["preconditioner"])[0], wanted)
 
@@ -187,6 +189,11 @@ class TestFactorize:
         block[0, -1] = entry
         found = factorized(block, 0.5, eliminated=False)
         assert found["diagonal"][0, -1] == 1.0
+        assert np.isfinite(found["preconditioner"]).all()
+        summed = np.full((1, DIM), entry)
+        spec = factorize_kernel(POSE, FLOAT64, reduced=True)
+        found = evaluate(spec, reduced_block=block, diagonal=summed, damping=0.5)
+        assert_array_equal(found["diagonal"], 1.0)
         assert np.isfinite(found["preconditioner"]).all()
 
     def test_the_step_of_a_small_block(self, block: Array, rng: np.random.Generator) -> None:
@@ -354,7 +361,11 @@ def test_solve_applies_the_inverse_of_the_block(rng: np.random.Generator) -> Non
 @SCALED
 @ELIMINATED
 def test_names_are_unique(eliminated: bool, scaled: bool) -> None:
-    own = node_kernels(POSE, FLOAT64, eliminated=eliminated, scaled=scaled)
+    storage = JacobianStorage.STORED if scaled else JacobianStorage.RECOMPUTED
+    form = SolverForm(
+        {"one": FactorForm(SharedSums.ATOMIC, storage)}, (POSE.name,) if eliminated else ()
+    )
+    own = node_kernels(POSE, FLOAT64, form)
     names = [spec.name for spec in (*own, *scalar_kernels(FLOAT64))]
     assert len(set(names)) == len(names)
     roles = [spec.name.removeprefix("Pose_") for spec in own]

@@ -1,5 +1,6 @@
 """Which node types are eliminated, and what each factor's kernels then are."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import pytest
@@ -155,6 +156,22 @@ class TestForms:
         form = form_of(big_small, big_big)
         assert form.factors["big_big"].eliminated is None
         assert not form.factors["big_big"].is_fused
+
+    def test_what_linearisations_add(self) -> None:
+        """Blocks where they are whole; D besides where `reduce`, or another factor, has a part."""
+        form = form_of(big_small, small_alone, big_alone).factors
+        small, (alone,) = form["big_small"].eliminated, traced(big_alone)[0][0].nodes
+        assert small is not None
+        big = next(node for node in traced(big_small)[0][0].nodes if node.name == "big")
+        assert form["big_small"].linearized(small) == ("gradient", "block")
+        assert form["big_small"].linearized(big) == ("gradient", "diagonal")
+        assert form["big_alone"].linearized(alone) == ("gradient", "diagonal", "block")
+        whole = form_of(big_big, big_alone).factors
+        assert whole["big_alone"].linearized(alone) == ("gradient", "block")
+        assert replace(form["big_small"], jacobian=JacobianStorage.STORED).linearized(small) == (
+            "gradient",
+            "diagonal",
+        )
 
     def test_keys_tell_forms_apart(self) -> None:
         forms = [

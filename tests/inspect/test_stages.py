@@ -129,10 +129,10 @@ def test_the_schedule_can_be_drawn_after_any_step(kernel: KernelInspection) -> N
 
 def test_a_single_output_may_be_a_string(kernel: KernelInspection) -> None:
     for view in (kernel.graph, kernel.schedule):
-        assert view.svg(outputs="pose_block") == view.svg(outputs=["pose_block"])
-        with pytest.raises(OptionError, match="outputs: 'pose_bloc' is not written"):
-            view.svg(outputs="pose_bloc")
-    for outputs in ("pose_block", ["pose_block"]):
+        assert view.svg(outputs="pose_gradient") == view.svg(outputs=["pose_gradient"])
+        with pytest.raises(OptionError, match="outputs: 'pose_gradien' is not written"):
+            view.svg(outputs="pose_gradien")
+    for outputs in ("pose_gradient", ["pose_gradient"]):
         with pytest.raises(OptionError, match="a program is drawn as a whole"):
             kernel.program.svg(outputs=outputs)
 
