@@ -1,7 +1,7 @@
 """Launches on CUDA: one kernel with its arguments, and sequences captured as CUDA graphs."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -81,6 +81,23 @@ class Enqueued(Protocol):
         """Enqueue."""
 
 
+def captured(run: Callable[[], None], stream: Any, num_runs: int) -> Any:
+    """A graph of several runs; the stream leaves its capture also where a run is interrupted.
+
+    Args:
+        run: Enqueues on the current stream what a graph can hold.
+        stream: The current one.
+        num_runs: How often.
+    """
+    stream.begin_capture()
+    try:
+        for _ in range(num_runs):
+            run()
+    finally:
+        graph = stream.end_capture()
+    return graph
+
+
 class CudaSequence:
     """Launches captured as CUDA graphs: one of a single run, one of several."""
 
@@ -93,12 +110,12 @@ class CudaSequence:
         self._flags: NDArray[np.float64] | None = None
 
     def _capture(self, num_runs: int) -> Any:
+        def run() -> None:
+            for launch in self._launches:
+                launch.run()
+
         with self._stream:
-            self._stream.begin_capture()
-            for _ in range(num_runs):
-                for launch in self._launches:
-                    launch.run()
-            return self._stream.end_capture()
+            return captured(run, self._stream, num_runs)
 
     @property
     def graph(self) -> Any:

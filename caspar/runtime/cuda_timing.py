@@ -5,6 +5,7 @@ from typing import Any
 
 import cupy
 
+from caspar.runtime.cuda_launch import captured
 from caspar.runtime.timing import runs_of_sample
 
 _WARM_UPS = 5
@@ -30,7 +31,7 @@ def time_on_stream(run: Callable[[], None], stream: Any, num_samples: int) -> li
         last.record(stream)
         last.synchronize()
         num_runs = runs_of_sample(_seconds(first, last) / _WARM_UPS)
-        graph = _captured(run, stream, num_runs)
+        graph = captured(run, stream, num_runs)
         graph.launch(stream=stream)  # the device has work while the first sample is enqueued
         events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(num_samples)]
         for start, end in events:
@@ -39,16 +40,6 @@ def time_on_stream(run: Callable[[], None], stream: Any, num_samples: int) -> li
             end.record(stream)
         stream.synchronize()
     return [_seconds(start, end) / num_runs for start, end in events]
-
-
-def _captured(run: Callable[[], None], stream: Any, num_runs: int) -> Any:
-    stream.begin_capture()
-    try:
-        for _ in range(num_runs):
-            run()
-    finally:
-        graph = stream.end_capture()
-    return graph
 
 
 def _seconds(start: Any, end: Any) -> float:

@@ -104,3 +104,35 @@ def test_a_loop_can_be_captured_with_other_work() -> None:
         for _ in range(3):
             graph.launch(stream=backend.stream)
             np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
+
+
+def test_an_interrupted_capture_leaves_the_stream_usable() -> None:
+    """As by Ctrl-C in a notebook; the next run captures again."""
+    backend = cuda_backend()
+
+    class Interrupted:
+        def __init__(self, launch: Any) -> None:
+            self.launch, self.is_first = launch, True
+
+        def run(self) -> None:
+            self.launch.run()
+            if self.is_first:
+                self.is_first = False
+                raise KeyboardInterrupt
+
+    target = cupy.ones(4, dtype=cupy.float32)
+    with backend.scope():
+        wanted = conjugate(backend, *SIZES["one block"])
+        for launch in wanted.launches:
+            launch.run()
+        problem = conjugate(backend, *SIZES["one block"])
+        first, *others = problem.launches
+        sequence = backend.sequence([Interrupted(first), *others])
+        with pytest.raises(KeyboardInterrupt):
+            sequence.run()
+        backend.clear(target)
+        sequence.run()
+        for name, values in problem.state(backend).items():
+            np.testing.assert_array_equal(values, wanted.state(backend)[name], name)
+    backend.synchronize()
+    assert target.tolist() == [0.0] * 4

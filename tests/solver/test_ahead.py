@@ -1,37 +1,21 @@
 """What is linearised before a step is accepted: no solve can tell, but by the clock."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 import caspar
-from caspar.frontend.bundle_adjustment import snavely
 from caspar.solver import plan
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend, HarnessLaunch
-from tests.solver import chain_cases
-from tests.solver.bundles import arrays_of, part_of, read
-from tests.solver.linear_cases import problem_of
+from tests.solver.ahead_cases import BUNDLE, CASES, VIEWS, course, made
 from tests.solver.solving import assert_same_values
 
 pytestmark = [
     pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine"),
     pytest.mark.filterwarnings("ignore:node type"),
 ]
-
-VIEWS = "views alone"
-CHAIN = "chain"
-BUNDLE = "bundle"
-"""275 observations; some steps are rejected."""
-
-
-def made(name: str) -> tuple[Any, Any]:
-    if name == BUNDLE:
-        return snavely, arrays_of(part_of(read("problem-49-7776"), 20))
-    if name == CHAIN:
-        return chain_cases.CHAIN, chain_cases.chain_arrays(chain_cases.CHAIN, 23)
-    return problem_of(name)
 
 
 def solved(
@@ -45,22 +29,9 @@ def solved(
     return [solver.solve(arrays, initial_damping=1e-9, max_iterations=8) for _ in range(2)]
 
 
-def course(result: caspar.SolveResult) -> list[tuple[float, float, bool]]:
-    return [(one.cost, one.candidate_cost, one.step_accepted) for one in result.iterations]
-
-
-@pytest.mark.parametrize(
-    ("name", "choices"),
-    [
-        (BUNDLE, {"linear_solver": "schur_pcg", "jacobian": "recompute"}),
-        (BUNDLE, {"linear_solver": "schur_pcg", "jacobian": "float16"}),
-        (BUNDLE, {"linear_solver": "schur_dense"}),
-        (VIEWS, {"linear_solver": "pcg"}),
-        (CHAIN, {"preconditioner": "block_tridiagonal", "jacobian": "recompute"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "choices"), CASES)
 def test_steps_and_values_are_the_same(
-    name: str, choices: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    name: str, choices: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = plan.MOST_AHEAD
     first, *others = [
