@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from caspar.codegen.cuda_fuse import ONE_BLOCK_LOOP_OPTION
 from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.codegen.source import KernelSource, Param
+from caspar.ir.dtype import DType
 from caspar.memory.binding import Binding
 from caspar.runtime.backend import (
     Kernel,
@@ -21,6 +22,7 @@ from caspar.runtime.backend import (
 )
 from caspar.runtime.cpu import CpuBackend
 from caspar.runtime.loops import BoundKernel, LoopPlan, plan_loop
+from caspar.runtime.machine_balance import H200_BALANCE
 from tests.harness import CudaModule, compile_cuda
 from tests.harness.schedule import FORWARD, Schedule
 
@@ -223,3 +225,7 @@ class HarnessBackend(CpuBackend):
     def num_multiprocessors(self) -> int:
         """Few, so that small grids are spread."""
         return 2
+
+    def machine_balance(self, dtype: DType) -> float:
+        """Of the device that most figures are from."""
+        return H200_BALANCE if dtype is DType.FLOAT32 else 0.5 * H200_BALANCE

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.codegen.source import COUNT, DATA, FIRST, LENGTH, TILES, KernelSource, Param
+from caspar.ir.dtype import DType
 from caspar.memory.binding import Binding
 from caspar.memory.node_tiles import NodeTiles
 from caspar.memory.tiles import Array, TileIndex, TileOrder
@@ -294,6 +295,9 @@ class Backend(Protocol):
     @property
     def num_multiprocessors(self) -> int:
         """What runs at the same time: multiprocessors, or threads."""
+
+    def machine_balance(self, dtype: DType) -> float:
+        """Multiplications that the device does in the time in which it moves a byte."""
 
     def accepts_device(self, kind: str, number: int) -> bool:
         """Whether arrays of a device, such as ("cuda", 0), can be read without a copy."""

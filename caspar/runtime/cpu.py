@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from caspar.codegen.cpu import TILE_SIZE
 from caspar.codegen.source import KernelSource
 from caspar.errors import OutOfMemoryError
+from caspar.ir.dtype import DType
 from caspar.memory.binding import Binding
 from caspar.memory.node_tiles import NodeTiles, build_node_tiles
 from caspar.memory.tiles import (
@@ -334,6 +335,10 @@ class CpuBackend:
     def num_multiprocessors(self) -> int:
         """Threads."""
         return int(get_num_threads())
+
+    def machine_balance(self, dtype: DType) -> float:
+        """Not known: nothing is computed twice."""
+        return 0.0
 
     def accepts_device(self, kind: str, number: int) -> bool:
         """None but the host."""

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from caspar.codegen.cuda_header import BLOCK_SIZE, COMPILE_OPTIONS
 from caspar.codegen.source import KernelSource
 from caspar.errors import BackendError, OutOfMemoryError
+from caspar.ir.dtype import DType
 from caspar.memory.accessors.node_sums import NODE_TILE_SIZES
 from caspar.memory.binding import Binding
 from caspar.memory.node_tiles import NodeTiles
@@ -49,6 +50,7 @@ from caspar.runtime.factorization import (
     SparseFactorization,
     load_direct_solver,
 )
+from caspar.runtime.machine_balance import machine_balance
 from caspar.runtime.node_tile_steps import make_node_tiles
 from caspar.runtime.repeat import repeated_loop
 from caspar.runtime.usage import KernelUsage
@@ -119,11 +121,10 @@ class CudaBackend:
         self._tile_builder()
         compiled = partial(compiled_kernel, block_size=block_size, device=self.device)
         with ThreadPoolExecutor(initializer=self._device.use) as pool:
-            tools: list[Future[object]] = []
+            tools: list[Future[object]] = [pool.submit(self._structure_checksum)]
             if any(source.tiled for source in sources):
-                tools = [pool.submit(self._node_tile_tools), pool.submit(self._index_checker)]
+                tools += [pool.submit(self._node_tile_tools), pool.submit(self._index_checker)]
                 tools += [pool.submit(self._prepare_sorter, size) for size in NODE_TILE_SIZES[:2]]
-            tools.append(pool.submit(self._structure_checksum))
             kernels = list(pool.map(compiled, sources))
             for tool in tools:
                 tool.result()
@@ -344,8 +345,11 @@ class CudaBackend:
     @property
     def num_multiprocessors(self) -> int:
         """Multiprocessors of the device."""
-        number: int = self._device.attributes["MultiProcessorCount"]
-        return number
+        return int(self._device.attributes["MultiProcessorCount"])
+
+    def machine_balance(self, dtype: DType) -> float:
+        """See `runtime.machine_balance`."""
+        return machine_balance(self._device.attributes, int(self._device.compute_capability), dtype)
 
     def accepts_device(self, kind: str, number: int) -> bool:
         """CUDA arrays of this device."""
@@ -381,7 +385,7 @@ class CudaBackend:
             free, total = cupy.cuda.runtime.memGetInfo()
             raise OutOfMemoryError(
                 f"{what} than {self.device} has left: {error} {free:,} of {total:,} bytes are "
-                "free. Free other arrays, use fewer factors, or precision='float32'."
+                "free. Free arrays, use fewer factors, jacobian='recompute', precision='float32'."
             ) from error
 
     def to_host(self, array: Array) -> NDArray[Any]:

@@ -42,6 +42,7 @@ from caspar.options import (
 from caspar.runtime.backend import Backend
 from caspar.solver.chain_structure import build_chains
 from caspar.solver.coarse_structure import build_coarse_structure
+from caspar.solver.jacobian_choice import recomputing_pays
 from caspar.solver.kernel_library import KernelLibrary
 from caspar.solver.launches import Binder
 from caspar.solver.linear_solvers import LinearSolver, make_linear_solver
@@ -274,10 +275,14 @@ def _choose_storage(
         return _JACOBIANS[recipe.jacobian]
     if recipe.linear_solver in (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE):
         return JacobianStorage.STORED
-    if recipe.linear_solver is LinearSolverChoice.AUTO:
-        return usual_storage(recipe.factors, eliminated, backend.name)
     on_cuda = backend.name == "cuda"
-    return JacobianStorage.RECOMPUTED if on_cuda else JacobianStorage.STORED
+    usual = JacobianStorage.RECOMPUTED if on_cuda else JacobianStorage.STORED
+    if recipe.linear_solver is LinearSolverChoice.AUTO:
+        usual = usual_storage(recipe.factors, eliminated, backend.name)
+    types = TYPES[recipe.precision]
+    if not usual.is_stored and not recomputing_pays(recipe.factors, types, backend):
+        return JacobianStorage.STORED
+    return usual
 
 
 def _check_two_level(recipe: Recipe, form: SolverForm) -> None:

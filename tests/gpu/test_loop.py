@@ -120,8 +120,8 @@ def test_an_interrupted_capture_leaves_the_stream_usable() -> None:
                 self.is_first = False
                 raise KeyboardInterrupt
 
-    target = cupy.ones(4, dtype=cupy.float32)
     with backend.scope():
+        target = cupy.ones(4, dtype=cupy.float32)
         wanted = conjugate(backend, *SIZES["one block"])
         for launch in wanted.launches:
             launch.run()

@@ -1,0 +1,29 @@
+"""How much arithmetic a device does in the time in which it moves a byte, by its data sheet."""
+
+from collections.abc import Mapping
+
+from caspar.ir.dtype import DType
+
+H200_BALANCE = 7.0
+"""Where the driver does not say how fast memory is."""
+
+_MANY_LANES = 86
+"""Compute capability from which on a multiprocessor has 128 lanes for float32, not 64."""
+
+
+def machine_balance(attributes: Mapping[str, int], capability: int, dtype: DType) -> float:
+    """Multiplications at the peak of arithmetic, per byte at the peak of memory.
+
+    Args:
+        attributes: Of the device, as `cupy.cuda.Device` has them; clocks in kHz, widths in bits.
+        capability: Its compute capability, such as 90.
+        dtype: What is multiplied.
+    """
+    lanes = 128 if capability >= _MANY_LANES else 64
+    arithmetic = attributes["MultiProcessorCount"] * lanes * attributes["ClockRate"]
+    # two transfers a clock
+    bandwidth = 2 * attributes["MemoryClockRate"] * attributes["GlobalMemoryBusWidth"] // 8
+    balance = arithmetic / bandwidth if min(arithmetic, bandwidth) > 0 else H200_BALANCE
+    if dtype is DType.FLOAT64:
+        balance /= max(attributes["SingleToDoublePrecisionPerfRatio"], 1)
+    return balance
