@@ -39,7 +39,7 @@ from caspar.runtime.cuda_checksum import Checksum
 from caspar.runtime.cuda_compile import CudaKernel, compiled_kernel, loaded_usage
 from caspar.runtime.cuda_indices import IndexChecker
 from caspar.runtime.cuda_launch import CudaLaunch, CudaSequence
-from caspar.runtime.cuda_loop import cuda_loop, fits_device, merged_launches
+from caspar.runtime.cuda_loop import cuda_loop, fits_device, merged_launches, own_launch
 from caspar.runtime.cuda_node_tiles import NodeTileTools
 from caspar.runtime.cuda_scalars import CudaScalars
 from caspar.runtime.cuda_tiles import TileBuilder
@@ -255,9 +255,7 @@ class CudaBackend:
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row."""
-        return CudaSequence(
-            self.stream, [launch for launch in launches if isinstance(launch, CudaLaunch)]
-        )
+        return CudaSequence(self.stream, [own_launch(launch) for launch in launches])
 
     def loop(
         self,

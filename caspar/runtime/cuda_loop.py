@@ -86,7 +86,7 @@ def cuda_loop(
         ResourceError: The device has too little for the kernel.
         BackendError: The device cannot keep a grid resident, or the driver refuses.
     """
-    own = [[_own(launch) for launch in phase] for phase in phases]
+    own = [[own_launch(launch) for launch in phase] for phase in phases]
     plan = plan_loop(
         [[_bound(launch) for launch in phase] for phase in own],
         flag,
@@ -143,7 +143,7 @@ def fits_device(phases: Sequence[Sequence[Launch]]) -> bool:
 
 
 def _is_resident(phase: Sequence[Launch]) -> bool:
-    own = [_own(launch) for launch in phase]
+    own = [own_launch(launch) for launch in phase]
     if len(own) == 0:
         return True
     num_blocks = sum(launch.call[1] * launch.call[2] for launch in own)
@@ -160,7 +160,7 @@ def merged_launches(
 
     def finish() -> None:
         if len(small) == 1:
-            merged.extend(_own(launch) for launch in small[0])
+            merged.extend(own_launch(launch) for launch in small[0])
         elif len(small) > 1:
             merged.append(OneRun(cuda_loop(small, flag, scalars, device)))
         small.clear()
@@ -170,12 +170,13 @@ def merged_launches(
             small.append(phase)
         else:
             finish()
-            merged.extend(_own(launch) for launch in phase)
+            merged.extend(own_launch(launch) for launch in phase)
     finish()
     return merged
 
 
-def _own(launch: Launch) -> CudaLaunch:
+def own_launch(launch: Launch) -> CudaLaunch:
+    """The same: all launches of this backend are."""
     assert isinstance(launch, CudaLaunch)
     return launch
 

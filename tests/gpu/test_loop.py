@@ -10,6 +10,7 @@ from tests.support_loops import conjugate
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
+cuda_launch = pytest.importorskip("caspar.runtime.cuda_launch")
 
 MANY_RUNS = 10_000
 SOME_RUNS = 5
@@ -127,7 +128,7 @@ def test_an_interrupted_capture_leaves_the_stream_usable() -> None:
             launch.run()
         problem = conjugate(backend, *SIZES["one block"])
         first, *others = problem.launches
-        sequence = backend.sequence([Interrupted(first), *others])
+        sequence = cuda_launch.CudaSequence(backend.stream, [Interrupted(first), *others])
         with pytest.raises(KeyboardInterrupt):
             sequence.run()
         backend.clear(target)
