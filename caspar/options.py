@@ -70,8 +70,8 @@ class JacobianChoice(Enum):
     STORED: in memory, in the precision's storage type. FLOAT16: in memory, their columns scaled to
     unit length, in 16 bits: half of float32's bytes; steps are a little less exact, what a solve
     converges to is not. RECOMPUTE: nowhere: every product derives them again from the values.
-    AUTO: recomputed on CUDA where conjugate gradients are likely and deriving Jacobians takes the
-    device no longer than reading them; stored else, and on the CPU.
+    AUTO: recomputed on CUDA where conjugate gradients are likely and, at the device's peak rates,
+    deriving Jacobians takes no longer than moving their bytes; stored else, and on the CPU.
     """
 
     AUTO = "auto"

@@ -57,7 +57,8 @@ class FactorForm:
         eliminated: The argument whose node is eliminated; None: it has none.
         is_fused: No other factor touches that node type: sums over its nodes stay in a block.
         inner_iterations: Steps that eliminated nodes take by themselves after each common one.
-        is_reduced: Nodes are eliminated, of this factor or of others: `reduce` sums the blocks.
+        solver_eliminates: Some node type is eliminated, if not of this factor: no `block` of the
+            others is whole, and D is summed by itself.
     """
 
     sums: SharedSums
@@ -65,13 +66,13 @@ class FactorForm:
     eliminated: Argument | None = None
     is_fused: bool = False
     inner_iterations: int = 0
-    is_reduced: bool = False
+    solver_eliminates: bool = False
 
     def linearized(self, argument: Argument) -> tuple[str, ...]:
         """What a linearisation adds to an argument's node; blocks may come after it."""
         adds_block = self.has_block(argument) and not self.jacobian.is_stored
         # D is of the block, where that has the parts of all factors
-        is_whole = adds_block and (argument is self.eliminated or not self.is_reduced)
+        is_whole = adds_block and (argument is self.eliminated or not self.solver_eliminates)
         parts = ("gradient",) if is_whole else ("gradient", "diagonal")
         return (*parts, "block") if adds_block else parts
 
@@ -83,7 +84,7 @@ class FactorForm:
     def key(self) -> str:
         """Text that determines the form."""
         name = "" if self.eliminated is None else self.eliminated.name
-        own = f"{name} {self.is_fused} {self.inner_iterations} {self.is_reduced}"
+        own = f"{name} {self.is_fused} {self.inner_iterations} {self.solver_eliminates}"
         return f"{self.sums.value} {self.jacobian.value} {own}"
 
 
@@ -246,7 +247,10 @@ def add_block(
     columns: Sequence[Sequence[Scalar]],
     others: Sequence[Sequence[Scalar]] | None = None,
 ) -> None:
-    """The products of its columns with each other, or with `others`, to an argument's block."""
+    """The products of its columns with each other, or with `others`, to an argument's block.
+
+    Of `others` the products must be symmetric: half of them are added.
+    """
     rows = columns if others is None else others
     square = [dot(rows[i], columns[j]) for i in range(len(columns)) for j in range(i + 1)]
     kernel.add_node(argument, "block", square, kernel.types.sums)

@@ -7,7 +7,7 @@ nodes (Triggs et al., *Bundle Adjustment: A Modern Synthesis*, 2000, section 6.1
 read as the triangle W that the node type's `factorize` writes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from caspar.frontend.factor_builder import (
     FactorBuilder,
@@ -102,8 +102,7 @@ def _reduce(
 ) -> KernelSpec:
     """Each observation's part: exact for gradients; for blocks where no two are of one pair.
 
-    Whole blocks, C^T (I - E V^-1 E^T) C, and not what is to be taken off others: that would be
-    twice as many sums, and differences of large ones.
+    Whole blocks, C^T (I - E V^-1 E^T) C: to add C^T C and take the rest off takes twice the sums.
     """
     kernel = FactorBuilder(factor, "reduce", form, types.storage, types)
     eliminated = _eliminated(form)
@@ -116,17 +115,30 @@ def _reduce(
     scaled = _times(triangle, gradient)
     taken = [dot(row, scaled) for row in rows]
     kernel.graph.origin = "I - E V^-1 E^T"
-    left = [
-        [(1.0 if i == j else 0.0) - dot(row, other) for j, other in enumerate(rows)]
-        for i, row in enumerate(rows)
-    ]
+    left = _times_left(rows)
     for argument in kernel.reduced:
         kernel.graph.origin = f"C^T E V^-1 h and C^T (I - E V^-1 E^T) C by {argument.name}"
         columns = list(zip(*blocks[argument.name], strict=True))
         kernel.add_node(argument, "gradient", [-dot(c, taken) for c in columns], types.sums)
-        others = [[dot(row, column) for row in left] for column in columns]
-        add_block(kernel, argument, columns, others)
+        add_block(kernel, argument, columns, [left(column) for column in columns])
     return kernel.build()
+
+
+def _times_left(rows: Sequence[Sequence[Scalar]]) -> Callable[[Sequence[Scalar]], list[Scalar]]:
+    """Of Q by rows: a column c to (I - Q Q^T) c; many rows without the matrix."""
+    columns = list(zip(*rows, strict=True))
+    if len(rows) > 2 * len(columns):
+
+        def taken_off(column: Sequence[Scalar]) -> list[Scalar]:
+            inner = [dot(q, column) for q in columns]
+            return [c - dot(row, inner) for c, row in zip(column, rows, strict=True)]
+
+        return taken_off
+    left = [
+        [(1.0 if i == j else 0.0) - dot(row, other) for j, other in enumerate(rows)]
+        for i, row in enumerate(rows)
+    ]
+    return lambda column: [dot(row, column) for row in left]
 
 
 def mixed_blocks(

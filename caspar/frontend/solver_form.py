@@ -97,7 +97,7 @@ def solver_form(
     for name, argument in arguments.items():
         is_fused = argument is not None and touching.count(argument.node) == 1
         forms[name] = FactorForm(
-            sums, jacobian, argument, is_fused, inner_iterations, is_reduced=len(names) > 0
+            sums, jacobian, argument, is_fused, inner_iterations, solver_eliminates=len(names) > 0
         )
     return SolverForm(forms, tuple(node.name for node in eliminated))
 
@@ -110,7 +110,9 @@ def usual_sums(target: str, *, deterministic: bool = False) -> SharedSums:
 def usual_storage(
     factors: Sequence[TracedFactor], eliminated: Sequence[NodeType], target: str
 ) -> JacobianStorage:
-    """Where Jacobians are on `cuda` or `cpu` where nobody chose.
+    """Where Jacobians are on `cuda` or `cpu` where nobody chose, but for their price.
+
+    A solver stores what is dear to derive again: see `solver.jacobian_choice`.
 
     Recomputed on CUDA where PCG is the usual linear solver: nodes are eliminated, and no factor
     couples two of those that remain of one type. A direct solver reads each Jacobian a few times
@@ -135,7 +137,10 @@ def couples_one_type(reduced: Sequence[Argument]) -> bool:
 def usual_form(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], target: str
 ) -> SolverForm:
-    """The forms of all factors in a solver for `cuda` or `cpu` whose user chose nothing."""
+    """The forms of all factors in a solver for `cuda` or `cpu` whose user chose nothing.
+
+    See `usual_storage` for what may differ.
+    """
     eliminated = eliminable_types(factors, nodes)
     return solver_form(
         factors,

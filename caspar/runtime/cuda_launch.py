@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -82,7 +83,7 @@ class Enqueued(Protocol):
 
 
 def captured(run: Callable[[], None], stream: Any, num_runs: int) -> Any:
-    """A graph of several runs; the stream leaves its capture also where a run is interrupted.
+    """A graph of several runs; the stream leaves its capture also where a run fails.
 
     Args:
         run: Enqueues on the current stream what a graph can hold.
@@ -93,9 +94,12 @@ def captured(run: Callable[[], None], stream: Any, num_runs: int) -> Any:
     try:
         for _ in range(num_runs):
             run()
-    finally:
-        graph = stream.end_capture()
-    return graph
+    except BaseException:
+        # a failed launch may have ended the capture: what failed first is what counts
+        with suppress(cupy.cuda.runtime.CUDARuntimeError):
+            stream.end_capture()
+        raise
+    return stream.end_capture()
 
 
 class CudaSequence:

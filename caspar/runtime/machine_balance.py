@@ -20,10 +20,11 @@ def machine_balance(attributes: Mapping[str, int], capability: int, dtype: DType
         dtype: What is multiplied.
     """
     lanes = 128 if capability >= _MANY_LANES else 64
-    arithmetic = attributes["MultiProcessorCount"] * lanes * attributes["ClockRate"]
-    # two transfers a clock
-    bandwidth = 2 * attributes["MemoryClockRate"] * attributes["GlobalMemoryBusWidth"] // 8
+    arithmetic = attributes["MultiProcessorCount"] * lanes * attributes.get("ClockRate", 0)
+    # two transfers a clock; newer drivers may not say
+    clock, width = (attributes.get(name, 0) for name in ("MemoryClockRate", "GlobalMemoryBusWidth"))
+    bandwidth = 2 * clock * width // 8
     balance = arithmetic / bandwidth if min(arithmetic, bandwidth) > 0 else H200_BALANCE
     if dtype is DType.FLOAT64:
-        balance /= max(attributes["SingleToDoublePrecisionPerfRatio"], 1)
+        balance /= max(attributes.get("SingleToDoublePrecisionPerfRatio", 1), 1)
     return balance

@@ -162,6 +162,7 @@ class ExplicitSystem:
 
     def form(self) -> list[Launch]:
         """From linearised sums and damping to the blocks and the right-hand side."""
+        # of reduced types for D without zeros alone: their blocks come later
         launches = [self._binder.node_launch(plan, "factorize") for plan in self._plan.nodes]
         launches.append(self._clear())
         if len(self._plan.eliminated) > 0:

@@ -34,8 +34,8 @@ NOTHING: Mapping[str, Binding] = {}
 REDUCED_ROLES = ("start", "begin_direct")
 """Kernels of a node type that take the gradient of the reduced system."""
 
-LINEARIZED = ("gradient", "block")
-"""Sums over factors that nodes have, of the system and of the reduced one."""
+REDUCED_SUMS = ("gradient", "block")
+"""Sums over factors that nodes have, of the system and of the reduced one alike."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Binder:
             for use in self._uses(
                 factor,
                 [argument],
-                dict.fromkeys((*LINEARIZED, *factor.form.linearized(argument), "product")),
+                dict.fromkeys((*REDUCED_SUMS, *factor.form.linearized(argument), "product")),
             )
         )
 
@@ -194,14 +194,14 @@ class Binder:
 
     def reduce(self, plan: FactorPlan) -> list[Launch]:
         """What eliminated nodes leave of gradients and diagonal blocks."""
-        bindings = self._with_sums(plan, LINEARIZED, "reduced_")
+        bindings = self._with_sums(plan, REDUCED_SUMS, "reduced_")
         eliminated = plan.form.eliminated
         assert eliminated is not None
         # the eliminated node's gradient is read here
         gradient = self._node_binding(plan, eliminated, "gradient")
         bindings[f"{eliminated.name}_gradient"] = gradient
         launch = self._bind(plan, "reduce", bindings)
-        return [launch, *self._reductions(plan, plan.reduced, LINEARIZED, "reduced_")]
+        return [launch, *self._reductions(plan, plan.reduced, REDUCED_SUMS, "reduced_")]
 
     def product(self, plan: FactorPlan, role: str) -> list[Launch]:
         """`product` or `scatter`: adds the system times `direction` to `product`."""
@@ -241,10 +241,10 @@ class Binder:
         return self._bind(plan, role, {**self._with_sums(plan, ()), **more})
 
     def mix(self, plan: FactorPlan, more: Mapping[str, Binding]) -> list[Launch]:
-        """Likewise, but of diagonal blocks all; for each item what `more` is bound to."""
-        bindings = {**self._with_sums(plan, LINEARIZED, "reduced_"), **more}
+        """Reduced gradients; C^T C to the blocks; Z of each item to what `more` is bound to."""
+        bindings = {**self._with_sums(plan, REDUCED_SUMS, "reduced_"), **more}
         launch = self._bind(plan, "mix", bindings)
-        return [launch, *self._reductions(plan, plan.reduced, LINEARIZED, "reduced_")]
+        return [launch, *self._reductions(plan, plan.reduced, REDUCED_SUMS, "reduced_")]
 
     def _bind(self, plan: FactorPlan, role: str, bindings: Mapping[str, Binding]) -> Launch:
         kernel = self._plan.library.kernel(f"{plan.factor.name}_{role}")
@@ -304,7 +304,7 @@ class Binder:
         placed = {"place": tiles.place, **tiles.node_fields}
         if plan.order.node_at is not None:
             placed["node_at"] = plan.order.node_at
-        for part in (*LINEARIZED, "diagonal", "preconditioner", "inner"):
+        for part in (*REDUCED_SUMS, "diagonal", "preconditioner", "inner"):
             binding = self._node_binding(plan, argument, part)
             bindings[f"{argument.name}_{part}"] = binding.with_fields(placed)
         for part in ("sum", "spread"):

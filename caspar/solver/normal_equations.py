@@ -163,7 +163,7 @@ class NormalEquations:
         return self._read()["cost"]
 
     def linearize(self) -> None:
-        """Jacobians, gradient and diagonal blocks at the current values."""
+        """Jacobians, gradient, diagonal and blocks at the current values."""
         if not self._is_ahead:
             self._linearize.run()
         self._is_ahead = False

@@ -39,7 +39,7 @@ class Phases:
         return [self._binder.copy("all candidate", "all nodes")]
 
     def linearize(self, *, exact: bool) -> list[Launch]:
-        """Jacobians, gradients and diagonal blocks, where residuals are of the same state.
+        """Jacobians, gradients, diagonals and blocks, where residuals are of the same state.
 
         `exact`: for a direct solver.
         """

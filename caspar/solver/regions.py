@@ -228,7 +228,7 @@ def _partial_groups(factors: Sequence[FactorPlan], types: Types) -> list[list[En
             dim = argument.node.tangent_dim
             partials = plan.num_partials(argument)
             own.append((f"{name}_gradient", dim * partials, types.sums))
-            if plan.form.jacobian.is_stored or plan.form.is_reduced:
+            if plan.form.jacobian.is_stored or plan.form.solver_eliminates:
                 own.append((f"{name}_diagonal", dim * partials, types.storage))
             own.append((f"{name}_block", dim * (dim + 1) // 2 * partials, types.sums))
             product.append((f"{name}_product", dim * partials, types.storage))

@@ -64,6 +64,17 @@ def both(
     return sf.V1(by_left.dot(left) + by_right.dot(right) + by_dot.dot(dot))
 
 
+@caspar.factor
+def tall(
+    eye: Annotated[Eye, caspar.TunableShared],
+    dot: Annotated[Dot, caspar.TunableShared],
+    by_eye: Annotated[sf.M53, Sequential],
+    by_dot: Annotated[sf.M52, Sequential],
+) -> sf.V5:
+    """More than twice as many rows as an eliminated node has scalars."""
+    return by_eye * eye + by_dot * dot
+
+
 @dataclass
 class Linear:
     """Instances of one factor.
@@ -240,6 +251,10 @@ def together(rng: np.random.Generator, storage: JacobianStorage) -> System:
     return System(rng, [instances(rng, sight, 17, 2), two], storage)
 
 
+def many_rows(rng: np.random.Generator, storage: JacobianStorage) -> System:
+    return System(rng, [instances(rng, tall, 17, 5)], storage)
+
+
 @STORAGES
 def test_the_blocks_are_those_of_the_whole(rng: np.random.Generator, storage: Any) -> None:
     """The dots' blocks of J^T J do not couple them: the complement is what it is said to be."""
@@ -280,7 +295,7 @@ def test_product_of_several_factors(rng: np.random.Generator, storage: JacobianS
 
 
 @STORAGES
-@pytest.mark.parametrize("make", [alone, together])
+@pytest.mark.parametrize("make", [alone, together, many_rows])
 def test_reduced_gradient(make: Any, rng: np.random.Generator, storage: JacobianStorage) -> None:
     system = make(rng, storage)
     h = system.parts["Dot", "gradient"] = rng.normal(size=(COUNTS["Dot"], 2))
@@ -289,7 +304,7 @@ def test_reduced_gradient(make: Any, rng: np.random.Generator, storage: Jacobian
 
 
 @STORAGES
-@pytest.mark.parametrize("make", [alone, together])
+@pytest.mark.parametrize("make", [alone, together, many_rows])
 def test_reduced_blocks(make: Any, rng: np.random.Generator, storage: JacobianStorage) -> None:
     """Every observation's own part: C^T (I - E V^-1 E^T) C of its rows."""
     system = make(rng, storage)

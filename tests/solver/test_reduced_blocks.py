@@ -1,0 +1,101 @@
+"""Blocks and diagonals that precondition and damp the reduced system, against NumPy.
+
+Conjugate gradients converge with any preconditioner: no solve can tell whether these are right.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from numpy.typing import NDArray
+
+import caspar
+from caspar.solver.array_reader import ArrayReader
+from caspar.solver.problem import check_problem
+from tests.harness import find_compiler
+from tests.harness_backend import HarnessBackend
+from tests.solver import reference
+from tests.solver.linear_cases import problem_of
+
+Array = NDArray[np.float64]
+
+DAMPING = 0.3
+MIXES = ("everything", "two factors on marks", "shared lens", "bundle adjustment")
+
+pytestmark = [
+    pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine"),
+    pytest.mark.filterwarnings("ignore:node type"),
+]
+
+
+def found(mix: str, jacobian: str, deterministic: bool) -> tuple[Array, Array]:
+    """D of the views, and the blocks of their reduced system, as the solver has them."""
+    factors, arrays = problem_of(mix)
+    solver = caspar.Solver(
+        factors,
+        precision="float64",
+        linear_solver="schur_pcg",
+        jacobian=jacobian,
+        deterministic=deterministic,
+        inner_iterations=0,
+    )
+    reader = ArrayReader(solver.backend, "float64", True)
+    problem = check_problem(arrays, solver._factors, solver._nodes, reader)
+    with solver._preparation.system(problem) as system:
+        system.score()
+        system.linearize()
+        system._scalars.write((DAMPING,))
+        # twice: what depends on the damping is made anew
+        for _ in range(2):
+            system._linear.begin()
+        count, memory = len(arrays["View"]), system.plan.memory
+        two, one = np.split(memory["View.diagonal"], [2 * count])
+        diagonal = np.hstack([two.reshape(count, 2), one[:count, None]])
+        return diagonal, memory["View.reduced_block"].reshape(count, 8)[:, :6].copy()
+
+
+def wanted(mix: str, scaled: bool) -> tuple[Array, Array]:
+    """The same from finite differences: each item of a mark has its own part."""
+    factors, arrays = problem_of(mix)
+    jacobians = reference.argument_jacobians(factors, arrays)
+    squares: dict[str, Any] = {}
+    for part in (part for parts in jacobians for part in parts):
+        size = (len(arrays[part.node]), part.slope.shape[2])
+        own = squares.setdefault(part.node, np.zeros(size))
+        np.add.at(own, part.index, (part.slope**2).sum(axis=1))
+
+    def slope(part: reference.ArgumentJacobian) -> Array:
+        return part.slope / (np.sqrt(squares[part.node])[part.index][:, None, :] if scaled else 1.0)
+
+    v = np.zeros((len(arrays["Mark"]), 2, 2))
+    for part in (part for parts in jacobians for part in parts if part.node == "Mark"):
+        e = slope(part)
+        np.add.at(v, part.index, np.einsum("nri,nrj->nij", e, e))
+    damped = np.ones_like(squares["Mark"]) if scaled else squares["Mark"]
+    v += DAMPING * damped[:, :, None] * np.eye(2)
+    blocks = np.zeros((len(arrays["View"]), 3, 3))
+    for parts in jacobians:
+        marks = [part for part in parts if part.node == "Mark"]
+        for part in (part for part in parts if part.node == "View"):
+            c = slope(part)
+            left = np.einsum("nri,nrj->nij", c, c)
+            for mark in marks:
+                mixed = np.einsum("nri,nrj->nij", c, slope(mark))
+                left -= mixed @ np.linalg.inv(v[mark.index]) @ mixed.transpose(0, 2, 1)
+            np.add.at(blocks, part.index, left)
+    rows, columns = np.tril_indices(3)
+    return squares["View"], blocks[:, rows, columns]
+
+
+@pytest.mark.parametrize("jacobian", ["recompute", "stored"])
+@pytest.mark.parametrize("deterministic", [False, True], ids=["atomic", "ordered"])
+@pytest.mark.parametrize("mix", MIXES)
+def test_they_are_those_of_the_reduced_system(
+    mix: str, deterministic: bool, jacobian: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
+    diagonal, blocks = found(mix, jacobian, deterministic)
+    expected_diagonal, expected_blocks = wanted(mix, scaled=jacobian == "stored")
+    assert_allclose(diagonal, expected_diagonal, rtol=1e-7)
+    assert_allclose(blocks, expected_blocks, rtol=1e-6, atol=1e-8)
