@@ -110,8 +110,7 @@ def _reduce(
     triangle = read_triangle(kernel, eliminated)
     gradient = kernel.read_node(eliminated, "gradient", _dim(eliminated), types.sums)
     kernel.graph.origin = "E V^-1 h"
-    # E W^T: the rows of E, each as W times it
-    rows = [_times(triangle, row) for row in blocks[eliminated.name]]
+    rows = _turned_rows(kernel, blocks, triangle)
     scaled = _times(triangle, gradient)
     taken = [dot(row, scaled) for row in rows]
     kernel.graph.origin = "I - E V^-1 E^T"
@@ -145,8 +144,7 @@ def mixed_blocks(
     kernel: FactorBuilder, blocks: Blocks, triangle: list[list[Scalar]]
 ) -> Iterator[tuple[Argument, list[list[Scalar]]]]:
     """Z = C^T E W^T by each node argument that is not eliminated: Z Z^T = C^T E V^-1 E^T C."""
-    # E W^T: the rows of E, each as W times it
-    rows = [_times(triangle, row) for row in blocks[_eliminated(kernel.form).name]]
+    rows = _turned_rows(kernel, blocks, triangle)
     for argument in kernel.reduced:
         kernel.graph.origin = f"C^T E V^-1 by {argument.name}"
         columns = list(zip(*blocks[argument.name], strict=True))
@@ -158,6 +156,13 @@ def mixed_blocks(
             for column in columns
         ]
         yield argument, mixed
+
+
+def _turned_rows(
+    kernel: FactorBuilder, blocks: Blocks, triangle: list[list[Scalar]]
+) -> list[list[Scalar]]:
+    """E W^T: the rows of E, each as W times it."""
+    return [_times(triangle, row) for row in blocks[_eliminated(kernel.form).name]]
 
 
 def _eliminated(form: FactorForm) -> Argument:

@@ -85,7 +85,12 @@ class TestPrice:
 
 @pytest.mark.parametrize(
     ("factors", "pays"),
-    [([snavely], True), ([costly], False), ([snavely, costly], False), ([snavely] * 9, True)],
+    [
+        ([snavely], True),
+        ([costly], False),
+        ([snavely, costly], False),
+        ([*[snavely] * 19, costly], True),
+    ],
     ids=["cheap", "costly", "together", "many"],
 )
 def test_the_rule(factors: list[caspar.Factor], pays: bool) -> None:
