@@ -17,6 +17,7 @@ from typing import Any
 from caspar.codegen.cpu import generate_cpu, generate_cpu_convert, generate_cpu_reduce
 from caspar.codegen.cuda import generate_cuda
 from caspar.codegen.cuda_convert import generate_cuda_convert
+from caspar.codegen.cuda_places import with_wide_places
 from caspar.codegen.cuda_reduce import generate_cuda_reduce
 from caspar.codegen.source import KernelSource, Param
 from caspar.frontend.chain_kernels import chain_kernels
@@ -61,6 +62,7 @@ class Target:
         generate: Writes a program's kernel.
         generate_reduce: Writes the kernel that sums partials.
         generate_convert: Writes the kernel between rows and the blocked layout.
+        with_wide_places: Rewrites a kernel for items' places with 64 bits; None: they always have.
         costs: Prices by computing type.
     """
 
@@ -68,6 +70,7 @@ class Target:
     generate: Callable[[KernelSpec, Program], KernelSource]
     generate_reduce: Callable[[ReduceSpec], KernelSource]
     generate_convert: Callable[[ConvertSpec], KernelSource]
+    with_wide_places: Callable[[KernelSource], KernelSource] | None
     costs: Mapping[DType, OpCosts]
 
 
@@ -77,6 +80,7 @@ TARGETS = {
         generate_cuda,
         generate_cuda_reduce,
         generate_cuda_convert,
+        with_wide_places,
         {DType.FLOAT32: CUDA_FLOAT32, DType.FLOAT64: CUDA_FLOAT64},
     ),
     "cpu": Target(
@@ -84,6 +88,7 @@ TARGETS = {
         generate_cpu,
         generate_cpu_reduce,
         generate_cpu_convert,
+        None,
         {DType.FLOAT32: CPU, DType.FLOAT64: CPU},
     ),
 }

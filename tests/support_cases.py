@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.codegen.source import TILES
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
-from caspar.memory.access import ArgSpec
+from caspar.memory.access import TILES, ArgSpec
 from caspar.memory.accessors.exchanges import ReadForNode, SpreadOverNode, SumOverNode
 from caspar.memory.accessors.node_sums import AddOwnNode, WriteOwnNode
 from caspar.memory.accessors.partials import MIN_SLOTS, AddSumSlots, tile_fields
@@ -108,6 +107,8 @@ class KernelCase:
     def objects_of(self, arg: ArgSpec) -> Index:
         """(count,) object of each item, by the index that an argument goes by."""
         owners = [access.index_of for access in arg.accessors if access.index_of != ""]
+        if TILES in owners:
+            return np.zeros(self.count, np.int32) if self.partner is None else self.partner
         return self.index[owners[0] if len(owners) > 0 else arg.name]
 
     def places_of(self, arg: ArgSpec, tile_size: int) -> Index:
@@ -146,7 +147,7 @@ class KernelCase:
     def _binding(self, arg: ArgSpec, tile_size: int, tiles: NodeTiles | None) -> Binding:
         if isinstance(arg.read, SumOverNode | SpreadOverNode):
             assert tiles is not None
-            return Binding(with_canaries(tiles.place), tiles.num_slots, fields=tiles.node_fields)
+            return Binding(with_canaries(np.empty(0)), 0, fields=tiles.node_fields)
         fields, length = self._layout(arg, tile_size, tiles)
         placement = place(arg, length)
         data = np.full(placement.size, np.nan, arg.dtype.value)
@@ -170,7 +171,7 @@ class KernelCase:
             fields = {"index": index}
         if isinstance(arg.write, AddOwnNode | WriteOwnNode):
             assert tiles is not None
-            fields |= {"place": tiles.place, **tiles.node_fields}
+            fields |= tiles.node_fields
             fields["node_at"] = tiles.node_order.node[: len(tiles.node_items)]
         if isinstance(arg.write, AddSumSlots):
             fields["slots"] = MIN_SLOTS

@@ -11,12 +11,14 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from caspar.codegen.cuda_header import HEADER
+from caspar.codegen.cuda_places import with_wide_places
 from caspar.codegen.source import KernelSource
 from caspar.driver import TARGETS, Target, compile_kernel
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.node_tiles import NodeTiles
 from caspar.runtime.backend import bound_blocks, parameter_values
 from caspar.runtime.cpu import CpuBackend
 from tests.harness import CudaModule, compile_cuda
@@ -39,6 +41,7 @@ class CompiledKernels:
 
     def __init__(self, specs: Sequence[KernelSpec], *, cpu: bool = True) -> None:
         self.cuda_sources = generate(specs, TARGETS["cuda"])
+        self._wide_module: CudaModule | None = None
         cuda_text = one_text(list(self.cuda_sources.values()))
         with ThreadPoolExecutor(1) as pool:  # the host compiler works beside Numba
             module = pool.submit(compile_cuda, cuda_text)
@@ -63,8 +66,17 @@ class CompiledKernels:
             tile_size = -(-case.count // source.num_blocks(case.count, tile_size))
         bindings = case.bindings(tile_size, stretches=source.stretches)
         count = case.num_slots(tile_size)
-        launch_cuda(self.cuda_module, source, bindings, count, check_races=check_races)
+        module = self._module_for(case.node_tiles(tile_size))
+        launch_cuda(module, source, bindings, count, check_races=check_races)
         return Run(case, bindings, tile_size, writes_pads=True)
+
+    def _module_for(self, tiles: NodeTiles | None) -> CudaModule:
+        if tiles is None or not tiles.is_wide:
+            return self.cuda_module
+        if self._wide_module is None:
+            sources = [with_wide_places(source) for source in self.cuda_sources.values()]
+            self._wide_module = compile_cuda(one_text(sources))
+        return self._wide_module
 
     def run(self, case: KernelCase) -> tuple[Run, Run]:
         """Run both ways."""

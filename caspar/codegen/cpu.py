@@ -17,6 +17,7 @@ from caspar.memory.access import ArgSpec, ExchangeAccessor
 from caspar.memory.accessors.blocked import cpu_index
 from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.node_tiles import WIDE_BITS
 from caspar.memory.reduce import ReduceSpec
 
 TILE_SIZE = 1024
@@ -56,6 +57,14 @@ def generate_cpu(spec: KernelSpec, program: Program) -> KernelSource:
         num_registers=program.num_registers,
         tiled=spec.tiled,
     )
+
+
+_PLACES = {
+    "tiles_begin": f"tiles_at & {(1 << WIDE_BITS) - 1:#x}",
+    "tiles_position": f"tiles_at >> {WIDE_BITS} & {(1 << WIDE_BITS) - 1:#x}",
+    "tiles_object": f"tiles_at >> {2 * WIDE_BITS}",
+}
+"""What a tiled kernel has of each item: tiles are so large that places have 64 bits."""
 
 
 def generate_cpu_reduce(spec: ReduceSpec) -> KernelSource:
@@ -183,9 +192,17 @@ class _Writer(BodyWriter):
         self.write_instructions()
         for arg, access in self.used_accesses():
             access.cpu_after(self, arg)
-        loop = ["for item in range(first, last):", *(f"    {line}" for line in self.lines)]
+        loop = ["for item in range(first, last):", *(f"    {line}" for line in self._item_lines())]
         body = [*self._before, *loop, *self._after]
         return [*self._once, *(self._tile_loop(body) if self.spec.tiled else body)]
+
+    def _item_lines(self) -> list[str]:
+        """With what a tiled kernel has of each item."""
+        if not self.spec.tiled:
+            return self.lines
+        text = "\n".join(self.lines)
+        used = [f"{name} = {value}" for name, value in _PLACES.items() if name in text]
+        return ["tiles_at = tiles_place[item]", *used, *self.lines]
 
     def _tile_loop(self, body: list[str]) -> list[str]:
         """Walk the tiles of a group; twice where sums come back."""

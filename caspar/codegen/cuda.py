@@ -5,7 +5,7 @@ no barrier diverges: they store nothing and contribute exact zeros.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from caspar.codegen.body import BodyWriter
 from caspar.codegen.cuda_half import half_functions
@@ -14,13 +14,15 @@ from caspar.codegen.cuda_ops import OP_TEXT, SINCOS_TEXT, literal
 from caspar.codegen.cuda_places import (
     ACTIVE,
     CHOSEN,
+    PLACES,
+    PLACES_AHEAD,
     Ahead,
     item_places,
     loop_over_tiles,
     next_index_lines,
     next_stream_lines,
 )
-from caspar.codegen.source import KernelSource, Param, kernel_params
+from caspar.codegen.source import PLACE, KernelSource, Param, kernel_params
 from caspar.ir.dtype import CHUNK_BYTES, DType
 from caspar.ir.ops import Op
 from caspar.ir.program import Instruction, Operand, Program
@@ -43,13 +45,16 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
     num_items = items_per_thread(spec)
     body = _Writer(spec, program, num_items).write()
     sizes = block_sizes(spec)
+    functions = [*half_functions(spec.args)]
+    functions += [PLACES] if spec.tiled else []
+    functions += [CHOSEN] if spec.stretches else []
     text = kernel_text(
         spec.name,
         spec.args,
         params,
         sizes[0],
         body,
-        functions=(*half_functions(spec.args), *((CHOSEN,) if spec.stretches else ())),
+        functions=functions,
         restrict=num_items > 1,
     )
     return KernelSource(
@@ -101,7 +106,7 @@ def kernel_text(
     block_size: int,
     body: list[str],
     *,
-    functions: tuple[str, ...] = (),
+    functions: Sequence[str] = (),
     restrict: bool = False,
 ) -> str:
     """A complete source: header, device functions, signature and body.
@@ -128,6 +133,8 @@ def declared_as(param: Param, restrict: bool) -> str:
     """A parameter as it is declared."""
     if param.dtype is None:
         return f"{'u32' if param.is_unsigned else 'int'} {param.name}"
+    if param.field == PLACE.name:
+        return f"const Place* {param.name}"
     const = "" if param.written else "const "
     apart = "__restrict__ " if restrict else ""
     return f"{const}{SCALAR_TYPE[param.dtype]}* {apart}{param.name}"
@@ -172,10 +179,9 @@ class _Writer(BodyWriter):
         self._leader: str | None = None
         self._num_exchanges = 0
         self._num_stages = 0
-        self._indices: list[Ahead] = []
+        self._indices = [PLACES_AHEAD] if spec.stretches else []
         self._streams: list[Ahead] = []
         self._after_indices = 0
-        self._place = ""
         self._is_fenced = True
         self._stored = False
         self._loads_at: int | None = None
@@ -193,7 +199,6 @@ class _Writer(BodyWriter):
         for arg, access in self.used_accesses():
             access.cuda_before(self, arg)
         if self.spec.stretches:
-            assert self._place != ""
             at = self._after_indices
             self.lines[at:at] = next_index_lines(self._indices)
         if self.spec.few_items:
@@ -240,7 +245,7 @@ class _Writer(BodyWriter):
 
     def _declarations(self) -> list[str]:
         program = self.program
-        defined = item_places(self.spec, self._num_items, self._leader, self._place)
+        defined = item_places(self.spec, self._num_items, self._leader)
         lines = _used(defined, "\n".join(self.lines))
         for kind, prefix, number in (
             (self._scalar, "r", program.num_registers),
@@ -267,23 +272,19 @@ class _Writer(BodyWriter):
         found = Ahead(name, "u32", lambda item: f"load_once({array} + {item})")
         if self.spec.stretches:
             self._indices.append(found)
-            self.emit(f"const u32 {name} = next_{name};")
+            self.emit(found.declared)
             self._after_indices = len(self.lines)
         else:
             self.emit(f"const u32 {name} = {found.load('item')};")
 
-    def place(self, name: str, array: str) -> None:
-        self._place = name
-        self.index(name, array)
-
     def stream(self, vector: str, load: Callable[[str], str], *, packed: bool) -> str:
-        name = self.temporary()
+        found = Ahead(self.temporary(), vector, load)
         if self.spec.stretches and packed:
-            self._streams.append(Ahead(name, vector, load))
-            self.emit(f"const {vector} {name} = is_long ? {load('item')} : next_{name};")
+            self._streams.append(found)
+            self.emit(found.declared)
         else:
-            self.emit(f"const {vector} {name} = {load('item')};")
-        return name
+            self.emit(f"const {vector} {found.name} = {load('item')};")
+        return found.name
 
     def shared(self, name: str, declaration: str, *, fenced: bool = False) -> None:
         self._is_fenced = self._is_fenced and fenced

@@ -7,11 +7,13 @@ inside tiles is that of `cuda_tiles`.
 from caspar.codegen.cuda_partner_labels import LABEL_KERNELS, LABEL_TEXT
 from caspar.codegen.cuda_tiles import TILE_COMMON
 from caspar.memory.node_tiles import (
+    HOLE,
     LENGTH_SHIFT,
     MAX_ROUNDS,
     MAX_TILE_SIZE,
-    SLOT_SHIFT,
+    NARROW_BITS,
     TILES_OF_CHUNK,
+    WIDE_BITS,
 )
 from caspar.memory.tiles import PLACE_MASK
 
@@ -38,7 +40,9 @@ NODE_BLOCK_SIZE = 256
 """Threads of a block, but `fill_tiles` and `count_rounds` have one for each slot of a tile."""
 
 _CONSTANTS = f"""
-const u32 SLOT_SHIFT = {SLOT_SHIFT}u;
+const u32 NARROW_BITS = {NARROW_BITS}u;
+const u32 WIDE_BITS = {WIDE_BITS}u;
+const u32 HOLE = {HOLE}u;
 const u32 LENGTH_SHIFT = {LENGTH_SHIFT}u;
 const u32 TILES_OF_CHUNK = {TILES_OF_CHUNK}u;
 const u32 MAX_TILES_OF_CHUNK = {MAX_TILES_OF_CHUNK}u;
@@ -238,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(1024) fill_tiles(
     u32 num_tiles, u32 num_long, u32 num_partners, const int* items, const long long* order,
     const int* first, const int* start, const int* long_start, const int* first_node,
     const int* partner, int* tile_items, int* group_start, int* group_node, int* node_items,
-    int* item_at, int* partner_at, int* place_at) {
+    int* item_at, int* partner_at, u32* place_at) {
   const u32 tile = blockIdx.x, tile_size = blockDim.x, position = threadIdx.x;
   const u32 num_long_tiles = num_long > 0u ? u32(long_start[num_long]) : 0u;
   const bool is_long = tile < num_long_tiles;
@@ -276,15 +280,15 @@ extern "C" __global__ void __launch_bounds__(1024) fill_tiles(
     item = items[u32(first[order[rank]]) + (begin + position - node_start)];
     if (partner != nullptr) other = partner[item];
     const u32 own_begin = is_long ? 0u : node_start - begin;
-    const u32 length = is_long ? size : u32(start[rank + 1u]) - node_start;
-    place = own_begin | (position << SLOT_SHIFT) | (length << LENGTH_SHIFT);
+    place = own_begin | (position << WIDE_BITS);
     if (begin + position == node_start) {
+      const u32 length = u32(start[rank + 1u]) - node_start;
       node_items[rank] = is_long ? 0 : int(own_begin | (length << LENGTH_SHIFT));
     }
   }
   item_at[at] = item;
   partner_at[at] = other;
-  place_at[at] = int(place);
+  place_at[at] = place;
 }
 
 // A block a tile, a thread a place of `sorted`, the order of the partners in each tile. Replaces
@@ -306,9 +310,11 @@ extern "C" __global__ void __launch_bounds__(1024) count_rounds(
 }
 
 // From positions to slots: places in the order of `by_partner` are put into that of `by_rounds`.
+// `wide` is null, or else `narrow`.
 extern "C" __global__ void __launch_bounds__(256) sort_slots(
     u32 num_slots, u32 tile_size, const u16* by_partner, const u16* by_rounds,
-    const int* tile_items, const int* item_at, const int* place_at, int* order, int* place) {
+    const int* tile_items, const int* item_at, const u32* place_at, const int* partner,
+    int* order, u32* narrow, u64* wide) {
   const u32 slot = thread_number();
   if (slot >= num_slots) return;
   const u32 tile = slot / tile_size;
@@ -316,8 +322,16 @@ extern "C" __global__ void __launch_bounds__(256) sort_slots(
   const bool is_hole = slot - begin >= u32(tile_items[tile]);
   const u32 sorted = begin + (by_rounds[is_hole ? begin : slot] & PLACE_MASK);
   const u32 at = begin + (by_partner[sorted] & PLACE_MASK);
-  order[slot] = item_at[at];
-  place[slot] = is_hole ? 0 : place_at[at];
+  const int item = item_at[at];
+  order[slot] = item;
+  const u32 other = partner == nullptr ? 0u : u32(partner[item]);
+  const u32 begin_and_own = is_hole ? HOLE : place_at[at];
+  if (wide != nullptr) {
+    wide[slot] = begin_and_own | (u64(other) << (2u * WIDE_BITS));
+  } else {
+    narrow[slot] = (begin_and_own & ((1u << NARROW_BITS) - 1u))
+        | (begin_and_own >> WIDE_BITS << NARROW_BITS) | (other << (2u * NARROW_BITS));
+  }
 }
 """
 )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from caspar.ir.dtype import DType
-from caspar.memory.access import ArgSpec, Field
+from caspar.memory.access import TILES, ArgSpec, Field
 
 COUNT = "count"
 """Number of items."""
@@ -19,17 +19,17 @@ FIRST = "first"
 """First object of a windowed argument."""
 
 
-TILES = "tiles"
-"""The argument that stands for the node tiles of a tiled kernel; its length is the number of
-groups."""
+PLACE = Field("place", DType.INT64)
+"""Of the argument TILES: the place of each item. On CUDA half as wide, mostly: the text says."""
 
 TILE_FIELDS = (
+    PLACE,
     Field("items", DType.INT32),
     Field("group_start", DType.INT32),
     Field("num_long"),
     Field("num_long_tiles"),
 )
-"""Its fields: see `memory.node_tiles.NodeTiles.fields`."""
+"""Fields of the argument TILES: see `memory.node_tiles.NodeTiles.fields`."""
 
 STRETCH_FIELDS = (Field("end"), Field("stretch"))
 """More of them, for a kernel whose blocks may take several tiles one after the other."""
@@ -127,10 +127,11 @@ def kernel_params(
     if tiled:
         params += [Param(field.name, TILES, field.dtype) for field in TILE_FIELDS]
     for arg in args:
-        params += [
-            Param(DATA, arg.name, arg.dtype.in_arrays, arg.is_written),
-            Param(LENGTH, arg.name),
-        ]
+        if arg.has_array:
+            params += [
+                Param(DATA, arg.name, arg.dtype.in_arrays, arg.is_written),
+                Param(LENGTH, arg.name),
+            ]
         if arg.windowed:
             params.append(Param(FIRST, arg.name))
         fields = dict.fromkeys(field for access in arg.accessors for field in access.fields(arg))

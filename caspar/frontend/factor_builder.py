@@ -18,7 +18,7 @@ from caspar.frontend.precision import Types
 from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot
-from caspar.memory.access import ReadAccessor, WriteAccessor
+from caspar.memory.access import TILES, ReadAccessor, WriteAccessor
 from caspar.memory.accessors.exchanges import ReadForNode, SpreadOverNode, SumOverNode
 from caspar.memory.accessors.node_sums import AddOwnNode
 from caspar.memory.accessors.partials import AddSumSlots
@@ -76,6 +76,12 @@ class FactorForm:
         parts = ("gradient",) if is_whole else ("gradient", "diagonal")
         return (*parts, "block") if adds_block else parts
 
+    def partner(self, factor: TracedFactor) -> Argument | None:
+        """The argument whose nodes come with the places in node tiles; None: each has an index."""
+        others = [node for node in factor.nodes if node is not self.eliminated]
+        shared = [node for node in others if node.kind is not ArgumentKind.NODE_UNIQUE]
+        return shared[0] if self.eliminated is not None and len(shared) == 1 else None
+
     def has_block(self, argument: Argument) -> bool:
         """Whether its block of J^T J is summed; else only what is left of it by elimination."""
         return argument is self.eliminated or self.eliminated is None
@@ -115,7 +121,8 @@ class FactorBuilder(KernelBuilder):
         self.factor = factor
         self.form = form
         self.types = types
-        self._index_owner: dict[str, str] = {}
+        partner = form.partner(factor)
+        self._index_owner = {} if partner is None else {partner.name: TILES}
         self._runs_owner: dict[str, str] = {}
         self._team_owner = ""
 

@@ -12,6 +12,7 @@ class DType(Enum):
     FLOAT32 = "float32"
     FLOAT64 = "float64"
     INT32 = "int32"
+    INT64 = "int64"
     UINT16 = "uint16"
     FLOAT16 = "float16"
     """In memory only: kernels compute in the others."""
@@ -19,7 +20,7 @@ class DType(Enum):
     @property
     def itemsize(self) -> int:
         """Bytes of one scalar."""
-        return {"float64": 8, "uint16": 2, "float16": 2}.get(self.value, 4)
+        return {"float64": 8, "int64": 8, "uint16": 2, "float16": 2}.get(self.value, 4)
 
     @property
     def in_arrays(self) -> "DType":

@@ -23,6 +23,11 @@ Options = Mapping[str, Any]
 """What is passed for an argument besides its values, by the names an access declares."""
 
 
+TILES = "tiles"
+"""The argument that stands for the node tiles of a tiled kernel. Its length is the number of
+groups. As the owner of an index: that of the items' partners, see `memory.node_tiles`."""
+
+
 @dataclass(frozen=True)
 class Field:
     """A parameter that an access needs besides the array and its length.
@@ -71,6 +76,11 @@ class ArgSpec:
         return self.write is not None
 
     @property
+    def has_array(self) -> bool:
+        """Whether an array is passed for it."""
+        return all(access.has_array for access in self.accessors)
+
+    @property
     def holds_partials(self) -> bool:
         """Whether its array holds partial sums rather than objects."""
         return any(access.holds_partials for access in self.accessors)
@@ -109,6 +119,7 @@ class Accessor(ABC):
         options: Names of what users pass besides values, such as `index`.
         defaults: Options that may be left out.
         cuda_functions: Device functions its CUDA text calls.
+        has_array: Whether it reads or writes an array.
         holds_partials: Whether its array holds partial sums: chunks of 4, not padded.
         rows: Whether all scalars of an object stand together: see `layout.row_scalars`.
         needs_rows: Whether its array is (n, dim) and C-contiguous instead of blocked.
@@ -121,13 +132,15 @@ class Accessor(ABC):
         has_one_object: Whether all items touch object 0, and the array holds no other.
         cooperates: Whether the threads of a block work together on it.
         needs_item_order: Whether thread `k` of a block must have item `k` of its tile.
-        index_of: Another argument, whose index it goes by; empty: none.
+        index_of: Another argument, whose index it goes by, or TILES: by the partners of a tile's
+            items; empty: none.
         loads_first: Whether a block of several tiles loads it before all else.
     """
 
     options: ClassVar[tuple[str, ...]] = ()
     defaults: ClassVar[Options] = {}
     cuda_functions: ClassVar[str] = ""
+    has_array: ClassVar[bool] = True
     holds_partials: ClassVar[bool] = False
     needs_rows: ClassVar[bool] = False
     tile_sizes: ClassVar[tuple[int, ...]] = ()

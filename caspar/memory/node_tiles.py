@@ -11,6 +11,7 @@ kernels of its own.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +24,22 @@ from caspar.memory.partner_labels import (
 )
 from caspar.memory.tiles import Array
 
-SLOT_SHIFT = 10
-"""Where an item's own position begins in an entry of `NodeTiles.place`."""
+NARROW_BITS, WIDE_BITS = 8, 16
+"""Bits of a position in an entry of `NodeTiles.place` with 32 bits, and in one with 64."""
+
+NUM_NARROW_PARTNERS = 1 << (32 - 2 * NARROW_BITS)
+"""Partners up to which an entry may have 32 bits."""
+
+HOLE = 1
+"""The entry of a hole, but for its partner: no item stands before the first of its node."""
 
 LENGTH_SHIFT = 20
-"""Where the number of items of the node begins in an entry of `NodeTiles.place`."""
+"""Where the number of items begins in an entry of `NodeTiles.node_items`."""
 
-MAX_TILE_SIZE = 1 << SLOT_SHIFT
-
-MAX_ROUNDS = SLOT_SHIFT
+MAX_ROUNDS = 10
 """Rounds of as many items as the largest tile has, if they were summed by so many lanes."""
+
+MAX_TILE_SIZE = 1 << MAX_ROUNDS
 
 TILES_OF_CHUNK = 256
 """Tiles are cut one after the other within a chunk of as many full tiles of items, and chunks at
@@ -47,6 +54,8 @@ items are on the device at the same time, and the inner loop is one kernel: 15.2
 an iteration, with float16 14.7 instead of 17.0 (H200)."""
 
 IntArray = NDArray[np.int64]
+
+PlaceType = np.dtype[Any]
 
 
 @dataclass(frozen=True)
@@ -87,10 +96,12 @@ class NodeTiles:
             items, the others are holes.
         group_start: (num_groups + 1,) int32: first tile of each group.
         group_node: (num_groups + 1,) int32: rank of the first node of each group.
-        node_items: (nodes with items,) int32: begin | length << LENGTH_SHIFT of each, by rank, as
-            in `place`; 0 for those that fill several tiles.
-        place: (num_slots,) int32: begin | position << SLOT_SHIFT | length << LENGTH_SHIFT: items
-            of the same node have the positions [begin, begin + length) of the tile. 0 for holes.
+        node_items: (nodes with items,) int32: begin | length << LENGTH_SHIFT of each, by rank: its
+            items have the positions [begin, begin + length) of its tile; 0 for those that fill
+            several tiles.
+        place: (num_slots,) uint32, or uint64 if `is_wide`: what kernels need of an item in one
+            word: begin of its node's items | own position << bits | partner << 2 * bits. Holes
+            have HOLE, and the partner of the first item of the tile.
         node_order: Of all nodes.
     """
 
@@ -115,8 +126,9 @@ class NodeTiles:
 
     @property
     def fields(self) -> dict[str, Array | int]:
-        """What a tiled kernel needs: where its group's tiles are, and how many items they have."""
+        """What a tiled kernel needs: places, where its group's tiles are, and their sizes."""
         return {
+            "place": self.place,
             "items": self.tile_items,
             "group_start": self.group_start,
             "num_long": self.num_long,
@@ -127,8 +139,17 @@ class NodeTiles:
 
     @property
     def node_fields(self) -> dict[str, Array | int]:
-        """What exchanges need besides the places."""
+        """What exchanges need: which nodes a tile has, and where their items are."""
         return {"group_node": self.group_node, "node_items": self.node_items}
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether places have 64 bits."""
+        return bool(self.place.dtype == np.uint64)
+
+    def partners(self) -> Array:
+        """(num_slots,) int32: the partner of each slot."""
+        return (self.place >> (2 * place_bits(self.place.dtype))).astype(np.int32)
 
     @property
     def num_short(self) -> int:
@@ -163,12 +184,24 @@ class _Nodes:
     num_long: int
 
 
+def place_dtype(num_partners: int, tile_size: int) -> PlaceType:
+    """Type of the places of items that touch one of so many partners, in tiles of so many."""
+    is_narrow = tile_size <= 1 << NARROW_BITS and num_partners <= NUM_NARROW_PARTNERS
+    return np.dtype(np.uint32 if is_narrow else np.uint64)
+
+
+def place_bits(dtype: PlaceType) -> int:
+    """Bits of a position in a place of a type."""
+    return NARROW_BITS if dtype == np.uint32 else WIDE_BITS
+
+
 def build_node_tiles(
     node: NDArray[np.int32],
     partner: NDArray[np.int32] | None,
     num_nodes: int,
     num_partners: int,
     tile_size: int,
+    dtype: PlaceType | None = None,
 ) -> NodeTiles:
     """Make node tiles.
 
@@ -178,6 +211,7 @@ def build_node_tiles(
         num_nodes: Number of nodes; those without items do not appear.
         num_partners: Number of partners.
         tile_size: Items of a tile, at most `MAX_TILE_SIZE`.
+        dtype: Of the places; None: the narrowest that takes them, `place_dtype`.
     """
     assert 0 < tile_size <= MAX_TILE_SIZE
     nodes = _ordered_nodes(node, partner, num_nodes, num_partners, tile_size)
@@ -195,7 +229,8 @@ def build_node_tiles(
     group_start = np.concatenate([long_start, num_long_tiles + 1 + np.arange(len(first_short))])
     group_node = np.concatenate([np.arange(nodes.num_long), first_short, [len(nodes.start) - 1]])
     groups = (group_start, group_node)
-    return _sorted_tiles(nodes, partner, tile_begin, groups, tile_size)
+    dtype = place_dtype(num_partners, tile_size) if dtype is None else dtype
+    return _sorted_tiles(nodes, partner, tile_begin, groups, tile_size, dtype)
 
 
 def _ordered_nodes(
@@ -290,38 +325,34 @@ def _sorted_tiles(
     tile_begin: IntArray,
     groups: tuple[IntArray, IntArray],
     tile_size: int,
+    dtype: PlaceType,
 ) -> NodeTiles:
     """Sort every tile by partner; `groups`: first tile and first node of each."""
     tile_items = np.diff(tile_begin)
     num_tiles = len(tile_items)
     count = len(nodes.items)
     position = np.arange(count) - np.repeat(tile_begin[:-1], tile_items)
-    length = np.repeat(np.diff(nodes.start), np.diff(nodes.start))
-    begin = np.repeat(nodes.start[:-1], np.diff(nodes.start)) - (np.arange(count) - position)
+    size = np.diff(nodes.start)
+    begin = np.repeat(nodes.start[:-1], size) - (np.arange(count) - position)
     num_of_long = int(nodes.start[nodes.num_long])
     begin[:num_of_long] = 0
-    length[:num_of_long] = np.repeat(tile_items, tile_items)[:num_of_long]
-    place = begin | (position << SLOT_SHIFT) | (length << LENGTH_SHIFT)
-    first = nodes.start[:-1]
-    node_items = begin[first] | (length[first] << LENGTH_SHIFT)
+    bits = place_bits(dtype)
+    own = 0 if partner is None else partner[nodes.items].astype(np.int64)
+    place = begin | (position << bits) | (own << (2 * bits))
+    node_items = begin[nodes.start[:-1]] | (size << LENGTH_SHIFT)
     node_items[: nodes.num_long] = 0
 
     holes = np.iinfo(np.int64).max
     key = np.full((num_tiles, tile_size), holes, dtype=np.int64)
     has_item = np.arange(tile_size) < tile_items[:, None]
-    own = (
-        position
-        if partner is None
-        else position | (partner[nodes.items].astype(np.int64) << SLOT_SHIFT)
-    )
-    key[has_item] = own
+    key[has_item] = position | (own << MAX_ROUNDS)
     if partner is not None:
         key.sort(axis=1)
-        key = np.take_along_axis(key, _most_rounds_first(key >> SLOT_SHIFT, has_item), axis=1)
+        key = np.take_along_axis(key, _most_rounds_first(key >> MAX_ROUNDS, has_item), axis=1)
     source = (key & (MAX_TILE_SIZE - 1)) + tile_begin[:-1, None]
     source[~has_item] = np.broadcast_to(source[:, :1], source.shape)[~has_item]
     places = place[source]
-    places[~has_item] = 0
+    places[~has_item] = (places[~has_item] >> (2 * bits) << (2 * bits)) | HOLE
     return NodeTiles(
         num_slots=num_tiles * tile_size,
         num_tiles=num_tiles,
@@ -332,7 +363,7 @@ def _sorted_tiles(
         group_start=groups[0].astype(np.int32),
         group_node=groups[1].astype(np.int32),
         node_items=node_items.astype(np.int32),
-        place=places.astype(np.int32).reshape(-1),
+        place=places.astype(dtype).reshape(-1),
         node_order=nodes.order,
     )
 

@@ -12,10 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.codegen.source import COUNT, DATA, FIRST, LENGTH, TILES, KernelSource, Param
+from caspar.codegen.source import COUNT, DATA, FIRST, LENGTH, KernelSource, Param
 from caspar.ir.dtype import DType
+from caspar.memory.access import TILES
 from caspar.memory.binding import Binding
-from caspar.memory.node_tiles import NodeTiles
+from caspar.memory.node_tiles import NodeTiles, PlaceType
 from caspar.memory.tiles import Array, TileIndex, TileOrder
 from caspar.runtime.factorization import DenseFactorization, SparseFactorization
 from caspar.runtime.usage import KernelUsage
@@ -193,6 +194,7 @@ class Backend(Protocol):
         num_nodes: int,
         num_partners: int,
         tile_size: int,
+        dtype: PlaceType | None = None,
     ) -> NodeTiles:
         """Tiles that do not split nodes; see `memory.node_tiles.build_node_tiles`.
 
@@ -202,6 +204,7 @@ class Backend(Protocol):
             num_nodes: Number of nodes.
             num_partners: Number of partners.
             tile_size: Items of a tile, one of `memory.tiles.ORDER_TILE_SIZES`.
+            dtype: Of the items' places; None: the narrowest that takes them.
         """
 
     def checksum(self, arrays: Sequence[Array]) -> int:

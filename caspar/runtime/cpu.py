@@ -22,7 +22,7 @@ from caspar.codegen.source import KernelSource
 from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
 from caspar.memory.binding import Binding
-from caspar.memory.node_tiles import NodeTiles, build_node_tiles
+from caspar.memory.node_tiles import NodeTiles, PlaceType, build_node_tiles
 from caspar.memory.tiles import (
     Array,
     TileIndex,
@@ -260,9 +260,10 @@ class CpuBackend:
         num_nodes: int,
         num_partners: int,
         tile_size: int,
+        dtype: PlaceType | None = None,
     ) -> NodeTiles:
         """Tiles that do not split nodes."""
-        return build_node_tiles(node, partner, num_nodes, num_partners, tile_size)
+        return build_node_tiles(node, partner, num_nodes, num_partners, tile_size, dtype)
 
     def checksum(self, arrays: Sequence[Array]) -> int:
         """A number that tells whether indices are still the same; a gigabyte a second."""

@@ -24,7 +24,7 @@ from caspar.errors import BackendError, OutOfMemoryError
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.node_sums import NODE_TILE_SIZES
 from caspar.memory.binding import Binding
-from caspar.memory.node_tiles import NodeTiles
+from caspar.memory.node_tiles import NodeTiles, PlaceType
 from caspar.memory.tiles import Array, TileIndex, TileOrder, single_object_tiles
 from caspar.runtime.backend import (
     HostScalars,
@@ -217,10 +217,11 @@ class CudaBackend:
         num_nodes: int,
         num_partners: int,
         tile_size: int,
+        dtype: PlaceType | None = None,
     ) -> NodeTiles:
         """Tiles that do not split nodes; waits for the device."""
-        tools = self._node_tile_tools()
-        return make_node_tiles(tools, node, partner, num_nodes, num_partners, tile_size)
+        sizes = (num_nodes, num_partners, tile_size)
+        return make_node_tiles(self._node_tile_tools(), node, partner, *sizes, dtype)
 
     def checksum(self, arrays: Sequence[Array]) -> int:
         """A number that tells whether indices are still the same; waits for the device."""

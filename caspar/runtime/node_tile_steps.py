@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from caspar.codegen.cuda_node_tiles import MAX_TILES_OF_CHUNK, NODE_BLOCK_SIZE
 from caspar.codegen.cuda_partner_labels import NORMALISE_BLOCK_SIZE
 from caspar.memory.node_keys import key_bits
-from caspar.memory.node_tiles import TILES_OF_CHUNK, NodeOrder, NodeTiles
+from caspar.memory.node_tiles import (
+    TILES_OF_CHUNK,
+    NodeOrder,
+    NodeTiles,
+    PlaceType,
+    place_dtype,
+)
 from caspar.memory.partner_labels import (
     FEWEST_PARTNERS,
     MOST_PARTNERS,
@@ -89,19 +95,23 @@ def make_node_tiles(
     num_nodes: int,
     num_partners: int,
     tile_size: int,
+    dtype: PlaceType | None = None,
 ) -> NodeTiles:
     """As `memory.node_tiles.build_node_tiles`, to the last number."""
+    dtype = place_dtype(num_partners, tile_size) if dtype is None else dtype
     if node.shape[0] == 0:
         none = tools.xp.empty(0, dtype=np.int32)
         number = tools.xp.arange(num_nodes, dtype=np.int32)
         start, order = tools.xp.zeros(1, dtype=np.int32), NodeOrder(number, number)
-        return NodeTiles(0, 0, 0, 0, none, none, start, start, none, none, order)
+        place = tools.xp.empty(0, dtype=dtype)
+        return NodeTiles(0, 0, 0, 0, none, none, start, start, none, place, order)
     grouped = _group(tools, node, num_nodes, tile_size)
     labels = None if partner is None else _find_labels(tools, grouped, partner, num_partners)
     nodes = _put_in_order(tools, grouped, partner, labels, num_partners)
     del labels
     first_node, num_short_tiles = _cut(tools, nodes, int(node.shape[0]), tile_size)
-    return _fill(tools, grouped, nodes, partner, num_partners, first_node, num_short_tiles)
+    place = tools.xp.empty((nodes.num_long_tiles + num_short_tiles) * tile_size, dtype=dtype)
+    return _fill(tools, grouped, nodes, partner, num_partners, first_node, place)
 
 
 def _blocks(count: int) -> int:
@@ -244,19 +254,17 @@ def _fill(
     partner: Array | None,
     num_partners: int,
     first_node: Array,
-    num_short_tiles: int,
+    place: Array,
 ) -> NodeTiles:
     """Put items into tiles and sort these."""
-    tile_size = grouped.tile_size
-    num_tiles = nodes.num_long_tiles + num_short_tiles
-    num_groups = nodes.num_long + num_short_tiles
-    num_slots = num_tiles * tile_size
+    tile_size, num_slots = grouped.tile_size, int(place.shape[0])
+    num_tiles = num_slots // tile_size
+    num_groups = nodes.num_long + num_tiles - nodes.num_long_tiles
     tile_items = tools.xp.empty(num_tiles, dtype=np.int32)
     group_start, group_node = (tools.xp.empty(num_groups + 1, dtype=np.int32) for _ in range(2))
     node_items = tools.xp.empty(nodes.num_nodes, dtype=np.int32)
-    item_at, partner_at, place_at, order, place = (
-        tools.xp.empty(num_slots, dtype=np.int32) for _ in range(5)
-    )
+    item_at, partner_at, order = (tools.xp.empty(num_slots, dtype=np.int32) for _ in range(3))
+    place_at = tools.xp.empty(num_slots, dtype=np.uint32)
     sizes = (np.uint32(num_tiles), np.uint32(nodes.num_long), np.uint32(num_partners))
     read = (grouped.items, nodes.order, grouped.first, nodes.start, nodes.long_start, first_node)
     groups = (tile_items, group_start, group_node, node_items)
@@ -267,7 +275,8 @@ def _fill(
     tools.launch("count_rounds", num_tiles, tile_size, by_partner, tile_items, partner_at)
     by_rounds = tools.sorted_places(partner_at, tile_size)
     slots = (np.uint32(num_slots), np.uint32(tile_size), by_partner, by_rounds, tile_items)
-    moved = (item_at, place_at, order, place)
+    places = (None, place) if place.dtype == np.uint64 else (place, None)
+    moved = (item_at, place_at, partner, order, *places)
     tools.launch("sort_slots", _blocks(num_slots), NODE_BLOCK_SIZE, *slots, *moved)
     counts = (num_slots, num_tiles, num_groups, nodes.num_long)
     return NodeTiles(*counts, order, *groups, place, nodes.node_order)

@@ -138,7 +138,7 @@ def _factor_links(
     ends = []
     joins: dict[str, Array] = {}
     for pair in pairs:
-        row, column = factor.order.nodes[pair.row.name], factor.order.nodes[pair.column.name]
+        row, column = factor.order.index(pair.row.name), factor.order.index(pair.column.name)
         assert row is not None
         assert column is not None
         joined = xp.abs(row - column) == 1

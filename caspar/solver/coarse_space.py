@@ -251,10 +251,10 @@ class CoarseSpace:
         """A kernel of the library."""
         return self._backend.bind(self._plan.library.kernel(kernel), bindings, count)
 
-    def target(self, sums: _Sums, output: Binding, index: Array, part: str = "") -> Binding:
-        """Where a launch adds to: the objects by their index, or partials."""
+    def target(self, sums: _Sums, output: Binding, index: Array | None, part: str = "") -> Binding:
+        """Where a launch adds to: the objects by their index, if it needs one, or partials."""
         if sums.tiles is None:
-            return output.with_fields({"index": index})
+            return output if index is None else output.with_fields({"index": index})
         data = self._memory[f"{sums.name}{part}"]
         return Binding(data, sums.tiles.num_partials, fields=tile_fields(sums.tiles))
 
@@ -311,12 +311,12 @@ class CoarseSpace:
 
     def _respond(self, factor: FactorPlan) -> list[Launch]:
         (argument,) = factor.reduced
-        index = factor.order.nodes[argument.name]
         bindings: dict[str, Binding] = {}
         reductions: list[Launch] = []
         for part, target in self._node_sums[factor.factor.name].items():
             output = self.binding(part, self._node.count)
-            bindings[f"{argument.name}_{part}"] = self.target(target, output, index)
+            # items' places have the node
+            bindings[f"{argument.name}_{part}"] = self.target(target, output, None)
             reductions += self.reduction(target, output)
         return [self._binder.pair(factor, "respond", bindings), *reductions]
 
@@ -335,12 +335,10 @@ class CoarseSpace:
         (argument,) = factor.reduced
         target = self._entry_sums[factor.factor.name]
         entry = self.structure.entry[factor.factor.name]
-        index = factor.order.nodes[argument.name]
-        assert index is not None
         bindings: dict[str, Binding] = {}
         reductions: list[Launch] = []
         for number in range(self._form.num_groups):
-            modes = self.binding(f"modes{number}", self._node.count, index=index)
+            modes = self.binding(f"modes{number}", self._node.count)
             bindings[f"{argument.name}_modes{number}"] = modes
             output = self.binding(f"entries{number}", self.structure.num_entries)
             bindings[f"entries{number}"] = self.target(target, output, entry, str(number))

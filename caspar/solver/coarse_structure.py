@@ -124,7 +124,7 @@ def build_coarse_structure(plan: Plan, form: CoarseForm) -> CoarseStructure:
     for factor in coarsened(plan):
         (argument,) = factor.reduced
         slot = xp.flatnonzero(is_item(xp, factor))
-        index = factor.order.nodes[argument.name]
+        index = factor.order.index(argument.name)
         assert index is not None
         nodes.append(index[slot])
         neighbours.append(eliminated_nodes(factor)[slot].astype(np.int64))

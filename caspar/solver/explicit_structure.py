@@ -203,7 +203,7 @@ def build_structure(plan: Plan) -> Structure:
 
 def _nodes_of(backend: Backend, factor: FactorPlan, name: str) -> Array:
     """Node of each item; of a unique node always the first."""
-    index = factor.order.nodes[name]
+    index = factor.order.index(name)
     if index is None:
         return backend.xp.zeros(factor.count, dtype=np.int64)
     return index.astype(np.int64)

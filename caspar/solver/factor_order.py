@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from caspar.frontend.factor_builder import FactorForm
 from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor
-from caspar.memory.node_tiles import NodeOrder, NodeTiles
+from caspar.memory.node_tiles import NodeOrder, NodeTiles, PlaceType, place_dtype
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import Backend
 from caspar.solver.problem import FactorArrays, Problem
@@ -24,7 +24,8 @@ class FactorOrder:
         num_slots: Places, holes of node tiles included.
         order: (num_slots,) the instance at each place; None: as they were given.
         nodes: (num_slots,) int32 node of each place, by argument name; None for unique nodes. Of
-            an eliminated type it is the rank in its order.
+            an eliminated type it is the rank in its order. Without the partner.
+        partner: The argument whose nodes are in `node_tiles`; None: there is none.
         constants: (num_slots,) int32 row of each place, of indexed constants, by source.
         constant_rows: Rows that each constant argument has in the arena, by source.
         node_tiles: Where a node is eliminated.
@@ -38,7 +39,15 @@ class FactorOrder:
     constants: Mapping[str, Array]
     constant_rows: Mapping[str, int]
     node_tiles: NodeTiles | None
+    partner: str | None = None
     node_at: Array | None = None
+
+    def index(self, name: str) -> Array | None:
+        """(num_slots,) int32 node of each place, of any argument; None for unique nodes."""
+        if name != self.partner:
+            return self.nodes[name]
+        assert self.node_tiles is not None
+        return self.node_tiles.partners()
 
     @property
     def num_bytes(self) -> int:
@@ -74,6 +83,7 @@ def order_factors(
     """
     orders: dict[str, FactorOrder] = {}
     of_types: dict[str, NodeOrder] = {}
+    dtype = type_of_places(factors, forms, problem, tile_size)
     for factor in sorted(factors, key=lambda factor: -problem.factors[factor.name].count):
         eliminated = forms[factor.name].eliminated
         arrays = problem.factors[factor.name]
@@ -81,14 +91,41 @@ def order_factors(
             orders[factor.name] = _usual_order(backend, factor, arrays, problem.counts)
             continue
         assert eliminated.node is not None
-        tiles = _node_tiles(backend, factor, eliminated, arrays, problem.counts, tile_size)
+        partner = _partner(factor, eliminated, arrays, problem.counts)
+        tiles = backend.node_tiles(
+            arrays.nodes[eliminated.name],
+            None if partner is None else arrays.nodes[partner.name],
+            _count(eliminated, problem.counts),
+            0 if partner is None else _count(partner, problem.counts),
+            tile_size,
+            dtype,
+        )
         order = of_types.setdefault(eliminated.node.name, tiles.node_order)
-        found = _in_tiles(factor, eliminated, arrays, replace(tiles, node_order=order))
+        found = _in_tiles(factor, forms[factor.name], arrays, replace(tiles, node_order=order))
         if not forms[factor.name].is_fused:
             own = tiles.node_order.node[: tiles.node_items.shape[0]]
             found = replace(found, node_at=order.rank[own])
         orders[factor.name] = found
     return orders
+
+
+def type_of_places(
+    factors: Sequence[TracedFactor],
+    forms: Mapping[str, FactorForm],
+    problem: Problem,
+    tile_size: int,
+) -> PlaceType:
+    """Of the items' places in node tiles: one for all factors, as their kernels are made together.
+
+    Args as in `order_factors`.
+    """
+    most = 0
+    for factor in factors:
+        eliminated, arrays = forms[factor.name].eliminated, problem.factors[factor.name]
+        if eliminated is not None:
+            partner = _partner(factor, eliminated, arrays, problem.counts)
+            most = max(most, 0 if partner is None else _count(partner, problem.counts))
+    return place_dtype(most, tile_size)
 
 
 def _usual_order(
@@ -100,9 +137,12 @@ def _usual_order(
 
 
 def _in_tiles(
-    factor: TracedFactor, eliminated: Argument, arrays: FactorArrays, tiles: NodeTiles
+    factor: TracedFactor, form: FactorForm, arrays: FactorArrays, tiles: NodeTiles
 ) -> FactorOrder:
-    found = _factor_order(factor, arrays, tiles.order, tiles)
+    partner, eliminated = form.partner(factor), form.eliminated
+    assert eliminated is not None
+    of_tiles = None if partner is None else partner.name
+    found = _factor_order(factor, arrays, tiles.order, tiles, of_tiles)
     nodes = found.nodes[eliminated.name]
     assert nodes is not None
     return replace(found, nodes={**found.nodes, eliminated.name: tiles.node_order.rank[nodes]})
@@ -113,6 +153,7 @@ def _factor_order(
     arrays: FactorArrays,
     order: Array | None,
     node_tiles: NodeTiles | None,
+    partner: str | None = None,
 ) -> FactorOrder:
     num_slots = arrays.count if node_tiles is None else node_tiles.num_slots
     return FactorOrder(
@@ -121,6 +162,7 @@ def _factor_order(
         nodes={
             name: None if index is None else _ordered(index, order)
             for name, index in arrays.nodes.items()
+            if name != partner
         },
         constants={
             name: _ordered(constant.index, order)
@@ -129,6 +171,7 @@ def _factor_order(
         },
         constant_rows=_constant_rows(factor, arrays, num_slots),
         node_tiles=node_tiles,
+        partner=partner,
     )
 
 
@@ -156,24 +199,12 @@ def _shared(factor: TracedFactor, arrays: FactorArrays) -> list[Argument]:
     return [argument for argument in factor.nodes if arrays.nodes[argument.name] is not None]
 
 
-def _node_tiles(
-    backend: Backend,
-    factor: TracedFactor,
-    eliminated: Argument,
-    arrays: FactorArrays,
-    counts: Mapping[str, int],
-    tile_size: int,
-) -> NodeTiles:
-    """Tiles by the eliminated node; its partner is the argument with the most nodes."""
+def _partner(
+    factor: TracedFactor, eliminated: Argument, arrays: FactorArrays, counts: Mapping[str, int]
+) -> Argument | None:
+    """By which tiles are sorted: the argument with the most nodes, of those that stay."""
     others = [argument for argument in _shared(factor, arrays) if argument is not eliminated]
-    partner = max(others, key=lambda argument: _count(argument, counts), default=None)
-    return backend.node_tiles(
-        arrays.nodes[eliminated.name],
-        None if partner is None else arrays.nodes[partner.name],
-        _count(eliminated, counts),
-        0 if partner is None else _count(partner, counts),
-        tile_size,
-    )
+    return max(others, key=lambda argument: _count(argument, counts), default=None)
 
 
 def _locality_order(

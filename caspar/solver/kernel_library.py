@@ -1,6 +1,7 @@
 """The compiled kernels of a solver. Once for each solver; reductions when first needed."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from caspar.codegen.source import KernelSource
 from caspar.driver import SolverSources, Target
@@ -27,17 +28,26 @@ class KernelLibrary:
         target: What is generated.
         sources: The solver's kernels.
         owners: Names of factors and node types, whose kernels' names begin with them.
+        wide_places: Whether items' places in node tiles have 64 bits.
 
     Attributes:
         tile_size: Items of a tile.
     """
 
     def __init__(
-        self, backend: Backend, target: Target, sources: SolverSources, owners: Sequence[str]
+        self,
+        backend: Backend,
+        target: Target,
+        sources: SolverSources,
+        owners: Sequence[str],
+        *,
+        wide_places: bool = False,
     ) -> None:
         self.backend = backend
         self.jacobian_dims = sources.jacobian_dims
         self._target = target
+        self._wide_places = wide_places
+        sources = self._rewritten(sources)
         self._kernels = dict(backend.load(list(sources.kernels.values())))
         own = {
             role: [
@@ -51,6 +61,14 @@ class KernelLibrary:
         shared = [sources.kernels[name] for name in LOOPED if name in sources.kernels]
         together = [*shared, *(source for role in own.values() for source in role)]
         self.tile_size = self._common_tile_size(together, hot)
+
+    def _rewritten(self, sources: SolverSources) -> SolverSources:
+        """For places as wide as they are here."""
+        rewrite = self._target.with_wide_places
+        if rewrite is None or not self._wide_places:
+            return sources
+        kernels = {name: rewrite(source) for name, source in sources.kernels.items()}
+        return replace(sources, kernels=kernels)
 
     def _common_tile_size(
         self, sources: Sequence[KernelSource], hot: Sequence[KernelSource]
@@ -92,7 +110,8 @@ class KernelLibrary:
 
     def load(self, sources: SolverSources) -> None:
         """Compile more kernels of the solver, unless they have been."""
-        missing = [one for name, one in sources.kernels.items() if name not in self._kernels]
+        found = self._rewritten(sources).kernels.items()
+        missing = [one for name, one in found if name not in self._kernels]
         self._kernels.update(self.backend.load(missing, self.tile_size))
 
     def load_reductions(self, specs: Iterable[ReduceSpec]) -> None:

@@ -11,12 +11,12 @@ from itertools import chain
 
 import numpy as np
 
-from caspar.codegen.source import TILES
 from caspar.frontend.explicit_kernels import exact_role
 from caspar.frontend.factor_builder import ROW_PARTS
 from caspar.frontend.memory_kernels import WIDTH
 from caspar.frontend.trace import Argument
 from caspar.ir.dtype import DType
+from caspar.memory.access import TILES
 from caspar.memory.accessors.partials import object_fields, tile_fields
 from caspar.memory.binding import Binding
 from caspar.memory.conversion import ConvertSpec, Direction
@@ -228,9 +228,7 @@ class Binder:
         assert tiles is not None
         assert eliminated is not None
         bindings = {**self.scalars(), **self._arguments(plan, "candidate")}
-        own = bindings[eliminated.name]
-        bindings[eliminated.name] = own.with_fields({**own.fields, "place": tiles.place})
-        exchange = Binding(tiles.place, plan.count, fields=tiles.node_fields)
+        exchange = Binding(tiles.node_items, 0, fields=tiles.node_fields)
         for number in range(plan.form.inner_iterations + 1):
             for part in ("sum", "spread"):
                 bindings[f"{eliminated.name}_{part}{number + 1}"] = exchange
@@ -301,14 +299,14 @@ class Binder:
     ) -> None:
         tiles = plan.order.node_tiles
         assert tiles is not None
-        placed = {"place": tiles.place, **tiles.node_fields}
+        placed = tiles.node_fields
         if plan.order.node_at is not None:
-            placed["node_at"] = plan.order.node_at
+            placed = {**placed, "node_at": plan.order.node_at}
         for part in (*REDUCED_SUMS, "diagonal", "preconditioner", "inner"):
             binding = self._node_binding(plan, argument, part)
             bindings[f"{argument.name}_{part}"] = binding.with_fields(placed)
         for part in ("sum", "spread"):
-            exchange = Binding(tiles.place, plan.count, fields=tiles.node_fields)
+            exchange = Binding(tiles.node_items, 0, fields=tiles.node_fields)
             bindings[f"{argument.name}_{part}"] = exchange
 
     def _tile_sums(self, plan: FactorPlan, name: str) -> Binding:
@@ -319,7 +317,7 @@ class Binder:
     def _node_binding(self, plan: FactorPlan, argument: Argument, name: str) -> Binding:
         assert argument.node is not None
         part = self._parts[argument.node.name][name]
-        index = plan.order.nodes[argument.name]
+        index = plan.order.nodes.get(argument.name)
         return part if index is None else part.with_fields({"index": index})
 
     def _target(self, plan: FactorPlan, argument: Argument, part: str, prefix: str) -> Binding:

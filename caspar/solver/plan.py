@@ -8,7 +8,7 @@ import numpy as np
 
 from caspar.frontend.factor_builder import FactorForm, SharedSums
 from caspar.frontend.precision import Types
-from caspar.frontend.trace import Argument, NodeType, TracedFactor
+from caspar.frontend.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.memory.accessors.partials import num_slots
 from caspar.memory.node_tiles import NodeOrder, NodeTiles
 from caspar.memory.tiles import Array, TileIndex
@@ -81,7 +81,7 @@ class FactorPlan:
 
     def has_partials(self, argument: Argument) -> bool:
         """Whether sums over an argument go through partials."""
-        return argument.name in self.tiles or self.order.nodes[argument.name] is None
+        return argument.name in self.tiles or argument.kind is ArgumentKind.NODE_UNIQUE
 
     def num_partials(self, argument: Argument) -> int:
         """Partial sums a node argument has, where it has any."""

@@ -64,8 +64,9 @@ def make_plan(
         OutOfMemoryError: Names needed and available bytes.
     """
     backend = library.backend
+    _warn_untouched(backend, factors, nodes)
     arena = reserve_regions(library, types, factors, nodes)
-    # what ordering took and gave back is not kept beside the arena
+    # what was taken so far and given back is not kept beside the arena
     backend.trim()
     memory = arena.allocate(backend)
     backend.clear(memory["scalars"])
@@ -73,7 +74,6 @@ def make_plan(
     # factor has a part in the curvature
     backend.clear(memory["models"])
     backend.clear(memory["curvatures"])
-    _warn_untouched(backend, factors, nodes)
     return Plan(
         library,
         types,
@@ -154,7 +154,7 @@ def _sum_tiles(
     """Of the shared node arguments that are not eliminated, by name."""
     tiles = {}
     for argument in factor.nodes:
-        index = order.nodes[argument.name]
+        index = order.index(argument.name)
         if index is None or argument is form.eliminated:
             continue
         assert argument.node is not None
@@ -182,9 +182,10 @@ def _warn_untouched(
     for plan in factors:
         for argument in plan.factor.nodes:
             assert argument.node is not None
-            flags, index = touched[argument.node.name], plan.order.nodes[argument.name]
-            is_whole = index is None or _has_all(plan, argument, flags.shape[0])
-            flags[slice(None) if is_whole else brought(index)] = True
+            flags = touched[argument.node.name]
+            is_whole = _has_all(plan, argument, flags.shape[0])
+            index = None if is_whole else plan.order.index(argument.name)
+            flags[slice(None) if index is None else brought(index)] = True
     orders = {plan.node.name: plan.order for plan in nodes}
     for name, flags in touched.items():
         if bool(flags.all()):

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 
+import numpy as np
+
 from caspar.driver import (
     TARGETS,
     SolverDesign,
@@ -42,6 +44,7 @@ from caspar.options import (
 from caspar.runtime.backend import Backend
 from caspar.solver.chain_structure import build_chains
 from caspar.solver.coarse_structure import build_coarse_structure
+from caspar.solver.factor_order import type_of_places
 from caspar.solver.jacobian_choice import recomputing_pays
 from caspar.solver.kernel_library import KernelLibrary
 from caspar.solver.launches import Binder
@@ -107,7 +110,7 @@ class Preparation:
         self._design = SolverDesign(
             recipe.factors, recipe.nodes, recipe.precision, TARGETS[backend.name], self._form
         )
-        self._library: KernelLibrary | None = None
+        self._libraries: dict[bool, KernelLibrary] = {}
         self._is_first = True
         self._lock = Lock()
         self._kept: tuple[Signature, NormalEquations] | None = None
@@ -117,18 +120,22 @@ class Preparation:
         time_s, self.compile_time_s = self.compile_time_s, 0.0
         return time_s
 
-    def compile(self) -> KernelLibrary:
+    def compile(self, *, wide_places: bool = False) -> KernelLibrary:
         """The kernels, generated and loaded when first needed."""
-        if self._library is None:
+        if wide_places not in self._libraries:
             start = time.perf_counter()
             design = self._design
             owners = [factor.name for factor in design.factors]
             owners += [node.name for node in design.nodes]
-            self._library = KernelLibrary(
-                self._backend, design.target, solver_sources(design), owners
+            self._libraries[wide_places] = KernelLibrary(
+                self._backend,
+                design.target,
+                solver_sources(design),
+                owners,
+                wide_places=wide_places,
             )
             self.compile_time_s += time.perf_counter() - start
-        return self._library
+        return self._libraries[wide_places]
 
     def release(self) -> None:
         """Forget the system of the last solve."""
@@ -163,6 +170,9 @@ class Preparation:
         recipe = self._recipe
         indexed = problem.with_indices(self._backend.upload)
         signature = self._signature(indexed)
+        ordered = (recipe.factors, self._form.factors, indexed, library.tile_size)
+        if self._design.target.with_wide_places and type_of_places(*ordered) == np.uint64:
+            library = self.compile(wide_places=True)
         factors = plan_factors(library, self._form, recipe.factors, indexed)
         # the plan has indices of its own
         del indexed

@@ -12,6 +12,7 @@ from numpy.testing import assert_array_equal
 from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
+from caspar.memory.access import TILES
 from caspar.memory.accessors.exchanges import ReadForNode, SpreadOverNode, SumOverNode
 from caspar.memory.accessors.node_sums import AddOwnNode, WriteOwnNode
 from caspar.memory.accessors.partials import MIN_SLOTS, AddSumSlots
@@ -47,6 +48,9 @@ COUNTS = (1, 31, BLOCK_SIZE, BLOCK_SIZE + 1, 2500)
 
 DIMS = (1, 2, 3, 4, 5, 9)
 NAMES = [name for name in PROBLEMS if name != "sparse"]
+
+PLAIN = "plain"
+"""Of sums over runs: not in node tiles."""
 
 
 def sums(first: list[Scalar], second: list[Scalar]) -> list[Scalar]:
@@ -90,7 +94,13 @@ def exchange_kernel(dim: int, storage: DType, computing: DType, num_exchanges: i
 
 
 def stretching_kernel(
-    storage: DType, computing: DType, *, num_spread: int, is_fenced: bool, halves: bool = False
+    storage: DType,
+    computing: DType,
+    *,
+    num_spread: int,
+    is_fenced: bool,
+    halves: bool = False,
+    by: str = TILES,
 ) -> KernelSpec:
     """What a product does: sums over nodes and back, then to the partner.
 
@@ -98,9 +108,9 @@ def stretching_kernel(
     of the next tile are loaded before this one's sums are added.
     """
     dim = 3
-    name = f"runs_{num_spread}_{is_fenced}_{halves}"
+    name = f"runs_{num_spread}_{is_fenced}_{halves}_{by}"
     kernel = KernelBuilder(name, computing, tiled=True, stretches=True)
-    partner = kernel.read("partner", dim, storage, ReadIndexed())
+    partner = kernel.read("partner", dim, storage, _read_partner(by))
     entries = DType.FLOAT16 if halves else storage
     x = kernel.read("x", dim, entries, ReadSequential(once=True))
     value = sums(x, partner)
@@ -110,7 +120,7 @@ def stretching_kernel(
         passed = kernel.exchange(f"spread_{number}", led, SpreadOverNode("sum_0"))
         spread = sums(spread, passed)
     kernel.write("y", spread, storage, WriteSequential())
-    kernel.write("first", sums(sums(value, x), spread), storage, AddRuns("partner"))
+    kernel.write("first", sums(sums(value, x), spread), storage, AddRuns(by))
     kernel.write("total", spread[:1], DType.FLOAT64, AddSumSlots())
     if not is_fenced:
         kernel.write("sum", value, storage, AddSumPartials())
@@ -130,13 +140,19 @@ def in_place_kernel(dim: int, storage: DType, computing: DType) -> KernelSpec:
     return kernel.build()
 
 
-def runs_kernel(dim: int, storage: DType, computing: DType, *, tiled: bool) -> KernelSpec:
+def _read_partner(by: str) -> ReadIndexed:
+    """By an index of its own, or by what items' places say."""
+    return ReadIndexed(TILES if by == TILES else "")
+
+
+def runs_kernel(dim: int, storage: DType, computing: DType, by: str) -> KernelSpec:
     """x added to its partner, twice by one index; alone by its own."""
-    kernel = KernelBuilder(f"runs_{dim}_{tiled}", computing, tiled=tiled)
-    partner = kernel.read("partner", dim, storage, ReadIndexed())
+    kernel = KernelBuilder(f"runs_{dim}_{by}", computing, tiled=by != PLAIN)
+    owner = "partner" if by == PLAIN else by
+    partner = kernel.read("partner", dim, storage, _read_partner(by))
     x = kernel.read("x", dim, storage, ReadSequential())
-    kernel.write("first", sums(x, partner), storage, AddRuns("partner"))
-    kernel.write("second", x, storage, AddRuns("partner", "first"))
+    kernel.write("first", sums(x, partner), storage, AddRuns(owner))
+    kernel.write("second", x, storage, AddRuns(owner, "first"))
     kernel.write("alone", x, storage, AddRuns())
     return kernel.build()
 
@@ -206,35 +222,66 @@ def test_nodes_are_moved_in_place(storage: DType, computing: DType) -> None:
 
 
 @types
-@pytest.mark.parametrize("tiled", [True, False], ids=["tiled", "plain"])
-def test_runs(tiled: bool, storage: DType, computing: DType) -> None:
+@pytest.mark.parametrize("by", [TILES, "partner", PLAIN])
+def test_runs(by: str, storage: DType, computing: DType) -> None:
     """Only on CUDA. Few scalars wait for the end of the kernel, more are added chunk by chunk."""
     dims = (3, 45, *((1, 2, 4, 9, MANY_SCALARS, MANY_SCALARS + 1) if storage is computing else ()))
-    specs = {dim: runs_kernel(dim, storage, computing, tiled=tiled) for dim in dims}
+    specs = {dim: runs_kernel(dim, storage, computing, by) for dim in dims}
     compiled = CompiledKernels(list(specs.values()), cpu=False)
     for dim, spec in specs.items():
         for name in NAMES:
             for count in COUNTS if dim == 3 else (BLOCK_SIZE + 1,):
-                case = case_of(spec, draw_problem(name, count), dim, tiled=tiled)
+                case = case_of(spec, draw_problem(name, count), dim, tiled=by != PLAIN)
                 assert_exact(compiled.run_cuda(case), computing)
 
 
 @types
 @pytest.mark.parametrize(
-    ("num_spread", "is_fenced", "halves"),
-    [(1, True, False), (1, False, False), (2, True, False), (1, True, True)],
+    ("num_spread", "is_fenced", "halves", "by"),
+    [
+        (1, True, False, TILES),
+        (1, True, False, "partner"),
+        (1, False, False, TILES),
+        (2, True, False, TILES),
+        (1, True, True, TILES),
+    ],
 )
 def test_a_block_takes_several_tiles(
-    num_spread: int, is_fenced: bool, halves: bool, storage: DType, computing: DType
+    num_spread: int, is_fenced: bool, halves: bool, by: str, storage: DType, computing: DType
 ) -> None:
     spec = stretching_kernel(
-        storage, computing, num_spread=num_spread, is_fenced=is_fenced, halves=halves
+        storage, computing, num_spread=num_spread, is_fenced=is_fenced, halves=halves, by=by
     )
     compiled = CompiledKernels([spec], cpu=False)
     for name in NAMES:
         for count, stretch in ((31, 8), (2500, 1), (2500, 3), (2500, 8)):
             case = case_of(spec, draw_problem(name, count), 3)
             assert_exact(compiled.run_cuda(replace(case, stretch=stretch)), computing)
+
+
+def many_partners(count: int) -> Problem:
+    """So many that items' places take 64 bits."""
+    few = draw_problem("any", count)
+    assert few.partner is not None
+    partner = few.partner * 11_000
+    partner[0] = 66_000
+    return Problem("many partners", few.node, partner, few.num_nodes, 66_001)
+
+
+@types
+def test_wide_places(storage: DType, computing: DType) -> None:
+    specs = [
+        stretching_kernel(storage, computing, num_spread=1, is_fenced=True),
+        runs_kernel(3, storage, computing, TILES),
+    ]
+    compiled = CompiledKernels(specs, cpu=False)
+    for spec in specs:
+        for count in (31, 2500):
+            case = replace(case_of(spec, many_partners(count), 3), stretch=3)
+            tiles = case.node_tiles(BLOCK_SIZE)
+            assert tiles is not None
+            assert tiles.is_wide
+            assert_exact(compiled.run_cuda(case), computing)
 
 
 @pytest.mark.parametrize(

@@ -253,6 +253,8 @@ extern "C" __global__ void integer(const int* x, const float* f, long long* out)
   out[4] = min(-1, a); out[5] = min(-1, u); out[6] = __umulhi(u, 0x80000000u);
   out[7] = __float2int_rn(f[0]);  out[8] = __float2int_rd(f[0]);  out[9] = __float2int_rz(f[1]);
   out[10] = __float2int_rn(f[2]); out[11] = __float2uint_rn(f[1]);
+  out[12] = __byte_perm(0x33221100u, 0x77665544u, 0x4432u);
+  out[13] = __byte_perm(0x33221100u, 0x77665544u, 0x0715u);
 }
 """
 

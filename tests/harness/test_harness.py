@@ -237,11 +237,11 @@ def test_double_functions() -> None:
 
 
 def test_integer_functions_and_saturating_conversions() -> None:
-    out = np.zeros(12, dtype=np.int64)
+    out = np.zeros(14, dtype=np.int64)
     args: list[Any] = [np.array([40], np.int32), np.array([-2.5, 1e10, np.nan], np.float32), out]
     compile_cuda(kernels.MATHEMATICS).launch("integer", 1, 1, args)
     expected = [2, 4, 26, 0x14000000, -1, 40, 20, -2, -3, 2**31 - 1, 0, 2**32 - 1]
-    assert out.tolist() == expected
+    assert out.tolist() == [*expected, 0x44443322, 0x00771155]
 
 
 def test_architecture_decides_what_exists() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,8 @@ from numpy.typing import NDArray
 
 from caspar.memory.node_keys import KEY_BITS, along_curve
 from caspar.memory.node_tiles import (
+    HOLE,
     LENGTH_SHIFT,
-    MAX_TILE_SIZE,
-    SLOT_SHIFT,
     TILES_OF_CHUNK,
     NodeOrder,
     NodeTiles,
@@ -22,12 +22,26 @@ from caspar.memory.node_tiles import (
 )
 from tests.memory.node_tile_problems import PROBLEMS, Index, Problem, draw_problem
 
-MASK = MAX_TILE_SIZE - 1
-
 
 def build(problem: Problem, tile_size: int) -> NodeTiles:
     sizes = (problem.num_nodes, problem.num_partners, tile_size)
     return build_node_tiles(problem.node, problem.partner, *sizes)
+
+
+def bits_of(place: NDArray[Any]) -> int:
+    return {4: 8, 8: 16}[place.dtype.itemsize]
+
+
+def begins(place: NDArray[Any]) -> NDArray[np.int64]:
+    return (place & ((1 << bits_of(place)) - 1)).astype(np.int64)
+
+
+def positions(place: NDArray[Any]) -> NDArray[np.int64]:
+    return begins(place >> bits_of(place))
+
+
+def partners(place: NDArray[Any]) -> NDArray[np.int64]:
+    return (place >> (2 * bits_of(place))).astype(np.int64)
 
 
 @st.composite
@@ -45,7 +59,7 @@ def problems(draw: st.DrawFn) -> Problem:
     return Problem("drawn", np.array(node, np.int32), of_items, num_nodes, num_partners)
 
 
-def items_of_tiles(tiles: NodeTiles, tile_size: int) -> Iterator[tuple[Index, NDArray[np.int32]]]:
+def items_of_tiles(tiles: NodeTiles, tile_size: int) -> Iterator[tuple[Index, NDArray[Any]]]:
     """Items and places of each tile, without holes; holes are looked at here."""
     assert tiles.num_slots == tiles.num_tiles * tile_size
     assert len(tiles.tile_items) == tiles.num_tiles
@@ -55,7 +69,9 @@ def items_of_tiles(tiles: NodeTiles, tile_size: int) -> Iterator[tuple[Index, ND
         order, place = tiles.order[slots], tiles.place[slots]
         assert 1 <= count <= tile_size
         assert np.all(order[count:] == order[0])
-        assert np.all(place[count:] == 0)
+        assert np.all(begins(place[count:]) == HOLE)
+        assert np.all(positions(place[count:]) == 0)
+        assert np.all(partners(place[count:]) == partners(place[:1]))
         yield order[:count], place[:count]
 
 
@@ -63,16 +79,16 @@ def assert_is_right(tiles: NodeTiles, problem: Problem, tile_size: int) -> None:
     tiles_of: dict[int, list[int]] = {}
     seen: list[int] = []
     for number, (items, place) in enumerate(items_of_tiles(tiles, tile_size)):
-        position = (place >> SLOT_SHIFT) & MASK
+        position = positions(place)
         assert_array_equal(np.sort(position), np.arange(len(items)))
         by_position = items[np.argsort(position)]
-        for item, entry in zip(items, place, strict=True):
-            begin, length = int(entry) & MASK, int(entry) >> LENGTH_SHIFT
-            of_node = by_position[begin : begin + length]
-            assert_array_equal(of_node, np.sort(items[problem.node[items] == problem.node[item]]))
+        for item, begin in zip(items, begins(place).tolist(), strict=True):
+            own = np.sort(items[problem.node[items] == problem.node[item]])
+            assert_array_equal(by_position[begin : begin + len(own)], own)
         if problem.partner is None:
             assert_array_equal(position, np.arange(len(items)))
         else:
+            assert_array_equal(partners(place), problem.partner[items])
             partner = problem.partner[items].tolist()
             rounds = [-(partner.count(one) - 1).bit_length() for one in partner]
             keys = list(zip(rounds, partner, position.tolist(), strict=True))
@@ -93,7 +109,7 @@ def assert_nodes_are_in_order(
     assert_array_equal(node[rank], numbers)
     assert_array_equal(rank[node], numbers)
     ranks = [
-        rank[problem.node[items[np.argsort((place >> SLOT_SHIFT) & MASK)]]]
+        rank[problem.node[items[np.argsort(positions(place))]]]
         for items, place in items_of_tiles(tiles, tile_size)
     ]
     assert np.all(np.diff(np.concatenate([np.zeros(1, np.int32), *ranks])) >= 0)
@@ -133,8 +149,8 @@ def assert_nodes_of_groups_are_right(
             continue
         (tile,) = groups[number]
         place = places[tile][: tiles.tile_items[tile]]
-        own = np.unique(place & ~(MASK << SLOT_SHIFT))
-        assert_array_equal(tiles.node_items[first:end], own[np.argsort(own & MASK)])
+        begin, length = np.unique(begins(place), return_counts=True)
+        assert_array_equal(tiles.node_items[first:end], begin | (length << LENGTH_SHIFT))
 
 
 @given(problems(), st.sampled_from([1, 2, 3, 8, 31]))
@@ -221,8 +237,28 @@ def test_the_curve_goes_from_neighbour_to_neighbour() -> None:
 
 def test_types_are_those_of_the_kernels() -> None:
     tiles = build(draw_problem("any", 1000), 256)
-    for name in ("order", "tile_items", "group_start", "group_node", "node_items", "place"):
+    for name in ("order", "tile_items", "group_start", "group_node", "node_items"):
         assert getattr(tiles, name).dtype == np.int32
+    assert tiles.place.dtype == np.uint32
+
+
+@pytest.mark.parametrize(
+    ("num_partners", "tile_size", "is_wide"),
+    [(65_536, 256, False), (65_537, 256, True), (3, 257, True), (3, 1024, True), (0, 128, False)],
+)
+def test_places_are_as_wide_as_they_must_be(
+    num_partners: int, tile_size: int, is_wide: bool
+) -> None:
+    node = np.arange(20, dtype=np.int32) // 3
+    highest = np.full(20, num_partners - 1, np.int32)
+    partner = None if num_partners == 0 else highest - (np.arange(20, dtype=np.int32) % 2)
+    problem = Problem("", node, partner, 7, num_partners)
+    tiles = build(problem, tile_size)
+    assert tiles.is_wide == is_wide
+    assert_is_right(tiles, problem, tile_size)
+    expected = np.zeros_like(tiles.order) if partner is None else partner[tiles.order]
+    assert_array_equal(tiles.partners(), expected)
+    assert tiles.partners().dtype == np.int32
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import caspar
-from caspar.memory.node_tiles import MAX_TILE_SIZE
+from caspar.memory.node_tiles import NARROW_BITS
 from caspar.solver.array_reader import ArrayReader
 from caspar.solver.factor_order import order_factors
 from caspar.solver.problem import Problem, check_problem
@@ -38,6 +38,9 @@ def test_factors_on_a_type_share_its_order(mix: str) -> None:
         given = problem.factors[name].nodes["mark"]
         assert given is not None
         assert_array_equal(node_order.node[order.nodes["mark"]], given[order.order])
+        for argument, index in problem.factors[name].nodes.items():
+            if argument != "mark" and index is not None:
+                assert_array_equal(order.index(argument), index[order.order])
         assert_nodes_of_tiles_are_found(order, alone=len(on_marks) == 1)
 
 
@@ -47,7 +50,8 @@ def assert_nodes_of_tiles_are_found(order: Any, *, alone: bool) -> None:
     assert tiles.num_long == 0
     found = np.arange(len(tiles.node_items)) if alone else order.node_at
     assert (order.node_at is None) == alone
-    begins = (tiles.place & (MAX_TILE_SIZE - 1)).reshape(tiles.num_tiles, -1)
+    assert not tiles.is_wide
+    begins = (tiles.place & ((1 << NARROW_BITS) - 1)).reshape(tiles.num_tiles, -1)
     ranks = order.nodes["mark"].reshape(tiles.num_tiles, -1)
     for tile, first in enumerate(tiles.group_node[:-1]):
         size = tiles.tile_items[tile]
@@ -70,7 +74,7 @@ def test_nothing_is_renumbered_where_nothing_is_eliminated() -> None:
         for argument, index in problem.factors[name].nodes.items():
             assert index is not None
             given = index if order.order is None else index[order.order]
-            assert_array_equal(order.nodes[argument], given)
+            assert_array_equal(order.index(argument), given)
 
 
 def with_spare_mark(arrays: Arrays, number: int) -> Arrays:

@@ -32,41 +32,35 @@ def _row(dim: int) -> int:
     return padded_width(dim) if dim <= 4 else -(-dim // 4) * 4
 
 
-def _place(arg: ArgSpec) -> str:
-    return f"{arg.name}_at"
-
-
 @dataclass(frozen=True)
 class _Exchange(ExchangeAccessor):
-    """What sums and what comes of them have in common; the array holds the items' places.
+    """What sums and what comes of them have in common.
 
     Attributes:
-        place_of: Another exchange of the kernel, which has read the places; empty: none has.
+        team_of: Another exchange of the kernel, which has formed the teams; empty: none has.
     """
 
-    place_of: str = ""
+    team_of: str = ""
 
     cuda_functions: ClassVar[str] = NODE_SUMS
+    has_array: ClassVar[bool] = False
     cooperates: ClassVar[bool] = True
     tile_sizes: ClassVar[tuple[int, ...]] = NODE_TILE_SIZES
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """The nodes of each group, and the items of each node."""
-        if self.place_of != "":
-            return ()
-        return tuple(Field(name, DType.INT32) for name in NODE_FIELDS)
+        return NODE_FIELDS if self.team_of == "" else ()
 
     def num_objects(self, count: int, options: Options) -> int:
-        """A place for each item."""
-        return count
+        """None: there is no array."""
+        return 0
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
-        """Read the place, unless another exchange does; say how much is staged."""
+        """Form teams, unless another exchange does; say how much is staged."""
         scope.noted(_ROWS).append(_row(arg.dim))
-        if self.place_of != "":
+        if self.team_of != "":
             return
-        at, name = _place(arg), arg.name
-        scope.place(at, f"{name}_data")
+        name = arg.name
         scope.emit(
             *group_lines(name),
             f"const Team {name}_team =",
@@ -86,9 +80,9 @@ class _Exchange(ExchangeAccessor):
         scope.shared(name, f"StageRow<{scalar}, {most}> {name}[BLOCK_SIZE]", fenced=True)
         return name if rows == most else f"reinterpret_cast<StageRow<{scalar}, {rows}>*>({name})"
 
-    def _first(self, arg: ArgSpec) -> str:
-        """The exchange that has read the places."""
-        return arg.name if self.place_of == "" else self.place_of
+    def _team(self, arg: ArgSpec) -> str:
+        """The teams."""
+        return f"{arg.name if self.team_of == '' else self.team_of}_team"
 
 
 @dataclass(frozen=True)
@@ -105,7 +99,7 @@ class SumOverNode(_Exchange):
     def cuda_exchange(self, scope: CudaScope, arg: ArgSpec, values: list[str]) -> list[str]:
         """Stage, sum; of a node with several tiles the first pass collects."""
         name, width, total = arg.name, len(values), scope.temporary()
-        scalar, first = SCALAR_TYPE[scope.dtype], self._first(arg)
+        scalar = SCALAR_TYPE[scope.dtype]
         rows = self._stage(scope, arg)
         scope.emit(
             f"{scalar} {total}[{width}] = {{{', '.join(values)}}};",
@@ -117,9 +111,9 @@ class SumOverNode(_Exchange):
             "  }",
             f"  for (int n = 0; n < {width}; ++n) {total}[n] = {name}_total[n];",
             "} else {",
-            f"  stage_values<{width}>({rows}, {first}_at, active, {total});",
+            f"  stage_values<{width}>({rows}, tiles_position, active, {total});",
             "  __syncthreads();",
-            f"  sum_by_team<{width}>({rows}, {first}_team, {total});",
+            f"  sum_by_team<{width}>({rows}, {self._team(arg)}, {total});",
             "}",
         )
         return [f"{total}[{component}]" for component in range(width)]
@@ -127,11 +121,11 @@ class SumOverNode(_Exchange):
     def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
         """A sum for each place where a node can begin."""
         scope.once(f"{arg.name}_sums = np.zeros(TILE_SIZE * {arg.dim})")
-        scope.emit(f"{_place(arg)} = {arg.dim} * ({arg.name}_data[item] & 0x3FF)")
+        scope.emit(f"{arg.name}_at = {arg.dim} * tiles_begin")
 
     def cpu_exchange(self, scope: CpuScope, arg: ArgSpec, values: list[str]) -> list[str]:
         """Collect in the first turn."""
-        place = _place(arg)
+        place = f"{arg.name}_at"
         scope.emit(f"if turn == {scope.next_exchange()}:")
         for component, value in enumerate(values):
             scope.emit(f"    {arg.name}_sums[{place} + {component}] += {value}")
@@ -150,11 +144,11 @@ class SpreadOverNode(_Exchange):
     def cuda_exchange(self, scope: CudaScope, arg: ArgSpec, values: list[str]) -> list[str]:
         """Through shared memory; where a block has one node, all threads lead."""
         width, passed = len(values), scope.temporary()
-        at, team = f"{self._first(arg)}_at", f"{self._first(arg)}_team"
+        rows, team = self._stage(scope, arg), self._team(arg)
         scope.emit(
             f"{SCALAR_TYPE[scope.dtype]} {passed}[{width}] = {{{', '.join(values)}}};",
             "if (!is_long) {",
-            f"  spread_values<{width}>({self._stage(scope, arg)}, {at}, {team}, {passed});",
+            f"  spread_values<{width}>({rows}, tiles_begin, {team}, {passed});",
             "}",
         )
         return [f"{passed}[{component}]" for component in range(width)]

@@ -37,8 +37,8 @@ class _Indexed:
     """What reading and writing by index have in common.
 
     Attributes:
-        index_of: Another argument of the kernel, which comes before it and has the same index;
-            empty: it has its own.
+        index_of: Another argument of the kernel, which comes before it and has the same index, or
+            TILES; empty: it has its own.
     """
 
     index_of: str = ""

@@ -1,7 +1,7 @@
 """Sums over the items of one eliminated node, which all lie in one tile; see `memory.node_tiles`.
 
 Nothing is added by atomics and no partial leaves the block: the sums have the same bits in every
-run. An item's place in the tile's order by node is one word: begin | slot << 10 | length << 20.
+run. An item knows its position in the tile's order by node, and where its node's items begin.
 
 Here is what is added to a node, or written; for sums that the items get see `accessors.exchanges`.
 """
@@ -34,14 +34,14 @@ template <typename T, int ROW> struct alignas(ROW % 4 == 0 ? 16 : sizeof(T)) Sta
 // Write the item's values where its node's items are neighbours.
 template <int WIDTH, typename T, int ROW>
 __device__ __forceinline__ void stage_values(
-    StageRow<T, ROW>* stage, u32 place, bool active, const T (&value)[WIDTH]) {
+    StageRow<T, ROW>* stage, u32 position, bool active, const T (&value)[WIDTH]) {
   if (!active) return;
   StageRow<T, ROW> row;
 #pragma unroll
   for (int component = 0; component < ROW; ++component) {
     row.value[component] = component < WIDTH ? value[component < WIDTH ? component : 0] : T(0);
   }
-  stage[place >> 10 & 0x3ffu] = row;
+  stage[position] = row;
 }
 
 // Neighbouring lanes that work for one node; as many for each node of a tile. One word says how,
@@ -104,7 +104,7 @@ __device__ __forceinline__ void sum_by_team(
 // Give every item the values of its node's leader; holes get those of some item.
 template <int WIDTH, typename T, int ROW>
 __device__ __forceinline__ void spread_values(
-    StageRow<T, ROW>* stage, u32 place, const Team& team, T (&value)[WIDTH]) {
+    StageRow<T, ROW>* stage, u32 begin, const Team& team, T (&value)[WIDTH]) {
   if (team.leads()) {
     StageRow<T, ROW> row;
 #pragma unroll
@@ -114,7 +114,7 @@ __device__ __forceinline__ void spread_values(
     stage[team.begin()] = row;
   }
   __syncthreads();
-  const StageRow<T, ROW> row = stage[place & 0x3ffu];
+  const StageRow<T, ROW> row = stage[begin];
 #pragma unroll
   for (int component = 0; component < WIDTH; ++component) value[component] = row.value[component];
 }
@@ -142,13 +142,13 @@ __device__ __forceinline__ void collect_node(
 """
 
 
-NODE_FIELDS = ("group_node", "node_items")
+NODE_FIELDS = (Field("group_node", DType.INT32), Field("node_items", DType.INT32))
 """What teams are formed by: see `memory.node_tiles.NodeTiles`."""
 
 STAGED_SCALARS = 4
 """Scalars that are added to nodes together."""
 
-NODE_TILE_SIZES = (256, 128, 512)
+NODE_TILE_SIZES = (256, 128)
 """Items of a node tile, the preferred number first. More items of a tile share cameras, which makes
 fewer additions; fewer wait less at barriers. Bundle adjustment on an H200, ms of a PCG iteration
 and of what stands around PCG, with 128 and 256: 5.0 M factors, recomputed 0.152 and 0.162,
@@ -185,25 +185,24 @@ class AddOwnNode(WriteAccessor):
     tile_sizes: ClassVar[tuple[int, ...]] = NODE_TILE_SIZES
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
-        """The node of each item, its place in the tile, and the nodes of each group."""
+        """The node of each item, and the nodes of each group."""
         if self.team_of != "":
             return indexed_fields(self.index_of)
-        names = ("place", *NODE_FIELDS, *(() if self.in_order else ("node_at",)))
-        return (*indexed_fields(self.index_of), *(Field(name, DType.INT32) for name in names))
+        where = () if self.in_order else (Field("node_at", DType.INT32),)
+        return (*indexed_fields(self.index_of), *NODE_FIELDS, *where)
 
     def num_objects(self, count: int, options: Options) -> int:
         """Any number: indices are checked against it."""
         return 0
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
-        """Read the place, form teams; room for the staged values."""
+        """Form teams; room for the staged values."""
         scalar, name = SCALAR_TYPE[scope.dtype], arg.name
         rows = f"StageRow<{scalar}, {STAGED_SCALARS}> node_rows[2][BLOCK_SIZE]"
         scope.shared("node_rows", rows)
         scope.emit(f"{scalar} {name}_kept[{STAGED_SCALARS}];")
         if self.team_of != "":
             return
-        scope.index(f"{name}_at", f"{name}_place")
         scope.emit(
             *group_lines(name),
             f"const Team {name}_team = adders_of<BLOCK_SIZE>(",
@@ -231,7 +230,7 @@ class AddOwnNode(WriteAccessor):
         kept = ", ".join(f"{arg.name}_kept[{number}]" for number in range(width))
         scope.emit(
             f"const {SCALAR_TYPE[scope.dtype]} {staged}[{width}] = {{{kept}}};",
-            f"stage_values<{width}>({stage}, {first}_at, active, {staged});",
+            f"stage_values<{width}>({stage}, tiles_position, active, {staged});",
             "__syncthreads();",
             f"{SCALAR_TYPE[arg.dtype]} {total}[{width}];",
             f"sum_by_team<{width}>({stage}, {team}, {total});",
@@ -278,8 +277,8 @@ class WriteOwnNode(WriteAccessor):
     tile_sizes: ClassVar[tuple[int, ...]] = NODE_TILE_SIZES
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
-        """The node of each item, and its place in the tile."""
-        return (*indexed_fields(self.index_of), Field("place", DType.INT32))
+        """The node of each item."""
+        return indexed_fields(self.index_of)
 
     def num_objects(self, count: int, options: Options) -> int:
         """Any number: indices are checked against it."""
@@ -304,11 +303,9 @@ class WriteOwnNode(WriteAccessor):
 
     def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
         """See whether this item writes."""
-        word = f"{arg.name}_word"
         scope.emit(
-            f"{word} = {arg.name}_place[item]",
             f"{arg.name}_writes = tile == tiles_group_start[group] "
-            f"and ({word} >> 10 & 0x3FF) == ({word} & 0x3FF)",
+            "and tiles_position == tiles_begin",
         )
 
     def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:

@@ -41,6 +41,8 @@ class CudaScope(Protocol):
     threads repeat another item), `tile` the tile's number and `count` the number of items.
     `BLOCK_SIZE` is a macro: the runtime chooses it. A tiled kernel loops over the tiles from
     `first_tile` to `last_tile`, several times where `is_long`, they hold one node: `pass` counts.
+    There an item has a place, see `memory.node_tiles`: where its node's items begin in the tile,
+    `tiles_begin`, its own `tiles_position`, and its partner, `tiles_object`.
     """
 
     @property
@@ -65,9 +67,6 @@ class CudaScope(Protocol):
 
     def index(self, name: str, array: str) -> None:
         """Declare `const u32 name`, the item's entry of an array; read before all else."""
-
-    def place(self, name: str, array: str) -> None:
-        """The same of the items' places in a node tile, which are 0 for holes alone."""
 
     def stream(self, vector: str, load: Callable[[str], str], *, packed: bool) -> str:
         """Declare what an item loads once, and nobody else; its name.
@@ -114,7 +113,8 @@ class CpuScope(Protocol):
     """A Python function for Numba that is being written; it loops over the items of a tile.
 
     In its body `item` is the item, `tile` the tile's number, `first` and `last` bound its items.
-    A kernel with exchanges loops over its tiles several times: `turn` counts.
+    A kernel with exchanges loops over its tiles several times: `turn` counts. What a tiled kernel
+    has of each item has the names it has on CUDA.
     """
 
     @property

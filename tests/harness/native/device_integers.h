@@ -18,6 +18,16 @@ CUDA_ON_CPU_INLINE unsigned __brev(unsigned x) {
 CUDA_ON_CPU_SAME(unsigned long long, __brevll, (unsigned long long x),
                  (static_cast<unsigned long long>(__brev(static_cast<unsigned>(x))) << 32) |
                      __brev(static_cast<unsigned>(x >> 32)))
+// Four bytes of y | x by their numbers; that a number may repeat a byte's sign is left out.
+CUDA_ON_CPU_INLINE unsigned __byte_perm(unsigned x, unsigned y, unsigned numbers) {
+  const unsigned long long bytes = (static_cast<unsigned long long>(y) << 32) | x;
+  unsigned taken = 0;
+  for (int place = 0; place < 4; ++place) {
+    const unsigned number = numbers >> (4 * place) & 7u;
+    taken |= static_cast<unsigned>(bytes >> (8 * number) & 0xffu) << (8 * place);
+  }
+  return taken;
+}
 CUDA_ON_CPU_SAME(int, __mulhi, (int x, int y),
                  static_cast<int>((static_cast<long long>(x) * y) >> 32))
 CUDA_ON_CPU_SAME(unsigned, __umulhi, (unsigned x, unsigned y),
