@@ -35,6 +35,14 @@ from caspar.runtime.cpu_support import (
 _HALF_HEADER = "from caspar.runtime.cpu_support import float_of_half, half_of_float\n"
 
 
+_PLACES = {
+    "tiles_begin": f"tiles_at & {(1 << WIDE_BITS) - 1:#x}",
+    "tiles_position": f"tiles_at >> {WIDE_BITS} & {(1 << WIDE_BITS) - 1:#x}",
+    "tiles_object": f"tiles_at >> {2 * WIDE_BITS}",
+}
+"""What a tiled kernel has of each item: tiles are so large that places have 64 bits."""
+
+
 def generate_cpu(spec: KernelSpec, program: Program) -> KernelSource:
     """Write the Numba kernel of a program.
 
@@ -57,14 +65,6 @@ def generate_cpu(spec: KernelSpec, program: Program) -> KernelSource:
         num_registers=program.num_registers,
         tiled=spec.tiled,
     )
-
-
-_PLACES = {
-    "tiles_begin": f"tiles_at & {(1 << WIDE_BITS) - 1:#x}",
-    "tiles_position": f"tiles_at >> {WIDE_BITS} & {(1 << WIDE_BITS) - 1:#x}",
-    "tiles_object": f"tiles_at >> {2 * WIDE_BITS}",
-}
-"""What a tiled kernel has of each item: tiles are so large that places have 64 bits."""
 
 
 def generate_cpu_reduce(spec: ReduceSpec) -> KernelSource:

@@ -133,7 +133,7 @@ def declared_as(param: Param, restrict: bool) -> str:
     """A parameter as it is declared."""
     if param.dtype is None:
         return f"{'u32' if param.is_unsigned else 'int'} {param.name}"
-    if param.field == PLACE.name:
+    if (param.field, param.dtype) == (PLACE.name, PLACE.dtype):
         return f"const Place* {param.name}"
     const = "" if param.written else "const "
     apart = "__restrict__ " if restrict else ""

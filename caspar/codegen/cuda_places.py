@@ -101,9 +101,8 @@ def item_places(spec: KernelSpec, num_items: int, leader: str | None) -> dict[st
         leader: The argument whose order the threads follow.
     """
     if spec.stretches:
-        at = PLACES_AHEAD.declared
-        places = {"tiles_at": at, "active": "const bool active = !is_hole(tiles_at);"}
-        return {name: places.get(name, line) for name, line in _TILED_PLACES.items()}
+        active = "const bool active = !is_hole(tiles_at);"
+        return {**_TILED_PLACES, "tiles_at": PLACES_AHEAD.declared, "active": active}
     if spec.tiled:
         return _TILED_PLACES
     turn = "tile" if num_items == 1 else f"(tile * {num_items}u + turn)"

@@ -92,7 +92,7 @@ class KernelBuilder:
     def exchange(
         self, name: str, values: Sequence[Scalar], access: ExchangeAccessor
     ) -> list[Scalar]:
-        """Sums of the values over the items that share an object; its array holds their places."""
+        """Sums of the values over the items that share a node, or what is made of sums."""
         self._declare(ArgSpec(name, len(values), DType.INT32, read=access))
         sums = self.graph.exchange(name, [scalar.value for scalar in values])
         return [Scalar(self.graph, value) for value in sums]

@@ -56,6 +56,7 @@ an iteration, with float16 14.7 instead of 17.0 (H200)."""
 IntArray = NDArray[np.int64]
 
 PlaceType = np.dtype[Any]
+"""uint32 or uint64."""
 
 
 @dataclass(frozen=True)

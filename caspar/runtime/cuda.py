@@ -124,7 +124,7 @@ class CudaBackend:
             tools: list[Future[object]] = [pool.submit(self._structure_checksum)]
             if any(source.tiled for source in sources):
                 tools += [pool.submit(self._node_tile_tools), pool.submit(self._index_checker)]
-                tools += [pool.submit(self._prepare_sorter, size) for size in NODE_TILE_SIZES[:2]]
+                tools += [pool.submit(self._prepare_sorter, size) for size in NODE_TILE_SIZES]
             kernels = list(pool.map(compiled, sources))
             for tool in tools:
                 tool.result()

@@ -43,7 +43,10 @@ class FactorOrder:
     node_at: Array | None = None
 
     def index(self, name: str) -> Array | None:
-        """(num_slots,) int32 node of each place, of any argument; None for unique nodes."""
+        """(num_slots,) int32 node of each place, of any argument; None for unique nodes.
+
+        That of the partner is made anew by each call.
+        """
         if name != self.partner:
             return self.nodes[name]
         assert self.node_tiles is not None
