@@ -9,10 +9,11 @@ Once for each solver; a cached result skips everything after tracing.
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from caspar.codegen.cpu import generate_cpu, generate_cpu_convert, generate_cpu_reduce
 from caspar.codegen.cuda import generate_cuda
@@ -29,7 +30,7 @@ from caspar.frontend.explicit_kernels import (
     explicit_node_kernels,
     fill_kernels,
 )
-from caspar.frontend.factor_kernels import factor_kernels
+from caspar.frontend.factor_kernels import factor_kernels, jacobian_kernel
 from caspar.frontend.kernel_trace import TracedKernel, kernel_spec
 from caspar.frontend.memory_kernels import memory_kernels
 from caspar.frontend.node_kernels import node_kernels
@@ -47,10 +48,13 @@ from caspar.memory.reduce import ReduceSpec
 from caspar.options import Precision
 from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
 from caspar.passes.pipeline import Observer, compile_graph
+from caspar.passes.price import graph_price
 from caspar.runtime.cache import writable_cache_folder, write_atomically
 
 SCHEMA = 1
 """Version of the cached form."""
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,19 @@ class SolverSources:
 
 
 @dataclass(frozen=True)
+class JacobianPrice:
+    """What an instance's Jacobian takes.
+
+    Attributes:
+        multiplications: To derive it, see `passes.price`.
+        num_bytes: Of its entries that are not always zero, equal ones as well.
+    """
+
+    multiplications: float
+    num_bytes: int
+
+
+@dataclass(frozen=True)
 class SolverDesign:
     """What the kernels of a solver depend on.
 
@@ -141,7 +158,7 @@ class SolverDesign:
 
 def solver_sources(design: SolverDesign) -> SolverSources:
     """Generate the kernels of a solver, or take them from the cache."""
-    return _cached(design.key, lambda: generate_sources(design))
+    return _cached(design.key, lambda: generate_sources(design), _to_json, _from_json)
 
 
 def explicit_sources(design: SolverDesign) -> SolverSources:
@@ -191,6 +208,20 @@ def _explicit_specs(design: SolverDesign) -> list[KernelSpec]:
         slots = factor_kernels(factor, types, own).slots
         specs += explicit_factor_kernels(factor, types, own, slots, ranks)
     return specs
+
+
+def jacobian_price(factor: TracedFactor, types: Types, target: Target) -> JacobianPrice:
+    """The price of a factor's Jacobian by all its nodes, or what the cache has."""
+    dtype = types.storage
+
+    def find() -> JacobianPrice:
+        spec = jacobian_kernel(factor, types)
+        num_entries = sum(arg.dim for arg in spec.args if arg.name == "jacobian")
+        price = graph_price(spec.graph, target.costs[dtype])
+        return JacobianPrice(price, num_entries * dtype.itemsize)
+
+    parts = [str(SCHEMA), _compiler_digest(), "price", target.name, dtype.value, factor.key]
+    return _cached(_digest(parts), find, asdict, _price_from_json)
 
 
 def generate_sources(design: SolverDesign) -> SolverSources:
@@ -282,15 +313,20 @@ def _digest(parts: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
 
 
-def _cached(key: str, generate: Callable[[], SolverSources]) -> SolverSources:
+def _cached(
+    key: str,
+    generate: Callable[[], Made],
+    to_json: Callable[[Made], dict[str, Any]],
+    from_json: Callable[[Mapping[str, Any]], Made],
+) -> Made:
     """What the cache has under a key, or what is generated now."""
     path = writable_cache_folder() / "plans" / f"{key}.json"
-    cached = _load(path)
-    if cached is not None:
-        return cached
-    sources = generate()
-    write_atomically(path, json.dumps(_to_json(sources)))
-    return sources
+    # what cannot be read is made anew
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return from_json(json.loads(path.read_text()))
+    made = generate()
+    write_atomically(path, json.dumps(to_json(made)))
+    return made
 
 
 def _cached_specs(
@@ -301,7 +337,7 @@ def _cached_specs(
     def generate() -> SolverSources:
         return SolverSources({spec.name: compile_kernel(spec, target) for spec in specs()}, {})
 
-    return _cached(_digest(parts), generate)
+    return _cached(_digest(parts), generate, _to_json, _from_json)
 
 
 @cache
@@ -317,12 +353,8 @@ def _compiler_digest() -> str:
     return digest.hexdigest()
 
 
-def _load(path: Path) -> SolverSources | None:
-    """A cached result; None where there is none or it is not one."""
-    try:
-        return _from_json(json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def _price_from_json(data: Mapping[str, Any]) -> JacobianPrice:
+    return JacobianPrice(float(data["multiplications"]), int(data["num_bytes"]))
 
 
 def _to_json(sources: SolverSources) -> dict[str, Any]:

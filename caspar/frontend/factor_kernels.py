@@ -81,6 +81,20 @@ def factor_kernels(
     return FactorKernels(kernels, 0 if jacobian is None else jacobian.num_stored, jacobian)
 
 
+def jacobian_kernel(factor: TracedFactor, types: Types) -> KernelSpec:
+    """Derives the Jacobian by all nodes and writes its entries, but for those that are zero.
+
+    No solver runs it: it says what a Jacobian takes.
+    """
+    form = FactorForm(SharedSums.ATOMIC)
+    kernel = FactorBuilder(factor, "jacobian", form, types.storage, types)
+    blocks = computed_jacobian(kernel)
+    entries = [entry for block in blocks.values() for row in block for entry in row]
+    kept = [entry for entry in entries if kernel.graph.literal(entry.value) != 0.0]
+    kernel.write("jacobian", kept, types.storage, WriteSequential())
+    return kernel.build()
+
+
 def _score(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
     kernel = FactorBuilder(factor, "score", form, types.sums, types)
     rows, _, _ = lower_residual(kernel, types.sums)

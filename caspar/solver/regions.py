@@ -214,23 +214,40 @@ def _constants(types: Types, plan: FactorPlan) -> list[Entry]:
 def _partial_groups(factors: Sequence[FactorPlan], types: Types) -> list[list[Entry]]:
     """Partial sums that are never in use at the same time.
 
-    Those of a factor's linearisation (and reduction) are summed before the next factor's begin;
-    products of all factors run together.
+    Those of a launch of a factor are summed before the next launch begins; products of all factors
+    run together.
     """
-    linearize, product = [], []
+    groups, products = [], []
     for plan in factors:
-        own = []
-        for argument in plan.factor.nodes:
-            if not plan.has_partials(argument):
-                continue
+        groups += _linearized_groups(plan, types)
+        products += _partials(plan, "product", types)
+    return [*groups, products]
+
+
+def _linearized_groups(plan: FactorPlan, types: Types) -> list[list[Entry]]:
+    """Of a linearisation, and of what comes after it: `store`, `reduce`.
+
+    Gradients stand first in both, so that they are the same regions.
+    """
+    gradients = _partials(plan, "gradient", types)
+    diagonals = _partials(plan, "diagonal", types)
+    blocks = _partials(plan, "block", types)
+    parts = [plan.form.linearized(argument) for argument in plan.factor.nodes]
+    if any("diagonal" in own and "block" in own for own in parts):
+        return [[*gradients, *diagonals, *blocks]]
+    return [[*gradients, *diagonals], [*gradients, *blocks]]
+
+
+def _partials(plan: FactorPlan, part: str, types: Types) -> list[Entry]:
+    """Partial sums of a part, one array for each argument that has it."""
+    entries = []
+    for argument in plan.factor.nodes:
+        is_made = part != "diagonal" or part in plan.form.linearized(argument)
+        if is_made and plan.has_partials(argument):
             assert argument.node is not None
-            name = f"{plan.factor.name}.{argument.name}"
             dim = argument.node.tangent_dim
-            partials = plan.num_partials(argument)
-            own.append((f"{name}_gradient", dim * partials, types.sums))
-            if plan.form.jacobian.is_stored or plan.form.solver_eliminates:
-                own.append((f"{name}_diagonal", dim * partials, types.storage))
-            own.append((f"{name}_block", dim * (dim + 1) // 2 * partials, types.sums))
-            product.append((f"{name}_product", dim * partials, types.storage))
-        linearize.append(own)
-    return [*linearize, product]
+            scalars = dim * (dim + 1) // 2 if part == "block" else dim
+            dtype = types.storage if part in ("diagonal", "product") else types.sums
+            name = f"{plan.factor.name}.{argument.name}_{part}"
+            entries.append((name, scalars * plan.num_partials(argument), dtype))
+    return entries

@@ -1,21 +1,23 @@
 """Whether `auto` stores Jacobians or recomputes them: by what they cost, and by the device."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 import symforce.symbolic as sf
 
 import caspar
+from caspar.driver import TARGETS, JacobianPrice, jacobian_price
 from caspar.frontend.bundle_adjustment import Cam, Pixel, Point, snavely
 from caspar.frontend.jacobian import JacobianStorage
-from caspar.frontend.precision import TYPES
+from caspar.frontend.precision import TYPES, Types
 from caspar.frontend.trace import trace
 from caspar.ir.dtype import DType
 from caspar.options import Precision
 from caspar.runtime.cpu import CpuBackend
 from caspar.runtime.machine_balance import H200_BALANCE, machine_balance
-from caspar.solver.jacobian_choice import jacobian_price, recomputing_pays
+from caspar.solver.jacobian_choice import recomputing_pays
 from tests.harness_backend import HarnessBackend
 
 MIXED = TYPES[Precision.MIXED]
@@ -50,6 +52,10 @@ def costly(
     return focal_length * distortion * plane - pixel
 
 
+def price(factor: caspar.Factor, types: Types = MIXED) -> JacobianPrice:
+    return jacobian_price(trace(factor), types, TARGETS["cuda"])
+
+
 class TestPrice:
     def test_sums_products_and_functions_count(self) -> None:
         @caspar.factor
@@ -57,22 +63,22 @@ class TestPrice:
             return sf.V1(a[0] * b[0] * b[0])
 
         # b^2, and 2 a b
-        found = jacobian_price(trace(product), MIXED)
+        found = price(product)
         assert (found.multiplications, found.num_bytes) == (3.0, 8)
 
         @caspar.factor
         def turned(a: Shared) -> sf.V1:
             return sf.V1(sf.sin(a[0]))
 
-        assert jacobian_price(trace(turned), MIXED).multiplications > 10.0
-        assert jacobian_price(trace(turned), TYPES[Precision.FLOAT64]).num_bytes == 8
+        assert price(turned).multiplications > 10.0
+        assert price(turned, TYPES[Precision.FLOAT64]).num_bytes == 8
 
     def test_what_is_always_zero_or_known_costs_nothing(self) -> None:
         @caspar.factor
         def pull(a: Annotated[Point, caspar.TunableShared]) -> sf.V3:
             return sf.V3(2 * a[0], -a[1], a[2])
 
-        found = jacobian_price(trace(pull), MIXED)
+        found = price(pull)
         assert (found.multiplications, found.num_bytes) == (0.0, 12)
 
     def test_a_function_no_pass_knows_has_a_price(self) -> None:
@@ -80,7 +86,17 @@ class TestPrice:
         def grown(a: Shared) -> sf.V1:
             return sf.V1(sf.exp(a[0]))
 
-        assert jacobian_price(trace(grown), MIXED).multiplications > 10.0
+        assert price(grown).multiplications > 10.0
+
+    def test_it_is_derived_once_for_all_processes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CASPAR_CACHE_DIR", str(tmp_path))
+        found = price(snavely)
+        monkeypatch.setattr("caspar.driver.jacobian_kernel", None)
+        assert price(snavely) == found
+        with pytest.raises(TypeError):
+            price(snavely, TYPES[Precision.FLOAT64])
 
 
 @pytest.mark.parametrize(

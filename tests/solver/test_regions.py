@@ -193,3 +193,27 @@ def test_scratch_gives_each_array_bytes_of_its_own_until_it_is_used_up() -> None
         array[...] = number
     assert [int(array.max()) for array in taken] == [0, 1, 2, 3]
     assert [int(array.min()) for array in taken] == [0, 1, 2, 3]
+
+
+def partial_bytes(mix: str, jacobian: str) -> dict[str, tuple[int, int]]:
+    """First byte and bytes of the partial sums of a factor over views."""
+    factors, arrays = problem_of(mix)
+    solver = caspar.Solver(factors, backend="cpu", linear_solver="schur_pcg", jacobian=jacobian)
+    solver.solve(arrays, max_iterations=1)
+    kept = solver._preparation._kept
+    assert kept is not None
+    found = kept[1].plan.arena.regions
+    return {
+        part: (found[name].first_byte, found[name].num_scalars * found[name].dtype.itemsize)
+        for part in ("gradient", "diagonal", "block", "product")
+        if (name := f"glance.view_{part}") in found
+    }
+
+
+@pytest.mark.parametrize("jacobian", ["recompute", "stored"])
+def test_partial_sums_of_diagonals_and_blocks_share_bytes(jacobian: str) -> None:
+    partials = partial_bytes("bundle adjustment", jacobian)
+    gradient, diagonal, block = (partials[part] for part in ("gradient", "diagonal", "block"))
+    assert gradient[0] + gradient[1] <= diagonal[0]
+    assert diagonal[0] == block[0]
+    assert partials["product"][0] == gradient[0]
