@@ -14,8 +14,8 @@ import caspar
 from caspar.errors import FactorError, InputError, KernelError
 from caspar.frontend.trace import trace
 from caspar.kernels.passed import share_memory
+from tests.kernels.bad_input import SHIFT, fails, points
 from tests.kernels.test_convert import Exported
-from tests.kernels.test_errors import SHIFT, fails, points
 
 BlockedArray = caspar.BlockedArray
 V3In = Annotated[sf.V3, caspar.ReadSequential]
