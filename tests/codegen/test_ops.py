@@ -17,17 +17,8 @@ from caspar.ir.ops import Op
 from caspar.runtime.cpu import CpuBackend
 from caspar.runtime.nvrtc import compile_text
 from tests.harness import find_compiler
-from tests.support_ops import (
-    MAX_ULPS,
-    OPS,
-    Array,
-    EveryOp,
-    every_op,
-    nasty,
-    run_rows,
-    run_rows_in_harness,
-    worst_results,
-)
+from tests.support_op_truth import MAX_ULPS, worst_results
+from tests.support_ops import OPS, Array, EveryOp, every_op, nasty, run_rows, run_rows_in_harness
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
 

@@ -1,42 +1,24 @@
 """Sub-expressions know the line of the user's code that made them."""
 
 import inspect
-import io
 import linecache
-import pdb
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Barrier
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import symforce.symbolic as sf
 from symforce.values import Values
 
-import caspar
-from caspar.frontend.lines import MAX_TEXT, Lines, run_with_lines
+from caspar.frontend.lines import MAX_TEXT
 from caspar.frontend.statements import statement
-from caspar.frontend.trace import trace
-from tests.frontend.residuals import FACTORS
+from tests.frontend.line_origins import UNTRACED, lines_of, origins, square
 
-pytestmark = pytest.mark.skipif(
-    sys.gettrace() is not None, reason="under a debugger or a coverage tool no line is recorded"
-)
+pytestmark = UNTRACED
 
 a, b, c, d = sf.symbols("a b c d")
-
-
-def lines_of(function: Callable[..., Any], *args: Any) -> Lines:
-    return run_with_lines(function, *args)[1]
-
-
-def origins(function: Callable[..., Any], *args: Any) -> Callable[[Any], str]:
-    """Origin of a sub-expression of what the function does with its arguments."""
-    lines = lines_of(function, *args)
-    return lambda expression: lines.of[expression].origin
 
 
 # -- which line ------------------------------------------------------------------------------------
@@ -63,11 +45,6 @@ def test_line_and_file() -> None:
     line = lines_of(residual, a).of[sf.sin(a)]
     assert (line.file, line.function) == (__file__, "residual")
     assert line.number == inspect.getsourcelines(residual)[1] + 1
-
-
-def square(value: Any) -> Any:
-    doubled = value**2
-    return doubled * sf.tan(value)
 
 
 def test_helpers_have_lines_of_their_own() -> None:
@@ -360,124 +337,3 @@ def test_without_a_source_there_is_the_name() -> None:
     assert lines.of[sf.sin(a)].origin == "residual"
     assert lines.of[sf.cos(a)].number == 3
     assert lines.place(lines.of[sf.cos(a)]) == ", line 3"
-
-
-# -- the trace function ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", FACTORS)
-def test_the_result_is_the_same(name: str) -> None:
-    factor = FACTORS[name]
-    with_lines = trace(factor)
-    sys.settrace(lambda *_: None)  # recording is left to it
-    try:
-        without = trace(factor)
-    finally:
-        sys.settrace(None)
-    assert with_lines.residual == without.residual
-    assert len(without.lines.of) == 0
-    assert all(row in with_lines.lines.of for row in with_lines.residual)
-
-
-def test_it_is_gone_afterwards() -> None:
-    def broken(x: Any) -> Any:
-        assert sys.gettrace() is not None
-        raise KeyError(x)
-
-    with pytest.raises(KeyError):
-        run_with_lines(broken, a)
-    assert sys.gettrace() is None
-    run_with_lines(square, a)
-    assert sys.gettrace() is None
-
-
-def test_another_trace_function_is_not_disturbed() -> None:
-    events: list[tuple[str, str, int]] = []
-
-    def watch(frame: Any, event: str, _: Any) -> Any:
-        events.append((frame.f_code.co_name, event, frame.f_lineno))
-        return watch
-
-    sys.settrace(watch)
-    try:
-        result, lines = run_with_lines(square, a)
-        still = sys.gettrace()
-    finally:
-        sys.settrace(None)
-    assert still is watch
-    assert result == a**2 * sf.tan(a)
-    assert len(lines.of) == 0
-    first = inspect.getsourcelines(square)[1]
-    seen = [(event, line - first) for name, event, line in events if name == "square"]
-    assert seen == [("call", 0), ("line", 1), ("line", 2), ("return", 2)]
-
-
-def test_breakpoints_work() -> None:
-    output = io.StringIO()
-    commands = io.StringIO("next\nnext\np y\ncontinue\n")
-    debugger = pdb.Pdb(stdin=commands, stdout=output, nosigint=True, readrc=False)
-
-    def residual(x: Any) -> Any:
-        before = sf.cos(x)
-        debugger.set_trace()
-        y = sf.sin(before)
-        return y + 1
-
-    result, lines = run_with_lines(residual, a)
-    assert result == sf.sin(sf.cos(a)) + 1
-    assert "sin(cos(a))" in output.getvalue()
-    assert "return y + 1" in output.getvalue()
-    assert lines.of[sf.cos(a)].text == "before = sf.cos(x)"
-    assert sys.gettrace() is None  # pdb's `continue`
-
-
-def test_a_debugger_that_stays_is_left_alone() -> None:
-    def debugger(*_: Any) -> Any:
-        return debugger
-
-    def residual(x: Any) -> Any:
-        sys.settrace(debugger)
-        return sf.sin(x)
-
-    try:
-        run_with_lines(residual, a)
-        assert sys.gettrace() is debugger
-    finally:
-        sys.settrace(None)
-
-
-def test_threads_have_lines_of_their_own() -> None:
-    together = Barrier(2, timeout=60)
-
-    def first(x: Any) -> Any:
-        together.wait()
-        y = sf.sin(x)
-        together.wait()
-        return y
-
-    def second(x: Any) -> Any:
-        together.wait()
-        y = sf.cos(x)
-        together.wait()
-        return y
-
-    with ThreadPoolExecutor(2) as pool:
-        lines = list(pool.map(lines_of, (first, second), (a, b)))
-        assert set(pool.map(lambda _: sys.gettrace(), range(4))) == {None}
-    assert [set(found.of) for found in lines] == [{a, sf.sin(a)}, {b, sf.cos(b)}]
-    assert lines[1].of[sf.cos(b)].origin == "second: y = sf.cos(x)"
-
-
-def test_a_function_that_traces_another_factor() -> None:
-    class Point(sf.V3): ...
-
-    @caspar.factor
-    def inner(point: Annotated[Point, caspar.TunableShared]) -> sf.V3:
-        return 2 * point
-
-    def residual(x: Any) -> Any:
-        rows = trace(inner).residual
-        y = sf.sin(x)
-        return y * rows[0]
-
-    assert origins(residual, a)(sf.sin(a)) == "residual: y = sf.sin(x)"

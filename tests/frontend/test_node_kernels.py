@@ -1,4 +1,4 @@
-"""The kernels of a node type and of the scalars compute what their documentation says."""
+"""The kernels of a node type compute what their documentation says."""
 
 from typing import Any
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import symforce.symbolic as sf
 from numpy.testing import assert_allclose, assert_array_equal
-from numpy.typing import NDArray
 
 from caspar.frontend.factor_builder import FactorForm, SharedSums
 from caspar.frontend.jacobian import JacobianStorage
@@ -25,35 +24,18 @@ from caspar.frontend.node_kernels import (
     turn_kernel,
 )
 from caspar.frontend.precision import TYPES
-from caspar.frontend.scalar_kernels import LinearOutcome, scalar_kernels
+from caspar.frontend.scalar_kernels import scalar_kernels
 from caspar.frontend.solver_form import SolverForm
 from caspar.frontend.trace import NodeType
 from caspar.ir.dtype import DType
-from caspar.ir.evaluate import evaluate_graph
-from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.options import Precision
+from tests.frontend.evaluating_kernels import FLOAT64, Array, evaluate
 
-Array = NDArray[np.float64]
-
-FLOAT64 = TYPES[Precision.FLOAT64]
 POSE = NodeType("Pose", sf.Pose3, storage_dim=7, tangent_dim=6)
 DIM = POSE.tangent_dim
 NUM = 7
-
-
-def evaluate(spec: KernelSpec, **inputs: Any) -> dict[str, Array]:
-    """Values a kernel stores, item by item."""
-    given = {
-        arg.name: np.atleast_2d(np.asarray(inputs[arg.name], np.float64))
-        for arg in spec.args
-        if arg.read is not None and arg.name != spec.guard
-    }
-    if spec.guard is not None:
-        given[spec.guard] = np.zeros((1, 1))
-    lengths = {arg.name: arg.chunk_length for arg in spec.args}
-    return evaluate_graph(spec.graph, given, lengths)
 
 
 def square(triangle: Array) -> Array:
@@ -371,82 +353,3 @@ def test_names_are_unique(eliminated: bool, scaled: bool) -> None:
     roles = [spec.name.removeprefix("Pose_") for spec in own]
     assert set(roles) <= set(NODE_ROLES)
     assert ("scale" in roles) is scaled
-
-
-class TestScalars:
-    """The scalars' kernels, with sums that hold one partial."""
-
-    def run(self, name: str, **inputs: Any) -> dict[str, float]:
-        kernels = {spec.name: spec for spec in scalar_kernels(FLOAT64)}
-        found = evaluate(kernels[name], **inputs)
-        return {key: float(array[0, 0]) for key, array in found.items()}
-
-    @pytest.mark.parametrize(
-        ("descent", "outcome"),
-        [
-            (2.0, LinearOutcome.RUNNING),
-            (0.0, LinearOutcome.AT_OPTIMUM),
-            (np.nan, LinearOutcome.NOT_FINITE),
-            (np.inf, LinearOutcome.NOT_FINITE),
-        ],
-    )
-    def test_begin(self, descent: float, outcome: LinearOutcome) -> None:
-        found = self.run("pcg_begin", descents=descent)
-        assert found["done"] == outcome
-        assert_array_equal([found["descent"], found["first_descent"]], [descent, descent])
-        if np.isfinite(descent):
-            assert found["linear_iterations"] == 0.0
-
-    @pytest.mark.parametrize(
-        ("curvature", "alpha", "outcome"),
-        [
-            (4.0, 0.5, LinearOutcome.RUNNING),
-            (0.0, 0.0, LinearOutcome.NO_CURVATURE),
-            (-1.0, 0.0, LinearOutcome.NO_CURVATURE),
-            (np.nan, 0.0, LinearOutcome.NO_CURVATURE),
-            (np.inf, 0.0, LinearOutcome.NO_CURVATURE),
-        ],
-    )
-    def test_alpha(self, curvature: float, alpha: float, outcome: LinearOutcome) -> None:
-        found = self.run("pcg_alpha", curvatures=curvature, descent=2.0)
-        assert (found["alpha"], found["done"]) == (alpha, outcome)
-
-    @pytest.mark.parametrize(
-        ("descent", "iteration", "outcome"),
-        [
-            (1.0, 3, LinearOutcome.RUNNING),
-            (0.01, 9, LinearOutcome.TOLERANCE),
-            (0.01, 3, LinearOutcome.RUNNING),
-            (0.0, 0, LinearOutcome.TOLERANCE),
-            (1.0, 19, LinearOutcome.ITERATIONS),
-            (0.01, 19, LinearOutcome.TOLERANCE),
-            (np.nan, 3, LinearOutcome.NOT_FINITE),
-            (np.inf, 19, LinearOutcome.NOT_FINITE),
-        ],
-    )
-    def test_beta(self, descent: float, iteration: int, outcome: LinearOutcome) -> None:
-        """Tolerance 0.1 on the norm is 0.01 on its square, of a first value of 4."""
-        found = self.run(
-            "pcg_beta",
-            descents=descent,
-            descent=2.0,
-            first_descent=4.0,
-            linear_iterations=iteration,
-            linear_tolerance=0.1,
-            min_linear_iterations=8,
-            max_linear_iterations=20,
-        )
-        assert found["done"] == outcome
-        assert found["linear_iterations"] == iteration + 1
-        assert_array_equal([found["beta"], found["descent"]], [descent / 2.0, descent])
-
-    def test_collect(self) -> None:
-        found = self.run("collect", costs=7.0, models=[1.0, 2.0, 3.0, 4.0, 5.0])
-        assert found == {
-            "cost": 7.0,
-            "step_gradient": 1.0,
-            "step_residual": 2.0,
-            "step_damping": 3.0,
-            "step_norm": 4.0,
-            "eliminated_descent": 5.0,
-        }

@@ -13,7 +13,8 @@ from caspar.runtime.backend import Backend
 from tests import support_functions as functions
 from tests import support_groups as groups
 from tests import support_jets as jets
-from tests.support_ops import every_op, nasty, run_rows, worst_results
+from tests.support_op_truth import worst_results
+from tests.support_ops import every_op, nasty, run_rows
 
 pytestmark = pytest.mark.gpu
 

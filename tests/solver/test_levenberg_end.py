@@ -1,0 +1,246 @@
+"""How the iteration alone ends: convergence, limits, callbacks and interrupts."""
+
+import math
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from caspar.frontend.scalar_kernels import LinearOutcome
+from caspar.solver.levenberg import CONFIRMING_ITERATIONS
+from caspar.solver.normal_equations import TriedStep
+from caspar.solver.result import SolveStatus
+from tests.solver.scripted import REJECTED, STEP, FakeSystem, run, step, steps
+
+# -- convergence -----------------------------------------------------------------------------------
+
+
+def test_small_decrease_is_confirmed_by_a_tighter_solve() -> None:
+    script = steps(50.0, 1e-6, 1e-6)
+    course, system = run([*script, REJECTED], cost_tolerance=1e-6, min_linear_iterations=3)
+    assert course.status is SolveStatus.CONVERGED_COST
+    assert len(course.records) == 3
+    confirming = system.goals[2]
+    assert confirming.tolerance == 0.01
+    assert confirming.min_iterations == CONFIRMING_ITERATIONS
+    assert system.goals[1].min_iterations == 3
+    assert course.final_cost == pytest.approx(50.0 - 2e-6)
+    assert system.calls[-1] == "accept"  # not linearised once more
+
+
+def test_confirming_step_that_gains_goes_on() -> None:
+    script = steps(50.0, 1e-6, 10.0, 1e-6, 10.0)
+    course, system = run(script, cost_tolerance=1e-6, min_linear_iterations=8)
+    assert course.status is SolveStatus.ITERATION_LIMIT
+    assert [goal.min_iterations for goal in system.goals] == [8, 8, 10, 8, 10]
+
+
+@pytest.mark.parametrize(
+    ("decrease", "gain_ratio"), [(1e-6, 1e-2), (1e-2, 1e4)], ids=["predicted", "actual"]
+)
+def test_both_decreases_must_be_small(decrease: float, gain_ratio: float) -> None:
+    script = steps(*[decrease] * 4, gain_ratio=gain_ratio)
+    course, _ = run(script, cost_tolerance=1e-6)
+    assert course.status is SolveStatus.ITERATION_LIMIT
+
+
+def test_small_steps_of_large_damping_are_no_convergence() -> None:
+    script = steps(1e-6, 1e-6, 1e-6, gain_ratio=0.5)
+    course, _ = run(script, cost_tolerance=1e-6, initial_damping=10.0)
+    assert course.status is SolveStatus.ITERATION_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("damping", "gradient_norm", "converges"),
+    [
+        (0.1, 1.0, True),
+        # the whole gradient promises 0.5 * 101 * 1e-4**2 = 5e-7 at first, and 5e-3
+        (100.0, 1e-4, True),
+        (100.0, 1e-2, False),
+    ],
+)
+def test_rejected_steps_of_large_damping_promise_little_anyway(
+    damping: float, gradient_norm: float, converges: bool
+) -> None:
+    rejected = replace(REJECTED, model_decrease=1e-9, gradient_norm=gradient_norm)
+    script = [rejected] * 3
+    course, _ = run(script, cost_tolerance=1e-6, initial_damping=damping)
+    wanted = SolveStatus.CONVERGED_COST if converges else SolveStatus.ITERATION_LIMIT
+    assert course.status is wanted
+
+
+@pytest.mark.parametrize(
+    "small",
+    [replace(REJECTED, gradient_norm=1e-5), replace(REJECTED, step_norm=1e-5)],
+    ids=["gradient", "step"],
+)
+@pytest.mark.parametrize(("damping", "converges"), [(0.5, True), (1e6, False)])
+def test_what_large_damping_makes_small_is_no_convergence(
+    small: TriedStep, damping: float, converges: bool
+) -> None:
+    course, _ = run([small], initial_damping=damping, gradient_tolerance=1e-10, step_tolerance=1e-5)
+    assert course.status.is_success is converges
+
+
+def test_rounding_errors_end_with_steps_that_are_small_for_any_reason() -> None:
+    fallen = step(100.0, 100.0 - 1e-9)
+    small = replace(REJECTED, step_norm=1e-14)
+    course, _ = run([fallen, *[small] * 10], initial_damping=1e6, max_damping=1e60)
+    assert course.status is SolveStatus.CONVERGED_STEP
+
+
+def test_rejected_steps_converge_where_little_was_promised() -> None:
+    promised = replace(REJECTED, cost=100.0, model_decrease=1e-6)
+    course, _ = run([promised] * 3, cost_tolerance=1e-6)
+    assert course.status is SolveStatus.CONVERGED_COST
+    assert [record.step_accepted for record in course.records] == [False, False]
+
+
+def test_rejected_steps_that_promised_much_are_no_convergence() -> None:
+    course, _ = run([replace(REJECTED, cost=100.0, model_decrease=1e-3)] * 3, cost_tolerance=1e-6)
+    assert course.status is SolveStatus.ITERATION_LIMIT
+
+
+def test_zero_gradient_ends_at_once() -> None:
+    at_optimum = replace(
+        STEP, cost=100.0, model_decrease=0.0, gradient_norm=0.0, outcome=LinearOutcome.AT_OPTIMUM
+    )
+    course, system = run([at_optimum, REJECTED])
+    assert course.status is SolveStatus.CONVERGED_GRADIENT
+    assert system.calls == ["score", "linearize", "try_step", "reject"]
+    assert course.final_cost == 100.0
+
+
+@pytest.mark.parametrize(("factor", "ends"), [(0.99, True), (1.01, False)])
+def test_small_gradient(factor: float, ends: bool) -> None:
+    """Half its square is the decrease that a full step promises."""
+    gradient_norm = factor * math.sqrt(2.0 * 1e-10 * 100.0)
+    script = [step(100.0, 10.0, gradient_norm=gradient_norm), REJECTED]
+    course, _ = run(script, gradient_tolerance=1e-10)
+    assert (course.status is SolveStatus.CONVERGED_GRADIENT) == ends
+    assert course.final_cost == 90.0
+
+
+@pytest.mark.parametrize(("factor", "ends"), [(0.99, True), (1.01, False)])
+def test_small_step(factor: float, ends: bool) -> None:
+    """Relative to the norm of the residuals."""
+    step_norm = factor * 1e-5 * math.sqrt(2.0 * 100.0)
+    script = [step(100.0, 10.0, step_norm=step_norm), REJECTED]
+    course, _ = run(script, step_tolerance=1e-5)
+    assert (course.status is SolveStatus.CONVERGED_STEP) == ends
+
+
+def test_cost_that_falls_to_rounding_errors_is_zero() -> None:
+    script = [replace(STEP, cost=50.0 * 2.0**-104, model_decrease=100.0), REJECTED]
+    course, _ = run(script)
+    assert course.status is SolveStatus.CONVERGED_GRADIENT
+    assert course.final_cost == script[0].cost
+
+
+# -- limits ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_iteration_limit_counts_rejected_steps(limit: int) -> None:
+    script = [*steps(1.0), REJECTED, *steps(1.0, 1.0, 1.0, 1.0, start=99.0)]
+    course, _ = run(script, max_iterations=limit)
+    assert course.status is SolveStatus.ITERATION_LIMIT
+    assert len(course.records) == limit
+
+
+def test_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
+    course, _ = run(steps(*[1.0] * 10), max_time_s=2.5)
+    assert course.status is SolveStatus.TIME_LIMIT
+    assert [record.time_s for record in course.records] == [1.0, 2.0, 3.0]
+    assert course.final_cost == 97.0
+
+
+def test_damping_limit() -> None:
+    course, _ = run([REJECTED] * 9, initial_damping=0.1, max_damping=6.0)
+    assert course.status is SolveStatus.DAMPING_LIMIT
+    assert [record.damping for record in course.records] == pytest.approx([0.1, 0.2, 0.8])
+
+
+def test_convergence_outranks_limits() -> None:
+    course, _ = run([step(100.0, 10.0, gradient_norm=0.0)], max_iterations=1, max_time_s=1e-12)
+    assert course.status is SolveStatus.CONVERGED_GRADIENT
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_start_values_without_a_finite_cost(wrong: float) -> None:
+    course, system = run([REJECTED], initial_cost=wrong)
+    assert course.status is SolveStatus.INITIAL_COST_NOT_FINITE
+    assert system.calls == ["score"]
+    assert course.records == ()
+
+
+# -- callbacks and interrupts ----------------------------------------------------------------------
+
+
+def test_callback_sees_every_record() -> None:
+    seen: list[Any] = []
+    course, _ = run([*steps(1.0, 1.0), REJECTED], on_iteration=seen.append)
+    assert tuple(seen) == course.records
+    assert course.status is SolveStatus.ITERATION_LIMIT
+
+
+def test_callback_stops() -> None:
+    course, _ = run(steps(1.0, 1.0, 1.0), on_iteration=lambda record: record.iteration == 2)
+    assert course.status is SolveStatus.STOPPED
+    assert course.final_cost == 98.0
+
+
+def test_reaching_a_limit_outranks_the_callback() -> None:
+    course, _ = run(steps(1.0), on_iteration=lambda record: True)
+    assert course.status is SolveStatus.ITERATION_LIMIT
+
+
+def test_interrupt_in_the_callback() -> None:
+    def interrupt(record: Any) -> None:
+        if record.iteration == 2:
+            raise KeyboardInterrupt
+
+    course, _ = run([*steps(1.0), REJECTED, REJECTED], on_iteration=interrupt)
+    assert course.status is SolveStatus.INTERRUPTED
+    assert course.final_cost == 99.0
+    assert len(course.records) == 2
+
+
+@pytest.mark.parametrize("name", ["linearize", "try_step"])
+def test_interrupt_in_the_work(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost is that of the values the system holds."""
+    work = getattr(FakeSystem, name)
+
+    def interrupted(system: FakeSystem, *args: Any) -> Any:
+        if system.calls.count(name) == 1:
+            raise KeyboardInterrupt
+        return work(system, *args)
+
+    monkeypatch.setattr(FakeSystem, name, interrupted)
+    course, system = run(steps(1.0, 1.0, 1.0, 1.0))
+    assert course.status is SolveStatus.INTERRUPTED
+    assert course.final_cost == system.cost < 100.0
+
+
+def test_interrupt_between_a_move_and_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept = FakeSystem.accept
+
+    def interrupted(system: FakeSystem) -> None:
+        accept(system)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FakeSystem, "accept", interrupted)
+    course, system = run(steps(1.0, 1.0))
+    assert course.status is SolveStatus.INTERRUPTED
+    assert course.final_cost == system.cost == 99.0
+
+
+def test_other_errors_of_a_callback_pass() -> None:
+    def fail(record: Any) -> None:
+        raise ZeroDivisionError("in the callback")
+
+    with pytest.raises(ZeroDivisionError, match="in the callback"):
+        run(steps(1.0), on_iteration=fail)
