@@ -71,7 +71,7 @@ class CompiledKernels:
         return Run(case, bindings, tile_size, writes_pads=True)
 
     def _module_for(self, tiles: NodeTiles | None) -> CudaModule:
-        if tiles is None or not tiles.is_wide:
+        if tiles is None or tiles.place.dtype == np.uint32:
             return self.cuda_module
         if self._wide_module is None:
             sources = [with_wide_places(source) for source in self.cuda_sources.values()]

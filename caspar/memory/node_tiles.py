@@ -36,10 +36,13 @@ HOLE = 1
 LENGTH_SHIFT = 20
 """Where the number of items begins in an entry of `NodeTiles.node_items`."""
 
-MAX_ROUNDS = 10
-"""Rounds of as many items as the largest tile has, if they were summed by so many lanes."""
+POSITION_BITS = 10
+"""Bits of a position in the largest tile."""
 
-MAX_TILE_SIZE = 1 << MAX_ROUNDS
+MAX_TILE_SIZE = 1 << POSITION_BITS
+
+MAX_ROUNDS = POSITION_BITS
+"""Rounds of as many items as the largest tile has, if they were summed by so many lanes."""
 
 TILES_OF_CHUNK = 256
 """Tiles are cut one after the other within a chunk of as many full tiles of items, and chunks at
@@ -100,8 +103,8 @@ class NodeTiles:
         node_items: (nodes with items,) int32: begin | length << LENGTH_SHIFT of each, by rank: its
             items have the positions [begin, begin + length) of its tile; 0 for those that fill
             several tiles.
-        place: (num_slots,) uint32, or uint64 if `is_wide`: what kernels need of an item in one
-            word: begin of its node's items | own position << bits | partner << 2 * bits. Holes
+        place: (num_slots,) uint32 or uint64, see `place_dtype`: what kernels need of an item in
+            one word: begin of its node's items | own position << bits | partner << 2 * bits. Holes
             have HOLE, and the partner of the first item of the tile.
         node_order: Of all nodes.
     """
@@ -143,11 +146,6 @@ class NodeTiles:
         """What exchanges need: which nodes a tile has, and where their items are."""
         return {"group_node": self.group_node, "node_items": self.node_items}
 
-    @property
-    def is_wide(self) -> bool:
-        """Whether places have 64 bits."""
-        return bool(self.place.dtype == np.uint64)
-
     def partners(self) -> Array:
         """(num_slots,) int32: the partner of each slot."""
         return (self.place >> (2 * place_bits(self.place.dtype))).astype(np.int32)
@@ -187,8 +185,13 @@ class _Nodes:
 
 def place_dtype(num_partners: int, tile_size: int) -> PlaceType:
     """Type of the places of items that touch one of so many partners, in tiles of so many."""
-    is_narrow = tile_size <= 1 << NARROW_BITS and num_partners <= NUM_NARROW_PARTNERS
-    return np.dtype(np.uint32 if is_narrow else np.uint64)
+    is_wide = tile_size > 1 << NARROW_BITS or needs_wide_places(num_partners)
+    return np.dtype(np.uint64 if is_wide else np.uint32)
+
+
+def needs_wide_places(num_partners: int) -> bool:
+    """Whether so many partners take places of 64 bits, whatever the size of tiles."""
+    return num_partners > NUM_NARROW_PARTNERS
 
 
 def place_bits(dtype: PlaceType) -> int:
@@ -346,10 +349,10 @@ def _sorted_tiles(
     holes = np.iinfo(np.int64).max
     key = np.full((num_tiles, tile_size), holes, dtype=np.int64)
     has_item = np.arange(tile_size) < tile_items[:, None]
-    key[has_item] = position | (own << MAX_ROUNDS)
+    key[has_item] = position | (own << POSITION_BITS)
     if partner is not None:
         key.sort(axis=1)
-        key = np.take_along_axis(key, _most_rounds_first(key >> MAX_ROUNDS, has_item), axis=1)
+        key = np.take_along_axis(key, _most_rounds_first(key >> POSITION_BITS, has_item), axis=1)
     source = (key & (MAX_TILE_SIZE - 1)) + tile_begin[:-1, None]
     source[~has_item] = np.broadcast_to(source[:, :1], source.shape)[~has_item]
     places = place[source]

@@ -311,12 +311,13 @@ class CoarseSpace:
 
     def _respond(self, factor: FactorPlan) -> list[Launch]:
         (argument,) = factor.reduced
+        # None where items' places have the node: the kernel needs no index
+        index = factor.order.nodes.get(argument.name)
         bindings: dict[str, Binding] = {}
         reductions: list[Launch] = []
         for part, target in self._node_sums[factor.factor.name].items():
             output = self.binding(part, self._node.count)
-            # items' places have the node
-            bindings[f"{argument.name}_{part}"] = self.target(target, output, None)
+            bindings[f"{argument.name}_{part}"] = self.target(target, output, index)
             reductions += self.reduction(target, output)
         return [self._binder.pair(factor, "respond", bindings), *reductions]
 

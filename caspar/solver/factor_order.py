@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from caspar.frontend.factor_builder import FactorForm
 from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor
-from caspar.memory.node_tiles import NodeOrder, NodeTiles, PlaceType, place_dtype
+from caspar.memory.node_tiles import NodeOrder, NodeTiles, place_dtype
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import Backend
 from caspar.solver.problem import FactorArrays, Problem
@@ -86,7 +86,8 @@ def order_factors(
     """
     orders: dict[str, FactorOrder] = {}
     of_types: dict[str, NodeOrder] = {}
-    dtype = type_of_places(factors, forms, problem, tile_size)
+    # one for all factors, as their kernels are made together
+    dtype = place_dtype(most_partners(factors, forms, problem.counts), tile_size)
     for factor in sorted(factors, key=lambda factor: -problem.factors[factor.name].count):
         eliminated = forms[factor.name].eliminated
         arrays = problem.factors[factor.name]
@@ -94,7 +95,7 @@ def order_factors(
             orders[factor.name] = _usual_order(backend, factor, arrays, problem.counts)
             continue
         assert eliminated.node is not None
-        partner = _partner(factor, eliminated, arrays, problem.counts)
+        partner = _partner(factor, eliminated, problem.counts)
         tiles = backend.node_tiles(
             arrays.nodes[eliminated.name],
             None if partner is None else arrays.nodes[partner.name],
@@ -112,23 +113,20 @@ def order_factors(
     return orders
 
 
-def type_of_places(
+def most_partners(
     factors: Sequence[TracedFactor],
     forms: Mapping[str, FactorForm],
-    problem: Problem,
-    tile_size: int,
-) -> PlaceType:
-    """Of the items' places in node tiles: one for all factors, as their kernels are made together.
+    counts: Mapping[str, int],
+) -> int:
+    """The most partners that node tiles of a factor have; 0: nothing is eliminated, or all alone.
 
-    Args as in `order_factors`.
+    Args:
+        factors: The factors.
+        forms: How their kernels are made, by name.
+        counts: Instances of each node type.
     """
-    most = 0
-    for factor in factors:
-        eliminated, arrays = forms[factor.name].eliminated, problem.factors[factor.name]
-        if eliminated is not None:
-            partner = _partner(factor, eliminated, arrays, problem.counts)
-            most = max(most, 0 if partner is None else _count(partner, problem.counts))
-    return place_dtype(most, tile_size)
+    partners = [_partner(factor, forms[factor.name].eliminated, counts) for factor in factors]
+    return max((_count(partner, counts) for partner in partners if partner is not None), default=0)
 
 
 def _usual_order(
@@ -198,15 +196,17 @@ def _count(argument: Argument, counts: Mapping[str, int]) -> int:
     return counts[argument.node.name]
 
 
-def _shared(factor: TracedFactor, arrays: FactorArrays) -> list[Argument]:
-    return [argument for argument in factor.nodes if arrays.nodes[argument.name] is not None]
+def _shared(factor: TracedFactor) -> list[Argument]:
+    return [node for node in factor.nodes if node.kind is not ArgumentKind.NODE_UNIQUE]
 
 
 def _partner(
-    factor: TracedFactor, eliminated: Argument, arrays: FactorArrays, counts: Mapping[str, int]
+    factor: TracedFactor, eliminated: Argument | None, counts: Mapping[str, int]
 ) -> Argument | None:
     """By which tiles are sorted: the argument with the most nodes, of those that stay."""
-    others = [argument for argument in _shared(factor, arrays) if argument is not eliminated]
+    if eliminated is None:
+        return None
+    others = [argument for argument in _shared(factor) if argument is not eliminated]
     return max(others, key=lambda argument: _count(argument, counts), default=None)
 
 
@@ -217,7 +217,7 @@ def _locality_order(
 
     The argument with the most nodes is kept together; its partner is the one with the fewest.
     """
-    shared = _shared(factor, arrays)
+    shared = _shared(factor)
     if len(shared) == 0:
         return None
     main = max(shared, key=lambda argument: _count(argument, counts))

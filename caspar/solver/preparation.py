@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 
-import numpy as np
-
 from caspar.driver import (
     TARGETS,
     SolverDesign,
@@ -35,6 +33,7 @@ from caspar.frontend.solver_form import (
     usual_sums,
 )
 from caspar.frontend.trace import NodeType, TracedFactor
+from caspar.memory.node_tiles import needs_wide_places
 from caspar.options import (
     JacobianChoice,
     LinearSolverChoice,
@@ -44,7 +43,7 @@ from caspar.options import (
 from caspar.runtime.backend import Backend
 from caspar.solver.chain_structure import build_chains
 from caspar.solver.coarse_structure import build_coarse_structure
-from caspar.solver.factor_order import type_of_places
+from caspar.solver.factor_order import most_partners
 from caspar.solver.jacobian_choice import recomputing_pays
 from caspar.solver.kernel_library import KernelLibrary
 from caspar.solver.launches import Binder
@@ -111,8 +110,8 @@ class Preparation:
             recipe.factors, recipe.nodes, recipe.precision, TARGETS[backend.name], self._form
         )
         self._libraries: dict[bool, KernelLibrary] = {}
-        self._is_first = True
-        self._lock = Lock()
+        self._bound: list[KernelLibrary] = []
+        self._lock, self._compiling = Lock(), Lock()
         self._kept: tuple[Signature, NormalEquations] | None = None
 
     def take_compile_time(self) -> float:
@@ -121,21 +120,29 @@ class Preparation:
         return time_s
 
     def compile(self, *, wide_places: bool = False) -> KernelLibrary:
-        """The kernels, generated and loaded when first needed."""
-        if wide_places not in self._libraries:
-            start = time.perf_counter()
-            design = self._design
-            owners = [factor.name for factor in design.factors]
-            owners += [node.name for node in design.nodes]
-            self._libraries[wide_places] = KernelLibrary(
-                self._backend,
-                design.target,
-                solver_sources(design),
-                owners,
-                wide_places=wide_places,
-            )
-            self.compile_time_s += time.perf_counter() - start
-        return self._libraries[wide_places]
+        """The kernels, generated and loaded when first needed.
+
+        Args:
+            wide_places: Of items in node tiles, see `memory.node_tiles.needs_wide_places`.
+        """
+        with self._compiling:
+            if wide_places not in self._libraries:
+                start = time.perf_counter()
+                self._libraries[wide_places] = self._new_library(wide_places)
+                self.compile_time_s += time.perf_counter() - start
+            return self._libraries[wide_places]
+
+    def _new_library(self, wide_places: bool) -> KernelLibrary:
+        design, sources = self._design, solver_sources(self._design)
+        owners = [factor.name for factor in design.factors]
+        owners += [node.name for node in design.nodes]
+        return KernelLibrary(self._backend, design.target, sources, owners, wide_places=wide_places)
+
+    def _library_for(self, problem: Problem) -> KernelLibrary:
+        if self._design.target.with_wide_places is None:
+            return self.compile()
+        most = most_partners(self._recipe.factors, self._form.factors, problem.counts)
+        return self.compile(wide_places=needs_wide_places(most))
 
     def release(self) -> None:
         """Forget the system of the last solve."""
@@ -153,7 +160,7 @@ class Preparation:
 
         It belongs to the caller until the context ends; another thread gets one of its own.
         """
-        library = self.compile()
+        library = self._library_for(problem)
         with self._lock:
             kept, self._kept = self._kept, None
         if kept is None or kept[0] != self._signature(problem.with_indices(kept[1].uploader())):
@@ -170,9 +177,6 @@ class Preparation:
         recipe = self._recipe
         indexed = problem.with_indices(self._backend.upload)
         signature = self._signature(indexed)
-        ordered = (recipe.factors, self._form.factors, indexed, library.tile_size)
-        if self._design.target.with_wide_places and type_of_places(*ordered) == np.uint64:
-            library = self.compile(wide_places=True)
         factors = plan_factors(library, self._form, recipe.factors, indexed)
         # the plan has indices of its own
         del indexed
@@ -180,10 +184,10 @@ class Preparation:
         plan = make_plan(library, self.types, factors, nodes)
         start, known_s = time.perf_counter(), self.compile_time_s
         made = self._bind(library, plan)
-        if self._is_first:
+        if library not in self._bound:
             # loops and reductions are compiled for the first structure
             self.compile_time_s = known_s + time.perf_counter() - start
-        self._is_first = False
+            self._bound.append(library)
         return signature, made
 
     def _bind(self, library: KernelLibrary, plan: Plan) -> NormalEquations:

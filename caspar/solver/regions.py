@@ -232,8 +232,8 @@ def _linearized_groups(plan: FactorPlan, types: Types) -> list[list[Entry]]:
     gradients = _partials(plan, "gradient", types)
     diagonals = _partials(plan, "diagonal", types)
     blocks = _partials(plan, "block", types)
-    parts = [plan.form.linearized(argument) for argument in plan.factor.nodes]
-    if any("diagonal" in own and "block" in own for own in parts):
+    linearized = {part for argument in plan.reduced for part in plan.form.linearized(argument)}
+    if linearized >= {"diagonal", "block"}:
         return [[*gradients, *diagonals, *blocks]]
     return [[*gradients, *diagonals], [*gradients, *blocks]]
 

@@ -95,7 +95,10 @@ class Solver:
         self._preparation.compile_time_s += time.perf_counter() - start
 
     def compile(self) -> None:
-        """Generate and load the kernels now rather than in the first solve."""
+        """Generate and load the kernels now rather than in the first solve.
+
+        On CUDA, problems with more than 65,536 nodes of a type that stays have others.
+        """
         self._preparation.compile()
 
     def memory_table(self) -> str | None:

@@ -254,7 +254,7 @@ def test_places_are_as_wide_as_they_must_be(
     partner = None if num_partners == 0 else highest - (np.arange(20, dtype=np.int32) % 2)
     problem = Problem("", node, partner, 7, num_partners)
     tiles = build(problem, tile_size)
-    assert tiles.is_wide == is_wide
+    assert (tiles.place.dtype == np.uint64) == is_wide
     assert_is_right(tiles, problem, tile_size)
     expected = np.zeros_like(tiles.order) if partner is None else partner[tiles.order]
     assert_array_equal(tiles.partners(), expected)

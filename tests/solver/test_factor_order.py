@@ -50,7 +50,7 @@ def assert_nodes_of_tiles_are_found(order: Any, *, alone: bool) -> None:
     assert tiles.num_long == 0
     found = np.arange(len(tiles.node_items)) if alone else order.node_at
     assert (order.node_at is None) == alone
-    assert not tiles.is_wide
+    assert tiles.place.dtype == np.uint32
     begins = (tiles.place & ((1 << NARROW_BITS) - 1)).reshape(tiles.num_tiles, -1)
     ranks = order.nodes["mark"].reshape(tiles.num_tiles, -1)
     for tile, first in enumerate(tiles.group_node[:-1]):

@@ -61,3 +61,11 @@ def test_one_solver_takes_few_nodes_and_many(monkeypatch: pytest.MonkeyPatch) ->
     again = solver.solve(arrays, max_iterations=2)
     assert "typedef u32 Place;" in text_of_score(solver, "glance")
     assert_same_values(again.values, first.values)
+
+
+def test_where_nothing_is_eliminated_there_is_one_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(512))
+    factors, arrays = problem_of("views alone")
+    solver = caspar.Solver(factors, linear_solver="pcg")
+    solver.solve(arrays, max_iterations=1)
+    assert list(solver._preparation._libraries) == [False]
