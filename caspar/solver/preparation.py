@@ -160,21 +160,20 @@ class Preparation:
 
         It belongs to the caller until the context ends; another thread gets one of its own.
         """
-        library = self._library_for(problem)
         with self._lock:
             kept, self._kept = self._kept, None
         if kept is None or kept[0] != self._signature(problem.with_indices(kept[1].uploader())):
             # the old arena is let go of before the new one is allocated
             kept = None
             self._backend.trim()
-            kept = self._make(library, problem)
+            kept = self._make(problem)
         kept[1].load(problem)
         yield kept[1]
         with self._lock:
             self._kept = kept
 
-    def _make(self, library: KernelLibrary, problem: Problem) -> tuple[Signature, NormalEquations]:
-        recipe = self._recipe
+    def _make(self, problem: Problem) -> tuple[Signature, NormalEquations]:
+        recipe, library = self._recipe, self._library_for(problem)
         indexed = problem.with_indices(self._backend.upload)
         signature = self._signature(indexed)
         factors = plan_factors(library, self._form, recipe.factors, indexed)

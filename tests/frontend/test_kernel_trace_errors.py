@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from symforce.ops.interfaces import LieGroup
 import caspar
 from caspar.errors import FactorError, KernelError, UnsupportedFunctionError
 from caspar.memory.patterns import WritePair, WriteSequential, WriteSum
+from tests.frontend.kernel_functions import Camera
 from tests.frontend.refused_kernels import (
     In,
     Out,
@@ -22,12 +22,6 @@ from tests.frontend.refused_kernels import (
     error_of,
     error_of_result,
 )
-
-
-@dataclass
-class Camera:
-    pose: sf.Pose3
-    lens: sf.V2
 
 
 class Other(NamedTuple):

@@ -1,6 +1,5 @@
 """Values of kernel functions: defaults as scalars, and what is symbolic."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -10,7 +9,7 @@ import symforce.symbolic as sf
 import sympy
 
 import caspar
-from caspar.frontend.kernel_trace import KernelFunction, TracedKernel, is_symbolic, trace_kernel
+from caspar.frontend.kernel_trace import is_symbolic
 from caspar.memory.patterns import (
     ReadPair,
     ReadPairStridedWithDefault,
@@ -20,27 +19,12 @@ from caspar.memory.patterns import (
     WriteSequential,
     WriteSum,
 )
-
-
-class Point(sf.V3): ...
-
-
-class Pose(sf.Pose3): ...
-
-
-@dataclass
-class Camera:
-    pose: sf.Pose3
-    lens: sf.V2
+from tests.frontend.kernel_functions import Camera, Point, Pose, traced
 
 
 class Result(NamedTuple):
     a: Any
     b: Any
-
-
-def traced(function: Callable[..., Any]) -> TracedKernel:
-    return trace_kernel(KernelFunction(function, function.__name__, {}))
 
 
 class TestDefaults:
