@@ -27,6 +27,7 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.node_tiles import NodeTiles, build_node_tiles
 from caspar.memory.patterns import (
     AddSharedPartials,
+    AddStretchPartials,
     AddSumPartials,
     ReadIndexed,
     ReadPartials,
@@ -179,7 +180,7 @@ class KernelCase:
             assert index is not None
             partial_tiles = self._partial_tiles(index, tile_size, tiles)
             return tile_fields(partial_tiles), partial_tiles.num_partials + SPARE
-        if arg.write == AddSumPartials():
+        if isinstance(arg.write, AddSumPartials):
             return {"offset": OFFSET}, OFFSET + -(-num_slots // tile_size) + SPARE
         if has_slots(arg):
             fields |= {"slots": self.copies, "stride": self.stride(arg)}
@@ -272,13 +273,18 @@ class Run:
             for arg in self.case.spec.args
         }
 
+    def _blocks(self, slots: Array, tiles: NodeTiles | None) -> Array:
+        """The block that has each slot, on CUDA."""
+        tile: Array = slots // self.tile_size
+        if tiles is None:
+            return tile
+        stretch = self.case.stretch if self.case.spec.stretches else 1
+        return block_of_tiles(tiles, tile, stretch)
+
     def _warps(self, slots: Array, tiles: NodeTiles | None) -> Array:
         """The warp that has each slot, on CUDA."""
-        block = slots // self.tile_size
-        if tiles is not None:
-            stretch = self.case.stretch if self.case.spec.stretches else 1
-            block = block_of_tiles(tiles, block, stretch)
-        warp: Array = block * (self.tile_size // WARP_SIZE) + slots % self.tile_size // WARP_SIZE
+        first = self._blocks(slots, tiles) * (self.tile_size // WARP_SIZE)
+        warp: Array = first + slots % self.tile_size // WARP_SIZE
         return warp
 
     def _written(self, arg: ArgSpec, binding: Binding, stored: Array | None) -> Array:
@@ -291,6 +297,11 @@ class Run:
         slots = np.arange(case.count) if tiles is None else slots_of_items(tiles, case.count)
         if arg.write == AddSharedPartials():
             self._add_partials(arg, data, placement, slots, values)
+        elif isinstance(arg.write, AddStretchPartials):
+            totals = np.zeros((len(placement.where), arg.dim), np.longdouble)
+            np.add.at(totals, OFFSET + self._blocks(slots, tiles), values)
+            written = np.unique(OFFSET + self._blocks(slots, tiles))
+            data[placement.where[written]] = totals[written]
         elif arg.write == AddSumPartials():
             for tile in range(-(-case.num_slots(self.tile_size) // self.tile_size)):
                 total = values[slots // self.tile_size == tile].sum(axis=0, dtype=np.longdouble)

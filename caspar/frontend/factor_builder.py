@@ -26,6 +26,7 @@ from caspar.memory.accessors.runs import AddRuns
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import (
     AddSharedPartials,
+    AddStretchPartials,
     AddSumPartials,
     ReadIndexed,
     ReadSequential,
@@ -166,7 +167,7 @@ class FactorBuilder(KernelBuilder):
 
     def _add_access(self, argument: Argument, name: str, part: str) -> WriteAccessor:
         if argument.kind is ArgumentKind.NODE_UNIQUE:
-            return AddSumPartials()
+            return AddStretchPartials() if self._stretches else AddSumPartials()
         if argument is self.form.eliminated:
             team_of, self._team_owner = self._team_owner, self._team_owner or name
             return AddOwnNode(self._known_index(argument), team_of, in_order=self.form.is_fused)

@@ -44,16 +44,29 @@ class SolverForm:
 
 
 def eliminable_types(
-    factors: Sequence[TracedFactor], nodes: Sequence[NodeType]
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    counts: Mapping[str, int] | None = None,
 ) -> tuple[NodeType, ...]:
     """Node types that can be eliminated together, at least one other remaining.
 
     A type can be eliminated where no factor touches two of its instances; several can where no
-    factor touches two of them. Small tangents go first: there are more of them, and their blocks
-    are cheaper to invert.
+    factor touches two of them. What has the most unknowns goes first: points, not the few lenses
+    that took their pictures.
+
+    Args:
+        factors: Traced factors.
+        nodes: Their node types.
+        counts: Instances of each, by name. None: not known yet; small tangents go first, as there
+            tend to be more of them.
     """
+
+    def order(node: NodeType) -> tuple[int, int]:
+        unknowns = 0 if counts is None else counts[node.name] * node.tangent_dim
+        return -unknowns, node.tangent_dim
+
     chosen: list[NodeType] = []
-    for node in sorted(nodes, key=lambda node: node.tangent_dim):
+    for node in sorted(nodes, key=order):
         if len(chosen) + 1 == len(nodes) or not _stands_alone(factors, node):
             continue
         together = {node.name, *(other.name for other in chosen)}

@@ -10,6 +10,7 @@ from caspar.memory.accessors.pair import (
 )
 from caspar.memory.accessors.partials import (
     AddSharedPartials,
+    AddStretchPartials,
     AddSumPartials,
     ReadPartials,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "AddSequential",
     "AddSharedPartials",
     "AddSharedSum",
+    "AddStretchPartials",
     "AddStrided",
     "AddSum",
     "AddSumPartials",

@@ -7,6 +7,15 @@ from caspar.memory.access import ArgSpec
 from caspar.memory.accessors.sequential import WriteSequential
 from caspar.memory.layout import partial_chunk_widths
 
+LANES = ((256, 128), (4, 32))
+"""Partials an object has on average, from which on so many threads sum them instead of one. The
+most that any block has: one node that all factors share has a partial for each tile."""
+
+
+def num_lanes(num_partials: int, num_objects: int) -> int:
+    """Threads that suit a number of partials and of objects that they are of."""
+    return next((lanes for least, lanes in LANES if num_partials > least * num_objects), 1)
+
 
 @dataclass(frozen=True)
 class ReduceSpec:
@@ -15,8 +24,7 @@ class ReduceSpec:
     Attributes:
         dim: Scalars of an object.
         dtype: Type of partials and output.
-        lanes: Threads that share the partials of one object on CUDA: 1 where objects have a
-            few partials, 32 where they have many.
+        lanes: Threads that share the partials of one object on CUDA, see `num_lanes`.
         accumulate: Add to the output instead of writing it.
         rows: Whether an object's scalars stand together in the output: `layout.row_scalars`.
     """

@@ -16,12 +16,12 @@ from caspar.ir.dtype import DType
 from caspar.memory.accessors.partials import object_fields, tile_fields
 from caspar.memory.binding import Binding
 from caspar.memory.layout import array_scalars
-from caspar.memory.reduce import ReduceSpec
+from caspar.memory.reduce import ReduceSpec, num_lanes
 from caspar.memory.tiles import Array, TileIndex
 from caspar.runtime.backend import Launch
 from caspar.solver.arena import ArenaPlan
 from caspar.solver.chain_structure import ChainLevel, ChainStructure, FactorLinks
-from caspar.solver.launches import MANY_PARTIALS, Binder
+from caspar.solver.launches import Binder
 from caspar.solver.plan import Plan, item_tiles
 
 
@@ -228,7 +228,7 @@ class ChainSpace:
             return [self._binder.pair(links.plan, links.pair.role, bindings)]
         target = Binding(self._memory[partials], tiles.num_partials, fields=tile_fields(tiles))
         bindings["pair_block"] = target
-        lanes = 32 if tiles.num_partials > MANY_PARTIALS * count else 1
+        lanes = num_lanes(tiles.num_partials, count)
         spec = ReduceSpec(self._dim**2, DType.FLOAT64, lanes, accumulate=True)
         library.load_reductions([spec])
         summed = {"partials": target.with_fields(object_fields(tiles)), "output": output}

@@ -16,7 +16,7 @@ from caspar.ir.dtype import DType
 from caspar.memory.accessors.partials import object_fields, tile_fields
 from caspar.memory.binding import Binding
 from caspar.memory.layout import array_scalars
-from caspar.memory.reduce import ReduceSpec
+from caspar.memory.reduce import ReduceSpec, num_lanes
 from caspar.memory.tiles import Array, TileIndex
 from caspar.runtime.backend import Launch
 from caspar.solver.arena import ArenaPlan
@@ -26,7 +26,7 @@ from caspar.solver.coarse_structure import (
     coarse_entries,
     coarsened,
 )
-from caspar.solver.launches import MANY_PARTIALS, Binder
+from caspar.solver.launches import Binder
 from caspar.solver.plan import FactorPlan, Plan, item_tiles
 
 SHIFT = {
@@ -265,7 +265,7 @@ class CoarseSpace:
         if sums.tiles is None:
             return []
         library, tiles = self._plan.library, sums.tiles
-        lanes = 32 if tiles.num_partials > MANY_PARTIALS * sums.count else 1
+        lanes = num_lanes(tiles.num_partials, sums.count)
         spec = ReduceSpec(sums.dim, sums.dtype, lanes, accumulate)
         library.load_reductions([spec])
         data = self._memory[f"{sums.name}{part}"]

@@ -15,7 +15,7 @@ from caspar.ir.dtype import DType
 from caspar.memory.accessors.partials import object_fields, tile_fields
 from caspar.memory.binding import Binding
 from caspar.memory.layout import array_scalars
-from caspar.memory.reduce import ReduceSpec
+from caspar.memory.reduce import ReduceSpec, num_lanes
 from caspar.memory.tiles import Array, TileIndex
 from caspar.runtime.backend import Launch
 from caspar.solver.arena import ArenaPlan
@@ -34,7 +34,7 @@ from caspar.solver.explicit_structure import (
     Structure,
     TypePair,
 )
-from caspar.solver.launches import MANY_PARTIALS, Binder
+from caspar.solver.launches import Binder
 from caspar.solver.plan import FactorPlan, NodePlan, Plan, item_tiles
 
 
@@ -260,7 +260,7 @@ class ExplicitSystem:
             return []
         tiles, name = target.tiles
         blocks, library = target.blocks, self._plan.library
-        lanes = 32 if tiles.num_partials > MANY_PARTIALS * blocks.num_blocks else 1
+        lanes = num_lanes(tiles.num_partials, blocks.num_blocks)
         spec = ReduceSpec(blocks.dim, DType.FLOAT64, lanes, accumulate=True)
         library.load_reductions([spec])
         partials = Binding(self._memory[name], tiles.num_partials, fields=object_fields(tiles))

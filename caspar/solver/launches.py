@@ -21,13 +21,10 @@ from caspar.memory.accessors.partials import object_fields, tile_fields
 from caspar.memory.binding import Binding
 from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.layout import rows_are_blocked
-from caspar.memory.reduce import ReduceSpec
+from caspar.memory.reduce import ReduceSpec, num_lanes
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import Launch
 from caspar.solver.plan import SCALARS, FactorPlan, NodePlan, Plan
-
-MANY_PARTIALS = 4
-"""Partials an object has on average, from which on a warp sums them instead of a thread."""
 
 NOTHING: Mapping[str, Binding] = {}
 
@@ -351,13 +348,22 @@ class Binder:
     ) -> list[Launch]:
         return [self._reduce(use, prefix) for use in self._uses(plan, arguments, parts)]
 
+    def _num_sums(self, use: _Reduction) -> int:
+        """Partials that were written: of a node that all share one a tile, or one a stretch."""
+        is_shared = use.argument.name in use.plan.tiles
+        node_tiles, name = use.plan.order.node_tiles, f"{use.plan.factor.name}_{use.part}"
+        if is_shared or node_tiles is None or not self._plan.library.has_kernel(name):
+            return use.plan.num_partials(use.argument)
+        stretches = self._plan.library.kernel(name).source.stretches
+        return node_tiles.num_stretches if stretches else use.plan.num_tiles
+
     def _reduce_spec(self, use: _Reduction) -> ReduceSpec:
         assert use.argument.node is not None
         dim = use.argument.node.tangent_dim
         if use.part == "block":
             dim = dim * (dim + 1) // 2
         count = self._plan.node_plans[use.argument.node.name].count
-        lanes = 32 if use.plan.num_partials(use.argument) > MANY_PARTIALS * count else 1
+        lanes = num_lanes(self._num_sums(use), count)
         types = self._plan.types
         dtype = types.storage if use.part in ("product", "diagonal") else types.sums
         return ReduceSpec(dim, dtype, lanes, accumulate=True, rows=use.part in ROW_PARTS)
@@ -367,7 +373,7 @@ class Binder:
         partials = self._target(use.plan, use.argument, use.part, prefix)
         tiles = use.plan.tiles.get(use.argument.name)
         if tiles is None:
-            tiles = self._backend.single_object_tiles(use.plan.num_tiles)
+            tiles = self._backend.single_object_tiles(self._num_sums(use))
         partials = partials.with_fields(object_fields(tiles))
         count = self._plan.node_plans[use.argument.node.name].count
         output = self._parts[use.argument.node.name][f"{prefix}{use.part}"]

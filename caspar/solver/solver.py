@@ -24,9 +24,10 @@ from caspar.runtime.arrays import HOST, Moved, give_back, location
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import select_backend
 from caspar.solver.array_reader import ArrayReader
+from caspar.solver.form_choice import Recipe
 from caspar.solver.levenberg import minimize
 from caspar.solver.normal_equations import NormalEquations
-from caspar.solver.preparation import Preparation, Recipe
+from caspar.solver.preparation import Preparation
 from caspar.solver.problem import Problem, check_problem
 from caspar.solver.result import IterationRecord, ProblemSize, SolveResult
 

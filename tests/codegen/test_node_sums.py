@@ -21,6 +21,7 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import (
     AddSharedPartials,
+    AddStretchPartials,
     AddSumPartials,
     ReadIndexed,
     ReadSequential,
@@ -123,7 +124,7 @@ def stretching_kernel(
     kernel.write("first", sums(sums(value, x), spread), storage, AddRuns(by))
     kernel.write("total", spread[:1], DType.FLOAT64, AddSumSlots())
     if not is_fenced:
-        kernel.write("sum", value, storage, AddSumPartials())
+        kernel.write("sum", value, storage, AddStretchPartials())
     return kernel.build()
 
 

@@ -114,7 +114,12 @@ def _node_types(factor: TracedFactor) -> list[NodeType]:
 def test_reductions_and_tile_kernels_compile() -> None:
     specs = [
         ReduceSpec(dim, dtype, lanes, accumulate)
-        for dim, lanes, accumulate in ((1, 1, False), (3, 32, True), (45, 32, False))
+        for dim, lanes, accumulate in (
+            (1, 1, False),
+            (3, 32, True),
+            (9, 128, True),
+            (45, 32, False),
+        )
         for dtype in (DType.FLOAT32, DType.FLOAT64)
     ]
     text = one_text([TARGETS["cuda"].generate_reduce(spec) for spec in specs])

@@ -31,13 +31,13 @@ SPECS = [
     ReduceSpec(dim, dtype, lanes, accumulate)
     for dim in (1, 3, 10)
     for dtype in (DType.FLOAT32, DType.FLOAT64)
-    for lanes, accumulate in ((1, False), (32, True), (32, False), (1, True))
-    if dim == 10 or accumulate is (lanes == 32)
+    for lanes, accumulate in ((1, False), (32, True), (128, True), (32, False), (1, True))
+    if dim == 10 or accumulate is (lanes > 1)
 ] + [
     ReduceSpec(dim, dtype, lanes, accumulate=True, rows=True)
     for dim in (3, 9)
     for dtype in (DType.FLOAT32, DType.FLOAT64)
-    for lanes in (1, 32)
+    for lanes in (1, 32, 128)
 ]
 
 
@@ -59,7 +59,7 @@ TILES: dict[str, tuple[TileIndex, int]] = {
     )
     for num_items, num_objects in ((1, 3), (3000, 7), (1000, 130), (90, 300))
     for name, index in indices(num_items, num_objects).items()
-} | {f"{count} tiles of one object": (single_object_tiles(count), 1) for count in (1, 33)}
+} | {f"{count} tiles of one object": (single_object_tiles(count), 1) for count in (1, 5000, 33)}
 
 
 class Case:

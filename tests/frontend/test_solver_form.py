@@ -89,6 +89,12 @@ class TestEliminableTypes:
     def test_the_smaller_of_two_types(self) -> None:
         assert eliminated(big_small) == ("Small",)
 
+    def test_what_has_the_most_unknowns(self) -> None:
+        factors, nodes = traced(big_small)
+        for big, small, wanted in ((2, 100, "Small"), (100, 2, "Big")):
+            counts = {"Big": big, "Small": small}
+            assert [node.name for node in eliminable_types(factors, nodes, counts)] == [wanted]
+
     def test_the_larger_where_the_smaller_cannot(self) -> None:
         assert eliminated(big_small, small_small) == ("Big",)
         assert eliminated(big_small, small_pair) == ("Big",)
@@ -187,7 +193,7 @@ class TestForms:
     def test_what_a_solver_makes_by_itself(self, target: str) -> None:
         factors, nodes = traced(big_small)
         form = usual_form(factors, nodes, target)
-        made = caspar.Solver(caspar.factor(big_small), backend="cpu")._preparation._form
+        made = caspar.Solver(caspar.factor(big_small), backend="cpu")._preparation.design().form
         assert (form.key == made.key) is (target == "cpu")
         assert form.eliminated == made.eliminated
         assert form.is_scaled is (target == "cpu")

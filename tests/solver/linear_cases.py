@@ -21,6 +21,10 @@ class Mark(sf.V2):
     """What is observed; eliminated."""
 
 
+class Bearing(sf.V1):
+    """A direction that is observed; eliminated too."""
+
+
 class Lens(sf.V1):
     """What all observations share."""
 
@@ -56,6 +60,15 @@ def glance(
 ) -> sf.V2:
     ahead = 5.0 + view[2] + 0.1 * mark[0] * view[1]
     return sf.V2(mark[0] - view[0], mark[1] - view[1]) / ahead - seen
+
+
+@caspar.factor
+def turn(
+    view: Annotated[View, caspar.TunableShared],
+    bearing: Annotated[Bearing, caspar.TunableShared],
+    known: Annotated[Length, caspar.ConstSequential],
+) -> sf.V1:
+    return sf.V1(bearing[0] * (1.0 + 0.1 * view[2]) - view[0] + 0.5 * view[1] - known[0])
 
 
 @caspar.factor
@@ -128,6 +141,7 @@ def make_arrays(num_views: int = 5, num_marks: int = 14, seed: int = 0) -> Array
     return {
         "View": noisy(noisy(views)),
         "Mark": noisy(noisy(marks)),
+        "Bearing": np.linspace(0.5, 2.0, 6)[:, None],
         "Lens": np.array([[2.1]]),
         "sight": {"view": view, "mark": mark, "seen": noisy(2.0 * seen)},
         "glance": {"view": view[::2], "mark": mark[::2], "seen": noisy(seen[::2])},
@@ -136,6 +150,11 @@ def make_arrays(num_views: int = 5, num_marks: int = 14, seed: int = 0) -> Array
             "right": right,
             "mark": both,
             "known": noisy(parallaxes[:, None]),
+        },
+        "turn": {
+            "view": left,
+            "bearing": np.arange(len(left)) % 6,
+            "known": parallaxes[:, None] - views[left, :1],
         },
         "drift": {"step": noisy(views[1:] - views[:-1])},
         "tie": {"start": start, "end": end, "step": noisy(2.0 * views[end] - views[start])},
@@ -148,6 +167,7 @@ MIXES: Mapping[str, tuple[caspar.Factor, ...]] = {
     "bundle adjustment": (glance, hold, pin),
     "shared lens": (sight, hold, pin),
     "two factors on marks": (glance, parallax, hold, pin),
+    "marks and bearings": (glance, turn, hold, pin),
     "everything": (sight, glance, parallax, drift, tie, hold, pin),
     "views alone": (drift, tie, hold),
 }
@@ -159,6 +179,7 @@ def problem_of(mix: str) -> tuple[tuple[caspar.Factor, ...], Arrays]:
     wanted = {factor.name for factor in factors}
     wanted |= {"View"} if mix == "views alone" else {"View", "Mark"}
     wanted |= {"Lens"} if sight in factors else set()
+    wanted |= {"Bearing"} if turn in factors else set()
     return factors, {name: rows for name, rows in arrays.items() if name in wanted}
 
 

@@ -24,10 +24,14 @@ def solver(
 
 
 def solve_example(
-    name: str, arrays: Mapping[str, Any], precision: str = "float64", **options: Any
+    name: str,
+    arrays: Mapping[str, Any],
+    precision: str = "float64",
+    backend: str = "cpu",
+    **options: Any,
 ) -> caspar.SolveResult:
-    """Solve arrays of one of `tests.problems.EXAMPLES` on the CPU."""
-    return solver(EXAMPLES[name].factors, precision).solve(arrays, **options)
+    """Solve arrays of one of `tests.problems.EXAMPLES`."""
+    return solver(EXAMPLES[name].factors, precision, backend).solve(arrays, **options)
 
 
 def changed(arrays: Mapping[str, Any], path: str, value: Any) -> Arrays:

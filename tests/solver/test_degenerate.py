@@ -15,6 +15,7 @@ from tests.solver.solving import changed, solve_example, solver
 
 GRID = EXAMPLES["grid"].arrays()
 FACTORS = EXAMPLES["grid"].factors
+BACKENDS = pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 PRECISIONS = pytest.mark.parametrize("precision", ["float64", "mixed"])
 
 
@@ -48,19 +49,21 @@ def assert_solved(result: caspar.SolveResult, arrays: Arrays, tolerance: float =
 # -- small -----------------------------------------------------------------------------------------
 
 
+@BACKENDS
 @PRECISIONS
-def test_one_node_and_one_factor(precision: str) -> None:
+def test_one_node_and_one_factor(precision: str, backend: str) -> None:
     arrays = {"Place": [[3.0, 4.0]], "anchor": {"place": [0], "known": [[1.0, 2.0]]}}
-    result = solver((anchor,), precision).solve(arrays)
+    result = solver((anchor,), precision, backend).solve(arrays)
     assert result.status.is_success
     assert result.initial_cost == 4.0
     assert result.final_cost < 1e-12
     assert_allclose(result.values["Place"], [[1.0, 2.0]], atol=1e-6)
 
 
+@BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("count", [31, 32, 33, 255, 256, 257, 1000])
-def test_counts_around_the_size_of_tiles(count: int, precision: str) -> None:
+def test_counts_around_the_size_of_tiles(count: int, precision: str, backend: str) -> None:
     """A chain: tiles that are full, one short, one over."""
     random = np.random.default_rng(count)
     arrays: Arrays = {
@@ -72,16 +75,17 @@ def test_counts_around_the_size_of_tiles(count: int, precision: str) -> None:
         },
         "anchor": {"place": np.arange(count), "known": random.normal(size=(count, 2))},
     }
-    result = solve_example("grid", arrays, precision)
+    result = solve_example("grid", arrays, precision, backend)
     assert_solved(result, arrays)
     assert_allclose(result.values["Place"], linear_optimum(arrays)[1], atol=1e-2)
 
 
+@BACKENDS
 @PRECISIONS
-def test_one_node_that_all_factors_share(precision: str) -> None:
+def test_one_node_that_all_factors_share(precision: str, backend: str) -> None:
     known = np.random.default_rng(0).normal(size=(3000, 2))
     arrays = {"Place": [[30.0, -40.0]], "anchor": {"place": np.zeros(3000, int), "known": known}}
-    result = solver((anchor,), precision).solve(arrays)
+    result = solver((anchor,), precision, backend).solve(arrays)
     assert_allclose(result.values["Place"][0], known.mean(axis=0), atol=1e-5)
     spread = 0.5 * float(np.sum((known - known.mean(axis=0)) ** 2))
     assert result.final_cost == pytest.approx(spread, rel=1e-6)
@@ -99,29 +103,32 @@ def test_zeros_of_a_jacobian_are_not_stored(precision: str) -> None:
 # -- singular --------------------------------------------------------------------------------------
 
 
+@BACKENDS
 @PRECISIONS
-def test_free_translation(precision: str) -> None:
+def test_free_translation(precision: str, backend: str) -> None:
     """No anchor: the cost does not change when all places move together."""
     arrays = {"Place": GRID["Place"], "between": GRID["between"]}
-    result = solver((between,), precision).solve(arrays)
+    result = solver((between,), precision, backend).solve(arrays)
     assert_solved(result, arrays)
     moved = result.values["Place"] - GRID["Place"]
     assert np.abs(moved.mean(axis=0)).max() < 1e-2  # no drift along the free direction
 
 
+@BACKENDS
 @PRECISIONS
-def test_free_rotation(precision: str) -> None:
+def test_free_rotation(precision: str, backend: str) -> None:
     attitudes = EXAMPLES["attitudes"].arrays()
     arrays = {name: attitudes[name] for name in ("Attitude", "relative_turn")}
-    result = solver((relative_turn,), precision).solve(arrays)
+    result = solver((relative_turn,), precision, backend).solve(arrays)
     optimum = reference.minimize_with_scipy((relative_turn,), arrays)
     assert result.status.is_success
     assert result.final_cost == pytest.approx(optimum.cost, rel=1e-5)
     assert_allclose(np.linalg.norm(result.values["Attitude"], axis=1), 1.0, atol=1e-6)
 
 
+@BACKENDS
 @PRECISIONS
-def test_two_parts_that_do_not_touch(precision: str) -> None:
+def test_two_parts_that_do_not_touch(precision: str, backend: str) -> None:
     between_twice = {
         "start": np.concatenate([GRID["between"]["start"], GRID["between"]["start"] + 36]),
         "end": np.concatenate([GRID["between"]["end"], GRID["between"]["end"] + 36]),
@@ -132,18 +139,20 @@ def test_two_parts_that_do_not_touch(precision: str) -> None:
         "between": between_twice,
         "anchor": GRID["anchor"],
     }
-    assert_solved(solve_example("grid", arrays, precision), arrays)
+    assert_solved(solve_example("grid", arrays, precision, backend), arrays)
 
 
+@BACKENDS
 @PRECISIONS
-def test_factors_given_several_times_weigh_more(precision: str) -> None:
+def test_factors_given_several_times_weigh_more(precision: str, backend: str) -> None:
     thrice = {name: np.concatenate([array] * 3) for name, array in GRID["anchor"].items()}
     arrays = changed(GRID, "anchor", thrice)
-    assert_solved(solve_example("grid", arrays, precision), arrays)
+    assert_solved(solve_example("grid", arrays, precision, backend), arrays)
 
 
+@BACKENDS
 @PRECISIONS
-def test_factor_from_a_node_to_itself(precision: str) -> None:
+def test_factor_from_a_node_to_itself(precision: str, backend: str) -> None:
     """Its residual is constant: both Jacobians cancel."""
     loops = {
         "start": np.append(GRID["between"]["start"], [3, 3]),
@@ -151,39 +160,42 @@ def test_factor_from_a_node_to_itself(precision: str) -> None:
         "offset": np.concatenate([GRID["between"]["offset"], [[1.0, 2.0], [0.0, 0.0]]]),
     }
     arrays = changed(GRID, "between", loops)
-    assert_solved(solve_example("grid", arrays, precision), arrays)
+    assert_solved(solve_example("grid", arrays, precision, backend), arrays)
 
 
+@BACKENDS
 @PRECISIONS
-def test_points_seen_once(precision: str) -> None:
+def test_points_seen_once(precision: str, backend: str) -> None:
     """Two residuals for three unknowns each: every block of a point is singular."""
     problem = read("problem-21-11315")
     _, first = np.unique(problem.point_index, return_index=True)
-    result = solver((snavely,), precision).solve(arrays_of(observed(problem, first)))
+    result = solver((snavely,), precision, backend).solve(arrays_of(observed(problem, first)))
     assert result.status.is_success
     assert result.final_cost < 1e-10 * result.initial_cost  # each point can be on its ray
     assert all(np.isfinite(value).all() for value in result.values.values())
 
 
+@BACKENDS
 @PRECISIONS
-def test_observations_given_twice(precision: str) -> None:
+def test_observations_given_twice(precision: str, backend: str) -> None:
     problem = part_of(read("problem-21-11315"), 300)
     once = arrays_of(problem)
     twice = changed(
         once, "snavely", {name: np.concatenate([x, x]) for name, x in once["snavely"].items()}
     )
-    first = solver((snavely,), precision).solve(once)
-    second = solver((snavely,), precision).solve(twice)
+    first = solver((snavely,), precision, backend).solve(once)
+    second = solver((snavely,), precision, backend).solve(twice)
     assert second.initial_cost == pytest.approx(2.0 * first.initial_cost, rel=1e-9)
     assert second.final_cost == pytest.approx(2.0 * first.final_cost, rel=1e-5)
 
 
+@BACKENDS
 @PRECISIONS
-def test_all_cameras_start_as_one(precision: str) -> None:
+def test_all_cameras_start_as_one(precision: str, backend: str) -> None:
     """No baseline, so no depth, at the start: points that moved alone would go anywhere."""
     problem = part_of(read("problem-21-11315"), 300)
-    usual = solver((snavely,), precision).solve(arrays_of(problem))
-    patient = caspar.Solver(snavely, backend="cpu", precision=precision, inner_iterations=0)
+    usual = solver((snavely,), precision, backend).solve(arrays_of(problem))
+    patient = caspar.Solver(snavely, backend=backend, precision=precision, inner_iterations=0)
     cameras = np.repeat(problem.cameras[:1], len(problem.cameras), axis=0)
     arrays = changed(arrays_of(problem), "Cam", cameras)
     result = patient.solve(arrays)
@@ -193,10 +205,11 @@ def test_all_cameras_start_as_one(precision: str) -> None:
     assert result.final_cost == pytest.approx(cost, rel=3e-6)
 
 
+@BACKENDS
 @PRECISIONS
-def test_unused_scalar_of_a_node(precision: str) -> None:
+def test_unused_scalar_of_a_node(precision: str, backend: str) -> None:
     """Nothing depends on x: its place stays, the other coordinate is solved."""
-    made = solver((height,), precision)
+    made = solver((height,), precision, backend)
     places = np.array([[0.25, 5.0], [-0.5, -7.0]])
     arrays = {"Place": places, "height": {"place": [0, 1, 1], "known": [[9.0], [1.0], [2.0]]}}
     result = made.solve(arrays)
@@ -208,37 +221,42 @@ def test_unused_scalar_of_a_node(precision: str) -> None:
 # -- scale -----------------------------------------------------------------------------------------
 
 
+@BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e-3, 1e3, 1e6, 1e12])
-def test_units_do_not_matter(scale: float, precision: str) -> None:
+def test_units_do_not_matter(scale: float, precision: str, backend: str) -> None:
     """Metres, light years, nanometres: the same iterations, the same values in other units."""
     arrays = {
         "Place": scale * GRID["Place"],
         "between": {**GRID["between"], "offset": scale * GRID["between"]["offset"]},
         "anchor": {**GRID["anchor"], "known": scale * GRID["anchor"]["known"]},
     }
-    usual, scaled = (solve_example("grid", given, precision) for given in (GRID, arrays))
+    usual, scaled = (solve_example("grid", given, precision, backend) for given in (GRID, arrays))
     assert_solved(scaled, arrays)
     assert scaled.final_cost == pytest.approx(scale**2 * usual.final_cost, rel=1e-6)
     assert_allclose(scaled.values["Place"] / scale, usual.values["Place"], atol=1e-3)
 
 
+@BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("weight", [1e-6, 1e6])
-def test_weights_of_all_residuals_do_not_matter(weight: float, precision: str) -> None:
+def test_weights_of_all_residuals_do_not_matter(
+    weight: float, precision: str, backend: str
+) -> None:
     """Standard deviations a million times smaller or larger: the same values."""
     vehicle = EXAMPLES["vehicle"].arrays()
     arrays = changed(vehicle, "drive.tuning", vehicle["drive"]["tuning"] / weight)
     compass = vehicle["compass"]["device"]["values"] / [1.0, 1.0, weight]
     arrays = changed(arrays, "compass.device.values", compass)
-    result = solve_example("vehicle", arrays, precision)
+    result = solve_example("vehicle", arrays, precision, backend)
     optimum = reference.minimize_with_scipy(EXAMPLES["vehicle"].factors, arrays)
     assert result.status.is_success
     assert result.final_cost == pytest.approx(optimum.cost, rel=1e-4)
 
 
+@BACKENDS
 @PRECISIONS
-def test_one_factor_that_outweighs_all_others(precision: str) -> None:
+def test_one_factor_that_outweighs_all_others(precision: str, backend: str) -> None:
     """Condition number 1e8 in the normal equations of one place."""
     count = 100
     many = {"place": np.zeros(count, int), "known": np.tile([[1.0, 1.0]], (count, 1))}
@@ -251,4 +269,4 @@ def test_one_factor_that_outweighs_all_others(precision: str) -> None:
         "between": {"start": [0], "end": [1], "offset": [[0.0, 0.0]]},
         "anchor": far,
     }
-    assert_solved(solve_example("grid", arrays, precision), arrays)
+    assert_solved(solve_example("grid", arrays, precision, backend), arrays)

@@ -159,7 +159,7 @@ def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def release_memory() -> None:
     """Of the solver that tests share: nothing is allocated where its plan is kept."""
     solve_example("grid", GRID)
-    solver(EXAMPLES["grid"].factors, "float64").release()
+    solver(EXAMPLES["grid"].factors, "float64", "cpu").release()
 
 
 def test_allocation_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:

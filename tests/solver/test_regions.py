@@ -149,7 +149,7 @@ def test_bytes_of_an_observation(
     monkeypatch.setattr(solver_module, "select_backend", lambda _: Uncompiled())
     made = caspar.Solver(snavely, jacobian=jacobian, linear_solver="schur_pcg")
     prepared = made._preparation
-    library, form = prepared.compile(), prepared._form
+    library, form = prepared.compile(), prepared.design().form
     reader = ArrayReader(made.backend, prepared.types.storage.value, True)
     problem = check_problem(photos(), made._factors, made._nodes, reader)
     factors = plan_factors(library, form, made._factors, problem)

@@ -283,6 +283,31 @@ class AddSumPartials(WriteAccessor):
 
 
 @dataclass(frozen=True)
+class AddStretchPartials(AddSumPartials):
+    """The same where blocks take several tiles: on CUDA one partial for each block."""
+
+    def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        """A sum over the block's items, and over its tiles."""
+        width = len(values)
+        total, summed, stage = (
+            f"{arg.name}_total{chunk}",
+            scope.temporary(),
+            scope.alternate("sums"),
+        )
+        zero = scope.literal(0.0, scope.dtype)
+        items = ", ".join(f"active ? {value} : {zero}" for value in values)
+        scope.before_tiles(f"double {total} = 0.0;")
+        scope.emit(
+            f"const {SCALAR_TYPE[scope.dtype]} {summed}[{width}] = {{{items}}};",
+            f"{total} += block_sum<{width}>({summed}, {stage});",
+        )
+        scope.after_tiles(
+            f"if (threadIdx.x < {width}u) ({cuda_base(arg, chunk)})"
+            f"[{width}ull * ({arg.name}_offset + blockIdx.x) + threadIdx.x] = {total};",
+        )
+
+
+@dataclass(frozen=True)
 class AddSharedPartials(WriteAccessor):
     """Summed over the items of a tile that share an index: a partial for each of its indices.
 

@@ -20,10 +20,7 @@ from caspar.memory.accessors.shared_atomics import (
     bind_runs,
 )
 from caspar.memory.binding import Binding
-from caspar.memory.reduce import ReduceSpec
-
-MANY_PARTIALS = 4
-"""Partials an object has on average, from which on a warp sums them instead of a thread."""
+from caspar.memory.reduce import ReduceSpec, num_lanes
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ class AddSharedSum(AddSharedPartials):
         tiles = kit.tiles(options, num_objects)
         scratch = kit.allocate(arg.dim * tiles.num_partials, arg.dtype)
         partials = Binding(scratch, tiles.num_partials, fields=tile_fields(tiles))
-        lanes = 32 if tiles.num_partials > MANY_PARTIALS * num_objects else 1
+        lanes = num_lanes(tiles.num_partials, num_objects)
         spec = ReduceSpec(arg.dim, arg.dtype, lanes, accumulate=True)
         bindings = {"partials": partials.with_fields(object_fields(tiles)), "output": output}
         return BoundWrite(partials, (Finish(spec, bindings, num_objects),))

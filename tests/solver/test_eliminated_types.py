@@ -1,0 +1,68 @@
+"""Which of several types is eliminated is told by how many nodes they have."""
+
+from typing import Annotated
+
+import numpy as np
+import pytest
+import symforce.symbolic as sf
+from numpy.testing import assert_allclose
+
+import caspar
+from tests.solver.linear_cases import Arrays, Lens, Mark, Seen, View, hold, make_arrays, pin
+
+Shared = caspar.TunableShared
+
+pytestmark = pytest.mark.filterwarnings("ignore:node type")
+
+
+@caspar.factor
+def zoom(
+    view: Annotated[View, Shared],
+    lens: Annotated[Lens, Shared],
+    mark: Annotated[Mark, Shared],
+    seen: Annotated[Seen, caspar.ConstSequential],
+) -> sf.V2:
+    ahead = 5.0 + view[2] + 0.1 * mark[0] * view[1]
+    return lens[0] * sf.V2(mark[0] - view[0], mark[1] - view[1]) / ahead - seen
+
+
+def arrays_of(num_lenses: int) -> Arrays:
+    """60 marks, seen through as many lenses."""
+    arrays = make_arrays(num_views=6, num_marks=60)
+    sight = arrays["sight"]
+    return {
+        **{name: arrays[name] for name in ("View", "Mark", "hold", "pin")},
+        "Lens": np.repeat(arrays["Lens"], num_lenses, axis=0),
+        "zoom": {**sight, "lens": np.arange(len(sight["view"])) % num_lenses},
+    }
+
+
+def eliminated(solver: caspar.Solver) -> list[str]:
+    """Of the last solve."""
+    kept = solver._preparation._kept
+    assert kept is not None
+    return [plan.node.name for plan in kept[1].plan.eliminated]
+
+
+@pytest.mark.parametrize("jacobian", ["stored", "recompute"])
+def test_the_type_with_the_most_unknowns(jacobian: str) -> None:
+    """A lens has one unknown, a mark two: kernels that were made without counts are others."""
+    factors = (zoom, hold, pin)
+    solver = caspar.Solver(factors, backend="cpu", precision="float64", jacobian=jacobian)
+    solver.compile()
+    full = caspar.Solver(factors, backend="cpu", precision="float64", linear_solver="pcg")
+    for num_lenses, wanted in ((2, "Mark"), (150, "Lens"), (2, "Mark")):
+        arrays = arrays_of(num_lenses)
+        result = solver.solve(arrays, linear_tolerance=1e-9, min_linear_tolerance=1e-9)
+        assert eliminated(solver) == [wanted]
+        expected = full.solve(arrays, linear_tolerance=1e-9, min_linear_tolerance=1e-9)
+        assert_allclose(result.final_cost, expected.final_cost, rtol=1e-8)
+
+
+def test_kernels_of_a_choice_are_made_once() -> None:
+    solver = caspar.Solver((zoom, hold, pin), backend="cpu", precision="float64")
+    for num_lenses in (2, 150):
+        solver.solve(arrays_of(num_lenses), max_iterations=1)
+    again = solver.solve(arrays_of(2), max_iterations=1)
+    assert len(solver._preparation._libraries) == 2
+    assert again.compile_time_s == 0.0

@@ -1,0 +1,44 @@
+"""One node that all items of many tiles share: sums by stretches, and by many lanes."""
+
+from typing import Any
+
+import pytest
+from numpy.testing import assert_allclose
+
+import caspar
+from caspar.memory import node_tiles, reduce
+from tests.harness import find_compiler
+from tests.harness_backend import HarnessBackend
+from tests.solver.linear_cases import MIXES, make_arrays
+
+pytestmark = [
+    pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine"),
+    pytest.mark.filterwarnings("ignore:node type"),
+]
+
+
+@pytest.mark.parametrize("jacobian", ["stored", "recompute"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_cuda_texts_equal_the_processor(
+    deterministic: bool, jacobian: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = make_arrays(num_views=9, num_marks=700)
+    wanted = ("View", "Mark", "Lens", "sight", "hold", "pin")
+    arrays = {name: arrays[name] for name in wanted}
+    choices: dict[str, Any] = {
+        "precision": "float64",
+        "linear_solver": "schur_pcg",
+        "jacobian": jacobian,
+    }
+    expected = caspar.Solver(MIXES["shared lens"], backend="cpu", **choices).solve(arrays)
+
+    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
+    monkeypatch.setattr(node_tiles, "STRETCHES", ((1, 3),))
+    monkeypatch.setattr(reduce, "LANES", ((2, 128),))
+    solver = caspar.Solver(MIXES["shared lens"], deterministic=deterministic, **choices)
+    found = solver.solve(arrays)
+    lanes = [name for name in solver._preparation.compile()._kernels if name.endswith("_by_128")]
+    assert len(lanes) > 0
+    assert_allclose(found.final_cost, expected.final_cost, rtol=1e-9)
+    for node, rows in expected.values.items():
+        assert_allclose(found.values[node], rows, atol=1e-5)
