@@ -397,7 +397,7 @@ def drive_and_solve(
         costs = f"{result.initial_cost:.3g} -> {result.final_cost:.5g}"
         print(
             f"{nodes['Pose']:7,} {nodes['Landmark']:10,} {factors:8,} "
-            f"{len(result.iterations) - 1:11} {costs:>23} {result.solve_time_s:7.2f} s"
+            f"{len(result.iterations):11} {costs:>23} {result.solve_time_s:7.2f} s"
         )
         values = result.values
         results.append(result)

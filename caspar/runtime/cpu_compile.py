@@ -80,6 +80,6 @@ def _execute_file(module_name: str, path: Path) -> None:
 
 def _holds(path: Path, text: str) -> bool:
     try:
-        return path.read_text() == text
-    except OSError:
+        return path.read_text(encoding="utf-8") == text
+    except (OSError, UnicodeDecodeError):
         return False

@@ -36,6 +36,18 @@ MAX_AUTO_PAIRS = 1 << 24
 PCG takes, which has one product for each item and iteration."""
 
 
+FULL = 0.1
+"""Share of entries from which on a matrix is no sparse one: factorising fills the rest."""
+
+MAX_DENSE_WHERE_FULL = 4000
+"""Unknowns of such a matrix on the processor. With 6,000 of them, 2,000 poses that see six beacons,
+QDLDL takes 8 s a step, LAPACK 0.2, and a whole solve by PCG 0.1."""
+
+
+MAX_AUTO_PAIRS_ON_CPU = 1 << 22
+"""The same on the processor, which takes 0.5 us for each: as long as for 50 iterations of PCG."""
+
+
 class Method(Enum):
     """Ways to solve the system."""
 
@@ -65,6 +77,20 @@ _BY_NAME = {
 }
 
 
+def where_full(chosen: Method, size: int, num_entries: int) -> Method:
+    """What suits a matrix on the processor that may not be sparse after all.
+
+    Args:
+        chosen: By `choose_method`.
+        size: Rows of the matrix.
+        num_entries: Entries of its lower triangle that are not zero.
+    """
+    is_small = size <= MIN_DENSE_ON_CPU or num_entries < FULL * 0.5 * size**2
+    if chosen is not Method.SPARSE or is_small:
+        return chosen
+    return Method.DENSE if size <= MAX_DENSE_WHERE_FULL else Method.GRADIENTS
+
+
 def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
     """What the user chose, or what suits the sizes."""
     if choice in _BY_NAME:
@@ -74,9 +100,11 @@ def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
     is_chained = any(couples_one_type(factor.reduced) for factor in plan.factors)
     if is_eliminated and not is_chained and size > MAX_DENSE_QUICK_PCG:
         return Choice(Method.GRADIENTS)
-    if is_eliminated and num_fill_pairs(plan) > MAX_AUTO_PAIRS:
+    on_cuda = plan.library.backend.name == "cuda"
+    most_pairs = MAX_AUTO_PAIRS if on_cuda else MAX_AUTO_PAIRS_ON_CPU
+    if is_eliminated and num_fill_pairs(plan) > most_pairs:
         return Choice(Method.GRADIENTS)
-    if plan.library.backend.name == "cuda":
+    if on_cuda:
         is_dense = size <= MAX_DENSE
     else:
         # matrices of graphs of which nothing is eliminated are mostly empty

@@ -1,5 +1,6 @@
 """The compiled kernels of a solver. Once for each solver; reductions when first needed."""
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -32,6 +33,7 @@ class KernelLibrary:
 
     Attributes:
         tile_size: Items of a tile.
+        reductions_time_s: Seconds of compiling what sums partials.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class KernelLibrary:
         wide_places: bool = False,
     ) -> None:
         self.backend = backend
+        self.reductions_time_s = 0.0
         self.jacobian_dims = sources.jacobian_dims
         self._target = target
         self._wide_places = wide_places
@@ -120,8 +123,10 @@ class KernelLibrary:
         if len(missing) == 0:
             # most often; and loading nothing starts threads, 0.7 ms of the setup under a profiler
             return
+        start = time.perf_counter()
         sources = [self._target.generate_reduce(spec) for spec in missing.values()]
         self._kernels.update(self.backend.load(sources, self.tile_size))
+        self.reductions_time_s += time.perf_counter() - start
 
     def reduction(self, spec: ReduceSpec) -> Kernel:
         """A kernel that sums partials."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from caspar.frontend.scalar_kernels import LinearOutcome
+from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
 from caspar.solver.normal_equations import LinearGoal, NormalEquations, TriedStep
 from caspar.solver.result import IterationRecord, SolveStatus
@@ -58,6 +59,8 @@ class LevenbergState:
         linearized: The system is linearised at the current values.
         confirming: The next step decides whether the solve has converged.
         num_not_finite: Linear solves in a row that could not begin.
+        promised: Largest decrease that a step promised since the last one was accepted.
+        rounding: How much rounding the values changes the cost, where that ended the solve.
         records: Iterations so far.
     """
 
@@ -70,6 +73,8 @@ class LevenbergState:
     linearized: bool = False
     confirming: bool = False
     num_not_finite: int = 0
+    promised: float = 0.0
+    rounding: float | None = None
     records: list[IterationRecord] = field(default_factory=list)
 
 
@@ -119,10 +124,23 @@ def minimize(
         # it may have come between a move and its record
         state.cost = system.score()
     records = tuple(state.records)
-    return Course(status, initial_cost, state.cost, records, _remarks(options, records))
+    remarks = (*_remarks_on_limits(options, records), *_remarks_on_rounding(system, state))
+    return Course(status, initial_cost, state.cost, records, remarks)
 
 
-def _remarks(options: SolveOptions, records: Sequence[IterationRecord]) -> tuple[str, ...]:
+def _remarks_on_rounding(system: NormalEquations, state: LevenbergState) -> tuple[str, ...]:
+    if state.rounding is None or system.plan.types.storage is not DType.FLOAT32:
+        return ()
+    return (
+        f"Values are rounded to float32, which alone changes the cost by {state.rounding:.2g}: no "
+        "step could lower it any more. precision='float64' gets further; so does an origin near "
+        "the values, where they are large beside what they differ by.",
+    )
+
+
+def _remarks_on_limits(
+    options: SolveOptions, records: Sequence[IterationRecord]
+) -> tuple[str, ...]:
     limit = options.max_linear_iterations
     num_limited = sum(record.linear_iterations >= limit for record in records)
     if num_limited <= MANY_LIMITED * len(records):
@@ -157,9 +175,12 @@ def _iterate(
     _update_damping(options, state, gain_ratio, accepted)
     if accepted:
         _update_tolerance(options, state, tried)
+        state.promised = 0.0
+    elif math.isfinite(tried.model_decrease):
+        state.promised = max(state.promised, tried.model_decrease)
     elapsed = time.perf_counter() - start
     if status is None:
-        status = _limit(options, state, elapsed)
+        status = _limit(system, options, state, elapsed)
     state.records.append(
         IterationRecord(
             iteration=len(state.records) + 1,
@@ -281,11 +302,22 @@ def _update_tolerance(options: SolveOptions, state: LevenbergState, tried: Tried
     state.tolerance = min(max(tolerance, options.min_linear_tolerance), options.linear_tolerance)
 
 
-def _limit(options: SolveOptions, state: LevenbergState, elapsed_s: float) -> SolveStatus | None:
+def _limit(
+    system: NormalEquations, options: SolveOptions, state: LevenbergState, elapsed_s: float
+) -> SolveStatus | None:
     if state.damping > options.max_damping:
-        return SolveStatus.DAMPING_LIMIT
+        return _stalled(system, state)
     if len(state.records) + 1 >= options.max_iterations:
         return SolveStatus.ITERATION_LIMIT
     if options.max_time_s is not None and elapsed_s >= options.max_time_s:
         return SolveStatus.TIME_LIMIT
     return None
+
+
+def _stalled(system: NormalEquations, state: LevenbergState) -> SolveStatus:
+    """No step lowered the cost. Where none promised more than rounding takes, this is a minimum."""
+    rounding = abs(system.rounded_cost() - state.cost)
+    if not rounding >= state.promised:
+        return SolveStatus.DAMPING_LIMIT
+    state.rounding = rounding
+    return SolveStatus.CONVERGED_COST

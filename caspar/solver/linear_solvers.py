@@ -13,7 +13,7 @@ import numpy as np
 from caspar.errors import BackendError, OutOfMemoryError
 from caspar.memory.binding import Binding
 from caspar.options import LinearSolverChoice
-from caspar.solver.explicit_choice import Choice, Method, choose_method
+from caspar.solver.explicit_choice import Choice, Method, choose_method, where_full
 from caspar.solver.explicit_matrix import Entries
 from caspar.solver.explicit_structure import Structure, build_structure
 from caspar.solver.explicit_system import ExplicitSystem
@@ -80,16 +80,21 @@ def make_linear_solver(
     if chosen.method is Method.GRADIENTS:
         return ConjugateGradients(plan, phases, chosen.remarks)
     structure = build_structure(plan)
+    on_cuda = plan.library.backend.name == "cuda"
+    is_open = choice is LinearSolverChoice.AUTO and not on_cuda
+    size, num_entries = structure.size, structure.num_entries
+    method = where_full(chosen.method, size, num_entries) if is_open else chosen.method
+    if method is Method.GRADIENTS:
+        return ConjugateGradients(plan, phases, chosen.remarks)
     load_explicit()
     try:
-        if chosen.method is Method.DENSE:
+        if method is Method.DENSE:
             return DenseSolver(plan, binder, structure)
         return SparseSolver(plan, binder, structure)
     except BackendError as error:
         if choice is not LinearSolverChoice.AUTO:
             raise
-        size = sum(node.count * node.node.tangent_dim for node in plan.reduced)
-        if plan.library.backend.name == "cuda" and size <= MAX_DENSE_FOR_SPARSE:
+        if on_cuda and size <= MAX_DENSE_FOR_SPARSE:
             return DenseSolver(plan, binder, structure, (_densely(error),))
         return ConjugateGradients(plan, phases, _without_library(chosen, error))
 

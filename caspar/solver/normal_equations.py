@@ -27,6 +27,9 @@ from caspar.solver.plan import SCALARS, Plan
 from caspar.solver.problem import Problem
 from caspar.solver.regions import SCRATCH
 
+GOLDEN = 2654435761
+"""2**32 over the golden ratio: bits of multiples look random (Knuth, volume 3, 6.4)."""
+
 
 @dataclass(frozen=True)
 class LinearGoal:
@@ -94,6 +97,7 @@ class NormalEquations:
         self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
         self._linearize = sequence(phases.linearize(exact=linear.is_direct))
         self._candidate = sequence(phases.candidate())
+        self._phases = phases
         self._accept = sequence(phases.accept())
         self._restore = sequence(phases.restore())
 
@@ -106,6 +110,11 @@ class NormalEquations:
     def remarks(self) -> tuple[str, ...]:
         """Why the linear solver was chosen, where that may surprise."""
         return self._linear.remarks
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether a matrix is factorised."""
+        return self._linear.is_direct
 
     @property
     def num_bytes(self) -> int:
@@ -219,6 +228,25 @@ class NormalEquations:
             self._is_ahead, self._has_jacobians, self._begun_damping = False, False, None
         elif self.plan.goes_ahead:
             self._restore.run()
+
+    def rounded_cost(self) -> float:
+        """Cost of values that are moved by a rounding each, up or down in no order.
+
+        For the end of a solve: what was linearised is lost.
+        """
+        memory, xp = self.plan.memory, self._backend.xp
+        for plan in self.plan.nodes:
+            nodes = memory[f"{plan.node.name}.nodes"]
+            number = xp.arange(nodes.shape[0], dtype=np.uint32)
+            ups = ((number * np.uint32(GOLDEN)) >> np.uint32(16)) % 2 == 1
+            ends = xp.where(ups, np.inf, -np.inf).astype(nodes.dtype)
+            memory[f"{plan.node.name}.candidate"][...] = xp.nextafter(nodes, ends)
+        self._backend.sequence(self._phases.score("candidate")).run()
+        self._scalars.fetch()
+        cost = self._read()["cost"]
+        self._restore.run()
+        self._has_jacobians = False
+        return cost
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the storage type.

@@ -164,8 +164,12 @@ class Preparation:
         nodes = plan_nodes(library, form, design.nodes, problem.counts, factors)
         plan = make_plan(library, self.types, factors, nodes)
         start, known_s = time.perf_counter(), self.compile_time_s
+        reductions_s = library.reductions_time_s
         made = self._bind(design, plan)
-        if library not in self._bound:
+        if made.is_direct:
+            # the analysis of the matrix is not compiling
+            self.compile_time_s += library.reductions_time_s - reductions_s
+        elif library not in self._bound:
             # loops and reductions are compiled for the first structure
             self.compile_time_s = known_s + time.perf_counter() - start
             self._bound.append(library)

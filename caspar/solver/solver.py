@@ -219,6 +219,8 @@ def _own_precision(factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) -
 def _trace_all(factors: Sequence[Factor] | Factor) -> tuple[TracedFactor, ...]:
     if isinstance(factors, Factor):
         factors = [factors]
+    if not isinstance(factors, Sequence):
+        raise FactorError(f"Solver needs a factor or a sequence of factors, got {factors!r}")
     if len(factors) == 0:
         raise FactorError("Solver needs at least one factor")
     for factor in factors:
