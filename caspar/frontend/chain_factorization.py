@@ -6,7 +6,7 @@ left in front of it and behind it, `chain_front` and `chain_back`.
 
 from collections.abc import Sequence
 
-from caspar.frontend.node_kernels import ROUNDING, inverse_cholesky, triangle
+from caspar.frontend.node_blocks import ROUNDING, inverse_cholesky, triangle
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import NodeType
 from caspar.ir.dtype import DType

@@ -31,7 +31,8 @@ from caspar.frontend.chain_factorization import (
 from caspar.frontend.chain_form import chain_pairs, chained_types
 from caspar.frontend.explicit_kernels import pair_kernel
 from caspar.frontend.factor_kernels import factor_kernels
-from caspar.frontend.node_kernels import triangle, write_advanced, write_direction
+from caspar.frontend.node_blocks import triangle
+from caspar.frontend.node_kernels import write_advanced, write_direction
 from caspar.frontend.precision import Types
 from caspar.frontend.solver_form import SolverForm
 from caspar.frontend.trace import NodeType, TracedFactor

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from caspar.frontend.coarse_form import CoarseForm, is_coarsened
 from caspar.frontend.factor_builder import FactorBuilder, FactorForm, SharedSums, linearization
 from caspar.frontend.jacobian import Blocks, JacobianSlots
-from caspar.frontend.node_kernels import damped_step, inverse_root
+from caspar.frontend.node_blocks import damped_diagonal, damped_step, inverse_root
 from caspar.frontend.precision import Types
 from caspar.frontend.schur_kernels import by_rows, mixed_blocks
 from caspar.frontend.trace import Argument, TracedFactor
@@ -244,7 +244,11 @@ def _coarsen(
         )
     else:
         square = kernel.read_node(eliminated, "block", dim * (dim + 1) // 2, types.sums)
-    root = inverse_root(dim, types.storage, square, kernel.scalar("damping"))
+    damping = kernel.scalar("damping")
+    node, scaled = eliminated.node, form.jacobian.is_stored
+    assert node is not None
+    diagonal = damped_diagonal(node, square, damping, scaled=scaled)
+    root = inverse_root(dim, types.storage, square, damping, diagonal)
     packed = [root[row, column] for row in range(dim) for column in range(row + 1)]
     if form.is_fused:
         packed = kernel.spread_over_node(packed)

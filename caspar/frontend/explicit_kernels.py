@@ -20,7 +20,8 @@ from caspar.frontend.factor_builder import (
     linearization,
 )
 from caspar.frontend.jacobian import JacobianSlots
-from caspar.frontend.node_kernels import ROUNDING, damping_diagonal, inverse_root
+from caspar.frontend.node_blocks import ROUNDING, damped_diagonal, inverse_root
+from caspar.frontend.node_kernels import damping_diagonal
 from caspar.frontend.precision import Types
 from caspar.frontend.scalar_kernels import LARGEST, LinearOutcome
 from caspar.frontend.schur_kernels import mixed_blocks
@@ -181,7 +182,10 @@ def _mix(
     blocks = linearization(kernel, slots).blocks
     square = kernel.read_node(eliminated, "block", dim * (dim + 1) // 2, types.sums)
     gradient = kernel.read_node(eliminated, "gradient", dim, types.sums)
-    root = inverse_root(dim, types.storage, square, kernel.scalar("damping"))
+    damping = kernel.scalar("damping")
+    node, is_scaled = node_of(eliminated), form.jacobian.is_stored
+    diagonal = damped_diagonal(node, square, damping, scaled=is_scaled)
+    root = inverse_root(dim, types.storage, square, damping, diagonal)
     triangle = [[root[row, column] for column in range(row + 1)] for row in range(dim)]
     scaled = [dot(row, gradient[: len(row)]) for row in triangle]
     for argument, mixed in mixed_blocks(kernel, blocks, triangle):

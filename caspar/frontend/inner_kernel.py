@@ -14,7 +14,7 @@ from caspar.frontend.epsilon import SYMBOL, value
 from caspar.frontend.factor_builder import FactorBuilder, FactorForm
 from caspar.frontend.jacobian import tangent_jacobians
 from caspar.frontend.lower import Lowering
-from caspar.frontend.node_kernels import damped_step
+from caspar.frontend.node_blocks import damped_diagonal, damped_step
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import NodeType, TracedFactor, retracted_storage
 from caspar.ir.scalar import Scalar, dot
@@ -71,7 +71,10 @@ def inner_kernel(
     state = reader.evaluate(reader.start(), is_last=False)
     for left in reversed(range(num_steps)):
         kernel.graph.origin = "step of the node alone"
-        moved = damped_step(node.tangent_dim, types.storage, state.square, state.slope, damping)
+        diagonal = damped_diagonal(node, state.square, damping, scaled=False)
+        moved = damped_step(
+            node.tangent_dim, types.storage, state.square, state.slope, damping, diagonal
+        )
         storage = _retracted(kernel, node, state.storage, moved)
         trial = reader.evaluate(storage, is_last=left == 0)
         kernel.graph.origin = "take the step if the cost falls"

@@ -9,34 +9,32 @@ Where Jacobians are stored (`scaled`) the system is in the variables D^1/2 step,
 makes of them, `preconditioner`, and all vectors are in these variables. `scale` gets there, after
 the linearisation of all factors; `retract` takes the step back.
 
+D is diag(J^T J) while damping is small. A node that factors hold in one direction only, such as a
+beacon whose distance was measured once, may have next to nothing in one entry, and a step that goes
+there far is all that the damped system sees: so with growing damping the entries of one part of the
+tangent become alike, see `node_diagonal`.
+
 Gradients and blocks are padded rows, but those of an eliminated type: see `factor_builder`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from caspar.frontend.epsilon import SYMBOL, value
 from caspar.frontend.lower import Lowering
+from caspar.frontend.node_blocks import (
+    ROUNDING,
+    bounded_inverse_cholesky,
+    node_diagonal,
+    triangle,
+)
 from caspar.frontend.precision import Types
 from caspar.frontend.solver_form import SolverForm
 from caspar.frontend.trace import NodeType, retracted_storage
-from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.accessors.slots import BeginSlots, ReadSlots
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import AddSumPartials, ReadSequential, WriteSequential
-
-SMALLEST_CURVATURE = 1e-30
-"""Diagonal entries of J^T J below this count as absent: the scalar is untouched by any factor.
-No larger clamp: points may run to infinity, and clamping the shrinking diagonal freezes them."""
-
-ROUNDING = {DType.FLOAT32: 1e-7, DType.FLOAT64: 1e-15}
-"""For each row of a block scaled to unit diagonal, how far rounding may move its eigenvalues; by
-the type of the Jacobian. As much is added to the diagonal: an eliminated block that is too small
-makes the Schur complement indefinite, one that is too large is only damped more."""
-
-_SMALLEST_PIVOT = 1e-15
-"""Lower bound of a pivot of a block scaled to unit diagonal."""
 
 MODEL_DIM = 5
 """Sums a retraction takes for the model of the cost: see `retract_kernel`."""
@@ -82,16 +80,11 @@ def scale_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -> K
     kernel = KernelBuilder(f"{node.name}_scale", types.sums)
     squares = kernel.read("diagonal", dim, types.storage, ReadSequential())
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=not eliminated))
-    diagonal = [_safe_diagonal(entry) for entry in squares]
+    diagonal = node_diagonal(node, squares, kernel.scalar("damping"))
     slope = [g * entry.sqrt().reciprocal() for g, entry in zip(gradient, diagonal, strict=True)]
     kernel.write("diagonal", diagonal, types.storage, WriteSequential())
     kernel.write("gradient", slope, types.sums, WriteSequential(rows=not eliminated))
     return kernel.build()
-
-
-def triangle(num_rows: int) -> list[tuple[int, int]]:
-    """Places of a lower triangle, by rows."""
-    return [(row, column) for row in range(num_rows) for column in range(row + 1)]
 
 
 def factorize_kernel(
@@ -123,115 +116,24 @@ def factorize_kernel(
     if scaled:
         for row in range(dim):
             block[row, row] = block[row, row] + damped_one
-        inverse = _inverse_cholesky(block, dim)
+        inverse = bounded_inverse_cholesky(block, dim)
         stored = [inverse[place] for place in triangle(dim)]
         kernel.write("preconditioner", stored, types.storage, WriteSequential())
         return kernel.build()
     squares = [block[row, row] for row in range(dim)]
     if reduced:
         squares = kernel.read("diagonal", dim, types.storage, ReadSequential())
-    diagonal = [_safe_diagonal(entry) for entry in squares]
+    diagonal = node_diagonal(node, squares, kernel.scalar("damping"))
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
     damped = {
         (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)
         for (i, j), entry in block.items()
     }
-    inverse = _inverse_cholesky(damped, dim)
+    inverse = bounded_inverse_cholesky(damped, dim)
     stored = [inverse[i, j] * scale[j] for i, j in triangle(dim)]
     kernel.write("diagonal", diagonal, types.storage, WriteSequential())
     kernel.write("preconditioner", stored, types.storage, WriteSequential())
     return kernel.build()
-
-
-def _inverse_cholesky(
-    matrix: dict[tuple[int, int], Scalar], dim: int
-) -> dict[tuple[int, int], Scalar]:
-    """L^-1 of a symmetric matrix L L^T near unit diagonal; 1 where it is not positive definite.
-
-    Bounding single pivots instead would leave rows of L that are as large as the pivot is small.
-    """
-    inverse, is_definite = inverse_cholesky(matrix, dim)
-    return {
-        (i, j): is_definite.where(entry, 1.0 if i == j else 0.0)
-        for (i, j), entry in inverse.items()
-    }
-
-
-def inverse_cholesky(
-    matrix: Mapping[tuple[int, int], Scalar], dim: int
-) -> tuple[dict[tuple[int, int], Scalar], Scalar]:
-    """L^-1 of a symmetric matrix L L^T near unit diagonal, and whether it is positive definite.
-
-    L^-1 means nothing where it is not.
-
-    Args:
-        matrix: Its lower triangle.
-        dim: Its rows.
-    """
-    factor: dict[tuple[int, int], Scalar] = {}
-    reciprocal: list[Scalar] = []
-    is_definite: Scalar | None = None
-    for j in range(dim):
-        pivot = _minus_products(matrix[j, j], [(factor[j, k], factor[j, k]) for k in range(j)])
-        large = pivot > _SMALLEST_PIVOT
-        is_definite = large if is_definite is None else is_definite & large
-        reciprocal.append(pivot.max(_SMALLEST_PIVOT).sqrt().reciprocal())
-        for i in range(j + 1, dim):
-            pairs = [(factor[i, k], factor[j, k]) for k in range(j)]
-            factor[i, j] = _minus_products(matrix[i, j], pairs) * reciprocal[j]
-    inverse: dict[tuple[int, int], Scalar] = {}
-    for j in range(dim):
-        inverse[j, j] = reciprocal[j]
-        for i in range(j + 1, dim):
-            carried = total(factor[i, k] * inverse[k, j] for k in range(j, i))
-            inverse[i, j] = -(carried * reciprocal[i])
-    assert is_definite is not None
-    return inverse, is_definite
-
-
-def damped_step(
-    dim: int,
-    dtype: DType,
-    square: Sequence[Scalar],
-    slope: Sequence[Scalar],
-    damping: Scalar,
-) -> list[Scalar]:
-    """-(A + damping diag(A))^-1 g of a small block A, its lower triangle given by rows."""
-    lower = inverse_root(dim, dtype, square, damping)
-    inner = [total(lower[i, j] * slope[j] for j in range(i + 1)) for i in range(dim)]
-    return [-total(lower[i, j] * inner[i] for i in range(j, dim)) for j in range(dim)]
-
-
-def inverse_root(
-    dim: int, dtype: DType, square: Sequence[Scalar], damping: Scalar
-) -> dict[tuple[int, int], Scalar]:
-    """W with W^T W = (A + damping diag(A))^-1 of a block A, both lower triangles.
-
-    Args:
-        dim: Rows of A.
-        dtype: Type of the Jacobian that A is the square of.
-        square: A by rows.
-        damping: More is added, as rounding demands.
-    """
-    block = dict(zip(triangle(dim), square, strict=True))
-    scale = [_safe_diagonal(block[row, row]).sqrt().reciprocal() for row in range(dim)]
-    damped_one = damping + dim * ROUNDING[dtype]
-    scaled = {
-        (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)
-        for (i, j), entry in block.items()
-    }
-    inverse = _inverse_cholesky(scaled, dim)
-    return {(i, j): inverse[i, j] * scale[j] for i, j in triangle(dim)}
-
-
-def _safe_diagonal(entry: Scalar) -> Scalar:
-    """An entry of the diagonal; 1 where no factor touches the scalar."""
-    least = Scalar(entry.builder, entry.builder.const(SMALLEST_CURVATURE))
-    return (least < entry).where(entry, 1.0)
-
-
-def _minus_products(first: Scalar, pairs: Sequence[tuple[Scalar, Scalar]]) -> Scalar:
-    return total([first, *(-(a * b) for a, b in pairs)])
 
 
 def _preconditioned(

@@ -45,6 +45,7 @@ from caspar.frontend.signature import (
     symbolic_value,
     take_names,
 )
+from caspar.frontend.tangent_parts import tangent_parts
 from caspar.frontend.turned_vectors import TurnedVector, turned_vectors
 from caspar.frontend.unit_ranges import UnitRange, unit_ranges
 from caspar.memory.access import Accessor
@@ -92,6 +93,7 @@ class NodeType:
         storage_dim: Scalars of an instance in memory.
         tangent_dim: Degrees of freedom.
         unit_ranges: Its parts of unit length, such as quaternions.
+        tangent_parts: Ranges of the tangent whose scalars are in one unit.
     """
 
     name: str
@@ -99,6 +101,7 @@ class NodeType:
     storage_dim: int
     tangent_dim: int
     unit_ranges: tuple[UnitRange, ...] = ()
+    tangent_parts: tuple[range, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -279,7 +282,8 @@ def _node_type(where: str, declared: Any, storage_dim: int) -> NodeType:
         raise FactorError(
             f"{where}: {declared!r} has no tangent space, so it cannot be tunable ({error})"
         ) from error
-    return NodeType(declared.__name__, declared, storage_dim, tangent_dim, unit_ranges(declared))
+    units, parts = unit_ranges(declared), tangent_parts(declared)
+    return NodeType(declared.__name__, declared, storage_dim, tangent_dim, units, parts)
 
 
 def _check_names(factor: Factor, arguments: Sequence[Argument]) -> None:

@@ -157,7 +157,7 @@ def _iterate(
 ) -> SolveStatus | None:
     """One iteration; returns the status that ends the solve, or None."""
     if not state.linearized:
-        system.linearize()
+        system.linearize(state.damping)
         state.linearized = True
     tried = system.try_step(_goal(options, state))
     decrease = state.cost - tried.cost

@@ -27,6 +27,10 @@ from caspar.solver.plan import SCALARS, Plan
 from caspar.solver.problem import Problem
 from caspar.solver.regions import SCRATCH
 
+MAX_REJECTED = 3
+"""Rejected steps in a row after which scaled variables are made anew: their D is of the damping at
+which they were linearised, and each rejection raises it more than the one before."""
+
 GOLDEN = 2654435761
 """2**32 over the golden ratio: bits of multiples look random (Knuth, volume 3, 6.4)."""
 
@@ -90,7 +94,7 @@ class NormalEquations:
         self._scalars = self._backend.host_scalars(plan.memory["scalars"])
         self._has_jacobians = False
         self._is_ahead = False
-        self._was_rejected = False
+        self._num_rejected = 0
         self._begun_damping: float | None = None
         phases = Phases(plan, binder)
         sequence = self._backend.sequence
@@ -132,7 +136,7 @@ class NormalEquations:
 
     def load(self, problem: Problem) -> None:
         """Bring start values and constants into the plan's memory."""
-        self._was_rejected = False
+        self._num_rejected = 0
         scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
         for plan in self.plan.nodes:
             rows = self._on_device(problem.values[plan.node.name], scratch)
@@ -171,32 +175,36 @@ class NormalEquations:
         self._scalars.fetch()
         return self._read()["cost"]
 
-    def linearize(self) -> None:
-        """Jacobians, gradient, diagonal and blocks at the current values."""
+    def linearize(self, damping: float) -> None:
+        """Jacobians, gradient, diagonal and blocks at the current values.
+
+        `damping`: of the next step. D depends on it, and so do variables that are scaled by D.
+        """
         if not self._is_ahead:
+            self._scalars.write((damping,))
             self._linearize.run()
         self._is_ahead = False
         self._has_jacobians = True
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
+        self._scalars.write(
+            (goal.damping, goal.tolerance, goal.min_iterations, goal.max_iterations)
+        )
         if not self._has_jacobians:
             self._score.run()  # residuals are of the last candidate
             self._linearize.run()
         self._has_jacobians = not self.plan.jacobians_are_shared
-        self._scalars.write(
-            (goal.damping, goal.tolerance, goal.min_iterations, goal.max_iterations)
-        )
         if self._begun_damping != goal.damping:
             self._linear.begin()
         self._begun_damping = None
         self._linear.solve(goal.max_iterations)
         self._candidate.run()
         self._scalars.fetch()
-        if self.plan.goes_ahead and not self._was_rejected and goal.expected_damping is not None:
+        if self.plan.goes_ahead and self._num_rejected == 0 and goal.expected_damping is not None:
+            self._scalars.write((goal.expected_damping,))
             self._linearize.run()
             self._is_ahead = True
-            self._scalars.write((goal.expected_damping,))
             self._linear.begin()
             self._begun_damping = goal.expected_damping
         scalars = self._read()
@@ -218,11 +226,14 @@ class NormalEquations:
     def accept(self) -> None:
         """Make the candidate the current values."""
         self._accept.run()
-        self._was_rejected = False
+        self._num_rejected = 0
 
     def reject(self) -> None:
         """Keep the current values."""
-        self._was_rejected = True
+        self._num_rejected += 1
+        if self.plan.is_scaled and self._num_rejected % MAX_REJECTED == 0:
+            # D is no longer what this damping makes of it
+            self._has_jacobians = False
         if self._is_ahead:
             # the Jacobians are the candidate's
             self._is_ahead, self._has_jacobians, self._begun_damping = False, False, None

@@ -13,7 +13,7 @@ import caspar
 from caspar.frontend.factor_builder import FactorForm, SharedSums
 from caspar.frontend.factor_kernels import FactorKernels, factor_kernels
 from caspar.frontend.jacobian import JacobianStorage
-from caspar.frontend.node_kernels import SMALLEST_CURVATURE
+from caspar.frontend.node_blocks import SMALLEST_CURVATURE
 from caspar.frontend.precision import TYPES
 from caspar.frontend.trace import trace
 from caspar.ir.dtype import DType

@@ -9,10 +9,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from caspar.frontend.factor_builder import FactorForm, SharedSums
 from caspar.frontend.jacobian import JacobianStorage
+from caspar.frontend.node_blocks import SMALLEST_CURVATURE, damped_step
 from caspar.frontend.node_kernels import (
     NODE_ROLES,
-    SMALLEST_CURVATURE,
-    damped_step,
     eliminated_retract_kernel,
     factorize_kernel,
     node_kernels,

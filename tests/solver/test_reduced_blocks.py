@@ -44,8 +44,7 @@ def found(mix: str, jacobian: str, deterministic: bool) -> tuple[Array, Array]:
     problem = check_problem(arrays, solver._factors, solver._nodes, reader)
     with solver._preparation.system(problem) as system:
         system.score()
-        system.linearize()
-        system._scalars.write((DAMPING,))
+        system.linearize(DAMPING)
         # twice: what depends on the damping is made anew
         for _ in range(2):
             system._linear.begin()

@@ -60,7 +60,7 @@ class _Parts:
         pack_values(self.plan, self.binder, arrays)
         self.plan.scalar("damping")[...] = DAMPING
         system.score()
-        system.linearize()
+        system.linearize(DAMPING)
         self.factorize()
 
     def factorize(self) -> None:

@@ -65,7 +65,7 @@ class _Parts:
         pack_values(self.plan, self.binder, arrays)
         # residuals of the candidate are in the bytes of what was factorised
         system.score()
-        system.linearize()
+        system.linearize(DAMPING)
         self.linear._reduce.run()
 
     @property
