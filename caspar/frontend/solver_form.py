@@ -14,6 +14,11 @@ DEFAULT_INNER_ITERATIONS = 3
 """Ladybug-49 to 1e-4 of its optimum: 21 iterations without, 10 with one, 6 with 3, 5 with 5."""
 
 
+FEWER = 2
+"""How many times as many unknowns other types must have to be eliminated instead of the usual ones:
+kernels would be compiled anew where counts of two types are about the same."""
+
+
 @dataclass(frozen=True)
 class SolverForm:
     """How a solver's kernels are made.
@@ -51,22 +56,30 @@ def eliminable_types(
     """Node types that can be eliminated together, at least one other remaining.
 
     A type can be eliminated where no factor touches two of its instances; several can where no
-    factor touches two of them. What has the most unknowns goes first: points, not the few lenses
-    that took their pictures.
+    factor touches two of them. Small tangents go first: there tend to be more of them, and their
+    blocks are cheaper to invert. Where counts say otherwise, by FEWER, what has the most unknowns
+    does: points, not the few lenses that took their pictures.
 
     Args:
         factors: Traced factors.
         nodes: Their node types.
-        counts: Instances of each, by name. None: not known yet; small tangents go first, as there
-            tend to be more of them.
+        counts: Instances of each, by name; None: not known yet.
     """
+    usual = _in_order(factors, sorted(nodes, key=lambda node: node.tangent_dim))
+    if counts is None:
+        return usual
 
-    def order(node: NodeType) -> tuple[int, int]:
-        unknowns = 0 if counts is None else counts[node.name] * node.tangent_dim
-        return -unknowns, node.tangent_dim
+    def unknowns(*chosen: NodeType) -> int:
+        return sum(counts[node.name] * node.tangent_dim for node in chosen)
 
+    largest = _in_order(factors, sorted(nodes, key=lambda node: -unknowns(node)))
+    return largest if unknowns(*largest) > FEWER * unknowns(*usual) else usual
+
+
+def _in_order(factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) -> tuple[NodeType, ...]:
+    """What can be eliminated, the first ones before the others."""
     chosen: list[NodeType] = []
-    for node in sorted(nodes, key=order):
+    for node in nodes:
         if len(chosen) + 1 == len(nodes) or not _stands_alone(factors, node):
             continue
         together = {node.name, *(other.name for other in chosen)}

@@ -73,7 +73,7 @@ class LevenbergState:
     linearized: bool = False
     confirming: bool = False
     num_not_finite: int = 0
-    promised: float = 0.0
+    promised: float = -math.inf
     rounding: float | None = None
     records: list[IterationRecord] = field(default_factory=list)
 
@@ -129,7 +129,7 @@ def minimize(
 
 
 def _remarks_on_rounding(system: NormalEquations, state: LevenbergState) -> tuple[str, ...]:
-    if state.rounding is None or system.plan.types.storage is not DType.FLOAT32:
+    if state.rounding is None or system.storage is not DType.FLOAT32:
         return ()
     return (
         f"Values are rounded to float32, which alone changes the cost by {state.rounding:.2g}: no "
@@ -175,7 +175,7 @@ def _iterate(
     _update_damping(options, state, gain_ratio, accepted)
     if accepted:
         _update_tolerance(options, state, tried)
-        state.promised = 0.0
+        state.promised = -math.inf
     elif math.isfinite(tried.model_decrease):
         state.promised = max(state.promised, tried.model_decrease)
     elapsed = time.perf_counter() - start
@@ -317,7 +317,8 @@ def _limit(
 def _stalled(system: NormalEquations, state: LevenbergState) -> SolveStatus:
     """No step lowered the cost. Where none promised more than rounding takes, this is a minimum."""
     rounding = abs(system.rounded_cost() - state.cost)
-    if not rounding >= state.promised:
+    explains = math.isfinite(rounding) and rounding > 0.0 and rounding >= state.promised
+    if not (explains and math.isfinite(state.promised)):
         return SolveStatus.DAMPING_LIMIT
     state.rounding = rounding
     return SolveStatus.CONVERGED_COST

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from caspar.frontend.scalar_kernels import LinearOutcome
+from caspar.ir.dtype import DType
 from caspar.memory.tiles import Array
 from caspar.solver.arena import Scratch
 from caspar.solver.launches import Binder
@@ -26,10 +27,6 @@ from caspar.solver.phases import Phases
 from caspar.solver.plan import SCALARS, Plan
 from caspar.solver.problem import Problem
 from caspar.solver.regions import SCRATCH
-
-MAX_REJECTED = 3
-"""Rejected steps in a row after which scaled variables are made anew: their D is of the damping at
-which they were linearised, and each rejection raises it more than the one before."""
 
 GOLDEN = 2654435761
 """2**32 over the golden ratio: bits of multiples look random (Knuth, volume 3, 6.4)."""
@@ -94,7 +91,7 @@ class NormalEquations:
         self._scalars = self._backend.host_scalars(plan.memory["scalars"])
         self._has_jacobians = False
         self._is_ahead = False
-        self._num_rejected = 0
+        self._was_rejected = False
         self._begun_damping: float | None = None
         phases = Phases(plan, binder)
         sequence = self._backend.sequence
@@ -114,6 +111,11 @@ class NormalEquations:
     def remarks(self) -> tuple[str, ...]:
         """Why the linear solver was chosen, where that may surprise."""
         return self._linear.remarks
+
+    @property
+    def storage(self) -> DType:
+        """Type of the values."""
+        return self.plan.types.storage
 
     @property
     def is_direct(self) -> bool:
@@ -136,7 +138,7 @@ class NormalEquations:
 
     def load(self, problem: Problem) -> None:
         """Bring start values and constants into the plan's memory."""
-        self._num_rejected = 0
+        self._was_rejected = False
         scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
         for plan in self.plan.nodes:
             rows = self._on_device(problem.values[plan.node.name], scratch)
@@ -201,7 +203,7 @@ class NormalEquations:
         self._linear.solve(goal.max_iterations)
         self._candidate.run()
         self._scalars.fetch()
-        if self.plan.goes_ahead and self._num_rejected == 0 and goal.expected_damping is not None:
+        if self.plan.goes_ahead and not self._was_rejected and goal.expected_damping is not None:
             self._scalars.write((goal.expected_damping,))
             self._linearize.run()
             self._is_ahead = True
@@ -226,13 +228,13 @@ class NormalEquations:
     def accept(self) -> None:
         """Make the candidate the current values."""
         self._accept.run()
-        self._num_rejected = 0
+        self._was_rejected = False
 
     def reject(self) -> None:
         """Keep the current values."""
-        self._num_rejected += 1
-        if self.plan.is_scaled and self._num_rejected % MAX_REJECTED == 0:
-            # D is no longer what this damping makes of it
+        self._was_rejected = True
+        if self.plan.is_scaled:
+            # the next damping has another D
             self._has_jacobians = False
         if self._is_ahead:
             # the Jacobians are the candidate's
@@ -241,7 +243,7 @@ class NormalEquations:
             self._restore.run()
 
     def rounded_cost(self) -> float:
-        """Cost of values that are moved by a rounding each, up or down in no order.
+        """Cost of values that are moved by a rounding each, but for zeros, up or down in no order.
 
         For the end of a solve: what was linearised is lost.
         """
@@ -251,7 +253,8 @@ class NormalEquations:
             number = xp.arange(nodes.shape[0], dtype=np.uint32)
             ups = ((number * np.uint32(GOLDEN)) >> np.uint32(16)) % 2 == 1
             ends = xp.where(ups, np.inf, -np.inf).astype(nodes.dtype)
-            memory[f"{plan.node.name}.candidate"][...] = xp.nextafter(nodes, ends)
+            moved = xp.where(nodes == 0.0, nodes, xp.nextafter(nodes, ends))
+            memory[f"{plan.node.name}.candidate"][...] = moved
         self._backend.sequence(self._phases.score("candidate")).run()
         self._scalars.fetch()
         cost = self._read()["cost"]

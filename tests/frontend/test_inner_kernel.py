@@ -17,10 +17,11 @@ from caspar.frontend.inner_kernel import DAMPING_GROWTH, SMALLEST_RAISED
 from caspar.frontend.jacobian import JacobianStorage
 from caspar.frontend.precision import TYPES
 from caspar.frontend.solver_form import solver_form
-from caspar.frontend.trace import trace
+from caspar.frontend.trace import NodeType, trace
 from caspar.ir.evaluate import evaluate_graph
 from caspar.memory.kernel import KernelSpec
 from caspar.options import Precision
+from tests.solver.reference import levelled
 
 Array = NDArray[np.float64]
 
@@ -93,6 +94,13 @@ class Case:
     start: Callable[[np.random.Generator, int], Array]
     num_given: int
 
+    @property
+    def node(self) -> NodeType:
+        """The type that moves by itself."""
+        node = trace(self.factor).nodes[1].node
+        assert node is not None
+        return node
+
 
 def far_spots(rng: np.random.Generator, count: int) -> Array:
     """Where slopes nearly vanish: some full steps raise the cost."""
@@ -134,7 +142,8 @@ def looped(
     cost, slope, block = state(node)
     taken = []
     for _ in range(num_steps):
-        damped = block + damping * np.diag(np.diag(block))
+        diagonal = levelled(case.node, np.diag(block)[None], damping)
+        damped = block + damping * np.diag(diagonal[0])
         trial = case.moved(node, np.asarray(-np.linalg.solve(damped, slope), np.float64))
         after = state(trial)
         taken.append(after[0] < cost)

@@ -1,5 +1,6 @@
 """The kernels of a node type compute what their documentation says."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.options import Precision
 from tests.frontend.evaluating_kernels import FLOAT64, Array, evaluate
+from tests.solver.reference import levelled
 
 POSE = NodeType("Pose", sf.Pose3, storage_dim=7, tangent_dim=6)
 DIM = POSE.tangent_dim
@@ -69,14 +71,40 @@ class TestScale:
     def test_gradients_go_to_unit_columns(self, rng: np.random.Generator) -> None:
         squares = 10.0 ** rng.uniform(-6, 6, (NUM, DIM))
         gradient = rng.normal(size=(NUM, DIM))
-        found = evaluate(scale_kernel(POSE, FLOAT64), diagonal=squares, gradient=gradient)
+        found = evaluate(
+            scale_kernel(POSE, FLOAT64), diagonal=squares, gradient=gradient, damping=0.3
+        )
         assert_array_equal(found["diagonal"], squares)
         assert_allclose(found["gradient"], gradient / np.sqrt(squares))
+
+    @pytest.mark.parametrize("damping", [1e-3, 10.0, 1e9])
+    def test_entries_of_a_part_become_alike(self, damping: float, rng: np.random.Generator) -> None:
+        """With damping: of the places of a pose the first is hardly held, nor is its turn."""
+        parts = (range(3), range(3, 6))
+        pose = replace(POSE, tangent_parts=parts)
+        squares = rng.uniform(1.0, 2.0, (NUM, DIM))
+        squares[:, (1, 3)] = 1e-12
+        found = evaluate(
+            scale_kernel(pose, FLOAT64),
+            diagonal=squares,
+            gradient=np.ones((NUM, DIM)),
+            damping=damping,
+        )
+        assert_allclose(found["diagonal"], levelled(pose, squares, damping))
+        least = damping / (damping + 10.0)
+        for part in parts:
+            ratio = found["diagonal"][:, part].min(axis=1) / squares[:, part].max(axis=1)
+            assert_allclose(ratio, np.maximum(least, 1e-12), rtol=0.5)
 
     @pytest.mark.parametrize("entry", [SMALLEST_CURVATURE / 2, 0.0, -1.0, np.nan])
     def test_a_scalar_no_factor_touches_keeps_its_scale(self, entry: float) -> None:
         squares = np.full((1, DIM), entry)
-        found = evaluate(scale_kernel(POSE, FLOAT64), diagonal=squares, gradient=np.ones((1, DIM)))
+        found = evaluate(
+            scale_kernel(POSE, FLOAT64),
+            diagonal=squares,
+            gradient=np.ones((1, DIM)),
+            damping=0.3,
+        )
         assert_array_equal(found["diagonal"], 1.0)
         assert_array_equal(found["gradient"], 1.0)
 

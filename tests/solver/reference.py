@@ -17,6 +17,7 @@ from symforce.ops import LieGroupOps, StorageOps
 
 from caspar.frontend.epsilon import SYMBOL, symbolic_epsilon, value
 from caspar.frontend.factor import Factor
+from caspar.frontend.node_blocks import LEVELLING_DAMPING
 from caspar.frontend.trace import Argument, ArgumentKind, NodeType, trace
 from caspar.ir.dtype import DType
 
@@ -108,14 +109,24 @@ def largest_cosine(factors: Sequence[Factor], arrays: Mapping[str, Any]) -> floa
 
 
 def damped_step(factors: Sequence[Factor], arrays: Mapping[str, Any], damping: float) -> Values:
-    """The start values after a step x with (J^T J + damping diag(J^T J)) x = -J^T r."""
+    """The start values after a step x with (J^T J + damping D) x = -J^T r."""
     problem = _Problem(factors, arrays, _start_values(factors, arrays))
     zero = np.zeros(problem.num_unknowns)
     jacobian = problem.jacobian(zero)
     square = jacobian.T @ jacobian
-    damped = square + damping * np.diag(np.diag(square))
+    damped = square + damping * np.diag(problem.by_parts(np.diag(square), damping))
     step = -np.linalg.solve(damped, jacobian.T @ problem.residuals(zero))
     return problem.retracted(step.astype(float))
+
+
+def levelled(node: NodeType, squares: Array, damping: float) -> Array:
+    """D of (n, tangent_dim) entries of diag(J^T J): see `frontend.node_blocks.node_diagonal`."""
+    share = damping / (damping + LEVELLING_DAMPING)
+    found = squares.copy()
+    for part in node.tangent_parts:
+        largest = squares[:, part].max(axis=1, keepdims=True)
+        found[:, part] = np.maximum(squares[:, part], share * largest)
+    return found
 
 
 class _Problem:
@@ -135,6 +146,16 @@ class _Problem:
     def retracted(self, step: Array) -> Values:
         """The start values moved by a step."""
         return {name: self._moved(node, step) for name, node in self._nodes.items()}
+
+    def by_parts(self, squares: Array, damping: float) -> Array:
+        """D from diag(J^T J), for all unknowns."""
+        found = [
+            levelled(node, squares[first : first + size].reshape(-1, node.tangent_dim), damping)
+            for name, node in self._nodes.items()
+            for first in [self._first[name]]
+            for size in [node.tangent_dim * len(self._start[name])]
+        ]
+        return np.concatenate([rows.ravel() for rows in found])
 
     def residuals(self, step: Array) -> Array:
         """All residual rows, (num_residuals,)."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from caspar.frontend.scalar_kernels import LinearOutcome
+from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
 from caspar.solver.levenberg import Course, minimize
 from caspar.solver.normal_equations import LinearGoal, NormalEquations, TriedStep
@@ -29,18 +30,23 @@ class FakeSystem:
         script: One answer for each step that is tried.
         calls: Names of what was called.
         goals: What each linear solve was asked for.
+        rounding: How much rounding the values changes the cost.
+        storage: Type of the values.
     """
 
     cost: float
     script: Sequence[TriedStep]
     calls: list[str] = field(default_factory=list)
     goals: list[LinearGoal] = field(default_factory=list)
+    rounding: float = 0.0
+    storage: DType = DType.FLOAT32
 
     def score(self) -> float:
         self.calls.append("score")
         return self.cost
 
-    def linearize(self) -> None:
+    def linearize(self, damping: float) -> None:
+        assert damping > 0.0
         self.calls.append("linearize")
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
@@ -54,6 +60,9 @@ class FakeSystem:
 
     def reject(self) -> None:
         self.calls.append("reject")
+
+    def rounded_cost(self) -> float:
+        return self.cost + self.rounding
 
 
 def step(before: float, decrease: float, gain_ratio: float = 1.0, **changes: Any) -> TriedStep:
@@ -78,10 +87,11 @@ def run(
     script: Sequence[TriedStep],
     initial_cost: float = 100.0,
     on_iteration: Callable[[Any], object] | None = None,
+    rounding: float = 0.0,
     **options: Any,
 ) -> tuple[Course, FakeSystem]:
     """Iterate over a script, at most once through it; by default no gradient is too small."""
-    system = FakeSystem(initial_cost, script)
+    system = FakeSystem(initial_cost, script, rounding=rounding)
     options = {"max_iterations": len(script), "gradient_tolerance": 0.0, **options}
     course = minimize(
         cast(NormalEquations, system), SolveOptions.from_mapping(options), on_iteration

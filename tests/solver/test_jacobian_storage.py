@@ -88,7 +88,7 @@ def stored_entries(jacobian: str, dtype: DType) -> NDArray[np.float64]:
         linear_solver="schur_pcg",
         inner_iterations=0,
     )
-    made.solve(part(), max_iterations=1)
+    made.solve(part(), max_iterations=1, initial_damping=1e-14)
     kept = made._preparation._kept
     assert kept is not None
     plan = kept[1].plan

@@ -244,3 +244,16 @@ def test_other_errors_of_a_callback_pass() -> None:
 
     with pytest.raises(ZeroDivisionError, match="in the callback"):
         run(steps(1.0), on_iteration=fail)
+
+
+def test_where_rounding_takes_what_steps_promise_it_is_a_minimum() -> None:
+    course, _ = run([REJECTED] * 9, rounding=2.0, initial_damping=0.1, max_damping=6.0)
+    assert course.status is SolveStatus.CONVERGED_COST
+    assert "float32" in course.remarks[0]
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_roundings_that_are_not_finite_excuse_nothing(wrong: float) -> None:
+    course, _ = run([REJECTED] * 9, rounding=wrong, initial_damping=0.1, max_damping=6.0)
+    assert course.status is SolveStatus.DAMPING_LIMIT
+    assert course.remarks == ()

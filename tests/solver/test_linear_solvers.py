@@ -155,6 +155,7 @@ def test_small_systems_are_factorised(mix: str) -> None:
 
 def test_larger_reduced_systems_are_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explicit_choice, "MIN_DENSE_ON_CPU", 1)
+    monkeypatch.setattr(explicit_choice, "FULL", 3.0)
     for mix, name in (("everything", "schur_dense"), ("views alone", "sparse")):
         made = caspar.Solver(MIXES[mix], backend="cpu", precision="float64", inner_iterations=0)
         assert made.solve(problem_of(mix)[1]).linear_solver == name
@@ -171,6 +172,7 @@ def test_chains_of_views_are_sparse_though_marks_are_eliminated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(explicit_choice, "MIN_DENSE_ON_CPU", 1)
+    monkeypatch.setattr(explicit_choice, "FULL", 3.0)
     monkeypatch.setattr(explicit_choice, "MAX_DENSE", 1)
     monkeypatch.setattr(explicit_choice, "MAX_DENSE_QUICK_PCG", 1)
     for mix, name in (("everything", "sparse"), ("shared lens", "schur_pcg")):
@@ -205,7 +207,7 @@ def test_huge_graphs_are_left_to_pcg_with_a_remark(monkeypatch: pytest.MonkeyPat
 
 def test_too_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` does without the matrix; who asks for it is told."""
-    monkeypatch.setattr(explicit_choice, "MAX_AUTO_PAIRS", 10)
+    monkeypatch.setattr(explicit_choice, "MAX_AUTO_PAIRS_ON_CPU", 10)
     monkeypatch.setattr(explicit_structure, "MAX_FILL_PAIRS", 10)
     arrays = problem_of("shared lens")[1]
     made = caspar.Solver(

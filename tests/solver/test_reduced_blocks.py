@@ -63,6 +63,9 @@ def wanted(mix: str, scaled: bool) -> tuple[Array, Array]:
         size = (len(arrays[part.node]), part.slope.shape[2])
         own = squares.setdefault(part.node, np.zeros(size))
         np.add.at(own, part.index, (part.slope**2).sum(axis=1))
+    nodes = {node.name: node for node in caspar.Solver(factors, backend="cpu")._nodes}
+    for name, own in squares.items():
+        squares[name] = reference.levelled(nodes[name], own, DAMPING)
 
     def slope(part: reference.ArgumentJacobian) -> Array:
         return part.slope / (np.sqrt(squares[part.node])[part.index][:, None, :] if scaled else 1.0)
