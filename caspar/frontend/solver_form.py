@@ -19,6 +19,11 @@ FEWER = 2
 kernels would be compiled anew where counts of two types are about the same."""
 
 
+SMALL = 3
+"""Scalars of a tangent that is eliminated as well as any other: sums over a node of nine, as inner
+iterations take them, need 118 KiB of shared memory."""
+
+
 @dataclass(frozen=True)
 class SolverForm:
     """How a solver's kernels are made.
@@ -57,8 +62,8 @@ def eliminable_types(
 
     A type can be eliminated where no factor touches two of its instances; several can where no
     factor touches two of them. Small tangents go first: there tend to be more of them, and their
-    blocks are cheaper to invert. Where counts say otherwise, by FEWER, what has the most unknowns
-    does: points, not the few lenses that took their pictures.
+    blocks are cheaper to invert. Of tangents up to SMALL, where counts say otherwise, by FEWER,
+    what has the most unknowns does: points, not the few lenses that took their pictures.
 
     Args:
         factors: Traced factors.
@@ -72,7 +77,10 @@ def eliminable_types(
     def unknowns(*chosen: NodeType) -> int:
         return sum(counts[node.name] * node.tangent_dim for node in chosen)
 
-    largest = _in_order(factors, sorted(nodes, key=lambda node: -unknowns(node)))
+    def place(node: NodeType) -> int:
+        return -unknowns(node) if node.tangent_dim <= SMALL else node.tangent_dim
+
+    largest = _in_order(factors, sorted(nodes, key=place))
     return largest if unknowns(*largest) > FEWER * unknowns(*usual) else usual
 
 

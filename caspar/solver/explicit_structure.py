@@ -125,17 +125,6 @@ class Structure:
     windows: MixedWindows
 
     @property
-    def size(self) -> int:
-        """Unknowns."""
-        diagonal = [one for one in self.blocks.values() if one.row is one.column]
-        return sum(one.row.count * one.row.node.tangent_dim for one in diagonal)
-
-    @property
-    def num_entries(self) -> int:
-        """Entries of the blocks: of the lower triangle, and of whole diagonal blocks."""
-        return sum(one.num_blocks * one.dim for one in self.blocks.values())
-
-    @property
     def num_bytes(self) -> int:
         """Bytes of all arrays."""
         arrays = [array for one in self.blocks.values() for array in (one.rows, one.columns)]

@@ -30,6 +30,7 @@ class KernelLibrary:
         sources: The solver's kernels.
         owners: Names of factors and node types, whose kernels' names begin with them.
         wide_places: Whether items' places in node tiles have 64 bits.
+        max_tile_size: Items of a tile at most; None: what kernels allow.
 
     Attributes:
         tile_size: Items of a tile.
@@ -44,6 +45,7 @@ class KernelLibrary:
         owners: Sequence[str],
         *,
         wide_places: bool = False,
+        max_tile_size: int | None = None,
     ) -> None:
         self.backend = backend
         self.reductions_time_s = 0.0
@@ -63,7 +65,7 @@ class KernelLibrary:
         hot = [source for role in HOT_ROLES for source in own[role]]
         shared = [sources.kernels[name] for name in LOOPED if name in sources.kernels]
         together = [*shared, *(source for role in own.values() for source in role)]
-        self.tile_size = self._common_tile_size(together, hot)
+        self.tile_size = self._common_tile_size(together, hot, max_tile_size)
 
     def _rewritten(self, sources: SolverSources) -> SolverSources:
         """For places as wide as they are here."""
@@ -74,7 +76,10 @@ class KernelLibrary:
         return replace(sources, kernels=kernels)
 
     def _common_tile_size(
-        self, sources: Sequence[KernelSource], hot: Sequence[KernelSource]
+        self,
+        sources: Sequence[KernelSource],
+        hot: Sequence[KernelSource],
+        limit: int | None,
     ) -> int:
         """One tile size for all kernels: they share tiles, and run in one loop.
 
@@ -86,6 +91,7 @@ class KernelLibrary:
         """
         chosen = sources if len(hot) == 0 else hot
         most = min(self._kernels[source.name].block_size for source in chosen)
+        most = most if limit is None else min(most, limit)
         common = set.intersection(*({*source.block_sizes} for source in chosen))
         refusal: ResourceError | None = None
         for size in sorted((size for size in common if size <= most), reverse=True):

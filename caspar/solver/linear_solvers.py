@@ -82,7 +82,8 @@ def make_linear_solver(
     structure = build_structure(plan)
     on_cuda = plan.library.backend.name == "cuda"
     is_open = choice is LinearSolverChoice.AUTO and not on_cuda
-    size, num_entries = structure.size, structure.num_entries
+    size = sum(node.count * node.node.tangent_dim for node in plan.reduced)
+    num_entries = sum(blocks.num_blocks * blocks.dim for blocks in structure.blocks.values())
     method = where_full(chosen.method, size, num_entries) if is_open else chosen.method
     if method is Method.GRADIENTS:
         return ConjugateGradients(plan, phases, chosen.remarks)

@@ -182,6 +182,10 @@ class NormalEquations:
 
         `damping`: of the next step. D depends on it, and so do variables that are scaled by D.
         """
+        if self._is_ahead and self.plan.is_scaled and self._begun_damping != damping:
+            # another D than was expected; what was linearised lies where residuals were
+            self._is_ahead, self._has_jacobians, self._begun_damping = False, False, None
+            return
         if not self._is_ahead:
             self._scalars.write((damping,))
             self._linearize.run()

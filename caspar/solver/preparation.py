@@ -42,6 +42,10 @@ from caspar.solver.problem import Problem
 from caspar.solver.tridiagonal import TridiagonalGradients
 from caspar.solver.two_level import TwoLevelGradients
 
+COARSE_TILE_SIZE = 128
+"""Items of a tile on CUDA with a coarse space: its kernels sum float64 over nodes and clusters, for
+which blocks of 256 have too little shared memory."""
+
 Signature = tuple[object, ...]
 """What two problems of the same structure have in common."""
 
@@ -117,7 +121,15 @@ class Preparation:
         sources = solver_sources(design)
         owners = [factor.name for factor in design.factors]
         owners += [node.name for node in design.nodes]
-        return KernelLibrary(self._backend, design.target, sources, owners, wide_places=wide_places)
+        is_coarse = self._recipe.preconditioner is PreconditionerChoice.TWO_LEVEL
+        return KernelLibrary(
+            self._backend,
+            design.target,
+            sources,
+            owners,
+            wide_places=wide_places,
+            max_tile_size=COARSE_TILE_SIZE if is_coarse and design.target.name == "cuda" else None,
+        )
 
     def _library_for(self, design: SolverDesign, problem: Problem) -> KernelLibrary:
         if design.target.with_wide_places is None:

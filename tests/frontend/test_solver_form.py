@@ -90,10 +90,19 @@ class TestEliminableTypes:
         assert eliminated(big_small) == ("Small",)
 
     def test_what_has_the_most_unknowns(self) -> None:
+        factors, nodes = traced(small_tiny, big_small)
+        for small, tiny, wanted in (
+            (100, 2, ["Small"]),
+            (2, 100, ["Tiny", "Big"]),
+            (10, 15, ["Tiny", "Big"]),
+        ):
+            counts = {"Big": 1, "Small": small, "Tiny": tiny}
+            assert [node.name for node in eliminable_types(factors, nodes, counts)] == wanted
+
+    def test_no_large_tangents_for_their_number(self) -> None:
         factors, nodes = traced(big_small)
-        for big, small, wanted in ((2, 100, "Small"), (100, 2, "Big")):
-            counts = {"Big": big, "Small": small}
-            assert [node.name for node in eliminable_types(factors, nodes, counts)] == [wanted]
+        counts = {"Big": 1000, "Small": 1}
+        assert [node.name for node in eliminable_types(factors, nodes, counts)] == ["Small"]
 
     def test_the_larger_where_the_smaller_cannot(self) -> None:
         assert eliminated(big_small, small_small) == ("Big",)

@@ -178,6 +178,17 @@ def test_cuda_texts_take_the_same_step(
     assert_first_step(solver, "bundle adjustment", 1e-4, tolerance)
 
 
+@pytest.mark.parametrize("preconditioner", ["two_level", "block_jacobi"])
+def test_tiles_leave_room_for_sums_over_clusters(
+    preconditioner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a device, which takes tiles of 256 otherwise."""
+    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(256))
+    solver = caspar.Solver(snavely, linear_solver="schur_pcg", preconditioner=preconditioner)
+    library = solver._preparation.compile()
+    assert library.tile_size == (128 if preconditioner == "two_level" else 256)
+
+
 @cache
 def _bundle() -> Arrays:
     return arrays_of(part_of(read("problem-49-7776"), 1500))
