@@ -95,13 +95,24 @@ _MATCHED = {
 """
 _LONG = {"max_iterations": 300, "max_linear_iterations": 1000, "cost_tolerance": 1e-10}
 
+FULL = Variant("pcg", {"linear_solver": "pcg"})
+SCHUR = tuple(
+    Variant(f"schur_pcg, {name} Jacobians", {"linear_solver": "schur_pcg", "jacobian": jacobian})
+    for name, jacobian in (
+        ("stored", "stored"),
+        ("float16", "float16"),
+        ("recomputed", "recompute"),
+    )
+)
+
 VARIANTS = (
     Variant("auto"),
-    Variant("pcg", {"linear_solver": "pcg"}),
-    Variant("schur_pcg", {"linear_solver": "schur_pcg"}),
-    Variant("schur_pcg, float16 Jacobians", {"linear_solver": "schur_pcg", "jacobian": "float16"}),
+    FULL,
+    *SCHUR,
     Variant(
-        "schur_pcg, recomputed Jacobians", {"linear_solver": "schur_pcg", "jacobian": "recompute"}
+        "schur_pcg, two-level",
+        {"linear_solver": "schur_pcg", "preconditioner": "two_level"},
+        max_reduced=5000,
     ),
     Variant("schur_dense", {"linear_solver": "schur_dense"}, max_reduced=5000),
     Variant("sparse", {"linear_solver": "sparse"}, max_observations=2_000_000),

@@ -1,8 +1,9 @@
 """`python -m benchmarks.gate RESULT.json`: is anything worse than in the committed baseline?
 
 Only caspar's figures are compared, each with its direction and tolerance, and only on the device
-that the baseline names. Exit status 1: something is worse; 2: nothing can be compared.
-`--update` writes the baseline from the result instead.
+that the baseline names. Exit status 1: something is worse, or a figure of a problem that was
+measured is missing, unless `--partial` allows that; 2: nothing can be compared. `--update` writes
+the baseline from the result instead.
 """
 
 import argparse
@@ -105,6 +106,17 @@ def worse(baseline: Figures, current: Figures) -> list[str]:
     return lines
 
 
+def lost(baseline: Figures, current: Figures) -> list[str]:
+    """What the baseline has of the problems that were measured, and the result has not."""
+    measured = {_problem(name) for name in current}
+    return sorted(name for name in baseline.keys() - current.keys() if _problem(name) in measured)
+
+
+def _problem(name: str) -> str:
+    _, problem, _ = name.split(" | ")
+    return problem
+
+
 def write_baseline(device: str, found: Figures, path: Path) -> None:
     """Keep figures for `main`, with six digits."""
     rounded = {name: float(f"{value:.6g}") for name, value in sorted(found.items())}
@@ -118,6 +130,7 @@ def main() -> None:
     parser.add_argument("result", type=Path)
     parser.add_argument("--baseline", type=Path, default=BASELINE)
     parser.add_argument("--update", action="store_true")
+    parser.add_argument("--partial", action="store_true", help="solvers may be left out")
     arguments = parser.parse_args()
     report = read_json(arguments.result)
     device, current = report.environment["device"], figures(report)
@@ -132,11 +145,15 @@ def main() -> None:
     if device != stored["device"]:
         print(f"the baseline is of {stored['device']}, the result of {device}", file=sys.stderr)
         sys.exit(2)
+    if len(baseline.keys() & current.keys()) == 0:
+        print(f"no figure of {arguments.result} is in the baseline", file=sys.stderr)
+        sys.exit(2)
+    missing, lines = lost(baseline, current), worse(baseline, current)
     for name in sorted(baseline.keys() - current.keys()):
         print(f"not measured: {name}")
-    lines = worse(baseline, current)
     print("\n".join(f"worse: {line}" for line in lines) or "nothing is worse")
-    sys.exit(1 if len(lines) > 0 else 0)
+    fails = len(lines) > 0 or (len(missing) > 0 and not arguments.partial)
+    sys.exit(1 if fails else 0)
 
 
 if __name__ == "__main__":

@@ -3,21 +3,14 @@
 import gc
 from collections.abc import Iterator
 
-from benchmarks.caspar_side import Variant, linear_iteration, setup_anew_s
+from benchmarks.caspar_side import FULL, SCHUR, Variant, linear_iteration, setup_anew_s
 from benchmarks.measurement import Growth
 from benchmarks.problems import Bundle
 from benchmarks.reference.build import ReferenceLibrary
 from benchmarks.reference.solve import pcg_iteration_ms, prepare
 from benchmarks.reference_side import FEW, MANY
 
-VARIANTS = (
-    Variant("schur_pcg", {"linear_solver": "schur_pcg", "jacobian": "stored"}),
-    Variant("schur_pcg, float16 Jacobians", {"linear_solver": "schur_pcg", "jacobian": "float16"}),
-    Variant(
-        "schur_pcg, recomputed Jacobians", {"linear_solver": "schur_pcg", "jacobian": "recompute"}
-    ),
-    Variant("pcg", {"linear_solver": "pcg"}),
-)
+VARIANTS = (*SCHUR, FULL)
 
 
 def measure(

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 Trace = tuple[tuple[float, float], ...]
 """(seconds since the start, cost of the values kept), one pair for each iteration."""
 
+NEARLY = 1e-5
+"""How near a cost counts as the best of its solver."""
+
 TRACE_LENGTH = 400
 """Pairs kept of a longer trace."""
 
@@ -79,6 +82,12 @@ class Measurement:
         if not self.same_cost:
             return None
         return next((time_s for time_s, reached in self.trace if reached <= cost), None)
+
+    @property
+    def time_to_own_best(self) -> float | None:
+        """Seconds until the reported cost is within NEARLY of the lowest; None without a trace."""
+        costs = [cost for _, cost in self.trace]
+        return self.time_to(min(costs) * (1.0 + NEARLY)) if len(costs) > 0 else None
 
     @property
     def iteration_ms(self) -> float:

@@ -102,6 +102,7 @@ def _problem(report: Report, problem: str) -> str:
         ("ms per PCG iteration", lambda one: _number(one.linear_iteration_ms, 4)),
         ("ms per LM iteration", lambda one: _number(one.iteration_ms, 3)),
         *near,
+        ("ms to its own best", lambda one: _milliseconds(one.time_to_own_best, "-")),
         ("ms in all", lambda one: _milliseconds(one.solve_s)),
         ("final cost (float64)", lambda one: f"{one.final_cost:.8g}"),
         ("above best", lambda one: f"{100.0 * (one.final_cost / optimum - 1.0):.4f} %"),

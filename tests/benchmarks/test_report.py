@@ -155,3 +155,28 @@ def test_gate_as_a_command(tmp_path: Path) -> None:
     subprocess.run([*command, "--update"], cwd=ROOT, check=True)
     assert json.loads(baseline.read_text())["device"] == "device"
     assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0
+
+
+def test_gate_misses_what_was_measured_before(tmp_path: Path) -> None:
+    """A solver that failed has no figures; another problem is no matter."""
+    baseline, result = tmp_path / "baseline.json", tmp_path / "result.json"
+    write_json(report(AUTO), result)
+    found = figures(report(AUTO))
+    command = [sys.executable, "-m", "benchmarks.gate", str(result), "--baseline", str(baseline)]
+    for more, codes in (
+        ({}, (0, 0)),
+        ({"caspar cuda pcg | another | ms to 0.1 %": 1.0}, (0, 0)),
+        ({"caspar cuda pcg | synthetic small | ms to 0.1 %": 1.0}, (1, 0)),
+    ):
+        write_baseline("device", {**found, **more}, baseline)
+        for options, code in zip(([], ["--partial"]), codes, strict=True):
+            done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True)
+            assert done.returncode == code
+    write_baseline("device", {"caspar cuda pcg | another | ms to 0.1 %": 1.0}, baseline)
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 2
+
+
+def test_time_to_own_best() -> None:
+    trace = ((1.0, 9.0), (2.0, 5.00001), (3.0, 5.0), (4.0, 5.0))
+    assert measurement("a", trace=trace).time_to_own_best == 2.0
+    assert measurement("a", trace=()).time_to_own_best is None
