@@ -37,7 +37,7 @@ def memory_table(plan: Plan, linear_solver: str, linear_bytes: int) -> str:
         if node.order is not None:
             rows.append(_outside(f"{node.node.name}: order", node.num_bytes))
     if linear_bytes > 0:
-        rows.append(_outside(f"{linear_solver}: matrix and factor", linear_bytes))
+        rows.append(_outside(f"{linear_solver}: matrix, without its factor", linear_bytes))
     rows.append(_outside("together", plan.num_bytes + linear_bytes))
     table = Table(box=LINE_UNDER_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for column in COLUMNS:

@@ -104,8 +104,9 @@ class SolveResult:
         compile_time_s: Seconds to trace, compile and load the kernels; 0 where they were loaded.
         setup_time_s: Seconds to check, upload and sort the arrays and bind the kernels.
         solve_time_s: Seconds of the iterations.
-        peak_memory_bytes: Bytes held on the device during the iterations: arena, tiles, and input
-            that was given there.
+        peak_memory_bytes: Bytes held on the device during the iterations: arena, tiles, matrix, and
+            input that was given there. What a library that factorises keeps for itself, the factor,
+            is not counted.
         remarks: What else the course of the solve shows, with advice.
     """
 
