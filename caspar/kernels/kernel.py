@@ -103,7 +103,8 @@ class Kernel:
                 (or `size`, the number of objects of a new array) and them.
             count: Items; by default as many as the arguments stand for.
             check: Whether to test indices for range and repetition; it waits for the device.
-            dtype: `float32` or `float64`, to convert to; by default that of the arrays.
+            dtype: `float32` or `float64`, to convert to; by default that of the arrays, and
+                float32 where none has a floating type (integers, lists).
             **kwargs: Arguments by name: an array ((n, dim) of NumPy, CuPy, torch, jax, or a
                 `BlockedArray`), or a mapping of `values` and what the access takes besides. All
                 live on one device.

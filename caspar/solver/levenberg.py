@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from caspar.errors import OptionError
 from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
@@ -116,7 +117,7 @@ def minimize(
     try:
         while status is None:
             status = _iterate(system, options, state, start)
-            stop = on_iteration is not None and bool(on_iteration(state.records[-1]))
+            stop = on_iteration is not None and _asks_to_stop(on_iteration(state.records[-1]))
             if status is None and stop:
                 status = SolveStatus.STOPPED
     except KeyboardInterrupt:
@@ -126,6 +127,16 @@ def minimize(
     records = tuple(state.records)
     remarks = (*_remarks_on_limits(options, records), *_remarks_on_rounding(system, state))
     return Course(status, initial_cost, state.cost, records, remarks)
+
+
+def _asks_to_stop(answer: object) -> bool:
+    try:
+        return bool(answer)
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"on_iteration returned {type(answer).__name__}, which is neither true nor false "
+            f"({error}): return True to stop, False or nothing to go on"
+        ) from error
 
 
 def _remarks_on_rounding(system: NormalEquations, state: LevenbergState) -> tuple[str, ...]:

@@ -95,6 +95,15 @@ class Solver:
         self._preparation = Preparation(self.backend, recipe)
         self._preparation.compile_time_s += time.perf_counter() - start
 
+    def __repr__(self) -> str:
+        """Factors, node types, where it runs and in which precision."""
+        factors = ", ".join(factor.name for factor in self._factors)
+        nodes = ", ".join(node.name for node in self._nodes)
+        return (
+            f"Solver(factors: {factors}; node types: {nodes}; {self.backend.name}, "
+            f"{self.precision.value} precision)"
+        )
+
     def compile(self) -> None:
         """Generate and load the kernels now rather than in the first solve.
 

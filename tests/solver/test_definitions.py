@@ -201,3 +201,15 @@ def test_an_argument_without_effect_is_warned_of_at_the_line_of_the_user() -> No
     with pytest.warns(UserWarning, match="idle, argument spare: .* does not depend") as caught:
         caspar.Solver(idle, backend="cpu")
     assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.parametrize("wrong", [None, 3, (one for one in (anchor, between))])
+def test_factors_that_are_no_sequence(wrong: Any) -> None:
+    assert "a factor or a sequence of factors" in refusal(wrong)
+
+
+def test_a_solver_shows_what_it_is_made_of() -> None:
+    made = caspar.Solver([between, anchor], backend="cpu", precision="float64")
+    assert repr(made) == (
+        "Solver(factors: between, anchor; node types: Place; cpu, float64 precision)"
+    )

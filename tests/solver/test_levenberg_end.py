@@ -5,8 +5,10 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from caspar.errors import OptionError
 from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.solver.levenberg import CONFIRMING_ITERATIONS
 from caspar.solver.normal_equations import TriedStep
@@ -196,6 +198,11 @@ def test_callback_stops() -> None:
 def test_reaching_a_limit_outranks_the_callback() -> None:
     course, _ = run(steps(1.0), on_iteration=lambda record: True)
     assert course.status is SolveStatus.ITERATION_LIMIT
+
+
+def test_callback_that_answers_neither_yes_nor_no() -> None:
+    with pytest.raises(OptionError, match="on_iteration returned ndarray"):
+        run(steps(1.0, 1.0), on_iteration=lambda _: np.zeros(3))
 
 
 def test_interrupt_in_the_callback() -> None:
