@@ -107,7 +107,8 @@ class Solver:
     def compile(self) -> None:
         """Generate and load the kernels now rather than in the first solve.
 
-        On CUDA, problems with more than 65,536 nodes of a type that stays have others.
+        On CUDA, problems with more than 65,536 nodes of a type that stays have others; so has one
+        whose counts have another type eliminated than the one with the smallest tangent.
         """
         self._preparation.compile()
 
