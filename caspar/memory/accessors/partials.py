@@ -289,11 +289,8 @@ class AddStretchPartials(AddSumPartials):
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """A sum over the block's items, and over its tiles."""
         width = len(values)
-        total, summed, stage = (
-            f"{arg.name}_total{chunk}",
-            scope.temporary(),
-            scope.alternate("sums"),
-        )
+        total, stage = f"{arg.name}_total{chunk}", scope.alternate("sums")
+        summed = scope.temporary()
         zero = scope.literal(0.0, scope.dtype)
         items = ", ".join(f"active ? {value} : {zero}" for value in values)
         scope.before_tiles(f"double {total} = 0.0;")
