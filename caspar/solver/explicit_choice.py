@@ -40,8 +40,8 @@ FULL = 0.1
 """Share of entries from which on a matrix is no sparse one: factorising fills the rest."""
 
 MAX_DENSE_WHERE_FULL = 4000
-"""Unknowns of such a matrix on the processor. With as many, 2,000 places that see six beacons, QDLDL
-takes 8 s a step, LAPACK 0.3, and a whole solve by PCG 0.1."""
+"""Unknowns of such a matrix on the processor. With as many, 2,000 places that see six beacons,
+QDLDL takes 8 s a step, LAPACK 0.3, and a whole solve by PCG 0.1."""
 
 
 MAX_AUTO_PAIRS_ON_CPU = 1 << 22
