@@ -3,12 +3,13 @@
 Input: a storage type. Output: ranges of its tangent. Once for each type.
 """
 
-import dataclasses
 import inspect
-from typing import Any, get_type_hints
+from typing import Any
 
 import symforce.symbolic as sf
 from symforce.ops import LieGroupOps
+
+from caspar.frontend.field_types import field_types
 
 _PARTS: tuple[tuple[type, tuple[int, ...]], ...] = (
     (sf.Pose3, (3, 3)),
@@ -33,16 +34,9 @@ def tangent_parts(declared: Any) -> tuple[range, ...]:
         ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
         parts = (range(end - size, end) for size, end in zip(sizes, ends, strict=True))
         return tuple(part for part in parts if len(part) > 1)
-    if not dataclasses.is_dataclass(declared):
-        return ()
-    try:
-        types = get_type_hints(declared)
-    except NameError:  # a type local to a function: nothing is known about its fields
-        return ()
     found: list[range] = []
     first = 0
-    for field in dataclasses.fields(declared):
-        kind = types[field.name]
+    for kind in field_types(declared):
         found += [range(first + part.start, first + part.stop) for part in tangent_parts(kind)]
         first += LieGroupOps.tangent_dim(kind)
     return tuple(found)

@@ -1,12 +1,13 @@
 """Which scalars of a storage type form a vector of unit length: rotations and directions."""
 
-import dataclasses
 import inspect
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
 import symforce.symbolic as sf
 from symforce.ops import StorageOps
+
+from caspar.frontend.field_types import field_types
 
 _UNIT_SCALARS = (
     (sf.Rot3, 4, "quaternion"),
@@ -34,16 +35,9 @@ def unit_ranges(declared: Any) -> tuple[UnitRange, ...]:
     for base, size, meaning in _UNIT_SCALARS:
         if issubclass(declared, base):
             return (UnitRange(0, size, meaning),)
-    if not dataclasses.is_dataclass(declared):
-        return ()
-    try:
-        types = get_type_hints(declared)
-    except NameError:  # a type local to a function: nothing is known about its fields
-        return ()
     found: list[UnitRange] = []
     first = 0
-    for field in dataclasses.fields(declared):
-        kind = types[field.name]
+    for kind in field_types(declared):
         found += [
             UnitRange(first + part.start, first + part.stop, part.meaning)
             for part in unit_ranges(kind)

@@ -349,13 +349,14 @@ class Binder:
         return [self._reduce(use, prefix) for use in self._uses(plan, arguments, parts)]
 
     def _num_sums(self, use: _Reduction) -> int:
-        """Partials that were written: of a node that all share one a tile, or one a stretch."""
-        is_shared = use.argument.name in use.plan.tiles
-        node_tiles, name = use.plan.order.node_tiles, f"{use.plan.factor.name}_{use.part}"
-        if is_shared or node_tiles is None or not self._plan.library.has_kernel(name):
-            return use.plan.num_partials(use.argument)
-        stretches = self._plan.library.kernel(name).source.stretches
-        return node_tiles.num_stretches if stretches else use.plan.num_tiles
+        """Partials that were written: a product has one for each stretch of a node all share."""
+        plan, node_tiles = use.plan, use.plan.order.node_tiles
+        is_unique = use.argument.name not in plan.tiles
+        if is_unique and use.part == "product" and plan.form.is_fused and node_tiles is not None:
+            product = self._plan.library.kernel(f"{plan.factor.name}_product")
+            if product.source.stretches:
+                return node_tiles.num_stretches
+        return plan.num_partials(use.argument)
 
     def _reduce_spec(self, use: _Reduction) -> ReduceSpec:
         assert use.argument.node is not None

@@ -187,7 +187,8 @@ class NormalEquations:
             self._is_ahead, self._has_jacobians, self._begun_damping = False, False, None
             return
         if not self._is_ahead:
-            self._scalars.write((damping,))
+            if self.plan.is_scaled:
+                self._scalars.write((damping,))
             self._linearize.run()
         self._is_ahead = False
         self._has_jacobians = True

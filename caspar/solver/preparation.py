@@ -46,6 +46,9 @@ COARSE_TILE_SIZE = 128
 """Items of a tile on CUDA with a coarse space: its kernels sum float64 over nodes and clusters, for
 which blocks of 256 have too little shared memory."""
 
+OWN_GRADIENTS = (PreconditionerChoice.TWO_LEVEL, PreconditionerChoice.BLOCK_TRIDIAGONAL)
+"""Preconditioners that have kernels, and phases of an iteration, of their own."""
+
 Signature = tuple[object, ...]
 """What two problems of the same structure have in common."""
 
@@ -191,10 +194,9 @@ class Preparation:
         recipe = self._recipe
         binder = Binder(plan)
         phases = Phases(plan, binder)
-        own = {
-            PreconditionerChoice.TWO_LEVEL: partial(self._two_level, design),
-            PreconditionerChoice.BLOCK_TRIDIAGONAL: partial(self._tridiagonal, design),
-        }.get(recipe.preconditioner)
+        own = None
+        if recipe.preconditioner in OWN_GRADIENTS:
+            own = partial(self._preconditioned, design, plan, binder, phases)
         linear = make_linear_solver(
             # one of them means conjugate gradients
             recipe.linear_solver if own is None else LinearSolverChoice.PCG,
@@ -202,7 +204,7 @@ class Preparation:
             binder,
             phases,
             lambda: self._load_explicit(design, plan.library),
-            None if own is None else lambda remarks: own(plan, binder, phases, remarks),
+            own,
         )
         return NormalEquations(plan, binder, linear)
 
@@ -212,7 +214,7 @@ class Preparation:
             return
         self._load(library, partial(explicit_sources, design))
 
-    def _two_level(
+    def _preconditioned(
         self,
         design: SolverDesign,
         plan: Plan,
@@ -220,18 +222,11 @@ class Preparation:
         phases: Phases,
         remarks: tuple[str, ...],
     ) -> LinearSolver:
-        structure = build_coarse_structure(plan, coarse_form(design.factors, design.form))
-        self._load(plan.library, partial(coarse_sources, design, width=structure.width))
-        return TwoLevelGradients(plan, binder, phases, structure, remarks)
-
-    def _tridiagonal(
-        self,
-        design: SolverDesign,
-        plan: Plan,
-        binder: Binder,
-        phases: Phases,
-        remarks: tuple[str, ...],
-    ) -> LinearSolver:
+        """Conjugate gradients of `OWN_GRADIENTS`."""
+        if self._recipe.preconditioner is PreconditionerChoice.TWO_LEVEL:
+            structure = build_coarse_structure(plan, coarse_form(design.factors, design.form))
+            self._load(plan.library, partial(coarse_sources, design, width=structure.width))
+            return TwoLevelGradients(plan, binder, phases, structure, remarks)
         chains = build_chains(plan)
         self._load(plan.library, partial(chain_sources, design))
         return TridiagonalGradients(plan, binder, phases, chains, remarks)

@@ -251,16 +251,10 @@ class AddSumPartials(WriteAccessor):
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """A sum over the block."""
-        width = len(values)
-        stage, total = scope.alternate("sums"), scope.temporary()
-        zero, scalar = scope.literal(0.0, scope.dtype), SCALAR_TYPE[scope.dtype]
-        items = ", ".join(f"active ? {value} : {zero}" for value in values)
-        summed = scope.temporary()
+        found, summed = _block_sum(scope, values), scope.temporary()
         scope.emit(
-            f"const {scalar} {total}[{width}] = {{{items}}};",
-            f"const double {summed} = block_sum<{width}>({total}, {stage});",
-            f"if (threadIdx.x < {width}u) ({cuda_base(arg, chunk)})"
-            f"[{width}ull * ({arg.name}_offset + tile) + threadIdx.x] = {summed};",
+            f"const double {summed} = {found};",
+            _store_sum(arg, chunk, "tile", summed),
         )
 
     def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
@@ -288,20 +282,27 @@ class AddStretchPartials(AddSumPartials):
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """A sum over the block's items, and over its tiles."""
-        width = len(values)
-        total, stage = f"{arg.name}_total{chunk}", scope.alternate("sums")
-        summed = scope.temporary()
-        zero = scope.literal(0.0, scope.dtype)
-        items = ", ".join(f"active ? {value} : {zero}" for value in values)
+        total = f"{arg.name}_total{chunk}"
         scope.before_tiles(f"double {total} = 0.0;")
-        scope.emit(
-            f"const {SCALAR_TYPE[scope.dtype]} {summed}[{width}] = {{{items}}};",
-            f"{total} += block_sum<{width}>({summed}, {stage});",
-        )
-        scope.after_tiles(
-            f"if (threadIdx.x < {width}u) ({cuda_base(arg, chunk)})"
-            f"[{width}ull * ({arg.name}_offset + blockIdx.x) + threadIdx.x] = {total};",
-        )
+        scope.emit(f"{total} += {_block_sum(scope, values)};")
+        scope.after_tiles(_store_sum(arg, chunk, "blockIdx.x", total))
+
+
+def _block_sum(scope: CudaScope, values: list[str]) -> str:
+    """The sums over the block: each of the first threads gets one."""
+    width, stage, total = len(values), scope.alternate("sums"), scope.temporary()
+    zero = scope.literal(0.0, scope.dtype)
+    items = ", ".join(f"active ? {value} : {zero}" for value in values)
+    scope.emit(f"const {SCALAR_TYPE[scope.dtype]} {total}[{width}] = {{{items}}};")
+    return f"block_sum<{width}>({total}, {stage})"
+
+
+def _store_sum(arg: ArgSpec, chunk: int, partial: str, value: str) -> str:
+    width = arg.chunk_widths[chunk]
+    return (
+        f"if (threadIdx.x < {width}u) ({cuda_base(arg, chunk)})"
+        f"[{width}ull * ({arg.name}_offset + {partial}) + threadIdx.x] = {value};"
+    )
 
 
 @dataclass(frozen=True)

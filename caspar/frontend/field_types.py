@@ -1,0 +1,15 @@
+"""The types of a dataclass's fields, in the order in which SymForce stores them."""
+
+import dataclasses
+from typing import Any, get_type_hints
+
+
+def field_types(declared: type) -> tuple[Any, ...]:
+    """None of what is no dataclass, or has a type that is local to a function."""
+    if not dataclasses.is_dataclass(declared):
+        return ()
+    try:
+        types = get_type_hints(declared)
+    except NameError:
+        return ()
+    return tuple(types[field.name] for field in dataclasses.fields(declared))
