@@ -92,11 +92,6 @@ class ArrayReader:
             InputError: Names `where`, what is wrong and what is allowed.
         """
         array, xp = self._array(where, unblocked(given))
-        if array.size == 0:
-            raise InputError(
-                f"{where}: has no rows; at least one is needed: make the Solver without the "
-                "factors that it belongs to"
-            )
         if array.dtype.kind not in "fiu":
             raise InputError(
                 f"{where}: dtype {array.dtype}; allowed are float32, float64 and integers"
@@ -104,7 +99,7 @@ class ArrayReader:
         if array.ndim == 3 and array.shape[1:] == matrix_shape:
             # SymForce stores matrices column by column
             array = array.transpose(0, 2, 1).reshape(-1, dim)
-        if array.ndim <= 1 and (dim == 1 or array.shape == (dim,)):
+        if array.ndim <= 1 and (dim == 1 or array.shape in ((dim,), (0,))):
             array = array.reshape(-1, dim)
         if array.ndim != 2 or array.shape[1] != dim:
             raise InputError(
@@ -133,11 +128,8 @@ class ArrayReader:
         if isinstance(given, PreparedIndex):
             given = given.index
         array, xp = self._array(where, given)
-        if array.size == 0:
-            raise InputError(
-                f"{where}: has no entries; a factor needs at least one instance: make the Solver "
-                "without this factor"
-            )
+        if array.shape == (0,):  # an empty list has no integers
+            return xp.empty(0, np.int32)
         if array.dtype.kind not in "iu":
             raise InputError(f"{where}: dtype {array.dtype}; indices must be integers")
         if array.ndim != 1:
@@ -149,9 +141,10 @@ class ArrayReader:
             if low < 0 or high >= size:
                 wrong = low if low < 0 else high
                 entry = int(xp.flatnonzero(array == wrong)[0])
+                allowed = f"0 to {size - 1} are allowed" if size > 0 else "none is allowed"
                 raise InputError(
                     f"{where}: index {wrong} at entry {entry} is out of range; {of} has {size} "
-                    f"rows, so 0 to {size - 1} are allowed"
+                    f"rows, so {allowed}"
                 )
         converted = xp.ascontiguousarray(array, dtype=np.int32)
         return converted

@@ -36,7 +36,7 @@ class FactorArrays:
     """Arrays of one factor, by argument name.
 
     Attributes:
-        count: Instances.
+        count: Instances; may be 0.
         nodes: (count,) int32 node of each instance; None for unique nodes.
         constants: Values of the constant arguments.
     """
@@ -86,6 +86,15 @@ class Problem:
             for name, arrays in self.factors.items()
         }
         return replace(self, factors=factors)
+
+    def part(self, factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) -> "Problem":
+        """What belongs to some of the factors and node types."""
+        return Problem(
+            {node.name: self.values[node.name] for node in nodes},
+            {node.name: self.given[node.name] for node in nodes},
+            {node.name: self.dtypes[node.name] for node in nodes},
+            {factor.name: self.factors[factor.name] for factor in factors},
+        )
 
     def bytes_on(self, backend: Backend) -> int:
         """Bytes of those values, constants and indices that are on a backend's device."""
@@ -243,12 +252,7 @@ def _count(
         assert argument.node is not None
         size = counts[argument.node.name]
         if argument.kind is ArgumentKind.NODE_PAIR:
-            if size < 2:
-                raise InputError(
-                    f"{where}, argument {argument.source}: a pair needs 2 instances of "
-                    f"{argument.node.name} or more, got {size}"
-                )
-            agreed[argument.source] = size - 1
+            agreed[argument.source] = max(size - 1, 0)
         elif argument.kind is ArgumentKind.NODE_UNIQUE and size != 1:
             raise InputError(
                 f"{where}, argument {argument.source}: TunableUnique needs exactly 1 instance of "

@@ -6,6 +6,7 @@ from typing import Any
 
 from caspar.errors import FactorError
 from caspar.frontend.factor import Factor
+from caspar.frontend.precision import TYPES
 from caspar.frontend.solver_form import DEFAULT_INNER_ITERATIONS, eliminable_types
 from caspar.frontend.trace import NodeType, TracedFactor, trace
 from caspar.options import (
@@ -23,11 +24,11 @@ from caspar.options import (
 from caspar.runtime.arrays import HOST, Moved, give_back, location
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import select_backend
+from caspar.solver.active import Preparations
 from caspar.solver.array_reader import ArrayReader
 from caspar.solver.form_choice import Recipe
 from caspar.solver.levenberg import minimize
 from caspar.solver.normal_equations import NormalEquations
-from caspar.solver.preparation import Preparation
 from caspar.solver.problem import Problem, check_problem
 from caspar.solver.result import IterationRecord, ProblemSize, SolveResult
 
@@ -92,8 +93,8 @@ class Solver:
             checked_flag("deterministic", deterministic),
             checked_count("inner_iterations", inner_iterations, 0),
         )
-        self._preparation = Preparation(self.backend, recipe)
-        self._preparation.compile_time_s += time.perf_counter() - start
+        self._preparations = Preparations(self.backend, recipe)
+        self._preparations.whole.compile_time_s += time.perf_counter() - start
 
     def __repr__(self) -> str:
         """Factors, node types, where it runs and in which precision."""
@@ -110,7 +111,7 @@ class Solver:
         On CUDA, problems with more than 65,536 nodes of a type that stays have others; so has one
         whose counts have another type eliminated than the one with the smallest tangent.
         """
-        self._preparation.compile()
+        self._preparations.whole.compile()
 
     def memory_table(self) -> str | None:
         """The memory kept for the next solve as a table: arrays, places, what shares bytes.
@@ -118,11 +119,11 @@ class Solver:
         Returns:
             Lines of text; None before the first solve.
         """
-        return self._preparation.memory_table()
+        return self._preparations.memory_table()
 
     def release(self) -> None:
         """Let go of the memory kept for the next solve."""
-        self._preparation.release()
+        self._preparations.release()
 
     def solve(
         self,
@@ -139,7 +140,8 @@ class Solver:
                 indices for shared nodes, (m, dim) values for sequential constants, (dim,) for
                 unique ones, {"values": (k, dim), "index": (m,)} for indexed ones; nothing for
                 unique nodes and pairs. NumPy, CuPy or DLPack arrays, all on one device; they are
-                never written. Values may also be `BlockedArray`s, indices `SharedIndices`.
+                never written. Values may also be `BlockedArray`s, indices `SharedIndices`. Where m
+                is 0 the factor takes no part.
             on_iteration: Called with each `IterationRecord`; a true return value stops the solve.
             **options: Fields of `caspar.SolveOptions`.
 
@@ -155,14 +157,13 @@ class Solver:
         checked = SolveOptions.from_mapping(options)
         check_callback("on_iteration", on_iteration)
         start = time.perf_counter()
-        compiled_before_s = self._preparation.compile_time_s
         with self.backend.scope():
-            reader = ArrayReader(self.backend, self._preparation.types.storage.value, checked.check)
-            problem = check_problem(arrays, self._factors, self._nodes, reader)
-            with self._preparation.system(problem) as system:
-                compile_time_s = self._preparation.take_compile_time()
-                compiled_now_s = compile_time_s - compiled_before_s
-                setup_time_s = time.perf_counter() - start - compiled_now_s
+            problem = self._checked(arrays, checked)
+            preparation, part, remarks = self._preparations.choose(problem)
+            compiled_before_s = preparation.compile_time_s
+            with preparation.system(part) as system:
+                compile_time_s = preparation.take_compile_time()
+                setup_time_s = time.perf_counter() - start - (compile_time_s - compiled_before_s)
                 start = time.perf_counter()
                 course = minimize(system, checked, on_iteration)
                 solve_time_s = time.perf_counter() - start
@@ -182,18 +183,26 @@ class Solver:
             setup_time_s=setup_time_s,
             solve_time_s=solve_time_s,
             peak_memory_bytes=system.num_bytes + problem.bytes_on(self.backend),
-            remarks=(*system.remarks, *course.remarks),
+            remarks=(*remarks, *system.remarks, *course.remarks),
         )
+
+    def _checked(self, arrays: Mapping[str, Any], options: SolveOptions) -> Problem:
+        storage = TYPES[self.precision].storage.value
+        reader = ArrayReader(self.backend, storage, options.check)
+        return check_problem(arrays, self._factors, self._nodes, reader)
 
     def _returned_values(self, system: NormalEquations, problem: Problem) -> dict[str, Any]:
         """Values of the kind, place and floating type that was given."""
         returned = {}
-        for name, rows in system.values().items():
-            given = problem.given[name]
+        moved = system.values()
+        for name, given in problem.given.items():
+            start = problem.values[name]
+            end = moved.get(name, start)
             # what comes from the device to the host is a copy anyhow
-            end = rows if location(given) == HOST else rows.copy()
+            if end is start or location(given) != HOST:
+                end = end.copy()
             returned[name] = give_back(
-                Moved(problem.values[name], end),
+                Moved(start, end),
                 given,
                 problem.dtypes[name],
                 self.backend.to_host,

@@ -25,7 +25,7 @@ def needs_library(linear_solver: str) -> None:
 def test_kernels_load_again_in_new_threads() -> None:
     """CuPy has the modules then, and loading one is all that gives a thread a context."""
     solver = caspar.Solver(snavely, backend="cuda", linear_solver="schur_pcg")
-    source = solver._preparation.compile().kernel("snavely_product").source
+    source = solver._preparations.whole.compile().kernel("snavely_product").source
     for _ in range(2):
         assert list(solver.backend.load([source])) == ["snavely_product"]
 

@@ -56,17 +56,3 @@ def test_what_is_wrong_with_them_is_said() -> None:
     index = caspar.SharedIndices([0, 1], 2, "cpu")
     with pytest.raises(InputError, match=r"^node type Place: dtype object; allowed"):
         solve_example("grid", changed(GRID, "Place", index))
-
-
-@pytest.mark.parametrize("given", [np.zeros(0, int), []], ids=["array", "list"])
-def test_a_factor_without_instances_says_what_to_do(given: Any) -> None:
-    name, argument = next(
-        (name, argument)
-        for name, entry in GRID.items()
-        if isinstance(entry, dict)
-        for argument, value in entry.items()
-        if getattr(value, "dtype", np.dtype(float)).kind == "i"
-    )
-    where = f"^factor {name}, argument {argument}: has no entries; .* make the Solver without"
-    with pytest.raises(InputError, match=where):
-        solve_example("grid", changed(GRID, f"{name}.{argument}", given))

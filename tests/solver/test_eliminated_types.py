@@ -39,7 +39,7 @@ def arrays_of(num_lenses: int) -> Arrays:
 
 def eliminated(solver: caspar.Solver) -> list[str]:
     """Of the last solve."""
-    kept = solver._preparation._kept
+    kept = solver._preparations.whole._kept
     assert kept is not None
     return [plan.node.name for plan in kept[1].plan.eliminated]
 
@@ -64,5 +64,5 @@ def test_kernels_of_a_choice_are_made_once() -> None:
     for num_lenses in (2, 150):
         solver.solve(arrays_of(num_lenses), max_iterations=1)
     again = solver.solve(arrays_of(2), max_iterations=1)
-    assert len(solver._preparation._libraries) == 2
+    assert len(solver._preparations.whole._libraries) == 2
     assert again.compile_time_s == 0.0

@@ -194,7 +194,9 @@ def test_pair_of_one() -> None:
     arrays = changed(VEHICLE, "State", VEHICLE["State"][:1])
     arrays = changed(arrays, "ranging.state", np.zeros(45, dtype=int))
     arrays = changed(arrays, "compass.state", np.zeros(15, dtype=int))
-    assert_refused("vehicle", arrays, "factor drive, argument state", "2 instances", "got 1")
+    assert_refused(
+        "vehicle", arrays, "factor drive: arguments differ", "turn has 14", "state has 0"
+    )
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -244,13 +246,25 @@ def test_values_beyond_the_storage_type() -> None:
 
 @pytest.mark.parametrize("empty", [[], np.zeros((0, 2)), np.zeros(0)], ids=["list", "rows", "flat"])
 def test_no_nodes(empty: Any) -> None:
-    assert_refused("grid", changed(GRID, "Place", empty), "node type Place", "at least one")
+    arrays = changed(GRID, "Place", empty)
+    assert_refused("grid", arrays, "factor between, argument start: index", "none is allowed")
+
+
+@pytest.mark.parametrize("empty", [np.zeros((0, 3)), np.zeros((2, 0))], ids=["rows", "columns"])
+def test_empty_rows_of_another_width(empty: Any) -> None:
+    assert_refused("grid", changed(GRID, "Place", empty), "node type Place: shape", "(n, 2)")
 
 
 @pytest.mark.parametrize("empty", [[], np.zeros(0, dtype=int)], ids=["list", "array"])
 def test_no_factors(empty: Any) -> None:
     arrays = changed(GRID, "between", {"start": empty, "end": empty, "offset": np.zeros((0, 2))})
-    assert_refused("grid", arrays, "factor between, argument start", "at least one instance")
+    arrays = changed(arrays, "anchor", {"place": empty, "known": empty})
+    assert_refused("grid", arrays, "no factor has instances (between, anchor)")
+
+
+def test_some_arguments_of_a_factor_are_empty() -> None:
+    arrays = changed(GRID, "between.offset", [])
+    assert_refused("grid", arrays, "factor between: arguments differ", "offset has 0")
 
 
 # -- devices ---------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def test_a_solver_on_cuda(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend())
-    form = caspar.Solver(factor, **choices)._preparation.design().form
+    form = caspar.Solver(factor, **choices)._preparations.whole.design().form
     assert {one.jacobian for one in form.factors.values()} == {storage}
 
 

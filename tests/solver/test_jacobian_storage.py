@@ -89,7 +89,7 @@ def stored_entries(jacobian: str, dtype: DType) -> NDArray[np.float64]:
         inner_iterations=0,
     )
     made.solve(part(), max_iterations=1, initial_damping=1e-14)
-    kept = made._preparation._kept
+    kept = made._preparations.whole._kept
     assert kept is not None
     plan = kept[1].plan
     arg = ArgSpec("jacobian", 24, dtype, read=ReadSequential())
@@ -124,7 +124,7 @@ def test_half_takes_half_the_bytes() -> None:
     for jacobian in STORAGES:
         made = solver(jacobian, "schur_pcg")
         made.solve(part(), max_iterations=1)
-        kept = made._preparation._kept
+        kept = made._preparations.whole._kept
         assert kept is not None
         memory: Any = kept[1].plan.memory["snavely.jacobian"]
         sizes[jacobian] = memory.nbytes / kept[1].plan.factors[0].count

@@ -239,7 +239,7 @@ def test_arrays_that_their_owner_writes_to(num_plans: Callable[[], int]) -> None
 def test_release_lets_go_of_the_memory(num_plans: Callable[[], int]) -> None:
     _, arrays = problem_of(MIX)
     made = fresh()
-    with made._preparation.system(_checked(made, arrays)) as system:
+    with made._preparations.whole.system(_checked(made, arrays)) as system:
         plan = weakref.ref(system.plan)
     first = made.solve(arrays)
     assert plan() is not None

@@ -42,7 +42,7 @@ def found(mix: str, jacobian: str, deterministic: bool) -> tuple[Array, Array]:
     )
     reader = ArrayReader(solver.backend, "float64", True)
     problem = check_problem(arrays, solver._factors, solver._nodes, reader)
-    with solver._preparation.system(problem) as system:
+    with solver._preparations.whole.system(problem) as system:
         system.score()
         system.linearize(DAMPING)
         system._scalars.write((DAMPING,))

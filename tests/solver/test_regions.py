@@ -148,7 +148,7 @@ def test_bytes_of_an_observation(
     monkeypatch.setattr(regions, "LARGE_JACOBIANS", 1)
     monkeypatch.setattr(solver_module, "select_backend", lambda _: Uncompiled())
     made = caspar.Solver(snavely, jacobian=jacobian, linear_solver="schur_pcg")
-    prepared = made._preparation
+    prepared = made._preparations.whole
     library, form = prepared.compile(), prepared.design().form
     reader = ArrayReader(made.backend, prepared.types.storage.value, True)
     problem = check_problem(photos(), made._factors, made._nodes, reader)
@@ -200,7 +200,7 @@ def partial_bytes(mix: str, jacobian: str) -> dict[str, tuple[int, int]]:
     factors, arrays = problem_of(mix)
     solver = caspar.Solver(factors, backend="cpu", linear_solver="schur_pcg", jacobian=jacobian)
     solver.solve(arrays, max_iterations=1)
-    kept = solver._preparation._kept
+    kept = solver._preparations.whole._kept
     assert kept is not None
     found = kept[1].plan.arena.regions
     return {

@@ -37,7 +37,9 @@ def test_cuda_texts_equal_the_processor(
     monkeypatch.setattr(reduce, "LANES", ((2, 128),))
     solver = caspar.Solver(MIXES["shared lens"], deterministic=deterministic, **choices)
     found = solver.solve(arrays)
-    lanes = [name for name in solver._preparation.compile()._kernels if name.endswith("_by_128")]
+    lanes = [
+        name for name in solver._preparations.whole.compile()._kernels if name.endswith("_by_128")
+    ]
     assert len(lanes) > 0
     assert_allclose(found.final_cost, expected.final_cost, rtol=1e-9)
     for node, rows in expected.values.items():

@@ -48,7 +48,7 @@ class _Parts:
 
     def __init__(self, solver: caspar.Solver, arrays: Arrays) -> None:
         solver.solve(arrays, max_iterations=1, initial_damping=DAMPING)
-        kept = solver._preparation._kept
+        kept = solver._preparations.whole._kept
         assert kept is not None
         system: Any = kept[1]
         self.plan = system.plan

@@ -50,7 +50,7 @@ class _Parts:
 
     def __init__(self, solver: caspar.Solver, arrays: Arrays) -> None:
         solver.solve(arrays, max_iterations=1, initial_damping=DAMPING)
-        kept = solver._preparation._kept
+        kept = solver._preparations.whole._kept
         assert kept is not None
         system: Any = kept[1]
         self.linear = system._linear
@@ -185,7 +185,7 @@ def test_tiles_leave_room_for_sums_over_clusters(
     """Of a device, which takes tiles of 256 otherwise."""
     monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(256))
     solver = caspar.Solver(snavely, linear_solver="schur_pcg", preconditioner=preconditioner)
-    library = solver._preparation.compile()
+    library = solver._preparations.whole.compile()
     assert library.tile_size == (128 if preconditioner == "two_level" else 256)
 
 

@@ -22,7 +22,7 @@ def solve(mix: str, solver: str, jacobian: str) -> tuple[caspar.Solver, SolveRes
 
 
 def text_of_score(solver: caspar.Solver, factor: str) -> str:
-    kept = solver._preparation._kept
+    kept = solver._preparations.whole._kept
     assert kept is not None
     text: str = kept[1].plan.library.kernel(f"{factor}_score").source.text
     return text
@@ -68,4 +68,4 @@ def test_where_nothing_is_eliminated_there_is_one_library(monkeypatch: pytest.Mo
     factors, arrays = problem_of("views alone")
     solver = caspar.Solver(factors, linear_solver="pcg")
     solver.solve(arrays, max_iterations=1)
-    assert list(solver._preparation._libraries) == [((), False)]
+    assert list(solver._preparations.whole._libraries) == [((), False)]

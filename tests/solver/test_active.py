@@ -1,0 +1,122 @@
+"""Factors without instances take no part: the result is that of a solver without them."""
+
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+import symforce.symbolic as sf
+from numpy.testing import assert_array_equal
+
+import caspar
+from caspar.errors import InputError
+from tests.problems import EXAMPLES, Place, anchor, between, compass, drive
+from tests.solver.solving import Arrays, assert_same_values, changed, solver, without
+
+GRID, VEHICLE = EXAMPLES["grid"].arrays(), EXAMPLES["vehicle"].arrays()
+ON_BACKENDS = pytest.mark.parametrize(
+    "backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+)
+
+
+class Mark(sf.V2):
+    """Known to nobody at first."""
+
+
+class Sight(sf.V2):
+    """A measured difference."""
+
+
+@caspar.factor
+def sighting(
+    place: Annotated[Place, caspar.TunableShared],
+    mark: Annotated[Mark, caspar.TunableShared],
+    sight: Annotated[Sight, caspar.ConstSequential],
+) -> sf.V2:
+    """Where a mark is seen from a place."""
+    return mark - place - sight
+
+
+NO_BETWEEN: Arrays = {
+    **changed(GRID, "between", {"start": [], "end": [], "offset": []}),
+    "anchor": {"place": np.arange(36), "known": GRID["Place"] + 0.1},
+}
+WITH_MARKS = (between, anchor, sighting)
+NO_MARKS: Arrays = {
+    **GRID,
+    "Mark": np.array([[1.0, 2.0], [3.0, 4.0]]),
+    "sighting": {"place": [], "mark": [], "sight": []},
+}
+
+
+@ON_BACKENDS
+def test_the_same_as_a_solver_without_the_factor(backend: str) -> None:
+    empty = {
+        "state": np.zeros(0, int),
+        "beacon": {"values": VEHICLE["ranging"]["beacon"]["values"], "index": []},
+        "distance": np.zeros((0, 1), np.float32),
+    }
+    made = solver(EXAMPLES["vehicle"].factors, backend=backend)
+    result = made.solve({**VEHICLE, "ranging": empty})
+    other = solver((drive, compass), backend=backend).solve(without(VEHICLE, "ranging"))
+    assert result.status.is_success
+    assert result.final_cost == pytest.approx(other.final_cost, rel=1e-10)
+    np.testing.assert_allclose(result.values["State"], other.values["State"], atol=1e-6)
+    assert "no instances of ranging" in result.remarks
+    assert result.problem.factors == {"drive": 14, "ranging": 0, "compass": 15}
+    assert result.problem.num_residuals == other.problem.num_residuals
+
+
+@ON_BACKENDS
+@pytest.mark.parametrize("given", [np.float32, np.float64])
+def test_node_types_of_such_factors_stay(backend: str, given: type) -> None:
+    marks = NO_MARKS["Mark"].astype(given)
+    result = solver(WITH_MARKS, "mixed", backend).solve({**NO_MARKS, "Mark": marks})
+    assert "no instances of sighting; Mark kept as given" in result.remarks
+    assert result.values["Mark"].dtype == given
+    assert_array_equal(result.values["Mark"], marks)
+    assert not np.shares_memory(result.values["Mark"], marks)
+    assert list(result.values) == ["Place", "Mark"]
+
+
+@pytest.mark.parametrize("empty", [[], np.zeros((0, 2)), np.zeros(0)], ids=["list", "rows", "flat"])
+def test_node_types_may_be_empty(empty: Any) -> None:
+    result = solver(WITH_MARKS).solve({**NO_MARKS, "Mark": empty})
+    assert result.values["Mark"].shape == (0, 2)
+    assert result.status.is_success
+
+
+def test_one_state_has_no_pairs() -> None:
+    known = VEHICLE["compass"]
+    device = {**known["device"], "index": [0]}
+    arrays: Arrays = {
+        "State": VEHICLE["State"][:1],
+        "drive": {"turn": [], "duration": [], "tuning": VEHICLE["drive"]["tuning"]},
+        "compass": {"state": [0], "heading": known["heading"][:1], "device": device},
+    }
+    result = solver((drive, compass)).solve(arrays)
+    assert result.problem.factors == {"drive": 0, "compass": 1}
+    assert result.final_cost == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_problem_that_grows_and_shrinks() -> None:
+    made = caspar.Solver((between, anchor), backend="cpu", precision="float64")
+    whole = made.solve(GRID)
+    table = made.memory_table()
+    part = made.solve(NO_BETWEEN)
+    again = made.solve(NO_BETWEEN)
+    assert made.memory_table() != table
+    assert made._preparations.whole._kept is None, "memory of two plans at once"
+    assert_same_values(part.values, again.values)
+    assert again.compile_time_s == 0.0
+    last = made.solve(GRID)
+    assert_same_values(whole.values, last.values)
+    assert last.compile_time_s == 0.0
+    made.release()
+    assert made.memory_table() is None
+
+
+def test_what_is_left_does_not_suit_the_linear_solver() -> None:
+    made = caspar.Solver(WITH_MARKS, backend="cpu", linear_solver="schur_pcg")
+    message = r"^arrays: of the factors only between, anchor have instances: linear_solver='schur"
+    with pytest.raises(InputError, match=message):
+        made.solve(NO_MARKS)
