@@ -2,16 +2,20 @@
 
 # PYTHON: the interpreter .venv is made with (default: the first one found that is >= 3.10).
 # CUDA:   cuda12, cuda13, none, or auto: what the driver can run.
+# JAXLS:  what pip installs jaxls from; it is in no package index.
 # ARGS:   more arguments for the command of the target, as in `make test ARGS="-n 2 -k schedule"`.
 PYTHON ?= python3 python python3.14 python3.13 python3.12 python3.11 python3.10
 CUDA ?= auto
 ARGS ?=
+JAXLS ?= git+https://github.com/brentyi/jaxls
 
 VENV := .venv
 INSTALL := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 RUN_READY := $(VENV)/.ready-run-$(CUDA)
 TEST_READY := $(VENV)/.ready-test-$(CUDA)
 LINT_READY := $(VENV)/.ready-lint-$(CUDA)
+BENCH_READY := $(VENV)/.ready-bench-$(CUDA)
+PEERS := $(VENV)/peers
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -36,9 +40,10 @@ lint: $(LINT_READY)  ## check style (ruff) and types (mypy)
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
 
-bench: $(RUN_READY)  ## run the benchmarks; results in out/
+bench: $(BENCH_READY)  ## run the benchmarks beside other libraries; results in out/
 	@mkdir -p out
-	$(VENV)/bin/python -m benchmarks $(ARGS)
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
+	    $(VENV)/bin/python -m benchmarks --peers-python $(PEERS)/bin/python $(ARGS)
 
 clean:  ## remove all that these targets made: .venv, out/, caches
 	rm -rf $(VENV) out build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -79,6 +84,26 @@ $(RUN_READY): $(VENV)/.created pyproject.toml
 $(TEST_READY): $(RUN_READY)
 	@echo "Installing what the tests need in $(VENV)"
 	@$(INSTALL) --editable '.[test]'
+	@touch $@
+
+# What builds the paper's implementation and, in an environment of their own, so that what they need
+# is not what caspar runs with, the other libraries. One that cannot be installed is not measured.
+$(BENCH_READY): $(RUN_READY)
+	@extra='$(CUDA)'; \
+	if [ "$$extra" = auto ]; then extra=$$($(DETECT_CUDA)); fi; \
+	echo "Installing what the benchmarks need in $(VENV)"; \
+	case $$extra in \
+	  cuda12) $(INSTALL) --editable '.[cuda12,sparse-cuda12,bench]'; jax='jax[cuda12]' ;; \
+	  cuda13) $(INSTALL) --editable '.[cuda13,sparse-cuda13,bench]' 'cuda-toolkit[cccl,nvcc]==13.*'; \
+	          jax='jax[cuda13]' ;; \
+	  *) jax=jax ;; \
+	esac && \
+	echo "Installing the libraries to compare with in $(PEERS)" && \
+	$(VENV)/bin/python -m venv --clear $(PEERS) && \
+	for peer in 'gtsam' 'pyceres pycolmap' "$$jax $(JAXLS)"; do \
+	  $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check scipy $$peer || \
+	      echo "Cannot be installed, so not measured: $$peer" >&2; \
+	done
 	@touch $@
 
 $(LINT_READY): $(TEST_READY)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -81,7 +82,53 @@ def pybind11_cmake_directory() -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def configure_command(directory: Path, architecture: str) -> list[str]:
+@dataclass(frozen=True)
+class Toolkit:
+    """CUDA's compiler, and where its libraries are.
+
+    Attributes:
+        nvcc: The compiler.
+        libraries: Its folder of libraries, where CMake and the linker have to be told.
+    """
+
+    nvcc: str
+    libraries: Path | None
+
+    @property
+    def options(self) -> list[str]:
+        """For CMake."""
+        made = [f"-DCMAKE_CUDA_COMPILER={self.nvcc}"]
+        if self.libraries is not None:
+            runtime = next(self.libraries.glob("libcudart.so.*"))
+            made += [f"-DCUDA_CUDART={runtime}", f"-DCUDA_cudart_LIBRARY={runtime}"]
+            made += [f"-DCMAKE_BUILD_RPATH={self.libraries}"]
+        return made
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For CMake and what it starts."""
+        if self.libraries is None:
+            return dict(os.environ)
+        folders = [str(self.libraries), *filter(None, [os.environ.get("LIBRARY_PATH")])]
+        return {**os.environ, "LIBRARY_PATH": os.pathsep.join(folders)}
+
+
+def find_toolkit() -> Toolkit:
+    """The compiler on the PATH, or the wheel's, whose libraries are not where CMake looks.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    nvcc = shutil.which("nvcc")
+    if nvcc is not None:
+        return Toolkit(nvcc, None)
+    nvcc = importlib.import_module("cuda.pathfinder").find_nvidia_binary_utility("nvcc")
+    if nvcc is None:
+        raise FileNotFoundError("nvcc is neither on the PATH nor installed as a wheel")
+    return Toolkit(nvcc, Path(nvcc).parents[1] / "lib")
+
+
+def configure_command(directory: Path, architecture: str, toolkit: Toolkit) -> list[str]:
     """Return the CMake call that configures `directory` for one GPU architecture, such as "90"."""
     command = [
         "cmake",
@@ -91,6 +138,7 @@ def configure_command(directory: Path, architecture: str) -> list[str]:
         "-B",
         str(directory / "build"),
         "-DCMAKE_BUILD_TYPE=Release",
+        *toolkit.options,
         f"-DCMAKE_CUDA_ARCHITECTURES={architecture}-real",
         f"-Dpybind11_DIR={pybind11_cmake_directory()}",
         "-DPYBIND11_FINDPYTHON=ON",
@@ -104,12 +152,16 @@ def build(directory: Path, architecture: str = "90", jobs: int | None = None) ->
     """Configure and compile; return the seconds taken.
 
     Raises subprocess.CalledProcessError when CMake or the compiler fails, and FileNotFoundError
-    when they succeed without leaving an extension that the running interpreter can import.
+    when they succeed without leaving an extension that the running interpreter can import, or
+    there is no nvcc.
     """
     start = time.perf_counter()
-    subprocess.run(configure_command(directory, architecture), check=True)
+    toolkit = find_toolkit()
+    configure = configure_command(directory, architecture, toolkit)
+    subprocess.run(configure, check=True, env=toolkit.environment)
     command = ["cmake", "--build", str(directory / "build"), "--parallel"]
-    subprocess.run(command if jobs is None else [*command, str(jobs)], check=True)
+    parallel = command if jobs is None else [*command, str(jobs)]
+    subprocess.run(parallel, check=True, env=toolkit.environment)
     if not extension_path(directory).exists():
         raise FileNotFoundError(f"the build left no {extension_path(directory)}")
     return time.perf_counter() - start
