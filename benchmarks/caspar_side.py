@@ -156,7 +156,7 @@ def measure(variant: Variant, problem: Problem, backend: str, budget: Budget) ->
     chosen = results[len(results) // 2]
     timed, setup, device_bytes = None, None, None
     if variant.details:
-        timed = linear_iteration(solver, problem, variant)
+        timed = linear_iteration(solver, problem.arrays, variant)
         reused_s = statistics.median(around_s)
         del solver
         anew_s = setup_anew_s(variant, problem, backend)
@@ -205,7 +205,7 @@ class IterationTime:
 
 
 def linear_iteration(
-    solver: Solver, problem: Problem, variant: Variant, runs: int = 5
+    solver: Solver, arrays: Mapping[str, Any], variant: Variant, runs: int = 5
 ) -> IterationTime | None:
     """Time of one PCG iteration; None where the solver has none.
 
@@ -218,7 +218,7 @@ def linear_iteration(
         times = []
         for _ in range(runs + 1):
             result = solver.solve(
-                problem.arrays,
+                arrays,
                 **{
                     **variant.options,
                     "max_iterations": 1,

@@ -40,7 +40,7 @@ def _caspar(variant: Variant, problem: Bundle, backend: str) -> Growth:
     anew_s = setup_anew_s(variant, problem, backend)
     solver = variant.make(problem, backend)
     result = solver.solve(problem.arrays, max_iterations=1)
-    timed = linear_iteration(solver, problem, variant, runs=3)
+    timed = linear_iteration(solver, problem.arrays, variant, runs=3)
     return Growth(
         f"caspar {backend} {variant.name}",
         problem.num_observations,
