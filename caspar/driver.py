@@ -33,7 +33,7 @@ from caspar.frontend.explicit_kernels import (
 from caspar.frontend.factor_kernels import factor_kernels, jacobian_kernel
 from caspar.frontend.kernel_trace import TracedKernel, kernel_spec
 from caspar.frontend.memory_kernels import memory_kernels
-from caspar.frontend.node_kernels import node_kernels
+from caspar.frontend.node_kernels import node_kernels, step_kernel
 from caspar.frontend.precision import TYPES, Types
 from caspar.frontend.scalar_kernels import scalar_kernels
 from caspar.frontend.solver_form import SolverForm
@@ -175,6 +175,16 @@ def coarse_sources(design: SolverDesign, width: int) -> SolverSources:
     """
     parts = [design.key, f"coarse {width}"]
     return _cached_specs(parts, design.target, lambda: _coarse_specs(design, width))
+
+
+def slot_sources(design: SolverDesign) -> SolverSources:
+    """The same for kernels of node types of which there are few: see `memory.accessors.slots`."""
+
+    def specs() -> list[KernelSpec]:
+        reduced = [node for node in design.nodes if node.name not in design.form.eliminated]
+        return [step_kernel(node, design.types, many_slots=True) for node in reduced]
+
+    return _cached_specs([design.key, "slots"], design.target, specs)
 
 
 def chain_sources(design: SolverDesign) -> SolverSources:

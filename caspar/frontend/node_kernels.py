@@ -43,6 +43,9 @@ MODEL_DIM = 5
 NODE_ROLES = ("scale", "factorize", "start", "step", "turn", "solve", "retract")
 """Ends of the names of a node type's kernels."""
 
+SLOTTED_STEP = "step_of_slots"
+"""The same of the `step` of few nodes, whose products have many slots; made when first needed."""
+
 
 def node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelSpec]:
     """All kernels of a node type."""
@@ -173,7 +176,9 @@ def start_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Kerne
     return kernel.build()
 
 
-def write_advanced(kernel: KernelBuilder, dim: int, types: Types) -> list[Scalar]:
+def write_advanced(
+    kernel: KernelBuilder, dim: int, types: Types, *, many_slots: bool = False
+) -> list[Scalar]:
     """Write step += alpha p and residual -= alpha A p; returns the residual."""
     alpha = kernel.scalar("alpha")
 
@@ -181,19 +186,20 @@ def write_advanced(kernel: KernelBuilder, dim: int, types: Types) -> list[Scalar
         return kernel.read(name, dim, types.storage, ReadSequential())
 
     step = [x + alpha * p for x, p in zip(read("step"), read("direction"), strict=True)]
-    product = kernel.read("product", dim, types.storage, ReadSlots())
+    product = kernel.read("product", dim, types.storage, ReadSlots(many=many_slots))
     residual = [r - alpha * q for r, q in zip(read("residual"), product, strict=True)]
     kernel.write("step", step, types.storage, WriteSequential())
     kernel.write("residual", residual, types.storage, WriteSequential())
     return residual
 
 
-def step_kernel(node: NodeType, types: Types) -> KernelSpec:
+def step_kernel(node: NodeType, types: Types, *, many_slots: bool = False) -> KernelSpec:
     """step += alpha p, residual -= alpha A p, z = W^T W r; sums `descent` = r.z."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_step", types.storage, few_items=True)
+    role = SLOTTED_STEP if many_slots else "step"
+    kernel = KernelBuilder(f"{node.name}_{role}", types.storage, few_items=True)
     kernel.guard("done")
-    residual = write_advanced(kernel, dim, types)
+    residual = write_advanced(kernel, dim, types, many_slots=many_slots)
     preconditioned = _preconditioned(kernel, dim, types, residual)
     kernel.write("preconditioned", preconditioned, types.storage, WriteSequential())
     kernel.write("descent", [dot(residual, preconditioned)], types.sums, AddSumPartials())

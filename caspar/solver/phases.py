@@ -6,6 +6,7 @@ plan.
 
 from collections.abc import Sequence
 
+from caspar.frontend.node_kernels import SLOTTED_STEP
 from caspar.runtime.backend import Launch, Loop
 from caspar.solver.launches import Binder
 from caspar.solver.plan import FactorPlan, Plan
@@ -84,7 +85,10 @@ class Phases:
             together,
             *sums,
             [self._binder.scalar_launch("pcg_alpha")],
-            self._each("step", eliminated=False),
+            [
+                self._binder.node_launch(plan, SLOTTED_STEP if plan.has_many_slots else "step")
+                for plan in self._plan.reduced
+            ],
             [self._binder.scalar_launch("pcg_beta")],
             [*self._each("turn", eliminated=False), *self.clear_curvatures()],
         ]

@@ -10,6 +10,7 @@ from caspar.frontend.factor_builder import FactorForm, SharedSums
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.memory.accessors.partials import num_slots
+from caspar.memory.accessors.slots import USUAL_SLOTS
 from caspar.memory.node_tiles import NodeOrder, NodeTiles
 from caspar.memory.tiles import Array, TileIndex
 from caspar.runtime.backend import Backend
@@ -110,6 +111,11 @@ class NodePlan:
     num_tiles: int
     num_slots: int
     order: NodeOrder | None
+
+    @property
+    def has_many_slots(self) -> bool:
+        """Whether its step is the one of many slots."""
+        return self.num_slots > USUAL_SLOTS
 
     @property
     def num_bytes(self) -> int:

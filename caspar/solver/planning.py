@@ -94,6 +94,7 @@ def plan_nodes(
     nodes: Sequence[NodeType],
     counts: Mapping[str, int],
     factors: Sequence[FactorPlan],
+    most_slots: int,
 ) -> list[NodePlan]:
     """In the order of the solver; the partials of reduced types stand first.
 
@@ -103,13 +104,14 @@ def plan_nodes(
         nodes: Node types.
         counts: Instances of each, by name.
         factors: All factors.
+        most_slots: Of products.
     """
     plans: dict[str, NodePlan] = {}
     first_tile = 0
     for node in sorted(nodes, key=lambda node: node.name in form.eliminated):
         is_eliminated = node.name in form.eliminated
         num_tiles = library.num_node_tiles(node, counts[node.name])
-        num_slots = num_object_slots(_num_added(factors, node), counts[node.name])
+        num_slots = num_object_slots(_num_added(factors, node), counts[node.name], most_slots)
         plans[node.name] = NodePlan(
             node,
             counts[node.name],

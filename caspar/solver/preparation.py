@@ -17,10 +17,12 @@ from caspar.driver import (
     chain_sources,
     coarse_sources,
     explicit_sources,
+    slot_sources,
     solver_sources,
 )
 from caspar.frontend.coarse_form import coarse_form
 from caspar.frontend.precision import TYPES, Types
+from caspar.memory.accessors.slots import MAX_SLOTS, USUAL_SLOTS
 from caspar.memory.node_tiles import needs_wide_places
 from caspar.options import (
     LinearSolverChoice,
@@ -176,7 +178,11 @@ class Preparation:
         factors = plan_factors(library, form, design.factors, indexed)
         # the plan has indices of its own
         del indexed
-        nodes = plan_nodes(library, form, design.nodes, problem.counts, factors)
+        has_own = self._recipe.preconditioner in OWN_GRADIENTS
+        most_slots = USUAL_SLOTS if has_own else MAX_SLOTS
+        nodes = plan_nodes(library, form, design.nodes, problem.counts, factors, most_slots)
+        if any(node.has_many_slots for node in nodes):
+            self._load(library, partial(slot_sources, design))
         plan = make_plan(library, self.types, factors, nodes)
         start, known_s = time.perf_counter(), self.compile_time_s
         reductions_s = library.reductions_time_s

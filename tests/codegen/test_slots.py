@@ -12,8 +12,10 @@ from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.runs import MANY_SCALARS, AddRuns
 from caspar.memory.accessors.slots import (
+    FEW_ROWS,
     ITEMS_OF_SLOT,
     MAX_SLOTS,
+    USUAL_SLOTS,
     BeginSlots,
     ReadSlots,
     num_object_slots,
@@ -36,13 +38,13 @@ types = pytest.mark.parametrize(
 )
 DIMS = (1, 2, 3, 4, 9)
 COUNTS = (1, 31, BLOCK_SIZE, BLOCK_SIZE + 1, 2500)
-COPIES = (1, 2, MAX_SLOTS)
+COPIES = (1, 2, USUAL_SLOTS, MAX_SLOTS)
 
 
-def sum_kernel(dim: int, storage: DType, computing: DType) -> KernelSpec:
+def sum_kernel(dim: int, storage: DType, computing: DType, *, many: bool) -> KernelSpec:
     """The sum over all slots; another array begins with it."""
     kernel = KernelBuilder(f"sum_{dim}", computing)
-    found = kernel.read("added", dim, storage, ReadSlots())
+    found = kernel.read("added", dim, storage, ReadSlots(many=many))
     kernel.write("found", found, storage, WriteSequential())
     kernel.write("begun", found, storage, BeginSlots())
     return kernel.build()
@@ -74,6 +76,9 @@ def rows_of_slots(copies: int, length: int, dim: int) -> np.ndarray:
         (ITEMS_OF_SLOT * 7 + 1, 7, 2),
         (ITEMS_OF_SLOT * 14, 7, 2),
         (ITEMS_OF_SLOT * 14 + 1, 7, 4),
+        (10**9, FEW_ROWS // (2 * USUAL_SLOTS) + 1, USUAL_SLOTS),
+        (10**9, FEW_ROWS // (2 * USUAL_SLOTS), 2 * USUAL_SLOTS),
+        (ITEMS_OF_SLOT * 4 * USUAL_SLOTS, 4, USUAL_SLOTS),
         (10**9, 1, MAX_SLOTS),
     ],
 )
@@ -81,14 +86,19 @@ def test_number_of_slots(num_items: int, num_objects: int, slots: int) -> None:
     assert num_object_slots(num_items, num_objects) == slots
 
 
+def test_some_preconditioners_have_no_more_than_usual() -> None:
+    assert num_object_slots(10**9, 1, USUAL_SLOTS) == USUAL_SLOTS
+
+
 @needs_compiler
 @types
-def test_slots_are_summed_and_begun(storage: DType, computing: DType) -> None:
-    specs = {dim: sum_kernel(dim, storage, computing) for dim in DIMS}
+@pytest.mark.parametrize("many", [False, True])
+def test_slots_are_summed_and_begun(storage: DType, computing: DType, many: bool) -> None:
+    specs = {dim: sum_kernel(dim, storage, computing, many=many) for dim in DIMS}
     compiled = CompiledKernels(list(specs.values()))
     for dim, spec in specs.items():
         for count in COUNTS if dim == 3 else (BLOCK_SIZE + 1,):
-            for copies in COPIES:
+            for copies in COPIES if many else COPIES[:-1]:
                 rows = {"added": rows_of_slots(copies, count, dim)}
                 case = KernelCase(spec, count, rows, copies=copies)
                 assert_exact(compiled.run_cuda(case), computing)

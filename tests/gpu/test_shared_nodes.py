@@ -1,4 +1,6 @@
-"""One node that all items of a thousand tiles share."""
+"""One node, or two, that all items of a thousand tiles share."""
+
+from typing import Any
 
 import pytest
 from numpy.testing import assert_allclose
@@ -12,12 +14,16 @@ pytest.importorskip("cupy")
 
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("jacobian", ["stored", "float16", "recompute"])
-def test_equals_the_processor(jacobian: str, deterministic: bool) -> None:
-    arrays = make_arrays(num_views=300, num_marks=100_000)
-    arrays = {name: arrays[name] for name in ("View", "Mark", "Lens", "sight", "hold", "pin")}
+@pytest.mark.parametrize("mix", ["shared lens", "few lenses"])
+def test_equals_the_processor(mix: str, jacobian: str, deterministic: bool) -> None:
+    made = make_arrays(num_views=300, num_marks=100_000)
+    factors = MIXES[mix]
+    arrays: dict[str, Any] = {factor.name: made[factor.name] for factor in factors}
+    nodes = ("View", "Mark", "Lens" if mix == "shared lens" else "Glass")
+    arrays |= {name: made[name] for name in nodes}
     expected, found = (
         caspar.Solver(
-            MIXES["shared lens"],
+            factors,
             backend=backend,
             linear_solver="schur_pcg",
             precision="float64",

@@ -29,6 +29,10 @@ class Lens(sf.V1):
     """What all observations share."""
 
 
+class Glass(sf.V1):
+    """One of a few lenses."""
+
+
 class Seen(sf.V2):
     """An observation."""
 
@@ -50,6 +54,17 @@ def sight(
 ) -> sf.V2:
     ahead = 5.0 + view[2] + 0.1 * mark[0] * view[1]
     return lens[0] * sf.V2(mark[0] - view[0], mark[1] - view[1]) / ahead - seen
+
+
+@caspar.factor
+def glimpse(
+    view: Annotated[View, caspar.TunableShared],
+    mark: Annotated[Mark, caspar.TunableShared],
+    glass: Annotated[Glass, caspar.TunableShared],
+    seen: Annotated[Seen, caspar.ConstSequential],
+) -> sf.V2:
+    ahead = 5.0 + view[2] + 0.1 * mark[0] * view[1]
+    return glass[0] * sf.V2(mark[0] - view[0], mark[1] - view[1]) / ahead - seen
 
 
 @caspar.factor
@@ -143,6 +158,7 @@ def make_arrays(num_views: int = 5, num_marks: int = 14, seed: int = 0) -> Array
         "Mark": noisy(noisy(marks)),
         "Bearing": np.linspace(0.5, 2.0, 6)[:, None],
         "Lens": np.array([[2.1]]),
+        "Glass": np.array([[2.1], [1.9]]),
         "sight": {"view": view, "mark": mark, "seen": noisy(2.0 * seen)},
         "glance": {"view": view[::2], "mark": mark[::2], "seen": noisy(seen[::2])},
         "parallax": {
@@ -160,12 +176,14 @@ def make_arrays(num_views: int = 5, num_marks: int = 14, seed: int = 0) -> Array
         "tie": {"start": start, "end": end, "step": noisy(2.0 * views[end] - views[start])},
         "hold": {"view": np.arange(num_views), "known": noisy(views)},
         "pin": {"mark": np.arange(num_marks), "known": noisy(marks)},
+        "glimpse": {"view": view, "mark": mark, "glass": view % 2, "seen": noisy(2.0 * seen)},
     }
 
 
 MIXES: Mapping[str, tuple[caspar.Factor, ...]] = {
     "bundle adjustment": (glance, hold, pin),
     "shared lens": (sight, hold, pin),
+    "few lenses": (glimpse, hold, pin),
     "two factors on marks": (glance, parallax, hold, pin),
     "marks and bearings": (glance, turn, hold, pin),
     "everything": (sight, glance, parallax, drift, tie, hold, pin),
@@ -179,6 +197,7 @@ def problem_of(mix: str) -> tuple[tuple[caspar.Factor, ...], Arrays]:
     wanted = {factor.name for factor in factors}
     wanted |= {"View"} if mix == "views alone" else {"View", "Mark"}
     wanted |= {"Lens"} if sight in factors else set()
+    wanted |= {"Glass"} if glimpse in factors else set()
     wanted |= {"Bearing"} if turn in factors else set()
     return factors, {name: rows for name, rows in arrays.items() if name in wanted}
 

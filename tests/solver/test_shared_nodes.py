@@ -1,4 +1,4 @@
-"""One node that all items of many tiles share: sums by stretches, and by many lanes."""
+"""Nodes that all items of many tiles share: sums by stretches and by many lanes, and many slots."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 
 import caspar
 from caspar.memory import node_tiles, reduce
+from caspar.memory.accessors import slots
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 from tests.solver.linear_cases import MIXES, make_arrays
@@ -41,6 +42,28 @@ def test_cuda_texts_equal_the_processor(
         name for name in solver._preparations.whole.compile()._kernels if name.endswith("_by_128")
     ]
     assert len(lanes) > 0
+    assert_allclose(found.final_cost, expected.final_cost, rtol=1e-9)
+    for node, rows in expected.values.items():
+        assert_allclose(found.values[node], rows, atol=1e-5)
+
+
+@pytest.mark.parametrize("jacobian", ["stored", "recompute"])
+def test_two_nodes_have_many_slots(jacobian: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = make_arrays(num_views=60, num_marks=700)
+    arrays = {name: arrays[name] for name in ("View", "Mark", "Glass", "glimpse", "hold", "pin")}
+    choices: dict[str, Any] = {
+        "precision": "float64",
+        "linear_solver": "schur_pcg",
+        "jacobian": jacobian,
+    }
+    expected = caspar.Solver(MIXES["few lenses"], backend="cpu", **choices).solve(arrays)
+
+    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
+    monkeypatch.setattr(slots, "ITEMS_OF_SLOT", 32)
+    solver = caspar.Solver(MIXES["few lenses"], **choices)
+    found = solver.solve(arrays)
+    (library,) = solver._preparations.whole._libraries.values()
+    assert library.has_kernel("Glass_step_of_slots")
     assert_allclose(found.final_cost, expected.final_cost, rtol=1e-9)
     for node, rows in expected.values.items():
         assert_allclose(found.values[node], rows, atol=1e-5)
