@@ -20,7 +20,7 @@ from caspar.codegen.cuda import generate_cuda
 from caspar.codegen.cuda_convert import generate_cuda_convert
 from caspar.codegen.cuda_places import with_wide_places
 from caspar.codegen.cuda_reduce import generate_cuda_reduce
-from caspar.codegen.source import KernelSource, Param
+from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.frontend.chain_kernels import chain_kernels
 from caspar.frontend.coarse_form import coarse_form
 from caspar.frontend.coarse_kernels import coarse_factor_kernels, coarse_kernels
@@ -368,42 +368,11 @@ def _price_from_json(data: Mapping[str, Any]) -> JacobianPrice:
 
 
 def _to_json(sources: SolverSources) -> dict[str, Any]:
-    kernels = [
-        {
-            "name": source.name,
-            "text": source.text,
-            "params": [
-                [
-                    param.field,
-                    param.arg,
-                    None if param.dtype is None else param.dtype.value,
-                    param.written,
-                ]
-                for param in source.params
-            ],
-            "block_sizes": list(source.block_sizes),
-            "threads_per_item": source.threads_per_item,
-            "items_per_thread": source.items_per_thread,
-            "num_layers": source.num_layers,
-            "block_multiple": source.block_multiple,
-            "num_registers": source.num_registers,
-            "tiled": source.tiled,
-            "few_items": source.few_items,
-            "stretches": source.stretches,
-        }
-        for source in sources.kernels.values()
-    ]
+    kernels = [source_to_json(source) for source in sources.kernels.values()]
     return {"kernels": kernels, "jacobian_dims": dict(sources.jacobian_dims)}
 
 
 def _from_json(data: Mapping[str, Any]) -> SolverSources:
-    kernels = {}
-    for entry in data["kernels"]:
-        params = tuple(
-            Param(field, arg, None if dtype is None else DType(dtype), written)
-            for field, arg, dtype, written in entry["params"]
-        )
-        sizes = tuple(entry["block_sizes"])
-        kernels[entry["name"]] = KernelSource(**{**entry, "params": params, "block_sizes": sizes})
+    kernels = [source_from_json(entry) for entry in data["kernels"]]
     dims = {str(name): int(dim) for name, dim in data["jacobian_dims"].items()}
-    return SolverSources(kernels, dims)
+    return SolverSources({source.name: source for source in kernels}, dims)

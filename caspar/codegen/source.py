@@ -1,7 +1,8 @@
 """What code generation hands to a runtime: text, and what to pass for each parameter."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from caspar.ir.dtype import DType
 from caspar.memory.access import TILES, ArgSpec, Field
@@ -149,3 +150,26 @@ def reduce_params(partials: ArgSpec, output: ArgSpec) -> tuple[Param, ...]:
     place = next(number for number, param in enumerate(rest) if param.arg == output.name)
     fields = [Param(field.name, partials.name, field.dtype) for field in REDUCE_FIELDS]
     return (count, *rest[:place], *fields, *rest[place:])
+
+
+def source_to_json(source: KernelSource) -> dict[str, Any]:
+    """A kernel as JSON holds it."""
+    params = [
+        [param.field, param.arg, None if param.dtype is None else param.dtype.value, param.written]
+        for param in source.params
+    ]
+    return {**vars(source), "params": params}
+
+
+def source_from_json(data: Mapping[str, Any]) -> KernelSource:
+    """The kernel that `source_to_json` was given.
+
+    Raises:
+        KeyError, TypeError, ValueError: The data is of something else.
+    """
+    params = tuple(
+        Param(field, arg, None if dtype is None else DType(dtype), written)
+        for field, arg, dtype, written in data["params"]
+    )
+    sizes = tuple(data["block_sizes"])
+    return KernelSource(**{**data, "params": params, "block_sizes": sizes})

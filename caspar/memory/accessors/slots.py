@@ -10,8 +10,8 @@ float16, us: 167 and 170 with one slot, 149 and 147 with 2, 146 and 144 with 4 t
 without the additions. 1.3 M observations of 356 cameras, a PCG iteration: 90 and 95 with one slot,
 53 and 53 with 4. Of 36,000 it takes 13.8 and 13.4 with one slot, 12.7 and 11.5 with 4, 14.7 and
 14.2 with 16 (H200). Few objects, as the lenses of a few cameras, have up to 32, since all items
-meet in them: 0.68 M observations with one lens by an index take 27 us instead of 41, with four lenses
-28 instead of 66. What reads so many is another text: it would cost others 0.4 to 0.6 us.
+meet in them: 0.68 M observations with one lens by an index take 27 us instead of 41, with four 28
+instead of 66. What reads so many is another text: it would cost others 0.4 to 0.6 us.
 """
 
 from dataclasses import dataclass
