@@ -93,18 +93,19 @@ $(BENCH_READY): $(RUN_READY)
 	if [ "$$extra" = auto ]; then extra=$$($(DETECT_CUDA)); fi; \
 	echo "Installing what the benchmarks need in $(VENV)"; \
 	case $$extra in \
-	  cuda12) $(INSTALL) --editable '.[cuda12,sparse-cuda12,bench]'; jax='jax[cuda12]' ;; \
-	  cuda13) $(INSTALL) --editable '.[cuda13,sparse-cuda13,bench]' 'cuda-toolkit[cccl,nvcc]==13.*'; \
-	          jax='jax[cuda13]' ;; \
+	  cuda12) jax='jax[cuda12]'; $(INSTALL) --editable '.[cuda12,sparse-cuda12,bench]' ;; \
+	  cuda13) jax='jax[cuda13]'; \
+	          $(INSTALL) --editable '.[cuda13,sparse-cuda13,bench]' 'cuda-toolkit[cccl,nvcc]==13.*' ;; \
 	  *) jax=jax ;; \
-	esac && \
-	echo "Installing the libraries to compare with in $(PEERS)" && \
-	$(VENV)/bin/python -m venv --clear $(PEERS) && \
+	esac || exit 1; \
+	echo "Installing the libraries to compare with in $(PEERS)"; \
+	$(VENV)/bin/python -m venv $(PEERS) || exit 1; \
+	missing=; \
 	for peer in 'gtsam' 'pyceres pycolmap' "$$jax $(JAXLS)"; do \
 	  $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check scipy $$peer || \
-	      echo "Cannot be installed, so not measured: $$peer" >&2; \
-	done
-	@touch $@
+	      { echo "Cannot be installed, so not measured: $$peer" >&2; missing=yes; }; \
+	done; \
+	[ -n "$$missing" ] || touch $@
 
 $(LINT_READY): $(TEST_READY)
 	@echo "Installing ruff and mypy in $(VENV)"

@@ -177,14 +177,14 @@ def coarse_sources(design: SolverDesign, width: int) -> SolverSources:
     return _cached_specs(parts, design.target, lambda: _coarse_specs(design, width))
 
 
-def slot_sources(design: SolverDesign) -> SolverSources:
+def slot_sources(design: SolverDesign, nodes: Sequence[NodeType]) -> SolverSources:
     """The same for kernels of node types of which there are few: see `memory.accessors.slots`."""
 
     def specs() -> list[KernelSpec]:
-        reduced = [node for node in design.nodes if node.name not in design.form.eliminated]
-        return [step_kernel(node, design.types, many_slots=True) for node in reduced]
+        return [step_kernel(node, design.types, many_slots=True) for node in nodes]
 
-    return _cached_specs([design.key, "slots"], design.target, specs)
+    parts = [design.key, "slots", *(node.name for node in nodes)]
+    return _cached_specs(parts, design.target, specs)
 
 
 def chain_sources(design: SolverDesign) -> SolverSources:

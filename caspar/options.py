@@ -68,8 +68,8 @@ class JacobianChoice(Enum):
     """Where Jacobians are kept between linearisation and the products of an iteration.
 
     STORED: in memory, in the precision's storage type. FLOAT16: in memory, their columns scaled to
-    unit length, in 16 bits: half of float32's bytes; steps are a little less exact, what a solve
-    converges to is not. RECOMPUTE: nowhere: every product derives them again from the values.
+    at most unit length, in 16 bits: half of float32's bytes; steps are a little less exact, what a
+    solve converges to is not. RECOMPUTE: nowhere: every product derives them again from the values.
     AUTO: recomputed on CUDA where conjugate gradients are likely and, at the device's peak rates,
     deriving Jacobians takes no longer than moving their bytes; stored else, and on the CPU.
     """
@@ -86,7 +86,7 @@ class SolveOptions:
 
     Attributes:
         max_iterations: Levenberg-Marquardt iterations, rejected ones included.
-        initial_damping: First damping, relative to the diagonal of J^T J.
+        initial_damping: First damping, relative to D, the diagonal of J^T J without small entries.
         min_damping: Lower bound of the damping.
         max_damping: The solve stops where no step is accepted below it.
         cost_tolerance: Stop when neither the actual nor the predicted decrease of the cost by
@@ -151,7 +151,7 @@ class SolveOptions:
         Raises:
             OptionError: An unknown name (the known ones are listed) or a value out of range.
         """
-        known = [field.name for field in fields(cls)]
+        known = [*(field.name for field in fields(cls)), "on_iteration"]
         for name in options:
             if name not in known:
                 close = difflib.get_close_matches(name, known, 1)

@@ -58,7 +58,7 @@ PEERS = (
         "jaxls",
         "benchmarks.peers.jaxls_worker",
         # jaxls's own benchmark of bundle adjustment takes 1e2; on Trafalgar-21 1e-2 needs 6
-        # iterations and 1e2 98
+        # iterations and 1e2 19
         (
             "dense_cholesky float64 1e-2",
             "dense_cholesky float64 1e2",

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -88,7 +89,7 @@ class Toolkit:
 
     Attributes:
         nvcc: The compiler.
-        libraries: Its folder of libraries, where CMake and the linker have to be told.
+        libraries: Its folder of libraries, where CMake and the linker have to be told; else None.
     """
 
     nvcc: str
@@ -114,18 +115,23 @@ class Toolkit:
 
 
 def find_toolkit() -> Toolkit:
-    """The compiler on the PATH, or the wheel's, whose libraries are not where CMake looks.
+    """The compiler on the PATH, of a toolkit elsewhere, or of a wheel.
+
+    A wheel's libraries are not where CMake looks, and its runtime has no name without a version.
 
     Raises:
         FileNotFoundError: There is none.
     """
     nvcc = shutil.which("nvcc")
-    if nvcc is not None:
-        return Toolkit(nvcc, None)
-    nvcc = importlib.import_module("cuda.pathfinder").find_nvidia_binary_utility("nvcc")
     if nvcc is None:
-        raise FileNotFoundError("nvcc is neither on the PATH nor installed as a wheel")
-    return Toolkit(nvcc, Path(nvcc).parents[1] / "lib")
+        with suppress(ModuleNotFoundError):
+            finder = importlib.import_module("cuda.pathfinder")
+            nvcc = finder.find_nvidia_binary_utility("nvcc")
+    if nvcc is None:
+        raise FileNotFoundError("nvcc is neither on the PATH, nor in a toolkit, nor a wheel")
+    libraries = Path(nvcc).parents[1] / "lib"
+    has_runtime = any(libraries.glob("libcudart.so.*"))
+    return Toolkit(nvcc, libraries if has_runtime else None)
 
 
 def configure_command(directory: Path, architecture: str, toolkit: Toolkit) -> list[str]:

@@ -77,6 +77,8 @@ def coarse_refusal(factors: Sequence[TracedFactor], form: SolverForm) -> str:
                 f"factor {factor.name} does not touch one {reduced[0]} by an index; it needs "
                 "factors that do"
             )
+    if not any(is_coarsened(factor, form.factors[factor.name]) for factor in factors):
+        return f"no factor joins {node.name} and {reduced[0]}; it needs one that does"
     return ""
 
 

@@ -1,8 +1,8 @@
 """Jacobians by the tangent of a factor's nodes: derived, stored, read back.
 
-A stored Jacobian J D^-1/2 has columns of unit length over all factors, so that 16 bits hold its
-entries. Those that are always zero are not kept; equal ones of a column and negatives of each other
-share a slot.
+A stored Jacobian J D^-1/2 has columns of at most unit length over all factors, so that 16 bits
+hold its entries. Those that are always zero are not kept; equal ones of a column and negatives of
+each other share a slot.
 """
 
 from collections.abc import Mapping, Sequence

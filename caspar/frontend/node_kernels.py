@@ -1,7 +1,7 @@
 """The kernels of a node type: retract, and its part of the preconditioned conjugate gradients.
 
-The linear system is (J^T J + damping D) step = -gradient with D = diag(J^T J), preconditioned by
-the inverse of its diagonal blocks. Blocks are factorised after scaling to unit diagonal; what is
+The linear system is (J^T J + damping D) step = -gradient with D by `node_diagonal`, preconditioned
+by the inverse of its diagonal blocks. Blocks are factorised after scaling to unit diagonal; what is
 stored is W = L^-1 S, so that W^T W r is positive semidefinite whatever rounding does to W.
 
 Where Jacobians are stored (`scaled`) the system is in the variables D^1/2 step, in which it is
@@ -43,7 +43,7 @@ MODEL_DIM = 5
 NODE_ROLES = ("scale", "factorize", "start", "step", "turn", "solve", "retract")
 """Ends of the names of a node type's kernels."""
 
-SLOTTED_STEP = "step_of_slots"
+STEP_OF_MANY_SLOTS = "step_of_many_slots"
 """The same of the `step` of few nodes, whose products have many slots; made when first needed."""
 
 
@@ -196,7 +196,7 @@ def write_advanced(
 def step_kernel(node: NodeType, types: Types, *, many_slots: bool = False) -> KernelSpec:
     """step += alpha p, residual -= alpha A p, z = W^T W r; sums `descent` = r.z."""
     dim = node.tangent_dim
-    role = SLOTTED_STEP if many_slots else "step"
+    role = STEP_OF_MANY_SLOTS if many_slots else "step"
     kernel = KernelBuilder(f"{node.name}_{role}", types.storage, few_items=True)
     kernel.guard("done")
     residual = write_advanced(kernel, dim, types, many_slots=many_slots)

@@ -82,10 +82,13 @@ def argument_annotations(user: UserFunction) -> dict[str, Any]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise user.error(f"{user.title}: {parameter} is not allowed; name each argument")
         if name not in written:
-            raise user.error(
-                f"{user.title}, argument {name}: not annotated; "
-                f"write Annotated[Type, Marker], for example {user.example}"
+            advice = (
+                "a method cannot be used; take a function, which may stand inside another one and "
+                "use its variables"
+                if name in ("self", "cls")
+                else f"write Annotated[Type, Marker], for example {user.example}"
             )
+            raise user.error(f"{user.title}, argument {name}: not annotated; {advice}")
         annotations[name] = evaluated(user, f"argument {name}", written[name])
     return annotations
 
@@ -106,6 +109,9 @@ def _written(user: UserFunction) -> dict[str, Any]:
 
 def evaluated(user: UserFunction, what: str, annotation: Any) -> Any:
     """An annotation as an object, if it is text still."""
+    if get_origin(annotation) is Annotated and isinstance(annotation.__origin__, ForwardRef):
+        named = evaluated(user, what, annotation.__origin__)
+        return Annotated[(named, *annotation.__metadata__)]
     if isinstance(annotation, ForwardRef):
         annotation = annotation.__forward_arg__
     if not isinstance(annotation, str):

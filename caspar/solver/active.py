@@ -5,16 +5,37 @@ instances takes no part: its kernels are not launched, and node types that only 
 their values. Cost tier: kernels once for each set of factors that occurs.
 """
 
+import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Lock
 
 from caspar.errors import FactorError, InputError
 from caspar.frontend.trace import NodeType, TracedFactor
+from caspar.options import LinearSolverChoice, Precision, PreconditionerChoice
 from caspar.runtime.backend import Backend
-from caspar.solver.form_choice import Recipe
+from caspar.solver.form_choice import Recipe, usual_precision
 from caspar.solver.preparation import Preparation
 from caspar.solver.problem import Problem
+
+
+@dataclass(frozen=True)
+class Active:
+    """What takes part in a solve.
+
+    Attributes:
+        factors: Those that have instances.
+        nodes: The node types that they touch.
+        precision: Of the solve.
+        preparation: For these factors.
+        remarks: On what takes no part, and what does not suit the rest.
+    """
+
+    factors: tuple[TracedFactor, ...]
+    nodes: tuple[NodeType, ...]
+    precision: Precision
+    preparation: Preparation
+    remarks: tuple[str, ...]
 
 
 class Preparations:
@@ -23,6 +44,7 @@ class Preparations:
     Args:
         backend: Where they run.
         recipe: What the user chose, with all factors.
+        own_precision: Whether each set has the precision that is usual for it.
 
     Attributes:
         whole: The one for all factors.
@@ -31,71 +53,92 @@ class Preparations:
         FactorError: The linear solver or the preconditioner does not suit all factors together.
     """
 
-    def __init__(self, backend: Backend, recipe: Recipe) -> None:
+    def __init__(self, backend: Backend, recipe: Recipe, *, own_precision: bool) -> None:
         self._backend = backend
         self._recipe = recipe
+        self._own_precision = own_precision
         self.whole = Preparation(backend, recipe)
         self._made = {_names(recipe.factors): self.whole}
+        self._remarks: dict[tuple[str, ...], tuple[str, ...]] = {_names(recipe.factors): ()}
         self._last = self.whole
         self._lock = Lock()
 
-    def choose(self, problem: Problem) -> tuple[Preparation, Problem, tuple[str, ...]]:
-        """The preparation for the factors that have instances, their part of the problem, remarks.
+    def choose(self, problem: Problem) -> Active:
+        """What takes part in a problem.
 
         Raises:
-            InputError: No factor has instances, or those that have do not suit the linear solver.
+            InputError: No factor has instances.
         """
-        factors = tuple(
-            factor for factor in self._recipe.factors if problem.factors[factor.name].count > 0
-        )
-        if len(factors) == 0:
-            names = ", ".join(_names(self._recipe.factors))
-            raise InputError(f"arrays: no factor has instances ({names}); at least one needs some")
+        recipe = self._of_instances(problem)
         with self._lock:
-            chosen = self._preparation(factors)
-            if chosen is not self._last:
-                # its memory goes before there is another
-                self._last.release()
-                self._last = chosen
-        if len(factors) == len(self._recipe.factors):
-            return chosen, problem, ()
-        nodes = self._touched(factors)
-        return chosen, problem.part(factors, nodes), (self._remark(factors, nodes),)
+            chosen = self._last = self._preparation(recipe)
+            for other in self._made.values():
+                if other is not chosen:
+                    # its memory goes before there is another
+                    other.release()
+            remarks = self._remarks[_names(recipe.factors)]
+        return Active(recipe.factors, recipe.nodes, recipe.precision, chosen, remarks)
+
+    @property
+    def compile_time_s(self) -> float:
+        """Seconds of tracing and compiling not yet reported."""
+        return sum(made.compile_time_s for made in self._made.values())
+
+    def take_compile_time(self) -> float:
+        """The seconds not yet reported."""
+        return sum(made.take_compile_time() for made in self._made.values())
 
     def release(self) -> None:
         """Let go of the memory kept for the next solve."""
-        self._last.release()
+        for made in self._made.values():
+            made.release()
 
     def memory_table(self) -> str | None:
         """What is kept of the last solve; None before it."""
         return self._last.memory_table()
 
-    def _preparation(self, factors: tuple[TracedFactor, ...]) -> Preparation:
-        names = _names(factors)
+    def _of_instances(self, problem: Problem) -> Recipe:
+        """The recipe with those factors that have instances."""
+        whole = self._recipe
+        factors = tuple(one for one in whole.factors if problem.factors[one.name].count > 0)
+        if len(factors) == len(whole.factors):
+            return whole
+        if len(factors) == 0:
+            names = ", ".join(_names(whole.factors))
+            raise InputError(f"arrays: no factor has instances ({names}); at least one needs some")
+        touched = {argument.node for factor in factors for argument in factor.nodes}
+        nodes = tuple(node for node in whole.nodes if node in touched)
+        precision = usual_precision(factors, nodes) if self._own_precision else whole.precision
+        return replace(whole, factors=factors, nodes=nodes, precision=precision)
+
+    def _preparation(self, recipe: Recipe) -> Preparation:
+        names = _names(recipe.factors)
         if names not in self._made:
-            recipe = replace(self._recipe, factors=factors, nodes=self._touched(factors))
-            try:
-                self._made[names] = Preparation(self._backend, recipe)
-            except FactorError as error:
-                raise InputError(
-                    f"arrays: of the factors only {', '.join(names)} have instances: {error}"
-                ) from error
+            start = time.perf_counter()
+            made, remarks = self._suited(recipe)
+            made.compile_time_s += time.perf_counter() - start
+            self._made[names], self._remarks[names] = made, (*self._idle(recipe), *remarks)
         return self._made[names]
 
-    def _touched(self, factors: Sequence[TracedFactor]) -> tuple[NodeType, ...]:
-        names = {
-            argument.node.name
-            for factor in factors
-            for argument in factor.nodes
-            if argument.node is not None
-        }
-        return tuple(node for node in self._recipe.nodes if node.name in names)
+    def _suited(self, recipe: Recipe) -> tuple[Preparation, tuple[str, ...]]:
+        """By the user's choice of a linear solver where it suits what is left, else by `auto`."""
+        try:
+            return Preparation(self._backend, recipe), ()
+        except FactorError as error:
+            usual = replace(
+                recipe,
+                linear_solver=LinearSolverChoice.AUTO,
+                preconditioner=PreconditionerChoice.AUTO,
+            )
+            remark = f"'auto' chose the linear solver for what has instances: {error}"
+            return Preparation(self._backend, usual), (remark,)
 
-    def _remark(self, factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) -> str:
-        idle = [factor.name for factor in self._recipe.factors if factor not in factors]
-        held = [node.name for node in self._recipe.nodes if node not in nodes]
+    def _idle(self, recipe: Recipe) -> tuple[str, ...]:
+        whole = self._recipe
+        idle = [factor.name for factor in whole.factors if factor not in recipe.factors]
+        held = [node.name for node in whole.nodes if node not in recipe.nodes]
         remark = f"no instances of {', '.join(idle)}"
-        return remark if not held else f"{remark}; {', '.join(held)} kept as given"
+        return (remark if len(held) == 0 else f"{remark}; {', '.join(held)} kept as given",)
 
 
 def _names(factors: Sequence[TracedFactor]) -> tuple[str, ...]:

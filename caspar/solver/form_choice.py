@@ -62,6 +62,15 @@ _JACOBIANS = {
 }
 
 
+def usual_precision(factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) -> Precision:
+    """Float64 for pose graphs and the like, which are small and stiff.
+
+    Values in float32 cost digits: parking-garage ends 4.4e-5 from its optimum in mixed precision.
+    """
+    stiff = len(eliminable_types(factors, nodes)) == 0
+    return Precision.FLOAT64 if stiff else Precision.MIXED
+
+
 def choose_eliminated(
     recipe: Recipe, counts: Mapping[str, int] | None = None
 ) -> tuple[NodeType, ...]:

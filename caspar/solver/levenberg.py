@@ -39,6 +39,13 @@ CONFIRMING_ITERATIONS = 10
 MAX_NOT_FINITE = 5
 """Linear solves in a row that could not begin, after which derivatives are taken to be at fault."""
 
+MUCH_ROUNDING = 1e-3
+"""Of the cost, by a rounding of the values: a solve that reached its limit says so, if its last
+iterations gained no more."""
+
+CRAWLING = 20
+"""Iterations that are looked at for that."""
+
 MANY_LIMITED = 0.2
 """Share of the iterations whose linear solve was cut short, from which on it is remarked."""
 
@@ -113,7 +120,12 @@ def minimize(
     state = LevenbergState(
         initial_cost, initial_cost, options.initial_damping, options.linear_tolerance
     )
-    status = None if math.isfinite(initial_cost) else SolveStatus.INITIAL_COST_NOT_FINITE
+    if not math.isfinite(initial_cost):
+        names = ", ".join(system.not_finite())
+        remark = f"The cost of these factors is not finite: {names}."
+        at_once = SolveStatus.INITIAL_COST_NOT_FINITE
+        return Course(at_once, initial_cost, initial_cost, (), (remark,))
+    status: SolveStatus | None = None
     try:
         while status is None:
             status = _iterate(system, options, state, start)
@@ -125,7 +137,7 @@ def minimize(
         # it may have come between a move and its record
         state.cost = system.score()
     records = tuple(state.records)
-    remarks = (*_remarks_on_limits(options, records), *_remarks_on_rounding(system, state))
+    remarks = (*_remarks_on_limits(options, records), *_remarks_on_rounding(system, status, state))
     return Course(status, initial_cost, state.cost, records, remarks)
 
 
@@ -139,14 +151,29 @@ def _asks_to_stop(answer: object) -> bool:
         ) from error
 
 
-def _remarks_on_rounding(system: NormalEquations, state: LevenbergState) -> tuple[str, ...]:
-    if state.rounding is None or system.storage is not DType.FLOAT32:
+def _remarks_on_rounding(
+    system: NormalEquations, status: SolveStatus, state: LevenbergState
+) -> tuple[str, ...]:
+    if system.storage is not DType.FLOAT32:
+        return ()
+    rounding = state.rounding
+    if rounding is None and status is SolveStatus.ITERATION_LIMIT and _crawls(state.records):
+        found = abs(system.rounded_cost() - state.cost)
+        rounding = found if found > MUCH_ROUNDING * state.cost else None
+    if rounding is None:
         return ()
     return (
-        f"Values are rounded to float32, which alone changes the cost by {state.rounding:.2g}: no "
-        "step could lower it any more. precision='float64' gets further; so does an origin near "
-        "the values, where they are large beside what they differ by.",
+        f"Values are rounded to float32, which alone changes the cost by {rounding:.2g}: steps can "
+        "hardly lower it any more. precision='float64' gets further; so does an origin near the "
+        "values, where they are large beside what they differ by.",
     )
+
+
+def _crawls(records: Sequence[IterationRecord]) -> bool:
+    if len(records) < CRAWLING:
+        return False
+    first, last = records[-CRAWLING].cost, records[-1].cost
+    return first - last <= MUCH_ROUNDING * last
 
 
 def _remarks_on_limits(

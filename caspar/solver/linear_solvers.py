@@ -57,6 +57,7 @@ def make_linear_solver(
     binder: Binder,
     phases: Phases,
     load_explicit: Callable[[], None],
+    load_steps: Callable[[], None],
     preconditioned: Callable[[tuple[str, ...]], LinearSolver] | None = None,
 ) -> LinearSolver:
     """The linear solver that a user chose, or that suits the sizes.
@@ -67,6 +68,7 @@ def make_linear_solver(
         binder: Binds its kernels.
         phases: Its launches.
         load_explicit: Compiles the kernels that form the system as a matrix.
+        load_steps: Compiles the steps of nodes whose products have many slots.
         preconditioned: Makes conjugate gradients with another preconditioner than block Jacobi
             and its remarks; None: block Jacobi.
 
@@ -74,11 +76,14 @@ def make_linear_solver(
         OutOfMemoryError: The matrix that the user asked for does not fit.
         BackendError: A library that the user's choice needs is not there.
     """
+
+    def gradients(remarks: tuple[str, ...]) -> LinearSolver:
+        load_steps()
+        return ConjugateGradients(plan, phases, remarks)
+
     chosen = choose_method(choice, plan)
-    if chosen.method is Method.GRADIENTS and preconditioned is not None:
-        return preconditioned(chosen.remarks)
     if chosen.method is Method.GRADIENTS:
-        return ConjugateGradients(plan, phases, chosen.remarks)
+        return (gradients if preconditioned is None else preconditioned)(chosen.remarks)
     structure = build_structure(plan)
     on_cuda = plan.library.backend.name == "cuda"
     is_open = choice is LinearSolverChoice.AUTO and not on_cuda
@@ -86,7 +91,7 @@ def make_linear_solver(
     num_entries = sum(blocks.num_blocks * blocks.dim for blocks in structure.blocks.values())
     method = where_full(chosen.method, size, num_entries) if is_open else chosen.method
     if method is Method.GRADIENTS:
-        return ConjugateGradients(plan, phases, chosen.remarks)
+        return gradients(chosen.remarks)
     load_explicit()
     try:
         if method is Method.DENSE:
@@ -97,7 +102,7 @@ def make_linear_solver(
             raise
         if on_cuda and size <= MAX_DENSE_FOR_SPARSE:
             return DenseSolver(plan, binder, structure, (_densely(error),))
-        return ConjugateGradients(plan, phases, _without_library(chosen, error))
+        return gradients(_without_library(chosen, error))
 
 
 def _without_library(chosen: Choice, error: BackendError) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ class LinearGoal:
     """What the linear solver is asked for.
 
     Attributes:
-        damping: Factor of diag(J^T J) added to J^T J.
+        damping: Factor of D added to J^T J.
         tolerance: Relative decrease of the preconditioned residual norm.
         min_iterations: PCG iterations before the tolerance is tested.
         max_iterations: PCG iterations at most.
@@ -61,7 +61,7 @@ class TriedStep:
         model_decrease: Decrease of the cost the linear model predicts for this step.
         gradient_norm: Preconditioned gradient norm, sqrt(g . M^-1 g): its square is about twice
             the decrease that a full linear step promises.
-        step_norm: Norm of the step weighted by diag(J^T J).
+        step_norm: Norm of the step weighted by D.
         linear_iterations: PCG iterations.
         outcome: Why PCG stopped.
     """
@@ -176,6 +176,15 @@ class NormalEquations:
         self._is_ahead, self._begun_damping = False, None
         self._scalars.fetch()
         return self._read()["cost"]
+
+    def not_finite(self) -> tuple[str, ...]:
+        """Names of the factors whose cost was not finite when the values were scored."""
+        costs = self._backend.to_host(self.plan.memory["costs"])
+        return tuple(
+            plan.factor.name
+            for plan in self.plan.factors
+            if not np.isfinite(costs[plan.first_tile : plan.first_tile + plan.num_tiles]).all()
+        )
 
     def linearize(self, damping: float) -> None:
         """Jacobians, gradient, diagonal and blocks at the current values.

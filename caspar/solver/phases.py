@@ -6,10 +6,10 @@ plan.
 
 from collections.abc import Sequence
 
-from caspar.frontend.node_kernels import SLOTTED_STEP
+from caspar.frontend.node_kernels import STEP_OF_MANY_SLOTS
 from caspar.runtime.backend import Launch, Loop
 from caspar.solver.launches import Binder
-from caspar.solver.plan import FactorPlan, Plan
+from caspar.solver.plan import FactorPlan, NodePlan, Plan
 
 
 class Phases:
@@ -85,10 +85,7 @@ class Phases:
             together,
             *sums,
             [self._binder.scalar_launch("pcg_alpha")],
-            [
-                self._binder.node_launch(plan, SLOTTED_STEP if plan.has_many_slots else "step")
-                for plan in self._plan.reduced
-            ],
+            [self._step(plan) for plan in self._plan.reduced],
             [self._binder.scalar_launch("pcg_beta")],
             [*self._each("turn", eliminated=False), *self.clear_curvatures()],
         ]
@@ -116,6 +113,10 @@ class Phases:
             if plan.form.is_fused and plan.form.inner_iterations > 0
         ]
         return [*launches, *retractions, *inner, *self.score("candidate")]
+
+    def _step(self, plan: NodePlan) -> Launch:
+        role = STEP_OF_MANY_SLOTS if plan.has_many_slots else "step"
+        return self._binder.node_launch(plan, role)
 
     def _each(self, role: str, *, eliminated: bool) -> list[Launch]:
         nodes = self._plan.eliminated if eliminated else self._plan.reduced

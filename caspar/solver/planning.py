@@ -104,7 +104,7 @@ def plan_nodes(
         nodes: Node types.
         counts: Instances of each, by name.
         factors: All factors.
-        most_slots: Of products.
+        most_slots: Times that a product has each node, at most.
     """
     plans: dict[str, NodePlan] = {}
     first_tile = 0
@@ -128,7 +128,7 @@ def plan_nodes(
 def _order_of(factors: Sequence[FactorPlan], node: NodeType) -> NodeOrder | None:
     """Tiles of all factors have the nodes of a type in one order."""
     for plan in factors:
-        if plan.form.eliminated is not None and plan.form.eliminated.node is node:
+        if plan.form.eliminated is not None and plan.form.eliminated.node == node:
             assert plan.order.node_tiles is not None
             return plan.order.node_tiles.node_order
     return None
@@ -140,7 +140,7 @@ def _num_added(factors: Sequence[FactorPlan], node: NodeType) -> int:
         plan.count
         for plan in factors
         for argument in plan.reduced
-        if argument.node is node
+        if argument.node == node
         and plan.form.sums is SharedSums.ATOMIC
         and not plan.has_partials(argument)
     )

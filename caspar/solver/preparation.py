@@ -21,6 +21,7 @@ from caspar.driver import (
     solver_sources,
 )
 from caspar.frontend.coarse_form import coarse_form
+from caspar.frontend.node_kernels import STEP_OF_MANY_SLOTS
 from caspar.frontend.precision import TYPES, Types
 from caspar.memory.accessors.slots import MAX_SLOTS, USUAL_SLOTS
 from caspar.memory.node_tiles import needs_wide_places
@@ -77,7 +78,7 @@ class Preparation:
         self._recipe = recipe
         self._designs: dict[tuple[str, ...], SolverDesign] = {}
         self._libraries: dict[tuple[tuple[str, ...], bool], KernelLibrary] = {}
-        self._bound: list[KernelLibrary] = []
+        self._bound: list[tuple[KernelLibrary, tuple[bool, ...]]] = []
         self._lock, self._compiling = Lock(), Lock()
         self._kept: tuple[Signature, NormalEquations] | None = None
         # what no counts make right is refused before there are any
@@ -121,6 +122,15 @@ class Preparation:
                 self._libraries[key] = self._new_library(made, wide_places)
                 self.compile_time_s += time.perf_counter() - start
             return self._libraries[key]
+
+    def compile_all(self) -> None:
+        """`compile`, and what forms a matrix where one is likely to be factorised."""
+        design = self.design()
+        library = self.compile(design)
+        chosen = self._recipe.linear_solver
+        is_auto = chosen is LinearSolverChoice.AUTO and len(design.form.eliminated) == 0
+        if is_auto or chosen in (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE):
+            self._load_explicit(design, library)
 
     def _new_library(self, design: SolverDesign, wide_places: bool) -> KernelLibrary:
         sources = solver_sources(design)
@@ -179,10 +189,9 @@ class Preparation:
         # the plan has indices of its own
         del indexed
         has_own = self._recipe.preconditioner in OWN_GRADIENTS
+        # the kernels of those read no more
         most_slots = USUAL_SLOTS if has_own else MAX_SLOTS
         nodes = plan_nodes(library, form, design.nodes, problem.counts, factors, most_slots)
-        if any(node.has_many_slots for node in nodes):
-            self._load(library, partial(slot_sources, design))
         plan = make_plan(library, self.types, factors, nodes)
         start, known_s = time.perf_counter(), self.compile_time_s
         reductions_s = library.reductions_time_s
@@ -190,10 +199,10 @@ class Preparation:
         if made.is_direct:
             # the analysis of the matrix is not compiling
             self.compile_time_s += library.reductions_time_s - reductions_s
-        elif library not in self._bound:
+        elif (bound := (library, tuple(node.has_many_slots for node in nodes))) not in self._bound:
             # loops and reductions are compiled for the first structure
             self.compile_time_s = known_s + time.perf_counter() - start
-            self._bound.append(library)
+            self._bound.append(bound)
         return signature, made
 
     def _bind(self, design: SolverDesign, plan: Plan) -> NormalEquations:
@@ -210,6 +219,7 @@ class Preparation:
             binder,
             phases,
             lambda: self._load_explicit(design, plan.library),
+            lambda: self._load_steps(design, plan),
             own,
         )
         return NormalEquations(plan, binder, linear)
@@ -219,6 +229,17 @@ class Preparation:
         if library.has_kernel("direct_end"):
             return
         self._load(library, partial(explicit_sources, design))
+
+    def _load_steps(self, design: SolverDesign, plan: Plan) -> None:
+        """The steps of nodes whose products have many slots, when first needed."""
+        missing = tuple(
+            node.node
+            for node in plan.reduced
+            if node.has_many_slots
+            and not plan.library.has_kernel(f"{node.node.name}_{STEP_OF_MANY_SLOTS}")
+        )
+        if len(missing) > 0:
+            self._load(plan.library, partial(slot_sources, design, missing))
 
     def _preconditioned(
         self,

@@ -219,6 +219,8 @@ class _Reader:
         self, where: str, argument: Argument, given: Any, lengths: dict[str, int]
     ) -> ConstantArray:
         if argument.kind is ArgumentKind.CONST_INDEXED:
+            if isinstance(given, list | tuple) and len(given) == 0:
+                given = {"values": given, "index": given}
             _check_names(where, "entries", given, ["values", "index"])
             rows = self._rows(f"{where}, values", argument, given["values"])
             index = self._arrays.index(
@@ -228,10 +230,12 @@ class _Reader:
             return ConstantArray(rows, index)
         if argument.kind is ArgumentKind.CONST_UNIQUE:
             rows = self._rows(where, argument, given)
-            if int(rows.shape[0]) != 1:
+            num_rows = int(rows.shape[0])
+            if num_rows != 1:
+                advice = "; use ConstSequential for one each" if num_rows > 1 else ""
                 raise InputError(
                     f"{where}: ConstUnique is one value of {argument.storage_dim} scalars for all "
-                    f"factors, got {rows.shape[0]} rows; use ConstSequential for one each"
+                    f"factors, got {num_rows} rows{advice}"
                 )
             return ConstantArray(rows, None)
         rows = self._rows(where, argument, given)
@@ -240,7 +244,8 @@ class _Reader:
 
     def _rows(self, where: str, argument: Argument, given: Any) -> Array:
         dim, units = argument.storage_dim, argument.unit_ranges
-        return self._arrays.rows(where, given, dim, units, argument.matrix_shape)
+        is_one = argument.kind is ArgumentKind.CONST_UNIQUE
+        return self._arrays.rows(where, given, dim, units, argument.matrix_shape, is_one=is_one)
 
 
 def _count(
@@ -252,11 +257,12 @@ def _count(
         assert argument.node is not None
         size = counts[argument.node.name]
         if argument.kind is ArgumentKind.NODE_PAIR:
-            agreed[argument.source] = max(size - 1, 0)
+            agreed[f"{argument.source} (pairs)"] = max(size - 1, 0)
         elif argument.kind is ArgumentKind.NODE_UNIQUE and size != 1:
+            advice = "; use TunableShared for several" if size > 1 else ""
             raise InputError(
                 f"{where}, argument {argument.source}: TunableUnique needs exactly 1 instance of "
-                f"{argument.node.name}, got {size}; use TunableShared for several"
+                f"{argument.node.name}, got {size}{advice}"
             )
     if len(set(agreed.values())) > 1:
         listed = ", ".join(f"{name} has {length}" for name, length in agreed.items())

@@ -47,7 +47,7 @@ class IterationRecord:
         iteration: Counted from 1; rejected steps count.
         cost: Cost after the iteration: of the candidate if accepted, else as before.
         candidate_cost: Cost at the end of the step that was tried.
-        damping: Damping of the linear system, relative to the diagonal of J^T J.
+        damping: Damping of the linear system, relative to D: see `SolveOptions`.
         gain_ratio: Actual over predicted decrease; NaN where there is none.
         linear_iterations: PCG iterations.
         step_accepted: Whether the values moved.
@@ -101,7 +101,8 @@ class SolveResult:
         precision: `mixed`, `float32` or `float64`.
         linear_solver: What solved the linear systems: `pcg`, `schur_pcg`, `schur_dense`, `sparse`,
             or `dense`: a small system of which nothing was eliminated.
-        compile_time_s: Seconds to trace, compile and load the kernels; 0 where they were loaded.
+        compile_time_s: Seconds to trace, compile and load the kernels, those of `Solver` and
+            `Solver.compile` in the first result; 0 where they were loaded.
         setup_time_s: Seconds to check, upload and sort the arrays and bind the kernels.
         solve_time_s: Seconds of the iterations.
         peak_memory_bytes: Bytes held on the device during the iterations: arena, tiles, matrix, and

@@ -7,7 +7,7 @@ from typing import Any
 from caspar.errors import FactorError
 from caspar.frontend.factor import Factor
 from caspar.frontend.precision import TYPES
-from caspar.frontend.solver_form import DEFAULT_INNER_ITERATIONS, eliminable_types
+from caspar.frontend.solver_form import DEFAULT_INNER_ITERATIONS
 from caspar.frontend.trace import NodeType, TracedFactor, trace
 from caspar.options import (
     BackendChoice,
@@ -21,12 +21,12 @@ from caspar.options import (
     checked_flag,
     choice,
 )
-from caspar.runtime.arrays import HOST, Moved, give_back, location
+from caspar.runtime.arrays import HOST, Moved, as_library, give_back, location, to_numpy
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import select_backend
-from caspar.solver.active import Preparations
+from caspar.solver.active import Active, Preparations
 from caspar.solver.array_reader import ArrayReader
-from caspar.solver.form_choice import Recipe
+from caspar.solver.form_choice import Recipe, usual_precision
 from caspar.solver.levenberg import minimize
 from caspar.solver.normal_equations import NormalEquations
 from caspar.solver.problem import Problem, check_problem
@@ -44,7 +44,8 @@ class Solver:
         factors: Functions decorated with `caspar.factor`; a single one needs no list.
         backend: `cuda`, `cpu`, or `auto`: CUDA where a device answers. See `backend.name`.
         precision: `mixed` (float32 storage and Jacobians, float64 sums), `float64` or `float32`;
-            `auto`: float64 where no node type can be eliminated, else mixed. See `precision`.
+            `auto`: float64 where no node type can be eliminated, else mixed. See `precision`, and
+            the result's, where some factors have no instances.
         linear_solver: `auto`, `pcg`, `schur_pcg`, `schur_dense` or `sparse`: see
             `caspar.LinearSolverChoice`.
         preconditioner: `auto`, `block_jacobi`, `block_tridiagonal` or `two_level`: see
@@ -80,7 +81,7 @@ class Solver:
         self._factors = _trace_all(factors)
         self._nodes = _node_types(self._factors)
         self.precision: Precision = (
-            _own_precision(self._factors, self._nodes) if wanted is None else wanted
+            usual_precision(self._factors, self._nodes) if wanted is None else wanted
         )
         self.backend: Backend = select_backend(choice(BackendChoice, "backend", backend))
         recipe = Recipe(
@@ -93,7 +94,7 @@ class Solver:
             checked_flag("deterministic", deterministic),
             checked_count("inner_iterations", inner_iterations, 0),
         )
-        self._preparations = Preparations(self.backend, recipe)
+        self._preparations = Preparations(self.backend, recipe, own_precision=wanted is None)
         self._preparations.whole.compile_time_s += time.perf_counter() - start
 
     def __repr__(self) -> str:
@@ -108,10 +109,13 @@ class Solver:
     def compile(self) -> None:
         """Generate and load the kernels now rather than in the first solve.
 
-        On CUDA, problems with more than 65,536 nodes of a type that stays have others; so has one
-        whose counts have another type eliminated than the one with the smallest tangent.
+        What depends on the structure follows in the first solve: sums, loops, a matrix that `auto`
+        chooses. Some problems have other kernels: on CUDA those with more than 65,536 nodes of a
+        type that stays, or with few that many factors share; those whose counts have another type
+        eliminated than the one with the smallest tangent; and those in which a factor has no
+        instances.
         """
-        self._preparations.whole.compile()
+        self._preparations.whole.compile_all()
 
     def memory_table(self) -> str | None:
         """The memory kept for the next solve as a table: arrays, places, what shares bytes.
@@ -158,11 +162,11 @@ class Solver:
         check_callback("on_iteration", on_iteration)
         start = time.perf_counter()
         with self.backend.scope():
-            problem = self._checked(arrays, checked)
-            preparation, part, remarks = self._preparations.choose(problem)
-            compiled_before_s = preparation.compile_time_s
-            with preparation.system(part) as system:
-                compile_time_s = preparation.take_compile_time()
+            compiled_before_s = self._preparations.compile_time_s
+            problem, active = self._checked(arrays, checked)
+            part = problem.part(active.factors, active.nodes)
+            with active.preparation.system(part) as system:
+                compile_time_s = self._preparations.take_compile_time()
                 setup_time_s = time.perf_counter() - start - (compile_time_s - compiled_before_s)
                 start = time.perf_counter()
                 course = minimize(system, checked, on_iteration)
@@ -174,48 +178,60 @@ class Solver:
             final_cost=course.final_cost,
             iterations=course.records,
             values=values,
-            problem=self._size(problem),
+            problem=self._size(problem, active),
             backend=self.backend.name,
             device=self.backend.device,
-            precision=self.precision.value,
+            precision=active.precision.value,
             linear_solver=system.linear_solver,
             compile_time_s=compile_time_s,
             setup_time_s=setup_time_s,
             solve_time_s=solve_time_s,
             peak_memory_bytes=system.num_bytes + problem.bytes_on(self.backend),
-            remarks=(*remarks, *system.remarks, *course.remarks),
+            remarks=(*active.remarks, *system.remarks, *course.remarks),
         )
 
-    def _checked(self, arrays: Mapping[str, Any], options: SolveOptions) -> Problem:
-        storage = TYPES[self.precision].storage.value
-        reader = ArrayReader(self.backend, storage, options.check)
-        return check_problem(arrays, self._factors, self._nodes, reader)
+    def _checked(self, arrays: Mapping[str, Any], options: SolveOptions) -> tuple[Problem, Active]:
+        """The arrays, of the precision of what takes part, and that."""
+
+        def read(precision: Precision) -> Problem:
+            storage = TYPES[precision].storage.value
+            reader = ArrayReader(self.backend, storage, options.check)
+            return check_problem(arrays, self._factors, self._nodes, reader)
+
+        problem = read(self.precision)
+        active = self._preparations.choose(problem)
+        if active.precision is not self.precision:
+            problem = read(active.precision)
+        return problem, active
 
     def _returned_values(self, system: NormalEquations, problem: Problem) -> dict[str, Any]:
         """Values of the kind, place and floating type that was given."""
         returned = {}
         moved = system.values()
         for name, given in problem.given.items():
-            start = problem.values[name]
-            end = moved.get(name, start)
+            start, dtype = problem.values[name], problem.dtypes[name]
+            if name not in moved:
+                rows = to_numpy(given) if location(given) == HOST else self.backend.upload(given)
+                returned[name] = as_library(rows.astype(dtype).reshape(start.shape), given)
+                continue
+            end = moved[name]
             # what comes from the device to the host is a copy anyhow
-            if end is start or location(given) != HOST:
+            if location(given) != HOST:
                 end = end.copy()
             returned[name] = give_back(
                 Moved(start, end),
                 given,
-                problem.dtypes[name],
+                dtype,
                 self.backend.to_host,
                 self.backend.upload,
             )
         return returned
 
-    def _size(self, problem: Problem) -> ProblemSize:
-        nodes = {node.name: int(problem.values[node.name].shape[0]) for node in self._nodes}
+    def _size(self, problem: Problem, active: Active) -> ProblemSize:
         counts = {factor.name: problem.factors[factor.name].count for factor in self._factors}
-        rows = sum(len(factor.residual) * counts[factor.name] for factor in self._factors)
-        unknowns = sum(node.tangent_dim * nodes[node.name] for node in self._nodes)
-        return ProblemSize(nodes, counts, rows, unknowns)
+        rows = sum(len(factor.residual) * counts[factor.name] for factor in active.factors)
+        unknowns = sum(node.tangent_dim * problem.counts[node.name] for node in active.nodes)
+        return ProblemSize(problem.counts, counts, rows, unknowns)
 
 
 def _wanted_precision(given: str | Precision) -> Precision | None:
@@ -224,15 +240,6 @@ def _wanted_precision(given: str | Precision) -> Precision | None:
         return None
     chosen: Precision = choice(Precision, "precision", given, others=("auto",))
     return chosen
-
-
-def _own_precision(factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) -> Precision:
-    """Float64 for pose graphs and the like, which are small and stiff.
-
-    Values in float32 cost digits: parking-garage ends 4.4e-5 from its optimum in mixed precision.
-    """
-    stiff = len(eliminable_types(factors, nodes)) == 0
-    return Precision.FLOAT64 if stiff else Precision.MIXED
 
 
 def _trace_all(factors: Sequence[Factor] | Factor) -> tuple[TracedFactor, ...]:

@@ -105,6 +105,14 @@ class TestAnnotations:
     def test_postponed_with_classes_of_a_function(self) -> None:
         assert node_names(trace(postponed.with_local_classes())) == ["Local", "Spot"]
 
+    def test_the_name_of_a_type(self) -> None:
+        class Near(sf.V2): ...
+
+        def height(near: Annotated["Near", caspar.TunableShared]) -> sf.V1:
+            return sf.V1(near[0] + near[1])
+
+        assert node_names(trace(caspar.factor(height))) == ["Near"]
+
     def test_postponed_and_wrapped(self) -> None:
         """Names are those of the module of the wrapped function."""
 

@@ -115,7 +115,7 @@ class TestSignature:
 class TestTypes:
     @pytest.mark.parametrize(
         "declared",
-        [str, list, dict[str, int], Box[int], "Point", object],
+        [str, list, dict[str, int], Box[int], object],
         ids=str,
     )
     def test_not_a_storage_type(self, declared: Any) -> None:
@@ -126,6 +126,13 @@ class TestTypes:
             alignment.__annotations__["b"] = Annotated[declared, marker]
             message = error_of(alignment)
             assert_names(message, "factor alignment", "argument b", "not a storage type", "sf.V3")
+
+    def test_a_name_of_nothing(self) -> None:
+        def alignment(a: Node, b: Any) -> sf.V3:
+            return a
+
+        alignment.__annotations__["b"] = Annotated["Nowhere", caspar.TunableShared]  # noqa: F821
+        assert_names(error_of(alignment), "argument b", "'Nowhere' cannot be evaluated where")
 
     def test_no_numbers(self) -> None:
         @dataclass

@@ -62,7 +62,11 @@ class FakeSystem:
         self.calls.append("reject")
 
     def rounded_cost(self) -> float:
+        self.calls.append("rounded_cost")
         return self.cost + self.rounding
+
+    def not_finite(self) -> tuple[str, ...]:
+        return ("any",)
 
 
 def step(before: float, decrease: float, gain_ratio: float = 1.0, **changes: Any) -> TriedStep:

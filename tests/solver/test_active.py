@@ -1,5 +1,6 @@
 """Factors without instances take no part: the result is that of a solver without them."""
 
+import time
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.testing import assert_array_equal
 import caspar
 from caspar.errors import InputError
 from tests.problems import EXAMPLES, Place, anchor, between, compass, drive
+from tests.solver.linear_cases import glance, glimpse, hold, pin, problem_of
 from tests.solver.solving import Arrays, assert_same_values, changed, solver, without
 
 GRID, VEHICLE = EXAMPLES["grid"].arrays(), EXAMPLES["vehicle"].arrays()
@@ -117,6 +119,90 @@ def test_a_problem_that_grows_and_shrinks() -> None:
 
 def test_what_is_left_does_not_suit_the_linear_solver() -> None:
     made = caspar.Solver(WITH_MARKS, backend="cpu", linear_solver="schur_pcg")
-    message = r"^arrays: of the factors only between, anchor have instances: linear_solver='schur"
-    with pytest.raises(InputError, match=message):
-        made.solve(NO_MARKS)
+    for _ in range(2):
+        result = made.solve(NO_MARKS)
+        assert result.status.is_success
+        assert result.linear_solver not in ("schur_pcg", "schur_dense")
+        idle, unsuited = result.remarks[:2]
+        assert idle == "no instances of sighting; Mark kept as given"
+        assert unsuited.startswith("'auto' chose the linear solver for what has instances: linear_")
+
+
+def test_the_precision_is_that_of_what_takes_part() -> None:
+    made = caspar.Solver(WITH_MARKS, backend="cpu")
+    assert made.precision is caspar.Precision.MIXED
+    alone = caspar.Solver((between, anchor), backend="cpu").solve(GRID)
+    result = made.solve(NO_MARKS)
+    assert result.precision == alone.precision == "float64"
+    assert_array_equal(result.values["Place"], alone.values["Place"])
+    chosen = caspar.Solver(WITH_MARKS, backend="cpu", precision="mixed").solve(NO_MARKS)
+    assert chosen.precision == "mixed"
+
+
+@pytest.mark.parametrize("linear_solver", ["schur_pcg", "schur_dense"])
+def test_a_factor_that_names_what_is_eliminated_first(linear_solver: str) -> None:
+    """Each factor has its own notion of a node type: that of one without instances is no other."""
+    _, arrays = problem_of("bundle adjustment")
+    idle: Arrays = {"view": [], "mark": [], "glass": [], "seen": []}
+    choices: dict[str, Any] = {
+        "backend": "cpu",
+        "precision": "float64",
+        "linear_solver": linear_solver,
+    }
+    found = caspar.Solver((glimpse, glance, hold, pin), **choices).solve(
+        {**arrays, "Glass": np.ones((2, 1)), "glimpse": idle}
+    )
+    expected = caspar.Solver((glance, hold, pin), **choices).solve(arrays)
+    assert found.final_cost == expected.final_cost
+    assert_same_values({name: found.values[name] for name in expected.values}, expected.values)
+    assert found.problem.num_unknowns == expected.problem.num_unknowns
+
+
+def test_solves_inside_each_other_leave_one_plan() -> None:
+    made = caspar.Solver((between, anchor), backend="cpu", precision="float64")
+    made.solve(GRID, on_iteration=lambda _: not made.solve(NO_BETWEEN).status.is_success)
+    made.solve(GRID)
+    kept = [one._kept is not None for one in made._preparations._made.values()]
+    assert kept == [True, False]
+    made.release()
+    assert all(one._kept is None for one in made._preparations._made.values())
+
+
+def test_time_of_compiling_is_in_the_next_solve() -> None:
+    made = caspar.Solver((between, anchor), backend="cpu", precision="float64")
+    made.compile()
+    assert made.solve(NO_BETWEEN).compile_time_s > 0.0
+    start = time.perf_counter()
+    assert made.solve(GRID).compile_time_s < time.perf_counter() - start
+
+
+def test_what_is_kept_comes_back_as_it_was() -> None:
+    marks = np.array([[np.nan, 0.1], [1e39, 0.2]])
+    arrays = {**NO_MARKS, "Mark": marks}
+    result = solver(WITH_MARKS, "mixed").solve(arrays, check=False)
+    assert_array_equal(result.values["Mark"], marks)
+
+
+def test_nothing_names_a_row_of_nothing() -> None:
+    """Looked at also where values are not."""
+    arrays = changed(GRID, "Place", [])
+    with pytest.raises(InputError, match="none is allowed"):
+        solver((between, anchor)).solve(arrays, check=False)
+
+
+@pytest.mark.gpu
+def test_empty_lists_beside_arrays_of_the_device() -> None:
+    cupy = pytest.importorskip("cupy")
+    on_device: Arrays = {
+        "Place": cupy.asarray(GRID["Place"]),
+        "between": {"start": [], "end": [], "offset": []},
+        "anchor": {name: cupy.asarray(rows) for name, rows in NO_BETWEEN["anchor"].items()},
+    }
+    result = solver((between, anchor), backend="cuda").solve(on_device)
+    assert result.values["Place"].device == on_device["Place"].device
+
+
+def test_an_empty_list_stands_for_indexed_constants() -> None:
+    arrays = changed(VEHICLE, "ranging", {"state": [], "beacon": [], "distance": []})
+    result = solver(EXAMPLES["vehicle"].factors).solve(arrays)
+    assert result.problem.factors["ranging"] == 0

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+import symforce.symbolic as sf
+from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
 from caspar.errors import InputError
+from caspar.frontend.unit_ranges import unit_ranges
+from caspar.runtime.cpu import CpuBackend
 from caspar.solver.array_reader import ArrayReader
 from tests.problems import EXAMPLES, Arrays
 from tests.solver.solving import assert_same_values, changed, solve_example
@@ -284,3 +287,34 @@ def test_warning_points_to_the_line_of_the_user() -> None:
         warnings.simplefilter("always")
         solver.solve(arrays)
     assert [warning.filename for warning in caught] == [__file__]
+
+
+# -- rotations ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["float64", "mixed"])
+def test_rotations_that_are_rounded_are_made_unit_again(precision: str) -> None:
+    """A length kept through the solve would be that of the result, at another optimum."""
+    arrays = EXAMPLES["attitudes"].arrays()
+    expected = solve_example("attitudes", arrays, precision)
+    scaled = changed(arrays, "Attitude", 1.01 * arrays["Attitude"])
+    scaled = changed(scaled, "relative_turn.turn", 0.99 * arrays["relative_turn"]["turn"])
+    given = scaled["Attitude"].copy()
+    found = solve_example("attitudes", scaled, precision)
+    assert_array_equal(scaled["Attitude"], given)
+    assert_allclose(np.linalg.norm(found.values["Attitude"], axis=1), 1.0, atol=1e-6)
+    assert found.final_cost == pytest.approx(expected.final_cost, rel=1e-5)
+    assert_allclose(found.values["Attitude"], expected.values["Attitude"], atol=1e-5)
+
+
+@pytest.mark.parametrize("storage", ["float64", "float32"])
+def test_rotations_of_unit_length_are_taken_bit_by_bit(storage: str) -> None:
+    rows: Any = EXAMPLES["attitudes"].arrays()["Attitude"].astype(storage)
+    rows = np.nextafter(rows, np.zeros_like(rows))
+    (unit,) = unit_ranges(sf.Rot3)
+    reader = ArrayReader(CpuBackend(), storage, check_values=True)
+    assert reader.rows("here", rows, 4, (unit,)) is rows
+    off = rows * np.asarray(1.001, storage)
+    taken = reader.rows("here", off, 4, (unit,))
+    assert not np.shares_memory(taken, off)
+    assert np.abs((taken**2).sum(axis=1) - 1.0).max() < 8.0 * np.finfo(storage).eps

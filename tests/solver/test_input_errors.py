@@ -176,7 +176,7 @@ def test_indexed_constant_of_another_length() -> None:
 
 def test_pair_of_another_length() -> None:
     arrays = changed(VEHICLE, "drive.turn", VEHICLE["drive"]["turn"][:5])
-    assert_refused("vehicle", arrays, "factor drive", "turn has 5", "state has 14")
+    assert_refused("vehicle", arrays, "factor drive", "turn has 5", "state (pairs) has 14")
 
 
 def test_several_rows_for_a_unique_constant() -> None:
@@ -195,7 +195,7 @@ def test_pair_of_one() -> None:
     arrays = changed(arrays, "ranging.state", np.zeros(45, dtype=int))
     arrays = changed(arrays, "compass.state", np.zeros(15, dtype=int))
     assert_refused(
-        "vehicle", arrays, "factor drive: arguments differ", "turn has 14", "state has 0"
+        "vehicle", arrays, "factor drive: arguments differ", "turn has 14", "state (pairs) has 0"
     )
 
 

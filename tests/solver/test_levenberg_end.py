@@ -10,7 +10,7 @@ import pytest
 
 from caspar.errors import OptionError
 from caspar.frontend.scalar_kernels import LinearOutcome
-from caspar.solver.levenberg import CONFIRMING_ITERATIONS
+from caspar.solver.levenberg import CONFIRMING_ITERATIONS, CRAWLING
 from caspar.solver.normal_equations import TriedStep
 from caspar.solver.result import SolveStatus
 from tests.solver.scripted import REJECTED, STEP, FakeSystem, run, step, steps
@@ -264,3 +264,19 @@ def test_roundings_that_are_not_finite_excuse_nothing(wrong: float) -> None:
     course, _ = run([REJECTED] * 9, rounding=wrong, initial_damping=0.1, max_damping=6.0)
     assert course.status is SolveStatus.DAMPING_LIMIT
     assert course.remarks == ()
+
+
+# -- rounding at the limit -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("decrease", "rounding", "is_told"),
+    [(1e-3, 0.2, True), (1.0, 0.2, False), (1e-3, 0.01, False)],
+    ids=["crawls", "goes on", "little rounding"],
+)
+def test_what_crawls_to_the_limit_says_why(decrease: float, rounding: float, is_told: bool) -> None:
+    course, system = run(steps(*[decrease] * CRAWLING), rounding=rounding, cost_tolerance=0.0)
+    assert course.status is SolveStatus.ITERATION_LIMIT
+    assert any("rounded to float32" in remark for remark in course.remarks) is is_told
+    # scoring once more takes time
+    assert ("rounded_cost" in system.calls) is (decrease < 1.0)

@@ -235,3 +235,12 @@ def test_derivatives_that_are_not_finite_end_soon() -> None:
     assert result.status is caspar.SolveStatus.DERIVATIVES_NOT_FINITE
     assert len(result.iterations) == MAX_NOT_FINITE
     assert not result.status.is_success
+
+
+def test_factors_that_are_not_finite_are_named() -> None:
+    distances = np.array(VEHICLE["ranging"]["distance"], dtype=float)
+    distances[7] = np.inf
+    arrays = changed(VEHICLE, "ranging.distance", distances)
+    result = solve_example("vehicle", arrays, check=False)
+    assert result.status is SolveStatus.INITIAL_COST_NOT_FINITE
+    assert result.remarks == ("The cost of these factors is not finite: ranging.",)

@@ -1,8 +1,9 @@
 """Nodes that all items of many tiles share: sums by stretches and by many lanes, and many slots."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+import symforce.symbolic as sf
 from numpy.testing import assert_allclose
 
 import caspar
@@ -10,12 +11,24 @@ from caspar.memory import node_tiles, reduce
 from caspar.memory.accessors import slots
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
-from tests.solver.linear_cases import MIXES, make_arrays
+from tests.solver.linear_cases import MIXES, Glass, glimpse, hold, make_arrays, pin
 
 pytestmark = [
     pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine"),
     pytest.mark.filterwarnings("ignore:node type"),
 ]
+
+
+class Ground(sf.V1):
+    """What a lens is known to be."""
+
+
+@caspar.factor
+def ground(
+    glass: Annotated[Glass, caspar.TunableShared],
+    known: Annotated[Ground, caspar.ConstSequential],
+) -> sf.V1:
+    return glass - known
 
 
 @pytest.mark.parametrize("jacobian", ["stored", "recompute"])
@@ -47,23 +60,28 @@ def test_cuda_texts_equal_the_processor(
         assert_allclose(found.values[node], rows, atol=1e-5)
 
 
+@pytest.mark.parametrize("factors", [(glimpse, hold, pin), (ground, hold, glimpse, pin)])
 @pytest.mark.parametrize("jacobian", ["stored", "recompute"])
-def test_two_nodes_have_many_slots(jacobian: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_nodes_have_many_slots(
+    jacobian: str, factors: tuple[caspar.Factor, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     arrays = make_arrays(num_views=60, num_marks=700)
     arrays = {name: arrays[name] for name in ("View", "Mark", "Glass", "glimpse", "hold", "pin")}
+    if ground in factors:
+        arrays["ground"] = {"glass": [0, 1], "known": [[2.0], [2.0]]}
     choices: dict[str, Any] = {
         "precision": "float64",
         "linear_solver": "schur_pcg",
         "jacobian": jacobian,
     }
-    expected = caspar.Solver(MIXES["few lenses"], backend="cpu", **choices).solve(arrays)
+    expected = caspar.Solver(factors, backend="cpu", **choices).solve(arrays)
 
     monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
     monkeypatch.setattr(slots, "ITEMS_OF_SLOT", 32)
-    solver = caspar.Solver(MIXES["few lenses"], **choices)
+    solver = caspar.Solver(factors, **choices)
     found = solver.solve(arrays)
     (library,) = solver._preparations.whole._libraries.values()
-    assert library.has_kernel("Glass_step_of_slots")
+    assert library.has_kernel("Glass_step_of_many_slots")
     assert_allclose(found.final_cost, expected.final_cost, rtol=1e-9)
     for node, rows in expected.values.items():
         assert_allclose(found.values[node], rows, atol=1e-5)
