@@ -151,10 +151,11 @@ class SolveOptions:
         Raises:
             OptionError: An unknown name (the known ones are listed) or a value out of range.
         """
-        known = [*(field.name for field in fields(cls)), "on_iteration"]
+        known = [field.name for field in fields(cls)]
         for name in options:
             if name not in known:
-                close = difflib.get_close_matches(name, known, 1)
+                # what `solve` takes besides is no option
+                close = difflib.get_close_matches(name, [*known, "on_iteration"], 1)
                 hint = f" (did you mean {close[0]!r}?)" if close else ""
                 raise OptionError(f"unknown option {name!r}{hint}; known are: {', '.join(known)}")
         return cls(**options)

@@ -111,19 +111,25 @@ def evaluated(user: UserFunction, what: str, annotation: Any) -> Any:
     """An annotation as an object, if it is text still."""
     if get_origin(annotation) is Annotated and isinstance(annotation.__origin__, ForwardRef):
         named = evaluated(user, what, annotation.__origin__)
-        return Annotated[(named, *annotation.__metadata__)]
+        try:
+            return Annotated[(named, *annotation.__metadata__)]
+        except (AttributeError, TypeError) as error:
+            raise user.error(
+                f"{user.title}, {what} ({user.location}): {named!r} is not a storage type"
+            ) from error
     if isinstance(annotation, ForwardRef):
         annotation = annotation.__forward_arg__
     if not isinstance(annotation, str):
         return annotation
     visible = {**inspect.unwrap(user.function).__globals__, **user.local_names}
     try:
-        return eval(annotation, visible)
+        found = eval(annotation, visible)
     except Exception as error:  # the annotation is the user's code
         raise user.error(
             f"{user.title}, {what} ({user.location}): its annotation "
             f"{annotation!r} cannot be evaluated where the {user.kind} was defined: {error}"
         ) from error
+    return evaluated(user, what, found) if get_origin(found) is Annotated else found
 
 
 def markers_in(annotation: Any, *bases: type) -> list[Any]:

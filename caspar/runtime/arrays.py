@@ -97,8 +97,12 @@ def give_back(
     result = end.astype(dtype, copy=False)
     if result.dtype.itemsize > end.dtype.itemsize:
         original = original if location(given) == HOST else to_device(given)
-        still = (start == end).all(axis=1)
-        result[still] = original.reshape(result.shape)[still]
+        given_rows = original.reshape(result.shape)
+        # rows that were made unit are not those that were given
+        with np.errstate(over="ignore"):
+            rounded = given_rows.astype(start.dtype)
+        still = ((start == end) & (rounded == start)).all(axis=1)
+        result[still] = given_rows[still]
     return as_library(result, given)
 
 

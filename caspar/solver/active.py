@@ -58,9 +58,9 @@ class Preparations:
         self._recipe = recipe
         self._own_precision = own_precision
         self.whole = Preparation(backend, recipe)
-        self._made = {_names(recipe.factors): self.whole}
-        self._remarks: dict[tuple[str, ...], tuple[str, ...]] = {_names(recipe.factors): ()}
-        self._last = self.whole
+        self._last = Active(recipe.factors, recipe.nodes, recipe.precision, self.whole, ())
+        self._made = {_names(recipe.factors): self._last}
+        self._backlog_s = 0.0
         self._lock = Lock()
 
     def choose(self, problem: Problem) -> Active:
@@ -70,32 +70,37 @@ class Preparations:
             InputError: No factor has instances.
         """
         recipe = self._of_instances(problem)
+        names = _names(recipe.factors)
         with self._lock:
-            chosen = self._last = self._preparation(recipe)
+            if names not in self._made:
+                self._made[names] = self._part(recipe)
+            chosen = self._last = self._made[names]
             for other in self._made.values():
                 if other is not chosen:
                     # its memory goes before there is another
-                    other.release()
-            remarks = self._remarks[_names(recipe.factors)]
-        return Active(recipe.factors, recipe.nodes, recipe.precision, chosen, remarks)
+                    other.preparation.release()
+        return chosen
 
-    @property
-    def compile_time_s(self) -> float:
-        """Seconds of tracing and compiling not yet reported."""
-        return sum(made.compile_time_s for made in self._made.values())
+    def add_backlog(self, time_s: float) -> None:
+        """Seconds of tracing and compiling outside a solve."""
+        with self._lock:
+            self._backlog_s += time_s
 
-    def take_compile_time(self) -> float:
-        """The seconds not yet reported."""
-        return sum(made.take_compile_time() for made in self._made.values())
+    def take_backlog(self) -> float:
+        """Those seconds that no result has reported."""
+        with self._lock:
+            time_s, self._backlog_s = self._backlog_s, 0.0
+        return time_s
 
     def release(self) -> None:
         """Let go of the memory kept for the next solve."""
-        for made in self._made.values():
-            made.release()
+        with self._lock:
+            for made in self._made.values():
+                made.preparation.release()
 
     def memory_table(self) -> str | None:
         """What is kept of the last solve; None before it."""
-        return self._last.memory_table()
+        return self._last.preparation.memory_table()
 
     def _of_instances(self, problem: Problem) -> Recipe:
         """The recipe with those factors that have instances."""
@@ -111,34 +116,34 @@ class Preparations:
         precision = usual_precision(factors, nodes) if self._own_precision else whole.precision
         return replace(whole, factors=factors, nodes=nodes, precision=precision)
 
-    def _preparation(self, recipe: Recipe) -> Preparation:
-        names = _names(recipe.factors)
-        if names not in self._made:
-            start = time.perf_counter()
-            made, remarks = self._suited(recipe)
-            made.compile_time_s += time.perf_counter() - start
-            self._made[names], self._remarks[names] = made, (*self._idle(recipe), *remarks)
-        return self._made[names]
+    def _part(self, recipe: Recipe) -> Active:
+        """With the recipe of some of the factors."""
+        start = time.perf_counter()
+        made, remarks = self._suited(recipe)
+        made.compile_time_s += time.perf_counter() - start
+        remarks = (self._idle(recipe), *remarks)
+        return Active(recipe.factors, recipe.nodes, recipe.precision, made, remarks)
 
     def _suited(self, recipe: Recipe) -> tuple[Preparation, tuple[str, ...]]:
-        """By the user's choice of a linear solver where it suits what is left, else by `auto`."""
+        """By the user's choices where they suit what is left, else with `auto` in their place."""
         try:
             return Preparation(self._backend, recipe), ()
         except FactorError as error:
-            usual = replace(
-                recipe,
-                linear_solver=LinearSolverChoice.AUTO,
-                preconditioner=PreconditionerChoice.AUTO,
-            )
-            remark = f"'auto' chose the linear solver for what has instances: {error}"
+            refusal = error
+        usual = replace(recipe, preconditioner=PreconditionerChoice.AUTO)
+        remark = f"'auto' in its place for what has instances: {refusal}"
+        try:
             return Preparation(self._backend, usual), (remark,)
+        except FactorError:
+            both = replace(usual, linear_solver=LinearSolverChoice.AUTO)
+            return Preparation(self._backend, both), (remark,)
 
-    def _idle(self, recipe: Recipe) -> tuple[str, ...]:
+    def _idle(self, recipe: Recipe) -> str:
         whole = self._recipe
         idle = [factor.name for factor in whole.factors if factor not in recipe.factors]
         held = [node.name for node in whole.nodes if node not in recipe.nodes]
         remark = f"no instances of {', '.join(idle)}"
-        return (remark if len(held) == 0 else f"{remark}; {', '.join(held)} kept as given",)
+        return remark if len(held) == 0 else f"{remark}; {', '.join(held)} kept as given"
 
 
 def _names(factors: Sequence[TracedFactor]) -> tuple[str, ...]:

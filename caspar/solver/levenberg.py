@@ -159,7 +159,7 @@ def _remarks_on_rounding(
     rounding = state.rounding
     if rounding is None and status is SolveStatus.ITERATION_LIMIT and _crawls(state.records):
         found = abs(system.rounded_cost() - state.cost)
-        rounding = found if found > MUCH_ROUNDING * state.cost else None
+        rounding = found if MUCH_ROUNDING * state.cost < found < math.inf else None
     if rounding is None:
         return ()
     return (

@@ -127,6 +127,8 @@ class Preparation:
         """`compile`, and what forms a matrix where one is likely to be factorised."""
         design = self.design()
         library = self.compile(design)
+        if self._recipe.preconditioner in OWN_GRADIENTS:
+            return
         chosen = self._recipe.linear_solver
         is_auto = chosen is LinearSolverChoice.AUTO and len(design.form.eliminated) == 0
         if is_auto or chosen in (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE):

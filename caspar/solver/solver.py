@@ -95,7 +95,7 @@ class Solver:
             checked_count("inner_iterations", inner_iterations, 0),
         )
         self._preparations = Preparations(self.backend, recipe, own_precision=wanted is None)
-        self._preparations.whole.compile_time_s += time.perf_counter() - start
+        self._preparations.add_backlog(time.perf_counter() - start)
 
     def __repr__(self) -> str:
         """Factors, node types, where it runs and in which precision."""
@@ -115,7 +115,9 @@ class Solver:
         eliminated than the one with the smallest tangent; and those in which a factor has no
         instances.
         """
-        self._preparations.whole.compile_all()
+        whole = self._preparations.whole
+        whole.compile_all()
+        self._preparations.add_backlog(whole.take_compile_time())
 
     def memory_table(self) -> str | None:
         """The memory kept for the next solve as a table: arrays, places, what shares bytes.
@@ -162,12 +164,12 @@ class Solver:
         check_callback("on_iteration", on_iteration)
         start = time.perf_counter()
         with self.backend.scope():
-            compiled_before_s = self._preparations.compile_time_s
             problem, active = self._checked(arrays, checked)
             part = problem.part(active.factors, active.nodes)
             with active.preparation.system(part) as system:
-                compile_time_s = self._preparations.take_compile_time()
-                setup_time_s = time.perf_counter() - start - (compile_time_s - compiled_before_s)
+                compiled_s = active.preparation.take_compile_time()
+                # of two solves at the same time one may have compiled for both
+                setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
                 start = time.perf_counter()
                 course = minimize(system, checked, on_iteration)
                 solve_time_s = time.perf_counter() - start
@@ -183,7 +185,7 @@ class Solver:
             device=self.backend.device,
             precision=active.precision.value,
             linear_solver=system.linear_solver,
-            compile_time_s=compile_time_s,
+            compile_time_s=compiled_s + self._preparations.take_backlog(),
             setup_time_s=setup_time_s,
             solve_time_s=solve_time_s,
             peak_memory_bytes=system.num_bytes + problem.bytes_on(self.backend),
@@ -225,6 +227,8 @@ class Solver:
                 self.backend.to_host,
                 self.backend.upload,
             )
+        # the caller's stream is another one
+        self.backend.synchronize()
         return returned
 
     def _size(self, problem: Problem, active: Active) -> ProblemSize:

@@ -112,6 +112,8 @@ class TestAnnotations:
             return sf.V1(near[0] + near[1])
 
         assert node_names(trace(caspar.factor(height))) == ["Near"]
+        height.__annotations__["near"] = "Annotated['Near', caspar.TunableShared]"
+        assert node_names(trace(caspar.factor(height))) == ["Near"]
 
     def test_postponed_and_wrapped(self) -> None:
         """Names are those of the module of the wrapped function."""

@@ -133,6 +133,8 @@ class TestTypes:
 
         alignment.__annotations__["b"] = Annotated["Nowhere", caspar.TunableShared]  # noqa: F821
         assert_names(error_of(alignment), "argument b", "'Nowhere' cannot be evaluated where")
+        alignment.__annotations__["b"] = Annotated["5", caspar.TunableShared]
+        assert_names(error_of(alignment), "argument b", "not a storage type")
 
     def test_no_numbers(self) -> None:
         @dataclass

@@ -125,7 +125,7 @@ def test_what_is_left_does_not_suit_the_linear_solver() -> None:
         assert result.linear_solver not in ("schur_pcg", "schur_dense")
         idle, unsuited = result.remarks[:2]
         assert idle == "no instances of sighting; Mark kept as given"
-        assert unsuited.startswith("'auto' chose the linear solver for what has instances: linear_")
+        assert unsuited.startswith("'auto' in its place for what has instances: linear_solver=")
 
 
 def test_the_precision_is_that_of_what_takes_part() -> None:
@@ -162,10 +162,10 @@ def test_solves_inside_each_other_leave_one_plan() -> None:
     made = caspar.Solver((between, anchor), backend="cpu", precision="float64")
     made.solve(GRID, on_iteration=lambda _: not made.solve(NO_BETWEEN).status.is_success)
     made.solve(GRID)
-    kept = [one._kept is not None for one in made._preparations._made.values()]
+    kept = [one.preparation._kept is not None for one in made._preparations._made.values()]
     assert kept == [True, False]
     made.release()
-    assert all(one._kept is None for one in made._preparations._made.values())
+    assert all(one.preparation._kept is None for one in made._preparations._made.values())
 
 
 def test_time_of_compiling_is_in_the_next_solve() -> None:
@@ -206,3 +206,13 @@ def test_an_empty_list_stands_for_indexed_constants() -> None:
     arrays = changed(VEHICLE, "ranging", {"state": [], "beacon": [], "distance": []})
     result = solver(EXAMPLES["vehicle"].factors).solve(arrays)
     assert result.problem.factors["ranging"] == 0
+
+
+def test_only_what_does_not_suit_gives_way() -> None:
+    _, arrays = problem_of("bundle adjustment")
+    idle = {**arrays, "glance": {"view": [], "mark": [], "seen": []}}
+    choices: dict[str, Any] = {"linear_solver": "schur_pcg", "preconditioner": "two_level"}
+    made = caspar.Solver((glance, hold, pin), backend="cpu", **choices)
+    result = made.solve(idle)
+    assert result.linear_solver == "schur_pcg"
+    assert "preconditioner='two_level': no factor joins" in result.remarks[1]

@@ -307,6 +307,17 @@ def test_rotations_that_are_rounded_are_made_unit_again(precision: str) -> None:
     assert_allclose(found.values["Attitude"], expected.values["Attitude"], atol=1e-5)
 
 
+@pytest.mark.parametrize("precision", ["float64", "mixed"])
+@pytest.mark.filterwarnings("ignore:node type")
+def test_rotations_that_stay_are_unit_too(precision: str) -> None:
+    """They are what the cost is of; what is unit already comes back bit by bit."""
+    arrays = EXAMPLES["attitudes"].arrays()
+    rows = np.concatenate([arrays["Attitude"], [[0.0, 1.01, 0.0, 0.0], [0.6, 0.8, 0.0, 0.0]]])
+    found = solve_example("attitudes", {**arrays, "Attitude": rows}, precision).values["Attitude"]
+    assert_allclose(np.linalg.norm(found, axis=1), 1.0, atol=1e-6)
+    assert_array_equal(found[-1], rows[-1])
+
+
 @pytest.mark.parametrize("storage", ["float64", "float32"])
 def test_rotations_of_unit_length_are_taken_bit_by_bit(storage: str) -> None:
     rows: Any = EXAMPLES["attitudes"].arrays()["Attitude"].astype(storage)
