@@ -10,7 +10,8 @@ ARGS ?=
 JAXLS ?= git+https://github.com/brentyi/jaxls
 
 VENV := .venv
-INSTALL := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+INSTALL := $(VENV)/bin/python $(PIP_INSTALL)
 RUN_READY := $(VENV)/.ready-run-$(CUDA)
 TEST_READY := $(VENV)/.ready-test-$(CUDA)
 LINT_READY := $(VENV)/.ready-lint-$(CUDA)
@@ -57,6 +58,9 @@ nvidia-smi --query-gpu=driver_version,compute_cap --format=csv,noheader 2>/dev/n
                   END { if (found) print old ? "cuda12" : "cuda13" }'
 endef
 
+# `extra` becomes cuda12, cuda13 or empty.
+CHOOSE_EXTRA = case '$(CUDA)' in auto) extra=$$($(DETECT_CUDA)) ;; none) extra= ;; *) extra='$(CUDA)' ;; esac
+
 has-gpu:
 	@nvidia-smi --list-gpus || { echo "make test-gpu needs an NVIDIA GPU" >&2; exit 1; }
 
@@ -74,9 +78,7 @@ $(VENV)/.created:
 	exit 1
 
 $(RUN_READY): $(VENV)/.created pyproject.toml
-	@extra='$(CUDA)'; \
-	if [ "$$extra" = auto ]; then extra=$$($(DETECT_CUDA)); fi; \
-	if [ "$$extra" = none ]; then extra=; fi; \
+	@$(CHOOSE_EXTRA); \
 	echo "Installing caspar$${extra:+[$$extra]} in $(VENV) (a minute or two)"; \
 	$(INSTALL) --editable ".$${extra:+[$$extra]}"
 	@touch $@
@@ -89,8 +91,7 @@ $(TEST_READY): $(RUN_READY)
 # What builds the paper's implementation and, in an environment of their own, so that what they need
 # is not what caspar runs with, the other libraries. One that cannot be installed is not measured.
 $(BENCH_READY): $(RUN_READY)
-	@extra='$(CUDA)'; \
-	if [ "$$extra" = auto ]; then extra=$$($(DETECT_CUDA)); fi; \
+	@$(CHOOSE_EXTRA); \
 	echo "Installing what the benchmarks need in $(VENV)"; \
 	case $$extra in \
 	  cuda12) jax='jax[cuda12]'; $(INSTALL) --editable '.[cuda12,sparse-cuda12,bench]' ;; \
@@ -102,7 +103,7 @@ $(BENCH_READY): $(RUN_READY)
 	$(VENV)/bin/python -m venv $(PEERS) || exit 1; \
 	missing=; \
 	for peer in 'gtsam' 'pyceres pycolmap' "$$jax $(JAXLS)"; do \
-	  $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check scipy $$peer || \
+	  $(PEERS)/bin/python $(PIP_INSTALL) scipy $$peer || \
 	      { echo "Cannot be installed, so not measured: $$peer" >&2; missing=yes; }; \
 	done; \
 	[ -n "$$missing" ] || touch $@

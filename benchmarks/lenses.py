@@ -17,6 +17,8 @@ import symforce.symbolic as sf
 import caspar
 from benchmarks.caspar_side import Variant, linear_iteration
 from benchmarks.problems import Bundle, make
+from caspar.frontend.bundle_adjustment import Cam, Pixel, Point, snavely
+from caspar.frontend.markers import Marker
 
 
 class View(sf.Pose3):
@@ -27,53 +29,25 @@ class Lens(sf.V3):
     """Focal length in pixels, radial distortion k1 and k2."""
 
 
-class Point(sf.V3):
-    """A point in world coordinates."""
+def _seen_through(name: str, marker: type[Marker]) -> caspar.Factor:
+    """The factor of bundle adjustment, its camera in two parts."""
+
+    def error(
+        view: Annotated[View, caspar.TunableShared],
+        point: Annotated[Point, caspar.TunableShared],
+        pixel: Annotated[Pixel, caspar.ConstSequential],
+        lens: Annotated[Lens, marker],
+    ) -> sf.V2:
+        residual: sf.V2 = snavely.function(Cam(view, lens), point, pixel)
+        return residual
+
+    error.__name__ = name
+    return caspar.factor(error)
 
 
-class Pixel(sf.V2):
-    """A measured position relative to the image centre, in pixels."""
-
-
-def _error(view: View, point: Point, pixel: Pixel, lens: Lens) -> sf.V2:
-    x, y, depth = view * point
-    safe_depth = depth + sf.epsilon() ** 2 * sf.sign_no_zero(depth)
-    plane = sf.V2(-x / safe_depth, -y / safe_depth)
-    radius_squared = plane.squared_norm()
-    return lens[0] * (1 + lens[1] * radius_squared + lens[2] * radius_squared**2) * plane - pixel
-
-
-@caspar.factor
-def known(
-    view: Annotated[View, caspar.TunableShared],
-    point: Annotated[Point, caspar.TunableShared],
-    pixel: Annotated[Pixel, caspar.ConstSequential],
-    lens: Annotated[Lens, caspar.ConstUnique],
-) -> sf.V2:
-    """The lens is a constant."""
-    return _error(view, point, pixel, lens)
-
-
-@caspar.factor
-def unique(
-    view: Annotated[View, caspar.TunableShared],
-    point: Annotated[Point, caspar.TunableShared],
-    pixel: Annotated[Pixel, caspar.ConstSequential],
-    lens: Annotated[Lens, caspar.TunableUnique],
-) -> sf.V2:
-    """One lens took all pictures."""
-    return _error(view, point, pixel, lens)
-
-
-@caspar.factor
-def indexed(
-    view: Annotated[View, caspar.TunableShared],
-    point: Annotated[Point, caspar.TunableShared],
-    pixel: Annotated[Pixel, caspar.ConstSequential],
-    lens: Annotated[Lens, caspar.TunableShared],
-) -> sf.V2:
-    """Each picture names its lens."""
-    return _error(view, point, pixel, lens)
+known = _seen_through("known", caspar.ConstUnique)
+unique = _seen_through("unique", caspar.TunableUnique)
+indexed = _seen_through("indexed", caspar.TunableShared)
 
 
 @dataclass(frozen=True)

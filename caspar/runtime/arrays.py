@@ -101,9 +101,14 @@ def give_back(
         # rows that were made unit are not those that were given
         with np.errstate(over="ignore"):
             rounded = given_rows.astype(start.dtype)
-        still = ((start == end) & (rounded == start)).all(axis=1)
+        still = (_same(start, end) & _same(rounded, start)).all(axis=1)
         result[still] = given_rows[still]
     return as_library(result, given)
+
+
+def _same(one: Array, other: Array) -> Array:
+    """Where two arrays hold the same; NaN is NaN."""
+    return (one == other) | ((one != one) & (other != other))
 
 
 def as_library(result: Array, given: Any) -> Any:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from threading import Lock
 
 from caspar.errors import FactorError, InputError
-from caspar.frontend.trace import NodeType, TracedFactor
-from caspar.options import LinearSolverChoice, Precision, PreconditionerChoice
+from caspar.frontend.trace import TracedFactor
+from caspar.options import LinearSolverChoice, PreconditionerChoice
 from caspar.runtime.backend import Backend
 from caspar.solver.form_choice import Recipe, usual_precision
 from caspar.solver.preparation import Preparation
@@ -24,16 +24,13 @@ class Active:
     """What takes part in a solve.
 
     Attributes:
-        factors: Those that have instances.
-        nodes: The node types that they touch.
-        precision: Of the solve.
-        preparation: For these factors.
+        recipe: What the user chose, with the factors that have instances, the node types that they
+            touch, and the precision of the solve.
+        preparation: For it.
         remarks: On what takes no part, and what does not suit the rest.
     """
 
-    factors: tuple[TracedFactor, ...]
-    nodes: tuple[NodeType, ...]
-    precision: Precision
+    recipe: Recipe
     preparation: Preparation
     remarks: tuple[str, ...]
 
@@ -58,7 +55,7 @@ class Preparations:
         self._recipe = recipe
         self._own_precision = own_precision
         self.whole = Preparation(backend, recipe)
-        self._last = Active(recipe.factors, recipe.nodes, recipe.precision, self.whole, ())
+        self._last = Active(recipe, self.whole, ())
         self._made = {_names(recipe.factors): self._last}
         self._backlog_s = 0.0
         self._lock = Lock()
@@ -121,8 +118,7 @@ class Preparations:
         start = time.perf_counter()
         made, remarks = self._suited(recipe)
         made.compile_time_s += time.perf_counter() - start
-        remarks = (self._idle(recipe), *remarks)
-        return Active(recipe.factors, recipe.nodes, recipe.precision, made, remarks)
+        return Active(recipe, made, (self._idle(recipe), *remarks))
 
     def _suited(self, recipe: Recipe) -> tuple[Preparation, tuple[str, ...]]:
         """By the user's choices where they suit what is left, else with `auto` in their place."""
@@ -143,7 +139,7 @@ class Preparations:
         idle = [factor.name for factor in whole.factors if factor not in recipe.factors]
         held = [node.name for node in whole.nodes if node not in recipe.nodes]
         remark = f"no instances of {', '.join(idle)}"
-        return remark if len(held) == 0 else f"{remark}; {', '.join(held)} kept as given"
+        return remark if len(held) == 0 else f"{remark}; {', '.join(held)} kept"
 
 
 def _names(factors: Sequence[TracedFactor]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from caspar.options import (
     checked_flag,
     choice,
 )
-from caspar.runtime.arrays import HOST, Moved, as_library, give_back, location, to_numpy
+from caspar.runtime.arrays import HOST, Moved, give_back, location
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import select_backend
 from caspar.solver.active import Active, Preparations
@@ -165,7 +165,7 @@ class Solver:
         start = time.perf_counter()
         with self.backend.scope():
             problem, active = self._checked(arrays, checked)
-            part = problem.part(active.factors, active.nodes)
+            part = problem.part(active.recipe.factors, active.recipe.nodes)
             with active.preparation.system(part) as system:
                 compiled_s = active.preparation.take_compile_time()
                 # of two solves at the same time one may have compiled for both
@@ -183,7 +183,7 @@ class Solver:
             problem=self._size(problem, active),
             backend=self.backend.name,
             device=self.backend.device,
-            precision=active.precision.value,
+            precision=active.recipe.precision.value,
             linear_solver=system.linear_solver,
             compile_time_s=compiled_s + self._preparations.take_backlog(),
             setup_time_s=setup_time_s,
@@ -202,8 +202,8 @@ class Solver:
 
         problem = read(self.precision)
         active = self._preparations.choose(problem)
-        if active.precision is not self.precision:
-            problem = read(active.precision)
+        if active.recipe.precision is not self.precision:
+            problem = read(active.recipe.precision)
         return problem, active
 
     def _returned_values(self, system: NormalEquations, problem: Problem) -> dict[str, Any]:
@@ -211,19 +211,15 @@ class Solver:
         returned = {}
         moved = system.values()
         for name, given in problem.given.items():
-            start, dtype = problem.values[name], problem.dtypes[name]
-            if name not in moved:
-                rows = to_numpy(given) if location(given) == HOST else self.backend.upload(given)
-                returned[name] = as_library(rows.astype(dtype).reshape(start.shape), given)
-                continue
-            end = moved[name]
+            start = problem.values[name]
+            end = moved.get(name, start)
             # what comes from the device to the host is a copy anyhow
-            if location(given) != HOST:
+            if end is start or location(given) != HOST:
                 end = end.copy()
             returned[name] = give_back(
                 Moved(start, end),
                 given,
-                dtype,
+                problem.dtypes[name],
                 self.backend.to_host,
                 self.backend.upload,
             )
@@ -233,8 +229,8 @@ class Solver:
 
     def _size(self, problem: Problem, active: Active) -> ProblemSize:
         counts = {factor.name: problem.factors[factor.name].count for factor in self._factors}
-        rows = sum(len(factor.residual) * counts[factor.name] for factor in active.factors)
-        unknowns = sum(node.tangent_dim * problem.counts[node.name] for node in active.nodes)
+        rows = sum(len(factor.residual) * counts[factor.name] for factor in active.recipe.factors)
+        unknowns = sum(node.tangent_dim * problem.counts[node.name] for node in active.recipe.nodes)
         return ProblemSize(problem.counts, counts, rows, unknowns)
 
 
