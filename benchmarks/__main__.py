@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks import caspar_side, growth, pose_graphs, problems, reference_side
-from benchmarks.caspar_side import VARIANTS, Budget, Problem, Variant, released
+from benchmarks.caspar_side import GRAPH_VARIANTS, VARIANTS, Budget, Problem, Variant, released
 from benchmarks.figure import draw
 from benchmarks.measurement import Growth, Measurement
 from benchmarks.page import markdown
@@ -29,7 +29,6 @@ from caspar.runtime.probe import cuda_problem
 from caspar.runtime.select import select_backend
 
 PARTS = ("bundles", "graphs", "growth", "startup")
-GRAPH_VARIANTS = ("auto", "pcg", "sparse", "float64")
 CPU_MAX_OBSERVATIONS = 1_000_000
 """Of the problems that are measured on a CPU unless they are named."""
 
@@ -122,7 +121,8 @@ def _arguments() -> argparse.Namespace:
     add("--problems", nargs="+", choices=problems.names(), default=None, metavar="NAME")
     add("--graphs", nargs="+", choices=tuple(pose_graphs.OPTIMA), default=None, metavar="NAME")
     add("--data", nargs="+", type=Path, default=[], help="more folders with g2o files")
-    add("--solvers", nargs="*", choices=[one.name for one in VARIANTS], default=None)
+    solvers = dict.fromkeys(one.name for one in (*VARIANTS, *GRAPH_VARIANTS))
+    add("--solvers", nargs="*", choices=tuple(solvers), default=None)
     add("--peers", nargs="*", choices=[one.name for one in PEERS], default=None)
     add("--peers-python", type=Path, default=Path(sys.executable), help="interpreter of the peers")
     add("--no-reference", action="store_true")
@@ -167,11 +167,9 @@ def _build_reference(run: Run) -> None:
         run.lack(f"the reference could not be built: {error}")
 
 
-def _variants(run: Run, names: Sequence[str] | None = None) -> Iterator[Variant]:
-    chosen = run.arguments.solvers
-    for variant in VARIANTS:
-        if (chosen is None or variant.name in chosen) and (names is None or variant.name in names):
-            yield variant
+def _chosen(run: Run, variants: Sequence[Variant]) -> list[Variant]:
+    names = run.arguments.solvers
+    return [variant for variant in variants if names is None or variant.name in names]
 
 
 def _own(run: Run, variant: Variant, problem: Problem) -> None:
@@ -196,7 +194,7 @@ def _bundles(run: Run, made: Preparation, names: Sequence[str], scratch: Path) -
             run.known[name] = problem.optimum
         if run.library is not None:
             _reference(run, run.library, problem)
-        for variant in _variants(run):
+        for variant in _chosen(run, VARIANTS):
             _own(run, variant, problem)
         for peer in peers:
             _peer(run, peer, problem, host, scratch)
@@ -244,7 +242,7 @@ def _graphs(run: Run) -> None:
             run.lack(str(error))
             continue
         run.known[name] = pose_graphs.OPTIMA[name]
-        for variant in _variants(run, GRAPH_VARIANTS):
+        for variant in _chosen(run, GRAPH_VARIANTS):
             _own(run, variant, problem)
 
 

@@ -95,7 +95,10 @@ _MATCHED = {
 """
 _LONG = {"max_iterations": 300, "max_linear_iterations": 1000, "cost_tolerance": 1e-10}
 
+AUTO = Variant("auto")
 FULL = Variant("pcg", {"linear_solver": "pcg"})
+SPARSE = Variant("sparse", {"linear_solver": "sparse"}, max_observations=2_000_000)
+FLOAT64 = Variant("float64", {"precision": "float64"})
 SCHUR = tuple(
     Variant(f"schur_pcg, {name} Jacobians", {"linear_solver": "schur_pcg", "jacobian": jacobian})
     for name, jacobian in (
@@ -106,7 +109,7 @@ SCHUR = tuple(
 )
 
 VARIANTS = (
-    Variant("auto"),
+    AUTO,
     FULL,
     *SCHUR,
     Variant(
@@ -115,14 +118,25 @@ VARIANTS = (
         max_reduced=5000,
     ),
     Variant("schur_dense", {"linear_solver": "schur_dense"}, max_reduced=5000),
-    Variant("sparse", {"linear_solver": "sparse"}, max_observations=2_000_000),
-    Variant("float64", {"precision": "float64"}),
+    SPARSE,
+    FLOAT64,
     Variant("float32", {"precision": "float32"}),
     Variant("deterministic", {"deterministic": True}),
     Variant("pcg, the paper's settings", {"linear_solver": "pcg"}, _MATCHED, details=False),
     Variant("float64, long", {"precision": "float64"}, _LONG, details=False),
 )
-"""What is measured; `float64, long` is for the best cost of problems where no one knows it."""
+"""On bundle adjustment; `float64, long` is for the best cost of problems where no one knows it."""
+
+GRAPH_VARIANTS = (
+    AUTO,
+    FULL,
+    Variant(
+        "pcg, block tridiagonal", {"linear_solver": "pcg", "preconditioner": "block_tridiagonal"}
+    ),
+    SPARSE,
+    FLOAT64,
+)
+"""On pose graphs."""
 
 
 @dataclass(frozen=True)

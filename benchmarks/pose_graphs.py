@@ -29,8 +29,9 @@ OPTIMA = {
     "M3500": 68.95647546801999,
     "sphere2500": 363.61942588392947,
     "parking-garage": 0.6193452989166,
+    "kitti_05": 78.55218253855122,
 }
-"""What `GraphProblem.optimum_near` reaches from the poses of the file."""
+"""What `GraphProblem.optimum_near` reaches from the poses of the file, or of `read_g2o`'s tree."""
 DATA = Path(__file__).parents[1] / "data"
 STEP = 1e-6
 """Of central differences, in metres and radians."""

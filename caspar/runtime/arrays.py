@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from caspar.memory.tiles import Array
+from caspar.runtime.pieces import in_pieces
 
 _DLPACK_HOST = (1, 3)
 """DLPack device types in host memory: CPU and pinned CPU memory."""
@@ -91,19 +92,40 @@ def give_back(
         to_host: Copies a backend's array to NumPy.
         to_device: Takes the user's array to the backend, if it lives there.
     """
-    start, end, original = moved.start, moved.end, given
-    if location(given) == HOST:
-        start, end, original = to_host(start), to_host(end), to_numpy(given)
-    result = end.astype(dtype, copy=False)
-    if result.dtype.itemsize > end.dtype.itemsize:
-        original = original if location(given) == HOST else to_device(given)
-        given_rows = original.reshape(result.shape)
-        # rows that were made unit are not those that were given
-        with np.errstate(over="ignore"):
-            rounded = given_rows.astype(start.dtype)
-        still = (_same(start, end) & _same(rounded, start)).all(axis=1)
-        result[still] = given_rows[still]
+    start, end, is_host = moved.start, moved.end, location(given) == HOST
+    if is_host:
+        start, end = to_host(start), to_host(end)
+    if np.dtype(dtype).itemsize <= end.dtype.itemsize:
+        return as_library(end.astype(dtype, copy=False), given)
+    original = (to_numpy(given) if is_host else to_device(given)).reshape(end.shape)
+    if is_host:
+        result = np.empty(end.shape, dtype)
+        in_pieces(_fill, result, start, end, original)
+    else:
+        result = end.astype(dtype)
+        _restore(result, start, end, original)
     return as_library(result, given)
+
+
+def _fill(result: Array, start: Array, end: Array, given: Array) -> None:
+    """The rows that a solve ended with, but for those that did not move."""
+    result[...] = end
+    _restore(result, start, end, given)
+
+
+def _restore(result: Array, start: Array, end: Array, given: Array) -> None:
+    """Put rows that did not move back as they were given."""
+    # most have moved, and the first column says so already
+    may_stay = _same(start[:, 0], end[:, 0])
+    if not may_stay.any():
+        return
+    rows = may_stay.nonzero()[0]
+    begun, original = start[rows], given[rows]
+    # rows that were made unit are not those that were given
+    with np.errstate(over="ignore"):
+        rounded = original.astype(start.dtype)
+    stays = (_same(begun, end[rows]) & _same(rounded, begun)).all(axis=1)
+    result[rows[stays]] = original[stays]
 
 
 def _same(one: Array, other: Array) -> Array:

@@ -100,12 +100,17 @@ def test_jax_arrays_go_in_and_come_out() -> None:
     assert result.final_cost == pytest.approx(30378.636, rel=1e-5)
 
 
-def test_an_index_out_of_range_on_the_device_is_named() -> None:
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint16])
+@pytest.mark.parametrize("wrong", [-1, 11315])
+def test_an_index_out_of_range_on_the_device_is_named(dtype: Any, wrong: int) -> None:
     cupy = pytest.importorskip("cupy")
     problem = read_bal(DATA / "problem-21-11315-pre.txt.bz2")
     given = _arrays(problem, cupy.asarray)
-    given["snavely"]["point"][17] = problem.num_points
-    with pytest.raises(InputError, match="factor snavely, argument point: index 11315"):
+    index = given["snavely"]["point"].astype(dtype)
+    index[17] = cupy.asarray(wrong).astype(dtype)
+    given["snavely"]["point"] = index
+    named = f"factor snavely, argument point: index {int(index[17])} at entry 17 is out of range"
+    with pytest.raises(InputError, match=named):
         caspar.Solver([snavely], backend="cuda").solve(given)
 
 

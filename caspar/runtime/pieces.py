@@ -1,0 +1,38 @@
+"""Work on large arrays of the host, piece by piece.
+
+By several threads, as NumPy lets others run while it works: fresh memory is slow to touch.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from caspar.memory.tiles import Array
+
+Result = TypeVar("Result")
+
+PIECE_BYTES = 4 << 20
+NUM_THREADS = 4
+"""With uploads by as many, 29 M observations are set up in 0.29 instead of 0.45 s (H200)."""
+
+
+def in_pieces(work: Callable[..., Result], *arrays: Array) -> list[Result]:
+    """Call a function with the same rows of each of the arrays; small ones are one piece.
+
+    Args:
+        work: Takes as many arrays.
+        arrays: With the same number of rows.
+
+    Returns:
+        What it returned for each piece, in order.
+    """
+    num_rows, num_bytes = len(arrays[0]), max(array.nbytes for array in arrays)
+    if num_bytes < 2 * PIECE_BYTES:
+        return [work(*arrays)]
+    step = max(1, PIECE_BYTES * num_rows // num_bytes)
+
+    def piece(first: int) -> Result:
+        return work(*(array[first : first + step] for array in arrays))
+
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        return list(pool.map(piece, range(0, num_rows, step)))
