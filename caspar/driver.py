@@ -49,7 +49,7 @@ from caspar.options import Precision
 from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
 from caspar.passes.pipeline import Observer, compile_graph
 from caspar.passes.price import graph_price
-from caspar.runtime.cache import writable_cache_folder, write_atomically
+from caspar.runtime.cache import writable_cache_folder, write_entry
 
 SCHEMA = 1
 """Version of the cached form."""
@@ -335,7 +335,7 @@ def _cached(
     with suppress(OSError, ValueError, KeyError, TypeError):
         return from_json(json.loads(path.read_text()))
     made = generate()
-    write_atomically(path, json.dumps(to_json(made)))
+    write_entry(f"plans/{key}.json", json.dumps(to_json(made)))
     return made
 
 

@@ -15,7 +15,7 @@ from caspar.frontend.kernel_trace import TracedKernel
 from caspar.ir.dtype import DType
 from caspar.memory.access import WriteAccessor
 from caspar.runtime.backend import Backend
-from caspar.runtime.cache import cache_folder, writable_cache_folder, write_atomically
+from caspar.runtime.cache import cache_folder, write_entry
 
 MIN_GAIN = 0.02
 """Share of the time that another size than the chosen one must save, above what repeats differ."""
@@ -69,8 +69,7 @@ class MeasuredSizes:
     def keep(self, key: str, size: int) -> None:
         """Remember a size, also for later processes."""
         self.known[key] = size
-        path = writable_cache_folder() / "tuned" / f"{key}.json"
-        write_atomically(path, json.dumps({"block_size": size}))
+        write_entry(f"tuned/{key}.json", json.dumps({"block_size": size}))
 
 
 def _read(key: str) -> int | None:

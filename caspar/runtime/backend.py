@@ -89,7 +89,7 @@ class HostScalars(Protocol):
     """Scalars of the device that the host writes and reads while the device works."""
 
     def write(self, values: Sequence[float]) -> None:
-        """Enqueue: the first scalars get new values; at most twice for each `read`."""
+        """Enqueue: the first scalars get new values; at most three times for each `read`."""
 
     def fetch(self) -> None:
         """Enqueue: what the scalars are now is what `read` returns."""

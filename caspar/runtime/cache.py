@@ -12,6 +12,7 @@ import warnings
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Lock
 
 from platformdirs import user_cache_path
 
@@ -31,26 +32,61 @@ def _default_folder() -> Path:
     return user_cache_path("caspar", appauthor=False)
 
 
+_IN_USE: dict[Path, Path] = {}
+"""For each folder that was asked for the one that is used."""
+
+_LOCK = Lock()
+
+
 def writable_cache_folder() -> Path:
     """The folder of all caches, or one for this process where nothing can be written there."""
-    return _writable(cache_folder())
+    folder = cache_folder()
+    with _LOCK:
+        if folder not in _IN_USE:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=folder):
+                    _IN_USE[folder] = folder
+            except OSError as error:
+                _IN_USE[folder] = _substitute(folder, error)
+        return _IN_USE[folder]
 
 
-@cache
-def _writable(folder: Path) -> Path:
+def write_entry(name: str, text: str) -> Path:
+    """Write an entry of the cache, also where its folder cannot take more, as on a full disk.
+
+    Args:
+        name: Folder and file, such as `plans/1234.json`.
+        text: What it holds.
+
+    Returns:
+        Where it is.
+
+    Raises:
+        OSError: The folder for temporary files cannot take it either.
+    """
+    folder = writable_cache_folder()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
+        write_atomically(folder / name, text)
     except OSError as error:
-        substitute = Path(tempfile.mkdtemp(prefix="caspar-"))
-        atexit.register(shutil.rmtree, substitute, ignore_errors=True)
-        warnings.warn(
-            f"caspar's cache folder {folder} cannot be written ({error}): every process compiles "
-            "anew. Set CASPAR_CACHE_DIR to a folder that can",
-            stacklevel=2,
-        )
-        return substitute
+        with _LOCK:
+            if _IN_USE[cache_folder()] == folder:
+                _IN_USE[cache_folder()] = _substitute(folder, error)
+            folder = _IN_USE[cache_folder()]
+        write_atomically(folder / name, text)
+    return folder / name
+
+
+def _substitute(folder: Path, error: OSError) -> Path:
+    """A folder for this process."""
+    substitute = Path(tempfile.mkdtemp(prefix="caspar-"))
+    atexit.register(shutil.rmtree, substitute, ignore_errors=True)
+    warnings.warn(
+        f"caspar's cache folder {folder} cannot be written ({error}): every process compiles "
+        "anew. Set CASPAR_CACHE_DIR to a folder that can",
+        stacklevel=3,
+    )
+    return substitute
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -10,9 +10,12 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
+import numba
 import numpy as np
 from numba import get_num_threads, njit, prange
 from numpy.typing import NDArray
@@ -130,6 +133,17 @@ def _run_until(
         _run(functions, tables, num_tiles)
 
 
+@cache
+def _turns() -> AbstractContextManager[object]:
+    """What callers of the compiled drivers hold: a lock where Numba's threads serve one at a time.
+
+    Its own layer, which it takes where neither OpenMP nor TBB is there, aborts the process when two
+    threads call it.
+    """
+    get_num_threads()  # which layer it is Numba knows once its threads have begun
+    return Lock() if numba.threading_layer() == "workqueue" else nullcontext()
+
+
 class CpuSequence:
     """Launches that the compiled driver runs in order."""
 
@@ -143,11 +157,13 @@ class CpuSequence:
 
     def run(self) -> None:
         """Run every launch once."""
-        _run(*self._arrays)
+        with _turns():
+            _run(*self._arrays)
 
     def run_until(self, flag: Array, max_runs: int) -> None:
         """Run until the flag is set, at most `max_runs` times."""
-        _run_until(*self._arrays, flag, max_runs)
+        with _turns():
+            _run_until(*self._arrays, flag, max_runs)
 
 
 class CpuScalars:

@@ -12,7 +12,7 @@ from threading import Lock
 
 from caspar.codegen.source import KernelSource
 from caspar.errors import CompileError
-from caspar.runtime.cache import writable_cache_folder, write_atomically
+from caspar.runtime.cache import writable_cache_folder, write_entry
 
 SUPPORT_DIGEST = hashlib.sha256(Path(__file__).with_name("cpu_support.py").read_bytes()).hexdigest()
 """Part of the name of every generated module: machine code in the cache has the functions of
@@ -33,9 +33,10 @@ def function_address(source: KernelSource) -> int:
     # one thread at a time: a module is in sys.modules before it has been executed
     with _IMPORTS:
         if module_name not in sys.modules:
-            path = writable_cache_folder() / "cpu" / f"{source.name[:60]}_{digest}.py"
+            name = f"cpu/{source.name[:60]}_{digest}.py"
+            path = writable_cache_folder() / name
             if not _holds(path, source.text):
-                write_atomically(path, source.text)
+                path = write_entry(name, source.text)
             _import_file(module_name, path)
         address: int = getattr(sys.modules[module_name], source.name).address
     return address

@@ -82,24 +82,27 @@ class Enqueued(Protocol):
         """Enqueue."""
 
 
-def captured(run: Callable[[], None], stream: Any, num_runs: int) -> Any:
-    """A graph of several runs; the stream leaves its capture also where a run fails.
+def captured(run: Callable[[], None], num_runs: int) -> Any:
+    """A graph of several runs.
+
+    It is captured on a stream of its own, so that no graph has what other threads enqueue
+    meanwhile, and a failure leaves no other stream in capture.
 
     Args:
         run: Enqueues on the current stream what a graph can hold.
-        stream: The current one.
         num_runs: How often.
     """
-    stream.begin_capture()
-    try:
-        for _ in range(num_runs):
-            run()
-    except BaseException:
-        # a failed launch may have ended the capture: what failed first is what counts
-        with suppress(cupy.cuda.runtime.CUDARuntimeError):
-            stream.end_capture()
-        raise
-    return stream.end_capture()
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        try:
+            for _ in range(num_runs):
+                run()
+        except BaseException:
+            # a failed launch may have ended the capture: what failed first is what counts
+            with suppress(cupy.cuda.runtime.CUDARuntimeError):
+                stream.end_capture()
+            raise
+        return stream.end_capture()
 
 
 class CudaSequence:
@@ -118,8 +121,7 @@ class CudaSequence:
             for launch in self._launches:
                 launch.run()
 
-        with self._stream:
-            return captured(run, self._stream, num_runs)
+        return captured(run, num_runs)
 
     @property
     def graph(self) -> Any:

@@ -31,7 +31,7 @@ def time_on_stream(run: Callable[[], None], stream: Any, num_samples: int) -> li
         last.record(stream)
         last.synchronize()
         num_runs = runs_of_sample(_seconds(first, last) / _WARM_UPS)
-        graph = captured(run, stream, num_runs)
+        graph = captured(run, num_runs)
         graph.launch(stream=stream)  # the device has work while the first sample is enqueued
         events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(num_samples)]
         for start, end in events:

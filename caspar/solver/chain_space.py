@@ -84,6 +84,7 @@ class ChainSpace:
             self._backend.clear(self._memory[name])
         self._set_unit_pivots()
         self.num_bytes = arena.num_bytes + sum(int(array.nbytes) for array in self._index_arrays())
+        self.num_bytes += sum(tiles.num_bytes for tiles in self._tiles if tiles is not None)
 
     # -- memory --------------------------------------------------------------------------------
 
@@ -219,9 +220,8 @@ class ChainSpace:
         """What a factor adds to links."""
         count, library = self._node.count, self._plan.library
         output = Binding(self._memory["links"], count)
-        rows = links.weights.astype(self._plan.types.storage.value)
         bindings = {
-            "pair_order": Binding(rows.reshape(-1), links.plan.count),
+            "pair_order": Binding(links.weights.reshape(-1), links.plan.count),
             "pair_block": output.with_fields({"index": links.number}),
         }
         if tiles is None:

@@ -72,8 +72,8 @@ class FactorLinks:
         plan: The factor.
         pair: Its arguments.
         number: (num_items,) int32 node of each item that comes later, on the device.
-        weights: (num_items, 2) of the item's block and of its transpose; both are 0 where it joins
-            no neighbours.
+        weights: (num_items, 2) of the storage type, of the item's block and of its transpose; both
+            are 0 where it joins no neighbours.
     """
 
     plan: FactorPlan
@@ -154,7 +154,8 @@ def _factor_links(
         shares = joins[pair.row.name] * joins[pair.column.name]
         weight = joined / xp.sqrt(xp.maximum(shares, 1.0))
         weights = xp.stack([weight * (row > column), weight * (row < column)], axis=1)
-        links.append(FactorLinks(factor, pair, number.astype(np.int32), weights))
+        stored = weights.astype(plan.types.storage.value)
+        links.append(FactorLinks(factor, pair, number.astype(np.int32), stored))
     return links
 
 

@@ -121,12 +121,9 @@ class CoarseSpace:
         self.failed = self._memory["failed"]
         self.inverse = self._memory["inverse"].reshape(structure.size, structure.size)
         self.sums = self._memory["all sums"]
-        self.num_bytes = arena.num_bytes + sum(
-            int(array.nbytes)
-            for part in (structure, self.numbers)
-            for array in vars(part).values()
-            if hasattr(array, "nbytes")
-        )
+        own = [self.restricted, *self._entry_sums.values(), self._squares, self._fills]
+        self.num_bytes = arena.num_bytes + structure.num_bytes + self.numbers.num_bytes
+        self.num_bytes += sum(one.tiles.num_bytes for one in own if one.tiles is not None)
 
     # -- memory --------------------------------------------------------------------------------
 

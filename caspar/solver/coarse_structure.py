@@ -61,6 +61,12 @@ class CoarseStructure:
     block: Array
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes of all arrays."""
+        arrays = [self.cluster, self.order, self.diagonal, self.first, self.second, self.block]
+        return sum(int(array.nbytes) for array in (*arrays, *self.entry.values()))
+
+    @property
     def size(self) -> int:
         """Coarse unknowns."""
         return self.num_clusters * self.form.num_columns
@@ -102,6 +108,11 @@ class CoarseEntries:
     inverse: Array
     inverse_row: Array
     inverse_column: Array
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(int(array.nbytes) for array in vars(self).values())
 
 
 def coarsened(plan: Plan) -> list[FactorPlan]:

@@ -72,9 +72,14 @@ class Entries:
     source: Array
 
     @property
+    def parts(self) -> tuple[Array, Array, Array]:
+        """Rows, columns and source."""
+        return self.rows, self.columns, self.source
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(int(array.nbytes) for array in (self.rows, self.columns, self.source))
+        return sum(int(array.nbytes) for array in self.parts)
 
 
 def number_unknowns(nodes: tuple[NodePlan, ...]) -> Equations:

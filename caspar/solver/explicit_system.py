@@ -1,6 +1,6 @@
 """The system as a matrix: memory and launches that fill it, and take the solution out again.
 
-Once for each structure. The order of a solve: `form`, `entries`, a factorisation, `finish`.
+Once for each structure. The order of a solve: `form`, `write_entries`, a factorisation, `finish`.
 """
 
 from collections.abc import Mapping
@@ -64,10 +64,9 @@ class ExplicitSystem:
     Attributes:
         size: Rows and columns.
         rhs: (size,) float64.
-        solution: (size,) float64, to be written between `entries` and `finish`.
+        solution: (size,) float64, to be written between `write_entries` and `finish`.
         failed: (1,) float64 that the factorisation writes.
-        entries: Entries of the lower triangle.
-        num_bytes: Bytes of blocks, entries and partials.
+        num_bytes: Bytes of blocks and partials.
     """
 
     def __init__(self, plan: Plan, binder: Binder, structure: Structure) -> None:
@@ -77,8 +76,6 @@ class ExplicitSystem:
         self._structure = structure
         self._equations: Equations = number_unknowns(plan.reduced)
         self._places: BlockMemory = place_blocks(structure)
-        xp = self._backend.xp
-        self.entries: Entries = matrix_entries(xp, structure, self._equations, self._places)
         self._factor_targets = [
             self._factor_target(part, f"factor{place}")
             for place, part in enumerate(structure.factors)
@@ -95,7 +92,7 @@ class ExplicitSystem:
         self.rhs = self._memory["rhs"]
         self.solution = self._memory["solution"]
         self.failed = self._memory["failed"]
-        self.num_bytes = arena.num_bytes + self.entries.num_bytes + structure.num_bytes
+        self.num_bytes = arena.num_bytes + structure.num_bytes
         for target in (*self._factor_targets, *self._fill_targets):
             self.num_bytes += 0 if target.tiles is None else target.tiles[0].num_bytes
 
@@ -188,6 +185,10 @@ class ExplicitSystem:
             launches.append(self._binder.node_launch(plan, "end_direct", own))
         failed = {"failed": Binding(self.failed, 1)}
         return [*launches, self._binder.scalar_launch("direct_end", failed)]
+
+    def entries(self) -> Entries:
+        """Entries of the lower triangle, made anew."""
+        return matrix_entries(self._backend.xp, self._structure, self._equations, self._places)
 
     def write_entries(self, kernel: str, entries: Entries, matrix: Binding) -> Launch:
         """Entries from the blocks to a matrix."""

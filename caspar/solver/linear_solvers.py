@@ -179,12 +179,11 @@ class DenseSolver:
             )
         self._factorization = backend.dense_factorization(system.size, "float64", system.failed)
         matrix = self._factorization.matrix
-        self.num_bytes = system.num_bytes + int(matrix.nbytes)
-        entries = system.entries
-        place = entries.rows.astype(np.int64) * system.size + entries.columns
-        target = Binding(
-            matrix.reshape(-1), system.size**2, fields={"index": place.astype(np.int32)}
-        )
+        entries = system.entries()
+        place = (entries.rows.astype(np.int64) * system.size + entries.columns).astype(np.int32)
+        self.num_bytes = system.num_bytes + entries.num_bytes
+        self.num_bytes += int(place.nbytes) + int(matrix.nbytes)
+        target = Binding(matrix.reshape(-1), system.size**2, fields={"index": place})
         self._form = backend.sequence(system.form())
         self._entries = backend.sequence([system.write_entries("entries_dense", entries, target)])
         self._finish = backend.sequence(system.finish())
@@ -221,16 +220,16 @@ class SparseSolver:
         backend = plan.library.backend
         xp = backend.xp
         system = self._system = ExplicitSystem(plan, binder, structure)
-        rows = system.entries.rows.astype(np.int64)
-        order = xp.argsort(rows * system.size + system.entries.columns)
-        rows, columns = rows[order], system.entries.columns[order]
-        starts = xp.searchsorted(rows, xp.arange(system.size + 1)).astype(np.int32)
-        entries = Entries(rows.astype(np.int32), columns, system.entries.source[order])
+        unsorted = system.entries()
+        order = xp.argsort(unsorted.rows.astype(np.int64) * system.size + unsorted.columns)
+        entries = Entries(*(part[order] for part in unsorted.parts))
+        starts = xp.searchsorted(entries.rows, xp.arange(system.size + 1)).astype(np.int32)
         self._factorization = backend.sparse_factorization(
-            starts, columns, system.size, "float64", system.failed
+            starts, entries.columns, system.size, "float64", system.failed
         )
         values = self._factorization.values
-        self.num_bytes = system.num_bytes + int(values.nbytes)
+        self.num_bytes = system.num_bytes + entries.num_bytes
+        self.num_bytes += int(starts.nbytes) + int(values.nbytes)
         target = Binding(values, int(values.shape[0]))
         self._form = backend.sequence(
             [*system.form(), system.write_entries("entries_sparse", entries, target)]

@@ -17,13 +17,13 @@ WIDTH = 100
 """Columns of the text."""
 
 
-def memory_table(plan: Plan, linear_solver: str, linear_bytes: int) -> str:
+def memory_table(plan: Plan, linear_part: str, linear_bytes: int) -> str:
     """The arena's regions in the order of their bytes, then what lies outside of it.
 
     Args:
         plan: The plan.
-        linear_solver: Name of its linear solver.
-        linear_bytes: What that holds beside the plan.
+        linear_part: What its linear solver holds beside the plan.
+        linear_bytes: Bytes of that.
     """
     own = {name: region for name, region in plan.arena.regions.items() if not _is_joined(name)}
     rows = [
@@ -37,7 +37,7 @@ def memory_table(plan: Plan, linear_solver: str, linear_bytes: int) -> str:
         if node.order is not None:
             rows.append(_outside(f"{node.node.name}: order", node.num_bytes))
     if linear_bytes > 0:
-        rows.append(_outside(f"{linear_solver}: matrix, without its factor", linear_bytes))
+        rows.append(_outside(linear_part, linear_bytes))
     rows.append(_outside("together", plan.num_bytes + linear_bytes))
     table = Table(box=LINE_UNDER_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for column in COLUMNS:

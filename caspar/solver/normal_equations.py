@@ -129,7 +129,9 @@ class NormalEquations:
 
     def memory_table(self) -> str:
         """What the plan and the linear solver hold."""
-        return memory_table(self.plan, self._linear.name, self._linear.num_bytes)
+        held = "matrix, without its factor" if self._linear.is_direct else "preconditioner"
+        part = f"{self._linear.name}: {held}"
+        return memory_table(self.plan, part, self._linear.num_bytes)
 
     def uploader(self) -> Callable[[Array], Array]:
         """Brings arrays of the host to the plan's memory, until any other method is called."""

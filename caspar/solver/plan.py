@@ -153,11 +153,6 @@ class Plan:
     jacobians_are_shared: bool
 
     @property
-    def num_factor_tiles(self) -> int:
-        """Tiles of all factors."""
-        return sum(plan.num_tiles for plan in self.factors)
-
-    @property
     def num_factor_curvatures(self) -> int:
         """Sums that factors have in the curvature."""
         return num_factor_curvatures(self.factors)

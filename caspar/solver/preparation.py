@@ -81,6 +81,7 @@ class Preparation:
         self._bound: list[tuple[KernelLibrary, tuple[bool, ...]]] = []
         self._lock, self._compiling = Lock(), Lock()
         self._kept: tuple[Signature, NormalEquations] | None = None
+        self._num_releases = 0
         # what no counts make right is refused before there are any
         self.design()
 
@@ -155,9 +156,10 @@ class Preparation:
         return self.compile(design, wide_places=needs_wide_places(most))
 
     def release(self) -> None:
-        """Forget the system of the last solve."""
+        """Forget the system of the last solve, also where that has not ended."""
         with self._lock:
             self._kept = None
+            self._num_releases += 1
 
     def memory_table(self) -> str | None:
         """What is kept of the last solve; None before it."""
@@ -172,6 +174,7 @@ class Preparation:
         """
         with self._lock:
             kept, self._kept = self._kept, None
+            num_releases = self._num_releases
         if kept is None or kept[0] != self._signature(problem.with_indices(kept[1].uploader())):
             # the old arena is let go of before the new one is allocated
             kept = None
@@ -180,7 +183,8 @@ class Preparation:
         kept[1].load(problem)
         yield kept[1]
         with self._lock:
-            self._kept = kept
+            if self._num_releases == num_releases:
+                self._kept = kept
 
     def _make(self, problem: Problem) -> tuple[Signature, NormalEquations]:
         design = self.design(problem.counts)

@@ -239,7 +239,11 @@ def _cost_digits(result: SolveResult) -> int:
 def _style(status: SolveStatus) -> str:
     if status.is_success:
         return "green"
-    failures = (SolveStatus.DAMPING_LIMIT, SolveStatus.INITIAL_COST_NOT_FINITE)
+    failures = (
+        SolveStatus.DAMPING_LIMIT,
+        SolveStatus.INITIAL_COST_NOT_FINITE,
+        SolveStatus.DERIVATIVES_NOT_FINITE,
+    )
     return "red" if status in failures else "yellow"
 
 

@@ -51,7 +51,7 @@ class IterationRecord:
         gain_ratio: Actual over predicted decrease; NaN where there is none.
         linear_iterations: PCG iterations.
         step_accepted: Whether the values moved.
-        reason: Why a step was rejected or the solve stopped; empty for ordinary steps.
+        reason: Why a step was rejected; empty where it was accepted.
         time_s: Seconds since the start of the iterations.
     """
 
@@ -71,10 +71,10 @@ class ProblemSize:
     """Instance counts.
 
     Attributes:
-        nodes: Instances of each node type, by name.
+        nodes: Instances of each node type that a factor with instances touches, by name.
         factors: Instances of each factor, by name.
         num_residuals: Rows of all residuals.
-        num_unknowns: Tangent dimensions of all nodes.
+        num_unknowns: Tangent dimensions of those nodes.
     """
 
     nodes: Mapping[str, int]

@@ -230,8 +230,9 @@ class Solver:
     def _size(self, problem: Problem, active: Active) -> ProblemSize:
         counts = {factor.name: problem.factors[factor.name].count for factor in self._factors}
         rows = sum(len(factor.residual) * counts[factor.name] for factor in active.recipe.factors)
-        unknowns = sum(node.tangent_dim * problem.counts[node.name] for node in active.recipe.nodes)
-        return ProblemSize(problem.counts, counts, rows, unknowns)
+        nodes = {node.name: problem.counts[node.name] for node in active.recipe.nodes}
+        unknowns = sum(node.tangent_dim * nodes[node.name] for node in active.recipe.nodes)
+        return ProblemSize(nodes, counts, rows, unknowns)
 
 
 def _wanted_precision(given: str | Precision) -> Precision | None:

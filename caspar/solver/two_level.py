@@ -7,6 +7,7 @@ from caspar.frontend.coarse_kernels import LANES, apply_name
 from caspar.ir.dtype import DType
 from caspar.memory.binding import Binding
 from caspar.memory.layout import padded_width
+from caspar.memory.tiles import Array
 from caspar.runtime.backend import Launch
 from caspar.solver.coarse_space import CoarseSpace
 from caspar.solver.coarse_structure import CoarseStructure
@@ -24,6 +25,11 @@ class GradientLaunches:
         plan: Memory and structure.
         binder: Binds its kernels.
         space: The coarse space.
+
+    Attributes:
+        correct: y = A^-1 P^T r, and r.P y.
+        prolong: z += P y.
+        num_bytes: Bytes of their indices.
     """
 
     def __init__(self, plan: Plan, binder: Binder, space: CoarseSpace) -> None:
@@ -31,6 +37,9 @@ class GradientLaunches:
         self._binder = binder
         self._space = space
         (self._node,) = plan.reduced
+        self.num_bytes = 0
+        self.correct = self._correction()
+        self.prolong = self._prolongation()
 
     def begin(self) -> list[Launch]:
         """After the inversion and `factorize`: first vectors and scalars."""
@@ -48,9 +57,9 @@ class GradientLaunches:
             self._binder.scalar_launch("coarse_begin"),
             self._own_launch("start"),
             self._binder.node_launch(self._node, "set_aside"),
-            *flattened(self.correct()),
+            *flattened(self.correct),
             self._own_scalars("pcg_begin"),
-            self.prolong(),
+            self.prolong,
             self._binder.node_launch(self._node, "turn"),
         ]
 
@@ -60,24 +69,32 @@ class GradientLaunches:
         return [
             *products,
             [self._own_launch("step")],
-            *self.correct(),
+            *self.correct,
             # what sets the flag stands last
-            [self.prolong(), self._own_scalars("pcg_beta")],
+            [self.prolong, self._own_scalars("pcg_beta")],
             turn,
         ]
 
-    def correct(self) -> list[list[Launch]]:
+    def _index(self, numbers: Array) -> Array:
+        """An index that a launch keeps."""
+        index = self._plan.library.backend.xp.asarray(numbers, dtype="int32")
+        self.num_bytes += int(index.nbytes)
+        return index
+
+    def _correction(self) -> list[list[Launch]]:
         """y = A^-1 P^T r, and r.P y."""
         structure, size = self._space.structure, self._space.structure.size
         restricted = self._space.binding("restricted", structure.num_clusters)
         partials = self._space.target(self._space.restricted, restricted, structure.cluster)
-        item = self._plan.library.backend.xp.arange(LANES * size, dtype="int32")
-        count = int(item.shape[0])
+        item = np.arange(LANES * size)
+        count = len(item)
         apply = {
             **self._binder.scalars(),
             "matrix": self._space.binding("matrix", count),
-            "restricted": self._space.binding("restricted", LANES, index=item % LANES),
-            "restricted_row": self._space.binding("restricted", 1, index=item // LANES),
+            "restricted": self._space.binding("restricted", LANES, index=self._index(item % LANES)),
+            "restricted_row": self._space.binding(
+                "restricted", 1, index=self._index(item // LANES)
+            ),
             "correction": self._space.binding("correction", size),
             "descent": self._descent(self._plan.num_reduced_tiles),
         }
@@ -87,7 +104,7 @@ class GradientLaunches:
             [self._space.bind(apply_name(structure.width), apply, count)],
         ]
 
-    def prolong(self) -> Launch:
+    def _prolongation(self) -> Launch:
         """z += P y."""
         space, storage = self._space, self._plan.types.storage
         dim, count = self._node.node.tangent_dim, self._node.count
@@ -95,15 +112,13 @@ class GradientLaunches:
         clusters = space.structure.num_clusters
         vector = self._plan.memory[f"{self._node.node.name}.preconditioned"]
         place = [_scalars_of(number, dim, count, storage) for number in range(dim)]
-        index = {
-            "correction": xp.tile(space.structure.cluster, dim),
-            "preconditioned": xp.asarray(np.concatenate(place)),
-        }
+        cluster = self._index(xp.tile(space.structure.cluster, dim))
+        scalar = self._index(np.concatenate(place))
         bindings = {
             **self._binder.scalars(),
             "rows": space.binding("rows", dim * count),
-            "correction": space.binding("correction", clusters, index=index["correction"]),
-            "preconditioned": Binding(vector, 1, fields={"index": index["preconditioned"]}),
+            "correction": space.binding("correction", clusters, index=cluster),
+            "preconditioned": Binding(vector, 1, fields={"index": scalar}),
         }
         return space.bind("coarse_prolong", bindings, dim * count)
 
@@ -152,8 +167,8 @@ class TwoLevelGradients:
         coarse = self._coarse = CoarseSpace(plan, binder, structure)
         self._factorization = backend.dense_factorization(structure.size, "float64", coarse.failed)
         matrix = self._factorization.matrix
-        self.num_bytes = coarse.num_bytes + int(matrix.nbytes)
         launches = GradientLaunches(plan, binder, coarse)
+        self.num_bytes = coarse.num_bytes + launches.num_bytes + int(matrix.nbytes)
         self._reduce = backend.sequence(phases.reduce())
         self._form = backend.sequence(coarse.form())
         self._entries = backend.sequence([coarse.entries(matrix)])

@@ -1,3 +1,4 @@
+import errno
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -5,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from caspar.runtime import cache
 from caspar.runtime.cache import (
     cache_folder,
     cache_usage,
     clear_cache,
     writable_cache_folder,
     write_atomically,
+    write_entry,
 )
 
 
@@ -88,3 +91,22 @@ def test_an_unusable_folder_is_replaced_with_a_warning(
         folder = writable_cache_folder()
     assert folder.is_dir()
     assert folder != blocked
+
+
+def test_a_full_disk_moves_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = write_entry("plans/first", "1")
+    assert kept == folder / "plans" / "first"
+    written = cache.write_atomically
+
+    def full(path: Path, text: str) -> None:
+        if path.is_relative_to(folder):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written(path, text)
+
+    monkeypatch.setattr(cache, "write_atomically", full)
+    with pytest.warns(UserWarning, match=r"cannot be written.*No space left"):
+        moved = write_entry("plans/second", "2")
+    assert moved.read_text() == "2"
+    assert not moved.is_relative_to(folder)
+    # once a process: the next ones go there at once
+    assert write_entry("cpu/third", "3").parents[1] == moved.parents[1] == writable_cache_folder()

@@ -78,6 +78,7 @@ def test_node_types_of_such_factors_stay(backend: str, given: type) -> None:
     assert_array_equal(result.values["Mark"], marks)
     assert not np.shares_memory(result.values["Mark"], marks)
     assert list(result.values) == ["Place", "Mark"]
+    assert list(result.problem.nodes) == ["Place"]
 
 
 @pytest.mark.parametrize("empty", [[], np.zeros((0, 2)), np.zeros(0)], ids=["list", "rows", "flat"])

@@ -1,8 +1,14 @@
+import gc
+from types import FunctionType, ModuleType
+from typing import Any
+
 import numpy as np
+import pytest
 
 from caspar import Solver
 from caspar.frontend.bundle_adjustment import snavely
 from tests.solver.bundles import arrays_of, part_of, read
+from tests.solver.chain_cases import CHAIN, chain_arrays
 
 
 def test_lists_every_array_and_what_shares_bytes() -> None:
@@ -30,3 +36,60 @@ def test_lists_every_array_and_what_shares_bytes() -> None:
     assert f"{kept / 1024:,.0f} KiB" in lines["together"]
     solver.release()
     assert solver.memory_table() is None
+
+
+def held_bytes(root: object) -> int:
+    """Bytes of all NumPy memory that can be reached from an object, each once."""
+    seen: set[int] = set()
+    todo = [root]
+    total = 0
+    while todo:
+        found = todo.pop()
+        while isinstance(found, np.ndarray) and isinstance(found.base, np.ndarray):
+            found = found.base
+        if id(found) in seen or isinstance(found, type | ModuleType):
+            continue
+        seen.add(id(found))
+        if isinstance(found, np.ndarray):
+            total += found.nbytes
+        elif isinstance(found, FunctionType):
+            todo += [cell.cell_contents for cell in found.__closure__ or ()]
+        else:
+            todo += gc.get_referents(found)
+    return total
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"linear_solver": "pcg"},
+        {"linear_solver": "schur_pcg"},
+        {"linear_solver": "schur_dense"},
+        {"linear_solver": "sparse"},
+        {"preconditioner": "two_level"},
+    ],
+    ids=lambda chosen: next(iter(chosen.values())),
+)
+def test_reported_is_what_is_held(chosen: dict[str, Any]) -> None:
+    assert_reported(Solver([snavely], backend="cpu", **chosen), arrays_of(read("problem-49-7776")))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_reported_is_what_chains_hold(deterministic: bool) -> None:
+    solver = Solver(
+        CHAIN,
+        backend="cpu",
+        linear_solver="pcg",
+        preconditioner="block_tridiagonal",
+        deterministic=deterministic,
+    )
+    assert_reported(solver, chain_arrays(CHAIN, 6000))
+
+
+def assert_reported(solver: Solver, arrays: dict[str, Any]) -> None:
+    solver.solve(arrays, max_iterations=1)
+    kept = solver._preparations.whole._kept
+    assert kept is not None
+    system = kept[1]
+    # tables of parameters, and what steers, are not counted
+    assert held_bytes(system) == pytest.approx(system.num_bytes, rel=0.005, abs=30_000)

@@ -6,8 +6,6 @@ Nothing of an earlier solve, or of memory that was never written, is left in a r
 import gc
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 from typing import Annotated, Any
 
 import numpy as np
@@ -259,44 +257,6 @@ def _checked(made: caspar.Solver, arrays: Arrays) -> Any:
 
     reader = ArrayReader(made.backend, "float64", True)
     return check_problem(arrays, made._factors, made._nodes, reader)
-
-
-def test_two_threads_on_one_solver() -> None:
-    """Each has a system of its own while it solves; one of them is kept."""
-    _, arrays = problem_of(MIX)
-    made, num_threads = fresh(), 4
-    made.compile()
-    given = [moved(arrays, seed) for seed in range(num_threads)]
-    wanted = [fresh().solve(one) for one in given]
-    together = Barrier(num_threads, timeout=60.0)
-
-    def solve(number: int) -> list[caspar.SolveResult]:
-        def wait(record: caspar.IterationRecord) -> None:
-            if record.iteration == 1:
-                together.wait()  # all are in the middle of a solve
-
-        return [made.solve(given[number], on_iteration=wait) for _ in range(3)]
-
-    with ThreadPoolExecutor(num_threads) as pool:
-        found = list(pool.map(solve, range(num_threads)))
-    for results, one in zip(found, wanted, strict=True):
-        for result in results:
-            assert_same_result(result, one)
-
-
-def test_a_solve_within_a_solve() -> None:
-    """A callback that solves with the same solver."""
-    _, arrays = problem_of(MIX)
-    made = fresh()
-    wanted, other = fresh().solve(arrays), fresh().solve(moved(arrays))
-    inner = []
-
-    def solve_another(record: caspar.IterationRecord) -> None:
-        if record.iteration == 2:
-            inner.append(made.solve(moved(arrays)))
-
-    assert_same_result(made.solve(arrays, on_iteration=solve_another), wanted)
-    assert_same_result(inner[0], other)
 
 
 def test_after_a_callback_that_raised() -> None:

@@ -59,8 +59,8 @@ class _Parts:
         self.plan.scalar("done")[...] = 0.0
         self.binder = Binder(self.plan)
         launches = GradientLaunches(self.plan, self.binder, self.space)
-        self.restrict, self.reduce, self.apply = flattened(launches.correct())
-        self.prolong = launches.prolong()
+        self.restrict, self.reduce, self.apply = flattened(launches.correct)
+        self.prolong = launches.prolong
         # the step was taken: back to where it was linearised
         pack_values(self.plan, self.binder, arrays)
         # residuals of the candidate are in the bytes of what was factorised
