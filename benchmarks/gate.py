@@ -3,7 +3,7 @@
 Only caspar's figures are compared, each with its direction and tolerance, and only on the device
 that the baseline names. Exit status 1: something is worse, or a figure of a problem that was
 measured is missing, unless `--partial` allows that; 2: nothing can be compared. `--update` writes
-the baseline from the result instead.
+the result's figures into the baseline instead, in place of all that it has of the same problems.
 """
 
 import argparse
@@ -112,6 +112,13 @@ def lost(baseline: Figures, current: Figures) -> list[str]:
     return sorted(name for name in baseline.keys() - current.keys() if _problem(name) in measured)
 
 
+def updated(baseline: Figures, current: Figures) -> Figures:
+    """The baseline with all figures of the problems that were measured replaced."""
+    measured = {_problem(name) for name in current}
+    kept = {name: value for name, value in baseline.items() if _problem(name) not in measured}
+    return {**kept, **current}
+
+
 def _problem(name: str) -> str:
     _, problem, _ = name.split(" | ")
     return problem
@@ -134,13 +141,16 @@ def main() -> None:
     arguments = parser.parse_args()
     report = read_json(arguments.result)
     device, current = report.environment["device"], figures(report)
+    stored = None
+    if arguments.baseline.exists():
+        stored = json.loads(arguments.baseline.read_text(encoding="utf-8"))
     if arguments.update:
-        write_baseline(device, current, arguments.baseline)
+        known = stored["figures"] if stored is not None and stored["device"] == device else {}
+        write_baseline(device, updated(known, current), arguments.baseline)
         return
-    if not arguments.baseline.exists():
+    if stored is None:
         print(f"there is no baseline {arguments.baseline}: --update writes one", file=sys.stderr)
         sys.exit(2)
-    stored = json.loads(arguments.baseline.read_text(encoding="utf-8"))
     baseline: Figures = stored["figures"]
     if device != stored["device"]:
         print(f"the baseline is of {stored['device']}, the result of {device}", file=sys.stderr)

@@ -23,7 +23,7 @@ from caspar.driver import (
 from caspar.frontend.coarse_form import coarse_form
 from caspar.frontend.node_kernels import STEP_OF_MANY_SLOTS
 from caspar.frontend.precision import TYPES, Types
-from caspar.memory.accessors.slots import MAX_SLOTS, USUAL_SLOTS
+from caspar.memory.accessors.slots import MAX_OBJECT_SLOTS, USUAL_SLOTS
 from caspar.memory.node_tiles import needs_wide_places
 from caspar.options import (
     LinearSolverChoice,
@@ -196,7 +196,7 @@ class Preparation:
         del indexed
         has_own = self._recipe.preconditioner in OWN_GRADIENTS
         # the kernels of those read no more
-        most_slots = USUAL_SLOTS if has_own else MAX_SLOTS
+        most_slots = USUAL_SLOTS if has_own else MAX_OBJECT_SLOTS
         nodes = plan_nodes(library, form, design.nodes, problem.counts, factors, most_slots)
         plan = make_plan(library, self.types, factors, nodes)
         start, known_s = time.perf_counter(), self.compile_time_s

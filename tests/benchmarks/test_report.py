@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.figure import draw
-from benchmarks.gate import KINDS, figures, worse, write_baseline
+from benchmarks.gate import KINDS, figures, updated, worse, write_baseline
 from benchmarks.measurement import TRACE_LENGTH, Growth, Measurement, Setup, thinned
 from benchmarks.page import markdown
 from benchmarks.report import Report, merged, read_json, write_json
@@ -174,6 +174,11 @@ def test_gate_misses_what_was_measured_before(tmp_path: Path) -> None:
             assert done.returncode == code
     write_baseline("device", {"caspar cuda pcg | another | ms to 0.1 %": 1.0}, baseline)
     assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 2
+
+
+def test_gate_update_leaves_other_problems_alone() -> None:
+    before = {"a | one | ms": 1.0, "b | one | ms": 2.0, "a | two | ms": 3.0}
+    assert updated(before, {"a | one | ms": 4.0}) == {"a | one | ms": 4.0, "a | two | ms": 3.0}
 
 
 def test_time_to_own_best() -> None:

@@ -11,7 +11,7 @@ import caspar
 from benchmarks.synthetic import make_bal
 from caspar.codegen.source import KernelSource
 from caspar.frontend.bundle_adjustment import snavely
-from caspar.memory.accessors.slots import MAX_SLOTS
+from caspar.memory.accessors.slots import MAX_OBJECT_SLOTS
 from caspar.runtime.cpu import CpuBackend
 from caspar.solver import regions
 from caspar.solver import solver as solver_module
@@ -154,7 +154,7 @@ def test_bytes_of_an_observation(
     reader = ArrayReader(made.backend, prepared.types.storage.value, True)
     problem = check_problem(photos(), made._factors, made._nodes, reader)
     factors = plan_factors(library, form, made._factors, problem)
-    nodes = plan_nodes(library, form, made._nodes, problem.counts, factors, MAX_SLOTS)
+    nodes = plan_nodes(library, form, made._nodes, problem.counts, factors, MAX_OBJECT_SLOTS)
     plan = make_plan(library, prepared.types, factors, nodes)
     num_observations = problem.factors["snavely"].count
     assert plan.num_bytes / num_observations <= most

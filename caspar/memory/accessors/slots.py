@@ -27,7 +27,7 @@ SLOT_FIELDS = (Field("slots"), Field("stride"))
 USUAL_SLOTS = 4
 """That an object has at most, unless objects are few."""
 
-MAX_SLOTS = 32
+MAX_OBJECT_SLOTS = 32
 
 FEW_ROWS = 128
 """Rows of all slots that few objects have at most."""
@@ -36,7 +36,7 @@ ITEMS_OF_SLOT = 256
 """Items of an object on average for which it gets one more slot."""
 
 
-def num_object_slots(num_items: int, num_objects: int, most: int = MAX_SLOTS) -> int:
+def num_object_slots(num_items: int, num_objects: int, most: int = MAX_OBJECT_SLOTS) -> int:
     """A power of two that suits a number of items and of objects that they share."""
     few = FEW_ROWS // max(num_objects, 1)
     limit = min(max(few, USUAL_SLOTS), most)
