@@ -14,7 +14,7 @@ from caspar.memory.accessors.runs import MANY_SCALARS, AddRuns
 from caspar.memory.accessors.slots import (
     FEW_ROWS,
     ITEMS_OF_SLOT,
-    MAX_SLOTS,
+    MAX_OBJECT_SLOTS,
     USUAL_SLOTS,
     BeginSlots,
     ReadSlots,
@@ -38,7 +38,7 @@ types = pytest.mark.parametrize(
 )
 DIMS = (1, 2, 3, 4, 9)
 COUNTS = (1, 31, BLOCK_SIZE, BLOCK_SIZE + 1, 2500)
-COPIES = (1, 2, USUAL_SLOTS, MAX_SLOTS)
+COPIES = (1, 2, USUAL_SLOTS, MAX_OBJECT_SLOTS)
 
 
 def sum_kernel(dim: int, storage: DType, computing: DType, *, many: bool) -> KernelSpec:
@@ -79,7 +79,7 @@ def rows_of_slots(copies: int, length: int, dim: int) -> np.ndarray:
         (10**9, FEW_ROWS // (2 * USUAL_SLOTS) + 1, USUAL_SLOTS),
         (10**9, FEW_ROWS // (2 * USUAL_SLOTS), 2 * USUAL_SLOTS),
         (ITEMS_OF_SLOT * 4 * USUAL_SLOTS, 4, USUAL_SLOTS),
-        (10**9, 1, MAX_SLOTS),
+        (10**9, 1, MAX_OBJECT_SLOTS),
     ],
 )
 def test_number_of_slots(num_items: int, num_objects: int, slots: int) -> None:
