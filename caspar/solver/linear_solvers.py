@@ -223,7 +223,8 @@ class SparseSolver:
         unsorted = system.entries()
         order = xp.argsort(unsorted.rows.astype(np.int64) * system.size + unsorted.columns)
         entries = Entries(*(part[order] for part in unsorted.parts))
-        starts = xp.searchsorted(entries.rows, xp.arange(system.size + 1)).astype(np.int32)
+        numbers = xp.arange(system.size + 1, dtype=np.int32)
+        starts = xp.searchsorted(entries.rows, numbers).astype(np.int32)
         self._factorization = backend.sparse_factorization(
             starts, entries.columns, system.size, "float64", system.failed
         )
