@@ -5,12 +5,24 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import Enum
 from numbers import Integral, Real
 from typing import Any
 
 from caspar.errors import OptionError
+
+MAX_ITERATIONS = 2**31 - 1
+
+MAX_DAMPING = 1e30
+"""Steps vanish long before."""
+
+MAX_TOLERANCE = 1e100
+"""Squares are finite."""
+
+MAX_INNER_ITERATIONS = 32
+"""Each is in the text of a kernel, and takes half a second more to compile."""
 
 
 class BackendChoice(Enum):
@@ -126,23 +138,29 @@ class SolveOptions:
             OptionError: Names the option, its value and what is allowed.
         """
         for name in ("max_iterations", "min_linear_iterations", "max_linear_iterations"):
-            checked_count(name, getattr(self, name), 1)
+            self._keep(name, checked_count(name, getattr(self, name), 1, MAX_ITERATIONS))
         for name in ("initial_damping", "min_damping", "max_damping"):
-            _require(name, getattr(self, name), "a positive finite number", lambda x: 0.0 < x)
+            allowed = f"a positive number of at most {MAX_DAMPING:g}"
+            self._keep(name, _number(name, self, allowed, lambda x: 0.0 < x <= MAX_DAMPING))
         for name in ("cost_tolerance", "gradient_tolerance", "step_tolerance"):
-            _require(name, getattr(self, name), "a finite number of at least 0", lambda x: 0.0 <= x)
+            allowed = f"a number from 0 to {MAX_TOLERANCE:g}"
+            self._keep(name, _number(name, self, allowed, lambda x: 0.0 <= x <= MAX_TOLERANCE))
         for name in ("linear_tolerance", "min_linear_tolerance"):
             allowed = "between 0 and 1, both excluded"
-            _require(name, getattr(self, name), allowed, lambda x: 0.0 < x < 1.0)
+            self._keep(name, _number(name, self, allowed, lambda x: 0.0 < x < 1.0))
         if self.max_time_s is not None:
             allowed = "a positive finite number or None"
-            _require("max_time_s", self.max_time_s, allowed, lambda x: 0.0 < x)
+            self._keep("max_time_s", _number("max_time_s", self, allowed, lambda x: 0.0 < x))
         checked_flag("check", self.check)
         if not self.min_damping <= self.initial_damping <= self.max_damping:
             raise OptionError(
                 f"initial_damping={self.initial_damping!r}: must lie between "
                 f"min_damping={self.min_damping!r} and max_damping={self.max_damping!r}"
             )
+
+    def _keep(self, name: str, value: float) -> None:
+        """As a number of Python's own: those of NumPy may have few digits."""
+        object.__setattr__(self, name, value)
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> SolveOptions:
@@ -161,14 +179,15 @@ class SolveOptions:
         return cls(**options)
 
 
-def checked_count(name: str, value: Any, least: int) -> int:
+def checked_count(name: str, value: Any, least: int, most: int) -> int:
     """An integer option.
 
     Raises:
         OptionError: Names the option, its value and what is allowed.
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise OptionError(f"{name}={value!r}: must be an integer of at least {least}")
+    is_integer = not isinstance(value, bool) and isinstance(value, Integral)
+    if not is_integer or not least <= int(value) <= most:
+        raise OptionError(f"{name}={value!r}: must be an integer from {least} to {most}")
     return int(value)
 
 
@@ -193,10 +212,17 @@ def check_callback(name: str, value: Any) -> None:
         raise OptionError(f"{name}={value!r}: must be a function or None")
 
 
-def _require(name: str, value: Any, allowed: str, holds: Callable[[Any], bool]) -> None:
-    is_number = not isinstance(value, bool) and isinstance(value, Real)
-    if not is_number or not math.isfinite(value) or not holds(value):
-        raise OptionError(f"{name}={value!r}: must be {allowed}")
+def _number(
+    name: str, options: SolveOptions, allowed: str, holds: Callable[[float], bool]
+) -> float:
+    """A real option, if it is finite and a test holds."""
+    value = getattr(options, name)
+    with suppress(OverflowError):  # of integers and fractions that no float is as great as
+        if not isinstance(value, bool) and isinstance(value, Real):
+            number = float(value)
+            if math.isfinite(number) and holds(number):
+                return number
+    raise OptionError(f"{name}={value!r}: must be {allowed}")
 
 
 def choice(kind: type[Enum], name: str, value: Any, others: tuple[str, ...] = ()) -> Any:
@@ -214,7 +240,7 @@ def choice(kind: type[Enum], name: str, value: Any, others: tuple[str, ...] = ()
     if isinstance(value, kind):
         return value
     for member in kind:
-        if member.value == value:
+        if isinstance(value, str) and member.value == value:
             return member
     allowed = ", ".join(map(repr, (*others, *(member.value for member in kind))))
     raise OptionError(f"{name}={value!r}: must be one of {allowed}")

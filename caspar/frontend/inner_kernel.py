@@ -16,7 +16,8 @@ from caspar.frontend.jacobian import tangent_jacobians
 from caspar.frontend.lower import Lowering
 from caspar.frontend.node_blocks import damped_diagonal, damped_step
 from caspar.frontend.precision import Types
-from caspar.frontend.trace import NodeType, TracedFactor, retracted_storage
+from caspar.frontend.retraction import retracted
+from caspar.frontend.trace import NodeType, TracedFactor
 from caspar.ir.scalar import Scalar, dot
 from caspar.memory.accessors.exchanges import ReadForNode, SpreadOverNode, SumOverNode
 from caspar.memory.accessors.node_sums import WriteOwnNode
@@ -75,7 +76,7 @@ def inner_kernel(
         moved = damped_step(
             node.tangent_dim, types.storage, state.square, state.slope, damping, diagonal
         )
-        storage = _retracted(kernel, node, state.storage, moved)
+        storage = retracted(node, state.storage, moved)
         trial = reader.evaluate(storage, is_last=left == 0)
         kernel.graph.origin = "take the step if the cost falls"
         falls = trial.cost[0] < state.cost[0]
@@ -152,14 +153,3 @@ class _Evaluator:
         name = self._eliminated.name
         access = SumOverNode("" if self._num_sums == 1 else self.team)
         return self._kernel.exchange(f"{name}_sum{self._num_sums}", values, access)
-
-
-def _retracted(
-    kernel: FactorBuilder, node: NodeType, storage: Sequence[Scalar], step: Sequence[Scalar]
-) -> list[Scalar]:
-    names, tangent, moved = retracted_storage(node, "node")
-    symbols = {str(SYMBOL): kernel.graph.const(value(kernel.graph.dtype))}
-    for symbol_list, scalars in ((names, storage), (tangent, step)):
-        symbols |= {str(name): s.value for name, s in zip(symbol_list, scalars, strict=True)}
-    lowering = Lowering(kernel.graph, symbols, f"node type {node.name}")
-    return [Scalar(kernel.graph, lowering.lower(entry)) for entry in moved]

@@ -19,8 +19,6 @@ Gradients and blocks are padded rows, but those of an eliminated type: see `fact
 
 from collections.abc import Sequence
 
-from caspar.frontend.epsilon import SYMBOL, value
-from caspar.frontend.lower import Lowering
 from caspar.frontend.node_blocks import (
     ROUNDING,
     bounded_inverse_cholesky,
@@ -28,8 +26,9 @@ from caspar.frontend.node_blocks import (
     triangle,
 )
 from caspar.frontend.precision import Types
+from caspar.frontend.retraction import retracted
 from caspar.frontend.solver_form import SolverForm
-from caspar.frontend.trace import NodeType, retracted_storage
+from caspar.frontend.trace import NodeType
 from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.accessors.slots import BeginSlots, ReadSlots
 from caspar.memory.kernel import KernelSpec
@@ -275,13 +274,8 @@ def _write_moved(
         diagonal = kernel.read("diagonal", node.tangent_dim, types.storage, ReadSequential())
         pairs = zip(step, diagonal, strict=True)
         step = [x * entry.sqrt().reciprocal() for x, entry in pairs]
-    storage, tangent, moved = retracted_storage(node, "node")
     nodes = kernel.read("nodes", node.storage_dim, types.storage, ReadSequential())
-    symbols = {str(SYMBOL): kernel.graph.const(value(types.storage))}
-    for names, scalars in ((storage, nodes), (tangent, step)):
-        symbols |= {str(name): s.value for name, s in zip(names, scalars, strict=True)}
-    lowering = Lowering(kernel.graph, symbols, f"node type {node.name}")
-    candidate = [Scalar(kernel.graph, lowering.lower(entry)) for entry in moved]
+    candidate = retracted(node, nodes, step)
     kernel.write("candidate", candidate, types.storage, WriteSequential())
 
 

@@ -9,12 +9,15 @@ from symforce.ops import StorageOps
 
 from caspar.frontend.field_types import field_types
 
+DIRECTION = "direction"
+"""Meaning of a `Unit3`."""
+
 _UNIT_SCALARS = (
     (sf.Rot3, 4, "quaternion"),
     (sf.Pose3, 4, "quaternion"),
     (sf.Rot2, 2, "cosine and sine"),
     (sf.Pose2, 2, "cosine and sine"),
-    (sf.Unit3, 3, "direction"),
+    (sf.Unit3, 3, DIRECTION),
 )
 """Types whose first scalars have unit length, how many, and what they are."""
 

@@ -176,7 +176,12 @@ class ArrayReader:
             raise InputError(f"{where}: expected an array, got {type(given).__name__}")
         if isinstance(given, list | tuple) and len(given) == 0:
             return np.empty(0), np  # nothing of it goes anywhere
-        place = location(given)
+        if isinstance(given, np.ma.MaskedArray) and given.count() < given.size:
+            raise InputError(
+                f"{where}: {given.size - given.count()} of {given.size} entries are masked; leave "
+                "out the rows that have such entries, in all arrays of the factor"
+            )
+        place = self._location(where, given)
         if self._first is None:
             self._first = (where, place)
         elif place != self._first[1]:
@@ -193,10 +198,16 @@ class ArrayReader:
             if place == HOST:
                 return to_numpy(given), np
             return self._on_device(given), self._backend.xp
-        except (TypeError, ValueError, RuntimeError, BufferError) as error:
-            raise InputError(
-                f"{where}: {type(given).__name__} cannot be read as an array: {error}"
-            ) from error
+        except MemoryError:
+            raise
+        except Exception as error:  # it is the array's own, and may be anything
+            raise _unreadable(where, given, error) from error
+
+    def _location(self, where: str, given: Any) -> Location:
+        try:
+            return location(given)
+        except Exception as error:  # likewise: of a deleted array, of one that has no memory
+            raise _unreadable(where, given, error) from error
 
     def _not_finite(self, where: str, array: Array, converted: Array, xp: ModuleType) -> InputError:
         bad = xp.flatnonzero(~xp.isfinite(converted).all(axis=1))
@@ -206,6 +217,11 @@ class ArrayReader:
             f"beyond {self._storage}, first row {row}: {[float(scalar) for scalar in array[row]]}; "
             "values must be finite"
         )
+
+
+def _unreadable(where: str, given: Any, error: Exception) -> InputError:
+    kind = type(given).__name__
+    return InputError(f"{where}: {kind} cannot be read as an array: {error}")
 
 
 def _converted(array: Array, storage: str, xp: ModuleType, *, look: bool) -> tuple[Array, bool]:

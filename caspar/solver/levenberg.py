@@ -215,7 +215,7 @@ def _iterate(
         _update_tolerance(options, state, tried)
         state.promised = -math.inf
     elif math.isfinite(tried.model_decrease):
-        state.promised = max(state.promised, tried.model_decrease)
+        state.promised = max(state.promised, _promised(state, tried, record_damping))
     elapsed = time.perf_counter() - start
     if status is None:
         status = _limit(system, options, state, elapsed)
@@ -233,6 +233,17 @@ def _iterate(
         )
     )
     return status
+
+
+def _promised(state: LevenbergState, tried: TriedStep, damping: float) -> float:
+    """Decrease of the cost that a rejected step stands for.
+
+    Large damping alone makes what it promises small. Where no step with less was rejected before
+    it, what counts is half of what a step would promise without.
+    """
+    if damping < 1.0 or math.isfinite(state.promised):
+        return tried.model_decrease
+    return max(tried.model_decrease, 0.5 * (1.0 + damping) * tried.gradient_norm**2)
 
 
 def _goal(options: SolveOptions, state: LevenbergState) -> LinearGoal:

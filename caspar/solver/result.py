@@ -21,8 +21,8 @@ class SolveStatus(Enum):
     STOPPED = "The callback asked to stop: the values are those of the last accepted step."
     INTERRUPTED = "The values are those of the last accepted step."
     DAMPING_LIMIT = (
-        "No step lowered the cost at any damping: look for residuals that jump, "
-        "or use precision='float64'."
+        "No step lowered the cost at any damping: look for residuals that jump, or that have no "
+        "slope where they are least, or use precision='float64'."
     )
     DERIVATIVES_NOT_FINITE = (
         "The derivatives at these values are not finite: look for the root or the norm of zero; "

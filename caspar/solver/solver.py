@@ -10,6 +10,7 @@ from caspar.frontend.precision import TYPES
 from caspar.frontend.solver_form import DEFAULT_INNER_ITERATIONS
 from caspar.frontend.trace import NodeType, TracedFactor, trace
 from caspar.options import (
+    MAX_INNER_ITERATIONS,
     BackendChoice,
     JacobianChoice,
     LinearSolverChoice,
@@ -54,7 +55,7 @@ class Solver:
         deterministic: Equal input gives equal bits, on CUDA at a price: sums over shared nodes are
             taken in a fixed order. On the CPU they always are.
         inner_iterations: Steps that eliminated nodes take by themselves, the others held, after
-            each step of all; 0 for none. Only where one factor touches them.
+            each step of all, up to 32; 0 for none. Only where one factor touches them.
 
     Raises:
         FactorError: A factor cannot be compiled, or the linear solver does not suit them.
@@ -92,7 +93,7 @@ class Solver:
             choice(PreconditionerChoice, "preconditioner", preconditioner),
             stored,
             checked_flag("deterministic", deterministic),
-            checked_count("inner_iterations", inner_iterations, 0),
+            checked_count("inner_iterations", inner_iterations, 0, MAX_INNER_ITERATIONS),
         )
         self._preparations = Preparations(self.backend, recipe, own_precision=wanted is None)
         self._preparations.add_backlog(time.perf_counter() - start)
@@ -237,7 +238,7 @@ class Solver:
 
 def _wanted_precision(given: str | Precision) -> Precision | None:
     """What the user chose; None for `auto`."""
-    if given == "auto":
+    if isinstance(given, str) and given == "auto":
         return None
     chosen: Precision = choice(Precision, "precision", given, others=("auto",))
     return chosen

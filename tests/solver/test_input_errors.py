@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import caspar
 from caspar.errors import InputError
 from tests.problems import EXAMPLES
 from tests.solver.solving import changed, solve_example, without
@@ -313,3 +314,28 @@ def test_values_are_not_looked_at_when_unchecked() -> None:
     arrays = changed(GRID, "Place", with_entry(PLACES, (5, 1), np.nan))
     result = solve_example("grid", arrays, check=False)
     assert not result.status.is_success
+
+
+class Deleted:
+    """As an array of a library that has let go of its memory."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        raise RuntimeError("Array has been deleted.")
+
+    def __dlpack__(self) -> None:
+        raise RuntimeError("Array has been deleted.")
+
+
+@pytest.mark.parametrize("name", ["Place", "between.offset"])
+def test_an_array_that_is_gone(name: str) -> None:
+    arrays = changed(GRID, name, Deleted())
+    assert_refused("grid", arrays, "Deleted cannot be read as an array: Array has been deleted")
+
+
+def test_masked_entries() -> None:
+    masked = np.ma.masked_array(PLACES, mask=np.zeros_like(PLACES, dtype=bool))
+    kept = caspar.Solver(EXAMPLES["grid"].factors, backend="cpu").solve({**GRID, "Place": masked})
+    assert kept.status.is_success
+    masked[5, 0] = np.ma.masked
+    expected = f"1 of {PLACES.size} entries are masked; leave out the rows"
+    assert_refused("grid", {**GRID, "Place": masked}, "node type Place", expected)

@@ -88,7 +88,7 @@ def test_what_large_damping_makes_small_is_no_convergence(
 def test_rounding_errors_end_with_steps_that_are_small_for_any_reason() -> None:
     fallen = step(100.0, 100.0 - 1e-9)
     small = replace(REJECTED, step_norm=1e-14)
-    course, _ = run([fallen, *[small] * 10], initial_damping=1e6, max_damping=1e60)
+    course, _ = run([fallen, *[small] * 10], initial_damping=1e6, max_damping=1e30)
     assert course.status is SolveStatus.CONVERGED_STEP
 
 

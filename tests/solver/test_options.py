@@ -43,21 +43,46 @@ def test_deterministic_is_true_or_false(value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["max_iterations", "min_linear_iterations"])
-@pytest.mark.parametrize("value", [0, -1, 2.0, "3", None, True, math.nan])
+@pytest.mark.parametrize("value", [0, -1, 2.0, "3", None, True, math.nan, 2**31])
 def test_counts(name: str, value: Any) -> None:
-    assert refusal(**{name: value}) == f"{name}={value!r}: must be an integer of at least 1"
+    assert refusal(**{name: value}) == f"{name}={value!r}: must be an integer from 1 to 2147483647"
 
 
 @pytest.mark.parametrize("name", ["initial_damping", "min_damping", "max_damping"])
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, "small", None, True])
+@pytest.mark.parametrize(
+    "value", [0.0, -1.0, math.nan, math.inf, "small", None, True, 1e31, 10**400]
+)
 def test_dampings(name: str, value: Any) -> None:
-    assert refusal(**{name: value}) == f"{name}={value!r}: must be a positive finite number"
+    expected = f"{name}={value!r}: must be a positive number of at most 1e+30"
+    assert refusal(**{name: value}) == expected
 
 
 @pytest.mark.parametrize("name", ["cost_tolerance", "gradient_tolerance", "step_tolerance"])
-@pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf, "small", None])
+@pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf, "small", None, 1e200])
 def test_tolerances(name: str, value: Any) -> None:
-    assert refusal(**{name: value}) == f"{name}={value!r}: must be a finite number of at least 0"
+    assert refusal(**{name: value}) == f"{name}={value!r}: must be a number from 0 to 1e+100"
+
+
+def test_numbers_of_numpy_become_python_s() -> None:
+    given: dict[str, Any] = {"initial_damping": np.float16(1e-3), "max_iterations": np.int8(5)}
+    options = caspar.SolveOptions(**given)
+    assert type(options.initial_damping) is float
+    assert type(options.max_iterations) is int
+    assert options.initial_damping == float(np.float16(1e-3))
+
+
+@pytest.mark.parametrize("value", [-1, 33, 1.0, None])
+def test_inner_iterations(value: Any) -> None:
+    expected = f"inner_iterations={value!r}: must be an integer from 0 to 32"
+    with pytest.raises(OptionError, match=expected):
+        caspar.Solver(EXAMPLES["grid"].factors, backend="cpu", inner_iterations=value)
+
+
+@pytest.mark.parametrize("name", ["backend", "precision", "linear_solver", "jacobian"])
+def test_an_array_is_no_choice(name: str) -> None:
+    choices: dict[str, Any] = {"backend": "cpu", name: np.array([1, 2])}
+    with pytest.raises(OptionError, match=rf"{name}=array\(\[1, 2\]\): must be one of"):
+        caspar.Solver(EXAMPLES["grid"].factors, **choices)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.1, 2, math.nan, None])
