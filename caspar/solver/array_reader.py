@@ -107,7 +107,10 @@ class ArrayReader:
             array = array.reshape(-1, dim)
         if array.ndim != 2 or array.shape[1] != dim:
             expected = f"({dim},)" if is_one else f"(n, {dim}), {dim} scalars a row"
-            raise InputError(f"{where}: shape {tuple(array.shape)}; expected {expected}")
+            # SymForce's order again
+            hint = f"; matrices as array.transpose(0, 2, 1).reshape(-1, {dim})"
+            matrices = hint if array.ndim == 3 and array.shape[1] * array.shape[2] == dim else ""
+            raise InputError(f"{where}: shape {tuple(array.shape)}; expected {expected}{matrices}")
         converted, is_finite = _converted(array, self._storage, xp, look=self._check_values)
         if not is_finite:
             raise self._not_finite(where, array, converted, xp)

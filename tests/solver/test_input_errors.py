@@ -1,10 +1,11 @@
 """Arrays that do not fit: each is refused before anything runs, in words that help."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
+import symforce.symbolic as sf
 
 import caspar
 from caspar.errors import InputError
@@ -339,3 +340,20 @@ def test_masked_entries() -> None:
     masked[5, 0] = np.ma.masked
     expected = f"1 of {PLACES.size} entries are masked; leave out the rows"
     assert_refused("grid", {**GRID, "Place": masked}, "node type Place", expected)
+
+
+class Shape(sf.M22):
+    """A node that is a matrix."""
+
+
+@caspar.factor
+def shaped(shape: Annotated[Shape, caspar.TunableUnique]) -> sf.V1:
+    return sf.V1(shape[0, 1] - 2.0)
+
+
+def test_a_node_that_is_a_matrix_names_its_order() -> None:
+    made = caspar.Solver(shaped, backend="cpu")
+    with pytest.raises(InputError, match=r"shape \(1, 2, 2\); .*transpose\(0, 2, 1\)"):
+        made.solve({"Shape": np.zeros((1, 2, 2)), "shaped": {}})
+    found = made.solve({"Shape": np.zeros((1, 4)), "shaped": {}}).values["Shape"]
+    assert np.allclose(found.reshape(-1, 2, 2).transpose(0, 2, 1), [[[0.0, 2.0], [0.0, 0.0]]])
