@@ -24,10 +24,10 @@ def retracted(node: NodeType, storage: Sequence[Scalar], step: Sequence[Scalar])
     lowering = Lowering(graph, symbols, f"node type {node.name}")
     result = [Scalar(graph, lowering.lower(entry)) for entry in moved]
     no_step = dict.fromkeys(tangent, 0)
-    has_step = 0.0 < dot(step, step)
     for part in node.unit_ranges:
         if part.meaning != DIRECTION:
             continue
+        has_step = 0.0 < dot(step, step)
         places = range(part.start, part.stop)
         unmoved = [Scalar(graph, lowering.lower(moved[place].subs(no_step))) for place in places]
         direction = [
