@@ -14,6 +14,7 @@ from typing import Any
 from caspar.errors import OptionError
 
 MAX_ITERATIONS = 2**31 - 1
+"""Kernels count in 32 bits."""
 
 MAX_DAMPING = 1e30
 """Steps vanish long before."""
@@ -138,19 +139,19 @@ class SolveOptions:
             OptionError: Names the option, its value and what is allowed.
         """
         for name in ("max_iterations", "min_linear_iterations", "max_linear_iterations"):
-            self._keep(name, checked_count(name, getattr(self, name), 1, MAX_ITERATIONS))
+            self._keep(name, checked_count, 1, MAX_ITERATIONS)
         for name in ("initial_damping", "min_damping", "max_damping"):
             allowed = f"a positive number of at most {MAX_DAMPING:g}"
-            self._keep(name, _number(name, self, allowed, lambda x: 0.0 < x <= MAX_DAMPING))
+            self._keep(name, _number, allowed, lambda x: 0.0 < x <= MAX_DAMPING)
         for name in ("cost_tolerance", "gradient_tolerance", "step_tolerance"):
             allowed = f"a number from 0 to {MAX_TOLERANCE:g}"
-            self._keep(name, _number(name, self, allowed, lambda x: 0.0 <= x <= MAX_TOLERANCE))
+            self._keep(name, _number, allowed, lambda x: 0.0 <= x <= MAX_TOLERANCE)
         for name in ("linear_tolerance", "min_linear_tolerance"):
             allowed = "between 0 and 1, both excluded"
-            self._keep(name, _number(name, self, allowed, lambda x: 0.0 < x < 1.0))
+            self._keep(name, _number, allowed, lambda x: 0.0 < x < 1.0)
         if self.max_time_s is not None:
             allowed = "a positive finite number or None"
-            self._keep("max_time_s", _number("max_time_s", self, allowed, lambda x: 0.0 < x))
+            self._keep("max_time_s", _number, allowed, lambda x: 0.0 < x)
         checked_flag("check", self.check)
         if not self.min_damping <= self.initial_damping <= self.max_damping:
             raise OptionError(
@@ -158,9 +159,9 @@ class SolveOptions:
                 f"min_damping={self.min_damping!r} and max_damping={self.max_damping!r}"
             )
 
-    def _keep(self, name: str, value: float) -> None:
-        """As a number of Python's own: those of NumPy may have few digits."""
-        object.__setattr__(self, name, value)
+    def _keep(self, name: str, checked: Callable[..., float], *bounds: Any) -> None:
+        """Check a number, and keep it as Python's own: one of NumPy may have few digits."""
+        object.__setattr__(self, name, checked(name, getattr(self, name), *bounds))
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> SolveOptions:
@@ -212,11 +213,8 @@ def check_callback(name: str, value: Any) -> None:
         raise OptionError(f"{name}={value!r}: must be a function or None")
 
 
-def _number(
-    name: str, options: SolveOptions, allowed: str, holds: Callable[[float], bool]
-) -> float:
+def _number(name: str, value: Any, allowed: str, holds: Callable[[float], bool]) -> float:
     """A real option, if it is finite and a test holds."""
-    value = getattr(options, name)
     with suppress(OverflowError):  # of integers and fractions that no float is as great as
         if not isinstance(value, bool) and isinstance(value, Real):
             number = float(value)

@@ -191,6 +191,15 @@ MIXES: Mapping[str, tuple[caspar.Factor, ...]] = {
 }
 
 
+MIX = "two factors on marks"
+
+
+def fresh(mix: str = MIX, backend: str = "cpu", **choices: Any) -> caspar.Solver:
+    """A solver that has not solved anything; equal input gives equal bits."""
+    choices = {"precision": "float64", "deterministic": True, **choices}
+    return caspar.Solver(MIXES[mix], backend=backend, **choices)
+
+
 def problem_of(mix: str) -> tuple[tuple[caspar.Factor, ...], Arrays]:
     factors = MIXES[mix]
     arrays = make_arrays()

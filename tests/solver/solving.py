@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.testing import assert_array_equal
 
 import caspar
@@ -13,6 +14,10 @@ from caspar.solver.plan import Plan
 from tests.problems import EXAMPLES
 
 Arrays = dict[str, Any]
+
+ON_BACKENDS = pytest.mark.parametrize(
+    "backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+)
 
 
 @cache
@@ -62,3 +67,26 @@ def pack_values(plan: Plan, binder: Binder, arrays: Mapping[str, Any]) -> None:
         binder.pack(
             f"{node.node.name}.nodes", rows if node.order is None else rows[node.order.node]
         )
+
+
+def moved(arrays: Arrays, seed: int = 1) -> Arrays:
+    """Other start values and measurements of the same structure."""
+    random = np.random.default_rng(seed)
+
+    def shaken(rows: Any) -> Any:
+        if isinstance(rows, dict):
+            return {name: shaken(value) for name, value in rows.items()}
+        if np.issubdtype(np.asarray(rows).dtype, np.integer):
+            return rows
+        return rows + 0.02 * random.standard_normal(np.shape(rows))
+
+    return {name: shaken(rows) for name, rows in arrays.items()}
+
+
+def assert_same_result(found: caspar.SolveResult, wanted: caspar.SolveResult) -> None:
+    assert found.status is wanted.status
+    assert (found.initial_cost, found.final_cost) == (wanted.initial_cost, wanted.final_cost)
+    assert [record.cost for record in found.iterations] == [
+        record.cost for record in wanted.iterations
+    ]
+    assert_same_values(found.values, wanted.values)

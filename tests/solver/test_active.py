@@ -12,12 +12,9 @@ import caspar
 from caspar.errors import InputError
 from tests.problems import EXAMPLES, Place, anchor, between, compass, drive
 from tests.solver.linear_cases import glance, glimpse, hold, pin, problem_of
-from tests.solver.solving import Arrays, assert_same_values, changed, solver, without
+from tests.solver.solving import ON_BACKENDS, Arrays, assert_same_values, changed, solver, without
 
 GRID, VEHICLE = EXAMPLES["grid"].arrays(), EXAMPLES["vehicle"].arrays()
-ON_BACKENDS = pytest.mark.parametrize(
-    "backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-)
 
 
 class Mark(sf.V2):

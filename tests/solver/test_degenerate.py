@@ -11,11 +11,10 @@ from caspar.frontend.bundle_adjustment import snavely
 from tests.problems import EXAMPLES, Arrays, anchor, between, height, relative_turn
 from tests.solver import reference
 from tests.solver.bundles import arrays_of, cost_of, observed, part_of, read
-from tests.solver.solving import changed, solve_example, solver
+from tests.solver.solving import ON_BACKENDS, changed, solve_example, solver
 
 GRID = EXAMPLES["grid"].arrays()
 FACTORS = EXAMPLES["grid"].factors
-BACKENDS = pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 PRECISIONS = pytest.mark.parametrize("precision", ["float64", "mixed"])
 
 
@@ -49,7 +48,7 @@ def assert_solved(result: caspar.SolveResult, arrays: Arrays, tolerance: float =
 # -- small -----------------------------------------------------------------------------------------
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_one_node_and_one_factor(precision: str, backend: str) -> None:
     arrays = {"Place": [[3.0, 4.0]], "anchor": {"place": [0], "known": [[1.0, 2.0]]}}
@@ -60,7 +59,7 @@ def test_one_node_and_one_factor(precision: str, backend: str) -> None:
     assert_allclose(result.values["Place"], [[1.0, 2.0]], atol=1e-6)
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("count", [31, 32, 33, 255, 256, 257, 1000])
 def test_counts_around_the_size_of_tiles(count: int, precision: str, backend: str) -> None:
@@ -80,7 +79,7 @@ def test_counts_around_the_size_of_tiles(count: int, precision: str, backend: st
     assert_allclose(result.values["Place"], linear_optimum(arrays)[1], atol=1e-2)
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_one_node_that_all_factors_share(precision: str, backend: str) -> None:
     known = np.random.default_rng(0).normal(size=(3000, 2))
@@ -103,7 +102,7 @@ def test_zeros_of_a_jacobian_are_not_stored(precision: str) -> None:
 # -- singular --------------------------------------------------------------------------------------
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_free_translation(precision: str, backend: str) -> None:
     """No anchor: the cost does not change when all places move together."""
@@ -114,7 +113,7 @@ def test_free_translation(precision: str, backend: str) -> None:
     assert np.abs(moved.mean(axis=0)).max() < 1e-2  # no drift along the free direction
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_free_rotation(precision: str, backend: str) -> None:
     attitudes = EXAMPLES["attitudes"].arrays()
@@ -126,7 +125,7 @@ def test_free_rotation(precision: str, backend: str) -> None:
     assert_allclose(np.linalg.norm(result.values["Attitude"], axis=1), 1.0, atol=1e-6)
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_two_parts_that_do_not_touch(precision: str, backend: str) -> None:
     between_twice = {
@@ -142,7 +141,7 @@ def test_two_parts_that_do_not_touch(precision: str, backend: str) -> None:
     assert_solved(solve_example("grid", arrays, precision, backend), arrays)
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_factors_given_several_times_weigh_more(precision: str, backend: str) -> None:
     thrice = {name: np.concatenate([array] * 3) for name, array in GRID["anchor"].items()}
@@ -150,7 +149,7 @@ def test_factors_given_several_times_weigh_more(precision: str, backend: str) ->
     assert_solved(solve_example("grid", arrays, precision, backend), arrays)
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_factor_from_a_node_to_itself(precision: str, backend: str) -> None:
     """Its residual is constant: both Jacobians cancel."""
@@ -163,7 +162,7 @@ def test_factor_from_a_node_to_itself(precision: str, backend: str) -> None:
     assert_solved(solve_example("grid", arrays, precision, backend), arrays)
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_points_seen_once(precision: str, backend: str) -> None:
     """Two residuals for three unknowns each: every block of a point is singular."""
@@ -175,7 +174,7 @@ def test_points_seen_once(precision: str, backend: str) -> None:
     assert all(np.isfinite(value).all() for value in result.values.values())
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_observations_given_twice(precision: str, backend: str) -> None:
     problem = part_of(read("problem-21-11315"), 300)
@@ -189,7 +188,7 @@ def test_observations_given_twice(precision: str, backend: str) -> None:
     assert second.final_cost == pytest.approx(2.0 * first.final_cost, rel=1e-5)
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_all_cameras_start_as_one(precision: str, backend: str) -> None:
     """No baseline, so no depth, at the start: points that moved alone would go anywhere."""
@@ -205,7 +204,7 @@ def test_all_cameras_start_as_one(precision: str, backend: str) -> None:
     assert result.final_cost == pytest.approx(cost, rel=3e-6)
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_unused_scalar_of_a_node(precision: str, backend: str) -> None:
     """Nothing depends on x: its place stays, the other coordinate is solved."""
@@ -221,7 +220,7 @@ def test_unused_scalar_of_a_node(precision: str, backend: str) -> None:
 # -- scale -----------------------------------------------------------------------------------------
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e-3, 1e3, 1e6, 1e12])
 def test_units_do_not_matter(scale: float, precision: str, backend: str) -> None:
@@ -237,7 +236,7 @@ def test_units_do_not_matter(scale: float, precision: str, backend: str) -> None
     assert_allclose(scaled.values["Place"] / scale, usual.values["Place"], atol=1e-3)
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("weight", [1e-6, 1e6])
 def test_weights_of_all_residuals_do_not_matter(
@@ -254,7 +253,7 @@ def test_weights_of_all_residuals_do_not_matter(
     assert result.final_cost == pytest.approx(optimum.cost, rel=1e-4)
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_one_factor_that_outweighs_all_others(precision: str, backend: str) -> None:
     """Condition number 1e8 in the normal equations of one place."""

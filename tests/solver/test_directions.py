@@ -9,13 +9,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 import caspar
-from tests.solver.solving import solver
+from tests.solver.solving import ON_BACKENDS, solver
 
 EPSILON = {"float64": 2.2e-16, "mixed": 6e-8, "float32": 6e-8}
 PRECISIONS = pytest.mark.parametrize("precision", EPSILON)
-ON_BACKENDS = pytest.mark.parametrize(
-    "backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-)
 
 
 class Way(sf.Unit3):

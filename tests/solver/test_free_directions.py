@@ -8,10 +8,8 @@ import symforce.symbolic as sf
 
 import caspar
 from tests.solver import reference
-from tests.solver.solving import Arrays
+from tests.solver.solving import ON_BACKENDS, Arrays
 from tests.solver.test_rounding import FACTORS, path
-
-BACKENDS = pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
 class Spot(sf.V2):
@@ -23,7 +21,7 @@ def ring(spot: Annotated[Spot, caspar.TunableShared]) -> sf.V1:
     return sf.V1(spot.norm() - 1)
 
 
-@BACKENDS
+@ON_BACKENDS
 @pytest.mark.parametrize("seed", range(4))
 def test_each_place_is_free_along_a_circle(seed: int, backend: str) -> None:
     """One of them sees the circle along an axis: diag(J^T J) has next to nothing in an entry."""
@@ -55,7 +53,7 @@ def with_beacons_heard_once(num_beacons: int, seed: int) -> Arrays:
     }
 
 
-@BACKENDS
+@ON_BACKENDS
 @pytest.mark.parametrize("jacobian", ["stored", "recompute"])
 @pytest.mark.parametrize("linear_solver", ["pcg", "schur_pcg", "schur_dense", "auto"])
 def test_beacons_heard_once(linear_solver: str, jacobian: str, backend: str) -> None:

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 import caspar
 from tests.problems import EXAMPLES, Arrays, vehicle_arrays
 from tests.solver import reference
-from tests.solver.solving import solve_example, solver
+from tests.solver.solving import ON_BACKENDS, solve_example, solver
 
 TOLERANCES = {"float64": 1e-6, "mixed": 1e-5}
 """Relative to the cost. Mixed precision rounds measurements to float32."""
@@ -25,7 +25,7 @@ def optimum(name: str) -> reference.Optimum:
     return reference.minimize_with_scipy(EXAMPLES[name].factors, example_arrays(name))
 
 
-@pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@ON_BACKENDS
 @pytest.mark.parametrize("precision", ["float64", "mixed"])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_reaches_the_optimum_of_scipy(name: str, precision: str, backend: str) -> None:

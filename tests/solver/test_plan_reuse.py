@@ -15,19 +15,8 @@ import symforce.symbolic as sf
 import caspar
 from caspar.solver import planning, preparation
 from tests.problems import EXAMPLES
-from tests.solver.linear_cases import MIXES, problem_of, solver_names
-from tests.solver.solving import Arrays, assert_same_values, changed
-
-MIX = "two factors on marks"
-ON_BACKENDS = pytest.mark.parametrize(
-    "backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-)
-
-
-def fresh(mix: str = MIX, backend: str = "cpu", **choices: Any) -> caspar.Solver:
-    """A solver that has not solved anything; equal input gives equal bits."""
-    choices = {"precision": "float64", "deterministic": True, **choices}
-    return caspar.Solver(MIXES[mix], backend=backend, **choices)
+from tests.solver.linear_cases import MIX, MIXES, fresh, problem_of, solver_names
+from tests.solver.solving import ON_BACKENDS, Arrays, assert_same_result, changed, moved
 
 
 @pytest.fixture
@@ -43,29 +32,6 @@ def num_plans(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
     monkeypatch.setattr(preparation, "make_plan", counted)
     return lambda: len(made)
-
-
-def moved(arrays: Arrays, seed: int = 1) -> Arrays:
-    """Other start values and measurements of the same structure."""
-    random = np.random.default_rng(seed)
-
-    def shaken(rows: Any) -> Any:
-        if isinstance(rows, dict):
-            return {name: shaken(value) for name, value in rows.items()}
-        if np.issubdtype(np.asarray(rows).dtype, np.integer):
-            return rows
-        return rows + 0.02 * random.standard_normal(np.shape(rows))
-
-    return {name: shaken(rows) for name, rows in arrays.items()}
-
-
-def assert_same_result(found: caspar.SolveResult, wanted: caspar.SolveResult) -> None:
-    assert found.status is wanted.status
-    assert (found.initial_cost, found.final_cost) == (wanted.initial_cost, wanted.final_cost)
-    assert [record.cost for record in found.iterations] == [
-        record.cost for record in wanted.iterations
-    ]
-    assert_same_values(found.values, wanted.values)
 
 
 # -- taken again -----------------------------------------------------------------------------------

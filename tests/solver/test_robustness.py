@@ -23,10 +23,9 @@ from tests.solver.robust_cases import (
     exact,
     glances,
 )
-from tests.solver.solving import Arrays, assert_same_values, changed, solver
+from tests.solver.solving import ON_BACKENDS, Arrays, assert_same_values, changed, solver
 from tests.support_cudss import require_cudss
 
-BACKENDS = pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 PRECISIONS = pytest.mark.parametrize("precision", ["float64", "mixed"])
 SOLVERS = ("auto", "pcg", "schur_pcg", "schur_dense", "sparse")
 pytestmark = pytest.mark.filterwarnings("ignore:node type")
@@ -51,7 +50,7 @@ def solved(case: Case, arrays: Arrays, used: caspar.Solver, **options: Any) -> c
 # -- structures ------------------------------------------------------------------------------------
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("linear_solver", SOLVERS)
 @pytest.mark.parametrize("name", CASES)
@@ -64,7 +63,7 @@ def test_every_linear_solver_finds_a_minimum(
     assert result.status.is_success, result
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("jacobian", ["float16", "recompute"])
 @pytest.mark.parametrize("name", ["singular blocks", "free gauge", "marks seen once", "behind"])
@@ -74,7 +73,7 @@ def test_wherever_jacobians_are(name: str, jacobian: str, precision: str, backen
     assert result.status.is_success, result
 
 
-@BACKENDS
+@ON_BACKENDS
 @pytest.mark.parametrize("name", CASES)
 def test_without_inner_iterations(name: str, backend: str) -> None:
     case = CASES[name]
@@ -94,7 +93,7 @@ def test_on_cuda_texts(name: str, deterministic: bool, monkeypatch: pytest.Monke
     assert result.final_cost < result.initial_cost
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_duplicates_weigh_more(precision: str, backend: str) -> None:
     """Every factor twice: twice the cost, the same values."""
@@ -112,7 +111,7 @@ def test_duplicates_weigh_more(precision: str, backend: str) -> None:
         assert_allclose(doubled.values[name], once.values[name], atol=3e-3)
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_parts_do_not_touch_each_other(precision: str, backend: str) -> None:
     """Each part of a disconnected problem goes where it goes alone."""
@@ -126,7 +125,7 @@ def test_parts_do_not_touch_each_other(precision: str, backend: str) -> None:
         assert_allclose(together.values[name], parts, atol=3e-3)
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_nodes_that_no_factor_touches_stay(precision: str, backend: str) -> None:
     arrays = glances()
@@ -144,7 +143,7 @@ def test_nodes_that_no_factor_touches_stay(precision: str, backend: str) -> None
 # -- numbers ---------------------------------------------------------------------------------------
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("linear_solver", SOLVERS)
 def test_zero_residuals_at_the_start(linear_solver: str, precision: str, backend: str) -> None:
@@ -156,7 +155,7 @@ def test_zero_residuals_at_the_start(linear_solver: str, precision: str, backend
     assert_same_values(result.values, {name: arrays[name] for name in result.values})
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_zero_residuals_at_the_end(precision: str, backend: str) -> None:
     """No relative test of the cost ever holds: it falls until it is rounding."""
@@ -173,7 +172,7 @@ def test_zero_residuals_at_the_end(precision: str, backend: str) -> None:
         assert_allclose(result.values[name], arrays[name], atol=1e-5)
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("linear_solver", ["auto", "pcg", "schur_pcg"])
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1e3, 1e6])
@@ -197,7 +196,7 @@ def test_weights_of_all_factors_do_not_matter(
     assert reference.largest_cosine(case.factors, {**arrays, **back}) < 3e-3
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e200])
 @pytest.mark.parametrize("path", ["glance.seen", "pin.known"])
@@ -220,7 +219,7 @@ def test_constants_that_are_no_numbers(
     assert solved(case, arrays, used).status.is_success
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("linear_solver", SOLVERS)
 def test_steps_out_of_the_domain_are_rejected(
@@ -244,7 +243,7 @@ def test_steps_out_of_the_domain_are_rejected(
     assert result.final_cost < 0.1 * result.initial_cost
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_starts_out_of_the_domain(precision: str, backend: str) -> None:
     arrays: Arrays = {

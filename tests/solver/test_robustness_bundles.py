@@ -12,9 +12,8 @@ from caspar.io import BalProblem
 from caspar.io.rotations import rotate
 from tests.solver.bundles import arrays_of, cost_of, observed, part_of, read
 from tests.solver.robust_cases import assert_sound
-from tests.solver.solving import changed, solver
+from tests.solver.solving import ON_BACKENDS, changed, solver
 
-BACKENDS = pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 PRECISIONS = pytest.mark.parametrize("precision", ["float64", "mixed"])
 SCALES = pytest.mark.parametrize("scale", [1e-6, 1e-3, 1e3, 1e6])
 
@@ -37,7 +36,7 @@ def _small() -> BalProblem:
     return part_of(read("problem-21-11315"), 120)
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_points_behind_cameras(precision: str, backend: str) -> None:
     """Of Ladybug-49: its own optimum, and no point that is behind holds up the others."""
@@ -50,7 +49,7 @@ def test_points_behind_cameras(precision: str, backend: str) -> None:
     assert result.final_cost == pytest.approx(cost, rel=1e-5)
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("share", [0.01, 0.2])
 def test_points_that_are_mirrored(share: float, precision: str, backend: str) -> None:
@@ -67,7 +66,7 @@ def test_points_that_are_mirrored(share: float, precision: str, backend: str) ->
     assert result.final_cost < 1e-2 * result.initial_cost
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 @SCALES
 def test_units_of_length_do_not_matter(scale: float, precision: str, backend: str) -> None:
@@ -83,7 +82,7 @@ def test_units_of_length_do_not_matter(scale: float, precision: str, backend: st
     assert all(np.isfinite(rows).all() for rows in result.values.values())
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 @SCALES
 def test_units_of_pictures_do_not_matter(scale: float, precision: str, backend: str) -> None:
@@ -100,7 +99,7 @@ def test_units_of_pictures_do_not_matter(scale: float, precision: str, backend: 
     assert all(np.isfinite(rows).all() for rows in result.values.values())
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 @pytest.mark.parametrize("linear_solver", ["auto", "pcg", "schur_pcg"])
 def test_all_cameras_start_as_one(linear_solver: str, precision: str, backend: str) -> None:
@@ -114,7 +113,7 @@ def test_all_cameras_start_as_one(linear_solver: str, precision: str, backend: s
     assert result.final_cost < 1e-2 * result.initial_cost
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_points_seen_once_among_others(precision: str, backend: str) -> None:
     small = _small()
@@ -129,7 +128,7 @@ def test_points_seen_once_among_others(precision: str, backend: str) -> None:
     assert result.status.is_success
 
 
-@BACKENDS
+@ON_BACKENDS
 @PRECISIONS
 def test_points_at_infinity(precision: str, backend: str) -> None:
     """Where they stay: observations of a far point say next to nothing of its distance."""

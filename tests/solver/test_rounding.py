@@ -16,9 +16,7 @@ from caspar.solver.explicit_choice import (
 )
 from examples import pose_graph
 from tests.solver.pose_graphs import DATA
-from tests.solver.solving import Arrays
-
-BACKENDS = pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+from tests.solver.solving import ON_BACKENDS, Arrays
 
 
 class Robot(sf.V2):
@@ -79,7 +77,7 @@ def path(origin: float = 0.0, noise: float = 1.0) -> Arrays:
     }
 
 
-@BACKENDS
+@ON_BACKENDS
 @pytest.mark.parametrize("linear_solver", ["auto", "pcg"])
 def test_a_start_at_the_optimum(linear_solver: str, backend: str) -> None:
     """Noise-free measurements, and the values that they were made of."""
@@ -98,7 +96,7 @@ def test_a_start_at_the_optimum(linear_solver: str, backend: str) -> None:
     assert again.status.is_success
 
 
-@BACKENDS
+@ON_BACKENDS
 def test_values_far_from_their_origin(backend: str) -> None:
     """Float32 has 6 cm there: the solve says so. In float64 the optimum is what it is elsewhere."""
     optimum = caspar.Solver(FACTORS, backend=backend, precision="float64").solve(path()).final_cost
@@ -110,7 +108,7 @@ def test_values_far_from_their_origin(backend: str) -> None:
     assert exact.final_cost == pytest.approx(optimum, rel=1e-6)
 
 
-@BACKENDS
+@ON_BACKENDS
 def test_jumps_are_still_a_failure(backend: str) -> None:
     """A step promises more than rounding explains: the derivative is of one side alone."""
 

@@ -1,25 +1,58 @@
-"""Several solves of one solver at the same time, and what is done in the middle of one."""
+"""Solvers made and run in several threads at once, and what is done in the middle of a solve."""
 
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
+from typing import Annotated
+
+import numpy as np
+import pytest
+import symforce.symbolic as sf
 
 import caspar
-from tests.solver.linear_cases import problem_of
-from tests.solver.test_plan_reuse import MIX, ON_BACKENDS, assert_same_result, fresh, moved
+from tests.solver.linear_cases import MIX, fresh, problem_of
+from tests.solver.solving import ON_BACKENDS, assert_same_result, moved
+
+NUM_THREADS = 4
+
+
+class Level(sf.V1): ...
+
+
+@caspar.factor
+def reading(
+    level: Annotated[Level, caspar.TunableShared], value: Annotated[sf.V1, caspar.ConstSequential]
+) -> sf.V1:
+    return level - value
+
+
+def _solve(start: float) -> float:
+    arrays = {
+        "Level": np.array([[start]]),
+        "reading": {"level": np.zeros(3, dtype=int), "value": np.array([1.0, 2.0, 6.0])},
+    }
+    return float(caspar.Solver([reading], backend="cpu").solve(arrays).values["Level"][0, 0])
+
+
+def test_threads_compile_and_solve_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CASPAR_CACHE_DIR", str(tmp_path))
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        found = list(pool.map(_solve, [0.0, 1.0, 5.0, 9.0]))
+    assert found == pytest.approx([3.0] * NUM_THREADS)
 
 
 @ON_BACKENDS
 def test_threads_on_one_solver(backend: str) -> None:
     """Each has a system of its own while it solves; one of them is kept."""
     _, arrays = problem_of(MIX)
-    made, num_threads = fresh(backend=backend), 4
+    made = fresh(backend=backend)
     made.compile()
-    given = [moved(arrays, seed) for seed in range(num_threads)]
+    given = [moved(arrays, seed) for seed in range(NUM_THREADS)]
     wanted = [fresh(backend=backend).solve(one) for one in given]
-    together = Barrier(num_threads, timeout=60.0)
+    together = Barrier(NUM_THREADS, timeout=60.0)
 
     def solve(number: int) -> list[caspar.SolveResult]:
         def wait(record: caspar.IterationRecord) -> None:
@@ -28,8 +61,8 @@ def test_threads_on_one_solver(backend: str) -> None:
 
         return [made.solve(given[number], on_iteration=wait) for _ in range(3)]
 
-    with ThreadPoolExecutor(num_threads) as pool:
-        found = list(pool.map(solve, range(num_threads)))
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        found = list(pool.map(solve, range(NUM_THREADS)))
     for results, one in zip(found, wanted, strict=True):
         for result in results:
             assert_same_result(result, one)
