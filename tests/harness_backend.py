@@ -132,7 +132,9 @@ def _own(launches: Sequence[Launch]) -> list[HarnessLaunch]:
     return [launch for launch in launches if isinstance(launch, HarnessLaunch)]
 
 
-def _bound(launch: HarnessLaunch) -> BoundKernel:
+def bound(launch: Launch) -> BoundKernel:
+    """What a launch of this backend is made of."""
+    assert isinstance(launch, HarnessLaunch)
     kernel = launch.kernel
     return BoundKernel(kernel.source, kernel.block_size, launch.grid[0], launch.bound)
 
@@ -148,6 +150,7 @@ class HarnessBackend(CpuBackend):
     name = "cuda"
     clock = "the host's clock"
     tile_size = BLOCK_SIZE
+    _roomy_blocks = 1 << 30
 
     def __init__(self, block_size: int | None = None, schedule: Schedule = FORWARD) -> None:
         self._block_size = block_size
@@ -211,10 +214,11 @@ class HarnessBackend(CpuBackend):
         """One kernel, of the text that runs on a device."""
         own = [_own(phase) for phase in phases]
         plan = plan_loop(
-            [[_bound(launch) for launch in phase] for phase in own],
+            [[bound(launch) for launch in phase] for phase in own],
             flag,
             flag if scalars is None else scalars,
             lambda array: int(array.ctypes.data),
+            roomy_blocks=self._roomy_blocks,
         )
         option = ONE_BLOCK_LOOP_OPTION.removeprefix("-D")
         module = compile_cuda(plan.source.text, defines={option: "1"})

@@ -63,7 +63,7 @@ def _alpha() -> KernelSpec:
 
 
 def _step() -> KernelSpec:
-    kernel = KernelBuilder("step", REAL)
+    kernel = KernelBuilder("step", REAL, few_items=True)
     kernel.guard("done")
     alpha = kernel.scalar("alpha")
     old = {name: kernel.read(name, DIM, REAL, ReadSequential()) for name in STEP_ARRAYS}
@@ -91,7 +91,7 @@ def _beta() -> KernelSpec:
 
 
 def _turn() -> KernelSpec:
-    kernel = KernelBuilder("turn", REAL)
+    kernel = KernelBuilder("turn", REAL, few_items=True)
     kernel.guard("done")
     beta = kernel.scalar("beta")
     residual = kernel.read("residual", DIM, REAL, ReadSequential())
@@ -165,11 +165,12 @@ def conjugate(
     }
     index["left"].sort()
     rows = {side: rng.normal(size=(count, DIM)) for side, count in counts.items()}
-    node_tiles = {side: -(-count // tile) for side, count in counts.items()}
+    sources = loop_sources(backend.name)
+    node_tiles = {side: sources["step"].num_blocks(count, tile) for side, count in counts.items()}
     edge_tiles = -(-num_edges // tile)
     memory = _start(backend, rows, edge_tiles, sum(node_tiles.values()), tolerance)
     shared = {name: Binding(memory["scalars"][k : k + 1], 1) for k, name in enumerate(SCALARS)}
-    kernels = backend.load(list(loop_sources(backend.name).values()), tile)
+    kernels = backend.load(list(sources.values()), tile)
 
     def sums(name: str, first: int) -> Binding:
         return Binding(memory[name], int(memory[name].shape[0]), fields={"offset": first})

@@ -4,23 +4,34 @@ Input: the sources of kernels, in phases. Output: a source whose kernel runs all
 and again, with a barrier of the whole grid after each phase. All its blocks must be resident at
 the same time (a cooperative launch); a grid of one block needs no more than barriers of the block.
 
-Each kernel's own text becomes a function; its parameters `blockIdx` and `gridDim` hide CUDA's
-variables of these names. Blocks of a phase are dealt to the blocks of the grid in turn. The
-kernels of a phase that stand last are dealt first: a kernel of one block, which others do not
-wait for, then has a block that has less to do else.
+Each kernel's own text becomes a function (`cuda_loop_kernel`). Blocks of a phase are dealt to the
+blocks of the grid in turn. The kernels of a phase that stand last are dealt first: a kernel of one
+block, which others do not wait for, then has a block that has less to do else.
 
 Kernels that make scalars of sums are *replicated*: every block runs them, on scalars of its own in
 shared memory. All find the same, and none has to wait for another's.
 
+What kernels of few items load of an item's own object may be taken out of them: it is on its way
+while others are waited for, what nobody writes meanwhile before the barrier, all else right behind
+it, before the scalars are made that come first.
+
 Cost tier: once for each set of launches that is put into a loop.
 """
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from caspar.codegen.cuda import KERNEL_START, declared_as
+from caspar.codegen.cuda_header import AWAIT_LAUNCH
+from caspar.codegen.cuda_loop_kernel import (
+    LOADS,
+    LoopKernel,
+    Part,
+    arguments_of,
+    helpers_of,
+    part_of,
+)
 from caspar.codegen.source import COUNT, DATA, KernelSource, Param
 from caspar.ir.dtype import DType
 
@@ -46,26 +57,6 @@ MAX_KEPT = 32
 
 
 @dataclass(frozen=True)
-class LoopKernel:
-    """A kernel of a loop.
-
-    Attributes:
-        source: The kernel.
-        sets_flag: Whether it writes the flag.
-        guarded: Whether its guard is the flag. The loop looks at the flag itself, after each phase
-            that may set it, so that all threads see the same: the guard is left out.
-        replicated: Every block runs it; it writes nothing but scalars.
-        scalars: Parameters that point to the loop's scalars, and to which.
-    """
-
-    source: KernelSource
-    sets_flag: bool = False
-    guarded: bool = False
-    replicated: bool = False
-    scalars: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True)
 class LoopScalars:
     """Scalars of which every block has a copy.
 
@@ -84,6 +75,8 @@ def fuse(
     phases: tuple[tuple[LoopKernel, ...], ...],
     block_size: int,
     scalars: LoopScalars | None = None,
+    *,
+    between: bool = False,
 ) -> KernelSource:
     """Write a loop.
 
@@ -95,6 +88,8 @@ def fuse(
         phases: Kernels that run at the same time.
         block_size: Threads of a block, of all kernels.
         scalars: What replicated kernels write; None: no kernel is replicated.
+        between: It is run once at a time, between other launches: the kernel may begin before the
+            one ahead has ended.
 
     Returns:
         The source. Parameters: `MAX_RUNS`, `FLAG` or `SCALARS`, `BARRIER`; then for each kernel its
@@ -103,17 +98,19 @@ def fuse(
     kernels = [kernel for phase in phases for kernel in phase]
     assert scalars is not None or not any(kernel.replicated for kernel in kernels)
     params = (MAX_RUNS, FLAG if scalars is None else SCALARS, BARRIER, *_params_of(kernels))
-    parts = {kernel.source.name: _part(kernel) for kernel in kernels}
+    parts = {kernel.source.name: part_of(kernel) for kernel in kernels}
     # a kernel with and one without a guard would be two functions of one name
-    assert all(parts[kernel.source.name] == _part(kernel) for kernel in kernels)
-    helpers = dict.fromkeys(unit for kernel in kernels for unit in _helpers(kernel.source.text))
+    assert all(parts[kernel.source.name] == part_of(kernel) for kernel in kernels)
+    helpers = dict.fromkeys(unit for kernel in kernels for unit in helpers_of(kernel.source.text))
     declared = ",\n    ".join(declared_as(param, restrict=False) for param in params)
-    loop = _loop(phases, parts, "flag_data[0]" if scalars is None else f"own[{scalars.flag}]")
-    lines = loop if scalars is None else _with_copies(loop, scalars)
+    flag = "flag_data[0]" if scalars is None else f"own[{scalars.flag}]"
+    loop = _Loop(phases, parts, flag, between=between)
+    lines = loop.lines() if scalars is None else _with_copies(loop.lines(), scalars)
     body = "\n".join(f"  {line}" for line in lines)
     text = "\n".join(
         (
             *helpers,
+            *([AWAIT_LAUNCH] if between else []),
             _GRID_BARRIER,
             f"#undef BLOCK_SIZE\n#define BLOCK_SIZE {block_size}",
             *(part.function for part in parts.values()),
@@ -124,7 +121,15 @@ def fuse(
         )
     )
     registers = max((kernel.source.num_registers for kernel in kernels), default=0)
-    return KernelSource(name, text, params, (block_size,), num_registers=registers)
+    early = [SCALARS.arg] if scalars is not None else []
+    return KernelSource(
+        name,
+        text,
+        params,
+        (block_size,),
+        num_registers=registers,
+        early=(*early, *loop.early) if between else None,
+    )
 
 
 def _params_of(kernels: Sequence[LoopKernel]) -> Iterator[Param]:
@@ -135,90 +140,7 @@ def _params_of(kernels: Sequence[LoopKernel]) -> Iterator[Param]:
             yield replace(param, arg=f"k{number}_{param.arg}" if param.arg else f"k{number}")
 
 
-# -- the parts of a kernel's text ---------------------------------------------------------------
-
-_OWN_TEXT = re.compile(re.escape(KERNEL_START) + r".*?\) \{\n(.*)", re.S)
-_GUARD = re.compile(r" *if \((\w+)_data\[0\] != 0\) return;\n")
-_SHARED = re.compile(r"^( *)__shared__ (.*?)(\w+)((?:\[[^\]]*\])*);$", re.M)
-_BUILT_IN = re.compile(r"\b(?:blockIdx|gridDim)\b")
-
-
-def _body(source: KernelSource) -> str:
-    """The lines of a kernel, with the brace that closes it."""
-    found = _OWN_TEXT.search(source.text)
-    assert found is not None
-    return found.group(1)
-
-
-def guard_name(source: KernelSource) -> str | None:
-    """The argument without which a kernel does nothing while it is not zero; None: it has none."""
-    found = _GUARD.match(_body(source))
-    return None if found is None else found.group(1)
-
-
-def _helpers(text: str) -> tuple[str, ...]:
-    """What stands before a kernel's own text: each `#if ... #endif` of the outermost level."""
-    units: list[str] = []
-    unit: list[str] = []
-    depth = 0
-    before, _, _ = text.partition(KERNEL_START)
-    for line in before.partition("#undef BLOCK_SIZE")[0].splitlines():
-        depth += line.startswith("#if")
-        depth -= line.startswith("#endif")
-        unit.append(line)
-        if depth == 0:
-            whole = "\n".join(unit)
-            assert _BUILT_IN.search(whole) is None, f"takes its block from the caller: {whole}"
-            if whole.strip() != "":
-                units.append(whole)
-            unit = []
-    assert len(unit) == 0
-    return tuple(units)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A kernel as a function.
-
-    Attributes:
-        source: The kernel.
-        function: Its text.
-        shared: Members of its shared memory.
-    """
-
-    source: KernelSource
-    function: str
-    shared: tuple[str, ...]
-
-
-def _part(kernel: LoopKernel) -> _Part:
-    source = kernel.source
-    name = source.name
-    body = _body(source)
-    if kernel.guarded:
-        guard = _GUARD.match(body)
-        assert guard is not None
-        body = body[guard.end() :]
-    shared = dict.fromkeys(
-        f"{kind}{member}{size};" for _, kind, member, size in _SHARED.findall(body)
-    )
-    # a reference: kernels that run one after another use the same memory
-    body = _SHARED.sub(r"\1auto& \3 = own_shared.\3;", body)
-    assert "__shared__" not in body
-    declared = ["const uint3 blockIdx", "const uint3 gridDim"]
-    struct = ""
-    if len(shared) > 0:
-        members = "\n".join(f"  {member}" for member in shared)
-        struct = f"struct __align__(16) {name}_shared {{\n{members}\n}};\n"
-        declared.append(f"{name}_shared& own_shared")
-    # not __restrict__: what another block writes must not be read past the coherent caches
-    declared += [declared_as(param, restrict=False) for param in source.params]
-    params = ",\n    ".join(declared)
-    function = f"{struct}__device__ __forceinline__ void run_{name}(\n    {params}) {{\n{body}"
-    return _Part(source, function, tuple(shared))
-
-
-def _shared_memory(parts: dict[str, _Part]) -> list[str]:
+def _shared_memory(parts: dict[str, Part]) -> list[str]:
     """The shared memory of all kernels in one place."""
     using = [name for name, part in parts.items() if len(part.shared) > 0]
     if len(using) == 0:
@@ -261,38 +183,161 @@ __device__ __forceinline__ void grid_barrier(u32* state) {
 #endif"""
 
 
-def _loop(
-    phases: Sequence[Sequence[LoopKernel]], parts: dict[str, _Part], flag: str
-) -> Iterator[str]:
+_NumberedPhase = Sequence[tuple[int, LoopKernel]]
+
+
+class _Loop:
     """The lines of the entry point."""
-    sets = [any(kernel.sets_flag for kernel in phase) for phase in phases]
-    shares = [
-        number for number, phase in enumerate(phases) if not all(one.replicated for one in phase)
-    ]
-    is_own = any(kernel.replicated for phase in phases for kernel in phase)
-    barrier = "grid_barrier(reinterpret_cast<u32*>(barrier_data));"
-    yield f"bool done = {flag} != 0.0;"
-    if sets[0] and not is_own:
-        # nobody sets the flag before everybody has seen it
-        yield barrier
-    yield "for (u32 run = 0; !done && run < runs_count; ++run) {"
-    first = 0
-    for number, phase in enumerate(phases):
-        yield "  {"
-        yield from (f"    {line}" for line in _phase(phase, first, parts))
-        yield "  }"
-        if number in shares:
-            # Behind the last phase of the last run nobody waits for anybody. But one barrier there
-            # must be where scalars have copies: the first block stores what others load at first.
-            spared = number == shares[-1] and (not is_own or len(shares) > 1)
-            yield f"  {'if (run + 1u < runs_count) ' if spared else ''}{barrier}"
-        first += len(phase)
-        if sets[number]:
-            yield f"  done = {flag} != 0.0;"
-            if sets[(number + 1) % len(phases)] and not is_own:
-                yield f"  {barrier}"
-            yield "  if (done) break;"
-    yield "}"
+
+    def __init__(
+        self,
+        phases: Sequence[Sequence[LoopKernel]],
+        parts: dict[str, Part],
+        flag: str,
+        *,
+        between: bool,
+    ) -> None:
+        self._parts = parts
+        self._flag = flag
+        self._between = between
+        numbers = iter(range(sum(map(len, phases))))
+        self._phases = [[(next(numbers), kernel) for kernel in phase] for phase in phases]
+        kernels = [kernel for phase in phases for kernel in phase]
+        self._is_own = any(kernel.replicated for kernel in kernels)
+        self._sets = [any(kernel.sets_flag for kernel in phase) for phase in phases]
+        self._shares = [
+            number
+            for number, phase in enumerate(phases)
+            if not all(one.replicated for one in phase)
+        ]
+
+    @property
+    def early(self) -> list[str]:
+        """Arguments of the loop that are read before all else."""
+        return [
+            f"k{number}_{arg}"
+            for phase in self._shares[:1]
+            for number, kernel in self._phases[phase]
+            for arg in kernel.early or ()
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """All of them, but for copies of scalars."""
+        for phase in self._phases:
+            yield from self._declared(phase)
+        for first in self._shares[:1]:
+            yield from self._loads(first, early=True)
+        if self._between:
+            yield "await_launch();"
+        yield f"bool done = {self._flag} != 0.0;"
+        if self._sets[0] and not self._is_own:
+            # nobody sets the flag before everybody has seen it
+            yield _BARRIER
+        yield "for (u32 run = 0; !done && run < runs_count; ++run) {"
+        begins = True
+        for number in range(len(self._phases)):
+            if begins:
+                behind = next((one for one in self._shares if one >= number), None)
+                if behind is not None:
+                    yield from _nested(self._loads(behind, early=False))
+            begins = number in self._shares
+            yield "  {"
+            yield from _nested(_nested(self._phase(number)))
+            yield "  }"
+            if begins:
+                yield from _nested(self._barrier(number))
+            if self._sets[number]:
+                yield f"  done = {self._flag} != 0.0;"
+                if self._sets[(number + 1) % len(self._phases)] and not self._is_own:
+                    yield f"  {_BARRIER}"
+                yield "  if (done) break;"
+        yield "}"
+
+    def _barrier(self, number: int) -> Iterator[str]:
+        """Behind a phase: what the next one loads before it, and the barrier."""
+        place = self._shares.index(number)
+        is_last = place == len(self._shares) - 1
+        ahead = list(self._loads(self._shares[(place + 1) % len(self._shares)], early=True))
+        # Behind the last phase of the last run nobody waits for anybody. But one barrier there
+        # must be where scalars have copies: the first block stores what others load at first.
+        if is_last and (not self._is_own or len(self._shares) > 1):
+            yield "if (run + 1u < runs_count) {"
+            # what runs once has loaded that already
+            yield from _nested([*([] if self._between else ahead), _BARRIER])
+            yield "}"
+        else:
+            yield from ahead
+            yield _BARRIER
+
+    def _declared(self, phase: _NumberedPhase) -> Iterator[str]:
+        """Of kernels whose loads are taken out: what they fill, and the block's first turn."""
+        for place, (number, kernel) in enumerate(phase):
+            if kernel.early is None or kernel.replicated:
+                continue
+            # those behind it are dealt before
+            behind = [one for one in phase[place + 1 :] if not one[1].replicated]
+            dealt = "".join(f" - {_num_blocks(*one)}" for one in behind)
+            yield f"const u32 k{number}_first = blockIdx.x{dealt};"
+            yield f"{kernel.source.name}_loaded k{number}_loaded;"
+
+    def _loads(self, phase: int, *, early: bool) -> Iterator[str]:
+        """The block's first turn of each kernel of a phase."""
+        for number, kernel in self._phases[phase]:
+            if not kernel.replicated and len(kernel.loads(early=early)) > 0:
+                call = self._load(kernel, number, f"k{number}_first", early=early)
+                yield f"if (k{number}_first < {_num_blocks(number, kernel)}) {call}"
+
+    def _load(self, kernel: LoopKernel, number: int, block: str, *, early: bool) -> str:
+        blocks = f"k{number}_blocks_count"
+        arguments = arguments_of(kernel, number, f"{block}, 0u", blocks)
+        return f"{LOADS[early]}_{kernel.source.name}({arguments}, k{number}_loaded);"
+
+    def _phase(self, phase: int) -> Iterator[str]:
+        """All blocks of a phase, dealt in turn."""
+        numbered = self._phases[phase]
+        for number, kernel in numbered:
+            if kernel.replicated:
+                # other kernels of the phase need nothing of it, and may use the same shared memory
+                arguments = arguments_of(kernel, number, "0u, 0u", "1u", self._shared(kernel))
+                yield f"run_{kernel.source.name}({arguments});"
+                yield "__syncthreads();"
+        yield "u32 turn = blockIdx.x;"
+        for number, kernel in reversed(numbered):
+            if kernel.replicated:
+                continue
+            name, layers = kernel.source.name, kernel.source.num_layers
+            blocks = f"k{number}_blocks_count"
+            block = "turn, 0u" if layers == 1 else f"turn % {blocks}, turn / {blocks}"
+            arguments = arguments_of(kernel, number, block, blocks, self._shared(kernel))
+            loaded = "" if kernel.early is None else f", k{number}_loaded"
+            yield "#pragma unroll 1"
+            yield f"for (; turn < {_num_blocks(number, kernel)}; turn += gridDim.x) {{"
+            again = [
+                self._load(kernel, number, "turn", early=early)
+                for early in LOADS
+                if len(kernel.loads(early=early)) > 0
+            ]
+            if len(again) > 0:
+                yield f"  if (turn != k{number}_first) {{ {' '.join(again)} }}"
+            yield f"  run_{name}({arguments}{loaded});"
+            yield "  __syncthreads();"
+            yield "}"
+            yield f"turn -= {_num_blocks(number, kernel)};"
+
+    def _shared(self, kernel: LoopKernel) -> str | None:
+        name = kernel.source.name
+        return f"shared.of_{name}" if len(self._parts[name].shared) > 0 else None
+
+
+_BARRIER = "grid_barrier(reinterpret_cast<u32*>(barrier_data));"
+
+
+def _nested(lines: Iterable[str]) -> Iterator[str]:
+    return (f"  {line}" for line in lines)
+
+
+def _num_blocks(number: int, kernel: LoopKernel) -> str:
+    return f"k{number}_blocks_count * {kernel.source.num_layers}u"
 
 
 def _with_copies(loop: Iterator[str], scalars: LoopScalars) -> Iterator[str]:
@@ -308,41 +353,3 @@ def _with_copies(loop: Iterator[str], scalars: LoopScalars) -> Iterator[str]:
     yield "if (blockIdx.x == 0u) {"
     yield f"  {each} scalars_data[number] = own[number];"
     yield "}"
-
-
-def _phase(phase: Sequence[LoopKernel], first: int, parts: dict[str, _Part]) -> Iterator[str]:
-    """All blocks of a phase, dealt in turn; `first` is the number of its first kernel."""
-    numbered = list(enumerate(phase, first))
-    for number, kernel in numbered:
-        if kernel.replicated:
-            # other kernels of the phase need nothing of it, and may use the same shared memory
-            yield f"run_{kernel.source.name}({_arguments(kernel, number, parts, '0u, 0u', '1u')});"
-            yield "__syncthreads();"
-    yield "u32 turn = blockIdx.x;"
-    for number, kernel in reversed(numbered):
-        if kernel.replicated:
-            continue
-        name, layers = kernel.source.name, kernel.source.num_layers
-        blocks = f"k{number}_blocks_count"
-        block = "turn, 0u" if layers == 1 else f"turn % {blocks}, turn / {blocks}"
-        arguments = _arguments(kernel, number, parts, block, blocks)
-        yield "#pragma unroll 1"
-        yield f"for (; turn < {blocks} * {layers}u; turn += gridDim.x) {{"
-        yield f"  run_{name}({arguments});"
-        yield "  __syncthreads();"
-        yield "}"
-        yield f"turn -= {blocks} * {layers}u;"
-
-
-def _arguments(
-    kernel: LoopKernel, number: int, parts: dict[str, _Part], block: str, blocks: str
-) -> str:
-    """What a kernel's function is called with; `number` is that of the kernel."""
-    source, scalars = kernel.source, dict(kernel.scalars)
-    own = [
-        f"own + {scalars[param.name]}" if param.name in scalars else f"k{number}_{param.name}"
-        for param in source.params
-    ]
-    shared = [f"shared.of_{source.name}"] if len(parts[source.name].shared) > 0 else []
-    grid = f"uint3{{{blocks}, {source.num_layers}u, 1u}}"
-    return ", ".join((f"uint3{{{block}, 0u}}", grid, *shared, *own))

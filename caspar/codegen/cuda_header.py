@@ -24,6 +24,22 @@ BLOCK_SIZE_OPTION = "-DCHOSEN_BLOCK_SIZE={}"
 BLOCK_SIZE = BLOCK_SIZES[0]
 """Items of a tile of the solver."""
 
+AWAIT_LAUNCH = """\
+#ifndef CASPAR_AWAIT_LAUNCH
+#define CASPAR_AWAIT_LAUNCH
+// Wait until the launch ahead has ended, where this one could begin before; what it has written is
+// seen behind it. Then the launch behind this one may begin: so whoever begins early may read what
+// was written before the launch ahead of it.
+__device__ __forceinline__ void await_launch() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+#endif"""
+"""What kernels need that may begin before the launch ahead has ended: programmatic dependent
+launches (CUDA Programming Guide, 4.5)."""
+
 HEADER = """\
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS

@@ -20,6 +20,13 @@ _FEW_PLACES = {
     "active": "const bool active = threadIdx.x < share && own_item < count;",
 }
 
+FEW_PLACES = (
+    "const u32 tile = blockIdx.x;",
+    *_FEW_PLACES.values(),
+    "const u32 item = active ? own_item : count - 1u;",
+)
+"""What loads of an item's own object need in kernels of few items."""
+
 _TILED_PLACES = {
     "own_item": "const u32 own_item = tile * BLOCK_SIZE + threadIdx.x;",
     "item": "const u32 item = own_item;",

@@ -1,5 +1,6 @@
 """What code generation hands to a runtime: text, and what to pass for each parameter."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +64,39 @@ class Param:
         return self.field in (COUNT, LENGTH, FIRST)
 
 
+_DECLARATION = re.compile(r"(?:const )?(\w+) (m\d+) = ")
+
+
+@dataclass(frozen=True)
+class Load:
+    """Lines of a kernel that load part of an item's own object into a variable.
+
+    Attributes:
+        arg: The argument.
+        vector: C type of the variable.
+        name: The variable, which the first line declares.
+        lines: As they stand in the kernel's text.
+    """
+
+    arg: str
+    vector: str
+    name: str
+    lines: tuple[str, ...]
+
+    @classmethod
+    def of(cls, arg: str, lines: Sequence[str]) -> "Load":
+        """Of lines of which the first one declares what is loaded."""
+        declared = _DECLARATION.match(lines[0])
+        assert declared is not None, lines[0]
+        return cls(arg, declared.group(1), declared.group(2), tuple(lines))
+
+    @property
+    def assigned(self) -> tuple[str, ...]:
+        """The lines for a variable that is declared already."""
+        first = _DECLARATION.sub(f"{self.name} = ", self.lines[0])
+        return (first, *self.lines[1:])
+
+
 WARP = 32
 
 ENOUGH_BLOCKS = 128
@@ -90,6 +124,9 @@ class KernelSource:
         tiled: A block (on the CPU a call) takes a group of node tiles; `tiles` must be bound.
         stretches: CUDA: a block may take several tiles one after the other.
         few_items: CUDA: the blocks of the grid share the items evenly; see `ENOUGH_BLOCKS`.
+        loads: CUDA: where items are few, all loads of the item's own objects.
+        early: CUDA: arguments that it reads before it waits for the launch ahead to end; None: it
+            does not wait, and may not begin before.
     """
 
     name: str
@@ -104,6 +141,8 @@ class KernelSource:
     tiled: bool = False
     few_items: bool = False
     stretches: bool = False
+    loads: tuple[Load, ...] = ()
+    early: tuple[str, ...] | None = None
 
     def num_blocks(self, count: int, block_size: int) -> int:
         """Blocks (on the CPU tiles) for `count` items."""
@@ -158,7 +197,8 @@ def source_to_json(source: KernelSource) -> dict[str, Any]:
         [param.field, param.arg, None if param.dtype is None else param.dtype.value, param.written]
         for param in source.params
     ]
-    return {**vars(source), "params": params}
+    loads = [[load.arg, load.vector, load.name, load.lines] for load in source.loads]
+    return {**vars(source), "params": params, "loads": loads}
 
 
 def source_from_json(data: Mapping[str, Any]) -> KernelSource:
@@ -171,5 +211,12 @@ def source_from_json(data: Mapping[str, Any]) -> KernelSource:
         Param(field, arg, None if dtype is None else DType(dtype), written)
         for field, arg, dtype, written in data["params"]
     )
-    sizes = tuple(data["block_sizes"])
-    return KernelSource(**{**data, "params": params, "block_sizes": sizes})
+    read = {
+        "params": params,
+        "block_sizes": tuple(data["block_sizes"]),
+        "loads": tuple(
+            Load(arg, vector, name, tuple(lines)) for arg, vector, name, lines in data["loads"]
+        ),
+        "early": None if data["early"] is None else tuple(data["early"]),
+    }
+    return KernelSource(**{**data, **read})

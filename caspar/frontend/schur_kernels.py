@@ -73,6 +73,9 @@ def _product(
     role = "product" if fused else "scatter"
     kernel = FactorBuilder(factor, role, form, types.storage, types, stretches=fused)
     kernel.guard("done")
+    if fused:
+        # all else stays as it is while a linear system is solved
+        kernel.await_launch(*(f"{node.name}_direction" for node in kernel.reduced))
     eliminated = _eliminated(form)
     dim = _dim(eliminated)
     linear = linearization(kernel, slots)

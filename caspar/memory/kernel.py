@@ -22,6 +22,9 @@ class KernelSpec:
         few_items: Whether its items may be too few to fill a device: then they are dealt to many
             blocks, and everything is read at first, as far as registers allow, since nothing
             else hides that one load waits for another.
+        awaited: Arguments that the launch ahead may still write, beside the guard. Where there
+            are any, the kernel may begin before that launch has ended, and waits for it where it
+            first needs one of them (CUDA; kernels with stretches).
     """
 
     name: str
@@ -31,6 +34,7 @@ class KernelSpec:
     tiled: bool = False
     few_items: bool = False
     stretches: bool = False
+    awaited: tuple[str, ...] = ()
 
     def arg(self, name: str) -> ArgSpec:
         """The argument of that name."""

@@ -36,6 +36,7 @@ class KernelBuilder:
         self._stretches = stretches
         self.graph = GraphBuilder(dtype)
         self._args: dict[str, ArgSpec] = {}
+        self._awaited: list[str] = []
         self._guard: str | None = None
 
     def _declare(self, new: ArgSpec) -> ArgSpec:
@@ -56,6 +57,10 @@ class KernelBuilder:
         """Do nothing while the float64 scalar `name` is not zero."""
         self._declare(ArgSpec(name, 1, DType.FLOAT64, read=ReadUnique()))
         self._guard = name
+
+    def await_launch(self, *names: str) -> None:
+        """Begin before the launch ahead has ended, which writes the arguments of these names."""
+        self._awaited += names
 
     def read(
         self, name: str, dim: int, dtype: DType, access: ReadAccessor, *, windowed: bool = False
@@ -108,4 +113,5 @@ class KernelBuilder:
             tiled=self._tiled,
             few_items=self._few_items,
             stretches=self._stretches,
+            awaited=tuple(self._awaited),
         )

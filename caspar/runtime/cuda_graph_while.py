@@ -2,7 +2,8 @@
 
 Input: launches and a flag on the device. Output: a graph of `decide_runs` and a WHILE node, whose
 body is some runs and `decide_runs` again; and the same with one run, for what remains. The host
-launches it and goes on; it reads nothing.
+launches it and goes on; it reads nothing. In a body, launches begin before the one ahead has ended
+where they may (`cuda_dependent`).
 
 CuPy has no interface for such nodes. `cuda.core` makes the graph, and CuPy's launches are captured
 into it; cooperative launches are allowed in a body (CUDA Programming Guide, 4.2.4.2). Only where
@@ -23,7 +24,7 @@ from cuda.core import Device, Stream
 from caspar.codegen.cuda_condition import BEGIN_KERNEL, CONDITION_KERNEL, CONDITION_SOURCE
 from caspar.codegen.cuda_header import COMPILE_OPTIONS
 from caspar.memory.tiles import Array
-from caspar.runtime.cuda_launch import Enqueued
+from caspar.runtime.cuda_dependent import DependentLaunch, begins_early, launch_early
 
 RUNS_AT_ONCE = 8
 """Runs of a body. Each body costs some 5 us; once the flag is set in one, what it still holds is
@@ -50,7 +51,7 @@ class GraphLoop:
 
     remarks: tuple[str, ...] = ()
 
-    def __init__(self, stream: Any, launches: Sequence[Enqueued], flag: Array) -> None:
+    def __init__(self, stream: Any, launches: Sequence[DependentLaunch], flag: Array) -> None:
         module = cupy.RawModule(code=CONDITION_SOURCE, options=COMPILE_OPTIONS)
         self._begin = module.get_function(BEGIN_KERNEL)
         decide = module.get_function(CONDITION_KERNEL)
@@ -74,7 +75,7 @@ class GraphLoop:
 
 
 def _repeating_graph(
-    launches: Sequence[Enqueued], enqueue_decision: Callable[[int, int], None]
+    launches: Sequence[DependentLaunch], enqueue_decision: Callable[[int, int], None]
 ) -> Any:
     """The executable graph.
 
@@ -82,6 +83,17 @@ def _repeating_graph(
     """
     device = Device(cupy.cuda.runtime.getDevice())
     device.set_current()  # the context that CuPy works in; `cuda.core` asks for the call
+    # the first one follows the last one of the run before
+    early = [begins_early(one, launches[number - 1]) for number, one in enumerate(launches)]
+
+    def enqueue(num_runs: int) -> None:
+        for number in range(num_runs * len(launches)):
+            place = number % len(launches)
+            if number > 0 and early[place]:
+                launch_early(launches[place])
+            else:
+                launches[place].run()
+
     with closing(device.create_graph_builder().begin_building()) as whole:
         for num_runs in (RUNS_AT_ONCE, 1):
             condition = whole.create_condition(default_value=0)
@@ -90,8 +102,7 @@ def _repeating_graph(
                 decide()
             with closing(whole.while_loop(condition).begin_building()) as body:
                 with cupy.cuda.Stream.from_external(body.stream):
-                    for launch in num_runs * tuple(launches):
-                        launch.run()
+                    enqueue(num_runs)
                     decide()
                 body.end_building()
         return whole.end_building().complete()

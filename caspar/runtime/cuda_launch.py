@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import cupy
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from caspar.memory.tiles import Array
 from caspar.runtime.cuda_compile import CudaKernel
 from caspar.runtime.limits import launch_refusal
+from caspar.runtime.loops import BoundKernel
 
 RUNS_PER_GRAPH = 8
 """Runs of a repeated sequence captured in one graph: a host read of the flag costs about as much
@@ -46,6 +47,13 @@ class CudaLaunch:
     kernel: CudaKernel
     addresses: NDArray[np.uint64]
 
+    is_cooperative: ClassVar[bool] = False
+
+    @property
+    def bound(self) -> BoundKernel:
+        """What it is made of."""
+        return BoundKernel(self.kernel.source, self.kernel.block_size, self.call[1], self.values)
+
     def without(self, arrays: Sequence[Array]) -> "CudaLaunch":
         """The same, but it does not keep some arrays alive."""
         kept = tuple(
@@ -73,6 +81,11 @@ class CudaLaunch:
                 lambda: (function.num_regs, function.shared_size_bytes),
                 str(error),
             ) from error
+
+
+def address(array: Array) -> int:
+    """Where an array begins on the device."""
+    return int(array.data.ptr)
 
 
 class Enqueued(Protocol):

@@ -6,10 +6,11 @@ sequence that the host runs again and again (`SequenceLoop`).
 Cost tier: once for a plan; a run is in the inner loop.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from caspar.codegen.cuda_fuse import LoopKernel, LoopScalars, fuse, guard_name
+from caspar.codegen.cuda_fuse import LoopScalars, fuse
+from caspar.codegen.cuda_loop_kernel import LoopKernel, guard_name
 from caspar.codegen.source import DATA, KernelSource
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import LaunchSequence
@@ -37,6 +38,15 @@ class SequenceLoop:
         self.sequence.run_until(self.flag, max_runs)
 
 
+Area = tuple[int, int]
+"""Where bytes begin and end."""
+
+
+def overlap(some: Sequence[Area], others: Sequence[Area]) -> bool:
+    """Whether a byte belongs to both."""
+    return any(begin < last and first < end for begin, end in some for first, last in others)
+
+
 @dataclass(frozen=True)
 class BoundKernel:
     """What a launch of CUDA source is made of.
@@ -57,6 +67,22 @@ class BoundKernel:
     def all_blocks(self) -> int:
         """Blocks in x and y."""
         return self.num_blocks * self.source.num_layers
+
+    def areas(self, address: Callable[[Array], int], *, written: bool) -> list[Area]:
+        """Of the arrays that it writes, or that it reads before it waits for the launch ahead."""
+        early = self.source.early or ()
+        return [
+            area
+            for param, area in zip(self.source.params, self.all_areas(address), strict=True)
+            if area is not None and (param.written if written else param.arg in early)
+        ]
+
+    def all_areas(self, address: Callable[[Array], int]) -> list[Area | None]:
+        """By parameter: where its array begins and ends; None: it is a number."""
+        return [
+            None if isinstance(value, int) else (address(value), address(value) + int(value.nbytes))
+            for value in self.values
+        ]
 
     def runs_with(self, block_size: int) -> bool:
         """Whether blocks of that size do the same: what is bound may hold one sum a block."""
@@ -95,6 +121,9 @@ def plan_loop(
     flag: Array,
     scalars: Array,
     address: Callable[[Array], int],
+    *,
+    ahead: Sequence[BoundKernel] | None = None,
+    roomy_blocks: int = 0,
 ) -> LoopPlan:
     """Make one kernel of bound ones.
 
@@ -103,6 +132,9 @@ def plan_loop(
         flag: (1,) float64, one of the scalars.
         scalars: (n,) float64.
         address: Where an array begins on the device.
+        ahead: What is launched ahead of the loop each time, which is then run once; None: the loop
+            stands alone.
+        roomy_blocks: Blocks of a phase up to which threads may have the registers to load ahead.
 
     Raises:
         ValueError: There is nothing to run, or the kernels have no block size in common.
@@ -112,8 +144,10 @@ def plan_loop(
     if len(launches) == 0:
         raise ValueError("a loop needs one launch at least")
     block_size = _common_block_size(launches)
-    copies = _Copies(scalars, address)
-    is_own = copies.serve(launches)
+    copies = _Copies(scalars, address, launches)
+    max_blocks = max(sum(launch.all_blocks for launch in phase) for phase in phases)
+    shared = [[launch for launch in phase if not copies.hold(launch)] for phase in phases]
+    early = _early(shared, ahead, address) if max_blocks <= roomy_blocks else {}
 
     def as_kernel(launch: BoundKernel) -> LoopKernel:
         bound = list(zip(launch.source.params, launch.values, strict=True))
@@ -124,33 +158,80 @@ def plan_loop(
             launch.source,
             sets_flag=any(param.written for param in flags),
             guarded=any(param.arg == guard and param.field == DATA for param in flags),
-            replicated=is_own and copies.hold(launch),
-            scalars=tuple((name, at) for name, at in places.items() if is_own and at is not None),
+            replicated=copies.hold(launch),
+            scalars=copies.shared(places),
+            early=early.get(launch.source.name),
         )
 
     kernels = tuple(tuple(as_kernel(one) for one in phase) for phase in phases)
     place = copies.place(flag)
     assert place is not None
-    shared = LoopScalars(int(scalars.shape[0]), place) if is_own else None
-    source = fuse(LOOP_NAME, kernels, block_size, shared)
+    own = LoopScalars(int(scalars.shape[0]), place) if copies.are_used else None
+    source = fuse(LOOP_NAME, kernels, block_size, own, between=ahead is not None)
     return LoopPlan(
         source,
         block_size,
-        max(sum(launch.all_blocks for launch in phase) for phase in phases),
+        max_blocks,
         max(range(len(launches)), key=lambda number: launches[number].all_blocks),
-        scalars if is_own else flag,
+        scalars if copies.are_used else flag,
         tuple(value for launch in launches for value in (launch.num_blocks, *launch.values)),
     )
 
 
-class _Copies:
-    """Scalars of which every block of a loop may have a copy."""
+def _early(
+    phases: Sequence[Sequence[BoundKernel]],
+    ahead: Sequence[BoundKernel] | None,
+    address: Callable[[Array], int],
+) -> dict[str, tuple[str, ...]]:
+    """By kernel: whose loads go before the barrier ahead, since what runs there writes them not.
 
-    def __init__(self, scalars: Array, address: Callable[[Array], int]) -> None:
+    Args:
+        phases: Without what every block runs by itself, which has no barrier.
+        ahead: What runs ahead of the first of them; None: the last of them does.
+        address: Where an array begins.
+    """
+    phases = [phase for phase in phases if len(phase) > 0]
+    found: dict[str, tuple[str, ...]] = {}
+    for number, phase in enumerate(phases):
+        is_first = number == 0 and ahead is not None
+        before = (ahead or ()) if is_first else phases[number - 1]
+        written = [area for launch in before for area in launch.areas(address, written=True)]
+        for launch in phase:
+            source = launch.source
+            if len(source.loads) == 0:
+                continue
+            touched = {
+                param.arg
+                for param, area in zip(source.params, launch.all_areas(address), strict=True)
+                if area is not None and overlap([area], written)
+            }
+            names = dict.fromkeys(load.arg for load in source.loads if load.arg not in touched)
+            # a kernel that stands there twice has one text
+            usual = found.get(source.name, tuple(names))
+            found[source.name] = tuple(name for name in usual if name in names)
+    return found
+
+
+class _Copies:
+    """Scalars of which every block of a loop may have a copy.
+
+    Attributes:
+        are_used: All that write scalars write nothing else, and there is one.
+    """
+
+    def __init__(
+        self, scalars: Array, address: Callable[[Array], int], launches: Sequence[BoundKernel]
+    ) -> None:
         self._address = address
         self._begin = address(scalars)
         self._end = self._begin + int(scalars.nbytes)
         self._size = int(scalars.nbytes) // int(scalars.shape[0])
+        writers = [
+            launch
+            for launch in launches
+            if any(self.place(value) is not None for value in self._written(launch))
+        ]
+        self.are_used = len(writers) > 0 and all(map(self._writes_scalars_only, writers))
 
     def place(self, value: int | Array) -> int | None:
         """Which of the scalars an array begins with; None: it is none of them."""
@@ -159,19 +240,18 @@ class _Copies:
         return (self._address(value) - self._begin) // self._size
 
     def hold(self, launch: BoundKernel) -> bool:
-        """Whether a kernel is one block that writes scalars and nothing else."""
+        """Whether every block runs a kernel by itself, on its copies."""
+        return self.are_used and self._writes_scalars_only(launch)
+
+    def shared(self, places: Mapping[str, int | None]) -> tuple[tuple[str, int], ...]:
+        """Of parameters and the scalars they begin with: those that stand for copies."""
+        found = [(name, place) for name, place in places.items() if place is not None]
+        return tuple(found) if self.are_used else ()
+
+    def _writes_scalars_only(self, launch: BoundKernel) -> bool:
         return launch.all_blocks == 1 and all(
             self.place(value) is not None for value in self._written(launch)
         )
-
-    def serve(self, launches: Sequence[BoundKernel]) -> bool:
-        """Whether all that write scalars write nothing else, and there is one."""
-        writers = [
-            launch
-            for launch in launches
-            if any(self.place(value) is not None for value in self._written(launch))
-        ]
-        return len(writers) > 0 and all(self.hold(launch) for launch in writers)
 
     def _written(self, launch: BoundKernel) -> list[int | Array]:
         bound = zip(launch.source.params, launch.values, strict=True)

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from caspar.codegen.cuda_fuse import ONE_BLOCK_LOOP_OPTION, LoopKernel, fuse, guard_name
+from caspar.codegen.cuda_fuse import ONE_BLOCK_LOOP_OPTION, fuse
+from caspar.codegen.cuda_loop_kernel import LoopKernel, guard_name
 from caspar.codegen.source import KernelSource
 from caspar.driver import TARGETS, compile_kernel
 from caspar.ir.dtype import DType

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from caspar.codegen.cuda import FIRST_WORDS
+from caspar.codegen.cuda_body import FIRST_WORDS
 from caspar.codegen.cuda_header import BLOCK_SIZE_OPTION
 from caspar.codegen.cuda_tiles import TILE_KERNELS, TILE_SOURCE
 from caspar.driver import TARGETS, kernel_specs

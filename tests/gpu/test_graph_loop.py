@@ -19,6 +19,7 @@ from tests.support_loops import Conjugate, conjugate
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("caspar.runtime.cuda")
+cuda_loop = pytest.importorskip("caspar.runtime.cuda_loop")
 cuda_launch = pytest.importorskip("caspar.runtime.cuda_launch")
 cuda_scalars = pytest.importorskip("caspar.runtime.cuda_scalars")
 
@@ -147,6 +148,9 @@ def test_graphs_are_destroyed(backend: Any) -> None:
 
 
 class Broken:
+    def __init__(self, launch: Any) -> None:
+        self.bound = launch.bound
+
     def run(self) -> None:
         raise RuntimeError("cannot be enqueued")
 
@@ -156,10 +160,59 @@ def test_a_failure_leaves_no_stream_in_capture(backend: Any) -> None:
     with backend.scope():
         problem = conjugate(backend, *SIZES["large product"])
         with pytest.raises(RuntimeError, match="cannot be enqueued"):
-            graph_loop(backend.stream, [Broken()], problem.flag)
+            graph_loop(backend.stream, [Broken(problem.launches[0])], problem.flag)
         assert not backend.stream.is_capturing()
         loop_of(backend, problem).run(MANY_RUNS)
         np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("jacobian", ["recompute", "float16", "stored"])
+def test_launches_that_begin_early_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, backend: Any, jacobian: str
+) -> None:
+    """A product and the vectors' kernel in turn, each begins before the other has ended."""
+    graph_while = importlib.import_module(repeat.GRAPH_MODULE)
+    begun: list[str] = []
+    usual, fits = graph_while.launch_early, cuda_loop._is_resident
+
+    def launch_early(launch: Any) -> None:
+        begun.append(launch.bound.source.name)
+        usual(launch)
+
+    def is_small(phase: Any) -> bool:
+        return bool(fits(phase)) and sum(launch.call[1] for launch in phase) < 100
+
+    monkeypatch.setattr(cuda, "fits_device", lambda phases: False)
+    monkeypatch.setattr(cuda_loop, "_is_resident", is_small)
+    monkeypatch.setattr(graph_while, "launch_early", launch_early)
+    arrays = arrays_of(read("problem-21-11315"))
+    results = []
+    for reason in (None, POLLED):
+        polls(monkeypatch, reason)
+        solver = caspar.Solver(
+            [snavely],
+            backend="cuda",
+            deterministic=True,
+            linear_solver="schur_pcg",
+            jacobian=jacobian,
+        )
+        for _ in range(3):
+            results.append(solver.solve(arrays))
+        # bodies of eight runs and of one: the first launch of each waits for all there is
+        again = (graph_while.RUNS_AT_ONCE - 1) * ["snavely_product", "loop"]
+        assert begun == ["loop", *again, "loop"]
+    assert [any(POLLED in text for text in result.remarks) for result in results] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
+    for result in results[1:]:
+        assert result.final_cost == results[0].final_cost
+        for name, values in result.values.items():
+            np.testing.assert_array_equal(values, results[0].values[name], name)
 
 
 def test_one_read_an_iteration(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:

@@ -1,11 +1,13 @@
 """Loops of launches: one kernel in the harness, launch by launch, and on the processor."""
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from caspar.codegen.source import KernelSource
 from caspar.driver import TARGETS, compile_kernel
 from caspar.ir.dtype import DType
 from caspar.memory.binding import Binding
@@ -14,10 +16,11 @@ from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, ReadUnique, WriteSequential, WriteUnique
 from caspar.runtime.backend import Backend, Launch
 from caspar.runtime.cpu import CpuBackend
+from caspar.runtime.loops import plan_loop
 from tests.harness import find_compiler
 from tests.harness.schedule import REVERSED, Schedule, shuffled
-from tests.harness_backend import HarnessBackend
-from tests.support_loops import Conjugate, conjugate
+from tests.harness_backend import HarnessBackend, bound
+from tests.support_loops import STEP_ARRAYS, Conjugate, conjugate
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 
@@ -156,11 +159,60 @@ def test_no_block_stores_scalars_before_all_have_loaded_them() -> None:
     backend = HarnessBackend()
     problem = system(backend, *SIZES)
     scalars = problem.memory["scalars"]
-    spared = "if (run + 1u < runs_count) grid_barrier"
+    spared = "if (run + 1u < runs_count) "
     for first, is_spared in ((-2, False), (-3, True)):
         loop: Any = backend.loop(problem.phases[first:], problem.flag, scalars)
         assert loop.plan.state is scalars
         assert (spared in loop.plan.source.text) == is_spared
+
+
+LOADS = re.compile(r"void (load_\w+?)\(\n.*?\) \{\n(.*?)\n\}", re.S)
+
+
+def loads_of(text: str) -> dict[str, set[str]]:
+    """By function that loads ahead: which arguments."""
+    return {name: set(re.findall(r"\b(\w+)_data \+", body)) for name, body in LOADS.findall(text)}
+
+
+@needs_compiler
+def test_what_nobody_writes_meanwhile_is_loaded_before_the_barrier() -> None:
+    """Steps come behind the sums that write products, turns behind steps."""
+    backend = HarnessBackend()
+    problem = system(backend, *SIZES)
+    loop: Any = backend.loop(problem.phases, problem.flag, problem.memory["scalars"])
+    assert loads_of(loop.plan.source.text) == {
+        "load_early_step": {"solution", "residual", "direction"},
+        "load_step": {"product"},
+        "load_early_turn": {"direction"},
+        "load_turn": {"residual"},
+    }
+    assert loop.plan.source.early is None
+
+
+@needs_compiler
+def test_between_launches_it_reads_nothing_that_the_one_ahead_writes() -> None:
+    backend = HarnessBackend()
+    problem = system(backend, *SIZES)
+    phases = [[bound(launch) for launch in phase] for phase in problem.phases]
+    ahead = [launch for phase in phases[:2] for launch in phase]
+
+    def planned(room: int) -> KernelSource:
+        def address(array: Any) -> int:
+            return int(array.ctypes.data)
+
+        scalars = problem.memory["scalars"]
+        return plan_loop(
+            phases[2:], problem.flag, scalars, address, ahead=ahead, roomy_blocks=room
+        ).source
+
+    early = planned(1000).early
+    assert early is not None
+    assert sorted(early) == sorted(
+        ["scalars", *(f"k{k}_{name}" for k in (1, 2) for name in STEP_ARRAYS if name != "product")]
+    )
+    narrow = planned(0)
+    assert narrow.early == ("scalars",)
+    assert loads_of(narrow.text) == {}
 
 
 @needs_compiler
