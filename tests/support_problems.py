@@ -129,7 +129,8 @@ class Problem:
         return kernel_specs(self.factors, self.nodes, TYPES[precision], self.form(way))[0]
 
 
-def _problem(name: str, factors: Sequence[Factor]) -> Problem:
+def problem_of(name: str, factors: Sequence[Factor]) -> Problem:
+    """Of factors, with their node types."""
     traced = tuple(trace(factor) for factor in factors)
     nodes = {
         argument.node.name: argument.node
@@ -143,13 +144,13 @@ def _problem(name: str, factors: Sequence[Factor]) -> Problem:
 @cache
 def bundle_adjustment() -> Problem:
     """Cameras and points."""
-    return _problem("bundle_adjustment", [snavely])
+    return problem_of("bundle_adjustment", [snavely])
 
 
 @cache
 def pose_graph() -> Problem:
     """Poses, landmarks and a sensor's offset."""
-    return _problem("pose_graph", [odometry, prior, sighting])
+    return problem_of("pose_graph", [odometry, prior, sighting])
 
 
 PROBLEMS: dict[str, Callable[[], Problem]] = {

@@ -30,18 +30,18 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
     """
     params = kernel_params(spec.args, tiled=spec.tiled, stretches=spec.stretches)
     num_items = items_per_thread(spec)
-    body, loads = cuda_body(spec, program, num_items)
+    body = cuda_body(spec, program, num_items)
     sizes = block_sizes(spec)
     functions = [*half_functions(spec.args)]
     functions += [PLACES] if spec.tiled else []
     functions += [CHOSEN] if spec.stretches else []
-    functions += [AWAIT_LAUNCH] if spec.awaited else []
+    functions += [AWAIT_LAUNCH] if body.waits else []
     text = kernel_text(
         spec.name,
         spec.args,
         params,
         sizes[0],
-        body,
+        body.lines,
         functions=functions,
         restrict=num_items > 1,
     )
@@ -56,15 +56,13 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
         tiled=spec.tiled,
         few_items=spec.few_items,
         stretches=spec.stretches,
-        loads=loads,
-        early=_early(spec),
+        loads=body.loads,
+        early=_early(spec) if body.waits else None,
     )
 
 
-def _early(spec: KernelSpec) -> tuple[str, ...] | None:
-    """What a kernel reads before it waits for the launch ahead; None: it does not wait."""
-    if len(spec.awaited) == 0:
-        return None
+def _early(spec: KernelSpec) -> tuple[str, ...]:
+    """What a kernel may read before it waits for the launch ahead."""
     late = {*spec.awaited, spec.guard}
     return (TILES, *(arg.name for arg in spec.args if not arg.is_written and arg.name not in late))
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from caspar.codegen.body import BodyWriter
 from caspar.codegen.cuda_ops import OP_TEXT, SINCOS_TEXT, literal
@@ -16,7 +17,7 @@ from caspar.codegen.cuda_places import (
 )
 from caspar.codegen.source import Load
 from caspar.ir.dtype import DType
-from caspar.ir.ops import Op
+from caspar.ir.ops import MEMORY_OPS, Op
 from caspar.ir.program import Instruction, Operand, Program
 from caspar.memory.access import ArgSpec, ExchangeAccessor
 from caspar.memory.accessors.scope import SCALAR_TYPE, converted
@@ -26,9 +27,11 @@ GUARD = "if ({}_data[0] != 0) return;"
 """First of all, where a kernel has a guard and waits for no launch."""
 
 AWAIT_LINE = "if (tile == first_tile) await_launch();"
+FIRST_LOOK = "if (is_done_already({}_data)) return;"
 IS_DONE = "const bool is_done = {}_data[0] != 0;"
 LEAVE_LINE = "if (is_done) return;"
-"""The guard of one that waits: it is read together with what else was waited for."""
+"""The guard of one that waits: it is looked at first of all, as launches that have nothing to do
+should not read what others need, and again together with what was waited for."""
 
 FIRST_WORDS = 64
 """Registers that loads before all else may take where items are few, 4 bytes each."""
@@ -44,21 +47,32 @@ def _used(definitions: Mapping[str, str], text: str) -> list[str]:
     return lines
 
 
-def cuda_body(
-    spec: KernelSpec, program: Program, num_items: int
-) -> tuple[list[str], tuple[Load, ...]]:
+@dataclass(frozen=True)
+class CudaBody:
+    """What a kernel's text is made of, and what is known of it.
+
+    Attributes:
+        lines: The text.
+        loads: Where items are few, all loads of the item's own objects.
+        waits: Whether every block waits for the launch ahead, before it stores anything.
+    """
+
+    lines: list[str]
+    loads: tuple[Load, ...]
+    waits: bool
+
+
+def cuda_body(spec: KernelSpec, program: Program, num_items: int) -> CudaBody:
     """Write the body of a kernel.
 
     Args:
         spec: Name, arguments and guard.
         program: What an item computes.
         num_items: Items a thread handles.
-
-    Returns:
-        The lines; where items are few, also all loads of the item's own objects.
     """
     writer = _Writer(spec, program, num_items)
-    return writer.write(), tuple(writer.own_loads)
+    lines = writer.write()
+    return CudaBody(lines, tuple(writer.own_loads), writer.waits)
 
 
 class _Writer(BodyWriter):
@@ -87,6 +101,7 @@ class _Writer(BodyWriter):
         self._first_loads_at = 0
         self._first_words = FIRST_WORDS if spec.few_items else 0
         self._unpacked: dict[str, str] = {}
+        self.waits = any(self._is_awaited(step) for step in program.instructions)
         self._awaited: dict[int, list[str]] | None = None
         self._delayed: list[Instruction] = []
         self._before_tiles: list[str] = []
@@ -110,8 +125,9 @@ class _Writer(BodyWriter):
         for arg, access in self.used_accesses():
             access.cuda_after(self, arg)
         guard = self.spec.guard
-        is_first = guard is not None and not self.spec.awaited
-        start = [GUARD.format(guard)] if is_first else []
+        assert self.waits == (self._awaited is not None)
+        first = FIRST_LOOK if self.waits else GUARD
+        start = [] if guard is None else [first.format(guard)]
         shared = [f"__shared__ {declaration};" for declaration in self._shared.values()]
         body = [*self._declarations(), *self.lines]
         if self.spec.tiled:
@@ -233,7 +249,7 @@ class _Writer(BodyWriter):
     def read(self, instruction: Instruction) -> None:
         arg, chunk = self.argument(instruction)
         assert arg.read is not None
-        if arg.name in self.spec.awaited:
+        if self._is_awaited(instruction):
             if self._awaited is None:
                 self._delayed.append(instruction)
             else:
@@ -253,6 +269,12 @@ class _Writer(BodyWriter):
             self._loads_at += self._move_lines(before, self._loads_at)
         self._assign(instruction, arg, scalars)
 
+    def _is_awaited(self, instruction: Instruction) -> bool:
+        """Whether it reads what the launch ahead may still write."""
+        if instruction.op is not Op.READ:
+            return False
+        return self.argument(instruction)[0].name in self.spec.awaited
+
     def _assign(self, instruction: Instruction, arg: ArgSpec, scalars: Sequence[str]) -> None:
         """Bring what was loaded to the registers of a READ."""
         assert arg.read is not None
@@ -269,19 +291,22 @@ class _Writer(BodyWriter):
         Then as much as can be was done before: a PCG iteration of 0.7 M factors took 23.5 us, and
         23.9 where the wait stood before the arithmetic, with float16 23.4 and 24.7 (H200).
         """
-        delayed = {register for read in self._delayed for register in read.outputs}
-        if self._awaited is not None or delayed.isdisjoint(instruction.operands):
+        if not self.waits or self._awaited is not None:
             return
+        delayed = {register for read in self._delayed for register in read.outputs}
+        if instruction.op in MEMORY_OPS or not delayed.isdisjoint(instruction.operands):
+            self._wait()
+
+    def _wait(self) -> None:
         self._awaited = {}
         assert self.spec.guard is not None
         assert self.spec.stretches
         self.emit(AWAIT_LINE, IS_DONE.format(self.spec.guard))
-        for read in self.program.instructions:
-            if read.op is Op.READ:
-                arg, chunk = self.argument(read)
-                if arg.name in self.spec.awaited:
-                    assert arg.read is not None
-                    self._awaited[id(read)] = arg.read.cuda_read(self, arg, chunk)
+        for step in self.program.instructions:
+            if self._is_awaited(step):
+                arg, chunk = self.argument(step)
+                assert arg.read is not None
+                self._awaited[id(step)] = arg.read.cuda_read(self, arg, chunk)
         self.emit(LEAVE_LINE)
         for read in self._delayed:
             self._assign(read, self.argument(read)[0], self._awaited[id(read)])

@@ -256,10 +256,10 @@ class _Loop:
     def _barrier(self, number: int) -> Iterator[str]:
         """Behind a phase: what the next one loads before it, and the barrier."""
         place = self._shares.index(number)
-        is_last = place == len(self._shares) - 1
         ahead = list(self._loads(self._shares[(place + 1) % len(self._shares)], early=True))
         # Behind the last phase of the last run nobody waits for anybody. But one barrier there
         # must be where scalars have copies: the first block stores what others load at first.
+        is_last = number == len(self._phases) - 1
         if is_last and (not self._is_own or len(self._shares) > 1):
             yield "if (run + 1u < runs_count) {"
             # what runs once has loaded that already

@@ -36,6 +36,15 @@ __device__ __forceinline__ void await_launch() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+// A first look at a flag that is never taken back, for a warp: whether there is nothing to do. The
+// launch ahead may be about to set it, so who goes on looks again once it has waited. Then all see
+// it if one has seen it before, and leave too: before the first barrier of the block.
+__device__ __forceinline__ bool is_done_already(const double* flag) {
+  const bool is_set = *static_cast<const volatile double*>(flag) != 0.0;
+  if (__ballot_sync(0xffffffffu, is_set) == 0u) return false;
+  await_launch();
+  return true;
+}
 #endif"""
 """What kernels need that may begin before the launch ahead has ended: programmatic dependent
 launches (CUDA Programming Guide, 4.5)."""

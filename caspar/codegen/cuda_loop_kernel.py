@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from caspar.codegen.cuda import KERNEL_START, declared_as
-from caspar.codegen.cuda_body import AWAIT_LINE, GUARD, IS_DONE, LEAVE_LINE
+from caspar.codegen.cuda_body import AWAIT_LINE, FIRST_LOOK, GUARD, IS_DONE, LEAVE_LINE
 from caspar.codegen.cuda_places import FEW_PLACES
 from caspar.codegen.source import KernelSource, Load
 
@@ -50,7 +50,7 @@ def _whole_line(line: str) -> re.Pattern[str]:
 
 _OWN_TEXT = re.compile(re.escape(KERNEL_START) + r".*?\) \{\n(.*)", re.S)
 _GUARDS = (_whole_line(GUARD), _whole_line(IS_DONE))
-_LEAVE, _AWAIT = _whole_line(LEAVE_LINE), _whole_line(AWAIT_LINE)
+_LEAVE, _AWAIT, _FIRST_LOOK = map(_whole_line, (LEAVE_LINE, AWAIT_LINE, FIRST_LOOK))
 _SHARED = re.compile(r"^( *)__shared__ (.*?)(\w+)((?:\[[^\]]*\])*);$", re.M)
 _BUILT_IN = re.compile(r"\b(?:blockIdx|gridDim)\b")
 
@@ -113,7 +113,7 @@ def part_of(kernel: LoopKernel) -> Part:
     name = source.name
     body = _body(source)
     # the loop waits for what is ahead of all kernels
-    body = _AWAIT.sub("", body)
+    body = _AWAIT.sub("", _FIRST_LOOK.sub("", body))
     if kernel.guarded:
         guard = _guard(body)
         assert guard is not None
@@ -174,7 +174,7 @@ def _load_functions(kernel: LoopKernel) -> str:
             for line in (f"auto& {load.name} = loaded.{load.name};", *load.assigned)
         ]
         if len(loads) > 0:
-            body = _indented((*FEW_PLACES, *lines))
+            body = _indented((*FEW_PLACES.values(), *lines))
             text += f"{_function(f'{prefix}_{name}', declared)} {{\n{body}}}\n"
     return text
 

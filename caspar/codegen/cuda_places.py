@@ -14,18 +14,17 @@ from caspar.memory.node_tiles import HOLE, NARROW_BITS, WIDE_BITS
 
 ACTIVE = "const bool active = own_item < count;"
 
-_FEW_PLACES = {
-    "own_item": "const u32 share = (count + gridDim.x - 1u) / gridDim.x;\n"
-    "  const u32 own_item = tile * share + threadIdx.x;",
-    "active": "const bool active = threadIdx.x < share && own_item < count;",
-}
+_TILE = "const u32 tile = blockIdx.x;"
+_ITEM = "const u32 item = active ? own_item : count - 1u;"
 
-FEW_PLACES = (
-    "const u32 tile = blockIdx.x;",
-    *_FEW_PLACES.values(),
-    "const u32 item = active ? own_item : count - 1u;",
-)
-"""What loads of an item's own object need in kernels of few items."""
+FEW_PLACES = {
+    "tile": _TILE,
+    "share": "const u32 share = (count + gridDim.x - 1u) / gridDim.x;",
+    "own_item": "const u32 own_item = tile * share + threadIdx.x;",
+    "active": "const bool active = threadIdx.x < share && own_item < count;",
+    "item": _ITEM,
+}
+"""What every body of a kernel of few items may name."""
 
 _TILED_PLACES = {
     "own_item": "const u32 own_item = tile * BLOCK_SIZE + threadIdx.x;",
@@ -113,14 +112,14 @@ def item_places(spec: KernelSpec, num_items: int, leader: str | None) -> dict[st
     if spec.tiled:
         return _TILED_PLACES
     turn = "tile" if num_items == 1 else f"(tile * {num_items}u + turn)"
+    if spec.few_items:
+        return FEW_PLACES
     found = {
-        "tile": "const u32 tile = blockIdx.x;",
+        "tile": _TILE,
         "own_item": f"const u32 own_item = {turn} * BLOCK_SIZE + threadIdx.x;",
         "active": ACTIVE,
-        "item": "const u32 item = active ? own_item : count - 1u;",
+        "item": _ITEM,
     }
-    if spec.few_items:
-        found |= _FEW_PLACES
     if leader is not None:
         place = "active ? own_item : count - 1u"
         order = f"{leader}_order"

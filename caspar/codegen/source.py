@@ -125,8 +125,9 @@ class KernelSource:
         stretches: CUDA: a block may take several tiles one after the other.
         few_items: CUDA: the blocks of the grid share the items evenly; see `ENOUGH_BLOCKS`.
         loads: CUDA: where items are few, all loads of the item's own objects.
-        early: CUDA: arguments that it reads before it waits for the launch ahead to end; None: it
-            does not wait, and may not begin before.
+        early: CUDA: arguments that it may read before it waits for the launch ahead to end. All its
+            blocks wait before they store anything: what is launched behind it relies on that. None:
+            it does not wait, and may not begin before.
     """
 
     name: str

@@ -65,7 +65,15 @@ class GraphLoop:
             arguments = (np.uint64(handle), flag, self._left, np.uint32(num_runs))
             decide(*_ONE_THREAD, arguments)
 
-        self._graph = _repeating_graph(launches, enqueue_decision)
+        # the first one follows the last one of the run before
+        early = [begins_early(one, launches[number - 1]) for number, one in enumerate(launches)]
+        try:
+            self._graph = _repeating_graph(launches, early, enqueue_decision)
+        except Exception as error:  # `cuda.core` has no public class for what a driver refuses
+            if not any(early):
+                raise
+            self._graph = _repeating_graph(launches, [False] * len(early), enqueue_decision)
+            self.remarks = (f"Each launch of a PCG iteration waits for the one ahead: {error}",)
 
     def run(self, max_runs: int) -> None:
         """Enqueue until the flag is set, at most `max_runs` times; the host goes on."""
@@ -75,16 +83,16 @@ class GraphLoop:
 
 
 def _repeating_graph(
-    launches: Sequence[DependentLaunch], enqueue_decision: Callable[[int, int], None]
+    launches: Sequence[DependentLaunch],
+    early: Sequence[bool],
+    enqueue_decision: Callable[[int, int], None],
 ) -> Any:
-    """The executable graph.
+    """The executable graph; `early` are launches that begin before the one ahead has ended.
 
     It is captured on streams of its own: a failure leaves no other stream in capture.
     """
     device = Device(cupy.cuda.runtime.getDevice())
     device.set_current()  # the context that CuPy works in; `cuda.core` asks for the call
-    # the first one follows the last one of the run before
-    early = [begins_early(one, launches[number - 1]) for number, one in enumerate(launches)]
 
     def enqueue(num_runs: int) -> None:
         for number in range(num_runs * len(launches)):

@@ -1,15 +1,19 @@
 """Kernels that begin before the launch ahead has ended: what they read before they wait for it."""
 
 import re
+from typing import Annotated
 
 import pytest
+import symforce.symbolic as sf
 
+import caspar
+from caspar.codegen.cuda_body import FIRST_LOOK, GUARD
 from caspar.codegen.cuda_fuse import fuse
 from caspar.codegen.cuda_loop_kernel import LoopKernel, guard_name
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.driver import TARGETS, compile_kernel
 from caspar.options import Precision
-from tests.support_problems import PROBLEMS, Way, distinct_specs
+from tests.support_problems import PROBLEMS, Way, distinct_specs, problem_of
 
 AWAITED = "await_launch();"
 LOADED = re.compile(r"\b(\w+)_(?:data|place|index)\b")
@@ -42,7 +46,7 @@ def test_nothing_that_is_awaited_is_read_before(name: str) -> None:
     source = PRODUCTS[name]
     assert source.early is not None
     body = own_text(source).split(") {\n", 1)[1]
-    before, behind = body.split(AWAITED)
+    before, behind = body.replace(FIRST_LOOK.format("done"), "").split(AWAITED)
     read_before = {argument for argument in LOADED.findall(before)}
     awaited = {param.arg for param in source.params if param.dtype} - {*source.early}
     assert any(argument.endswith("_direction") for argument in awaited)
@@ -77,3 +81,52 @@ def test_a_loop_of_its_own_waits_for_nothing() -> None:
     between = fuse("loop", ((kernel,),), 256, between=True)
     assert own_text(between).count(AWAITED) == 1
     assert between.early == ()
+
+
+class Watcher(sf.V6):
+    """Stays."""
+
+
+class Mark(sf.V3):
+    """Is eliminated."""
+
+
+class Buoy(sf.V3):
+    """Is eliminated as well."""
+
+
+@caspar.factor
+def sees(
+    watcher: Annotated[Watcher, caspar.TunableShared],
+    mark: Annotated[Mark, caspar.TunableShared],
+    measured: Annotated[sf.V2, caspar.ConstSequential],
+) -> sf.V2:
+    """Moves with both."""
+    moved = sf.V3(*watcher[:3]) + sf.V3(*watcher[3:]) * mark[2]
+    return sf.V2(mark[0] * moved[0], mark[1] * moved[1] + moved[2]) - measured
+
+
+@caspar.factor
+def floats(
+    watcher: Annotated[Watcher, caspar.TunableShared],
+    buoy: Annotated[Buoy, caspar.TunableShared],
+    measured: Annotated[sf.V2, caspar.ConstSequential],
+) -> sf.V2:
+    """Does not ask who watches."""
+    return sf.V2(buoy[0], buoy[1] * buoy[2]) - measured
+
+
+def test_who_reads_no_direction_waits_for_nothing() -> None:
+    """A factor that does not move with the nodes that stay: nobody may rely on its waiting."""
+    with pytest.warns(UserWarning, match="watcher"):
+        problem = problem_of("ignorant", [sees, floats])
+    specs = {spec.name: spec for spec in problem.specs(Precision.MIXED)}
+    assert specs["floats_product"].awaited == specs["sees_product"].awaited != ()
+    ignorant, usual = (
+        compile_kernel(specs[name], TARGETS["cuda"]) for name in ("floats_product", "sees_product")
+    )
+    assert ignorant.early is None
+    assert AWAITED not in own_text(ignorant)
+    assert GUARD.format("done") in ignorant.text
+    assert usual.early is not None
+    assert own_text(usual).count(AWAITED) == 1
