@@ -166,6 +166,17 @@ def test_a_failure_leaves_no_stream_in_capture(backend: Any) -> None:
         np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
 
 
+def keeps_products_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a large problem: products are launches, all else is one kernel."""
+    fits = cuda_loop._is_resident
+
+    def is_small(phase: Any) -> bool:
+        return bool(fits(phase)) and sum(launch.call[1] for launch in phase) < 100
+
+    monkeypatch.setattr(cuda, "fits_device", lambda phases: False)
+    monkeypatch.setattr(cuda_loop, "_is_resident", is_small)
+
+
 @pytest.mark.parametrize("jacobian", ["recompute", "float16", "stored"])
 def test_launches_that_begin_early_change_nothing(
     monkeypatch: pytest.MonkeyPatch, backend: Any, jacobian: str
@@ -173,17 +184,13 @@ def test_launches_that_begin_early_change_nothing(
     """A product and the vectors' kernel in turn, each begins before the other has ended."""
     graph_while = importlib.import_module(repeat.GRAPH_MODULE)
     begun: list[str] = []
-    usual, fits = graph_while.launch_early, cuda_loop._is_resident
+    usual = graph_while.launch_early
 
     def launch_early(launch: Any) -> None:
         begun.append(launch.bound.source.name)
         usual(launch)
 
-    def is_small(phase: Any) -> bool:
-        return bool(fits(phase)) and sum(launch.call[1] for launch in phase) < 100
-
-    monkeypatch.setattr(cuda, "fits_device", lambda phases: False)
-    monkeypatch.setattr(cuda_loop, "_is_resident", is_small)
+    keeps_products_apart(monkeypatch)
     monkeypatch.setattr(graph_while, "launch_early", launch_early)
     arrays = arrays_of(read("problem-21-11315"))
     results = []
@@ -213,6 +220,29 @@ def test_launches_that_begin_early_change_nothing(
         assert result.final_cost == results[0].final_cost
         for name, values in result.values.items():
             np.testing.assert_array_equal(values, results[0].values[name], name)
+
+
+def test_a_driver_that_refuses_early_launches(
+    monkeypatch: pytest.MonkeyPatch, backend: Any
+) -> None:
+    def refuse(_: Any) -> None:
+        raise RuntimeError("refused")
+
+    keeps_products_apart(monkeypatch)
+    arrays = arrays_of(read("problem-21-11315"))
+    results = []
+    for is_refused in (False, True):
+        if is_refused:
+            monkeypatch.setattr(
+                importlib.import_module(repeat.GRAPH_MODULE), "launch_early", refuse
+            )
+        solver = caspar.Solver(
+            [snavely], backend="cuda", deterministic=True, linear_solver="schur_pcg"
+        )
+        results.append(solver.solve(arrays))
+        told = any("waits for the one ahead: refused" in text for text in results[-1].remarks)
+        assert told == is_refused
+    assert results[1].final_cost == results[0].final_cost
 
 
 def test_one_read_an_iteration(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
