@@ -12,12 +12,12 @@ from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.runs import MANY_SCALARS, AddRuns
 from caspar.memory.accessors.slots import (
-    CALM_SLOTS,
+    BUSY_ITEMS,
+    BUSY_ROWS,
     FEW_ROWS,
+    FEWER_SLOTS,
     ITEMS_OF_SLOT,
     MAX_OBJECT_SLOTS,
-    RESTLESS_ITEMS,
-    RESTLESS_ROWS,
     USUAL_SLOTS,
     BeginSlots,
     ReadSlots,
@@ -41,7 +41,7 @@ types = pytest.mark.parametrize(
 )
 DIMS = (1, 2, 3, 4, 9)
 COUNTS = (1, 31, BLOCK_SIZE, BLOCK_SIZE + 1, 2500)
-COPIES = (1, 2, CALM_SLOTS, USUAL_SLOTS, MAX_OBJECT_SLOTS)
+COPIES = (1, 2, FEWER_SLOTS, USUAL_SLOTS, MAX_OBJECT_SLOTS)
 
 
 def sum_kernel(dim: int, storage: DType, computing: DType, *, many: bool) -> KernelSpec:
@@ -79,12 +79,12 @@ def rows_of_slots(copies: int, length: int, dim: int) -> np.ndarray:
         (ITEMS_OF_SLOT * 7 + 1, 7, 2),
         (ITEMS_OF_SLOT * 14, 7, 2),
         (ITEMS_OF_SLOT * 14 + 1, 7, 4),
-        (RESTLESS_ITEMS - 1, FEW_ROWS // (2 * CALM_SLOTS) + 1, CALM_SLOTS),
-        (RESTLESS_ITEMS - 1, FEW_ROWS // (2 * CALM_SLOTS), 2 * CALM_SLOTS),
-        (RESTLESS_ITEMS, FEW_ROWS // (2 * CALM_SLOTS) + 1, USUAL_SLOTS),
-        (10**9, RESTLESS_ROWS // USUAL_SLOTS, USUAL_SLOTS),
-        (10**9, RESTLESS_ROWS // USUAL_SLOTS + 1, CALM_SLOTS),
-        (ITEMS_OF_SLOT * 4 * CALM_SLOTS, 4, CALM_SLOTS),
+        (BUSY_ITEMS - 1, FEW_ROWS // (2 * FEWER_SLOTS) + 1, FEWER_SLOTS),
+        (BUSY_ITEMS - 1, FEW_ROWS // (2 * FEWER_SLOTS), 2 * FEWER_SLOTS),
+        (BUSY_ITEMS, FEW_ROWS // (2 * FEWER_SLOTS) + 1, USUAL_SLOTS),
+        (10**9, BUSY_ROWS // USUAL_SLOTS, USUAL_SLOTS),
+        (10**9, BUSY_ROWS // USUAL_SLOTS + 1, FEWER_SLOTS),
+        (ITEMS_OF_SLOT * 4 * FEWER_SLOTS, 4, FEWER_SLOTS),
         (10**9, 1, MAX_OBJECT_SLOTS),
     ],
 )

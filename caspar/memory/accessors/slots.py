@@ -32,14 +32,14 @@ SLOT_FIELDS = (Field("slots"), Field("stride"))
 USUAL_SLOTS = 8
 """That an object has at most, unless objects are few."""
 
-CALM_SLOTS = 4
+FEWER_SLOTS = 4
 """That an object has at most, where items are few or objects many: 36,000 observations of 21
 cameras take 8.7 us with 4 slots, 9.3 with 8."""
 
-RESTLESS_ITEMS = 1 << 19
+BUSY_ITEMS = 1 << 19
 """Items from which on objects have more."""
 
-RESTLESS_ROWS = 4096
+BUSY_ROWS = 4096
 """Rows of all slots up to which they have more."""
 
 MAX_OBJECT_SLOTS = 32
@@ -54,8 +54,8 @@ ITEMS_OF_SLOT = 256
 def num_object_slots(num_items: int, num_objects: int, most: int = MAX_OBJECT_SLOTS) -> int:
     """A power of two that suits a number of items and of objects that they share."""
     few = FEW_ROWS // max(num_objects, 1)
-    is_restless = num_items >= RESTLESS_ITEMS and USUAL_SLOTS * num_objects <= RESTLESS_ROWS
-    limit = min(max(few, USUAL_SLOTS if is_restless else CALM_SLOTS), most)
+    is_busy = num_items >= BUSY_ITEMS and USUAL_SLOTS * num_objects <= BUSY_ROWS
+    limit = min(max(few, USUAL_SLOTS if is_busy else FEWER_SLOTS), most)
     slots = 1
     while 2 * slots <= limit and slots * ITEMS_OF_SLOT * num_objects < num_items:
         slots *= 2
