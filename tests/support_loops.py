@@ -160,10 +160,9 @@ def conjugate(
     """A random system, ready for its first iteration."""
     rng = np.random.default_rng(7)
     counts = {"left": num_left, "right": num_right}
-    index = {
-        side: rng.integers(0, count, num_edges).astype(np.int32) for side, count in counts.items()
-    }
-    index["left"].sort()
+    ends = {side: rng.integers(0, count, num_edges) for side, count in counts.items()}
+    ends["left"].sort()
+    index = {side: numbers.astype(np.int32) for side, numbers in ends.items()}
     rows = {side: rng.normal(size=(count, DIM)) for side, count in counts.items()}
     sources = loop_sources(backend.name)
     node_tiles = {side: sources["step"].num_blocks(count, tile) for side, count in counts.items()}
@@ -192,9 +191,8 @@ def conjugate(
         tiles = backend.tile_index(here, count, tile)
         length = tiles.num_partials
         partials = backend.upload(np.zeros(DIM * length))
-        product[f"{side}_direction"] = Binding(
-            memory[f"{side}_direction"], count, fields={"index": here}
-        )
+        ahead = memory[f"{side}_direction"]
+        product[f"{side}_direction"] = Binding(ahead, count, fields={"index": here})
         product[f"{side}_product"] = Binding(partials, length, fields=tile_fields(tiles))
         bound = {"partials": Binding(partials, length, fields=object_fields(tiles))}
         bound["output"] = Binding(memory[f"{side}_product"], count)

@@ -20,8 +20,8 @@ from caspar.runtime.usage import KernelUsage, kernel_usage
 
 SPILLED_BYTES = 8
 """Bytes of a thread that a kernel with code of its own for long nodes may spill for another block:
-that code needs most registers, and runs seldom. Of bundle adjustment with float16, 5 blocks spill
-as many, there alone."""
+that code needs most registers, and runs seldom. Products of bundle adjustment with float16 spilled
+as many with 5 blocks, there alone, before they loaded ahead of a wait; since then none."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from caspar.codegen.cuda_condition import BEGIN_KERNEL, CONDITION_KERNEL, CONDIT
 from caspar.codegen.cuda_header import COMPILE_OPTIONS
 from caspar.memory.tiles import Array
 from caspar.runtime.cuda_dependent import DependentLaunch, begins_early, launch_early
+from caspar.runtime.probe import first_line
 
 RUNS_AT_ONCE = 8
 """Runs of a body. Each body costs some 5 us; once the flag is set in one, what it still holds is
@@ -73,7 +74,8 @@ class GraphLoop:
             if not any(early):
                 raise
             self._graph = _repeating_graph(launches, [False] * len(early), enqueue_decision)
-            self.remarks = (f"Each launch of a PCG iteration waits for the one ahead: {error}",)
+            problem = first_line(error)
+            self.remarks = (f"Each launch of a PCG iteration waits for the one ahead: {problem}.",)
 
     def run(self, max_runs: int) -> None:
         """Enqueue until the flag is set, at most `max_runs` times; the host goes on."""

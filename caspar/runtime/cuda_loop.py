@@ -100,7 +100,8 @@ def cuda_loop(
         BackendError: The device cannot keep a grid resident, or the driver refuses.
     """
     own = [[own_launch(launch) for launch in phase] for phase in phases]
-    num_multiprocessors = int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+    attributes = cupy.cuda.Device().attributes
+    num_multiprocessors = int(attributes["MultiProcessorCount"])
     plan = plan_loop(
         [[launch.bound for launch in phase] for phase in own],
         flag,
@@ -109,7 +110,6 @@ def cuda_loop(
         ahead=None if ahead is None else [launch.bound for launch in ahead],
         roomy_blocks=ROOMY_BLOCKS * num_multiprocessors,
     )
-    attributes = cupy.cuda.Device().attributes
     if attributes.get("CooperativeLaunch", 0) == 0:
         raise BackendError(
             f"{device} has no cooperative launches, which loops on the device need: "

@@ -105,20 +105,20 @@ def probe_cupy() -> CupyState:
         cupy: Any = importlib.import_module("cupy")
     except Exception as error:  # a broken installation raises anything
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
-        reason = f"CuPy cannot be imported: {_first_line(error)}"
+        reason = f"CuPy cannot be imported: {first_line(error)}"
         return CupyState(None, "CuPy is not installed" if is_missing else reason, True)
     try:
         cupy.cuda.runtime.memGetInfo()
         capability = divmod(int(cupy.cuda.Device().compute_capability), 10)  # "90" is 9.0
     except Exception as error:
-        reason = _first_line(error)
+        reason = first_line(error)
         return CupyState(
             None, f"CuPy gets no answer from the device: {reason}", "InsufficientDriver" in reason
         )
     try:
         major, minor = cupy.cuda.nvrtc.getVersion()
     except Exception as error:
-        reason = f"CuPy cannot load NVRTC, CUDA's run-time compiler: {_first_line(error)}"
+        reason = f"CuPy cannot load NVRTC, CUDA's run-time compiler: {first_line(error)}"
         return CupyState(None, reason, True)
     problem = _compiler_problem(major, capability)
     return CupyState(f"{major}.{minor}", problem, problem is not None)
@@ -155,7 +155,7 @@ def graph_loop_problem() -> str | None:
     try:
         importlib.import_module(GRAPH_LIBRARY).GraphBuilder.create_condition  # noqa: B018
     except Exception as error:  # a broken installation raises anything
-        return f"there is no cuda-core >= 1.0: {_first_line(error)}; {install_advice(driver)}"
+        return f"there is no cuda-core >= 1.0: {first_line(error)}; {install_advice(driver)}"
     return None
 
 
@@ -223,6 +223,7 @@ def _dotted(numbers: tuple[int, int]) -> str:
     return ".".join(map(str, numbers))
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """An error's kind, and what it says first."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -10,7 +10,7 @@ from typing import Any
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import LaunchSequence, Loop
 from caspar.runtime.loops import SequenceLoop
-from caspar.runtime.probe import graph_loop_problem
+from caspar.runtime.probe import first_line, graph_loop_problem
 
 GRAPH_MODULE = "caspar.runtime.cuda_graph_while"
 """Imports a library that exists on some machines only."""
@@ -39,8 +39,7 @@ def repeated_loop(
         try:
             loop: Loop = importlib.import_module(GRAPH_MODULE).GraphLoop(stream, launches, flag)
         except Exception as error:  # `cuda.core` has no public class for what a driver refuses
-            lines = str(error).strip().splitlines()
-            problem = ": ".join(["CUDA makes no such graph", type(error).__name__, *lines[:1]])
+            problem = f"CUDA makes no such graph: {first_line(error)}"
         else:
             return loop
     return SequenceLoop(sequence(), flag, (_polled(problem),))
