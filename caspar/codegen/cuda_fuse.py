@@ -38,6 +38,13 @@ from caspar.ir.dtype import DType
 ONE_BLOCK_LOOP_OPTION = "-DONE_BLOCK_LOOP"
 """Compiles a loop for a grid of one block: a barrier of the block is one of the grid then."""
 
+CLUSTER_OPTION = "-DCLUSTER={}"
+"""Compiles a loop for a grid of so many blocks, which are one cluster: its barrier is the grid's.
+From sm_90 on."""
+
+CLUSTER_BLOCKS = 8
+"""Blocks that a cluster may have on every device that has clusters."""
+
 MAX_RUNS = Param(COUNT, "runs")
 """Runs of all phases, at most."""
 
@@ -114,7 +121,7 @@ def fuse(
             _GRID_BARRIER,
             f"#undef BLOCK_SIZE\n#define BLOCK_SIZE {block_size}",
             *(part.function for part in parts.values()),
-            f"{KERNEL_START} void __launch_bounds__(BLOCK_SIZE MIN_BLOCKS)",
+            f"{KERNEL_START} void __launch_bounds__(BLOCK_SIZE MIN_BLOCKS) IN_A_CLUSTER",
             f"{name}(\n    {declared}) {{",
             *(f"  {line}" for line in _shared_memory(parts)),
             f"{body}\n}}\n",
@@ -162,6 +169,10 @@ _GRID_BARRIER = """\
 // Every block waits for all; what any has written before, all see behind it. `state` counts
 // arrivals below its highest bit, which the last one flips: nothing has to be reset.
 __device__ __forceinline__ void grid_barrier(u32* state) {
+#ifdef CLUSTER
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
   __syncthreads();
 #ifndef ONE_BLOCK_LOOP
   if (threadIdx.x == 0u) {
@@ -179,7 +190,13 @@ __device__ __forceinline__ void grid_barrier(u32* state) {
   }
   __syncthreads();
 #endif
+#endif
 }
+#ifdef CLUSTER
+#define IN_A_CLUSTER __cluster_dims__(CLUSTER, 1, 1)
+#else
+#define IN_A_CLUSTER
+#endif
 #endif"""
 
 

@@ -38,7 +38,7 @@ from caspar.runtime.backend import (
 from caspar.runtime.cuda_checksum import Checksum
 from caspar.runtime.cuda_compile import CudaKernel, compiled_kernel, loaded_usage
 from caspar.runtime.cuda_indices import IndexChecker
-from caspar.runtime.cuda_launch import CudaLaunch, CudaSequence
+from caspar.runtime.cuda_launch import CudaLaunch, CudaSequence, parameter_table
 from caspar.runtime.cuda_loop import cuda_loop, fits_device, merged_launches, own_launch
 from caspar.runtime.cuda_node_tiles import NodeTileTools
 from caspar.runtime.cuda_scalars import CudaScalars
@@ -242,12 +242,7 @@ class CudaBackend:
         assert isinstance(kernel, CudaKernel)
         source = kernel.source
         values = parameter_values(source.params, bindings, count)
-        # a place of 8 bytes for each: an integer is read from its lower half
-        places = np.array(
-            [value & 0xFFFFFFFF if isinstance(value, int) else value.data.ptr for value in values],
-            dtype=np.uint64,
-        )
-        table = places.ctypes.data + places.itemsize * np.arange(len(places), dtype=np.uint64)
+        places, table = parameter_table(values)
         num_blocks = bound_blocks(source, bindings, count, kernel.block_size)
         function = kernel.function.kernel
         grid = (num_blocks, source.num_layers, 1)

@@ -1,7 +1,7 @@
 """Compiling a source for CUDA, for the number of threads in a block that suits it."""
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import cupy
@@ -9,6 +9,7 @@ import cupy
 from caspar.codegen.cuda_header import (
     BLOCK_SIZE_OPTION,
     COMPILE_OPTIONS,
+    KEEP_SOME_OPTION,
     MIN_BLOCKS_OPTION,
     ONE_BLOCK_OPTION,
 )
@@ -26,11 +27,33 @@ as many with 5 blocks, there alone, before they loaded ahead of a wait; since th
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """A compiled kernel."""
+    """A compiled kernel.
+
+    Attributes:
+        source: The kernel.
+        function: What CuPy loaded.
+        block_size: Threads of a block.
+        options: Of NVRTC.
+    """
 
     source: KernelSource
     function: Any
     block_size: int
+    options: tuple[str, ...]
+
+    @cached_property
+    def keeping(self) -> "CudaKernel":
+        """The same, but some of what it reads once stays in the second-level cache.
+
+        Itself, where that would spill more registers.
+        """
+        kernel = self.with_options(KEEP_SOME_OPTION)
+        spills_more = kernel.function.local_size_bytes > self.function.local_size_bytes
+        return self if spills_more else kernel
+
+    def with_options(self, *options: str) -> "CudaKernel":
+        """The same, compiled with more options."""
+        return loaded_kernel(self.source, self.block_size, (*self.options, *options))
 
 
 def compiled_kernel(source: KernelSource, block_size: int | None, device: str) -> CudaKernel:
@@ -62,7 +85,7 @@ def compiled_kernel(source: KernelSource, block_size: int | None, device: str) -
         raise load_refusal(source.name, device, str(error)) from error
 
 
-def loaded_function(source: KernelSource, block_size: int, options: tuple[str, ...]) -> Any:
+def loaded_kernel(source: KernelSource, block_size: int, options: tuple[str, ...]) -> CudaKernel:
     """Compile a kernel, or take it from CuPy's cache.
 
     Args:
@@ -75,9 +98,10 @@ def loaded_function(source: KernelSource, block_size: int, options: tuple[str, .
         ResourceError: The device has too little for the kernel.
     """
     try:
-        return cupy.RawModule(code=source.text, options=options).get_function(source.name)
+        function = cupy.RawModule(code=source.text, options=options).get_function(source.name)
     except cupy.cuda.compiler.CompileException as error:
         raise compile_refusal(source, block_size, str(error)) from error
+    return CudaKernel(source, function, block_size, options)
 
 
 def with_block_size(source: KernelSource, block_size: int) -> CudaKernel:
@@ -85,20 +109,16 @@ def with_block_size(source: KernelSource, block_size: int) -> CudaKernel:
     options: tuple[str, ...] = COMPILE_OPTIONS
     if block_size != source.block_size:
         options = (*options, BLOCK_SIZE_OPTION.format(block_size))
-    function = loaded_function(source, block_size, options)
-    if function.local_size_bytes > 0:
+    kernel = loaded_kernel(source, block_size, options)
+    local_bytes = kernel.function.local_size_bytes
+    if local_bytes > 0:
         # spilled registers, or an array of the library's sine: what is less tells
-        unhurried = loaded_function(source, block_size, (*options, ONE_BLOCK_OPTION))
-        if unhurried.local_size_bytes < function.local_size_bytes:
-            function = unhurried
-    elif source.tiled:
-        function = _most_resident(source, block_size, options, function)
-    return CudaKernel(source, function, block_size)
+        unhurried = kernel.with_options(ONE_BLOCK_OPTION)
+        return unhurried if unhurried.function.local_size_bytes < local_bytes else kernel
+    return _most_resident(kernel) if source.tiled else kernel
 
 
-def _most_resident(
-    source: KernelSource, block_size: int, options: tuple[str, ...], function: Any
-) -> Any:
+def _most_resident(kernel: CudaKernel) -> CudaKernel:
     """As many blocks on a multiprocessor as go without spilling, or nearly so.
 
     Kernels of node tiles wait for memory and at barriers, and another block has something to do.
@@ -107,20 +127,20 @@ def _most_resident(
     told of, 697 with 4, 854 with 5 and 48 bytes spilled; linearisations 3508 with 4, 3265 with 5;
     `reduce` 2750 with 3, 2619 with 4, 2640 with 5 and 8 bytes spilled (H200).
     """
-    wanted = resident_blocks(function, block_size)
-    may_spill = SPILLED_BYTES if source.stretches else 0
+    found, wanted = kernel, resident_blocks(kernel)
+    may_spill = SPILLED_BYTES if kernel.source.stretches else 0
     while True:
-        closer = loaded_function(source, block_size, (*options, MIN_BLOCKS_OPTION.format(wanted)))
-        resident = resident_blocks(closer, block_size)
-        if closer.local_size_bytes > may_spill or resident < wanted:
-            return function
-        function, wanted = closer, resident + 1
+        closer = kernel.with_options(MIN_BLOCKS_OPTION.format(wanted))
+        resident = resident_blocks(closer)
+        if closer.function.local_size_bytes > may_spill or resident < wanted:
+            return found
+        found, wanted = closer, resident + 1
 
 
-def resident_blocks(function: Any, block_size: int) -> int:
+def resident_blocks(kernel: CudaKernel) -> int:
     """Blocks that a multiprocessor holds at the same time."""
     held = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
-    return int(held(function.kernel.ptr, block_size, 0))
+    return int(held(kernel.function.kernel.ptr, kernel.block_size, 0))
 
 
 def loaded_usage(kernel: CudaKernel) -> KernelUsage:

@@ -25,6 +25,7 @@ from caspar.codegen.cuda_condition import BEGIN_KERNEL, CONDITION_KERNEL, CONDIT
 from caspar.codegen.cuda_header import COMPILE_OPTIONS
 from caspar.memory.tiles import Array
 from caspar.runtime.cuda_dependent import DependentLaunch, begins_early, launch_early
+from caspar.runtime.cuda_launch import captured
 from caspar.runtime.probe import first_line
 
 RUNS_AT_ONCE = 8
@@ -46,6 +47,9 @@ class GraphLoop:
         launches: One run.
         flag: (1,) float64 on the device; the launches set it.
 
+    Attributes:
+        launches: One run.
+
     Raises:
         Exception: The driver or the compiler refuses; `cuda.core` has no public class for it.
     """
@@ -58,7 +62,8 @@ class GraphLoop:
         decide = module.get_function(CONDITION_KERNEL)
         self._left = cupy.empty(1, np.uint32)
         # the graph has their addresses only
-        self._kept = (module, flag, tuple(launches))
+        self.launches = tuple(launches)
+        self._kept = (module, flag)
         self._stream = stream
         self._target = Stream.from_handle(stream.ptr)
 
@@ -91,19 +96,13 @@ def _repeating_graph(
 ) -> Any:
     """The executable graph; `early` are launches that begin before the one ahead has ended.
 
-    It is captured on streams of its own: a failure leaves no other stream in capture.
+    It is captured on streams of its own: a failure leaves no other stream in capture. What a driver
+    refuses, it has to refuse in a capture before that of a body: when that one ends after a
+    refusal, the driver ends the process (CUDA 13.0; cuda-python issue 2918).
     """
+    captured(partial(_enqueue, launches, early, 2), num_runs=1)
     device = Device(cupy.cuda.runtime.getDevice())
     device.set_current()  # the context that CuPy works in; `cuda.core` asks for the call
-
-    def enqueue(num_runs: int) -> None:
-        for number in range(num_runs * len(launches)):
-            place = number % len(launches)
-            if number > 0 and early[place]:
-                launch_early(launches[place])
-            else:
-                launches[place].run()
-
     with closing(device.create_graph_builder().begin_building()) as whole:
         for num_runs in (RUNS_AT_ONCE, 1):
             condition = whole.create_condition(default_value=0)
@@ -112,7 +111,17 @@ def _repeating_graph(
                 decide()
             with closing(whole.while_loop(condition).begin_building()) as body:
                 with cupy.cuda.Stream.from_external(body.stream):
-                    enqueue(num_runs)
+                    _enqueue(launches, early, num_runs)
                     decide()
                 body.end_building()
         return whole.end_building().complete()
+
+
+def _enqueue(launches: Sequence[DependentLaunch], early: Sequence[bool], num_runs: int) -> None:
+    """The launches of some runs, on the current stream."""
+    for number in range(num_runs * len(launches)):
+        place = number % len(launches)
+        if number > 0 and early[place]:
+            launch_early(launches[place])
+        else:
+            launches[place].run()

@@ -54,6 +54,11 @@ class CudaLaunch:
         """What it is made of."""
         return BoundKernel(self.kernel.source, self.kernel.block_size, self.call[1], self.values)
 
+    def of(self, kernel: CudaKernel) -> "CudaLaunch":
+        """The same of a kernel with the same parameters and blocks."""
+        call = (kernel.function.kernel.ptr, *self.call[1:])
+        return replace(self, call=call, kernel=kernel)
+
     def without(self, arrays: Sequence[Array]) -> "CudaLaunch":
         """The same, but it does not keep some arrays alive."""
         kept = tuple(
@@ -86,6 +91,20 @@ class CudaLaunch:
 def address(array: Array) -> int:
     """Where an array begins on the device."""
     return int(array.data.ptr)
+
+
+def parameter_table(
+    values: Sequence[int | Array],
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """What a launch passes: (n,) parameters, and (n,) their addresses, as the driver takes them.
+
+    A parameter has 8 bytes; an integer is read from its lower half.
+    """
+    places = np.array(
+        [value & 0xFFFFFFFF if isinstance(value, int) else address(value) for value in values],
+        dtype=np.uint64,
+    )
+    return places, places.ctypes.data + places.itemsize * np.arange(len(places), dtype=np.uint64)
 
 
 class Enqueued(Protocol):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from caspar.codegen.cuda_fuse import ONE_BLOCK_LOOP_OPTION, fuse
+from caspar.codegen.cuda_fuse import CLUSTER_BLOCKS, CLUSTER_OPTION, ONE_BLOCK_LOOP_OPTION, fuse
 from caspar.codegen.cuda_loop_kernel import LoopKernel, guard_name
 from caspar.codegen.source import KernelSource
 from caspar.driver import TARGETS, compile_kernel
@@ -126,6 +126,17 @@ def test_nvrtc_compiles_it(arch: str) -> None:
         # shared memory is that of the largest kernel, not of all
         assert entry.shared_bytes == max(one.shared_bytes for one in alone)
         assert entry.spill_bytes == 0
+
+
+def test_nvrtc_compiles_it_for_a_cluster() -> None:
+    """Its barrier is the cluster's, and nobody asks a word of memory who has come."""
+    option = CLUSTER_OPTION.format(CLUSTER_BLOCKS)
+    compiled = compile_text(fused(*PHASES).text, "sm_90", (option,))
+    assert compiled.warnings == ()
+    assert f".reqnctapercluster {CLUSTER_BLOCKS}, 1, 1" in compiled.ptx
+    assert compiled.ptx.count("barrier.cluster.arrive.release.aligned") == 6
+    assert compiled.ptx.count("barrier.cluster.wait.acquire.aligned") == 6
+    assert "atom.add.release.gpu" not in compiled.ptx
 
 
 def test_nvrtc_keeps_the_shared_memory_apart_from_the_global() -> None:

@@ -5,8 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from caspar.codegen.cuda_fuse import CLUSTER_BLOCKS
 from caspar.codegen.cuda_header import BLOCK_SIZE
-from caspar.codegen.source import ENOUGH_BLOCKS, WARP, KernelSource
+from caspar.codegen.source import (
+    CLUSTERED_BLOCKS,
+    CLUSTERED_ITEMS,
+    ENOUGH_BLOCKS,
+    WARP,
+    KernelSource,
+)
 from caspar.ir.dtype import DType
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
@@ -39,7 +46,10 @@ def sum_kernel(dtype: DType) -> KernelSpec:
     [
         (1, 1),
         (BLOCK_SIZE, 1),
-        (BLOCK_SIZE + 1, BLOCK_SIZE // WARP + 1),
+        (BLOCK_SIZE + 1, 5),
+        (330, 6),
+        (CLUSTERED_ITEMS, CLUSTERED_BLOCKS),
+        (CLUSTERED_ITEMS + 1, CLUSTERED_ITEMS // WARP + 1),
         (FULL, ENOUGH_BLOCKS),
         (FULL + 1, ENOUGH_BLOCKS // 2 + 1),
         (BLOCK_SIZE * 1000, 1000),
@@ -47,6 +57,12 @@ def sum_kernel(dtype: DType) -> KernelSpec:
 )
 def test_number_of_blocks(count: int, num_blocks: int) -> None:
     assert SOURCE.num_blocks(count, BLOCK_SIZE) == num_blocks
+
+
+def test_few_blocks_and_one_that_clears_make_a_cluster() -> None:
+    assert CLUSTERED_BLOCKS + 1 == CLUSTER_BLOCKS
+    counts = range(BLOCK_SIZE + 1, CLUSTERED_ITEMS + 1)
+    assert all(1 < SOURCE.num_blocks(count, BLOCK_SIZE) <= CLUSTERED_BLOCKS for count in counts)
 
 
 @pytest.mark.parametrize("block_size", [WARP, 128, BLOCK_SIZE])
@@ -64,7 +80,7 @@ def test_shares_are_summed(dtype: DType) -> None:
     spec = sum_kernel(dtype)
     compiled = CompiledKernels([spec], cpu=False)
     rng = np.random.default_rng(0)
-    for count in (1, 100, BLOCK_SIZE + 1, FULL + 1):
+    for count in (1, 100, BLOCK_SIZE + 1, CLUSTERED_ITEMS + 1, FULL + 1):
         rows = {
             name: rng.integers(-5, 6, (count + SPARE, DIM)).astype(np.float64) for name in "abcd"
         }

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import caspar
+from caspar.codegen.cuda_header import KEEP_SOME_OPTION
 from caspar.frontend.bundle_adjustment import snavely
 from caspar.runtime import repeat
-from caspar.runtime.loops import SequenceLoop
+from caspar.runtime.loops import LOOP_NAME, SequenceLoop
 from caspar.runtime.probe import graph_loop_problem
 from tests.solver.bundles import arrays_of, read
 from tests.support_loops import Conjugate, conjugate
@@ -27,6 +28,7 @@ MANY_RUNS = 10_000
 SIZES = {
     "all in one kernel": (60_000, 900, 1_100),
     "large product": (900_000, 1_000, 1_200),
+    "large product, vectors in a cluster": (900_000, 300, 100),
 }
 POLLED = "for a test"
 
@@ -68,6 +70,59 @@ def test_both_have_the_same_bits(
     assert states[0]["scalars"][4] > 8
     for name, values in states[0].items():
         np.testing.assert_array_equal(values, states[1][name], name)
+
+
+def test_a_cluster_does_what_a_grid_does(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
+    if int(cupy.cuda.Device().compute_capability) < cuda_loop.FIRST_WITH_CLUSTERS:
+        pytest.skip("a device without clusters")
+    states = []
+    with backend.scope():
+        for first in (cuda_loop.FIRST_WITH_CLUSTERS, 1000):
+            monkeypatch.setattr(cuda_loop, "FIRST_WITH_CLUSTERS", first)
+            problem = conjugate(backend, *SIZES["large product, vectors in a cluster"])
+            loop = problem.loop(backend, shared=True, fused=False)
+            (vectors,) = (one for one in loop.launches if one.bound.source.name == LOOP_NAME)
+            assert vectors.loop.grid > 1
+            assert vectors.is_cooperative == (first == 1000)
+            loop.run(MANY_RUNS)
+            states.append(problem.state(backend))
+            np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
+    for name, values in states[0].items():
+        np.testing.assert_array_equal(values, states[1][name], name)
+
+
+@pytest.mark.parametrize("jacobian", ["recompute", "float16", "stored"])
+def test_what_stays_in_the_cache_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, backend: Any, jacobian: str
+) -> None:
+    asked: list[bool] = []
+    usual = cuda_loop._again
+
+    def again(launch: Any) -> Any:
+        found = usual(launch)
+        # with float16 and ordered sums it would spill registers: then it is as it was
+        asked.append("keeping" in vars(launch.kernel))
+        assert (KEEP_SOME_OPTION in found.kernel.options) == (found is not launch)
+        return found
+
+    keeps_products_apart(monkeypatch)
+    monkeypatch.setattr(cuda_loop, "_again", again)
+    arrays = arrays_of(read("problem-21-11315"))
+    results = []
+    for sizes in ((0.0, 1.5), (1.0, 1.5)):
+        monkeypatch.setattr(cuda_loop, "KEPT_SIZES", sizes)
+        solver = caspar.Solver(
+            [snavely],
+            backend="cuda",
+            deterministic=True,
+            linear_solver="schur_pcg",
+            jacobian=jacobian,
+        )
+        results.append(solver.solve(arrays))
+    assert asked == [True, False]
+    assert results[1].final_cost == results[0].final_cost
+    for name, values in results[1].values.items():
+        np.testing.assert_array_equal(values, results[0].values[name], name)
 
 
 def test_at_most_so_many_runs(backend: Any) -> None:
@@ -205,9 +260,13 @@ def test_launches_that_begin_early_change_nothing(
         )
         for _ in range(3):
             results.append(solver.solve(arrays))
-        # bodies of eight runs and of one: the first launch of each waits for all there is
-        again = (graph_while.RUNS_AT_ONCE - 1) * ["snavely_product", "loop"]
-        assert begun == ["loop", *again, "loop"]
+        # two runs for a trial, and bodies of eight runs and of one: the first launch of each waits
+        # for all there is
+        trial, body, one = (
+            ["loop", *(runs - 1) * ["snavely_product", "loop"]]
+            for runs in (2, graph_while.RUNS_AT_ONCE, 1)
+        )
+        assert begun == [*trial, *body, *one]
     assert [any(POLLED in text for text in result.remarks) for result in results] == [
         False,
         False,
@@ -225,22 +284,27 @@ def test_launches_that_begin_early_change_nothing(
 def test_a_driver_that_refuses_early_launches(
     monkeypatch: pytest.MonkeyPatch, backend: Any
 ) -> None:
-    def refuse(_: Any) -> None:
-        raise RuntimeError("refused")
+    """By an error of its own: a capture in which there was one is not to be gone on with."""
+    dependent = importlib.import_module("caspar.runtime.cuda_dependent")
+    usual = dependent._attributes
+
+    def in_large_clusters(**more: bool) -> list[Any]:
+        kind = dependent.driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        value = dependent.driver.CUlaunchAttributeValue()
+        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = 1024, 1, 1
+        return [*usual(**more), dependent._attribute(kind, value)]
 
     keeps_products_apart(monkeypatch)
     arrays = arrays_of(read("problem-21-11315"))
     results = []
     for is_refused in (False, True):
         if is_refused:
-            monkeypatch.setattr(
-                importlib.import_module(repeat.GRAPH_MODULE), "launch_early", refuse
-            )
+            monkeypatch.setattr(dependent, "_attributes", in_large_clusters)
         solver = caspar.Solver(
             [snavely], backend="cuda", deterministic=True, linear_solver="schur_pcg"
         )
         results.append(solver.solve(arrays))
-        told = any("the one ahead: RuntimeError: refused" in text for text in results[-1].remarks)
+        told = any("no dependent launch: CUDA_ERROR" in text for text in results[-1].remarks)
         assert told == is_refused
     assert results[1].final_cost == results[0].final_cost
 
