@@ -2,7 +2,8 @@
 
 Input: the sources of kernels, in phases. Output: a source whose kernel runs all of them, again
 and again, with a barrier of the whole grid after each phase. All its blocks must be resident at
-the same time (a cooperative launch); a grid of one block needs no more than barriers of the block.
+the same time: a cooperative launch, or a cluster, which has a barrier of its own; a grid of one
+block needs no more than barriers of the block.
 
 Each kernel's own text becomes a function (`cuda_loop_kernel`). Blocks of a phase are dealt to the
 blocks of the grid in turn. The kernels of a phase that stand last are dealt first: a kernel of one
@@ -43,7 +44,7 @@ CLUSTER_OPTION = "-DCLUSTER={}"
 From sm_90 on."""
 
 CLUSTER_BLOCKS = 8
-"""Blocks that a cluster may have on every device that has clusters."""
+"""Blocks that a cluster may have on any device that is not too small for them."""
 
 MAX_RUNS = Param(COUNT, "runs")
 """Runs of all phases, at most."""

@@ -16,7 +16,7 @@ one more run at a time; a kernel that spills is compiled again with this option,
 up to 255 registers."""
 
 KEEP_SOME_OPTION = "-DKEEP_SOME"
-"""For a kernel that is launched again and again, and reads a few times what the second-level cache
+"""For a kernel that is launched again and again, and reads about as much as the second-level cache
 holds: some of that stays there."""
 
 BLOCK_SIZES = (256, 128, 512, 1024, 64, 32)

@@ -45,11 +45,11 @@ class CudaKernel:
     def keeping(self) -> "CudaKernel":
         """The same, but some of what it reads once stays in the second-level cache.
 
-        Itself, where that would spill more registers.
+        Itself, where that would spill more registers, or leave room for fewer blocks.
         """
         kernel = self.with_options(KEEP_SOME_OPTION)
         spills_more = kernel.function.local_size_bytes > self.function.local_size_bytes
-        return self if spills_more else kernel
+        return self if spills_more or resident_blocks(kernel) < resident_blocks(self) else kernel
 
     def with_options(self, *options: str) -> "CudaKernel":
         """The same, compiled with more options."""

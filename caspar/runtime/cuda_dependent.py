@@ -42,7 +42,7 @@ class DependentLaunch(Protocol):
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether all its blocks must run at the same time."""
+        """Whether its blocks wait for each other, and are no cluster."""
 
     def run(self) -> None:
         """Enqueue on the current stream, behind all that is there."""

@@ -44,11 +44,8 @@ class GraphLoop:
 
     Args:
         stream: Where it is launched.
-        launches: One run.
+        launches: One run; kept.
         flag: (1,) float64 on the device; the launches set it.
-
-    Attributes:
-        launches: One run.
 
     Raises:
         Exception: The driver or the compiler refuses; `cuda.core` has no public class for it.
@@ -100,6 +97,7 @@ def _repeating_graph(
     refuses, it has to refuse in a capture before that of a body: when that one ends after a
     refusal, the driver ends the process (CUDA 13.0; cuda-python issue 2918).
     """
+    # two runs: the first launch also follows the last one
     captured(partial(_enqueue, launches, early, 2), num_runs=1)
     device = Device(cupy.cuda.runtime.getDevice())
     device.set_current()  # the context that CuPy works in; `cuda.core` asks for the call

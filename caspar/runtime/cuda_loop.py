@@ -1,4 +1,4 @@
-"""A loop of launches as one cooperative kernel on CUDA; see `codegen.cuda_fuse`.
+"""A loop of launches as one kernel on CUDA, cooperative or a cluster; see `codegen.cuda_fuse`.
 
 The kernel stays on the device until the flag is set: the host enqueues it and goes on. A barrier
 of the grid takes the place of a launch.
@@ -27,20 +27,24 @@ ROOMY_BLOCKS = 1
 """Blocks on a multiprocessor up to which threads have the registers to load ahead of barriers. Of
 36 k factors, which take two, an iteration takes 11.5 us with such loads and 9.0 without (H200)."""
 
-FIRST_WITH_CLUSTERS = 90
-"""Compute capability, 9.0."""
+FIRST_WITH_HINTS, FIRST_WITH_CLUSTERS = 80, 90
+"""Compute capabilities, 8.0 and 9.0: of loads that say what stays in a cache, and of clusters."""
+
+ROOM_FOR_A_CLUSTER = 64
+"""Multiprocessors from which on there is a place for a cluster: it needs as many as it has blocks
+that lie close to each other. Parts of a device may have less."""
 
 KEPT_SIZES = (0.5, 1.5)
-"""Bytes that a launch reads, by those of the second-level cache, between which some of them stay
-there until it is launched again. H200, 60 MiB, us an iteration, PCG on bundle adjustment:
+"""Bytes that large launches read, by those of the second-level cache, between which some of them
+stay there until they are launched again. H200, 60 MiB, us an iteration, PCG on bundle adjustment:
 
 * 0.6 (0.7 M factors, float16): 23.6 instead of 24.5
-* 1.1 (0.7 M, stored; 0.68 M, stored): 28.1 instead of 29.7; 26.4 instead of 27.8
+* 1.1 (0.7 M, stored; 0.68 M, stored): 28.1 instead of 30.1; 26.5 instead of 27.8
 * 1.2 (1.3 M, float16): 34.2 instead of 35.2
-* 2.1 (1.3 M, stored): 45.6 instead of 45.5
+* 2.1 (1.3 M, stored): 45.8 instead of 45.7
 * 2.7 (3 M, float16): 70.2 instead of 67.7
 
-Less fits anyway. Three tenths stay: with two or four it is as quick, with six as slow as before.
+Less fits anyway.
 """
 
 MAX_SPILLED_BYTES = 128
@@ -144,6 +148,7 @@ def cuda_loop(
     if resident == 0:
         raise _refusal(kernel, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: no block fits")
     grid = max(1, min(plan.max_blocks, resident * num_multiprocessors))
+    assert grid == plan.max_blocks or not is_cluster
     state = cupy.zeros(1, dtype=np.int32)
     values: tuple[Any, ...] = (0, plan.state, state, *plan.values)
     places, addresses = parameter_table(values)
@@ -153,8 +158,12 @@ def cuda_loop(
 
 def _fits_cluster(plan: LoopPlan) -> bool:
     """Whether all blocks of a loop can be one thread block cluster."""
-    capability = int(cupy.cuda.Device().compute_capability)
-    return capability >= FIRST_WITH_CLUSTERS and 1 < plan.max_blocks <= CLUSTER_BLOCKS
+    device = cupy.cuda.Device()
+    return (
+        1 < plan.max_blocks <= CLUSTER_BLOCKS
+        and int(device.compute_capability) >= FIRST_WITH_CLUSTERS
+        and int(device.attributes["MultiProcessorCount"]) >= ROOM_FOR_A_CLUSTER
+    )
 
 
 @dataclass(frozen=True)
@@ -177,7 +186,7 @@ class OneRun:
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether all its blocks must run at the same time."""
+        """Whether its blocks wait for each other, and are no cluster."""
         return self.loop.is_cooperative
 
     @property
@@ -213,6 +222,8 @@ def merged_launches(
     phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array, device: str
 ) -> list[CudaLaunch | OneRun]:
     """One run of a loop: large phases as launches, small ones between them as one kernel each."""
+    large = [own_launch(one) for phase in phases if not _is_resident(phase) for one in phase]
+    keeps = _some_stays(large)
     merged: list[CudaLaunch | OneRun] = []
     small: list[Sequence[Launch]] = []
 
@@ -229,20 +240,27 @@ def merged_launches(
             small.append(phase)
         else:
             finish()
-            merged.extend(_again(own_launch(launch)) for launch in phase)
+            own = [own_launch(launch) for launch in phase]
+            merged.extend(one.with_kernel(one.kernel.keeping) if keeps else one for one in own)
     finish()
     return merged
 
 
-def _again(launch: CudaLaunch) -> CudaLaunch:
-    """The same for being launched again and again; see `KEPT_SIZES`."""
-    areas = zip(launch.kernel.source.params, launch.bound.all_areas(address), strict=True)
-    read = {area for param, area in areas if area is not None and not param.written}
-    cache_bytes = int(cupy.cuda.Device().attributes["L2CacheSize"])
-    least, most = (share * cache_bytes for share in KEPT_SIZES)
-    keeps = least <= sum(end - begin for begin, end in read) <= most
-    kernel = launch.kernel.keeping if keeps else launch.kernel
-    return launch if kernel is launch.kernel else launch.of(kernel)
+def _some_stays(launches: Sequence[CudaLaunch]) -> bool:
+    """Whether some of what launches read, again and again, stays in a cache; see `KEPT_SIZES`."""
+    device = cupy.cuda.Device()
+    if int(device.compute_capability) < FIRST_WITH_HINTS:
+        return False
+    read = {
+        area
+        for launch in launches
+        for param, area in zip(
+            launch.kernel.source.params, launch.bound.all_areas(address), strict=True
+        )
+        if area is not None and not param.written
+    }
+    least, most = (share * int(device.attributes["L2CacheSize"]) for share in KEPT_SIZES)
+    return least <= sum(end - begin for begin, end in read) <= most
 
 
 def own_launch(launch: Launch) -> CudaLaunch:

@@ -14,7 +14,10 @@ from caspar.codegen.source import (
     WARP,
     KernelSource,
 )
+from caspar.driver import TARGETS, compile_kernel
+from caspar.frontend.memory_kernels import memory_kernels
 from caspar.ir.dtype import DType
+from caspar.memory.accessors.partials import MAX_SLOTS
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import AddSumPartials, ReadSequential, WriteSequential
@@ -59,8 +62,11 @@ def test_number_of_blocks(count: int, num_blocks: int) -> None:
     assert SOURCE.num_blocks(count, BLOCK_SIZE) == num_blocks
 
 
-def test_few_blocks_and_one_that_clears_make_a_cluster() -> None:
-    assert CLUSTERED_BLOCKS + 1 == CLUSTER_BLOCKS
+def test_few_blocks_and_those_that_clear_make_a_cluster() -> None:
+    """What products add curvatures to is cleared meanwhile."""
+    clear = compile_kernel(memory_kernels()[0], TARGETS["cuda"])
+    num_chunks = MAX_SLOTS * DType.FLOAT64.itemsize // 16
+    assert CLUSTERED_BLOCKS + clear.num_blocks(num_chunks, BLOCK_SIZE) == CLUSTER_BLOCKS
     counts = range(BLOCK_SIZE + 1, CLUSTERED_ITEMS + 1)
     assert all(1 < SOURCE.num_blocks(count, BLOCK_SIZE) <= CLUSTERED_BLOCKS for count in counts)
 

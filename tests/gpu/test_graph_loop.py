@@ -52,6 +52,24 @@ def polls(monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
     monkeypatch.setattr(repeat, "graph_loop_problem", lambda: reason)
 
 
+def ordered_solver(jacobian: str = "auto") -> caspar.Solver:
+    """All sums in a fixed order."""
+    return caspar.Solver(
+        [snavely],
+        backend="cuda",
+        deterministic=True,
+        linear_solver="schur_pcg",
+        jacobian=jacobian,
+    )
+
+
+def assert_same_bits(first: Any, second: Any) -> None:
+    """Of two results."""
+    assert second.final_cost == first.final_cost
+    for name, values in second.values.items():
+        np.testing.assert_array_equal(values, first.values[name], name)
+
+
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
 def test_both_have_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, backend: Any, sizes: tuple[int, int, int]
@@ -95,34 +113,27 @@ def test_a_cluster_does_what_a_grid_does(monkeypatch: pytest.MonkeyPatch, backen
 def test_what_stays_in_the_cache_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, backend: Any, jacobian: str
 ) -> None:
-    asked: list[bool] = []
-    usual = cuda_loop._again
+    keeping: list[bool] = []
+    usual = cuda.merged_launches
 
-    def again(launch: Any) -> Any:
-        found = usual(launch)
-        # with float16 and ordered sums it would spill registers: then it is as it was
-        asked.append("keeping" in vars(launch.kernel))
-        assert (KEEP_SOME_OPTION in found.kernel.options) == (found is not launch)
+    def merged(*arguments: Any) -> Any:
+        found = usual(*arguments)
+        (large,) = (one for one in found if isinstance(one, cuda_launch.CudaLaunch))
+        keeping.append(KEEP_SOME_OPTION in large.kernel.options)
         return found
 
     keeps_products_apart(monkeypatch)
-    monkeypatch.setattr(cuda_loop, "_again", again)
+    monkeypatch.setattr(cuda, "merged_launches", merged)
     arrays = arrays_of(read("problem-21-11315"))
     results = []
     for sizes in ((0.0, 1.5), (1.0, 1.5)):
         monkeypatch.setattr(cuda_loop, "KEPT_SIZES", sizes)
-        solver = caspar.Solver(
-            [snavely],
-            backend="cuda",
-            deterministic=True,
-            linear_solver="schur_pcg",
-            jacobian=jacobian,
-        )
+        solver = ordered_solver(jacobian)
         results.append(solver.solve(arrays))
-    assert asked == [True, False]
-    assert results[1].final_cost == results[0].final_cost
-    for name, values in results[1].values.items():
-        np.testing.assert_array_equal(values, results[0].values[name], name)
+    # with float16 and ordered sums it would spill registers: then it stays as it is
+    assert keeping[0] or jacobian == "float16"
+    assert not keeping[1]
+    assert_same_bits(results[0], results[1])
 
 
 def test_at_most_so_many_runs(backend: Any) -> None:
@@ -203,11 +214,18 @@ def test_graphs_are_destroyed(backend: Any) -> None:
 
 
 class Broken:
+    """Cannot be enqueued a third time: not before the body of a graph is captured."""
+
     def __init__(self, launch: Any) -> None:
         self.bound = launch.bound
+        self._launch = launch
+        self._num_runs = 0
 
     def run(self) -> None:
-        raise RuntimeError("cannot be enqueued")
+        self._num_runs += 1
+        if self._num_runs > 2:
+            raise RuntimeError("cannot be enqueued")
+        self._launch.run()
 
 
 def test_a_failure_leaves_no_stream_in_capture(backend: Any) -> None:
@@ -251,13 +269,7 @@ def test_launches_that_begin_early_change_nothing(
     results = []
     for reason in (None, POLLED):
         polls(monkeypatch, reason)
-        solver = caspar.Solver(
-            [snavely],
-            backend="cuda",
-            deterministic=True,
-            linear_solver="schur_pcg",
-            jacobian=jacobian,
-        )
+        solver = ordered_solver(jacobian)
         for _ in range(3):
             results.append(solver.solve(arrays))
         # two runs for a trial, and bodies of eight runs and of one: the first launch of each waits
@@ -276,9 +288,7 @@ def test_launches_that_begin_early_change_nothing(
         True,
     ]
     for result in results[1:]:
-        assert result.final_cost == results[0].final_cost
-        for name, values in result.values.items():
-            np.testing.assert_array_equal(values, results[0].values[name], name)
+        assert_same_bits(results[0], result)
 
 
 def test_a_driver_that_refuses_early_launches(
@@ -300,9 +310,7 @@ def test_a_driver_that_refuses_early_launches(
     for is_refused in (False, True):
         if is_refused:
             monkeypatch.setattr(dependent, "_attributes", in_large_clusters)
-        solver = caspar.Solver(
-            [snavely], backend="cuda", deterministic=True, linear_solver="schur_pcg"
-        )
+        solver = ordered_solver()
         results.append(solver.solve(arrays))
         told = any("no dependent launch: CUDA_ERROR" in text for text in results[-1].remarks)
         assert told == is_refused
@@ -328,9 +336,7 @@ def test_one_read_an_iteration(monkeypatch: pytest.MonkeyPatch, backend: Any) ->
     monkeypatch.setattr(cuda_launch.CudaSequence, "run_until", run_until)
     for reason in (None, POLLED):
         polls(monkeypatch, reason)
-        solver = caspar.Solver(
-            [snavely], backend="cuda", deterministic=True, linear_solver="schur_pcg"
-        )
+        solver = ordered_solver()
         for _ in range(2):
             reads.clear()
             results.append(solver.solve(arrays))
