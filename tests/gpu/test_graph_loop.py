@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import caspar
+from caspar.codegen.cuda_fuse import CLUSTER_BLOCKS
 from caspar.codegen.cuda_header import KEEP_SOME_OPTION
 from caspar.frontend.bundle_adjustment import snavely
 from caspar.runtime import repeat
 from caspar.runtime.loops import LOOP_NAME, SequenceLoop
 from caspar.runtime.probe import graph_loop_problem
-from tests.solver.bundles import arrays_of, read
+from tests.solver.bundles import arrays_of, copies_of, read
 from tests.support_loops import Conjugate, conjugate
 
 pytestmark = pytest.mark.gpu
@@ -50,6 +51,12 @@ def loop_of(backend: Any, problem: Conjugate) -> Any:
 
 def polls(monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
     monkeypatch.setattr(repeat, "graph_loop_problem", lambda: reason)
+
+
+def has_clusters() -> bool:
+    device = cupy.cuda.Device()
+    is_large = device.attributes["MultiProcessorCount"] >= cuda_loop.ROOM_FOR_A_CLUSTER
+    return is_large and int(device.compute_capability) >= cuda_loop.FIRST_WITH_CLUSTERS
 
 
 def ordered_solver(jacobian: str = "auto") -> caspar.Solver:
@@ -91,7 +98,7 @@ def test_both_have_the_same_bits(
 
 
 def test_a_cluster_does_what_a_grid_does(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
-    if int(cupy.cuda.Device().compute_capability) < cuda_loop.FIRST_WITH_CLUSTERS:
+    if not has_clusters():
         pytest.skip("a device without clusters")
     states = []
     with backend.scope():
@@ -289,6 +296,33 @@ def test_launches_that_begin_early_change_nothing(
     ]
     for result in results[1:]:
         assert_same_bits(results[0], result)
+
+
+def test_a_cluster_begins_early(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
+    """Cameras of six problems take several blocks."""
+    graph_while = importlib.import_module(repeat.GRAPH_MODULE)
+    begun: list[tuple[str, int, bool]] = []
+    usual = graph_while.launch_early
+
+    def launch_early(launch: Any) -> None:
+        begun.append((launch.bound.source.name, launch.call[1], launch.is_cooperative))
+        usual(launch)
+
+    keeps_products_apart(monkeypatch)
+    monkeypatch.setattr(graph_while, "launch_early", launch_early)
+    problem = read("problem-49-7776")
+    costs = []
+    for number in (1, 6):
+        begun.clear()
+        solver = caspar.Solver([snavely], backend="cuda", linear_solver="schur_pcg")
+        result = solver.solve(arrays_of(copies_of(problem, number)))
+        assert not any("the one ahead" in text for text in result.remarks)
+        costs.append(result.final_cost)
+    vectors = {(grid, is_cooperative) for name, grid, is_cooperative in begun if name == LOOP_NAME}
+    ((grid, is_cooperative),) = vectors
+    assert 1 < grid <= CLUSTER_BLOCKS
+    assert is_cooperative != has_clusters()
+    assert costs[1] == pytest.approx(6 * costs[0], rel=1e-3)
 
 
 def test_a_driver_that_refuses_early_launches(

@@ -47,6 +47,21 @@ def part_of(problem: BalProblem, num_points: int) -> BalProblem:
     return observed(problem, problem.point_index < num_points)
 
 
+def copies_of(problem: BalProblem, number: int) -> BalProblem:
+    """Several of a problem, side by side, with nothing in common."""
+
+    def apart(index: Any, size: int) -> Any:
+        return np.concatenate([index + copy * size for copy in range(number)]).astype(np.int32)
+
+    return BalProblem(
+        np.tile(problem.cameras, (number, 1)),
+        np.tile(problem.points, (number, 1)),
+        apart(problem.camera_index, len(problem.cameras)),
+        apart(problem.point_index, len(problem.points)),
+        np.tile(problem.pixels, (number, 1)),
+    )
+
+
 def cost_of(problem: BalProblem, cameras: Any, points: Any) -> float:
     """1/2 * the sum of squared residuals in NumPy, in float64: Agarwal et al. (2010)."""
     cameras = np.asarray(cameras, dtype=float)[problem.camera_index]
