@@ -55,8 +55,8 @@ def polls(monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
 
 def has_clusters() -> bool:
     device = cupy.cuda.Device()
-    is_large = device.attributes["MultiProcessorCount"] >= cuda_loop.ROOM_FOR_A_CLUSTER
-    return is_large and int(device.compute_capability) >= cuda_loop.FIRST_WITH_CLUSTERS
+    is_large = int(device.attributes["MultiProcessorCount"]) >= int(cuda_loop.ROOM_FOR_A_CLUSTER)
+    return is_large and int(device.compute_capability) >= int(cuda_loop.FIRST_WITH_CLUSTERS)
 
 
 def ordered_solver(jacobian: str = "auto") -> caspar.Solver:
