@@ -3,6 +3,8 @@
 Why these: `docs/design/0013-direct-solvers.md`.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,24 @@ import qdldl
 from numpy.typing import NDArray
 from scipy.linalg.lapack import get_lapack_funcs
 from scipy.sparse import csc_matrix
+from threadpoolctl import ThreadpoolController
 
 from caspar.memory.tiles import Array
 
 FloatArray = NDArray[np.floating[Any]]
+
+
+FEW_ROWS = 768
+"""Rows up to which one thread factorises. Threads of OpenBLAS spin while they wait for each other:
+where cores have other work, 1,000 rows take 744 ms with two threads and 8 with one. By themselves,
+ms with two threads and with one: 189 rows 0.13 and 0.09, 441 rows 0.73 and 0.79, 600 rows 1.5 and
+1.8, 1,000 rows 5.3 and 7.5, 1,500 rows 16 and 24 (two cores)."""
+
+
+@cache
+def _threads() -> ThreadpoolController:
+    """Of the libraries that are loaded; finding them takes longer than a small factorisation."""
+    return ThreadpoolController().select(user_api="blas")
 
 
 class LapackCholesky:
@@ -34,22 +50,31 @@ class LapackCholesky:
     def solve(self, rhs: Array, solution: Array) -> None:
         """Factorise and solve."""
         solution[...] = rhs
-        # LAPACK goes down columns: the lower triangle by rows is the upper one by columns
-        factor, info = self._factorize(self.matrix.T, lower=False, clean=False, overwrite_a=True)
-        if info == 0:
-            solved, _ = self._solve(factor, solution, lower=False, overwrite_b=True)
-            if solved is not solution:
-                solution[...] = solved
+        with self._few_threads():
+            # LAPACK goes down columns: the lower triangle by rows is the upper one by columns
+            factor, info = self._factorize(
+                self.matrix.T, lower=False, clean=False, overwrite_a=True
+            )
+            if info == 0:
+                solved, _ = self._solve(factor, solution, lower=False, overwrite_b=True)
+                if solved is not solution:
+                    solution[...] = solved
         # potrf does not notice entries that are not numbers
         self.failed[0] = float(info != 0 or not np.isfinite(solution).all())
 
     def invert(self, inverse: Array) -> None:
         """Factorise and invert."""
-        factor, info = self._factorize(self.matrix.T, lower=False, clean=True, overwrite_a=True)
-        if info == 0:
-            upper, info = self._invert(factor, lower=False)
-            inverse[...] = upper + np.triu(upper, 1).T
+        with self._few_threads():
+            factor, info = self._factorize(self.matrix.T, lower=False, clean=True, overwrite_a=True)
+            if info == 0:
+                upper, info = self._invert(factor, lower=False)
+                inverse[...] = upper + np.triu(upper, 1).T
         self.failed[0] = float(info != 0 or not np.isfinite(inverse).all())
+
+    def _few_threads(self) -> AbstractContextManager[Any]:
+        """One where there are few rows."""
+        is_small = len(self.matrix) <= FEW_ROWS
+        return _threads().limit(limits=1) if is_small else nullcontext()
 
 
 class QdldlFactorization:

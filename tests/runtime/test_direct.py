@@ -1,13 +1,18 @@
 """Direct solvers on the processor."""
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
+from scipy.linalg.lapack import get_lapack_funcs
+from threadpoolctl import ThreadpoolController
 
 from caspar.errors import BackendError
 from caspar.io import read_g2o
+from caspar.runtime import direct_cpu
 from caspar.runtime.cpu import CpuBackend
+from caspar.runtime.direct_cpu import FEW_ROWS
 from caspar.runtime.factorization import load_direct_solver
 from tests.runtime.direct_cases import check_dense, check_pose_graph, check_sparse
 from tests.solver.pose_graphs import DATA, normal_matrix
@@ -38,6 +43,40 @@ def test_dense_matrix_is_factorised_in_its_place() -> None:
     solver.matrix[...] = np.diag([4.0, 9.0, 16.0])
     solver.solve(np.ones(3), np.empty(3))
     np.testing.assert_array_equal(np.diag(solver.matrix), [2.0, 3.0, 4.0])
+
+
+@pytest.mark.parametrize(("size", "is_alone"), [(3, True), (FEW_ROWS, True), (FEW_ROWS + 1, False)])
+def test_small_matrices_have_one_thread(
+    monkeypatch: pytest.MonkeyPatch, size: int, is_alone: bool
+) -> None:
+    """More would spin where cores have other work; elsewhere nothing is changed."""
+    seen: list[list[int]] = []
+
+    def num_threads() -> list[int]:
+        libraries = ThreadpoolController().select(user_api="blas").info()
+        return [int(library["num_threads"]) for library in libraries]
+
+    usual = get_lapack_funcs
+
+    def watched(names: tuple[str, ...], arrays: tuple[Any, ...]) -> list[Any]:
+        factorize, *others = usual(names, arrays)
+
+        def potrf(*arguments: Any, **options: Any) -> Any:
+            seen.append(num_threads())
+            return factorize(*arguments, **options)
+
+        return [potrf, *others]
+
+    monkeypatch.setattr(direct_cpu, "get_lapack_funcs", watched)
+    before = num_threads()
+    solver = direct_cpu.LapackCholesky(size, "float64")
+    solver.matrix[...] = np.eye(size)
+    solver.solve(np.ones(size), np.empty(size))
+    assert num_threads() == before
+    solver.matrix[...] = np.eye(size)
+    solver.invert(np.empty((size, size)))
+    assert num_threads() == before
+    assert seen == 2 * [[1] * len(before) if is_alone else before]
 
 
 def test_missing_cudss_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
