@@ -75,6 +75,7 @@ THIRD_PARTY = {
     "symengine": "frontend",
     "symforce": "frontend",
     "sympy": "frontend",
+    "threadpoolctl": "runtime",
 }
 
 HEAVY = ("cupy", "igraph", "matplotlib", "numba", "rich", "scipy", "symengine", "symforce", "sympy")

@@ -1,10 +1,10 @@
 """The `factor` decorator: a residual function with the names it needs to be traced later."""
 
-import importlib
 import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any, ClassVar, SupportsIndex
 
 import caspar
@@ -32,8 +32,12 @@ class Factor(UserFunction):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Pickled as functions are, by module and name, where it is found there."""
-        place = (self.function.__module__, self.function.__qualname__)
-        return (_found, place) if _found(*place) is self else super().__reduce_ex__(protocol)
+        place = f"{self.function.__module__}:{self.function.__qualname__}"
+        try:
+            is_there = resolve_name(place) is self
+        except (AttributeError, ImportError, ValueError):  # it stands in a function
+            is_there = False
+        return (resolve_name, (place,)) if is_there else super().__reduce_ex__(protocol)
 
     def inspect(
         self, precision: str = "mixed", target: str = "cuda", arch: str = "sm_90"
@@ -50,14 +54,6 @@ class Factor(UserFunction):
             OptionError: A choice that does not exist.
         """
         return caspar.inspect.inspect_factor(self, precision, target, arch)
-
-
-def _found(module: str, name: str) -> Any:
-    """What a module has under a dotted name; None: nothing."""
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 def factor(function: Callable[..., Any]) -> Factor:

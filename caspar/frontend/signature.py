@@ -89,11 +89,6 @@ def argument_annotations(user: UserFunction) -> dict[str, Any]:
                 else f"write Annotated[Type, Marker], for example {user.example}"
             )
             raise user.error(f"{user.title}, argument {name}: not annotated; {advice}")
-        if parameter.default is not parameter.empty:
-            raise user.error(
-                f"{user.title}, argument {name}: a default is not used ({parameter}); leave it out "
-                "and pass the value with the other arrays"
-            )
         annotations[name] = evaluated(user, f"argument {name}", written[name])
     return annotations
 

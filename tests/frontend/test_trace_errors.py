@@ -48,13 +48,6 @@ class TestSignature:
         message = error_of(alignment)
         assert_names(message, "factor alignment", "argument b", "not annotated", "Annotated[")
 
-    def test_a_default(self) -> None:
-        def alignment(a: Node, b: Annotated[sf.V3, caspar.ConstUnique] = 3) -> sf.V3:
-            return a - b
-
-        message = error_of(alignment)
-        assert_names(message, "factor alignment", "argument b", "a default is not used", "= 3")
-
     def test_no_marker(self) -> None:
         def alignment(a: Node, b: Point) -> sf.V3:
             return a - b
