@@ -222,26 +222,27 @@ def merged_launches(
     phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array, device: str
 ) -> list[CudaLaunch | OneRun]:
     """One run of a loop: large phases as launches, small ones between them as one kernel each."""
-    large = [own_launch(one) for phase in phases if not _is_resident(phase) for one in phase]
-    keeps = _some_stays(large)
+    own = [[own_launch(launch) for launch in phase] for phase in phases]
+    are_small = [_is_resident(phase) for phase in own]
+    large = [phase for phase, is_small in zip(own, are_small, strict=True) if not is_small]
+    keeps = _some_stays([launch for phase in large for launch in phase])
     merged: list[CudaLaunch | OneRun] = []
-    small: list[Sequence[Launch]] = []
+    small: list[Sequence[CudaLaunch]] = []
 
     def finish() -> None:
         if len(small) == 1:
-            merged.extend(own_launch(launch) for launch in small[0])
+            merged.extend(small[0])
         elif len(small) > 1:
             ahead = [one for one in merged if isinstance(one, CudaLaunch)]
             merged.append(OneRun(cuda_loop(small, flag, scalars, device, ahead)))
         small.clear()
 
-    for phase in phases:
-        if _is_resident(phase):
+    for phase, is_small in zip(own, are_small, strict=True):
+        if is_small:
             small.append(phase)
         else:
             finish()
-            own = [own_launch(launch) for launch in phase]
-            merged.extend(one.with_kernel(one.kernel.keeping) if keeps else one for one in own)
+            merged.extend(one.with_kernel(one.kernel.keeping) if keeps else one for one in phase)
     finish()
     return merged
 
