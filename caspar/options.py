@@ -51,8 +51,8 @@ class LinearSolverChoice(Enum):
 
     PCG: conjugate gradients on the full normal equations. SCHUR_PCG: the same on the Schur
     complement, without forming it. SCHUR_DENSE: the reduced system is formed and factorised.
-    SPARSE: the reduced system, or the full one where nothing can be eliminated, is formed as a
-    sparse matrix and factorised. AUTO chooses by sizes.
+    SPARSE: the reduced system, or the full one where what can be eliminated has the fewer unknowns,
+    is formed as a sparse matrix and factorised. AUTO chooses by sizes.
     """
 
     AUTO = "auto"

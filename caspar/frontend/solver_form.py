@@ -152,14 +152,18 @@ def usual_storage(
     couples two of those that remain of one type. A direct solver reads each Jacobian a few times
     only, and exactly.
     """
-    names = {node.name for node in eliminated}
-    kept = (
-        [node for node in factor.nodes if node.node is not None and node.node.name not in names]
-        for factor in factors
-    )
-    is_quick = len(names) > 0 and not any(map(couples_one_type, kept))
+    is_quick = len(eliminated) > 0 and not couples_reduced(factors, eliminated)
     recomputes = target == "cuda" and is_quick
     return JacobianStorage.RECOMPUTED if recomputes else JacobianStorage.STORED
+
+
+def couples_reduced(factors: Sequence[TracedFactor], eliminated: Sequence[NodeType]) -> bool:
+    """Whether a factor couples two nodes of one type that remains."""
+    names = {node.name for node in eliminated}
+    return any(
+        couples_one_type([one for one in factor.nodes if one.node and one.node.name not in names])
+        for factor in factors
+    )
 
 
 def couples_one_type(reduced: Sequence[Argument]) -> bool:

@@ -12,8 +12,8 @@ from caspar.solver.explicit_structure import num_fill_pairs
 from caspar.solver.plan import Plan
 
 MAX_DENSE = 1500
-"""Unknowns of a dense matrix. LAPACK takes 40 ms for one on the processor, cuSOLVER 1.9 ms on an
-H200: as long as 2 and 150 PCG iterations of a problem with 0.7 M observations."""
+"""Unknowns of a dense matrix on CUDA. cuSOLVER takes 1.9 ms for one on an H200, as long as 150 PCG
+iterations of a problem with 36,000 observations."""
 
 MAX_DENSE_QUICK_PCG = 60
 """The same where a node type is eliminated and no factor couples others of one type: PCG then takes
@@ -21,9 +21,8 @@ MAX_DENSE_QUICK_PCG = 60
 with 441; on the processor PCG is as quick as a factorisation."""
 
 MIN_DENSE_ON_CPU = 500
-"""On the processor smaller matrices are factorised as sparse ones even if they are full: QDLDL
-takes 0.6 ms for 189 unknowns and 7 ms for 441. LAPACK takes 0.1 and 0.8 ms, but its threads wait
-by spinning: on two cores with other work 189 unknowns took it 300 ms, 441 took it 900."""
+"""Smaller matrices are factorised as sparse ones on the processor even if they are full: QDLDL
+takes 0.6 ms for 189 unknowns, and 7 ms for 441."""
 
 MAX_SPARSE = 300_000
 """Unknowns of a sparse matrix: factors of planar graphs of that size take some 100 MB."""
@@ -39,7 +38,7 @@ PCG takes, which has one product for each item and iteration."""
 FULL = 0.1
 """Share of entries from which on a matrix is no sparse one: factorising fills the rest."""
 
-MAX_DENSE_WHERE_FULL = 4000
+MAX_DENSE_ON_CPU = 4000
 """Unknowns of such a matrix on the processor. With as many, 2,000 places that see six beacons,
 QDLDL takes some 10 s a step, LAPACK 0.3, and a whole solve by PCG 0.1."""
 
@@ -88,7 +87,7 @@ def where_full(chosen: Method, size: int, num_entries: int) -> Method:
     is_small = size <= MIN_DENSE_ON_CPU or num_entries < FULL * 0.5 * size**2
     if chosen is not Method.SPARSE or is_small:
         return chosen
-    return Method.DENSE if size <= MAX_DENSE_WHERE_FULL else Method.GRADIENTS
+    return Method.DENSE if size <= MAX_DENSE_ON_CPU else Method.GRADIENTS
 
 
 def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
@@ -104,12 +103,7 @@ def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
     most_pairs = MAX_AUTO_PAIRS if on_cuda else MAX_AUTO_PAIRS_ON_CPU
     if is_eliminated and num_fill_pairs(plan) > most_pairs:
         return Choice(Method.GRADIENTS)
-    if on_cuda:
-        is_dense = size <= MAX_DENSE
-    else:
-        # matrices of graphs of which nothing is eliminated are mostly empty
-        is_dense = is_eliminated and MIN_DENSE_ON_CPU < size <= MAX_DENSE
-    if is_dense:
+    if on_cuda and size <= MAX_DENSE:
         return Choice(Method.DENSE)
     if size <= (MAX_SPARSE_ELIMINATED if is_eliminated else MAX_SPARSE):
         return Choice(Method.SPARSE)

@@ -1,10 +1,10 @@
-"""How a solver's kernels are made, from what the user chose and from how many nodes there are.
+"""How a solver's kernels are made, from what the user chose and from what is eliminated.
 
-Input: a recipe, and counts where they are known. Output: the eliminated types, and a `SolverForm`.
-Cost tier: once for a solver, and again where counts have other types eliminated.
+Input: a recipe, and the eliminated types. Output: a `SolverForm`. Cost tier: once for a solver, and
+again where counts have other types eliminated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from caspar.errors import FactorError, OptionError
@@ -14,6 +14,7 @@ from caspar.frontend.jacobian import JacobianStorage
 from caspar.frontend.precision import TYPES
 from caspar.frontend.solver_form import (
     SolverForm,
+    couples_reduced,
     eliminable_types,
     solver_form,
     usual_storage,
@@ -63,21 +64,14 @@ _JACOBIANS = {
 
 
 def usual_precision(factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) -> Precision:
-    """Float64 for pose graphs and the like, which are small and stiff.
+    """Float64 for chains, such as pose graphs, with landmarks or without: they are stiff.
 
-    Values in float32 cost digits: parking-garage ends 4.4e-5 from its optimum in mixed precision.
+    Values in float32 cost digits: parking-garage ends 4.4e-5 from its optimum in mixed precision,
+    and of 2,000 poses with 20,000 landmarks 1.5e-3, after four times as many iterations.
     """
-    stiff = len(eliminable_types(factors, nodes)) == 0
-    return Precision.FLOAT64 if stiff else Precision.MIXED
-
-
-def choose_eliminated(
-    recipe: Recipe, counts: Mapping[str, int] | None = None
-) -> tuple[NodeType, ...]:
-    """The node types to eliminate; `counts`: see `eliminable_types`."""
-    if recipe.linear_solver is LinearSolverChoice.PCG:
-        return ()
-    return eliminable_types(recipe.factors, recipe.nodes, counts)
+    eliminated = eliminable_types(factors, nodes)
+    is_stiff = len(eliminated) == 0 or couples_reduced(factors, eliminated)
+    return Precision.FLOAT64 if is_stiff else Precision.MIXED
 
 
 def choose_form(backend: Backend, recipe: Recipe, eliminated: Sequence[NodeType]) -> SolverForm:

@@ -32,8 +32,9 @@ from caspar.options import (
 from caspar.runtime.backend import Backend
 from caspar.solver.chain_structure import build_chains
 from caspar.solver.coarse_structure import build_coarse_structure
+from caspar.solver.elimination_choice import OWN_GRADIENTS, choose_eliminated
 from caspar.solver.factor_order import most_partners
-from caspar.solver.form_choice import Recipe, choose_eliminated, choose_form
+from caspar.solver.form_choice import Recipe, choose_form
 from caspar.solver.kernel_library import KernelLibrary
 from caspar.solver.launches import Binder
 from caspar.solver.linear_solvers import LinearSolver, make_linear_solver
@@ -48,9 +49,6 @@ from caspar.solver.two_level import TwoLevelGradients
 COARSE_TILE_SIZE = 128
 """Items of a tile on CUDA with a coarse space: its kernels sum float64 over nodes and clusters, for
 which blocks of 256 have too little shared memory."""
-
-OWN_GRADIENTS = (PreconditionerChoice.TWO_LEVEL, PreconditionerChoice.BLOCK_TRIDIAGONAL)
-"""Preconditioners that have kernels, and phases of an iteration, of their own."""
 
 Signature = tuple[object, ...]
 """What two problems of the same structure have in common."""
@@ -89,10 +87,11 @@ class Preparation:
         """How kernels are made.
 
         Args:
-            counts: Instances of each node type, by name: what they have eliminated. None: unknown.
+            counts: Instances of each node type and factor, by name: what they have eliminated.
+                None: unknown.
         """
         recipe, target = self._recipe, TARGETS[self._backend.name]
-        eliminated = choose_eliminated(recipe, counts)
+        eliminated = choose_eliminated(recipe, target.name, counts)
         names = tuple(node.name for node in eliminated)
         if names not in self._designs:
             form = choose_form(self._backend, recipe, eliminated)

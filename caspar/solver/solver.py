@@ -45,8 +45,9 @@ class Solver:
         factors: Functions decorated with `caspar.factor`; a single one needs no list.
         backend: `cuda`, `cpu`, or `auto`: CUDA where a device answers. See `backend.name`.
         precision: `mixed` (float32 storage and Jacobians, float64 sums), `float64` or `float32`;
-            `auto`: float64 where no node type can be eliminated, else mixed. See `precision`, and
-            the result's, where some factors have no instances.
+            `auto`: float64 where no node type can be eliminated, or a factor couples two nodes of a
+            type that remains, else mixed. See `precision`, and the result's, where some factors
+            have no instances.
         linear_solver: `auto`, `pcg`, `schur_pcg`, `schur_dense` or `sparse`: see
             `caspar.LinearSolverChoice`.
         preconditioner: `auto`, `block_jacobi`, `block_tridiagonal` or `two_level`: see
@@ -113,8 +114,8 @@ class Solver:
         What depends on the structure follows in the first solve: sums, loops, a matrix that `auto`
         chooses. Some problems have other kernels: on CUDA those with more than 65,536 nodes of a
         type that stays, or with few that many factors share; those whose counts have another type
-        eliminated than the one with the smallest tangent; and those in which a factor has no
-        instances.
+        eliminated than the one with the smallest tangent, or none; and those in which a factor has
+        no instances.
         """
         whole = self._preparations.whole
         whole.compile_all()

@@ -127,14 +127,20 @@ def test_what_is_left_does_not_suit_the_linear_solver() -> None:
 
 
 def test_the_precision_is_that_of_what_takes_part() -> None:
+    """Places that nothing joins to each other are no chain."""
     made = caspar.Solver(WITH_MARKS, backend="cpu")
-    assert made.precision is caspar.Precision.MIXED
-    alone = caspar.Solver((between, anchor), backend="cpu").solve(GRID)
-    result = made.solve(NO_MARKS)
-    assert result.precision == alone.precision == "float64"
-    assert_array_equal(result.values["Place"], alone.values["Place"])
-    chosen = caspar.Solver(WITH_MARKS, backend="cpu", precision="mixed").solve(NO_MARKS)
-    assert chosen.precision == "mixed"
+    assert made.precision is caspar.Precision.FLOAT64
+    sighted = {
+        **NO_BETWEEN,
+        "Mark": NO_MARKS["Mark"],
+        "sighting": {"place": [0, 1, 7], "mark": [0, 0, 1], "sight": np.eye(3)[:, :2]},
+    }
+    alone = caspar.Solver((anchor, sighting), backend="cpu").solve(without(sighted, "between"))
+    result = made.solve(sighted)
+    assert result.precision == alone.precision == "mixed"
+    assert_same_values(result.values, alone.values)
+    chosen = caspar.Solver(WITH_MARKS, backend="cpu", precision="float64").solve(sighted)
+    assert chosen.precision == "float64"
 
 
 @pytest.mark.parametrize("linear_solver", ["schur_pcg", "schur_dense"])

@@ -8,7 +8,20 @@ import symforce.symbolic as sf
 from numpy.testing import assert_allclose
 
 import caspar
-from tests.solver.linear_cases import Arrays, Lens, Mark, Seen, View, hold, make_arrays, pin
+from caspar.solver.elimination_choice import choose_eliminated
+from caspar.solver.explicit_choice import MAX_AUTO_PAIRS
+from tests.solver.linear_cases import (
+    Arrays,
+    Lens,
+    Mark,
+    Seen,
+    View,
+    drift,
+    glance,
+    hold,
+    make_arrays,
+    pin,
+)
 
 Shared = caspar.TunableShared
 
@@ -66,3 +79,64 @@ def test_kernels_of_a_choice_are_made_once() -> None:
     again = solver.solve(arrays_of(2), max_iterations=1)
     assert len(solver._preparations.whole._libraries) == 2
     assert again.compile_time_s == 0.0
+
+
+# -- before a factorisation ----------------------------------------------------------------------
+
+CHAIN = (glance, drift, hold, pin)
+PER_MARK = 100
+FILLED = 2 * MAX_AUTO_PAIRS // PER_MARK**2 + 1
+"""Marks from which on, with so many items each, PCG has to solve what is left."""
+
+
+@pytest.mark.parametrize(
+    ("target", "num_views", "num_marks", "choices", "wanted"),
+    [
+        ("cpu", 20, 29, {}, ()),
+        ("cpu", 20, 30, {}, ("Mark",)),
+        ("cpu", 20, 29, {"linear_solver": "sparse"}, ()),
+        ("cpu", 20, 30, {"linear_solver": "sparse"}, ("Mark",)),
+        ("cpu", 20, 29, {"linear_solver": "schur_pcg"}, ("Mark",)),
+        ("cpu", 20, 29, {"linear_solver": "schur_dense"}, ("Mark",)),
+        ("cpu", 20, 29, {"preconditioner": "block_tridiagonal"}, ("Mark",)),
+        ("cuda", 2 * FILLED, FILLED - 1, {}, ("Mark",)),
+        ("cuda", 2 * FILLED, FILLED, {}, ()),
+        ("cuda", FILLED // 2, FILLED, {}, ("Mark",)),
+    ],
+)
+def test_a_factorisation_eliminates_what_has_the_most_unknowns(
+    target: str, num_views: int, num_marks: int, choices: Arrays, wanted: tuple[str, ...]
+) -> None:
+    """A view has three unknowns and a mark two."""
+    recipe = caspar.Solver(CHAIN, backend="cpu", **choices)._preparations.whole._recipe
+    counts = {
+        "View": num_views,
+        "Mark": num_marks,
+        "glance": PER_MARK * num_marks,
+        "drift": num_views - 1,
+        "hold": num_views,
+        "pin": num_marks,
+    }
+    found = choose_eliminated(recipe, target, counts)
+    assert tuple(node.name for node in found) == wanted
+
+
+def test_gradients_eliminate_whatever_there_is() -> None:
+    recipe = caspar.Solver((glance, hold, pin), backend="cpu")._preparations.whole._recipe
+    counts = {"View": 20, "Mark": 29, "glance": 1000, "hold": 20, "pin": 29}
+    assert [node.name for node in choose_eliminated(recipe, "cpu", counts)] == ["Mark"]
+
+
+@pytest.mark.parametrize("linear_solver", ["auto", "sparse"])
+def test_more_and_more_marks_along_a_chain(linear_solver: str) -> None:
+    solver = caspar.Solver(CHAIN, backend="cpu", linear_solver=linear_solver)
+    assert solver.precision is caspar.Precision.FLOAT64
+    full = caspar.Solver(CHAIN, backend="cpu", linear_solver="pcg")
+    exact: Arrays = {"linear_tolerance": 1e-9, "min_linear_tolerance": 1e-9}
+    for num_marks, wanted in ((14, []), (80, ["Mark"]), (14, [])):
+        arrays = make_arrays(num_views=12, num_marks=num_marks)
+        given = {name: arrays[name] for name in ("View", "Mark", *(one.name for one in CHAIN))}
+        result = solver.solve(given)
+        assert eliminated(solver) == wanted
+        assert result.linear_solver == "sparse"
+        assert result.final_cost == pytest.approx(full.solve(given, **exact).final_cost, rel=1e-8)

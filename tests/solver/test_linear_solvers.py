@@ -153,9 +153,9 @@ def test_small_systems_are_factorised(mix: str) -> None:
     assert result.remarks == ()
 
 
-def test_larger_reduced_systems_are_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_larger_full_systems_are_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explicit_choice, "MIN_DENSE_ON_CPU", 1)
-    monkeypatch.setattr(explicit_choice, "FULL", 3.0)
+    monkeypatch.setattr(explicit_choice, "FULL", 0.95)
     for mix, name in (("everything", "schur_dense"), ("views alone", "sparse")):
         made = caspar.Solver(MIXES[mix], backend="cpu", precision="float64", inner_iterations=0)
         assert made.solve(problem_of(mix)[1]).linear_solver == name

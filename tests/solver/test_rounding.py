@@ -9,7 +9,7 @@ import symforce.symbolic as sf
 import caspar
 from caspar.solver.explicit_choice import (
     FULL,
-    MAX_DENSE_WHERE_FULL,
+    MAX_DENSE_ON_CPU,
     MIN_DENSE_ON_CPU,
     Method,
     where_full,
@@ -132,9 +132,9 @@ def test_pose_graphs_can_be_solved_again() -> None:
     ("size", "share", "method"),
     [
         (MIN_DENSE_ON_CPU, 1.0, Method.SPARSE),
-        (MAX_DENSE_WHERE_FULL, 0.9 * FULL, Method.SPARSE),
-        (MAX_DENSE_WHERE_FULL, 1.1 * FULL, Method.DENSE),
-        (MAX_DENSE_WHERE_FULL + 1, 1.1 * FULL, Method.GRADIENTS),
+        (MAX_DENSE_ON_CPU, 0.9 * FULL, Method.SPARSE),
+        (MAX_DENSE_ON_CPU, 1.1 * FULL, Method.DENSE),
+        (MAX_DENSE_ON_CPU + 1, 1.1 * FULL, Method.GRADIENTS),
     ],
 )
 def test_full_matrices_are_not_taken_for_sparse_ones(

@@ -1,0 +1,75 @@
+"""Which node types are eliminated: what the factors allow, and where a factorisation gains by it.
+
+Input: a recipe, and counts where they are known. Output: node types. Cost tier: once for a solver,
+and for each structure.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from caspar.frontend.solver_form import couples_reduced, eliminable_types
+from caspar.frontend.trace import NodeType
+from caspar.options import LinearSolverChoice, PreconditionerChoice
+from caspar.solver.explicit_choice import MAX_AUTO_PAIRS
+from caspar.solver.form_choice import Recipe
+
+OWN_GRADIENTS = (PreconditionerChoice.TWO_LEVEL, PreconditionerChoice.BLOCK_TRIDIAGONAL)
+"""Preconditioners that have kernels, and phases of an iteration, of their own."""
+
+FILL_PAIRS = {"cpu": 0, "cuda": MAX_AUTO_PAIRS}
+"""Pairs of items of eliminated nodes up to which they are eliminated though they are the fewer
+unknowns, on each backend. QDLDL gains from none; on CUDA only what PCG had to solve else was
+clear."""
+
+
+def choose_eliminated(
+    recipe: Recipe, target: str, counts: Mapping[str, int] | None = None
+) -> tuple[NodeType, ...]:
+    """The node types to eliminate.
+
+    Args:
+        recipe: What the user chose.
+        target: `cuda` or `cpu`.
+        counts: Instances of each node type and factor, by name; None: not known yet.
+    """
+    if recipe.linear_solver is LinearSolverChoice.PCG:
+        return ()
+    allowed = eliminable_types(recipe.factors, recipe.nodes, counts)
+    if counts is None or len(allowed) == 0 or not _is_sparse(recipe, allowed):
+        return allowed
+    return allowed if _pays(recipe, allowed, counts, FILL_PAIRS[target]) else ()
+
+
+def _is_sparse(recipe: Recipe, eliminated: Sequence[NodeType]) -> bool:
+    """Whether a sparse factorisation is asked for, or is what `auto` mostly takes."""
+    if recipe.linear_solver is not LinearSolverChoice.AUTO:
+        return recipe.linear_solver is LinearSolverChoice.SPARSE
+    is_own = recipe.preconditioner in OWN_GRADIENTS
+    return not is_own and couples_reduced(recipe.factors, eliminated)
+
+
+def _pays(
+    recipe: Recipe, eliminated: Sequence[NodeType], counts: Mapping[str, int], fill_pairs: int
+) -> bool:
+    """Whether a sparse factorisation gains by eliminating first.
+
+    It takes the unknowns of most of the matrix away by blocks, and in parallel; but the nodes that
+    see one eliminated node are all coupled then: a beacon that a whole path sees makes its matrix
+    full, where an ordering would have kept the beacon for last.
+    """
+
+    def unknowns(nodes: Sequence[NodeType]) -> int:
+        return sum(counts[node.name] * node.tangent_dim for node in nodes)
+
+    if 2 * unknowns(eliminated) >= unknowns(recipe.nodes):
+        return True
+    return sum(_least_pairs(recipe, node, counts) for node in eliminated) <= fill_pairs
+
+
+def _least_pairs(recipe: Recipe, node: NodeType, counts: Mapping[str, int]) -> int:
+    """Pairs of items of a type's nodes, if all nodes had equally many."""
+    items = 0
+    for factor in recipe.factors:
+        touched = [argument.node for argument in factor.nodes]
+        if node in touched:
+            items += counts[factor.name] * (len(touched) - 1)
+    return items**2 // (2 * counts[node.name])
