@@ -32,8 +32,11 @@ MAX_SPARSE_ELIMINATED = 40_000
 
 MAX_AUTO_PAIRS = 1 << 24
 """Pairs of items of eliminated nodes: from here on lists and products of pairs cost more than what
-PCG takes, which has one product for each item and iteration."""
+PCG takes, which has one product for each item and iteration. The processor lists as many in 3.6 s,
+in 1 GB, and a step of a chain with 2 M observations takes it 0.5 s; a loose one of PCG 1.5."""
 
+MAX_PAIRS_QUICK_PCG = 1 << 22
+"""The same on the processor where no factor couples others of one type."""
 
 FULL = 0.1
 """Share of entries from which on a matrix is no sparse one: factorising fills the rest."""
@@ -41,10 +44,6 @@ FULL = 0.1
 MAX_DENSE_ON_CPU = 4000
 """Unknowns of such a matrix on the processor. With as many, 2,000 places that see six beacons,
 QDLDL takes some 10 s a step, LAPACK 0.3, and a whole solve by PCG 0.1."""
-
-
-MAX_AUTO_PAIRS_ON_CPU = 1 << 22
-"""The same on the processor, which takes 0.6 us for each: 2 s to list them."""
 
 
 class Method(Enum):
@@ -100,18 +99,23 @@ def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
     if is_eliminated and not is_chained and size > MAX_DENSE_QUICK_PCG:
         return Choice(Method.GRADIENTS)
     on_cuda = plan.library.backend.name == "cuda"
-    most_pairs = MAX_AUTO_PAIRS if on_cuda else MAX_AUTO_PAIRS_ON_CPU
-    if is_eliminated and num_fill_pairs(plan) > most_pairs:
-        return Choice(Method.GRADIENTS)
+    most_pairs = MAX_AUTO_PAIRS if on_cuda or is_chained else MAX_PAIRS_QUICK_PCG
+    num_pairs = num_fill_pairs(plan)
+    if num_pairs > most_pairs:
+        reason = f"{num_pairs:,} pairs of factors that share an eliminated node"
+        return _gradients(reason) if is_chained else Choice(Method.GRADIENTS)
     if on_cuda and size <= MAX_DENSE:
         return Choice(Method.DENSE)
     if size <= (MAX_SPARSE_ELIMINATED if is_eliminated else MAX_SPARSE):
         return Choice(Method.SPARSE)
-    return Choice(
-        Method.GRADIENTS,
-        (
-            f"PCG solves the linear systems: with {size:,} unknowns a factorisation may take too "
-            "much memory; chains, such as pose graphs, may need it: try linear_solver='sparse', or "
-            "preconditioner='block_tridiagonal'.",
-        ),
+    return _gradients(f"{size:,} unknowns")
+
+
+def _gradients(too_many: str) -> Choice:
+    """With advice, as chains may need more."""
+    remark = (
+        f"PCG solves the linear systems: with {too_many} a factorisation may take too much memory; "
+        "chains, such as pose graphs, may need it: try linear_solver='sparse', or "
+        "preconditioner='block_tridiagonal'."
     )
+    return Choice(Method.GRADIENTS, (remark,))

@@ -205,9 +205,17 @@ def test_huge_graphs_are_left_to_pcg_with_a_remark(monkeypatch: pytest.MonkeyPat
     assert any("linear_solver='sparse'" in remark for remark in result.remarks)
 
 
+def test_too_many_pairs_of_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explicit_choice, "MAX_AUTO_PAIRS", 10)
+    made = caspar.Solver(MIXES["everything"], backend="cpu", inner_iterations=0)
+    result = made.solve(problem_of("everything")[1])
+    assert result.linear_solver == "schur_pcg"
+    assert any(" pairs of factors that share" in remark for remark in result.remarks)
+
+
 def test_too_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` does without the matrix; who asks for it is told."""
-    monkeypatch.setattr(explicit_choice, "MAX_AUTO_PAIRS_ON_CPU", 10)
+    monkeypatch.setattr(explicit_choice, "MAX_PAIRS_QUICK_PCG", 10)
     monkeypatch.setattr(explicit_structure, "MAX_FILL_PAIRS", 10)
     arrays = problem_of("shared lens")[1]
     made = caspar.Solver(
