@@ -197,9 +197,9 @@ class _Writer(BodyWriter):
         return [*self._once, *(self._tile_loop(body) if self.spec.tiled else body)]
 
     def _item_lines(self) -> list[str]:
-        """With what a tiled kernel has of each item."""
+        """With what a tiled kernel has of each item; what has nothing to store does nothing."""
         if not self.spec.tiled:
-            return self.lines
+            return self.lines or ["pass"]
         text = "\n".join(self.lines)
         used = [f"{name} = {value}" for name, value in _PLACES.items() if name in text]
         return ["tiles_at = tiles_place[item]", *used, *self.lines]

@@ -158,7 +158,7 @@ def _remarks_on_rounding(
         return ()
     rounding = state.rounding
     if rounding is None and status is SolveStatus.ITERATION_LIMIT and _crawls(state.records):
-        found = abs(system.rounded_cost() - state.cost)
+        found = _rounding(system, state)
         rounding = found if MUCH_ROUNDING * state.cost < found < math.inf else None
     if rounding is None:
         return ()
@@ -364,10 +364,21 @@ def _limit(
 
 
 def _stalled(system: NormalEquations, state: LevenbergState) -> SolveStatus:
-    """No step lowered the cost. Where none promised more than rounding takes, this is a minimum."""
-    rounding = abs(system.rounded_cost() - state.cost)
-    explains = math.isfinite(rounding) and rounding > 0.0 and rounding >= state.promised
+    """No step lowered the cost. Where none promised more than rounding takes, this is a minimum.
+
+    None can keep what it promises beyond the whole cost, of which little is left where measurements
+    have no noise.
+    """
+    rounding = _rounding(system, state)
+    promised = min(state.promised, state.cost)
+    explains = math.isfinite(rounding) and rounding > 0.0 and rounding >= promised
     if not (explains and math.isfinite(state.promised)):
         return SolveStatus.DAMPING_LIMIT
     state.rounding = rounding
     return SolveStatus.CONVERGED_COST
+
+
+def _rounding(system: NormalEquations, state: LevenbergState) -> float:
+    """How much rounding the values changes the cost: the most of several draws; NaN if any is."""
+    changes = [abs(cost - state.cost) for cost in system.rounded_costs()]
+    return math.nan if any(map(math.isnan, changes)) else max(changes)

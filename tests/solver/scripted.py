@@ -61,9 +61,9 @@ class FakeSystem:
     def reject(self) -> None:
         self.calls.append("reject")
 
-    def rounded_cost(self) -> float:
-        self.calls.append("rounded_cost")
-        return self.cost + self.rounding
+    def rounded_costs(self) -> tuple[float, ...]:
+        self.calls.append("rounded_costs")
+        return self.cost + 0.01 * self.rounding, self.cost - self.rounding, self.cost
 
     def not_finite(self) -> tuple[str, ...]:
         return ("any",)

@@ -1,10 +1,11 @@
 """Jacobians stored, stored in 16 bits or recomputed: the same optimum."""
 
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
+import symforce.symbolic as sf
 from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
@@ -17,7 +18,7 @@ from caspar.runtime.cpu import CpuBackend
 from caspar.solver import solver as solver_module
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
-from tests.problems import EXAMPLES
+from tests.problems import EXAMPLES, Offset, Place, anchor
 from tests.solver.bundles import arrays_of, part_of, read
 from tests.solver.solving import Arrays, assert_same_values, solve_example
 from tests.support_memory import place
@@ -60,6 +61,37 @@ def test_all_reach_the_optimum(jacobian: str, linear_solver: str) -> None:
     result = solver(jacobian, linear_solver).solve(part())
     assert result.status.is_success
     assert result.final_cost == pytest.approx(optimum(), rel=1e-4)
+
+
+@caspar.factor
+def switched_off(
+    place: Annotated[Place, caspar.TunableShared],
+    known: Annotated[Offset, caspar.ConstSequential],
+) -> sf.V2:
+    """A weight of zero: there is no Jacobian to keep."""
+    return 0 * place - known
+
+
+@pytest.mark.parametrize("jacobian", STORAGES)
+@pytest.mark.parametrize("on_cuda", [False, True], ids=["cpu", "cuda"])
+def test_a_residual_that_depends_on_no_node(
+    jacobian: str, on_cuda: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if on_cuda:
+        monkeypatch.setattr(solver_module, "select_backend", lambda _: HarnessBackend(128))
+    places, known = np.arange(8.0).reshape(4, 2), np.ones((3, 2))
+    with pytest.warns(UserWarning, match="switched_off, argument place: .* does not depend on it"):
+        made = caspar.Solver([switched_off, anchor], precision="float64", jacobian=jacobian)
+    result = made.solve(
+        {
+            "Place": places,
+            "switched_off": {"place": [0, 1, 1], "known": known},
+            "anchor": {"place": np.arange(4), "known": places + 1.0},
+        }
+    )
+    assert result.status.is_success
+    assert result.final_cost == pytest.approx(3.0)
+    assert_allclose(result.values["Place"], places + 1.0, atol=1e-6)
 
 
 def test_halves_beside_float64() -> None:

@@ -259,6 +259,16 @@ def test_where_rounding_takes_what_steps_promise_it_is_a_minimum() -> None:
     assert "float32" in course.remarks[0]
 
 
+def test_no_step_lowers_the_cost_by_more_than_all_of_it() -> None:
+    lofty = replace(REJECTED, model_decrease=1e6)
+    for rounding, status in (
+        (101.0, SolveStatus.CONVERGED_COST),
+        (99.0, SolveStatus.DAMPING_LIMIT),
+    ):
+        course, _ = run([lofty] * 9, rounding=rounding, initial_damping=0.1, max_damping=6.0)
+        assert course.status is status
+
+
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
 def test_roundings_that_are_not_finite_excuse_nothing(wrong: float) -> None:
     course, _ = run([REJECTED] * 9, rounding=wrong, initial_damping=0.1, max_damping=6.0)
@@ -279,4 +289,4 @@ def test_what_crawls_to_the_limit_says_why(decrease: float, rounding: float, is_
     assert course.status is SolveStatus.ITERATION_LIMIT
     assert any("rounded to float32" in remark for remark in course.remarks) is is_told
     # scoring once more takes time
-    assert ("rounded_cost" in system.calls) is (decrease < 1.0)
+    assert ("rounded_costs" in system.calls) is (decrease < 1.0)
