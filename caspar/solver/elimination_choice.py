@@ -36,7 +36,7 @@ def choose_eliminated(
     allowed = eliminable_types(recipe.factors, recipe.nodes, counts)
     if counts is None or len(allowed) == 0 or not _is_sparse(recipe, allowed):
         return allowed
-    return allowed if _pays(recipe, allowed, counts, FILL_PAIRS[target]) else ()
+    return allowed if eliminating_pays(recipe, allowed, counts, FILL_PAIRS[target]) else ()
 
 
 def _is_sparse(recipe: Recipe, eliminated: Sequence[NodeType]) -> bool:
@@ -47,7 +47,7 @@ def _is_sparse(recipe: Recipe, eliminated: Sequence[NodeType]) -> bool:
     return not is_own and couples_reduced(recipe.factors, eliminated)
 
 
-def _pays(
+def eliminating_pays(
     recipe: Recipe, eliminated: Sequence[NodeType], counts: Mapping[str, int], fill_pairs: int
 ) -> bool:
     """Whether a sparse factorisation gains by eliminating first.
