@@ -14,6 +14,23 @@ class FactorError(CasparError, TypeError):
     """A factor that cannot be compiled (markers, arguments, return value)."""
 
 
+class UnsuitedError(FactorError):
+    """A linear solver or a preconditioner that is not for such factors.
+
+    Args:
+        reason: What does not suit.
+        advice: What does.
+    """
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(reason, advice)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        """Both."""
+        return ". ".join(self.args)
+
+
 class KernelError(CasparError, TypeError):
     """A kernel function that cannot be compiled (markers, arguments, return value)."""
 

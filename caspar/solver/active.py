@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
-from caspar.errors import FactorError, InputError
+from caspar.errors import InputError, UnsuitedError
 from caspar.frontend.trace import TracedFactor
 from caspar.options import LinearSolverChoice, PreconditionerChoice
 from caspar.runtime.backend import Backend
@@ -47,7 +47,7 @@ class Preparations:
         whole: The one for all factors.
 
     Raises:
-        FactorError: The linear solver or the preconditioner does not suit all factors together.
+        UnsuitedError: The linear solver or the preconditioner does not suit all factors together.
     """
 
     def __init__(self, backend: Backend, recipe: Recipe, *, own_precision: bool) -> None:
@@ -124,13 +124,12 @@ class Preparations:
         """By the user's choices where they suit what is left, else with `auto` in their place."""
         try:
             return Preparation(self._backend, recipe), ()
-        except FactorError as error:
-            refusal = error
+        except UnsuitedError as error:
+            remark = f"'auto' in its place for what has instances: {error.reason}"
         usual = replace(recipe, preconditioner=PreconditionerChoice.AUTO)
-        remark = f"'auto' in its place for what has instances: {refusal}"
         try:
             return Preparation(self._backend, usual), (remark,)
-        except FactorError:
+        except UnsuitedError:
             both = replace(usual, linear_solver=LinearSolverChoice.AUTO)
             return Preparation(self._backend, both), (remark,)
 

@@ -7,7 +7,7 @@ again where counts have other types eliminated.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caspar.errors import FactorError, OptionError
+from caspar.errors import OptionError, UnsuitedError
 from caspar.frontend.chain_form import chain_refusal
 from caspar.frontend.coarse_form import coarse_refusal
 from caspar.frontend.jacobian import JacobianStorage
@@ -63,6 +63,10 @@ _JACOBIANS = {
 }
 
 
+BLOCK_JACOBI = "Use preconditioner='block_jacobi' or 'auto'."
+"""Advice."""
+
+
 def usual_precision(factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) -> Precision:
     """Float64 for chains, such as pose graphs, with landmarks or without: they are stiff.
 
@@ -78,15 +82,15 @@ def choose_form(backend: Backend, recipe: Recipe, eliminated: Sequence[NodeType]
     """The form of all kernels.
 
     Raises:
-        FactorError: The linear solver or the preconditioner is not for such factors.
+        UnsuitedError: The linear solver or the preconditioner is not for such factors.
         OptionError: The preconditioner is not for that linear solver.
     """
     names = (LinearSolverChoice.SCHUR_PCG, LinearSolverChoice.SCHUR_DENSE)
     if recipe.linear_solver in names and len(eliminated) == 0:
-        raise FactorError(
+        raise UnsuitedError(
             f"linear_solver={recipe.linear_solver.value!r}: no node type can be eliminated; a type "
-            "can where no factor touches two of its instances and another type remains. "
-            "Use 'auto', 'pcg' or 'sparse'."
+            "can where no factor touches two of its instances and another type remains",
+            "Use 'auto', 'pcg' or 'sparse'.",
         )
     form = solver_form(
         recipe.factors,
@@ -129,9 +133,7 @@ def _check_two_level(recipe: Recipe, form: SolverForm) -> None:
         )
     refusal = coarse_refusal(recipe.factors, form)
     if refusal != "":
-        raise FactorError(
-            f"preconditioner='two_level': {refusal}. Use preconditioner='block_jacobi' or 'auto'"
-        )
+        raise UnsuitedError(f"preconditioner='two_level': {refusal}", BLOCK_JACOBI)
 
 
 def _check_tridiagonal(recipe: Recipe, form: SolverForm) -> None:
@@ -144,7 +146,4 @@ def _check_tridiagonal(recipe: Recipe, form: SolverForm) -> None:
         )
     refusal = chain_refusal(recipe.factors, form)
     if refusal != "":
-        raise FactorError(
-            f"preconditioner='block_tridiagonal': {refusal}. Use preconditioner='block_jacobi' "
-            "or 'auto'"
-        )
+        raise UnsuitedError(f"preconditioner='block_tridiagonal': {refusal}", BLOCK_JACOBI)

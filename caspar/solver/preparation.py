@@ -66,7 +66,7 @@ class Preparation:
         compile_time_s: Seconds of tracing and compiling not yet reported.
 
     Raises:
-        FactorError: The linear solver needs an eliminable node type, and there is none.
+        UnsuitedError: The linear solver or the preconditioner is not for such factors.
     """
 
     def __init__(self, backend: Backend, recipe: Recipe) -> None:

@@ -124,6 +124,7 @@ def test_what_is_left_does_not_suit_the_linear_solver() -> None:
         idle, unsuited = result.remarks[:2]
         assert idle == "no instances of sighting; Mark kept"
         assert unsuited.startswith("'auto' in its place for what has instances: linear_solver=")
+        assert "Use 'auto'" not in unsuited
 
 
 def test_the_precision_is_that_of_what_takes_part() -> None:
