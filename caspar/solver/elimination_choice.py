@@ -9,34 +9,27 @@ from collections.abc import Mapping, Sequence
 from caspar.frontend.solver_form import couples_reduced, eliminable_types
 from caspar.frontend.trace import NodeType
 from caspar.options import LinearSolverChoice, PreconditionerChoice
-from caspar.solver.explicit_choice import MAX_AUTO_PAIRS
 from caspar.solver.form_choice import Recipe
 
 OWN_GRADIENTS = (PreconditionerChoice.TWO_LEVEL, PreconditionerChoice.BLOCK_TRIDIAGONAL)
 """Preconditioners that have kernels, and phases of an iteration, of their own."""
 
-FILL_PAIRS = {"cpu": 0, "cuda": MAX_AUTO_PAIRS}
-"""Pairs of items of eliminated nodes up to which they are eliminated though they are the fewer
-unknowns, on each backend. QDLDL gains from none; on CUDA only what PCG had to solve else was
-clear."""
-
 
 def choose_eliminated(
-    recipe: Recipe, target: str, counts: Mapping[str, int] | None = None
+    recipe: Recipe, counts: Mapping[str, int] | None = None
 ) -> tuple[NodeType, ...]:
     """The node types to eliminate.
 
     Args:
         recipe: What the user chose.
-        target: `cuda` or `cpu`.
-        counts: Instances of each node type and factor, by name; None: not known yet.
+        counts: Instances of each node type, by name; None: not known yet.
     """
     if recipe.linear_solver is LinearSolverChoice.PCG:
         return ()
     allowed = eliminable_types(recipe.factors, recipe.nodes, counts)
     if counts is None or len(allowed) == 0 or not _is_sparse(recipe, allowed):
         return allowed
-    return allowed if eliminating_pays(recipe, allowed, counts, FILL_PAIRS[target]) else ()
+    return allowed if eliminating_pays(recipe, allowed, counts) else ()
 
 
 def _is_sparse(recipe: Recipe, eliminated: Sequence[NodeType]) -> bool:
@@ -48,7 +41,7 @@ def _is_sparse(recipe: Recipe, eliminated: Sequence[NodeType]) -> bool:
 
 
 def eliminating_pays(
-    recipe: Recipe, eliminated: Sequence[NodeType], counts: Mapping[str, int], fill_pairs: int
+    recipe: Recipe, eliminated: Sequence[NodeType], counts: Mapping[str, int]
 ) -> bool:
     """Whether a sparse factorisation gains by eliminating first.
 
@@ -60,16 +53,4 @@ def eliminating_pays(
     def unknowns(nodes: Sequence[NodeType]) -> int:
         return sum(counts[node.name] * node.tangent_dim for node in nodes)
 
-    if 2 * unknowns(eliminated) >= unknowns(recipe.nodes):
-        return True
-    return sum(_least_pairs(recipe, node, counts) for node in eliminated) <= fill_pairs
-
-
-def _least_pairs(recipe: Recipe, node: NodeType, counts: Mapping[str, int]) -> int:
-    """Pairs of items of a type's nodes, if all nodes had equally many."""
-    items = 0
-    for factor in recipe.factors:
-        touched = [argument.node for argument in factor.nodes]
-        if node in touched:
-            items += counts[factor.name] * (len(touched) - 1)
-    return items**2 // (2 * counts[node.name])
+    return 2 * unknowns(eliminated) >= unknowns(recipe.nodes)

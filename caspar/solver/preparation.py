@@ -87,11 +87,10 @@ class Preparation:
         """How kernels are made.
 
         Args:
-            counts: Instances of each node type and factor, by name: what they have eliminated.
-                None: unknown.
+            counts: Instances of each node type, by name: what they have eliminated. None: unknown.
         """
         recipe, target = self._recipe, TARGETS[self._backend.name]
-        eliminated = choose_eliminated(recipe, target.name, counts)
+        eliminated = choose_eliminated(recipe, counts)
         names = tuple(node.name for node in eliminated)
         if names not in self._designs:
             form = choose_form(self._backend, recipe, eliminated)

@@ -64,9 +64,8 @@ class Problem:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Instances of each node type and factor, by name."""
-        nodes = {name: int(array.shape[0]) for name, array in self.values.items()}
-        return nodes | {name: arrays.count for name, arrays in self.factors.items()}
+        """Instances of each node type, by name."""
+        return {name: int(array.shape[0]) for name, array in self.values.items()}
 
     def with_indices(self, upload: Callable[[Array], Array]) -> "Problem":
         """The same, with the indices where a function puts them."""
