@@ -11,9 +11,9 @@ from caspar.options import LinearSolverChoice
 from caspar.solver.explicit_structure import num_fill_pairs
 from caspar.solver.plan import Plan
 
-MAX_DENSE = 1500
-"""Unknowns of a dense matrix on CUDA. cuSOLVER takes 1.9 ms for one on an H200, as long as 150 PCG
-iterations of a problem with 36,000 observations."""
+MAX_DENSE = 500
+"""Unknowns of a dense matrix on CUDA. A path with 616 takes 16 ms on an H200 with cuSOLVER, and 5
+with cuDSS; that analyses the pattern for 10 to 15 ms once, so smaller ones gain too little."""
 
 MAX_DENSE_QUICK_PCG = 60
 """The same where a node type is eliminated and no factor couples others of one type: PCG then takes
