@@ -6,6 +6,7 @@ of the grid takes the place of a launch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cupy
@@ -123,14 +124,11 @@ def cuda_loop(
     own = [[own_launch(launch) for launch in phase] for phase in phases]
     attributes = cupy.cuda.Device().attributes
     num_multiprocessors = int(attributes["MultiProcessorCount"])
-    plan = plan_loop(
-        [[launch.bound for launch in phase] for phase in own],
-        flag,
-        scalars,
-        address,
-        ahead=None if ahead is None else [launch.bound for launch in ahead],
-        roomy_blocks=ROOMY_BLOCKS * num_multiprocessors,
-    )
+    bound = [[launch.bound for launch in phase] for phase in own]
+    before = None if ahead is None else [launch.bound for launch in ahead]
+    planned = partial(plan_loop, bound, flag, scalars, address, ahead=before)
+    roomy_blocks = ROOMY_BLOCKS * num_multiprocessors
+    plan = planned(roomy_blocks=roomy_blocks)
     if attributes.get("CooperativeLaunch", 0) == 0:
         raise BackendError(
             f"{device} has no cooperative launches, which loops on the device need: "
@@ -140,8 +138,13 @@ def cuda_loop(
     is_cluster = ahead is not None and _fits_cluster(plan)
     # as many as there are, and no more than the largest kernel has when it runs alone
     wanted = min(-(-plan.max_blocks // num_multiprocessors), resident_blocks(largest))
+    compiled = partial(_compiled, wanted=max(wanted, 1), is_cluster=is_cluster)
     try:
-        kernel = _compiled(plan, max(wanted, 1), is_cluster=is_cluster)
+        kernel = compiled(plan)
+        if _spills(kernel) and plan.max_blocks <= roomy_blocks:
+            # what is loaded ahead of barriers takes registers, which it lacks
+            plain = planned()
+            plan, kernel = min((plan, kernel), (plain, compiled(plain)), key=_spilled_bytes)
         resident = resident_blocks(kernel)
     except driver.CUDADriverError as error:
         raise load_refusal(plan.source.name, device, str(error)) from error
@@ -284,9 +287,18 @@ def _compiled(plan: LoopPlan, wanted: int, *, is_cluster: bool) -> CudaKernel:
     for number in range(wanted, 0, -1):
         chosen = (*options, MIN_BLOCKS_OPTION.format(number))
         kernel = loaded_kernel(plan.source, plan.block_size, chosen)
-        if kernel.function.local_size_bytes <= MAX_SPILLED_BYTES:
+        if not _spills(kernel):
             break
     return kernel
+
+
+def _spills(kernel: CudaKernel) -> bool:
+    """Whether it has more local memory than more blocks are worth."""
+    return bool(kernel.function.local_size_bytes > MAX_SPILLED_BYTES)
+
+
+def _spilled_bytes(made: tuple[LoopPlan, CudaKernel]) -> int:
+    return int(made[1].function.local_size_bytes)
 
 
 def _refusal(kernel: CudaKernel, error: str) -> CasparError:

@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import caspar
+from examples import pose_graph_3d
+from tests.solver.pose_graphs import DATA
 from tests.support_loops import conjugate
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
 cuda_launch = pytest.importorskip("caspar.runtime.cuda_launch")
+cuda_loop = pytest.importorskip("caspar.runtime.cuda_loop")
 
 MANY_RUNS = 10_000
 SOME_RUNS = 5
@@ -137,3 +141,17 @@ def test_an_interrupted_capture_leaves_the_stream_usable() -> None:
             np.testing.assert_array_equal(values, wanted.state(backend)[name], name)
     backend.synchronize()
     assert target.tolist() == [0.0] * 4
+
+
+def test_loads_ahead_of_barriers_do_not_spill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poses in float64 need all registers for their products."""
+    spilled = []
+    for roomy_blocks in (cuda_loop.ROOMY_BLOCKS, 0):
+        monkeypatch.setattr(cuda_loop, "ROOMY_BLOCKS", roomy_blocks)
+        made = caspar.Solver(pose_graph_3d.FACTORS, backend="cuda", linear_solver="pcg")
+        made.solve(pose_graph_3d.read(DATA / "smallGrid3D.g2o.bz2"), max_iterations=1)
+        kept = made._preparations.whole._kept
+        assert kept is not None
+        loop: Any = kept[1]._linear
+        spilled.append(loop._iterate.kernel.function.local_size_bytes)
+    assert spilled[0] <= spilled[1]
