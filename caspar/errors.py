@@ -27,7 +27,7 @@ class UnsuitedError(FactorError):
         self.reason = reason
 
     def __str__(self) -> str:
-        """Both."""
+        """Reason and advice."""
         return ". ".join(self.args)
 
 

@@ -16,9 +16,9 @@ MAX_DENSE = 500
 with cuDSS; that analyses the pattern for 10 to 15 ms once, so smaller ones gain too little."""
 
 MAX_DENSE_QUICK_PCG = 60
-"""The same where a node type is eliminated and no factor couples others of one type: PCG then takes
-10 to 30 iterations. On an H200 one is 0.012 ms, and a dense solve 0.27 ms with 189 unknowns, 0.56
-with 441; on the processor PCG is as quick as a factorisation."""
+"""Unknowns of any matrix where a node type is eliminated and no factor couples others of one type:
+PCG then takes 10 to 30 iterations. On an H200 one is 0.012 ms, and a dense solve 0.27 ms with 189
+unknowns, 0.56 with 441; on the processor PCG is as quick as a factorisation."""
 
 MIN_DENSE_ON_CPU = 500
 """Smaller matrices are factorised as sparse ones on the processor even if they are full: QDLDL
@@ -42,8 +42,8 @@ FULL = 0.1
 """Share of entries from which on a matrix is no sparse one: factorising fills the rest."""
 
 MAX_DENSE_ON_CPU = 4000
-"""Unknowns of such a matrix on the processor. With as many, 2,000 places that see six beacons,
-QDLDL takes some 10 s a step, LAPACK 0.3, and a whole solve by PCG 0.1."""
+"""Unknowns of such a matrix on the processor. With as many, 2,000 places behind the elimination of
+six beacons, QDLDL takes some 10 s a step, LAPACK 0.3, and a whole solve by PCG 0.1."""
 
 
 class Method(Enum):

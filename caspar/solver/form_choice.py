@@ -63,7 +63,7 @@ _JACOBIANS = {
 }
 
 
-BLOCK_JACOBI = "Use preconditioner='block_jacobi' or 'auto'."
+USE_BLOCK_JACOBI = "Use preconditioner='block_jacobi' or 'auto'."
 """Advice."""
 
 
@@ -133,7 +133,7 @@ def _check_two_level(recipe: Recipe, form: SolverForm) -> None:
         )
     refusal = coarse_refusal(recipe.factors, form)
     if refusal != "":
-        raise UnsuitedError(f"preconditioner='two_level': {refusal}", BLOCK_JACOBI)
+        raise UnsuitedError(f"preconditioner='two_level': {refusal}", USE_BLOCK_JACOBI)
 
 
 def _check_tridiagonal(recipe: Recipe, form: SolverForm) -> None:
@@ -146,4 +146,4 @@ def _check_tridiagonal(recipe: Recipe, form: SolverForm) -> None:
         )
     refusal = chain_refusal(recipe.factors, form)
     if refusal != "":
-        raise UnsuitedError(f"preconditioner='block_tridiagonal': {refusal}", BLOCK_JACOBI)
+        raise UnsuitedError(f"preconditioner='block_tridiagonal': {refusal}", USE_BLOCK_JACOBI)
