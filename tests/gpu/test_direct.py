@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from caspar.io import read_g2o
-from tests.runtime.direct_cases import check_dense, check_pose_graph, check_sparse
+from tests.runtime.direct_cases import check_dense, check_normal_equations, check_sparse
 from tests.solver.pose_graphs import DATA, normal_matrix
 from tests.support_cudss import require_cudss
 
@@ -57,7 +57,7 @@ def test_sparse(num_blocks: int, block: int, dtype: str) -> None:
 def test_pose_graphs(name: str) -> None:
     require_cudss()
     graph = read_g2o(DATA / f"{name}.g2o.bz2")
-    check_pose_graph(cuda_backend(), normal_matrix(graph, graph.poses))
+    check_normal_equations(cuda_backend(), normal_matrix(graph, graph.poses))
 
 
 @dtypes

@@ -132,8 +132,8 @@ def check_sparse(backend: Backend, num_blocks: int, block: int, dtype: str) -> N
     np.testing.assert_array_equal(backend.to_host(solver.values), values)
 
 
-def check_pose_graph(backend: Backend, matrix: Any) -> None:
-    """The normal equations of a pose graph, which are far from well conditioned."""
+def check_normal_equations(backend: Backend, matrix: Any) -> None:
+    """Such as those of a pose graph, which are far from well conditioned."""
     pattern, values = lower_pattern(matrix)
     rhs = np.random.default_rng(0).standard_normal(pattern.size)
     with backend.scope():

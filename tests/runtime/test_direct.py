@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
 from scipy.linalg.lapack import get_lapack_funcs
 from threadpoolctl import ThreadpoolController
 
@@ -12,9 +13,19 @@ from caspar.errors import BackendError
 from caspar.io import read_g2o
 from caspar.runtime import direct_cpu
 from caspar.runtime.cpu import CpuBackend
-from caspar.runtime.direct_cpu import FEW_ROWS
+from caspar.runtime.direct_cpu import (
+    FEW_DENSE,
+    FEW_ROWS,
+    QdldlFactorization,
+    size_for_ordering,
+)
 from caspar.runtime.factorization import load_direct_solver
-from tests.runtime.direct_cases import check_dense, check_pose_graph, check_sparse
+from tests.runtime.direct_cases import (
+    check_dense,
+    check_normal_equations,
+    check_sparse,
+    lower_pattern,
+)
 from tests.solver.pose_graphs import DATA, normal_matrix
 
 dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -35,7 +46,55 @@ def test_sparse(num_blocks: int, block: int, dtype: str) -> None:
 @pytest.mark.parametrize("name", ["smallGrid3D", "M3500"])
 def test_pose_graphs(name: str) -> None:
     graph = read_g2o(DATA / f"{name}.g2o.bz2")
-    check_pose_graph(CpuBackend(), normal_matrix(graph, graph.poses))
+    check_normal_equations(CpuBackend(), normal_matrix(graph, graph.poses))
+
+
+def windows(num_rows: int, num_windows: int, width: int) -> sparse.csr_array:
+    """A chain, and rows that touch a part of it each; positive definite."""
+    rng = np.random.default_rng(0)
+    first = rng.integers(0, num_rows - width + 1, num_windows)
+    columns = (first[:, None] + np.arange(width)).reshape(-1)
+    rows = np.repeat(num_rows + np.arange(num_windows), width)
+    links = np.arange(1, num_rows)
+    lower = sparse.coo_array(
+        (
+            np.ones(len(links) + len(rows)),
+            (np.concatenate([links, rows]), np.concatenate([links - 1, columns])),
+        ),
+        shape=(num_rows + num_windows,) * 2,
+    )
+    full = sparse.csr_array(lower + lower.T)
+    return sparse.csr_array(full + sparse.diags_array(full.sum(axis=1) + 1.0))
+
+
+@dtypes
+def test_many_long_rows_do_not_fill_the_matrix(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AMD puts rows of 10 sqrt(size) entries last, which is right for a few only."""
+    matrix = windows(3_000, 60, 800)
+    check_normal_equations(CpuBackend(), matrix)
+    pattern, _ = lower_pattern(matrix)
+    fills = []
+    for most in (1, direct_cpu.MOST_PADDING):
+        monkeypatch.setattr(direct_cpu, "MOST_PADDING", most)
+        made = QdldlFactorization(pattern.indptr, pattern.indices, pattern.size, dtype)
+        fills.append(made._solver.factors()[0].nnz)
+    assert fills[1] < 0.6 * fills[0]
+
+
+@pytest.mark.parametrize(
+    ("degrees", "size"),
+    [
+        ([3] * 20, 20),
+        ([3] * 10_000, 10_000),
+        ([3] * 9_970 + [9_000] * FEW_DENSE, 10_000),
+        ([3] * 9_969 + [1_000] * (FEW_DENSE + 1), 10_001),
+        ([3] * 9_969 + [2_000] + [9_000] * FEW_DENSE, 40_001),
+        ([3] * 9_969 + [9_000] * (FEW_DENSE + 1), 10_000),
+    ],
+    ids=["tiny", "short rows", "few long ones", "at the edge", "of many the shortest", "too long"],
+)
+def test_size_for_ordering(degrees: list[int], size: int) -> None:
+    assert size_for_ordering(np.array(degrees)) == size
 
 
 def test_dense_matrix_is_factorised_in_its_place() -> None:
