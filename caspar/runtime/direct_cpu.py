@@ -3,6 +3,7 @@
 Why these: `docs/design/0013-direct-solvers.md`.
 """
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -83,6 +84,9 @@ FEW_DENSE = 30
 entries. Many such rows fill the matrix: 3,500 poses in space with 100 landmarks, each seen from 300
 of them, take 1,070 ms a factorisation, and 21 in the order that it finds if it looks."""
 
+MANY_DENSE = 0.25
+"""Share of such rows from which on a matrix is full in any order."""
+
 MOST_PADDING = 64
 """Times as large a matrix may be made for that. Twice costs nothing, nine times 3 of 24 ms."""
 
@@ -94,11 +98,11 @@ def size_for_ordering(degrees: NDArray[np.integer[Any]]) -> int:
         degrees: Entries beside the diagonal, of each row.
     """
     size = len(degrees)
-    if size <= FEW_DENSE:
+    unseen = np.sort(degrees[degrees > 10.0 * math.sqrt(size)])
+    if not FEW_DENSE < len(unseen) <= MANY_DENSE * size:
         return size
-    degree = int(np.partition(degrees, size - 1 - FEW_DENSE)[size - 1 - FEW_DENSE])
-    needed = degree**2 // 100 + 1
-    return needed if size < needed <= MOST_PADDING * size else size
+    needed = int(unseen[-1 - FEW_DENSE]) ** 2 // 100 + 1
+    return needed if needed <= MOST_PADDING * size else size
 
 
 class QdldlFactorization:
@@ -118,17 +122,16 @@ class QdldlFactorization:
     def __init__(
         self, indptr: Array, indices: Array, size: int, dtype: str, failed: Array | None = None
     ) -> None:
-        num_entries = len(indices)
+        indptr, indices, num_entries = np.asarray(indptr), np.asarray(indices), len(indices)
         degrees = np.bincount(indices, minlength=size) + np.diff(indptr) - 2
         added = np.arange(size_for_ordering(degrees) - size, dtype=np.int32)
+        if len(added) > 0:
+            indices = np.concatenate([indices, size + added])
+            indptr = np.concatenate([indptr, num_entries + 1 + added])
         self._rhs = np.zeros(size + len(added))
         # the lower triangle by rows is the upper one by columns, which QDLDL takes; the class
         # must be csc_matrix, not csc_array, or QDLDL converts it every time
-        pattern = (
-            np.zeros(num_entries + len(added)),
-            np.concatenate([indices, size + added]),
-            np.concatenate([indptr, num_entries + 1 + added]),
-        )
+        pattern = (np.zeros(len(indices)), indices, indptr)
         self._matrix = csc_matrix(pattern, shape=(len(self._rhs), len(self._rhs)))
         # analysis comes with a first factorisation: of the identity
         self._matrix.data[self._matrix.indptr[1:] - 1] = 1.0

@@ -87,11 +87,22 @@ def test_many_long_rows_do_not_fill_the_matrix(dtype: str, monkeypatch: pytest.M
         ([3] * 20, 20),
         ([3] * 10_000, 10_000),
         ([3] * 9_970 + [9_000] * FEW_DENSE, 10_000),
-        ([3] * 9_969 + [1_000] * (FEW_DENSE + 1), 10_001),
+        ([3] * 9_969 + [1_000] * (FEW_DENSE + 1), 10_000),
+        ([3] * 9_969 + [1_001] * (FEW_DENSE + 1), 10_021),
         ([3] * 9_969 + [2_000] + [9_000] * FEW_DENSE, 40_001),
         ([3] * 9_969 + [9_000] * (FEW_DENSE + 1), 10_000),
+        ([440] * 441, 441),
     ],
-    ids=["tiny", "short rows", "few long ones", "at the edge", "of many the shortest", "too long"],
+    ids=[
+        "tiny",
+        "short rows",
+        "few long ones",
+        "at the edge",
+        "behind it",
+        "of many the shortest",
+        "too long",
+        "full",
+    ],
 )
 def test_size_for_ordering(degrees: list[int], size: int) -> None:
     assert size_for_ordering(np.array(degrees)) == size
