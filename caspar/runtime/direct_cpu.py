@@ -4,8 +4,10 @@ Why these: `docs/design/0013-direct-solvers.md`.
 """
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,17 @@ takes 34 ms instead of 31, and not 5 s now and then."""
 def _threads() -> ThreadpoolController:
     """Of the libraries that are loaded; finding them takes longer than a small factorisation."""
     return ThreadpoolController().select(user_api="blas")
+
+
+_ALONE = Lock()
+"""Held while BLAS has one thread: that limit is the process's, and whoever changes it has to be the
+one who changes it back."""
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    with _ALONE, _threads().limit(limits=1):
+        yield
 
 
 class LapackCholesky:
@@ -75,8 +88,7 @@ class LapackCholesky:
 
     def _few_threads(self) -> AbstractContextManager[Any]:
         """One where there are few rows."""
-        is_small = len(self.matrix) <= FEW_ROWS
-        return _threads().limit(limits=1) if is_small else nullcontext()
+        return _one_thread() if len(self.matrix) <= FEW_ROWS else nullcontext()
 
 
 FEW_DENSE = 30

@@ -121,17 +121,17 @@ class Preparations:
         return Active(recipe, made, (self._idle(recipe), *remarks))
 
     def _suited(self, recipe: Recipe) -> tuple[Preparation, tuple[str, ...]]:
-        """By the user's choices where they suit what is left, else with `auto` in their place."""
-        try:
-            return Preparation(self._backend, recipe), ()
-        except UnsuitedError as error:
-            remark = f"'auto' in its place for what has instances: {error.reason}"
+        """By the user's choices, but for those that do not suit what is left: `auto` for these."""
         usual = replace(recipe, preconditioner=PreconditionerChoice.AUTO)
-        try:
-            return Preparation(self._backend, usual), (remark,)
-        except UnsuitedError:
-            both = replace(usual, linear_solver=LinearSolverChoice.AUTO)
-            return Preparation(self._backend, both), (remark,)
+        by_size = replace(recipe, linear_solver=LinearSolverChoice.AUTO)
+        remarks: dict[str, None] = {}
+        for tried in (recipe, usual, by_size):
+            try:
+                return Preparation(self._backend, tried), tuple(remarks)
+            except UnsuitedError as error:
+                remarks[f"'auto' in its place for what has instances: {error.reason}"] = None
+        both = replace(usual, linear_solver=LinearSolverChoice.AUTO)
+        return Preparation(self._backend, both), tuple(remarks)
 
     def _idle(self, recipe: Recipe) -> str:
         whole = self._recipe

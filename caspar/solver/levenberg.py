@@ -14,6 +14,7 @@ from caspar.errors import OptionError
 from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
+from caspar.solver.linear_remarks import remarks_on_linear_solves
 from caspar.solver.normal_equations import LinearGoal, NormalEquations, TriedStep
 from caspar.solver.result import IterationRecord, SolveStatus
 
@@ -46,9 +47,6 @@ iterations gained no more."""
 CRAWLING = 20
 """Iterations that are looked at for that."""
 
-MANY_LIMITED = 0.2
-"""Share of the iterations whose linear solve was cut short, from which on it is remarked."""
-
 Callback = Callable[[IterationRecord], object]
 """Called after each iteration; a true value stops the solve."""
 
@@ -67,6 +65,7 @@ class LevenbergState:
         linearized: The system is linearised at the current values.
         confirming: The next step decides whether the solve has converged.
         num_not_finite: Linear solves in a row that could not begin.
+        num_limited: Linear solves that ended at the limit of PCG iterations.
         promised: Largest decrease that a step promised since the last one was accepted.
         rounding: How much rounding the values changes the cost, where that ended the solve.
         records: Iterations so far.
@@ -81,6 +80,7 @@ class LevenbergState:
     linearized: bool = False
     confirming: bool = False
     num_not_finite: int = 0
+    num_limited: int = 0
     promised: float = -math.inf
     rounding: float | None = None
     records: list[IterationRecord] = field(default_factory=list)
@@ -137,7 +137,10 @@ def minimize(
         # it may have come between a move and its record
         state.cost = system.score()
     records = tuple(state.records)
-    remarks = (*_remarks_on_limits(options, records), *_remarks_on_rounding(system, status, state))
+    remarks = (
+        *remarks_on_linear_solves(options, records, state.num_limited, system.stronger),
+        *_remarks_on_rounding(system, status, state),
+    )
     return Course(status, initial_cost, state.cost, records, remarks)
 
 
@@ -176,20 +179,6 @@ def _crawls(records: Sequence[IterationRecord]) -> bool:
     return first - last <= MUCH_ROUNDING * last
 
 
-def _remarks_on_limits(
-    options: SolveOptions, records: Sequence[IterationRecord]
-) -> tuple[str, ...]:
-    limit = options.max_linear_iterations
-    num_limited = sum(record.linear_iterations >= limit for record in records)
-    if num_limited <= MANY_LIMITED * len(records):
-        return ()
-    return (
-        f"PCG stopped at max_linear_iterations={limit} in {num_limited} of {len(records)} "
-        "iterations: long chains, such as pose graphs, need more, and a lower linear_tolerance "
-        "and min_linear_tolerance, to find the better minimum.",
-    )
-
-
 def _iterate(
     system: NormalEquations, options: SolveOptions, state: LevenbergState, start: float
 ) -> SolveStatus | None:
@@ -198,6 +187,7 @@ def _iterate(
         system.linearize(state.damping)
         state.linearized = True
     tried = system.try_step(_goal(options, state))
+    state.num_limited += tried.outcome is LinearOutcome.ITERATIONS
     decrease = state.cost - tried.cost
     gain_ratio = decrease / tried.model_decrease if tried.model_decrease > 0.0 else math.nan
     reason = _rejection(tried, gain_ratio)
@@ -243,7 +233,12 @@ def _promised(state: LevenbergState, tried: TriedStep, damping: float) -> float:
     """
     if damping < 1.0 or math.isfinite(state.promised):
         return tried.model_decrease
-    return max(tried.model_decrease, 0.5 * (1.0 + damping) * tried.gradient_norm**2)
+    return max(tried.model_decrease, 0.5 * (1.0 + damping) * _square(tried.gradient_norm))
+
+
+def _square(number: float) -> float:
+    """Infinite where it is too large: a power would raise."""
+    return number * number
 
 
 def _goal(options: SolveOptions, state: LevenbergState) -> LinearGoal:
@@ -301,10 +296,10 @@ def _converged(
     relief = 1.0 + state.damping if state.damping >= 1.0 else 1.0
     if state.cost <= NEARLY_NEGLIGIBLE * state.initial_cost:
         relief = 1.0
-    slope = relief * tried.gradient_norm**2
+    slope = relief * _square(tried.gradient_norm)
     if slope <= 2.0 * options.gradient_tolerance * state.cost:
         return SolveStatus.CONVERGED_GRADIENT
-    if (relief * tried.step_norm) ** 2 <= 2.0 * options.step_tolerance**2 * state.cost:
+    if _square(relief * tried.step_norm) <= 2.0 * options.step_tolerance**2 * state.cost:
         return SolveStatus.CONVERGED_STEP
     if accepted:
         # a step is also small where the damping is large: that says nothing about the minimum
@@ -326,7 +321,8 @@ def _update_damping(
 ) -> None:
     """Madsen, Nielsen, Tingleff (2004), equation 3.16 and algorithm 3.16."""
     if accepted:
-        factor = max(GREATEST_SHRINK, 1.0 - (2.0 * gain_ratio - 1.0) ** 3)
+        # powers of huge numbers raise
+        factor = max(GREATEST_SHRINK, 1.0 - (2.0 * min(gain_ratio, 1.0) - 1.0) ** 3)
         state.damping = _shrunk(options, state, factor)
         state.growth = 2.0
     else:
@@ -335,7 +331,8 @@ def _update_damping(
 
 
 def _shrunk(options: SolveOptions, state: LevenbergState, factor: float) -> float:
-    return max(options.min_damping, state.damping * factor)
+    """The damping after an accepted step, which ends no solve: one of little gain makes it grow."""
+    return min(max(options.min_damping, state.damping * factor), options.max_damping)
 
 
 def _update_tolerance(options: SolveOptions, state: LevenbergState, tried: TriedStep) -> None:

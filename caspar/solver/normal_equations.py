@@ -84,10 +84,14 @@ class NormalEquations:
         plan: Memory and structure.
         binder: Binds its kernels.
         linear: Solves the reduced system.
+        stronger: What users may ask for that takes fewer PCG iterations; empty: nothing known.
     """
 
-    def __init__(self, plan: Plan, binder: Binder, linear: LinearSolver) -> None:
+    def __init__(
+        self, plan: Plan, binder: Binder, linear: LinearSolver, stronger: str = ""
+    ) -> None:
         self.plan = plan
+        self.stronger = stronger
         self._backend = plan.library.backend
         self._binder = binder
         self._linear = linear

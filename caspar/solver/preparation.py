@@ -20,7 +20,7 @@ from caspar.driver import (
     slot_sources,
     solver_sources,
 )
-from caspar.frontend.coarse_form import coarse_form
+from caspar.frontend.coarse_form import coarse_form, coarse_refusal
 from caspar.frontend.node_kernels import STEP_OF_MANY_SLOTS
 from caspar.frontend.precision import TYPES, Types
 from caspar.memory.accessors.slots import MAX_OBJECT_SLOTS, USUAL_SLOTS
@@ -226,7 +226,15 @@ class Preparation:
             lambda: self._load_steps(design, plan),
             own,
         )
-        return NormalEquations(plan, binder, linear)
+        return NormalEquations(plan, binder, linear, self._stronger(design, linear))
+
+    def _stronger(self, design: SolverDesign, linear: LinearSolver) -> str:
+        """The preconditioner that is not the user's choice, and would suit."""
+        usual = (PreconditionerChoice.AUTO, PreconditionerChoice.BLOCK_JACOBI)
+        if linear.name != "schur_pcg" or self._recipe.preconditioner not in usual:
+            return ""
+        suits = coarse_refusal(design.factors, design.form) == ""
+        return "preconditioner='two_level'" if suits else ""
 
     def _load_explicit(self, design: SolverDesign, library: KernelLibrary) -> None:
         """The kernels that form the system as a matrix, when first needed."""

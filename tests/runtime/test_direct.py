@@ -1,6 +1,9 @@
 """Direct solvers on the processor."""
 
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -114,17 +117,18 @@ def test_dense_matrix_is_factorised_in_its_place() -> None:
     np.testing.assert_array_equal(np.diag(solver.matrix), [2.0, 3.0, 4.0])
 
 
+def num_threads() -> list[int]:
+    """Of each BLAS that is loaded."""
+    libraries = ThreadpoolController().select(user_api="blas").info()
+    return [int(library["num_threads"]) for library in libraries]
+
+
 @pytest.mark.parametrize(("size", "is_alone"), [(3, True), (FEW_ROWS, True), (FEW_ROWS + 1, False)])
 def test_small_matrices_have_one_thread(
     monkeypatch: pytest.MonkeyPatch, size: int, is_alone: bool
 ) -> None:
     """More would spin where cores have other work; elsewhere nothing is changed."""
     seen: list[list[int]] = []
-
-    def num_threads() -> list[int]:
-        libraries = ThreadpoolController().select(user_api="blas").info()
-        return [int(library["num_threads"]) for library in libraries]
-
     usual = get_lapack_funcs
 
     def watched(names: tuple[str, ...], arrays: tuple[Any, ...]) -> list[Any]:
@@ -146,6 +150,40 @@ def test_small_matrices_have_one_thread(
     solver.invert(np.empty((size, size)))
     assert num_threads() == before
     assert seen == 2 * [[1] * len(before) if is_alone else before]
+
+
+def test_factorisations_at_the_same_time_leave_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first that begins is the first that ends; the limit is the process's."""
+    begun, ended, usual = Event(), Event(), get_lapack_funcs
+
+    def staggered(names: tuple[str, ...], arrays: tuple[Any, ...]) -> list[Any]:
+        factorize, *others = usual(names, arrays)
+
+        def potrf(matrix: Any, **options: Any) -> Any:
+            if len(matrix) == 1:
+                begun.set()
+                time.sleep(0.1)  # the other one comes
+            else:
+                assert ended.wait(timeout=60.0)
+            return factorize(matrix, **options)
+
+        return [potrf, *others]
+
+    def factorise(size: int) -> None:
+        solver = direct_cpu.LapackCholesky(size, "float64")
+        solver.matrix[...] = np.eye(size)
+        solver.solve(np.ones(size), np.empty(size))
+
+    monkeypatch.setattr(direct_cpu, "get_lapack_funcs", staggered)
+    before = num_threads()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(factorise, 1)
+        assert begun.wait(timeout=60.0)
+        second = pool.submit(factorise, 2)
+        first.result()
+        ended.set()
+        second.result()
+    assert num_threads() == before
 
 
 def test_missing_cudss_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ class FakeSystem:
         goals: What each linear solve was asked for.
         rounding: How much rounding the values changes the cost.
         storage: Type of the values.
+        stronger: What takes fewer PCG iterations.
     """
 
     cost: float
@@ -40,6 +41,7 @@ class FakeSystem:
     goals: list[LinearGoal] = field(default_factory=list)
     rounding: float = 0.0
     storage: DType = DType.FLOAT32
+    stronger: str = ""
 
     def score(self) -> float:
         self.calls.append("score")
@@ -92,10 +94,11 @@ def run(
     initial_cost: float = 100.0,
     on_iteration: Callable[[Any], object] | None = None,
     rounding: float = 0.0,
+    stronger: str = "",
     **options: Any,
 ) -> tuple[Course, FakeSystem]:
     """Iterate over a script, at most once through it; by default no gradient is too small."""
-    system = FakeSystem(initial_cost, script, rounding=rounding)
+    system = FakeSystem(initial_cost, script, rounding=rounding, stronger=stronger)
     options = {"max_iterations": len(script), "gradient_tolerance": 0.0, **options}
     course = minimize(
         cast(NormalEquations, system), SolveOptions.from_mapping(options), on_iteration

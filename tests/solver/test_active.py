@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 import caspar
 from caspar.errors import InputError
 from tests.problems import EXAMPLES, Place, anchor, between, compass, drive
-from tests.solver.linear_cases import glance, glimpse, hold, pin, problem_of
+from tests.solver.linear_cases import drift, glance, glimpse, hold, make_arrays, pin, problem_of
 from tests.solver.solving import ON_BACKENDS, Arrays, assert_same_values, changed, solver, without
 
 GRID, VEHICLE = EXAMPLES["grid"].arrays(), EXAMPLES["vehicle"].arrays()
@@ -221,3 +221,19 @@ def test_only_what_does_not_suit_gives_way() -> None:
     result = made.solve(idle)
     assert result.linear_solver == "schur_pcg"
     assert "preconditioner='two_level': no factor joins" in result.remarks[1]
+
+
+def test_a_linear_solver_gives_way_without_the_preconditioner() -> None:
+    arrays = {name: make_arrays()[name] for name in ("View", "drift", "hold")}
+    idle = {"Mark": np.ones((1, 2)), "glance": {"view": [], "mark": [], "seen": []}}
+    choices: dict[str, Any] = {"preconditioner": "block_tridiagonal"}
+    made = caspar.Solver((glance, drift, hold), backend="cpu", linear_solver="schur_pcg", **choices)
+    result = made.solve({**arrays, **idle})
+    alone = caspar.Solver((drift, hold), backend="cpu", **choices).solve(arrays)
+    assert result.linear_solver == "pcg"
+    assert [one.linear_iterations for one in result.iterations] == [
+        one.linear_iterations for one in alone.iterations
+    ]
+    (_, unsuited, *others) = result.remarks
+    assert "linear_solver='schur_pcg': no node type" in unsuited
+    assert others == list(alone.remarks)

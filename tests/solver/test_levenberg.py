@@ -59,6 +59,22 @@ def test_damping_has_a_lower_bound() -> None:
     assert found == pytest.approx([0.1, 0.1 * GREATEST_SHRINK, least, least])
 
 
+def test_no_solve_ends_because_an_accepted_step_gained_little() -> None:
+    """The damping grows behind it, to the limit at most."""
+    script = [step(100.0, 10.0, 0.1), step(90.0, 10.0)]
+    course, system = run(script, initial_damping=0.1, max_damping=0.15)
+    assert [goal.damping for goal in system.goals] == [0.1, 0.15]
+    assert course.status is SolveStatus.ITERATION_LIMIT
+
+
+@pytest.mark.parametrize("name", ["gain_ratio", "step_norm", "gradient_norm"])
+def test_huge_numbers_overflow_nowhere(name: str) -> None:
+    """As beside a jump, where the slope says next to nothing."""
+    changes: dict[str, Any] = {name: 1e200}
+    course, _ = run([step(100.0, 10.0, **changes), step(90.0, 10.0)])
+    assert course.final_cost == 80.0
+
+
 # -- which steps are taken -------------------------------------------------------------------------
 
 
@@ -182,3 +198,30 @@ def test_bounds_of_linear_iterations(least: int, most: int, expected: int) -> No
     _, system = run([REJECTED], min_linear_iterations=least, max_linear_iterations=most)
     goal = system.goals[0]
     assert (goal.min_iterations, goal.max_iterations) == (expected, most)
+
+
+# -- remarks on linear solves ----------------------------------------------------------------------
+
+
+def remarks_on(script: Sequence[TriedStep], **options: Any) -> str:
+    course, _ = run(script, cost_tolerance=0.0, **options)
+    return " ".join(course.remarks)
+
+
+def test_linear_solves_at_the_limit_are_remarked() -> None:
+    """A factorisation counts as one iteration, and PCG may just get to its tolerance."""
+    limited = steps(*[1.0] * 4, linear_iterations=1, outcome=LinearOutcome.ITERATIONS)
+    assert "max_linear_iterations=1 in 4 of 4" in remarks_on(limited, max_linear_iterations=1)
+    there = steps(*[1.0] * 4, linear_iterations=1)
+    assert remarks_on(there, max_linear_iterations=1) == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "count", "is_told"), [(99, 11, True), (99, 10, False), (49, 30, False)]
+)
+def test_slow_linear_solves_name_what_is_stronger(number: int, count: int, is_told: bool) -> None:
+    script = steps(*[1.0] * count, linear_iterations=number)
+    stronger = "preconditioner='two_level'"
+    found = remarks_on(script, stronger=stronger)
+    assert (f"PCG took {number} iterations a step: {stronger}" in found) is is_told
+    assert remarks_on(script) == ""
