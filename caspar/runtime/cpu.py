@@ -7,8 +7,8 @@ compiled driver runs a whole list without returning to Python.
 import hashlib
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from threading import Lock
@@ -365,9 +365,18 @@ class CpuBackend:
         """The array itself: it is already on the host."""
         return np.asarray(array)
 
-    def scope(self) -> AbstractContextManager[object]:
-        """Nothing to prepare."""
-        return nullcontext()
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Errors of NumPy that there is no memory are caspar's."""
+        try:
+            yield
+        except OutOfMemoryError:
+            raise
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"a solve needs more host memory than is left: {error}. Use fewer factors, "
+                "precision='float32', or conjugate gradients, which form no matrix."
+            ) from error
 
     def to_host(self, array: Array) -> NDArray[Any]:
         """A copy."""

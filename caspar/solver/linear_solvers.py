@@ -13,7 +13,7 @@ import numpy as np
 from caspar.errors import BackendError, OutOfMemoryError
 from caspar.memory.binding import Binding
 from caspar.options import LinearSolverChoice
-from caspar.solver.explicit_choice import Choice, Method, choose_method, where_full
+from caspar.solver.explicit_choice import Method, choose_method, where_full
 from caspar.solver.explicit_matrix import Entries
 from caspar.solver.explicit_structure import Structure, build_structure
 from caspar.solver.explicit_system import ExplicitSystem
@@ -58,9 +58,11 @@ def make_linear_solver(
     phases: Phases,
     load_explicit: Callable[[], None],
     load_steps: Callable[[], None],
-    preconditioned: Callable[[tuple[str, ...]], LinearSolver] | None = None,
+    preconditioned: Callable[[tuple[str, ...]], LinearSolver] | None,
 ) -> LinearSolver:
     """The linear solver that a user chose, or that suits the sizes.
+
+    What nobody asked for by name gives way where a library for it, or memory, is not there.
 
     Args:
         choice: What the user chose.
@@ -84,30 +86,49 @@ def make_linear_solver(
     chosen = choose_method(choice, plan)
     if chosen.method is Method.GRADIENTS:
         return (gradients if preconditioned is None else preconditioned)(chosen.remarks)
-    structure = build_structure(plan)
-    on_cuda = plan.library.backend.name == "cuda"
-    is_open = choice is LinearSolverChoice.AUTO and not on_cuda
-    size = sum(node.count * node.node.tangent_dim for node in plan.reduced)
-    num_entries = sum(blocks.num_blocks * blocks.dim for blocks in structure.blocks.values())
-    method = where_full(chosen.method, size, num_entries) if is_open else chosen.method
-    if method is Method.GRADIENTS:
-        return gradients(chosen.remarks)
-    load_explicit()
     try:
-        if method is Method.DENSE:
-            return DenseSolver(plan, binder, structure)
-        return SparseSolver(plan, binder, structure)
-    except BackendError as error:
+        made = _factorization(choice, chosen.method, plan, binder, load_explicit)
+    except (BackendError, MemoryError) as error:
         if choice is not LinearSolverChoice.AUTO:
             raise
-        if on_cuda and size <= MAX_DENSE_FOR_SPARSE:
-            return DenseSolver(plan, binder, structure, (_densely(error),))
-        return gradients(_without_library(chosen, error))
+        # the error itself would keep what has been made so far
+        refusal = str(error).rstrip(".")
+    else:
+        return gradients(chosen.remarks) if made is None else made
+    plan.library.backend.trim()
+    advice = (
+        f"PCG solves the linear systems, where a direct solver is quicker and exact: {refusal}."
+    )
+    return gradients((*chosen.remarks, advice))
 
 
-def _without_library(chosen: Choice, error: BackendError) -> tuple[str, ...]:
-    advice = f"PCG solves the linear systems, where a direct solver is quicker and exact: {error}."
-    return (*chosen.remarks, advice)
+def _factorization(
+    choice: LinearSolverChoice,
+    method: Method,
+    plan: Plan,
+    binder: Binder,
+    load_explicit: Callable[[], None],
+) -> LinearSolver | None:
+    """The direct solver; None where the matrix, now that it is known, suits PCG better."""
+    is_open = choice is LinearSolverChoice.AUTO
+    on_cuda = plan.library.backend.name == "cuda"
+    structure = build_structure(plan)
+    size = sum(node.count * node.node.tangent_dim for node in plan.reduced)
+    if is_open and not on_cuda:
+        num_entries = sum(blocks.num_blocks * blocks.dim for blocks in structure.blocks.values())
+        method = where_full(method, size, num_entries)
+    if method is Method.GRADIENTS:
+        return None
+    load_explicit()
+    if method is Method.DENSE:
+        return DenseSolver(plan, binder, structure)
+    try:
+        return SparseSolver(plan, binder, structure)
+    except BackendError as error:
+        if not (is_open and on_cuda and size <= MAX_DENSE_FOR_SPARSE):
+            raise
+        remark = f"A dense matrix is factorised, where a sparse one is quicker: {error}."
+    return DenseSolver(plan, binder, structure, (remark,))
 
 
 class ConjugateGradients:
@@ -144,10 +165,6 @@ class ConjugateGradients:
 MAX_DENSE_FOR_SPARSE = 16_000
 """Unknowns up to which a dense matrix takes the place of a sparse one on CUDA, where the library
 for that is not installed: 2 GB, and some 50 ms on an H200."""
-
-
-def _densely(error: BackendError) -> str:
-    return f"A dense matrix is factorised, where a sparse one is quicker: {error}."
 
 
 class DenseSolver:

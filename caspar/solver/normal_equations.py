@@ -147,7 +147,7 @@ class NormalEquations:
 
     def load(self, problem: Problem) -> None:
         """Bring start values and constants into the plan's memory."""
-        self._was_rejected = False
+        self._has_jacobians = self._was_rejected = False
         scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
         for plan in self.plan.nodes:
             rows = self._on_device(problem.values[plan.node.name], scratch)

@@ -20,6 +20,7 @@ from caspar.driver import (
     slot_sources,
     solver_sources,
 )
+from caspar.errors import BackendError
 from caspar.frontend.coarse_form import coarse_form, coarse_refusal
 from caspar.frontend.node_kernels import STEP_OF_MANY_SLOTS
 from caspar.frontend.precision import TYPES, Types
@@ -168,7 +169,8 @@ class Preparation:
     def system(self, problem: Problem) -> Iterator[NormalEquations]:
         """The linearised problem, with the values of `problem` loaded.
 
-        It belongs to the caller until the context ends; another thread gets one of its own.
+        It belongs to the caller until the context ends; another thread gets one of its own. It is
+        kept also where a callback raises, but not where the device or its memory fails.
         """
         with self._lock:
             kept, self._kept = self._kept, None
@@ -179,10 +181,16 @@ class Preparation:
             self._backend.trim()
             kept = self._make(problem)
         kept[1].load(problem)
-        yield kept[1]
-        with self._lock:
-            if self._num_releases == num_releases:
-                self._kept = kept
+        is_usable = True
+        try:
+            yield kept[1]
+        except (BackendError, MemoryError):
+            is_usable = False
+            raise
+        finally:
+            with self._lock:
+                if is_usable and self._num_releases == num_releases:
+                    self._kept = kept
 
     def _make(self, problem: Problem) -> tuple[Signature, NormalEquations]:
         design = self.design(problem.counts)

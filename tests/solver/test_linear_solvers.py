@@ -233,6 +233,26 @@ def test_too_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
         named.solve(arrays)
 
 
+def test_a_matrix_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` does without it; who asks for it is told."""
+
+    def refuse(*_: object) -> None:
+        raise MemoryError("Unable to allocate 8 TiB")
+
+    monkeypatch.setattr(CpuBackend, "sparse_factorization", refuse)
+    factors, arrays = problem_of("views alone")
+    expected = _solver("views alone", "pcg").solve(arrays)
+    made = caspar.Solver(factors, backend="cpu", precision="float64")
+    result = made.solve(arrays)
+    assert (expected.linear_solver, result.linear_solver) == ("pcg", "pcg")
+    assert result.final_cost == pytest.approx(expected.final_cost)
+    assert "quicker and exact: Unable to allocate 8 TiB." in result.remarks[0]
+    named = caspar.Solver(factors, backend="cpu", linear_solver="sparse")
+    for _ in range(2):
+        with pytest.raises(OutOfMemoryError, match="host memory than is left: Unable to allocate"):
+            named.solve(arrays)
+
+
 def test_schur_dense_needs_something_to_eliminate() -> None:
     with pytest.raises(FactorError, match="no node type can be eliminated"):
         caspar.Solver(MIXES["views alone"], backend="cpu", linear_solver="schur_dense")

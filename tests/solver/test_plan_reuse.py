@@ -13,7 +13,9 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
+from caspar.errors import BackendError
 from caspar.solver import planning, preparation
+from caspar.solver.normal_equations import NormalEquations
 from tests.problems import EXAMPLES
 from tests.solver.linear_cases import MIX, MIXES, fresh, problem_of, solver_names
 from tests.solver.solving import ON_BACKENDS, Arrays, assert_same_result, changed, moved
@@ -225,16 +227,64 @@ def _checked(made: caspar.Solver, arrays: Arrays) -> Any:
     return check_problem(arrays, made._factors, made._nodes, reader)
 
 
-def test_after_a_callback_that_raised() -> None:
+@ON_BACKENDS
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_after_a_callback_that_raised(
+    backend: str, number: int, num_plans: Callable[[], int]
+) -> None:
+    """The plan is still there: a notebook that keeps the error would hold two of them."""
+    _, arrays = problem_of(MIX)
+    made = fresh(backend=backend)
+
+    def fail(record: caspar.IterationRecord) -> None:
+        if record.iteration == number:
+            raise RuntimeError(f"at iteration {number}")
+
+    with pytest.raises(RuntimeError, match=f"at iteration {number}"):
+        made.solve(arrays, on_iteration=fail)
+    result = made.solve(moved(arrays))
+    assert num_plans() == 1
+    assert_same_result(result, fresh(backend=backend).solve(moved(arrays)))
+
+
+@pytest.mark.parametrize("jacobian", ["stored", "float16", "recompute"])
+@pytest.mark.parametrize("name", ["linearize", "try_step", "accept", "values"])
+def test_after_an_error_in_the_work(
+    name: str, jacobian: str, monkeypatch: pytest.MonkeyPatch, num_plans: Callable[[], int]
+) -> None:
+    """Whatever has been done by then, and is half done."""
+    _, arrays = problem_of(MIX)
+    made, work = fresh(jacobian=jacobian), getattr(NormalEquations, name)
+    expected = fresh(jacobian=jacobian).solve(arrays)
+    num_made = num_plans()
+
+    def failing(system: NormalEquations, *args: Any) -> Any:
+        work(system, *args)
+        raise ZeroDivisionError("in the work")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NormalEquations, name, failing)
+        with pytest.raises(ZeroDivisionError, match="in the work"):
+            made.solve(moved(arrays))
+    assert_same_result(made.solve(arrays), expected)
+    assert num_plans() == num_made + 1
+
+
+def test_no_plan_is_kept_where_the_device_fails(
+    monkeypatch: pytest.MonkeyPatch, num_plans: Callable[[], int]
+) -> None:
     _, arrays = problem_of(MIX)
     made = fresh()
 
-    def fail(record: caspar.IterationRecord) -> None:
-        raise RuntimeError(f"at iteration {record.iteration}")
+    def failing(*_: object) -> None:
+        raise BackendError("the device is gone")
 
-    with pytest.raises(RuntimeError, match="at iteration 1"):
-        made.solve(arrays, on_iteration=fail)
+    with monkeypatch.context() as patch:
+        patch.setattr(NormalEquations, "accept", failing)
+        with pytest.raises(BackendError, match="is gone"):
+            made.solve(arrays)
     assert_same_result(made.solve(arrays), fresh().solve(arrays))
+    assert num_plans() == 3
 
 
 # -- memory that was never written -----------------------------------------------------------------
