@@ -245,28 +245,26 @@ class Backend(Protocol):
             ResourceError: The device has too little for all of them in one kernel.
         """
 
-    def dense_factorization(
-        self, size: int, dtype: str, failed: Array | None = None
-    ) -> DenseFactorization:
-        """Cholesky factorisation of dense matrices of one size.
+    def dense_factorization(self, size: int, failed: Array | None = None) -> DenseFactorization:
+        """Cholesky factorisation of dense matrices of one size, in float64.
 
         Args:
             size: Rows and columns.
-            dtype: `float32` or `float64`.
             failed: (1,) float64 on the device, written by every solve; None: one of its own.
         """
 
     def sparse_factorization(
-        self, indptr: Array, indices: Array, size: int, dtype: str, failed: Array | None = None
+        self, indptr: Array, indices: Array, size: int, failed: Array | None = None
     ) -> SparseFactorization:
-        """Cholesky factorisation of sparse matrices of one pattern, which is analysed here.
+        """Cholesky factorisation of sparse matrices of one pattern, in float64.
+
+        The pattern is analysed here.
 
         Args:
             indptr: (size + 1,) int32 on the device: where the rows of the lower triangle begin.
             indices: (nnz,) int32 columns, ascending within a row; each row ends with its diagonal
                 entry, which must be there.
             size: Rows and columns.
-            dtype: `float32` or `float64`.
             failed: (1,) float64 on the device, written by every solve; None: one of its own.
 
         Raises:

@@ -311,20 +311,18 @@ class CpuBackend:
         """The compiled driver repeats them."""
         return SequenceLoop(self.sequence([launch for phase in phases for launch in phase]), flag)
 
-    def dense_factorization(
-        self, size: int, dtype: str, failed: Array | None = None
-    ) -> DenseFactorization:
+    def dense_factorization(self, size: int, failed: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by LAPACK."""
         solver = load_direct_solver("direct_cpu", "LapackCholesky")
-        factorization: DenseFactorization = solver(size, dtype, failed)
+        factorization: DenseFactorization = solver(size, failed)
         return factorization
 
     def sparse_factorization(
-        self, indptr: Array, indices: Array, size: int, dtype: str, failed: Array | None = None
+        self, indptr: Array, indices: Array, size: int, failed: Array | None = None
     ) -> SparseFactorization:
         """Cholesky factorisation by QDLDL."""
         solver = load_direct_solver("direct_cpu", "QdldlFactorization")
-        factorization: SparseFactorization = solver(indptr, indices, size, dtype, failed)
+        factorization: SparseFactorization = solver(indptr, indices, size, failed)
         return factorization
 
     def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:

@@ -276,20 +276,18 @@ class CudaBackend:
             polled = partial(CudaSequence, self.stream, launches)
             return repeated_loop(self.stream, launches, flag, polled)
 
-    def dense_factorization(
-        self, size: int, dtype: str, failed: Array | None = None
-    ) -> DenseFactorization:
+    def dense_factorization(self, size: int, failed: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by cuSOLVER."""
         solver = load_direct_solver("direct_cuda", "CusolverCholesky")
-        factorization: DenseFactorization = solver(size, dtype, failed)
+        factorization: DenseFactorization = solver(size, failed)
         return factorization
 
     def sparse_factorization(
-        self, indptr: Array, indices: Array, size: int, dtype: str, failed: Array | None = None
+        self, indptr: Array, indices: Array, size: int, failed: Array | None = None
     ) -> SparseFactorization:
         """Cholesky factorisation by cuDSS."""
         solver = load_direct_solver("direct_cudss", "CudssFactorization")
-        factorization: SparseFactorization = solver(indptr, indices, size, dtype, failed)
+        factorization: SparseFactorization = solver(indptr, indices, size, failed)
         return factorization
 
     def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:

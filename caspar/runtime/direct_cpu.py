@@ -19,7 +19,7 @@ from threadpoolctl import ThreadpoolController
 
 from caspar.memory.tiles import Array
 
-FloatArray = NDArray[np.floating[Any]]
+FloatArray = NDArray[np.float64]
 
 
 FEW_ROWS = 768
@@ -52,12 +52,11 @@ class LapackCholesky:
 
     Args:
         size: Rows and columns.
-        dtype: `float32` or `float64`.
         failed: (1,) float64 that `solve` writes; None: its own.
     """
 
-    def __init__(self, size: int, dtype: str, failed: Array | None = None) -> None:
-        self.matrix: FloatArray = np.empty((size, size), dtype)
+    def __init__(self, size: int, failed: Array | None = None) -> None:
+        self.matrix: FloatArray = np.empty((size, size))
         self.failed = np.zeros(1) if failed is None else failed
         names = ("potrf", "potrs", "potri")
         self._factorize, self._solve, self._invert = get_lapack_funcs(names, (self.matrix,))
@@ -120,19 +119,17 @@ def size_for_ordering(degrees: NDArray[np.integer[Any]]) -> int:
 class QdldlFactorization:
     """A sparse matrix, factorised by QDLDL (L D L^T) in the order that AMD finds.
 
-    QDLDL computes in float64, whatever the type of the arrays. Rows of the identity are added where
-    that makes for a better order.
+    Rows of the identity are added where that makes for a better order.
 
     Args:
         indptr: (size + 1,) where the rows of the lower triangle begin.
         indices: (nnz,) columns, ascending within a row; each row ends with its diagonal entry.
         size: Rows and columns.
-        dtype: Type of `values`: `float32` or `float64`.
         failed: (1,) float64 that `solve` writes; None: its own.
     """
 
     def __init__(
-        self, indptr: Array, indices: Array, size: int, dtype: str, failed: Array | None = None
+        self, indptr: Array, indices: Array, size: int, failed: Array | None = None
     ) -> None:
         indptr, indices, num_entries = np.asarray(indptr), np.asarray(indices), len(indices)
         degrees = np.bincount(indices, minlength=size) + np.diff(indptr) - 2
@@ -140,25 +137,23 @@ class QdldlFactorization:
         if len(added) > 0:
             indices = np.concatenate([indices, size + added])
             indptr = np.concatenate([indptr, num_entries + 1 + added])
-        self._rhs = np.zeros(size + len(added))
+        self._added = np.zeros(len(added))
+        size += len(added)
         # the lower triangle by rows is the upper one by columns, which QDLDL takes; the class
         # must be csc_matrix, not csc_array, or QDLDL converts it every time
         pattern = (np.zeros(len(indices)), indices, indptr)
-        self._matrix = csc_matrix(pattern, shape=(len(self._rhs), len(self._rhs)))
+        self._matrix = csc_matrix(pattern, shape=(size, size))
         # analysis comes with a first factorisation: of the identity
         self._matrix.data[self._matrix.indptr[1:] - 1] = 1.0
         self._solver = qdldl.Solver(self._matrix, upper=True)
-        self._entries: FloatArray = self._matrix.data[:num_entries]
-        self.values: FloatArray = self._entries.astype(dtype, copy=False)
+        self.values: FloatArray = self._matrix.data[:num_entries]
         self.failed = np.zeros(1) if failed is None else failed
 
     def solve(self, rhs: Array, solution: Array) -> None:
         """Factorise and solve."""
-        if self.values is not self._entries:
-            self._entries[...] = self.values
         self._solver.update(self._matrix, upper=True)
-        self._rhs[: len(rhs)] = rhs
-        solution[...] = self._solver.solve(self._rhs)[: len(rhs)]
+        padded = rhs if len(self._added) == 0 else np.concatenate([rhs, self._added])
+        solution[...] = self._solver.solve(padded)[: len(rhs)]
         # negative pivots are nothing special to QDLDL, and zero ones end it without a word
         _, pivots, _ = self._solver.factors()
         self.failed[0] = float(not pivots.min() > 0.0 or not np.isfinite(solution).all())

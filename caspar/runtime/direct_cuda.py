@@ -13,14 +13,11 @@ from caspar.memory.tiles import Array
 _UPPER = 1
 """CUBLAS_FILL_MODE_UPPER: the lower triangle by rows is the upper one by columns."""
 
-_PREFIXES = {"float32": "s", "float64": "d"}
-
 _CHECK_THREADS = 512
 _CHECK_SOURCE = """
 // One block: whether a solution is of no use.
-template <typename Real>
-__device__ void check(
-    unsigned size, const Real* rhs, const Real* solution, const int* info, double* failed) {
+extern "C" __global__ void check(unsigned size, const double* rhs, const double* solution,
+                                 const int* info, double* failed) {
     __shared__ double sums[512];
     int bad = info != nullptr && *info != 0, has_rhs = 0;
     double sum = 0.0;
@@ -39,20 +36,12 @@ __device__ void check(
     }
     if (threadIdx.x == 0) *failed = bad || (has_rhs && !(sums[0] > 0.0));
 }
-extern "C" __global__ void check_float32(unsigned size, const float* rhs, const float* solution,
-                                         const int* info, double* failed) {
-    check(size, rhs, solution, info, failed);
-}
-extern "C" __global__ void check_float64(unsigned size, const double* rhs, const double* solution,
-                                         const int* info, double* failed) {
-    check(size, rhs, solution, info, failed);
-}
 """
 
 
 @cache
-def _check_kernel(dtype: str) -> Any:
-    return cupy.RawModule(code=_CHECK_SOURCE).get_function(f"check_{dtype}")
+def _check_kernel() -> Any:
+    return cupy.RawModule(code=_CHECK_SOURCE).get_function("check")
 
 
 def check_solution(rhs: Array, solution: Array, info: Array | None, failed: Array) -> None:
@@ -62,14 +51,14 @@ def check_solution(rhs: Array, solution: Array, info: Array | None, failed: Arra
     that of a positive definite matrix.
 
     Args:
-        rhs: (size,) float32 or float64.
-        solution: (size,) of the same type.
+        rhs: (size,) float64.
+        solution: (size,) float64.
         info: (1,) int32, not zero where the library says that it failed; None: it does not say.
         failed: (1,) float64 is written: 0 or 1.
     """
     size = np.uint32(solution.shape[0])
     arguments = (size, rhs, solution, np.uint64(0) if info is None else info, failed)
-    _check_kernel(solution.dtype.name)((1,), (_CHECK_THREADS,), arguments)
+    _check_kernel()((1,), (_CHECK_THREADS,), arguments)
 
 
 class CusolverCholesky:
@@ -77,24 +66,18 @@ class CusolverCholesky:
 
     Args:
         size: Rows and columns.
-        dtype: `float32` or `float64`.
         failed: (1,) float64 that `solve` writes; None: its own.
     """
 
-    def __init__(self, size: int, dtype: str, failed: Array | None = None) -> None:
-        self.matrix = cupy.empty((size, size), dtype)
+    def __init__(self, size: int, failed: Array | None = None) -> None:
+        self.matrix = cupy.empty((size, size))
         self.failed = cupy.zeros(1) if failed is None else failed
         self._size = size
         self._identity: Array | None = None
         self._info = cupy.zeros(1, np.int32)
         self._solve_info = cupy.zeros(1, np.int32)
-        prefix = _PREFIXES[dtype]
-        self._factorize = getattr(cusolver, f"{prefix}potrf")
-        self._solve = getattr(cusolver, f"{prefix}potrs")
-        buffer_size = getattr(cusolver, f"{prefix}potrf_bufferSize")
-        matrix = self.matrix.data.ptr
-        length = buffer_size(get_cusolver_handle(), _UPPER, size, matrix, size)
-        self._workspace = cupy.empty(length, dtype)
+        handle, matrix = get_cusolver_handle(), self.matrix.data.ptr
+        self._workspace = cupy.empty(cusolver.dpotrf_bufferSize(handle, _UPPER, size, matrix, size))
 
     def solve(self, rhs: Array, solution: Array) -> None:
         """Factorise and solve: enqueued on the current stream, which CuPy passes on."""
@@ -103,13 +86,13 @@ class CusolverCholesky:
     def invert(self, inverse: Array) -> None:
         """Solve for the columns of the identity: CuPy does not pass on potri."""
         if self._identity is None:
-            self._identity = cupy.eye(self._size, dtype=self.matrix.dtype).reshape(-1)
+            self._identity = cupy.eye(self._size).reshape(-1)
         self._solve_columns(self._identity, inverse.reshape(-1), self._size)
 
     def _solve_columns(self, rhs: Array, solution: Array, num_columns: int) -> None:
         handle = get_cusolver_handle()
         size, matrix, workspace = self._size, self.matrix.data.ptr, self._workspace
-        self._factorize(
+        cusolver.dpotrf(
             handle,
             _UPPER,
             size,
@@ -122,5 +105,5 @@ class CusolverCholesky:
         if solution.data.ptr != rhs.data.ptr:
             solution.data.copy_from_device_async(rhs.data, rhs.nbytes)
         info, target = self._solve_info.data.ptr, solution.data.ptr
-        self._solve(handle, _UPPER, size, num_columns, matrix, size, target, size, info)
+        cusolver.dpotrs(handle, _UPPER, size, num_columns, matrix, size, target, size, info)
         check_solution(rhs, solution, self._info, self.failed)

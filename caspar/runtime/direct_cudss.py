@@ -17,8 +17,6 @@ from caspar.memory.tiles import Array
 from caspar.runtime.direct_cuda import check_solution
 from caspar.runtime.factorization import CUDSS_PACKAGES
 
-_VALUE_TYPES = {"float32": cudss.DataType.R_32F, "float64": cudss.DataType.R_64F}
-
 
 class CudssFactorization:
     """A sparse matrix, factorised by cuDSS (L D L^T) in the order that it finds.
@@ -32,7 +30,6 @@ class CudssFactorization:
         indices: (nnz,) int32 columns, ascending within a row; each row ends with its diagonal
             entry.
         size: Rows and columns.
-        dtype: `float32` or `float64`.
         failed: (1,) float64 that `solve` writes; None: its own.
 
     Raises:
@@ -40,18 +37,18 @@ class CudssFactorization:
     """
 
     def __init__(
-        self, indptr: Array, indices: Array, size: int, dtype: str, failed: Array | None = None
+        self, indptr: Array, indices: Array, size: int, failed: Array | None = None
     ) -> None:
         self._indptr = cupy.ascontiguousarray(indptr, dtype=np.int32)
         self._indices = cupy.ascontiguousarray(indices, dtype=np.int32)
-        self.values = cupy.zeros(indices.shape[0], dtype)
+        self.values = cupy.zeros(indices.shape[0])
         self.failed = cupy.zeros(1) if failed is None else failed
-        vectors = cupy.ones((2, size), dtype)
+        vectors = cupy.ones((2, size))
         releases: list[Callable[[], None]] = []
         # at the end of the process the driver frees everything
         weakref.finalize(self, _release, releases).atexit = False
         try:
-            self._create(size, dtype, vectors, releases)
+            self._create(size, vectors, releases)
             self._execute(cudss.Phase.ANALYSIS)
             # allocates what the factors need; of the identity, as there are no values yet
             self.values[self._indptr[1:] - 1] = 1.0
@@ -63,9 +60,7 @@ class CudssFactorization:
                 f"linear solver 'sparse' on CUDA: cuDSS says: {error}. It needs {CUDSS_PACKAGES}"
             ) from error
 
-    def _create(
-        self, size: int, dtype: str, vectors: Array, releases: list[Callable[[], None]]
-    ) -> None:
+    def _create(self, size: int, vectors: Array, releases: list[Callable[[], None]]) -> None:
         """Make cuDSS's objects; each one's release is noted at once."""
         handle = self._handle = cudss.create()
         releases.append(partial(cudss.destroy, handle))
@@ -74,7 +69,7 @@ class CudssFactorization:
         _configure(config)
         data = self._data = cudss.data_create(handle)
         releases.append(partial(cudss.data_destroy, handle, data))
-        value_type, index_type = _VALUE_TYPES[dtype], cudss.DataType.R_32I
+        value_type, index_type = cudss.DataType.R_64F, cudss.DataType.R_32I
         matrix = self._matrix = cudss.matrix_create_csr(
             size,
             size,

@@ -1,4 +1,4 @@
-"""Direct solvers of symmetric positive definite systems, as the solver sees them.
+"""Direct solvers of symmetric positive definite systems, as the solver sees them: in float64.
 
 Existing libraries do the work: LAPACK and QDLDL on the processor, cuSOLVER and cuDSS on CUDA.
 Each is loaded when it is first asked for. Cost tiers: making one, once for a plan (memory, and for
@@ -31,7 +31,7 @@ class Factorization(Protocol):
         """Factorise the matrix and solve; on CUDA only enqueued, on the current stream.
 
         Args:
-            rhs: (size,) right-hand side, of the matrix's type; it is kept.
+            rhs: (size,) right-hand side; it is kept.
             solution: (size,) is written; another array than `rhs`.
         """
 
@@ -47,8 +47,8 @@ class DenseFactorization(Factorization, Protocol):
         """Factorise and invert; on CUDA only enqueued, on the current stream.
 
         Args:
-            inverse: (size, size) of the matrix's type is written, both triangles; what it holds
-                means nothing if it failed.
+            inverse: (size, size) is written, both triangles; what it holds means nothing if it
+                failed.
         """
 
 

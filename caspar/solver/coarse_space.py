@@ -358,13 +358,12 @@ class CoarseSpace:
     def entries(self, matrix: Array) -> Launch:
         """The lower triangle, scaled, to a cleared dense matrix."""
         size, numbers = self.structure.size, self.numbers
-        place = numbers.row.astype("int64") * size + numbers.column
-        count = int(place.shape[0])
+        count = int(numbers.place.shape[0])
         bindings = {
             "blocks": self.binding("blocks", 1, index=numbers.source),
             "row_scale": self.binding("scale", size, index=numbers.row),
             "column_scale": self.binding("scale", size, index=numbers.column),
             "shift": self.binding("shift", count),
-            "matrix": Binding(matrix.reshape(-1), 1, fields={"index": place.astype("int32")}),
+            "matrix": Binding(matrix.reshape(-1), 1, fields={"index": numbers.place}),
         }
         return self.bind("coarse_entries", bindings, count)

@@ -95,6 +95,7 @@ class CoarseEntries:
         source: (n,) scalar of the blocks of each entry of the lower triangle.
         row: (n,) its row.
         column: (n,) its column.
+        place: (n,) its place in the dense matrix.
         diagonal: (size,) scalar of the blocks of each diagonal entry.
         inverse: (m,) entry of the dense inverse of each number that `coarse_apply` reads.
         inverse_row: (m,) its row.
@@ -104,6 +105,7 @@ class CoarseEntries:
     source: Array
     row: Array
     column: Array
+    place: Array
     diagonal: Array
     inverse: Array
     inverse_row: Array
@@ -189,6 +191,7 @@ def coarse_entries(xp: Any, structure: CoarseStructure) -> CoarseEntries:
     source = _block_scalars(structure, cluster[row], column[row], cluster[other], column[other])
     own = np.empty(size, dtype=np.int64)
     own[place] = _block_scalars(structure, cluster, column, cluster, column)
+    later, earlier = np.maximum(place[row], place[other]), np.minimum(place[row], place[other])
     width = structure.width
     part = np.arange(LANES)
     columns = np.asarray(scalar_numbers(np, LANES, width, part, np.arange(width)))
@@ -201,8 +204,9 @@ def coarse_entries(xp: Any, structure: CoarseStructure) -> CoarseEntries:
     inside = np.minimum(inverse_column, size - 1)
     arrays = (
         source,
-        np.maximum(place[row], place[other]),
-        np.minimum(place[row], place[other]),
+        later,
+        earlier,
+        later * size + earlier,
         own,
         inverse_row * size + inside,
         inverse_row,

@@ -65,15 +65,15 @@ class FactorBlocks:
         pair: Its arguments.
         types: Their types.
         number: (num_slots,) int32 block of each item.
-        order: (num_slots, 2) weights of the item's block and of its transpose; None where the
-            arguments are of two types.
+        weights: (num_slots, 2) of the storage type, of the item's block and of its transpose; None
+            where the arguments are of two types.
     """
 
     plan: FactorPlan
     pair: ArgumentPair
     types: TypePair
     number: Array
-    order: Array | None
+    weights: Array | None
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Structure:
         """Bytes of all arrays."""
         arrays = [array for one in self.blocks.values() for array in (one.rows, one.columns)]
         arrays += [array for one in self.fills for array in (one.first, one.second, one.number)]
-        arrays += [array for one in self.factors for array in (one.number, one.order)]
+        arrays += [array for one in self.factors for array in (one.number, one.weights)]
         return sum(int(array.nbytes) for array in arrays if array is not None)
 
 
@@ -187,7 +187,7 @@ def build_structure(plan: Plan) -> Structure:
     return Structure(
         blocks=blocks,
         factors=tuple(
-            _factor_blocks(backend, factor, pair, coupling, blocks[coupling.types])
+            _factor_blocks(plan, factor, pair, coupling, blocks[coupling.types])
             for (factor, pair), coupling in zip(pairs, direct, strict=True)
         ),
         fills=tuple(
@@ -220,19 +220,21 @@ def _factor_coupling(backend: Backend, factor: FactorPlan, pair: ArgumentPair) -
 
 
 def _factor_blocks(
-    backend: Backend,
+    plan: Plan,
     factor: FactorPlan,
     pair: ArgumentPair,
     coupling: _Coupling,
     blocks: BlockList,
 ) -> FactorBlocks:
+    backend = plan.library.backend
     number = _block_numbers(backend.xp, coupling, blocks)
-    order = None
+    weights = None
     if pair.is_of_one_type:
         rows = _nodes_of(backend, factor, pair.row.name)
         columns = _nodes_of(backend, factor, pair.column.name)
         order = backend.xp.stack([rows >= columns, rows <= columns], axis=1)
-    return FactorBlocks(factor, pair, coupling.types, number, order)
+        weights = order.astype(plan.types.storage.value)
+    return FactorBlocks(factor, pair, coupling.types, number, weights)
 
 
 # -- eliminated nodes ----------------------------------------------------------------------------

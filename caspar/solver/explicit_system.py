@@ -211,9 +211,8 @@ class ExplicitSystem:
 
     def _factor_launches(self, part: FactorBlocks, target: _Target) -> list[Launch]:
         bindings = {"pair_block": self._sums(target)}
-        if part.order is not None:
-            rows = part.order.astype(self._plan.types.storage.value)
-            bindings["pair_order"] = Binding(rows.reshape(-1), part.plan.count)
+        if part.weights is not None:
+            bindings["pair_order"] = Binding(part.weights.reshape(-1), part.plan.count)
         role = self._binder.exact_role(part.plan, part.pair.role)
         launch = self._binder.pair(part.plan, role, bindings)
         return [launch, *self._reductions(target)]

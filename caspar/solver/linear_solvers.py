@@ -194,7 +194,7 @@ class DenseSolver:
                 f"linear_solver='schur_dense': the system has {system.size:,} unknowns, and its "
                 f"matrix {8 * system.size**2:,} bytes; use 'auto', 'sparse' or 'schur_pcg'"
             )
-        self._factorization = backend.dense_factorization(system.size, "float64", system.failed)
+        self._factorization = backend.dense_factorization(system.size, system.failed)
         matrix = self._factorization.matrix
         entries = system.entries()
         place = (entries.rows.astype(np.int64) * system.size + entries.columns).astype(np.int32)
@@ -243,7 +243,7 @@ class SparseSolver:
         numbers = xp.arange(system.size + 1, dtype=np.int32)
         starts = xp.searchsorted(entries.rows, numbers).astype(np.int32)
         self._factorization = backend.sparse_factorization(
-            starts, entries.columns, system.size, "float64", system.failed
+            starts, entries.columns, system.size, system.failed
         )
         values = self._factorization.values
         self.num_bytes = system.num_bytes + entries.num_bytes

@@ -34,6 +34,9 @@ GOLDEN = 2654435761
 ROUNDING_BITS = range(13, 21)
 """Those that draw roundings: one draw may change a cost by a tenth of what others do."""
 
+ROUNDED_AT_ONCE = 1 << 22
+"""Scalars: some 20 bytes are needed for each."""
+
 
 @dataclass(frozen=True)
 class LinearGoal:
@@ -270,23 +273,29 @@ class NormalEquations:
 
         Several draws. For the end of a solve: what was linearised is lost.
         """
-        memory, xp = self.plan.memory, self._backend.xp
         score = self._backend.sequence(self._phases.score("candidate"))
         costs = []
         for bit in ROUNDING_BITS:
             for plan in self.plan.nodes:
-                nodes = memory[f"{plan.node.name}.nodes"]
-                number = xp.arange(nodes.shape[0], dtype=np.uint32)
-                ups = ((number * np.uint32(GOLDEN)) >> np.uint32(bit)) % 2 == 1
-                ends = xp.where(ups, np.inf, -np.inf).astype(nodes.dtype)
-                moved = xp.where(nodes == 0.0, nodes, xp.nextafter(nodes, ends))
-                memory[f"{plan.node.name}.candidate"][...] = moved
+                self._round(plan.node.name, bit)
             score.run()
             self._scalars.fetch()
             costs.append(self._read()["cost"])
         self._restore.run()
         self._has_jacobians = False
         return tuple(costs)
+
+    def _round(self, name: str, bit: int) -> None:
+        """Candidates that are the nodes, rounded once more, in pieces: there is little memory."""
+        memory, xp = self.plan.memory, self._backend.xp
+        all_nodes, candidate = memory[f"{name}.nodes"], memory[f"{name}.candidate"]
+        for start in range(0, all_nodes.shape[0], ROUNDED_AT_ONCE):
+            nodes = all_nodes[start : start + ROUNDED_AT_ONCE]
+            number = xp.arange(start, start + nodes.shape[0], dtype=np.uint32)
+            ups = ((number * np.uint32(GOLDEN)) >> np.uint32(bit)) % 2 == 1
+            ends = xp.where(ups, nodes.dtype.type(np.inf), nodes.dtype.type(-np.inf))
+            moved = xp.where(nodes == 0.0, nodes, xp.nextafter(nodes, ends))
+            candidate[start : start + ROUNDED_AT_ONCE] = moved
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the storage type.

@@ -165,7 +165,7 @@ class TwoLevelGradients:
         self.name = "schur_pcg"
         backend = self._backend = plan.library.backend
         coarse = self._coarse = CoarseSpace(plan, binder, structure)
-        self._factorization = backend.dense_factorization(structure.size, "float64", coarse.failed)
+        self._factorization = backend.dense_factorization(structure.size, coarse.failed)
         matrix = self._factorization.matrix
         launches = GradientLaunches(plan, binder, coarse)
         self.num_bytes = coarse.num_bytes + launches.num_bytes + int(matrix.nbytes)

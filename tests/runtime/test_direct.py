@@ -31,19 +31,15 @@ from tests.runtime.direct_cases import (
 )
 from tests.solver.pose_graphs import DATA, normal_matrix
 
-dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
-
-@dtypes
 @pytest.mark.parametrize("size", [1, 2, 9, 189, 300])
-def test_dense(size: int, dtype: str) -> None:
-    check_dense(CpuBackend(), size, dtype)
+def test_dense(size: int) -> None:
+    check_dense(CpuBackend(), size)
 
 
-@dtypes
 @pytest.mark.parametrize(("num_blocks", "block"), [(1, 1), (2, 3), (40, 6), (100, 3)])
-def test_sparse(num_blocks: int, block: int, dtype: str) -> None:
-    check_sparse(CpuBackend(), num_blocks, block, dtype)
+def test_sparse(num_blocks: int, block: int) -> None:
+    check_sparse(CpuBackend(), num_blocks, block)
 
 
 @pytest.mark.parametrize("name", ["smallGrid3D", "M3500"])
@@ -78,7 +74,7 @@ def test_many_long_rows_do_not_fill_the_matrix(monkeypatch: pytest.MonkeyPatch) 
     fills = []
     for most in (1, direct_cpu.MOST_PADDING):
         monkeypatch.setattr(direct_cpu, "MOST_PADDING", most)
-        made = QdldlFactorization(pattern.indptr, pattern.indices, pattern.size, "float64")
+        made = QdldlFactorization(pattern.indptr, pattern.indices, pattern.size)
         fills.append(made._solver.factors()[0].nnz)
     assert fills[1] < 0.6 * fills[0]
 
@@ -111,7 +107,7 @@ def test_size_for_ordering(degrees: list[int], size: int) -> None:
 
 
 def test_dense_matrix_is_factorised_in_its_place() -> None:
-    solver = CpuBackend().dense_factorization(3, "float64")
+    solver = CpuBackend().dense_factorization(3)
     solver.matrix[...] = np.diag([4.0, 9.0, 16.0])
     solver.solve(np.ones(3), np.empty(3))
     np.testing.assert_array_equal(np.diag(solver.matrix), [2.0, 3.0, 4.0])
@@ -142,7 +138,7 @@ def test_small_matrices_have_one_thread(
 
     monkeypatch.setattr(direct_cpu, "get_lapack_funcs", watched)
     before = num_threads()
-    solver = direct_cpu.LapackCholesky(size, "float64")
+    solver = direct_cpu.LapackCholesky(size)
     solver.matrix[...] = np.eye(size)
     solver.solve(np.ones(size), np.empty(size))
     assert num_threads() == before
@@ -170,7 +166,7 @@ def test_factorisations_at_the_same_time_leave_the_threads(monkeypatch: pytest.M
         return [potrf, *others]
 
     def factorise(size: int) -> None:
-        solver = direct_cpu.LapackCholesky(size, "float64")
+        solver = direct_cpu.LapackCholesky(size)
         solver.matrix[...] = np.eye(size)
         solver.solve(np.ones(size), np.empty(size))
 

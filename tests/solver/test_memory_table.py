@@ -86,6 +86,12 @@ def test_reported_is_what_chains_hold(deterministic: bool) -> None:
     assert_reported(solver, chain_arrays(CHAIN, 6000))
 
 
+@pytest.mark.parametrize("precision", ["mixed", "float64"])
+def test_reported_is_what_a_sparse_matrix_of_one_type_holds(precision: str) -> None:
+    solver = Solver(CHAIN, backend="cpu", linear_solver="sparse", precision=precision)
+    assert_reported(solver, chain_arrays(CHAIN, 6000))
+
+
 def assert_reported(solver: Solver, arrays: dict[str, Any]) -> None:
     solver.solve(arrays, max_iterations=1)
     kept = solver._preparations.whole._kept

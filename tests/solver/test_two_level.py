@@ -287,13 +287,12 @@ def test_nodes_that_share_nothing_are_in_clusters_too() -> None:
     assert_array_equal(np.unique(labels), np.arange(4))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_inverses_say_where_there_is_none(dtype: str) -> None:
-    solver = CpuBackend().dense_factorization(3, dtype)
-    matrix = np.array([[4.0, 1.0, 0.5], [1.0, 3.0, 0.2], [0.5, 0.2, 2.0]], dtype)
-    inverse = np.empty((3, 3), dtype)
+def test_inverses_say_where_there_is_none() -> None:
+    solver = CpuBackend().dense_factorization(3)
+    matrix = np.array([[4.0, 1.0, 0.5], [1.0, 3.0, 0.2], [0.5, 0.2, 2.0]])
+    inverse = np.empty((3, 3))
     for sign in (1.0, -1.0, 1.0):
         solver.matrix[...] = np.tril(sign * matrix)
         solver.invert(inverse)
         assert solver.failed[0] == float(sign < 0.0)
-    assert_allclose(inverse @ matrix, np.eye(3), atol=1e-6)
+    assert_allclose(inverse @ matrix, np.eye(3), atol=1e-12)
