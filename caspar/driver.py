@@ -177,14 +177,13 @@ def coarse_sources(design: SolverDesign, width: int) -> SolverSources:
     return _cached_specs(parts, design.target, lambda: _coarse_specs(design, width))
 
 
-def slot_sources(design: SolverDesign, nodes: Sequence[NodeType]) -> SolverSources:
-    """The same for kernels of node types of which there are few: see `memory.accessors.slots`."""
+def slot_sources(design: SolverDesign, node: NodeType) -> SolverSources:
+    """The same for the kernel of a type of few nodes: see `memory.accessors.slots`."""
 
     def specs() -> list[KernelSpec]:
-        return [step_kernel(node, design.types, many_slots=True) for node in nodes]
+        return [step_kernel(node, design.types, many_slots=True)]
 
-    parts = [design.key, "slots", *(node.name for node in nodes)]
-    return _cached_specs(parts, design.target, specs)
+    return _cached_specs([design.key, "slots", node.name], design.target, specs)
 
 
 def chain_sources(design: SolverDesign) -> SolverSources:

@@ -22,6 +22,7 @@ from caspar.driver import (
 )
 from caspar.errors import BackendError
 from caspar.frontend.coarse_form import coarse_form, coarse_refusal
+from caspar.frontend.coarse_kernels import apply_name
 from caspar.frontend.node_kernels import STEP_OF_MANY_SLOTS
 from caspar.frontend.precision import TYPES, Types
 from caspar.memory.accessors.slots import MAX_OBJECT_SLOTS, USUAL_SLOTS
@@ -246,20 +247,14 @@ class Preparation:
 
     def _load_explicit(self, design: SolverDesign, library: KernelLibrary) -> None:
         """The kernels that form the system as a matrix, when first needed."""
-        if library.has_kernel("direct_end"):
-            return
-        self._load(library, partial(explicit_sources, design))
+        self._load(library, "direct_end", partial(explicit_sources, design))
 
     def _load_steps(self, design: SolverDesign, plan: Plan) -> None:
         """The steps of nodes whose products have many slots, when first needed."""
-        missing = tuple(
-            node.node
-            for node in plan.reduced
-            if node.has_many_slots
-            and not plan.library.has_kernel(f"{node.node.name}_{STEP_OF_MANY_SLOTS}")
-        )
-        if len(missing) > 0:
-            self._load(plan.library, partial(slot_sources, design, missing))
+        for node in plan.reduced:
+            if node.has_many_slots:
+                name = f"{node.node.name}_{STEP_OF_MANY_SLOTS}"
+                self._load(plan.library, name, partial(slot_sources, design, node.node))
 
     def _preconditioned(
         self,
@@ -272,14 +267,19 @@ class Preparation:
         """Conjugate gradients of `OWN_GRADIENTS`."""
         if self._recipe.preconditioner is PreconditionerChoice.TWO_LEVEL:
             structure = build_coarse_structure(plan, coarse_form(design.factors, design.form))
-            self._load(plan.library, partial(coarse_sources, design, width=structure.width))
+            sources = partial(coarse_sources, design, structure.width)
+            self._load(plan.library, apply_name(structure.width), sources)
             return TwoLevelGradients(plan, binder, phases, structure, remarks)
         chains = build_chains(plan)
-        self._load(plan.library, partial(chain_sources, design))
+        self._load(plan.library, "chain_begin", partial(chain_sources, design))
         return TridiagonalGradients(plan, binder, phases, chains, remarks)
 
-    def _load(self, library: KernelLibrary, sources: Callable[[], SolverSources]) -> None:
-        """More kernels of the solver."""
+    def _load(
+        self, library: KernelLibrary, name: str, sources: Callable[[], SolverSources]
+    ) -> None:
+        """More kernels, unless the library has the one of that name, and with it all of them."""
+        if library.has_kernel(name):
+            return
         start = time.perf_counter()
         library.load(sources())
         self.compile_time_s += time.perf_counter() - start
