@@ -99,7 +99,9 @@ class SolveOptions:
 
     Attributes:
         max_iterations: Levenberg-Marquardt iterations, rejected ones included.
-        initial_damping: First damping, relative to D, the diagonal of J^T J without small entries.
+        initial_damping: First damping, relative to D, the diagonal of J^T J without small entries;
+            None: 1e-8 where a factorisation solves a chain, such as a pose graph, in float64, else
+            1e-3.
         min_damping: Lower bound of the damping.
         max_damping: The solve stops where no step is accepted below it.
         cost_tolerance: Stop when neither the actual nor the predicted decrease of the cost by
@@ -119,7 +121,7 @@ class SolveOptions:
     """
 
     max_iterations: int = 100
-    initial_damping: float = 1e-3
+    initial_damping: float | None = None
     min_damping: float = 1e-14
     max_damping: float = 1e16
     cost_tolerance: float = 3e-7
@@ -140,9 +142,11 @@ class SolveOptions:
         """
         for name in ("max_iterations", "min_linear_iterations", "max_linear_iterations"):
             self._keep(name, checked_count, 1, MAX_ITERATIONS)
-        for name in ("initial_damping", "min_damping", "max_damping"):
-            allowed = f"a positive number of at most {MAX_DAMPING:g}"
-            self._keep(name, _number, allowed, lambda x: 0.0 < x <= MAX_DAMPING)
+        allowed = f"a positive number of at most {MAX_DAMPING:g}"
+        for name in ("min_damping", "max_damping"):
+            self._keep(name, _number, allowed, _is_damping)
+        if self.initial_damping is not None:
+            self._keep("initial_damping", _number, f"{allowed}, or None", _is_damping)
         for name in ("cost_tolerance", "gradient_tolerance", "step_tolerance"):
             allowed = f"a number from 0 to {MAX_TOLERANCE:g}"
             self._keep(name, _number, allowed, lambda x: 0.0 <= x <= MAX_TOLERANCE)
@@ -153,10 +157,16 @@ class SolveOptions:
             allowed = "a positive finite number or None"
             self._keep("max_time_s", _number, allowed, lambda x: 0.0 < x)
         checked_flag("check", self.check)
-        if not self.min_damping <= self.initial_damping <= self.max_damping:
+        if self.min_damping > self.max_damping:
             raise OptionError(
-                f"initial_damping={self.initial_damping!r}: must lie between "
-                f"min_damping={self.min_damping!r} and max_damping={self.max_damping!r}"
+                f"min_damping={self.min_damping!r}: must be at most max_damping="
+                f"{self.max_damping!r}"
+            )
+        first = self.initial_damping
+        if first is not None and not self.min_damping <= first <= self.max_damping:
+            raise OptionError(
+                f"initial_damping={first!r}: must lie between min_damping={self.min_damping!r} "
+                f"and max_damping={self.max_damping!r}"
             )
 
     def _keep(self, name: str, checked: Callable[..., float], *bounds: Any) -> None:
@@ -211,6 +221,10 @@ def check_callback(name: str, value: Any) -> None:
     """
     if value is not None and not callable(value):
         raise OptionError(f"{name}={value!r}: must be a function or None")
+
+
+def _is_damping(number: float) -> bool:
+    return 0.0 < number <= MAX_DAMPING
 
 
 def _number(name: str, value: Any, allowed: str, holds: Callable[[float], bool]) -> float:

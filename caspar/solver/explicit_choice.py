@@ -6,7 +6,6 @@ Once for each structure.
 from dataclasses import dataclass
 from enum import Enum
 
-from caspar.frontend.solver_form import couples_one_type
 from caspar.options import LinearSolverChoice
 from caspar.solver.explicit_structure import num_fill_pairs
 from caspar.solver.plan import Plan
@@ -95,15 +94,14 @@ def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
         return Choice(_BY_NAME[choice])
     size = sum(node.count * node.node.tangent_dim for node in plan.reduced)
     is_eliminated = len(plan.eliminated) > 0
-    is_chained = any(couples_one_type(factor.reduced) for factor in plan.factors)
-    if is_eliminated and not is_chained and size > MAX_DENSE_QUICK_PCG:
+    if is_eliminated and not plan.is_chained and size > MAX_DENSE_QUICK_PCG:
         return Choice(Method.GRADIENTS)
     on_cuda = plan.library.backend.name == "cuda"
-    most_pairs = MAX_AUTO_PAIRS if on_cuda or is_chained else MAX_PAIRS_QUICK_PCG
+    most_pairs = MAX_AUTO_PAIRS if on_cuda or plan.is_chained else MAX_PAIRS_QUICK_PCG
     num_pairs = num_fill_pairs(plan)
     if num_pairs > most_pairs:
         reason = f"{num_pairs:,} pairs of factors that share an eliminated node"
-        return _gradients(reason) if is_chained else Choice(Method.GRADIENTS)
+        return _gradients(reason) if plan.is_chained else Choice(Method.GRADIENTS)
     if on_cuda and size <= MAX_DENSE:
         return Choice(Method.DENSE)
     if size <= (MAX_SPARSE_ELIMINATED if is_eliminated else MAX_SPARSE):

@@ -28,11 +28,16 @@ FORCING_FACTOR = 0.9
 """Share of the gradient norm's ratio that becomes the next tolerance."""
 
 NEGLIGIBLE = 2.0**-104
-"""A cost that fell by this factor is zero: the residuals are rounding errors of the first ones."""
+"""A cost that fell by this factor is zero: the residuals are rounding errors of the first ones. But
+those may have been huge for another reason, such as an exponential: so the cost is below this
+factor itself too, or what rounding leaves."""
 
 NEARLY_NEGLIGIBLE = 1e-10
-"""A cost that fell by this factor may be what rounding to float32 leaves, which no step lowers and
-no gradient tells from a minimum: there the solve ends with steps that are small for any reason."""
+"""A cost that fell by this factor may be what rounding leaves, which no step lowers and no gradient
+tells from a minimum: there the solve ends with steps that are small for any reason."""
+
+ROUNDING_SHARE = 0.01
+"""What rounding leaves changes by this share at least when values are rounded once more."""
 
 CONFIRMING_ITERATIONS = 10
 """PCG iterations at least of the step that confirms convergence."""
@@ -66,6 +71,8 @@ class LevenbergState:
         confirming: The next step decides whether the solve has converged.
         num_not_finite: Linear solves in a row that could not begin.
         num_limited: Linear solves that ended at the limit of PCG iterations.
+        asked_cost: Cost at which it was asked last whether rounding alone is left.
+        is_rounding: Whether it is.
         promised: Largest decrease that a step promised since the last one was accepted.
         rounding: How much rounding the values changes the cost, where that ended the solve.
         records: Iterations so far.
@@ -81,6 +88,8 @@ class LevenbergState:
     confirming: bool = False
     num_not_finite: int = 0
     num_limited: int = 0
+    asked_cost: float = math.inf
+    is_rounding: bool = False
     promised: float = -math.inf
     rounding: float | None = None
     records: list[IterationRecord] = field(default_factory=list)
@@ -117,9 +126,10 @@ def minimize(
     """
     start = time.perf_counter()
     initial_cost = system.score()
-    state = LevenbergState(
-        initial_cost, initial_cost, options.initial_damping, options.linear_tolerance
-    )
+    damping = options.initial_damping
+    if damping is None:
+        damping = min(max(system.usual_damping, options.min_damping), options.max_damping)
+    state = LevenbergState(initial_cost, initial_cost, damping, options.linear_tolerance)
     if not math.isfinite(initial_cost):
         names = ", ".join(system.not_finite())
         remark = f"The cost of these factors is not finite: {names}."
@@ -204,6 +214,8 @@ def _iterate(
     if accepted:
         _update_tolerance(options, state, tried)
         state.promised = -math.inf
+        if status is None:
+            status = _fallen(system, state)
     elif math.isfinite(tried.model_decrease):
         state.promised = max(state.promised, _promised(state, tried, record_damping))
     elapsed = time.perf_counter() - start
@@ -289,13 +301,8 @@ def _converged(
     state.num_not_finite = 0
     if tried.outcome is LinearOutcome.NOT_FINITE or not math.isfinite(tried.cost):
         return None
-    if accepted and tried.cost <= NEGLIGIBLE * state.initial_cost:
-        # relative tests never hold where the cost has no bound but zero
-        return SolveStatus.CONVERGED_GRADIENT
     # of the damped system: large damping alone makes them small
-    relief = 1.0 + state.damping if state.damping >= 1.0 else 1.0
-    if state.cost <= NEARLY_NEGLIGIBLE * state.initial_cost:
-        relief = 1.0
+    relief = 1.0 if state.damping < 1.0 or state.is_rounding else 1.0 + state.damping
     slope = relief * _square(tried.gradient_norm)
     if slope <= 2.0 * options.gradient_tolerance * state.cost:
         return SolveStatus.CONVERGED_GRADIENT
@@ -314,6 +321,19 @@ def _converged(
         return SolveStatus.CONVERGED_COST
     state.confirming = small
     return None
+
+
+def _fallen(system: NormalEquations, state: LevenbergState) -> SolveStatus | None:
+    """Whether a cost that has fallen far is zero: relative tests never hold at a bound of zero."""
+    if state.cost > NEARLY_NEGLIGIBLE * state.initial_cost:
+        return None
+    if state.cost <= NEGLIGIBLE * min(state.initial_cost, 1.0):
+        return SolveStatus.CONVERGED_GRADIENT
+    if state.cost <= ROUNDING_SHARE * state.asked_cost:
+        state.asked_cost = state.cost
+        state.is_rounding = _rounding(system, state) >= ROUNDING_SHARE * state.cost
+    is_zero = state.is_rounding and state.cost <= NEGLIGIBLE * state.initial_cost
+    return SolveStatus.CONVERGED_GRADIENT if is_zero else None
 
 
 def _update_damping(

@@ -8,6 +8,7 @@ import numpy as np
 
 from caspar.frontend.factor_builder import FactorForm, SharedSums
 from caspar.frontend.precision import Types
+from caspar.frontend.solver_form import couples_one_type
 from caspar.frontend.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.memory.accessors.partials import num_slots
 from caspar.memory.accessors.slots import USUAL_SLOTS
@@ -176,6 +177,11 @@ class Plan:
     def reduced(self) -> tuple[NodePlan, ...]:
         """Node types whose steps the linear solver finds."""
         return tuple(plan for plan in self.nodes if not plan.is_eliminated)
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether a factor couples two nodes of a type that remains."""
+        return any(couples_one_type(plan.reduced) for plan in self.factors)
 
     @property
     def is_scaled(self) -> bool:

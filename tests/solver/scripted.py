@@ -33,6 +33,7 @@ class FakeSystem:
         rounding: How much rounding the values changes the cost.
         storage: Type of the values.
         stronger: What takes fewer PCG iterations.
+        usual_damping: The first damping.
     """
 
     cost: float
@@ -42,6 +43,7 @@ class FakeSystem:
     rounding: float = 0.0
     storage: DType = DType.FLOAT32
     stronger: str = ""
+    usual_damping: float = 1e-3
 
     def score(self) -> float:
         self.calls.append("score")

@@ -10,7 +10,7 @@ import pytest
 
 from caspar.errors import OptionError
 from caspar.frontend.scalar_kernels import LinearOutcome
-from caspar.solver.levenberg import CONFIRMING_ITERATIONS, CRAWLING
+from caspar.solver.levenberg import CONFIRMING_ITERATIONS, CRAWLING, NEGLIGIBLE
 from caspar.solver.normal_equations import TriedStep
 from caspar.solver.result import SolveStatus
 from tests.solver.scripted import REJECTED, STEP, FakeSystem, run, step, steps
@@ -88,8 +88,13 @@ def test_what_large_damping_makes_small_is_no_convergence(
 def test_rounding_errors_end_with_steps_that_are_small_for_any_reason() -> None:
     fallen = step(100.0, 100.0 - 1e-9)
     small = replace(REJECTED, step_norm=1e-14)
-    course, _ = run([fallen, *[small] * 10], initial_damping=1e6, max_damping=1e30)
-    assert course.status is SolveStatus.CONVERGED_STEP
+    for rounding, status in (
+        (2e-11, SolveStatus.CONVERGED_STEP),
+        (0.5e-11, SolveStatus.ITERATION_LIMIT),
+    ):
+        options = {"initial_damping": 1e6, "max_damping": 1e30}
+        course, _ = run([fallen, *[small] * 10], rounding=rounding, **options)
+        assert course.status is status
 
 
 def test_rejected_steps_converge_where_little_was_promised() -> None:
@@ -133,11 +138,34 @@ def test_small_step(factor: float, ends: bool) -> None:
     assert (course.status is SolveStatus.CONVERGED_STEP) == ends
 
 
-def test_cost_that_falls_to_rounding_errors_is_zero() -> None:
-    script = [replace(STEP, cost=50.0 * 2.0**-104, model_decrease=100.0), REJECTED]
-    course, _ = run(script)
-    assert course.status is SolveStatus.CONVERGED_GRADIENT
-    assert course.final_cost == script[0].cost
+@pytest.mark.parametrize(
+    ("initial_cost", "cost", "rounding", "ends"),
+    [
+        (100.0, 50.0 * NEGLIGIBLE, 1e-30, True),
+        (100.0, 50.0 * NEGLIGIBLE, 0.0, False),
+        (100.0, 0.5 * NEGLIGIBLE, 0.0, True),
+        (1e-9, 0.5e-9 * NEGLIGIBLE, 0.0, True),
+        (1e-9, 2e-9 * NEGLIGIBLE, 0.0, False),
+        (1e40, 1e3, 1e-10, False),
+    ],
+    ids=["rounding", "not yet", "nothing", "small units", "not yet, small", "a huge start"],
+)
+def test_cost_that_falls_to_rounding_errors_is_zero(
+    initial_cost: float, cost: float, rounding: float, ends: bool
+) -> None:
+    script = [replace(STEP, cost=cost, model_decrease=initial_cost), replace(REJECTED, cost=1e50)]
+    course, _ = run(script, initial_cost, rounding=rounding)
+    assert (course.status is SolveStatus.CONVERGED_GRADIENT) is ends
+    assert course.final_cost == cost
+
+
+def test_rounding_is_asked_for_where_the_cost_fell() -> None:
+    """Not after each step, as it takes many evaluations."""
+    costs = [1e10 * 0.05**number for number in range(30)]
+    script = [step(before, 0.95 * before) for before in costs]
+    _, system = run(script, costs[0])
+    # from 1e-10 of the first cost on, which is after the eighth step, then after every second one
+    assert system.calls.count("rounded_costs") == 12
 
 
 # -- limits ----------------------------------------------------------------------------------------

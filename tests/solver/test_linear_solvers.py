@@ -11,6 +11,7 @@ from caspar.errors import BackendError, FactorError, OutOfMemoryError
 from caspar.frontend.bundle_adjustment import snavely
 from caspar.runtime.cpu import CpuBackend
 from caspar.solver import explicit_choice, explicit_structure
+from caspar.solver.normal_equations import CHAIN_DAMPING, USUAL_DAMPING
 from examples import pose_graph, pose_graph_3d
 from tests.harness_backend import HarnessBackend
 from tests.solver.bundles import arrays_of, read
@@ -231,6 +232,24 @@ def test_too_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(OutOfMemoryError, match=r"pairs of factors.*schur_pcg"):
         named.solve(arrays)
+
+
+@pytest.mark.parametrize(
+    ("mix", "linear_solver", "precision", "first"),
+    [
+        ("views alone", "sparse", "float64", CHAIN_DAMPING),
+        ("views alone", "sparse", "mixed", USUAL_DAMPING),
+        ("views alone", "pcg", "float64", USUAL_DAMPING),
+        ("everything", "schur_dense", "float64", CHAIN_DAMPING),
+        ("everything", "schur_pcg", "float64", USUAL_DAMPING),
+        ("bundle adjustment", "sparse", "float64", USUAL_DAMPING),
+    ],
+)
+def test_first_damping(mix: str, linear_solver: str, precision: str, first: float) -> None:
+    """Little where the soft modes of a chain are solved for exactly."""
+    made, arrays = _solver(mix, linear_solver, precision), problem_of(mix)[1]
+    assert made.solve(arrays, max_iterations=1).iterations[0].damping == first
+    assert made.solve(arrays, max_iterations=1, initial_damping=0.1).iterations[0].damping == 0.1
 
 
 def test_a_matrix_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
