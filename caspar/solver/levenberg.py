@@ -7,14 +7,22 @@ linear solve stopped early: before the solve ends, it is repeated with the tight
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from caspar.errors import OptionError
 from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
-from caspar.solver.linear_remarks import remarks_on_linear_solves
+from caspar.solver.course_remarks import (
+    MUCH_ROUNDING,
+    NO_FINITE_COST,
+    crawls,
+    remarks_on_candidates,
+    remarks_on_faults,
+    remarks_on_linear_solves,
+    remarks_on_rounding,
+)
 from caspar.solver.normal_equations import LinearGoal, NormalEquations, TriedStep
 from caspar.solver.result import IterationRecord, SolveStatus
 
@@ -44,13 +52,6 @@ CONFIRMING_ITERATIONS = 10
 
 MAX_NOT_FINITE = 5
 """Linear solves in a row that could not begin, after which derivatives are taken to be at fault."""
-
-MUCH_ROUNDING = 1e-3
-"""Of the cost, by a rounding of the values: a solve that reached its limit says so, if its last
-iterations gained no more."""
-
-CRAWLING = 20
-"""Iterations that are looked at for that."""
 
 Callback = Callable[[IterationRecord], object]
 """Called after each iteration; a true value stops the solve."""
@@ -131,10 +132,9 @@ def minimize(
         damping = min(max(system.usual_damping, options.min_damping), options.max_damping)
     state = LevenbergState(initial_cost, initial_cost, damping, options.linear_tolerance)
     if not math.isfinite(initial_cost):
-        names = ", ".join(system.not_finite())
-        remark = f"The cost of these factors is not finite: {names}."
+        remarks = remarks_on_faults("residuals", system.faulty_costs())
         at_once = SolveStatus.INITIAL_COST_NOT_FINITE
-        return Course(at_once, initial_cost, initial_cost, (), (remark,))
+        return Course(at_once, initial_cost, initial_cost, (), remarks)
     status: SolveStatus | None = None
     try:
         while status is None:
@@ -147,9 +147,14 @@ def minimize(
         # it may have come between a move and its record
         state.cost = system.score()
     records = tuple(state.records)
+    faulty: tuple[str, ...] = ()
+    if status is SolveStatus.DERIVATIVES_NOT_FINITE:
+        faulty = system.faulty_derivatives()
     remarks = (
+        *remarks_on_faults("derivatives", faulty),
         *remarks_on_linear_solves(options, records, state.num_limited, system.stronger),
-        *_remarks_on_rounding(system, status, state),
+        *remarks_on_candidates(status, records),
+        *remarks_on_rounding(_told_rounding(system, status, state)),
     )
     return Course(status, initial_cost, state.cost, records, remarks)
 
@@ -164,29 +169,16 @@ def _asks_to_stop(answer: object) -> bool:
         ) from error
 
 
-def _remarks_on_rounding(
+def _told_rounding(
     system: NormalEquations, status: SolveStatus, state: LevenbergState
-) -> tuple[str, ...]:
+) -> float | None:
+    """How much rounding changes the cost, where users should know."""
     if system.storage is not DType.FLOAT32:
-        return ()
-    rounding = state.rounding
-    if rounding is None and status is SolveStatus.ITERATION_LIMIT and _crawls(state.records):
-        found = _rounding(system, state)
-        rounding = found if MUCH_ROUNDING * state.cost < found < math.inf else None
-    if rounding is None:
-        return ()
-    return (
-        f"Values are rounded to float32, which alone changes the cost by {rounding:.2g}: steps can "
-        "hardly lower it any more. precision='float64' gets further; so does an origin near the "
-        "values, where they are large beside what they differ by.",
-    )
-
-
-def _crawls(records: Sequence[IterationRecord]) -> bool:
-    if len(records) < CRAWLING:
-        return False
-    first, last = records[-CRAWLING].cost, records[-1].cost
-    return first - last <= MUCH_ROUNDING * last
+        return None
+    if status is not SolveStatus.ITERATION_LIMIT or not crawls(state.records):
+        return state.rounding
+    found = _rounding(system, state)
+    return found if MUCH_ROUNDING * state.cost < found < math.inf else None
 
 
 def _iterate(
@@ -274,7 +266,7 @@ def _rejection(tried: TriedStep, gain_ratio: float) -> str:
     if tried.outcome is LinearOutcome.NOT_FINITE:
         return "the linear solve is not finite"
     if not math.isfinite(tried.cost):
-        return "the cost of the candidate is not finite"
+        return NO_FINITE_COST
     if not tried.model_decrease > 0.0:
         return "the linear model predicts no decrease"
     if not gain_ratio > MIN_GAIN_RATIO:

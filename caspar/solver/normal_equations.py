@@ -20,6 +20,7 @@ from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.memory.tiles import Array
 from caspar.solver.arena import Scratch
+from caspar.solver.faults import faulty_costs, faulty_derivatives
 from caspar.solver.launches import Binder
 from caspar.solver.linear_solvers import LinearSolver
 from caspar.solver.memory_table import memory_table
@@ -201,14 +202,15 @@ class NormalEquations:
         self._scalars.fetch()
         return self._read()["cost"]
 
-    def not_finite(self) -> tuple[str, ...]:
-        """Names of the factors whose cost was not finite when the values were scored."""
-        costs = self._backend.to_host(self.plan.memory["costs"])
-        return tuple(
-            plan.factor.name
-            for plan in self.plan.factors
-            if not np.isfinite(costs[plan.first_tile : plan.first_tile + plan.num_tiles]).all()
-        )
+    def faulty_costs(self) -> tuple[str, ...]:
+        """The factors whose cost was not finite when the values were scored."""
+        return faulty_costs(self.plan)
+
+    def faulty_derivatives(self) -> tuple[str, ...]:
+        """The factors whose gradient is not finite; for the end of a solve."""
+        self._score.run()
+        self._is_ahead, self._has_jacobians, self._begun_damping = False, False, None
+        return faulty_derivatives(self.plan, self._phases)
 
     def linearize(self, damping: float) -> None:
         """Jacobians, gradient, diagonal and blocks at the current values.

@@ -54,6 +54,10 @@ class Phases:
             launches += self._binder.store(plan)
         return launches
 
+    def gradients(self, factor: FactorPlan) -> list[Launch]:
+        """Gradients of one factor alone."""
+        return [self._binder.clear("all sums"), *self._binder.linearize(factor, exact=False)]
+
     def reduce(self) -> list[Launch]:
         """Factorise blocks with the current damping; gradient and blocks of the reduced system."""
         launches = [*self.clear_curvatures(), *self._each("factorize", eliminated=True)]

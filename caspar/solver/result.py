@@ -22,15 +22,16 @@ class SolveStatus(Enum):
     INTERRUPTED = "The values are those of the last accepted step."
     DAMPING_LIMIT = (
         "No step lowered the cost at any damping: look for residuals that jump, or that have no "
-        "slope where they are least, or use precision='float64'."
+        "slope where they are least; values in float32 may be too coarse (precision='float64')."
     )
     DERIVATIVES_NOT_FINITE = (
-        "The derivatives at these values are not finite: look for the root or the norm of zero; "
-        "guard it with sf.epsilon()."
+        "The derivatives at these values are not finite: look for the root or the norm of zero and "
+        "guard it with sf.epsilon(), or for what overflows, which in float32 is 3e38 "
+        "(precision='float64')."
     )
     INITIAL_COST_NOT_FINITE = (
-        "The cost of the start values is not finite: look for a division by zero, a root or "
-        "logarithm of a negative number; guard it with sf.epsilon()."
+        "The cost of the start values is not finite: look for an overflow, a division by zero, a "
+        "root or logarithm of a negative number; guard it with sf.epsilon()."
     )
 
     @property

@@ -69,8 +69,12 @@ class FakeSystem:
         self.calls.append("rounded_costs")
         return self.cost + 0.01 * self.rounding, self.cost - self.rounding, self.cost
 
-    def not_finite(self) -> tuple[str, ...]:
+    def faulty_costs(self) -> tuple[str, ...]:
         return ("any",)
+
+    def faulty_derivatives(self) -> tuple[str, ...]:
+        self.calls.append("faulty_derivatives")
+        return ("any", "other")
 
 
 def step(before: float, decrease: float, gain_ratio: float = 1.0, **changes: Any) -> TriedStep:

@@ -10,7 +10,8 @@ import pytest
 
 from caspar.errors import OptionError
 from caspar.frontend.scalar_kernels import LinearOutcome
-from caspar.solver.levenberg import CONFIRMING_ITERATIONS, CRAWLING, NEGLIGIBLE
+from caspar.solver.course_remarks import CRAWLING
+from caspar.solver.levenberg import CONFIRMING_ITERATIONS, NEGLIGIBLE
 from caspar.solver.normal_equations import TriedStep
 from caspar.solver.result import SolveStatus
 from tests.solver.scripted import REJECTED, STEP, FakeSystem, run, step, steps
@@ -92,7 +93,7 @@ def test_rounding_errors_end_with_steps_that_are_small_for_any_reason() -> None:
         (2e-11, SolveStatus.CONVERGED_STEP),
         (0.5e-11, SolveStatus.ITERATION_LIMIT),
     ):
-        options = {"initial_damping": 1e6, "max_damping": 1e30}
+        options: dict[str, Any] = {"initial_damping": 1e6, "max_damping": 1e30}
         course, _ = run([fallen, *[small] * 10], rounding=rounding, **options)
         assert course.status is status
 

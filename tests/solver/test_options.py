@@ -60,10 +60,12 @@ def test_dampings_that_contradict_each_other() -> None:
     assert found == "min_damping=1.0: must be at most max_damping=0.5"
 
 
-def test_the_usual_damping_lies_between_its_bounds() -> None:
-    for bounds, first in (({"min_damping": 0.1}, 0.1), ({"max_damping": 1e-9}, 1e-9)):
-        result = solve_example("grid", GRID, max_iterations=1, **bounds)
-        assert result.iterations[0].damping == first
+@pytest.mark.parametrize(
+    ("bounds", "first"), [({"min_damping": 0.1}, 0.1), ({"max_damping": 1e-9}, 1e-9)]
+)
+def test_the_usual_damping_lies_between_its_bounds(bounds: dict[str, Any], first: float) -> None:
+    result = solve_example("grid", GRID, max_iterations=1, **bounds)
+    assert result.iterations[0].damping == first
 
 
 @pytest.mark.parametrize("name", ["cost_tolerance", "gradient_tolerance", "step_tolerance"])

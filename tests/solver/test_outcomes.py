@@ -235,6 +235,7 @@ def test_derivatives_that_are_not_finite_end_soon() -> None:
     assert result.status is caspar.SolveStatus.DERIVATIVES_NOT_FINITE
     assert len(result.iterations) == MAX_NOT_FINITE
     assert not result.status.is_success
+    assert result.remarks[-1] == "The derivatives of these factors are not finite: distance."
 
 
 def test_factors_that_are_not_finite_are_named() -> None:
@@ -243,4 +244,5 @@ def test_factors_that_are_not_finite_are_named() -> None:
     arrays = changed(VEHICLE, "ranging.distance", distances)
     result = solve_example("vehicle", arrays, check=False)
     assert result.status is SolveStatus.INITIAL_COST_NOT_FINITE
-    assert result.remarks == ("The cost of these factors is not finite: ranging.",)
+    (remark,) = result.remarks
+    assert remark == "The residuals of these factors are not finite: ranging (1 instance, first 7)."
