@@ -22,6 +22,17 @@ MAX_DAMPING = 1e30
 MAX_TOLERANCE = 1e100
 """Squares are finite."""
 
+SOLVER_CHOICES = (
+    "backend",
+    "precision",
+    "linear_solver",
+    "preconditioner",
+    "jacobian",
+    "deterministic",
+    "inner_iterations",
+)
+"""What a `Solver` is made with: kernels depend on it."""
+
 MAX_INNER_ITERATIONS = 32
 """Each is in the text of a kernel, and takes half a second more to compile."""
 
@@ -182,6 +193,11 @@ class SolveOptions:
         """
         known = [field.name for field in fields(cls)]
         for name in options:
+            if name in SOLVER_CHOICES:
+                raise OptionError(
+                    f"{name!r} is no option of solve: make a solver with it, "
+                    f"caspar.Solver(factors, {name}={options[name]!r})"
+                )
             if name not in known:
                 # what `solve` takes besides is no option
                 close = difflib.get_close_matches(name, [*known, "on_iteration"], 1)

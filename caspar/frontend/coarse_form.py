@@ -61,8 +61,8 @@ def coarse_refusal(factors: Sequence[TracedFactor], form: SolverForm) -> str:
     reduced = [name for name in nodes if name not in form.eliminated]
     if len(form.eliminated) != 1 or len(reduced) != 1:
         return (
-            f"{len(form.eliminated)} node types are eliminated and {len(reduced)} are not; it "
-            "needs one of each"
+            f"the node types are {len(form.eliminated)} eliminated and {len(reduced)} that remain; "
+            "it needs one of each"
         )
     node = nodes[form.eliminated[0]]
     if node.storage_dim != node.tangent_dim or node.tangent_dim > MAX_ELIMINATED_DIM:

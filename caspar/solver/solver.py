@@ -108,18 +108,33 @@ class Solver:
             f"{self.precision.value} precision)"
         )
 
-    def compile(self) -> None:
+    def compile(self, arrays: Mapping[str, Any] | None = None) -> None:
         """Generate and load the kernels now rather than in the first solve.
 
-        What depends on the structure follows in the first solve: sums, loops, a matrix that `auto`
-        chooses. Some problems have other kernels: on CUDA those with more than 65,536 nodes of a
-        type that stays, or with few that many factors share; those whose counts have another type
-        eliminated than the one with the smallest tangent, or none; and those in which a factor has
-        no instances.
+        Without arrays, what depends on the structure follows in the first solve: sums, loops, a
+        matrix that `auto` chooses. Some problems have other kernels: on CUDA those with more than
+        65,536 nodes of a type that stays, or with few that many factors share; those whose counts
+        have another type eliminated than the one with the smallest tangent, or none; and those in
+        which a factor has no instances.
+
+        Args:
+            arrays: As for `solve`: everything is done that comes before the first iteration, and
+                kept for a solve of the same structure. None: what most problems need.
+
+        Raises:
+            InputError: Arrays that do not fit the factors.
+            OutOfMemoryError: The plan does not fit the device.
         """
-        whole = self._preparations.whole
-        whole.compile_all()
-        self._preparations.add_backlog(whole.take_compile_time())
+        if arrays is None:
+            whole = self._preparations.whole
+            whole.compile_all()
+            self._preparations.add_backlog(whole.take_compile_time())
+            return
+        with self.backend.scope():
+            problem, active = self._checked(arrays, SolveOptions())
+            part = problem.part(active.recipe.factors, active.recipe.nodes)
+            with active.preparation.system(part):
+                self._preparations.add_backlog(active.preparation.take_compile_time())
 
     def memory_table(self) -> str | None:
         """The memory kept for the next solve as a table: arrays, places, what shares bytes.

@@ -1,5 +1,6 @@
 """Options, backends and memory: what is asked for is possible, or the answer says why not."""
 
+import inspect
 import math
 import os
 import re
@@ -11,6 +12,7 @@ import pytest
 
 import caspar
 from caspar.errors import BackendError, OptionError, OutOfMemoryError
+from caspar.options import SOLVER_CHOICES
 from caspar.runtime import select
 from caspar.runtime.probe import cuda_problem
 from tests.problems import EXAMPLES, anchor
@@ -40,6 +42,15 @@ def test_a_callback_is_a_function() -> None:
 def test_deterministic_is_true_or_false(value: Any) -> None:
     with pytest.raises(OptionError, match=f"deterministic={value!r}: must be True or False"):
         caspar.Solver(EXAMPLES["grid"].factors, backend="cpu", deterministic=value)
+
+
+def test_choices_of_the_solver_are_no_options() -> None:
+    assert refusal(linear_solver="pcg") == (
+        "'linear_solver' is no option of solve: make a solver with it, "
+        "caspar.Solver(factors, linear_solver='pcg')"
+    )
+    arguments = inspect.signature(caspar.Solver).parameters
+    assert list(arguments) == ["factors", *SOLVER_CHOICES]
 
 
 @pytest.mark.parametrize("name", ["max_iterations", "min_linear_iterations"])

@@ -13,7 +13,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.errors import BackendError
+from caspar.errors import BackendError, InputError
 from caspar.solver import planning, preparation
 from caspar.solver.normal_equations import NormalEquations
 from tests.problems import EXAMPLES
@@ -197,6 +197,25 @@ def test_arrays_that_their_owner_writes_to(num_plans: Callable[[], int]) -> None
     assert num_plans() == 2
     # what came back is the caller's
     assert before.values["Level"][:, 0] == pytest.approx([1.5, 6.0])
+
+
+@ON_BACKENDS
+@pytest.mark.parametrize("mix", ["everything", "views alone"])
+def test_all_can_be_compiled_before(
+    mix: str, backend: str, num_plans: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, arrays = problem_of(mix)
+    made = fresh(mix, backend)
+    made.compile(arrays)
+    with monkeypatch.context() as patch:
+        patch.delattr(type(made.backend), "load")
+        first = made.solve(moved(arrays))
+    assert num_plans() == 1
+    assert first.compile_time_s > 0.0
+    assert made.solve(arrays).compile_time_s == 0.0
+    assert_same_result(first, fresh(mix, backend).solve(moved(arrays)))
+    with pytest.raises(InputError, match="View"):
+        made.compile({**arrays, "View": np.zeros((3, 7))})
 
 
 # -- owners ----------------------------------------------------------------------------------------
