@@ -34,9 +34,9 @@ from caspar.frontend.factor_kernels import factor_kernels
 from caspar.frontend.node_blocks import triangle
 from caspar.frontend.node_kernels import write_advanced, write_direction
 from caspar.frontend.precision import Types
+from caspar.frontend.scalar_kernels import begin_kernel
 from caspar.frontend.solver_form import SolverForm
 from caspar.frontend.trace import NodeType, TracedFactor
-from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
@@ -47,7 +47,6 @@ from caspar.memory.patterns import (
     ReadSequential,
     WriteIndexed,
     WriteSequential,
-    WriteUnique,
 )
 
 RUN = 3
@@ -59,7 +58,7 @@ def chain_kernels(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types, form: SolverForm
 ) -> list[KernelSpec]:
     """Those of every chained type, and `pair_*` of factors: what they add between two nodes."""
-    made = [_begin()]
+    made = [begin_kernel("chain_begin")]
     chained = chained_types(factors, form)
     for node in nodes:
         if node.name in chained:
@@ -87,14 +86,6 @@ def chain_node_kernels(node: NodeType, types: Types, *, scaled: bool) -> list[Ke
         _backward(node, types),
         _turn(node, types, scaled=scaled),
     ]
-
-
-def _begin() -> KernelSpec:
-    """Before the first direction: nothing is done yet, and no direction was before it."""
-    kernel = KernelBuilder("chain_begin", DType.FLOAT64)
-    for name in ("done", "beta"):
-        kernel.write(name, [zero(kernel)], DType.FLOAT64, WriteUnique())
-    return kernel.build()
 
 
 # -- conjugate gradients -------------------------------------------------------------------------

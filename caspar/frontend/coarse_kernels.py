@@ -14,16 +14,16 @@ Columns are kept in groups, so that blocks of two groups fit registers. In scale
 from collections.abc import Sequence
 
 from caspar.frontend.coarse_form import CoarseForm, is_coarsened
-from caspar.frontend.factor_builder import FactorBuilder, FactorForm, SharedSums, linearization
+from caspar.frontend.explicit_kernels import add_blocks
+from caspar.frontend.factor_builder import FactorBuilder, FactorForm, linearization
 from caspar.frontend.jacobian import Blocks, JacobianSlots
 from caspar.frontend.node_blocks import damped_diagonal, damped_step, inverse_root
 from caspar.frontend.precision import Types
+from caspar.frontend.scalar_kernels import begin_kernel
 from caspar.frontend.schur_kernels import by_rows, mixed_blocks
 from caspar.frontend.trace import Argument, TracedFactor
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot
-from caspar.memory.access import WriteAccessor
-from caspar.memory.accessors.runs import AddRuns
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import (
@@ -35,7 +35,6 @@ from caspar.memory.patterns import (
     WriteBlockSum,
     WriteIndexed,
     WriteSequential,
-    WriteUnique,
 )
 
 LANES = 32
@@ -75,7 +74,7 @@ def coarse_kernels(coarse: CoarseForm, types: Types, width: int) -> list[KernelS
         _scale(),
         _entries(),
         _inverse(),
-        _begin(),
+        begin_kernel("coarse_begin"),
         _set_aside(coarse, types),
         _restrict(coarse, types),
         _apply(types, width),
@@ -86,11 +85,6 @@ def coarse_kernels(coarse: CoarseForm, types: Types, width: int) -> list[KernelS
 def apply_name(width: int) -> str:
     """Name of the kernel that multiplies with the coarse inverse."""
     return f"coarse_apply_{width}"
-
-
-def add_blocks(sums: SharedSums) -> WriteAccessor:
-    """How blocks of two groups are summed."""
-    return AddSharedPartials() if sums is SharedSums.ORDERED else AddRuns()
 
 
 def _eliminated(form: FactorForm) -> Argument:
@@ -316,15 +310,6 @@ def _inverse() -> KernelSpec:
 
 
 # -- conjugate gradients -------------------------------------------------------------------------
-
-
-def _begin() -> KernelSpec:
-    """Before the first direction: nothing is done yet, and no direction was before it."""
-    kernel = KernelBuilder("coarse_begin", DType.FLOAT64)
-    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
-    for name in ("done", "beta"):
-        kernel.write(name, [zero], DType.FLOAT64, WriteUnique())
-    return kernel.build()
 
 
 def _set_aside(coarse: CoarseForm, types: Types) -> KernelSpec:

@@ -130,7 +130,8 @@ def explicit_kernels(types: Types) -> list[KernelSpec]:
     return [_entries("dense"), _entries("sparse"), _outcome(types)]
 
 
-def _add_blocks(sums: SharedSums) -> WriteAccessor:
+def add_blocks(sums: SharedSums) -> WriteAccessor:
+    """How items' blocks of a matrix are summed."""
     return AddSharedPartials() if sums is SharedSums.ORDERED else AddRuns()
 
 
@@ -156,7 +157,7 @@ def pair_kernel(
         size = range(len(block))
         block = [[ahead * block[i][j] + back * block[j][i] for j in size] for i in size]
     values = [entry for row in block for entry in row]
-    kernel.write("pair_block", values, DType.FLOAT64, _add_blocks(form.sums))
+    kernel.write("pair_block", values, DType.FLOAT64, add_blocks(form.sums))
     return kernel.build()
 
 
@@ -231,7 +232,7 @@ def _fill(
 
     rows, columns = read("row_mixed", row), read("column_mixed", column)
     values = [-dot(a, b) for a in rows for b in columns]
-    kernel.write("pair_block", values, DType.FLOAT64, _add_blocks(sums))
+    kernel.write("pair_block", values, DType.FLOAT64, add_blocks(sums))
     return kernel.build()
 
 

@@ -17,7 +17,7 @@ from caspar.frontend.lower import Lowering
 from caspar.frontend.node_blocks import damped_diagonal, damped_step
 from caspar.frontend.precision import Types
 from caspar.frontend.retraction import retracted
-from caspar.frontend.trace import NodeType, TracedFactor
+from caspar.frontend.trace import TracedFactor
 from caspar.ir.scalar import Scalar, dot
 from caspar.memory.accessors.exchanges import ReadForNode, SpreadOverNode, SumOverNode
 from caspar.memory.accessors.node_sums import WriteOwnNode
@@ -67,7 +67,7 @@ def inner_kernel(
     assert form.eliminated is not None
     node = form.eliminated.node
     assert node is not None
-    reader = _Evaluator(kernel, node)
+    reader = _Evaluator(kernel)
     damping = kernel.scalar("damping")
     state = reader.evaluate(reader.start(), is_last=False)
     for left in reversed(range(num_steps)):
@@ -95,9 +95,8 @@ def inner_kernel(
 class _Evaluator:
     """Evaluates a factor at other values of its eliminated node."""
 
-    def __init__(self, kernel: FactorBuilder, node: NodeType) -> None:
+    def __init__(self, kernel: FactorBuilder) -> None:
         self._kernel = kernel
-        self._node = node
         self._num_sums = 0
         self._num_spreads = 0
         eliminated = kernel.form.eliminated

@@ -81,7 +81,6 @@ _KIND_BY_NAME = {name: kind for kind, names in _NAMES_BY_KIND.items() for name i
 KINDS = (*_NAMES_BY_KIND, OTHER)
 """Every kind, in the order of reports. Memory accesses are also counted by width: LDG.128."""
 
-FLOAT_KINDS = ("FFMA", "FMUL", "FADD", "MUFU", "float other")
 DOUBLE_KINDS = ("DFMA", "DMUL", "DADD", "double other")
 
 _WIDE_KINDS = ("LDG", "STG", "LDS", "STS", "LDL", "STL")

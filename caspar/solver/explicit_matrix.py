@@ -163,17 +163,10 @@ def _block_entries(
     )
 
 
-def scalar_numbers(
-    xp: Any,
-    count: int,
-    dim: int,
-    number: Array,
-    component: Any,
-    dtype: DType = DType.FLOAT64,
-) -> Array:
-    """(objects, components) scalars of a blocked array of `count` objects without padding."""
-    lane = component % dtype.chunk_length
+def scalar_numbers(xp: Any, count: int, dim: int, number: Array, component: Any) -> Array:
+    """(objects, components) scalars of a blocked float64 array of `count` objects."""
+    lane = component % CHUNK
     chunk = component - lane
-    width = np.minimum(dtype.chunk_length, dim - chunk)
+    width = np.minimum(CHUNK, dim - chunk)
     start = xp.asarray(chunk * count + lane)
     return number[:, None] * xp.asarray(width) + start

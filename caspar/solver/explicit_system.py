@@ -10,7 +10,6 @@ import numpy as np
 
 from caspar.frontend.explicit_kernels import fill_name
 from caspar.frontend.factor_builder import SharedSums
-from caspar.frontend.memory_kernels import WIDTH
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.partials import object_fields, tile_fields
 from caspar.memory.binding import Binding
@@ -161,7 +160,8 @@ class ExplicitSystem:
         """From linearised sums and damping to the blocks and the right-hand side."""
         # of reduced types for D without zeros alone: their blocks come later
         launches = [self._binder.node_launch(plan, "factorize") for plan in self._plan.nodes]
-        launches.append(self._clear())
+        blocks = self._memory["blocks"][: self._places.size]
+        launches.append(self._binder.clear_array(blocks.view(np.float32)))
         if len(self._plan.eliminated) > 0:
             launches.append(self._binder.copy("reduced_sums", "sums"))
         for factor in self._plan.factors:
@@ -201,13 +201,6 @@ class ExplicitSystem:
         }
         count = int(entries.rows.shape[0])
         return self._backend.bind(self._plan.library.kernel(kernel), bindings, count)
-
-    def _clear(self) -> Launch:
-        target = self._memory["blocks"][: self._places.size]
-        num_items = int(target.nbytes) // (WIDTH * DType.FLOAT32.itemsize)
-        binding = Binding(target.view(np.float32), num_items)
-        kernel = self._plan.library.kernel("clear")
-        return self._backend.bind(kernel, {"target": binding}, num_items)
 
     def _factor_launches(self, part: FactorBlocks, target: _Target) -> list[Launch]:
         bindings = {"pair_block": self._sums(target)}

@@ -92,29 +92,29 @@ class NormalEquations:
     Args:
         plan: Memory and structure.
         binder: Binds its kernels.
+        phases: Its launches.
         linear: Solves the reduced system.
         stronger: What users may ask for that takes fewer PCG iterations; empty: nothing known.
     """
 
     def __init__(
-        self, plan: Plan, binder: Binder, linear: LinearSolver, stronger: str = ""
+        self, plan: Plan, binder: Binder, phases: Phases, linear: LinearSolver, stronger: str
     ) -> None:
         self.plan = plan
         self.stronger = stronger
         self._backend = plan.library.backend
         self._binder = binder
         self._linear = linear
+        self._phases = phases
         self._scalars = self._backend.host_scalars(plan.memory["scalars"])
         self._has_jacobians = False
         self._is_ahead = False
         self._was_rejected = False
         self._begun_damping: float | None = None
-        phases = Phases(plan, binder)
         sequence = self._backend.sequence
         self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
         self._linearize = sequence(phases.linearize(exact=linear.is_direct))
         self._candidate = sequence(phases.candidate())
-        self._phases = phases
         self._accept = sequence(phases.accept())
         self._restore = sequence(phases.restore())
 

@@ -235,7 +235,7 @@ class Preparation:
             lambda: self._load_steps(design, plan),
             own,
         )
-        return NormalEquations(plan, binder, linear, self._stronger(design, linear))
+        return NormalEquations(plan, binder, phases, linear, self._stronger(design, linear))
 
     def _stronger(self, design: SolverDesign, linear: LinearSolver) -> str:
         """The preconditioner that is not the user's choice, and would suit."""

@@ -11,7 +11,6 @@ from caspar.runtime import sass
 from caspar.runtime.nvrtc import compile_text
 from caspar.runtime.sass import (
     DOUBLE_KINDS,
-    FLOAT_KINDS,
     KINDS,
     OTHER,
     Region,
@@ -159,7 +158,7 @@ def test_every_instruction_of_a_solver_has_a_kind(problem: str, arch: str) -> No
 
 def test_each_kind_is_listed_once() -> None:
     assert len(set(KINDS)) == len(KINDS)
-    assert set(FLOAT_KINDS) | set(DOUBLE_KINDS) < set(KINDS)
+    assert set(DOUBLE_KINDS) < set(KINDS)
 
 
 def test_what_is_no_machine_code_is_refused() -> None:

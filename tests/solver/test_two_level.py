@@ -249,7 +249,8 @@ def test_solves_repeat_to_the_bit() -> None:
 def test_factors_that_have_no_coarse_space(mix: str, part: str) -> None:
     with pytest.raises(FactorError, match=part):
         _solver(MIXES.get(mix, (hold, pin)))
-    assert caspar.Solver(MIXES.get(mix, (hold, pin)), backend="cpu") is not None
+    # `auto` takes another one
+    caspar.Solver(MIXES.get(mix, (hold, pin)), backend="cpu")
 
 
 @pytest.mark.parametrize("linear_solver", ["pcg", "schur_dense", "sparse"])
