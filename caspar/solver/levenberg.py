@@ -50,6 +50,10 @@ ROUNDING_SHARE = 0.01
 CONFIRMING_ITERATIONS = 10
 """PCG iterations at least of the step that confirms convergence."""
 
+CONFIRMING_DAMPING = 1e-3
+"""Its damping, where that has become 1 or more: how much less such a step promises than one without
+damping is not known, as D is more than diag(J^T J) then."""
+
 MAX_NOT_FINITE = 5
 """Linear solves in a row that could not begin, after which derivatives are taken to be at fault."""
 
@@ -185,18 +189,19 @@ def _iterate(
     system: NormalEquations, options: SolveOptions, state: LevenbergState, start: float
 ) -> SolveStatus | None:
     """One iteration; returns the status that ends the solve, or None."""
+    goal = _goal(options, state)
     if not state.linearized:
-        system.linearize(state.damping)
+        system.linearize(goal.damping)
         state.linearized = True
-    tried = system.try_step(_goal(options, state))
+    tried = system.try_step(goal)
     state.num_limited += tried.outcome is LinearOutcome.ITERATIONS
     decrease = state.cost - tried.cost
     gain_ratio = decrease / tried.model_decrease if tried.model_decrease > 0.0 else math.nan
     reason = _rejection(tried, gain_ratio)
     accepted = reason == ""
-    status = _converged(options, state, tried, decrease, accepted)
-    record_damping = state.damping
+    status = _converged(options, state, goal.damping, tried, decrease, accepted)
     if accepted:
+        state.damping = goal.damping
         system.accept()
         state.cost = tried.cost
         state.linearized = False
@@ -209,7 +214,7 @@ def _iterate(
         if status is None:
             status = _fallen(system, state)
     elif math.isfinite(tried.model_decrease):
-        state.promised = max(state.promised, _promised(state, tried, record_damping))
+        state.promised = max(state.promised, _promised(state, tried, goal.damping))
     elapsed = time.perf_counter() - start
     if status is None:
         status = _limit(system, options, state, elapsed)
@@ -218,7 +223,7 @@ def _iterate(
             iteration=len(state.records) + 1,
             cost=state.cost,
             candidate_cost=tried.cost,
-            damping=record_damping,
+            damping=goal.damping,
             gain_ratio=gain_ratio,
             linear_iterations=tried.linear_iterations,
             step_accepted=accepted,
@@ -246,8 +251,9 @@ def _square(number: float) -> float:
 
 
 def _goal(options: SolveOptions, state: LevenbergState) -> LinearGoal:
-    least = options.min_linear_iterations
+    least, damping = options.min_linear_iterations, state.damping
     if state.confirming:
+        damping = CONFIRMING_DAMPING if damping >= 1.0 else damping
         tolerance = min(state.tolerance, options.min_linear_tolerance)
         least = max(least, CONFIRMING_ITERATIONS)
     else:
@@ -256,7 +262,7 @@ def _goal(options: SolveOptions, state: LevenbergState) -> LinearGoal:
     # a step that confirms convergence is mostly the last one too
     is_last = state.confirming or len(state.records) + 1 >= options.max_iterations
     expected = None if is_last else _shrunk(options, state, GREATEST_SHRINK)
-    return LinearGoal(state.damping, tolerance, min(least, most), most, expected)
+    return LinearGoal(damping, tolerance, min(least, most), most, expected)
 
 
 def _rejection(tried: TriedStep, gain_ratio: float) -> str:
@@ -277,6 +283,7 @@ def _rejection(tried: TriedStep, gain_ratio: float) -> str:
 def _converged(
     options: SolveOptions,
     state: LevenbergState,
+    damping: float,
     tried: TriedStep,
     decrease: float,
     accepted: bool,
@@ -294,7 +301,7 @@ def _converged(
     if tried.outcome is LinearOutcome.NOT_FINITE or not math.isfinite(tried.cost):
         return None
     # of the damped system: large damping alone makes them small
-    relief = 1.0 if state.damping < 1.0 or state.is_rounding else 1.0 + state.damping
+    relief = 1.0 if damping < 1.0 or state.is_rounding else 1.0 + damping
     slope = relief * _square(tried.gradient_norm)
     if slope <= 2.0 * options.gradient_tolerance * state.cost:
         return SolveStatus.CONVERGED_GRADIENT
@@ -303,10 +310,10 @@ def _converged(
     if accepted:
         # a step is also small where the damping is large: that says nothing about the minimum
         gain = max(decrease, tried.model_decrease)
-        small = gain <= options.cost_tolerance * state.cost and state.damping < 1.0
+        small = gain <= options.cost_tolerance * state.cost and damping < 1.0
     else:
         promised = tried.model_decrease
-        if state.damping >= 1.0:
+        if damping >= 1.0:
             promised = max(promised, 0.5 * slope)
         small = 0.0 < promised <= options.cost_tolerance * state.cost
     if small and state.confirming:

@@ -11,7 +11,12 @@ import pytest
 from caspar.errors import OptionError
 from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.solver.course_remarks import CRAWLING
-from caspar.solver.levenberg import CONFIRMING_ITERATIONS, NEGLIGIBLE
+from caspar.solver.levenberg import (
+    CONFIRMING_DAMPING,
+    CONFIRMING_ITERATIONS,
+    GREATEST_SHRINK,
+    NEGLIGIBLE,
+)
 from caspar.solver.normal_equations import TriedStep
 from caspar.solver.result import SolveStatus
 from tests.solver.scripted import REJECTED, STEP, FakeSystem, run, step, steps
@@ -71,6 +76,22 @@ def test_rejected_steps_of_large_damping_promise_little_anyway(
     course, _ = run(script, cost_tolerance=1e-6, initial_damping=damping)
     wanted = SolveStatus.CONVERGED_COST if converges else SolveStatus.ITERATION_LIMIT
     assert course.status is wanted
+
+
+def test_a_step_of_large_damping_is_confirmed_by_one_of_little() -> None:
+    """What it promises without damping is not known: D is more than the diagonal."""
+    small = replace(REJECTED, model_decrease=1e-9, gradient_norm=1e-6)
+    large = replace(REJECTED, model_decrease=10.0, gradient_norm=1.0)
+    options: dict[str, Any] = {"cost_tolerance": 1e-6, "initial_damping": 8.0}
+    course, system = run([small, large, *steps(1.0), REJECTED], **options)
+    found = [goal.damping for goal in system.goals]
+    assert found == [8.0, CONFIRMING_DAMPING, 64.0, pytest.approx(64.0 * GREATEST_SHRINK)]
+    assert course.status is SolveStatus.ITERATION_LIMIT
+    # it may be the better step
+    course, system = run([small, *steps(1.0), REJECTED], **options)
+    assert system.goals[-1].damping == pytest.approx(CONFIRMING_DAMPING * GREATEST_SHRINK)
+    course, _ = run([small, small], **options)
+    assert course.status is SolveStatus.CONVERGED_COST
 
 
 @pytest.mark.parametrize(
