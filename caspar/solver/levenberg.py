@@ -251,13 +251,12 @@ def _square(number: float) -> float:
 
 
 def _goal(options: SolveOptions, state: LevenbergState) -> LinearGoal:
-    least, damping = options.min_linear_iterations, state.damping
+    least, damping, tolerance = options.min_linear_iterations, state.damping, state.tolerance
     if state.confirming:
-        damping = CONFIRMING_DAMPING if damping >= 1.0 else damping
-        tolerance = min(state.tolerance, options.min_linear_tolerance)
+        tolerance = min(tolerance, options.min_linear_tolerance)
         least = max(least, CONFIRMING_ITERATIONS)
-    else:
-        tolerance = state.tolerance
+        if damping >= 1.0:
+            damping = max(CONFIRMING_DAMPING, options.min_damping)
     most = options.max_linear_iterations
     # a step that confirms convergence is mostly the last one too
     is_last = state.confirming or len(state.records) + 1 >= options.max_iterations

@@ -92,6 +92,8 @@ def test_a_step_of_large_damping_is_confirmed_by_one_of_little() -> None:
     assert system.goals[-1].damping == pytest.approx(CONFIRMING_DAMPING * GREATEST_SHRINK)
     course, _ = run([small, small], **options)
     assert course.status is SolveStatus.CONVERGED_COST
+    _, system = run([small, small], **options, min_damping=2.0)
+    assert [goal.damping for goal in system.goals] == [8.0, 2.0]
 
 
 @pytest.mark.parametrize(
