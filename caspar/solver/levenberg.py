@@ -25,6 +25,7 @@ from caspar.solver.course_remarks import (
 )
 from caspar.solver.normal_equations import LinearGoal, NormalEquations, TriedStep
 from caspar.solver.result import IterationRecord, SolveStatus
+from caspar.solver.stopping import StoppingRules, rounding
 
 MIN_GAIN_RATIO = 1e-3
 """Steps with less of the predicted decrease are rejected."""
@@ -35,27 +36,12 @@ GREATEST_SHRINK = 0.2
 FORCING_FACTOR = 0.9
 """Share of the gradient norm's ratio that becomes the next tolerance."""
 
-NEGLIGIBLE = 2.0**-104
-"""A cost that fell by this factor is zero: the residuals are rounding errors of the first ones. But
-those may have been huge for another reason, such as an exponential: so the cost is below this
-factor itself too, or what rounding leaves."""
-
-NEARLY_NEGLIGIBLE = 1e-10
-"""A cost that fell by this factor may be what rounding leaves, which no step lowers and no gradient
-tells from a minimum: there the solve ends with steps that are small for any reason."""
-
-ROUNDING_SHARE = 0.01
-"""What rounding leaves changes by this share at least when values are rounded once more."""
-
 CONFIRMING_ITERATIONS = 10
 """PCG iterations at least of the step that confirms convergence."""
 
 CONFIRMING_DAMPING = 1e-3
 """Its damping, where that has become 1 or more: how much less such a step promises than one without
 damping is not known, as D is more than diag(J^T J) then."""
-
-MAX_NOT_FINITE = 5
-"""Linear solves in a row that could not begin, after which derivatives are taken to be at fault."""
 
 Callback = Callable[[IterationRecord], object]
 """Called after each iteration; a true value stops the solve."""
@@ -67,36 +53,24 @@ class LevenbergState:
 
     Attributes:
         cost: Cost of the current values.
-        initial_cost: Cost of the start values.
+        rules: Whether the solve ends.
         damping: Next damping.
         growth: Factor of the damping after the next rejection.
         tolerance: Next tolerance of the linear solver.
         gradient_norm: Of the last linearisation; None before the first.
         linearized: The system is linearised at the current values.
-        confirming: The next step decides whether the solve has converged.
-        num_not_finite: Linear solves in a row that could not begin.
         num_limited: Linear solves that ended at the limit of PCG iterations.
-        asked_cost: Cost at which it was asked last whether rounding alone is left.
-        is_rounding: Whether it is.
-        promised: Largest decrease that a step promised since the last one was accepted.
-        rounding: How much rounding the values changes the cost, where that ended the solve.
         records: Iterations so far.
     """
 
     cost: float
-    initial_cost: float
+    rules: StoppingRules
     damping: float
     tolerance: float
     growth: float = 2.0
     gradient_norm: float | None = None
     linearized: bool = False
-    confirming: bool = False
-    num_not_finite: int = 0
     num_limited: int = 0
-    asked_cost: float = math.inf
-    is_rounding: bool = False
-    promised: float = -math.inf
-    rounding: float | None = None
     records: list[IterationRecord] = field(default_factory=list)
 
 
@@ -134,7 +108,8 @@ def minimize(
     damping = options.initial_damping
     if damping is None:
         damping = min(max(system.usual_damping, options.min_damping), options.max_damping)
-    state = LevenbergState(initial_cost, initial_cost, damping, options.linear_tolerance)
+    rules = StoppingRules(system, options, initial_cost)
+    state = LevenbergState(initial_cost, rules, damping, options.linear_tolerance)
     if not math.isfinite(initial_cost):
         remarks = remarks_on_faults("residuals", system.faulty_costs())
         at_once = SolveStatus.INITIAL_COST_NOT_FINITE
@@ -180,8 +155,8 @@ def _told_rounding(
     if system.storage is not DType.FLOAT32:
         return None
     if status is not SolveStatus.ITERATION_LIMIT or not crawls(state.records):
-        return state.rounding
-    found = _rounding(system, state)
+        return state.rules.rounding
+    found = rounding(system, state.cost)
     return found if MUCH_ROUNDING * state.cost < found < math.inf else None
 
 
@@ -199,7 +174,7 @@ def _iterate(
     gain_ratio = decrease / tried.model_decrease if tried.model_decrease > 0.0 else math.nan
     reason = _rejection(tried, gain_ratio)
     accepted = reason == ""
-    status = _converged(options, state, goal.damping, tried, decrease, accepted)
+    status = state.rules.converged(state.cost, goal.damping, tried, accepted=accepted)
     if accepted:
         state.damping = goal.damping
         system.accept()
@@ -210,17 +185,14 @@ def _iterate(
     _update_damping(options, state, gain_ratio, accepted)
     if accepted:
         _update_tolerance(options, state, tried)
-        state.promised = -math.inf
         if status is None:
-            status = _fallen(system, state)
-    elif math.isfinite(tried.model_decrease):
-        state.promised = max(state.promised, _promised(state, tried, goal.damping))
-    elapsed = time.perf_counter() - start
+            status = state.rules.fallen(state.cost)
+    elapsed, number = time.perf_counter() - start, len(state.records) + 1
     if status is None:
-        status = _limit(system, options, state, elapsed)
+        status = state.rules.limit(state.cost, state.damping, number, elapsed)
     state.records.append(
         IterationRecord(
-            iteration=len(state.records) + 1,
+            iteration=number,
             cost=state.cost,
             candidate_cost=tried.cost,
             damping=goal.damping,
@@ -234,32 +206,16 @@ def _iterate(
     return status
 
 
-def _promised(state: LevenbergState, tried: TriedStep, damping: float) -> float:
-    """Decrease of the cost that a rejected step stands for.
-
-    Large damping alone makes what it promises small. Where no step with less was rejected before
-    it, what counts is half of what a step would promise without.
-    """
-    if damping < 1.0 or math.isfinite(state.promised):
-        return tried.model_decrease
-    return max(tried.model_decrease, 0.5 * (1.0 + damping) * _square(tried.gradient_norm))
-
-
-def _square(number: float) -> float:
-    """Infinite where it is too large: a power would raise."""
-    return number * number
-
-
 def _goal(options: SolveOptions, state: LevenbergState) -> LinearGoal:
     least, damping, tolerance = options.min_linear_iterations, state.damping, state.tolerance
-    if state.confirming:
+    if state.rules.confirming:
         tolerance = min(tolerance, options.min_linear_tolerance)
         least = max(least, CONFIRMING_ITERATIONS)
         if damping >= 1.0:
             damping = max(CONFIRMING_DAMPING, options.min_damping)
     most = options.max_linear_iterations
     # a step that confirms convergence is mostly the last one too
-    is_last = state.confirming or len(state.records) + 1 >= options.max_iterations
+    is_last = state.rules.confirming or len(state.records) + 1 >= options.max_iterations
     expected = None if is_last else _shrunk(options, state, GREATEST_SHRINK)
     return LinearGoal(damping, tolerance, min(least, most), most, expected)
 
@@ -277,61 +233,6 @@ def _rejection(tried: TriedStep, gain_ratio: float) -> str:
     if not gain_ratio > MIN_GAIN_RATIO:
         return "the cost did not decrease as predicted"
     return ""
-
-
-def _converged(
-    options: SolveOptions,
-    state: LevenbergState,
-    damping: float,
-    tried: TriedStep,
-    decrease: float,
-    accepted: bool,
-) -> SolveStatus | None:
-    """Convergence after a step, judged before it is taken."""
-    if tried.outcome is LinearOutcome.AT_OPTIMUM:
-        return SolveStatus.CONVERGED_GRADIENT
-    if tried.outcome is LinearOutcome.NOT_FINITE and tried.linear_iterations == 0:
-        # damping may mend blocks that overflow, but no gradient that is not finite
-        state.num_not_finite += 1
-        if state.num_not_finite >= MAX_NOT_FINITE:
-            return SolveStatus.DERIVATIVES_NOT_FINITE
-        return None
-    state.num_not_finite = 0
-    if tried.outcome is LinearOutcome.NOT_FINITE or not math.isfinite(tried.cost):
-        return None
-    # of the damped system: large damping alone makes them small
-    relief = 1.0 if damping < 1.0 or state.is_rounding else 1.0 + damping
-    slope = relief * _square(tried.gradient_norm)
-    if slope <= 2.0 * options.gradient_tolerance * state.cost:
-        return SolveStatus.CONVERGED_GRADIENT
-    if _square(relief * tried.step_norm) <= 2.0 * options.step_tolerance**2 * state.cost:
-        return SolveStatus.CONVERGED_STEP
-    if accepted:
-        # a step is also small where the damping is large: that says nothing about the minimum
-        gain = max(decrease, tried.model_decrease)
-        small = gain <= options.cost_tolerance * state.cost and damping < 1.0
-    else:
-        promised = tried.model_decrease
-        if damping >= 1.0:
-            promised = max(promised, 0.5 * slope)
-        small = 0.0 < promised <= options.cost_tolerance * state.cost
-    if small and state.confirming:
-        return SolveStatus.CONVERGED_COST
-    state.confirming = small
-    return None
-
-
-def _fallen(system: NormalEquations, state: LevenbergState) -> SolveStatus | None:
-    """Whether a cost that has fallen far is zero: relative tests never hold at a bound of zero."""
-    if state.cost > NEARLY_NEGLIGIBLE * state.initial_cost:
-        return None
-    if state.cost <= NEGLIGIBLE * min(state.initial_cost, 1.0):
-        return SolveStatus.CONVERGED_GRADIENT
-    if state.cost <= ROUNDING_SHARE * state.asked_cost:
-        state.asked_cost = state.cost
-        state.is_rounding = _rounding(system, state) >= ROUNDING_SHARE * state.cost
-    is_zero = state.is_rounding and state.cost <= NEGLIGIBLE * state.initial_cost
-    return SolveStatus.CONVERGED_GRADIENT if is_zero else None
 
 
 def _update_damping(
@@ -364,36 +265,3 @@ def _update_tolerance(options: SolveOptions, state: LevenbergState, tried: Tried
     if kept > 0.1:
         tolerance = max(tolerance, kept)
     state.tolerance = min(max(tolerance, options.min_linear_tolerance), options.linear_tolerance)
-
-
-def _limit(
-    system: NormalEquations, options: SolveOptions, state: LevenbergState, elapsed_s: float
-) -> SolveStatus | None:
-    if state.damping > options.max_damping:
-        return _stalled(system, state)
-    if len(state.records) + 1 >= options.max_iterations:
-        return SolveStatus.ITERATION_LIMIT
-    if options.max_time_s is not None and elapsed_s >= options.max_time_s:
-        return SolveStatus.TIME_LIMIT
-    return None
-
-
-def _stalled(system: NormalEquations, state: LevenbergState) -> SolveStatus:
-    """No step lowered the cost. Where none promised more than rounding takes, this is a minimum.
-
-    None can keep what it promises beyond the whole cost, of which little is left where measurements
-    have no noise.
-    """
-    rounding = _rounding(system, state)
-    promised = min(state.promised, state.cost)
-    explains = math.isfinite(rounding) and rounding > 0.0 and rounding >= promised
-    if not (explains and math.isfinite(state.promised)):
-        return SolveStatus.DAMPING_LIMIT
-    state.rounding = rounding
-    return SolveStatus.CONVERGED_COST
-
-
-def _rounding(system: NormalEquations, state: LevenbergState) -> float:
-    """How much rounding the values changes the cost: the most of several draws; NaN if any is."""
-    changes = [abs(cost - state.cost) for cost in system.rounded_costs()]
-    return math.nan if any(map(math.isnan, changes)) else max(changes)

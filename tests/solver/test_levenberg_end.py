@@ -15,10 +15,10 @@ from caspar.solver.levenberg import (
     CONFIRMING_DAMPING,
     CONFIRMING_ITERATIONS,
     GREATEST_SHRINK,
-    NEGLIGIBLE,
 )
 from caspar.solver.normal_equations import TriedStep
 from caspar.solver.result import SolveStatus
+from caspar.solver.stopping import NEGLIGIBLE
 from tests.solver.scripted import REJECTED, STEP, FakeSystem, run, step, steps
 
 # -- convergence -----------------------------------------------------------------------------------

@@ -1,0 +1,165 @@
+"""Whether a solve ends after a step, and why.
+
+All tests are relative to the cost. Damping and loose linear solves make a step small without being
+near a minimum: what such a step shows is discounted, or confirmed by another one.
+"""
+
+import math
+
+from caspar.frontend.scalar_kernels import LinearOutcome
+from caspar.options import SolveOptions
+from caspar.solver.normal_equations import NormalEquations, TriedStep
+from caspar.solver.result import SolveStatus
+
+NEGLIGIBLE = 2.0**-104
+"""A cost that fell by this factor is zero: the residuals are rounding errors of the first ones. But
+those may have been huge for another reason, such as an exponential: so the cost is below this
+factor itself too, or what rounding leaves."""
+
+NEARLY_NEGLIGIBLE = 1e-10
+"""A cost that fell by this factor may be what rounding leaves, which no step lowers and no gradient
+tells from a minimum: there the solve ends with steps that are small for any reason."""
+
+ROUNDING_SHARE = 0.01
+"""What rounding leaves changes by this share at least when values are rounded once more."""
+
+MAX_NOT_FINITE = 5
+"""Linear solves in a row that could not begin, after which derivatives are taken to be at fault."""
+
+
+class StoppingRules:
+    """What the steps of a solve have shown so far.
+
+    Args:
+        system: Asked how much rounding changes the cost.
+        options: Limits and tolerances.
+        initial_cost: Cost of the start values.
+
+    Attributes:
+        confirming: The next step decides whether the solve has converged.
+        rounding: How much rounding the values changes the cost, where that ended the solve.
+    """
+
+    def __init__(self, system: NormalEquations, options: SolveOptions, initial_cost: float) -> None:
+        self.confirming = False
+        self.rounding: float | None = None
+        self._system = system
+        self._options = options
+        self._initial_cost = initial_cost
+        self._num_not_finite = 0
+        """Linear solves in a row that could not begin."""
+        self._asked_cost = math.inf
+        """Cost at which it was asked last whether rounding alone is left."""
+        self._is_rounding = False
+        """Whether it is."""
+        self._promised = -math.inf
+        """Largest decrease that a step promised since the last one was accepted."""
+
+    def converged(
+        self, cost: float, damping: float, tried: TriedStep, *, accepted: bool
+    ) -> SolveStatus | None:
+        """Look at a step, once.
+
+        Args:
+            cost: Before the step.
+            damping: Of its linear system.
+            tried: What came of it.
+            accepted: Whether it is taken.
+        """
+        self._note_promise(damping, tried, accepted)
+        if tried.outcome is LinearOutcome.AT_OPTIMUM:
+            return SolveStatus.CONVERGED_GRADIENT
+        if tried.outcome is LinearOutcome.NOT_FINITE and tried.linear_iterations == 0:
+            # damping may mend blocks that overflow, but no gradient that is not finite
+            self._num_not_finite += 1
+            at_fault = self._num_not_finite >= MAX_NOT_FINITE
+            return SolveStatus.DERIVATIVES_NOT_FINITE if at_fault else None
+        self._num_not_finite = 0
+        if tried.outcome is LinearOutcome.NOT_FINITE or not math.isfinite(tried.cost):
+            return None
+        options = self._options
+        # of the damped system: large damping alone makes them small
+        relief = 1.0 if damping < 1.0 or self._is_rounding else 1.0 + damping
+        slope = relief * _square(tried.gradient_norm)
+        if slope <= 2.0 * options.gradient_tolerance * cost:
+            return SolveStatus.CONVERGED_GRADIENT
+        if _square(relief * tried.step_norm) <= 2.0 * options.step_tolerance**2 * cost:
+            return SolveStatus.CONVERGED_STEP
+        if accepted:
+            # a step is also small where the damping is large: that says nothing about the minimum
+            gain = max(cost - tried.cost, tried.model_decrease)
+            small = gain <= options.cost_tolerance * cost and damping < 1.0
+        else:
+            promised = tried.model_decrease
+            if damping >= 1.0:
+                promised = max(promised, 0.5 * slope)
+            small = 0.0 < promised <= options.cost_tolerance * cost
+        if small and self.confirming:
+            return SolveStatus.CONVERGED_COST
+        self.confirming = small
+        return None
+
+    def fallen(self, cost: float) -> SolveStatus | None:
+        """Whether the cost of an accepted step is zero: relative tests never hold at zero."""
+        if cost > NEARLY_NEGLIGIBLE * self._initial_cost:
+            return None
+        if cost <= NEGLIGIBLE * min(self._initial_cost, 1.0):
+            return SolveStatus.CONVERGED_GRADIENT
+        if cost <= ROUNDING_SHARE * self._asked_cost:
+            self._asked_cost = cost
+            self._is_rounding = rounding(self._system, cost) >= ROUNDING_SHARE * cost
+        is_zero = self._is_rounding and cost <= NEGLIGIBLE * self._initial_cost
+        return SolveStatus.CONVERGED_GRADIENT if is_zero else None
+
+    def limit(
+        self, cost: float, damping: float, num_iterations: int, elapsed_s: float
+    ) -> SolveStatus | None:
+        """Whether a limit is reached, with the next damping."""
+        if damping > self._options.max_damping:
+            return self._stalled(cost)
+        if num_iterations >= self._options.max_iterations:
+            return SolveStatus.ITERATION_LIMIT
+        if self._options.max_time_s is not None and elapsed_s >= self._options.max_time_s:
+            return SolveStatus.TIME_LIMIT
+        return None
+
+    def _note_promise(self, damping: float, tried: TriedStep, accepted: bool) -> None:
+        """The decrease of the cost that a rejected step stands for.
+
+        Large damping alone makes what it promises small. Where no step with less was rejected
+        before it, what counts is half of what a step would promise without.
+        """
+        if accepted:
+            self._promised = -math.inf
+            return
+        promised = tried.model_decrease
+        if not math.isfinite(promised):
+            return
+        if damping >= 1.0 and not math.isfinite(self._promised):
+            promised = max(promised, 0.5 * (1.0 + damping) * _square(tried.gradient_norm))
+        self._promised = max(self._promised, promised)
+
+    def _stalled(self, cost: float) -> SolveStatus:
+        """No step lowered the cost. Where none promised more than rounding takes, it is a minimum.
+
+        None can keep what it promises beyond the whole cost, of which little is left where
+        measurements have no noise.
+        """
+        found = rounding(self._system, cost)
+        promised = min(self._promised, cost)
+        explains = math.isfinite(found) and found > 0.0 and found >= promised
+        if not (explains and math.isfinite(self._promised)):
+            return SolveStatus.DAMPING_LIMIT
+        self.rounding = found
+        return SolveStatus.CONVERGED_COST
+
+
+def rounding(system: NormalEquations, cost: float) -> float:
+    """How much rounding the values changes their cost: the most of several draws; NaN if any is."""
+    changes = [abs(other - cost) for other in system.rounded_costs()]
+    return math.nan if any(map(math.isnan, changes)) else max(changes)
+
+
+def _square(number: float) -> float:
+    """Infinite where it is too large: a power would raise."""
+    return number * number
