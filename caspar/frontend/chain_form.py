@@ -6,7 +6,7 @@ instances join neighbours, indices say.
 
 from collections.abc import Sequence
 
-from caspar.frontend.explicit_kernels import ArgumentPair, argument_pairs, node_of
+from caspar.frontend.explicit_kernels import ArgumentPair, argument_pairs
 from caspar.frontend.factor_builder import FactorForm
 from caspar.frontend.solver_form import SolverForm
 from caspar.frontend.trace import ArgumentKind, TracedFactor
@@ -19,7 +19,7 @@ def chain_pairs(factor: TracedFactor, form: FactorForm) -> list[ArgumentPair]:
     """
     if form.eliminated is not None:
         return []
-    ranks = {node_of(argument).name: 0 for argument in factor.nodes}
+    ranks = {argument.node_type.name: 0 for argument in factor.nodes}
     return [
         pair
         for pair in argument_pairs(factor, form, ranks)
@@ -30,7 +30,7 @@ def chain_pairs(factor: TracedFactor, form: FactorForm) -> list[ArgumentPair]:
 def chained_types(factors: Sequence[TracedFactor], form: SolverForm) -> tuple[str, ...]:
     """Names of the node types that a factor may chain, in order of appearance."""
     names = [
-        node_of(pair.row).name
+        pair.row.node_type.name
         for factor in factors
         for pair in chain_pairs(factor, form.factors[factor.name])
     ]

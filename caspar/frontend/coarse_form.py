@@ -71,7 +71,7 @@ def coarse_refusal(factors: Sequence[TracedFactor], form: SolverForm) -> str:
             f"{node.tangent_dim}; it needs vectors of at most {MAX_ELIMINATED_DIM}"
         )
     for factor in factors:
-        kept = [one for one in factor.nodes if one.node is not None and one.node.name in reduced]
+        kept = [one for one in factor.nodes if one.node_type.name in reduced]
         if len(kept) > 1 or any(one.kind is not ArgumentKind.NODE_SHARED for one in kept):
             return (
                 f"factor {factor.name} does not touch one {reduced[0]} by an index; it needs "
@@ -83,7 +83,7 @@ def coarse_refusal(factors: Sequence[TracedFactor], form: SolverForm) -> str:
 
 
 def _types(factor: TracedFactor) -> list[NodeType]:
-    return [argument.node for argument in factor.nodes if argument.node is not None]
+    return [argument.node_type for argument in factor.nodes]
 
 
 def coarse_form(factors: Sequence[TracedFactor], form: SolverForm) -> CoarseForm:

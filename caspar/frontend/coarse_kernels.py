@@ -21,7 +21,7 @@ from caspar.frontend.node_blocks import damped_diagonal, damped_step, inverse_ro
 from caspar.frontend.precision import Types
 from caspar.frontend.scalar_kernels import begin_kernel
 from caspar.frontend.schur_kernels import by_rows, mixed_blocks
-from caspar.frontend.trace import Argument, TracedFactor
+from caspar.frontend.trace import TracedFactor
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot
 from caspar.memory.kernel import KernelSpec
@@ -87,16 +87,6 @@ def apply_name(width: int) -> str:
     return f"coarse_apply_{width}"
 
 
-def _eliminated(form: FactorForm) -> Argument:
-    assert form.eliminated is not None
-    return form.eliminated
-
-
-def _dim(argument: Argument) -> int:
-    assert argument.node is not None
-    return argument.node.tangent_dim
-
-
 # -- columns -------------------------------------------------------------------------------------
 
 
@@ -127,11 +117,13 @@ def _respond(
 
 def _unscaled(kernel: FactorBuilder, blocks: Blocks) -> list[list[Scalar]]:
     """Columns of E by the eliminated node's own coordinates."""
-    eliminated = _eliminated(kernel.form)
+    eliminated = kernel.form.eliminated_argument
     columns = [list(column) for column in zip(*blocks[eliminated.name], strict=True)]
     if not kernel.form.jacobian.is_stored:
         return columns
-    diagonal = kernel.read_node(eliminated, "diagonal", _dim(eliminated), kernel.types.storage)
+    diagonal = kernel.read_node(
+        eliminated, "diagonal", eliminated.tangent_dim, kernel.types.storage
+    )
     return [
         [entry * scale.sqrt() for entry in column]
         for column, scale in zip(columns, diagonal, strict=True)
@@ -227,8 +219,8 @@ def _coarsen(
     coarse matrix of Ladybug-49 is indefinite in every iteration.
     """
     kernel = FactorBuilder(factor, "coarsen", form, DType.FLOAT64, types)
-    eliminated = _eliminated(form)
-    dim = _dim(eliminated)
+    eliminated = form.eliminated_argument
+    dim = eliminated.tangent_dim
     blocks = linearization(kernel, slots).blocks
     if form.is_fused:
         own = list(zip(*blocks[eliminated.name], strict=True))
@@ -239,8 +231,7 @@ def _coarsen(
     else:
         square = kernel.read_node(eliminated, "block", dim * (dim + 1) // 2, types.sums)
     damping = kernel.scalar("damping")
-    node, scaled = eliminated.node, form.jacobian.is_stored
-    assert node is not None
+    node, scaled = eliminated.node_type, form.jacobian.is_stored
     diagonal = damped_diagonal(node, square, damping, scaled=scaled)
     root = inverse_root(dim, types.storage, square, damping, diagonal)
     packed = [root[row, column] for row in range(dim) for column in range(row + 1)]
@@ -251,10 +242,12 @@ def _coarsen(
     kernel.graph.origin = "P^T C^T E W^T"
     by_column = list(zip(*mixed, strict=True))
     for number in range(coarse.num_groups):
-        size = coarse.group * _dim(argument)
+        size = coarse.group * argument.tangent_dim
         group = kernel.read_node(argument, f"modes{number}", size, types.storage)
         values = [
-            dot(mode, entries) for mode in _split(group, _dim(argument)) for entries in by_column
+            dot(mode, entries)
+            for mode in _split(group, argument.tangent_dim)
+            for entries in by_column
         ]
         kernel.write(f"entries{number}", values, types.storage, AddSharedPartials())
     return kernel.build()

@@ -65,13 +65,7 @@ class ArgumentPair:
     @property
     def is_of_one_type(self) -> bool:
         """Whether the nodes' numbers, item by item, say which of them is the row."""
-        return node_of(self.row).name == node_of(self.column).name
-
-
-def node_of(argument: Argument) -> NodeType:
-    """The node type of a node argument."""
-    assert argument.node is not None
-    return argument.node
+        return self.row.node_type.name == self.column.node_type.name
 
 
 def argument_pairs(
@@ -82,7 +76,7 @@ def argument_pairs(
     pairs = []
     for place, second in enumerate(reduced):
         for first in reduced[:place]:
-            in_order = ranks[node_of(first).name] >= ranks[node_of(second).name]
+            in_order = ranks[first.node_type.name] >= ranks[second.node_type.name]
             pairs.append(ArgumentPair(first, second) if in_order else ArgumentPair(second, first))
     return pairs
 
@@ -177,14 +171,13 @@ def _mix(
     Z where V is nearly singular, and the matrix is indefinite.
     """
     kernel = FactorBuilder(factor, "mix", form, DType.FLOAT64, types)
-    eliminated = form.eliminated
-    assert eliminated is not None
-    dim = node_of(eliminated).tangent_dim
+    eliminated = form.eliminated_argument
+    dim = eliminated.tangent_dim
     blocks = linearization(kernel, slots).blocks
     square = kernel.read_node(eliminated, "block", dim * (dim + 1) // 2, types.sums)
     gradient = kernel.read_node(eliminated, "gradient", dim, types.sums)
     damping = kernel.scalar("damping")
-    node, is_scaled = node_of(eliminated), form.jacobian.is_stored
+    node, is_scaled = eliminated.node_type, form.jacobian.is_stored
     diagonal = damped_diagonal(node, square, damping, scaled=is_scaled)
     root = inverse_root(dim, types.storage, square, damping, diagonal)
     triangle = [[root[row, column] for column in range(row + 1)] for row in range(dim)]
@@ -210,8 +203,8 @@ def fill_kernels(
         touched = set()
         for factor in factors:
             own = form.factors[factor.name]
-            if own.eliminated is not None and node_of(own.eliminated).name == eliminated.name:
-                touched |= {node_of(one).name for one in factor.nodes}
+            if own.eliminated is not None and own.eliminated.node_type.name == eliminated.name:
+                touched |= {one.node_type.name for one in factor.nodes}
         together = [node for node in nodes if node.name in touched - {eliminated.name}]
         sums = next(iter(form.factors.values())).sums
         for rank, row in enumerate(together):

@@ -69,6 +69,12 @@ class FactorForm:
     inner_iterations: int = 0
     solver_eliminates: bool = False
 
+    @property
+    def eliminated_argument(self) -> Argument:
+        """The argument whose node is eliminated, where there is one."""
+        assert self.eliminated is not None
+        return self.eliminated
+
     def linearized(self, argument: Argument) -> tuple[str, ...]:
         """What a linearisation adds to an argument's node; blocks may come after it."""
         adds_block = self.has_block(argument) and not self.jacobian.is_stored
@@ -187,8 +193,8 @@ class FactorBuilder(KernelBuilder):
 
     def sum_over_node(self, values: Sequence[Scalar]) -> list[Scalar]:
         """The sums over the items of the eliminated node, for its leader."""
-        assert self.form.eliminated is not None
-        return self.exchange(f"{self.form.eliminated.name}_sum", values, SumOverNode())
+        name = f"{self.form.eliminated_argument.name}_sum"
+        return self.exchange(name, values, SumOverNode())
 
     def read_for_node(self, part: str, dim: int, dtype: DType) -> list[Scalar]:
         """A part of the eliminated node, for what its leader does with the sums."""
@@ -287,8 +293,7 @@ def moved_residual(kernel: FactorBuilder, linear: Linearization) -> list[Scalar]
     kernel.graph.origin = "J p"
     vectors = {}
     for argument in kernel.reduced:
-        assert argument.node is not None
-        dim = argument.node.tangent_dim
+        dim = argument.tangent_dim
         vectors[argument.name] = kernel.read_node(argument, "direction", dim, kernel.types.storage)
     return linear.forward(vectors)
 

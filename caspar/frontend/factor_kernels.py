@@ -118,8 +118,7 @@ def _store(
     kernel.graph.origin = "D^-1/2"
     scales = {}
     for argument in factor.nodes:
-        assert argument.node is not None
-        dim = argument.node.tangent_dim
+        dim = argument.tangent_dim
         diagonal = kernel.read_node(argument, "diagonal", dim, types.storage)
         scales[argument.name] = [entry.sqrt().reciprocal() for entry in diagonal]
     slots = store_jacobian(kernel, blocks, scales, form.jacobian.dtype(types))

@@ -64,9 +64,7 @@ def inner_kernel(
         num_steps: Steps of each node, those that do not count included.
     """
     kernel = FactorBuilder(factor, "inner", form, types.storage, types)
-    assert form.eliminated is not None
-    node = form.eliminated.node
-    assert node is not None
+    node = form.eliminated_argument.node_type
     reader = _Evaluator(kernel)
     damping = kernel.scalar("damping")
     state = reader.evaluate(reader.start(), is_last=False)
@@ -88,7 +86,9 @@ def inner_kernel(
                 for after, before in zip(trial.parts, state.parts, strict=True)
             )
         )
-    kernel.write(form.eliminated.name, state.storage, types.storage, WriteOwnNode(reader.team))
+    kernel.write(
+        form.eliminated_argument.name, state.storage, types.storage, WriteOwnNode(reader.team)
+    )
     return kernel.build()
 
 
@@ -99,9 +99,7 @@ class _Evaluator:
         self._kernel = kernel
         self._num_sums = 0
         self._num_spreads = 0
-        eliminated = kernel.form.eliminated
-        assert eliminated is not None
-        self._eliminated = eliminated
+        self._eliminated = eliminated = kernel.form.eliminated_argument
         self.team = f"{eliminated.name}_sum1"
         self._read = {
             argument.name: kernel.read_argument(argument)

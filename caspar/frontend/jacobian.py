@@ -146,12 +146,11 @@ def _places_to_derive_by(
 
 def _chart(kernel: KernelBuilder, node: Argument, lowering: Lowering) -> list[list[Scalar]]:
     """d storage / d tangent: storage_dim x tangent_dim."""
-    assert node.node is not None
     chart = node.storage_by_tangent
     return [
         [
             Scalar(kernel.graph, lowering.lower(chart[place, column]))
-            for column in range(node.node.tangent_dim)
+            for column in range(node.tangent_dim)
         ]
         for place in range(node.storage_dim)
     ]
@@ -210,8 +209,7 @@ def _tangent_row(
     rotations: Sequence[_Rotation],
 ) -> list[Scalar]:
     """One row of a Jacobian by a node's tangent, from the derivatives by storage."""
-    assert node.node is not None
-    row: list[Scalar | None] = [None] * node.node.tangent_dim
+    row: list[Scalar | None] = [None] * node.tangent_dim
     for rotation in rotations:
         first = rotation.found.column
         row[first : first + 3] = rotation.row(slopes)

@@ -95,8 +95,8 @@ def _argument(argument: Argument) -> str:
     sizes = f"storage {argument.storage_dim}"
     kind = argument.kind.value
     if argument.node is not None:
-        kind += f" {argument.node.name}"
-        sizes += f", tangent {argument.node.tangent_dim}"
+        kind += f" {argument.node_type.name}"
+        sizes += f", tangent {argument.tangent_dim}"
     return f"{argument.name}: {kind}, {sizes}: {_names(argument.symbols)}"
 
 

@@ -36,7 +36,6 @@ def schur_kernels(
     diagonal blocks. `inner`: see `inner_kernel`. None of them where the factor touches nothing
     else.
     """
-    assert form.eliminated is not None
     if len(factor.nodes) == 1:
         return {}
     made = {"gather": _gather(factor, types, form, slots)}
@@ -54,7 +53,7 @@ def _gather(
     factor: TracedFactor, types: Types, form: FactorForm, slots: JacobianSlots | None
 ) -> KernelSpec:
     kernel = FactorBuilder(factor, "gather", form, types.storage, types)
-    eliminated = _eliminated(form)
+    eliminated = form.eliminated_argument
     linear = linearization(kernel, slots)
     moved = moved_residual(kernel, linear)
     kernel.graph.origin = "E^T C x"
@@ -76,8 +75,8 @@ def _product(
     if fused:
         # all else stays as it is while a linear system is solved
         kernel.await_launch(*(f"{node.name}_direction" for node in kernel.reduced))
-    eliminated = _eliminated(form)
-    dim = _dim(eliminated)
+    eliminated = form.eliminated_argument
+    dim = eliminated.tangent_dim
     linear = linearization(kernel, slots)
     moved = moved_residual(kernel, linear)
     if fused:
@@ -108,10 +107,10 @@ def _reduce(
     Whole blocks, C^T (I - E V^-1 E^T) C: to add C^T C and take the rest off takes twice the sums.
     """
     kernel = FactorBuilder(factor, "reduce", form, types.storage, types)
-    eliminated = _eliminated(form)
+    eliminated = form.eliminated_argument
     blocks = linearization(kernel, slots).blocks
     triangle = read_triangle(kernel, eliminated)
-    gradient = kernel.read_node(eliminated, "gradient", _dim(eliminated), types.sums)
+    gradient = kernel.read_node(eliminated, "gradient", eliminated.tangent_dim, types.sums)
     kernel.graph.origin = "E V^-1 h"
     rows = _turned_rows(kernel, blocks, triangle)
     scaled = _times(triangle, gradient)
@@ -165,22 +164,12 @@ def _turned_rows(
     kernel: FactorBuilder, blocks: Blocks, triangle: list[list[Scalar]]
 ) -> list[list[Scalar]]:
     """E W^T: the rows of E, each as W times it."""
-    return [_times(triangle, row) for row in blocks[_eliminated(kernel.form).name]]
-
-
-def _eliminated(form: FactorForm) -> Argument:
-    assert form.eliminated is not None
-    return form.eliminated
-
-
-def _dim(argument: Argument) -> int:
-    assert argument.node is not None
-    return argument.node.tangent_dim
+    return [_times(triangle, row) for row in blocks[kernel.form.eliminated_argument.name]]
 
 
 def read_triangle(kernel: FactorBuilder, eliminated: Argument) -> list[list[Scalar]]:
     """W of an eliminated node, its rows up to the diagonal."""
-    dim = _dim(eliminated)
+    dim = eliminated.tangent_dim
     size = dim * (dim + 1) // 2
     return by_rows(kernel.read_node(eliminated, "preconditioner", size, kernel.types.storage), dim)
 

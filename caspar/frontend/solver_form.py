@@ -97,7 +97,7 @@ def _in_order(factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) -> tup
 
 
 def _touched(factor: TracedFactor, names: set[str]) -> list[Argument]:
-    return [node for node in factor.nodes if node.node is not None and node.node.name in names]
+    return [node for node in factor.nodes if node.node_type.name in names]
 
 
 def _stands_alone(factors: Sequence[TracedFactor], node: NodeType) -> bool:
@@ -161,14 +161,14 @@ def couples_reduced(factors: Sequence[TracedFactor], eliminated: Sequence[NodeTy
     """Whether a factor couples two nodes of one type that remains."""
     names = {node.name for node in eliminated}
     return any(
-        couples_one_type([one for one in factor.nodes if one.node and one.node.name not in names])
+        couples_one_type([one for one in factor.nodes if one.node_type.name not in names])
         for factor in factors
     )
 
 
 def couples_one_type(reduced: Sequence[Argument]) -> bool:
     """Whether two of a factor's reduced arguments are of one type: chains are slow for PCG."""
-    names = [argument.node.name for argument in reduced if argument.node is not None]
+    names = [argument.node_type.name for argument in reduced]
     return len(set(names)) < len(names)
 
 

@@ -129,6 +129,17 @@ class Argument:
     symbolic: Any
 
     @property
+    def node_type(self) -> NodeType:
+        """The type of its nodes, of one that is no constant."""
+        assert self.node is not None
+        return self.node
+
+    @property
+    def tangent_dim(self) -> int:
+        """Scalars of a step of such a node."""
+        return self.node_type.tangent_dim
+
+    @property
     def matrix_shape(self) -> tuple[int, ...]:
         """(rows, columns) of a matrix with several columns; () of everything else."""
         return matrix_shape(self.symbolic)

@@ -116,7 +116,7 @@ def inspect_factor(
     if target not in TARGETS:
         raise OptionError(f"target={target!r}: must be one of {', '.join(map(repr, TARGETS))}")
     traced = trace(factor)
-    nodes = {argument.node.name: argument.node for argument in traced.nodes if argument.node}
+    nodes = {one.node_type.name: one.node_type for one in traced.nodes}
     form = usual_form([traced], list(nodes.values()), target)
     own = factor_kernels(traced, types, form.factors[traced.name])
     text = print_factor(traced)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from caspar.errors import InputError
 from caspar.frontend.chain_form import chain_pairs
 from caspar.frontend.chain_kernels import RUN
-from caspar.frontend.explicit_kernels import ArgumentPair, node_of
+from caspar.frontend.explicit_kernels import ArgumentPair
 from caspar.memory.tiles import Array
 from caspar.solver.plan import FactorPlan, NodePlan, Plan
 
@@ -133,7 +133,7 @@ def _factor_links(
     pairs = [
         pair
         for pair in chain_pairs(factor.factor, factor.form)
-        if node_of(pair.row).name == node.node.name
+        if pair.row.node_type.name == node.node.name
     ]
     ends = []
     joins: dict[str, Array] = {}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from caspar.errors import OutOfMemoryError
-from caspar.frontend.explicit_kernels import ArgumentPair, argument_pairs, node_of
+from caspar.frontend.explicit_kernels import ArgumentPair, argument_pairs
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import Backend, array_tools
 from caspar.solver.plan import FactorPlan, NodePlan, Plan
@@ -212,7 +212,7 @@ def _nodes_of(backend: Backend, factor: FactorPlan, name: str) -> Array:
 def _factor_coupling(backend: Backend, factor: FactorPlan, pair: ArgumentPair) -> _Coupling:
     rows = _nodes_of(backend, factor, pair.row.name)
     columns = _nodes_of(backend, factor, pair.column.name)
-    types = (node_of(pair.row).name, node_of(pair.column).name)
+    types = (pair.row.node_type.name, pair.column.node_type.name)
     if pair.is_of_one_type:
         xp = backend.xp
         rows, columns = xp.maximum(rows, columns), xp.minimum(rows, columns)
@@ -246,15 +246,14 @@ def _touching(plan: Plan, eliminated: NodePlan) -> list[FactorPlan]:
         factor
         for factor in plan.factors
         if factor.form.eliminated is not None
-        and node_of(factor.form.eliminated).name == eliminated.node.name
+        and factor.form.eliminated.node_type.name == eliminated.node.name
         and len(factor.reduced) > 0
     ]
 
 
 def eliminated_nodes(factor: FactorPlan) -> Array:
     """Eliminated node of each slot."""
-    assert factor.form.eliminated is not None
-    return factor.order.nodes[factor.form.eliminated.name]
+    return factor.order.nodes[factor.form.eliminated_argument.name]
 
 
 def is_item(xp: Any, factor: FactorPlan) -> Array:
@@ -276,7 +275,7 @@ def _windows(plan: Plan) -> MixedWindows:
     for eliminated in plan.eliminated:
         for factor in _touching(plan, eliminated):
             for argument in factor.reduced:
-                array = (eliminated.node.name, node_of(argument).name)
+                array = (eliminated.node.name, argument.node_type.name)
                 first[factor.factor.name, argument.name] = counts.get(array, 0)
                 counts[array] = counts.get(array, 0) + factor.count
     return MixedWindows(counts, first)
@@ -294,7 +293,7 @@ def _fills(
         slot = xp.flatnonzero(is_item(xp, factor))
         owner = eliminated_nodes(factor)[slot].astype(np.int64)
         for argument in factor.reduced:
-            rank = xp.full(slot.shape, ranks[node_of(argument).name])
+            rank = xp.full(slot.shape, ranks[argument.node_type.name])
             node = _nodes_of(backend, factor, argument.name)[slot]
             place = slot + windows.first[factor.factor.name, argument.name]
             parts.append((owner, rank, node, place))

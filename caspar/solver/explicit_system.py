@@ -211,13 +211,10 @@ class ExplicitSystem:
         return [launch, *self._reductions(target)]
 
     def _mix(self, factor: FactorPlan) -> list[Launch]:
-        eliminated = factor.form.eliminated
-        assert eliminated is not None
-        assert eliminated.node is not None
+        eliminated = factor.form.eliminated_argument.node_type
         bindings = {}
         for argument in factor.reduced:
-            assert argument.node is not None
-            array = (eliminated.node.name, argument.node.name)
+            array = (eliminated.name, argument.node_type.name)
             bindings[f"{argument.name}_mixed"] = Binding(
                 self._memory[" ".join(array)],
                 self._structure.windows.counts[array],

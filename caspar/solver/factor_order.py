@@ -94,7 +94,6 @@ def order_factors(
         if eliminated is None:
             orders[factor.name] = _usual_order(backend, factor, arrays, problem.counts)
             continue
-        assert eliminated.node is not None
         partner = _partner(factor, eliminated, problem.counts)
         tiles = backend.node_tiles(
             arrays.nodes[eliminated.name],
@@ -104,7 +103,7 @@ def order_factors(
             tile_size,
             dtype,
         )
-        order = of_types.setdefault(eliminated.node.name, tiles.node_order)
+        order = of_types.setdefault(eliminated.node_type.name, tiles.node_order)
         found = _in_tiles(factor, forms[factor.name], arrays, replace(tiles, node_order=order))
         if not forms[factor.name].is_fused:
             own = tiles.node_order.node[: tiles.node_items.shape[0]]
@@ -140,8 +139,7 @@ def _usual_order(
 def _in_tiles(
     factor: TracedFactor, form: FactorForm, arrays: FactorArrays, tiles: NodeTiles
 ) -> FactorOrder:
-    partner, eliminated = form.partner(factor), form.eliminated
-    assert eliminated is not None
+    partner, eliminated = form.partner(factor), form.eliminated_argument
     of_tiles = None if partner is None else partner.name
     found = _factor_order(factor, arrays, tiles.order, tiles, of_tiles)
     nodes = found.nodes[eliminated.name]
@@ -192,8 +190,7 @@ def _constant_rows(factor: TracedFactor, arrays: FactorArrays, num_slots: int) -
 
 
 def _count(argument: Argument, counts: Mapping[str, int]) -> int:
-    assert argument.node is not None
-    return counts[argument.node.name]
+    return counts[argument.node_type.name]
 
 
 def _shared(factor: TracedFactor) -> list[Argument]:

@@ -70,7 +70,7 @@ def faulty_derivatives(plan: Plan, phases: Phases) -> tuple[str, ...]:
     backend = plan.library.backend
     found = []
     for factor in plan.factors:
-        names = {one.node.name for one in factor.factor.nodes if one.node is not None}
+        names = {one.node_type.name for one in factor.factor.nodes}
         gradients = [plan.memory[f"{name}.gradient"] for name in names]
         for gradient in gradients:
             gradient[...] = 0.0

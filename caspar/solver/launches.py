@@ -192,8 +192,7 @@ class Binder:
     def reduce(self, plan: FactorPlan) -> list[Launch]:
         """What eliminated nodes leave of gradients and diagonal blocks."""
         bindings = self._with_sums(plan, REDUCED_SUMS, "reduced_")
-        eliminated = plan.form.eliminated
-        assert eliminated is not None
+        eliminated = plan.form.eliminated_argument
         # the eliminated node's gradient is read here
         gradient = self._node_binding(plan, eliminated, "gradient")
         bindings[f"{eliminated.name}_gradient"] = gradient
@@ -221,9 +220,8 @@ class Binder:
 
     def inner(self, plan: FactorPlan) -> Launch:
         """Steps of the eliminated nodes alone, from `candidate`."""
-        tiles, eliminated = plan.order.node_tiles, plan.form.eliminated
+        tiles, eliminated = plan.order.node_tiles, plan.form.eliminated_argument
         assert tiles is not None
-        assert eliminated is not None
         bindings = {**self.scalars(), **self._arguments(plan, "candidate")}
         exchange = Binding(tiles.node_items, 0, fields=tiles.node_fields)
         for number in range(plan.form.inner_iterations + 1):
@@ -312,8 +310,7 @@ class Binder:
         return Binding(self._memory[name], length, fields={"offset": plan.first_tile})
 
     def _node_binding(self, plan: FactorPlan, argument: Argument, name: str) -> Binding:
-        assert argument.node is not None
-        part = self._parts[argument.node.name][name]
+        part = self._parts[argument.node_type.name][name]
         index = plan.order.nodes.get(argument.name)
         return part if index is None else part.with_fields({"index": index})
 
@@ -359,24 +356,23 @@ class Binder:
         return plan.num_partials(use.argument)
 
     def _reduce_spec(self, use: _Reduction) -> ReduceSpec:
-        assert use.argument.node is not None
-        dim = use.argument.node.tangent_dim
+        dim = use.argument.tangent_dim
         if use.part == "block":
             dim = dim * (dim + 1) // 2
-        count = self._plan.node_plans[use.argument.node.name].count
+        count = self._plan.node_plans[use.argument.node_type.name].count
         lanes = num_lanes(self._num_sums(use), count)
         types = self._plan.types
         dtype = types.storage if use.part in ("product", "diagonal") else types.sums
         return ReduceSpec(dim, dtype, lanes, accumulate=True, rows=use.part in ROW_PARTS)
 
     def _reduce(self, use: _Reduction, prefix: str) -> Launch:
-        assert use.argument.node is not None
         partials = self._target(use.plan, use.argument, use.part, prefix)
         tiles = use.plan.tiles.get(use.argument.name)
         if tiles is None:
             tiles = self._backend.single_object_tiles(self._num_sums(use))
         partials = partials.with_fields(object_fields(tiles))
-        count = self._plan.node_plans[use.argument.node.name].count
-        output = self._parts[use.argument.node.name][f"{prefix}{use.part}"]
+        node = use.argument.node_type.name
+        count = self._plan.node_plans[node].count
+        output = self._parts[node][f"{prefix}{use.part}"]
         kernel = self._plan.library.reduction(self._reduce_spec(use))
         return self._backend.bind(kernel, {"partials": partials, "output": output}, count)

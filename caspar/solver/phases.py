@@ -161,7 +161,7 @@ class Phases:
 
 def _eliminates(plan: FactorPlan, name: str) -> bool:
     argument = plan.form.eliminated
-    return argument is not None and argument.node is not None and argument.node.name == name
+    return argument is not None and argument.node_type.name == name
 
 
 def flattened(phases: Sequence[Sequence[Launch]]) -> list[Launch]:

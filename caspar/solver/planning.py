@@ -159,8 +159,7 @@ def _sum_tiles(
         index = order.index(argument.name)
         if index is None or argument is form.eliminated:
             continue
-        assert argument.node is not None
-        num_nodes = counts[argument.node.name]
+        num_nodes = counts[argument.node_type.name]
         tiles[argument.name] = item_tiles(
             library.backend, index, num_nodes, order.node_tiles, library.tile_size
         )
@@ -183,8 +182,7 @@ def _warn_untouched(
     touched = {plan.node.name: xp.zeros(plan.count, dtype=bool) for plan in nodes}
     for plan in factors:
         for argument in plan.factor.nodes:
-            assert argument.node is not None
-            flags = touched[argument.node.name]
+            flags = touched[argument.node_type.name]
             is_whole = _has_all(plan, argument, flags.shape[0])
             index = None if is_whole else plan.order.index(argument.name)
             flags[slice(None) if index is None else brought(index)] = True

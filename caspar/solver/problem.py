@@ -193,9 +193,8 @@ class _Reader:
             argument = by_source[source]
             inner = f"{where}, argument {source}"
             if argument.kind is ArgumentKind.NODE_SHARED:
-                assert argument.node is not None
-                size = counts[argument.node.name]
-                indices[source] = self._arrays.index(inner, given[source], size, argument.node.name)
+                node = argument.node_type.name
+                indices[source] = self._arrays.index(inner, given[source], counts[node], node)
                 lengths[source] = int(indices[source].shape[0])
             else:
                 constants[source] = self._constant(inner, argument, given[source], lengths)
@@ -254,15 +253,14 @@ def _count(
     """Instances of a factor: all its arguments agree."""
     agreed = dict(lengths)
     for argument in factor.nodes:
-        assert argument.node is not None
-        size = counts[argument.node.name]
+        size = counts[argument.node_type.name]
         if argument.kind is ArgumentKind.NODE_PAIR:
             agreed[f"{argument.source} (pairs)"] = max(size - 1, 0)
         elif argument.kind is ArgumentKind.NODE_UNIQUE and size != 1:
             advice = "; use TunableShared for several" if size > 1 else ""
             raise InputError(
                 f"{where}, argument {argument.source}: TunableUnique needs exactly 1 instance of "
-                f"{argument.node.name}, got {size}{advice}"
+                f"{argument.node_type.name}, got {size}{advice}"
             )
     if len(set(agreed.values())) > 1:
         listed = ", ".join(f"{name} has {length}" for name, length in agreed.items())

@@ -244,8 +244,7 @@ def _partials(plan: FactorPlan, part: str, types: Types) -> list[Entry]:
     for argument in plan.factor.nodes:
         is_made = part != "diagonal" or part in plan.form.linearized(argument)
         if is_made and plan.has_partials(argument):
-            assert argument.node is not None
-            dim = argument.node.tangent_dim
+            dim = argument.tangent_dim
             scalars = dim * (dim + 1) // 2 if part == "block" else dim
             dtype = types.storage if part in ("diagonal", "product") else types.sums
             name = f"{plan.factor.name}.{argument.name}_{part}"

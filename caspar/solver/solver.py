@@ -285,8 +285,7 @@ def _node_types(factors: Sequence[TracedFactor]) -> tuple[NodeType, ...]:
     names = {factor.name for factor in factors}
     for factor in factors:
         for argument in factor.nodes:
-            node = argument.node
-            assert node is not None
+            node = argument.node_type
             known = found.setdefault(node.name, node)
             if known.python_type is not node.python_type:
                 raise FactorError(
