@@ -308,7 +308,9 @@ class NormalEquations:
             number = xp.arange(start, start + nodes.shape[0], dtype=np.uint32)
             ups = ((number * np.uint32(GOLDEN)) >> np.uint32(bit)) % 2 == 1
             ends = xp.where(ups, nodes.dtype.type(np.inf), nodes.dtype.type(-np.inf))
-            moved = xp.where(nodes == 0.0, nodes, xp.nextafter(nodes, ends))
+            # padding may hold any bits, such as a signalling NaN
+            with np.errstate(invalid="ignore", over="ignore"):
+                moved = xp.where(nodes == 0.0, nodes, xp.nextafter(nodes, ends))
             candidate[start : start + ROUNDED_AT_ONCE] = moved
 
     def values(self) -> Mapping[str, Array]:

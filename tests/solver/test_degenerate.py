@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
 from caspar.frontend.bundle_adjustment import snavely
+from caspar.runtime.cpu import CpuBackend
 from tests.problems import EXAMPLES, Arrays, anchor, between, height, relative_turn
 from tests.solver import reference
 from tests.solver.bundles import arrays_of, cost_of, observed, part_of, read
@@ -172,6 +173,26 @@ def test_points_seen_once(precision: str, backend: str) -> None:
     assert result.status.is_success
     assert result.final_cost < 1e-10 * result.initial_cost  # each point can be on its ray
     assert all(np.isfinite(value).all() for value in result.values.values())
+
+
+def test_padding_may_hold_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signalling NaN where nothing is kept warns of nothing when values are rounded."""
+    allocate = CpuBackend.allocate
+
+    def signalling(backend: CpuBackend, num_bytes: int) -> Any:
+        memory = allocate(backend, num_bytes)
+        memory[: num_bytes // 4 * 4].view(np.uint32)[:] = 0x7F800001
+        return memory
+
+    problem = part_of(read("problem-21-11315"), 300)
+    _, first = np.unique(problem.point_index, return_index=True)
+    made = solver((snavely,), "mixed", "cpu")
+    made.release()
+    monkeypatch.setattr(CpuBackend, "allocate", signalling)
+    result = made.solve(arrays_of(observed(problem, first)))
+    made.release()
+    assert result.status.is_success
+    assert result.final_cost < 1e-10 * result.initial_cost  # rounding was asked for
 
 
 @ON_BACKENDS
