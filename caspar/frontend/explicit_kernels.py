@@ -202,8 +202,7 @@ def fill_kernels(
             continue
         touched = set()
         for factor in factors:
-            own = form.factors[factor.name]
-            if own.eliminated is not None and own.eliminated.node_type.name == eliminated.name:
+            if form.factors[factor.name].eliminates(eliminated.name):
                 touched |= {one.node_type.name for one in factor.nodes}
         together = [node for node in nodes if node.name in touched - {eliminated.name}]
         sums = next(iter(form.factors.values())).sums

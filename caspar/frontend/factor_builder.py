@@ -75,6 +75,10 @@ class FactorForm:
         assert self.eliminated is not None
         return self.eliminated
 
+    def eliminates(self, node_type: str) -> bool:
+        """Whether the eliminated node is of the type of that name."""
+        return self.eliminated is not None and self.eliminated.node_type.name == node_type
+
     def linearized(self, argument: Argument) -> tuple[str, ...]:
         """What a linearisation adds to an argument's node; blocks may come after it."""
         adds_block = self.has_block(argument) and not self.jacobian.is_stored

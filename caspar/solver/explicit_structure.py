@@ -245,9 +245,7 @@ def _touching(plan: Plan, eliminated: NodePlan) -> list[FactorPlan]:
     return [
         factor
         for factor in plan.factors
-        if factor.form.eliminated is not None
-        and factor.form.eliminated.node_type.name == eliminated.node.name
-        and len(factor.reduced) > 0
+        if factor.form.eliminates(eliminated.node.name) and len(factor.reduced) > 0
     ]
 
 

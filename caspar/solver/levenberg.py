@@ -25,7 +25,7 @@ from caspar.solver.course_remarks import (
 )
 from caspar.solver.normal_equations import LinearGoal, NormalEquations, TriedStep
 from caspar.solver.result import IterationRecord, SolveStatus
-from caspar.solver.stopping import StoppingRules, rounding
+from caspar.solver.stopping import StoppingRules, change_by_rounding
 
 MIN_GAIN_RATIO = 1e-3
 """Steps with less of the predicted decrease are rejected."""
@@ -156,7 +156,7 @@ def _told_rounding(
         return None
     if status is not SolveStatus.ITERATION_LIMIT or not crawls(state.records):
         return state.rules.rounding
-    found = rounding(system, state.cost)
+    found = change_by_rounding(system, state.cost)
     return found if MUCH_ROUNDING * state.cost < found < math.inf else None
 
 
@@ -174,7 +174,7 @@ def _iterate(
     gain_ratio = decrease / tried.model_decrease if tried.model_decrease > 0.0 else math.nan
     reason = _rejection(tried, gain_ratio)
     accepted = reason == ""
-    status = state.rules.converged(state.cost, goal.damping, tried, accepted=accepted)
+    status = state.rules.after_step(state.cost, goal.damping, tried, accepted=accepted)
     if accepted:
         state.damping = goal.damping
         system.accept()

@@ -150,18 +150,13 @@ class Phases:
         solved = [
             plan
             for plan in self._plan.eliminated
-            if any(_eliminates(factor, plan.node.name) for factor in gathered)
+            if any(factor.form.eliminates(plan.node.name) for factor in gathered)
         ]
         return [
             [self._binder.clear("all inner")],
             *([self._binder.gather(plan, "direction")] for plan in gathered),
             [self._binder.node_launch(plan, "solve") for plan in solved],
         ]
-
-
-def _eliminates(plan: FactorPlan, name: str) -> bool:
-    argument = plan.form.eliminated
-    return argument is not None and argument.node_type.name == name
 
 
 def flattened(phases: Sequence[Sequence[Launch]]) -> list[Launch]:

@@ -128,7 +128,7 @@ def plan_nodes(
 def _order_of(factors: Sequence[FactorPlan], node: NodeType) -> NodeOrder | None:
     """Tiles of all factors have the nodes of a type in one order."""
     for plan in factors:
-        if plan.form.eliminated is not None and plan.form.eliminated.node == node:
+        if plan.form.eliminates(node.name):
             assert plan.order.node_tiles is not None
             return plan.order.node_tiles.node_order
     return None

@@ -55,10 +55,10 @@ class StoppingRules:
         self._promised = -math.inf
         """Largest decrease that a step promised since the last one was accepted."""
 
-    def converged(
+    def after_step(
         self, cost: float, damping: float, tried: TriedStep, *, accepted: bool
     ) -> SolveStatus | None:
-        """Look at a step, once.
+        """Whether a step shows a minimum, or that there is no way on; to be asked of each, once.
 
         Args:
             cost: Before the step.
@@ -107,7 +107,7 @@ class StoppingRules:
             return SolveStatus.CONVERGED_GRADIENT
         if cost <= ROUNDING_SHARE * self._asked_cost:
             self._asked_cost = cost
-            self._is_rounding = rounding(self._system, cost) >= ROUNDING_SHARE * cost
+            self._is_rounding = change_by_rounding(self._system, cost) >= ROUNDING_SHARE * cost
         is_zero = self._is_rounding and cost <= NEGLIGIBLE * self._initial_cost
         return SolveStatus.CONVERGED_GRADIENT if is_zero else None
 
@@ -145,7 +145,7 @@ class StoppingRules:
         None can keep what it promises beyond the whole cost, of which little is left where
         measurements have no noise.
         """
-        found = rounding(self._system, cost)
+        found = change_by_rounding(self._system, cost)
         promised = min(self._promised, cost)
         explains = math.isfinite(found) and found > 0.0 and found >= promised
         if not (explains and math.isfinite(self._promised)):
@@ -154,7 +154,7 @@ class StoppingRules:
         return SolveStatus.CONVERGED_COST
 
 
-def rounding(system: NormalEquations, cost: float) -> float:
+def change_by_rounding(system: NormalEquations, cost: float) -> float:
     """How much rounding the values changes their cost: the most of several draws; NaN if any is."""
     changes = [abs(other - cost) for other in system.rounded_costs()]
     return math.nan if any(map(math.isnan, changes)) else max(changes)
