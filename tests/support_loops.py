@@ -112,6 +112,11 @@ def loop_sources(target: str) -> dict[str, KernelSource]:
     return {**sources, reduction.name: reduction}
 
 
+def own_lines(text: str) -> str:
+    """The entry point of a loop."""
+    return text[text.index('extern "C" __global__') :]
+
+
 @dataclass(frozen=True)
 class Conjugate:
     """A system, its launches and its memory.

@@ -53,7 +53,7 @@ class CudaBody:
 
     Attributes:
         lines: The text.
-        loads: Where items are few, all loads of the item's own objects.
+        loads: Those that a loop may take out, see `KernelSource`.
         waits: Whether every block waits for the launch ahead, before it stores anything.
     """
 
@@ -259,6 +259,8 @@ class _Writer(BodyWriter):
         scalars = arg.read.cuda_read(self, arg, chunk)
         if self.spec.few_items and arg.read.touches_own_object:
             self.own_loads.append(Load.of(arg.name, self.lines[before:]))
+        elif arg.read.holds_partials:
+            self.own_loads.append(Load.of(arg.name, self.lines[before : before + 1]))
         if self.spec.stretches and arg.read.loads_first:
             num_moved = self._move_lines(before, self._first_loads_at)
             self._first_loads_at += num_moved

@@ -14,7 +14,7 @@ shared memory. All find the same, and none has to wait for another's.
 
 What kernels of few items load of an item's own object may be taken out of them: it is on its way
 while others are waited for, what nobody writes meanwhile before the barrier, all else right behind
-it, before the scalars are made that come first.
+it. There it comes behind what the next scalars are sums of, and before they are made.
 
 Cost tier: once for each set of launches that is put into a loop.
 """
@@ -255,9 +255,7 @@ class _Loop:
         begins = True
         for number in range(len(self._phases)):
             if begins:
-                behind = next((one for one in self._shares if one >= number), None)
-                if behind is not None:
-                    yield from _nested(self._loads(behind, early=False))
+                yield from _nested(self._loads_behind(number))
             begins = number in self._shares
             yield "  {"
             yield from _nested(_nested(self._phase(number)))
@@ -288,15 +286,30 @@ class _Loop:
             yield _BARRIER
 
     def _declared(self, phase: _NumberedPhase) -> Iterator[str]:
-        """Of kernels whose loads are taken out: what they fill, and the block's first turn."""
+        """A block's share of few items; where loads are taken out, what they fill and its turn."""
         for place, (number, kernel) in enumerate(phase):
-            if kernel.early is None or kernel.replicated:
+            if kernel.source.few_items:
+                count, blocks = f"k{number}_count", f"k{number}_blocks_count"
+                yield f"const u32 k{number}_share = ({count} + {blocks} - 1u) / {blocks};"
+            if kernel.early is None:
                 continue
-            # those behind it are dealt before
-            behind = [one for one in phase[place + 1 :] if not one[1].replicated]
-            dealt = "".join(f" - {_num_blocks(*one)}" for one in behind)
-            yield f"const u32 k{number}_first = blockIdx.x{dealt};"
-            yield f"{kernel.source.name}_loaded k{number}_loaded;"
+            if not kernel.replicated:
+                # those behind it are dealt before
+                behind = [one for one in phase[place + 1 :] if not one[1].replicated]
+                dealt = "".join(f" - {_num_blocks(*one)}" for one in behind)
+                yield f"const u32 k{number}_first = blockIdx.x{dealt};"
+            yield f"{kernel.source.name}_loaded k{number}_loaded = {{}};"
+
+    def _loads_behind(self, barrier: int) -> Iterator[str]:
+        """Behind a barrier: what replicated kernels sum, then what the next shared phase loads."""
+        for number, phase in enumerate(self._phases[barrier:], barrier):
+            for place, kernel in phase:
+                if kernel.replicated and kernel.early is not None:
+                    arguments = arguments_of(kernel, place, "0u, 0u", "1u")
+                    yield f"{LOADS[False]}_{kernel.source.name}({arguments}, k{place}_loaded);"
+            if number in self._shares:
+                yield from self._loads(number, early=False)
+                return
 
     def _loads(self, phase: int, *, early: bool) -> Iterator[str]:
         """The block's first turn of each kernel of a phase."""
@@ -317,9 +330,10 @@ class _Loop:
             if kernel.replicated:
                 # other kernels of the phase need nothing of it, and may use the same shared memory
                 arguments = arguments_of(kernel, number, "0u, 0u", "1u", self._shared(kernel))
-                yield f"run_{kernel.source.name}({arguments});"
+                yield f"run_{kernel.source.name}({arguments}{_loaded(kernel, number)});"
                 yield "__syncthreads();"
-        yield "u32 turn = blockIdx.x;"
+        if phase in self._shares:
+            yield "u32 turn = blockIdx.x;"
         for number, kernel in reversed(numbered):
             if kernel.replicated:
                 continue
@@ -327,7 +341,6 @@ class _Loop:
             blocks = f"k{number}_blocks_count"
             block = "turn, 0u" if layers == 1 else f"turn % {blocks}, turn / {blocks}"
             arguments = arguments_of(kernel, number, block, blocks, self._shared(kernel))
-            loaded = "" if kernel.early is None else f", k{number}_loaded"
             yield "#pragma unroll 1"
             yield f"for (; turn < {_num_blocks(number, kernel)}; turn += gridDim.x) {{"
             again = [
@@ -337,7 +350,7 @@ class _Loop:
             ]
             if len(again) > 0:
                 yield f"  if (turn != k{number}_first) {{ {' '.join(again)} }}"
-            yield f"  run_{name}({arguments}{loaded});"
+            yield f"  run_{name}({arguments}{_loaded(kernel, number)});"
             yield "  __syncthreads();"
             yield "}"
             yield f"turn -= {_num_blocks(number, kernel)};"
@@ -352,6 +365,11 @@ _BARRIER = "grid_barrier(reinterpret_cast<u32*>(barrier_data));"
 
 def _nested(lines: Iterable[str]) -> Iterator[str]:
     return (f"  {line}" for line in lines)
+
+
+def _loaded(kernel: LoopKernel, number: int) -> str:
+    """The argument that holds what is loaded ahead."""
+    return "" if kernel.early is None else f", k{number}_loaded"
 
 
 def _num_blocks(number: int, kernel: LoopKernel) -> str:

@@ -27,7 +27,8 @@ class LoopKernel:
         replicated: Every block runs it; it writes nothing but scalars.
         scalars: Parameters that point to the loop's scalars, and to which.
         early: Arguments that nobody writes between the barrier before the last and the one ahead
-            of the kernel: they are loaded before the latter. None: all loads stay in the kernel.
+            of the kernel: they are loaded before the latter, of a kernel that is not replicated.
+            None: all loads stay in the kernel.
     """
 
     source: KernelSource
@@ -112,6 +113,9 @@ def part_of(kernel: LoopKernel) -> Part:
     source = kernel.source
     name = source.name
     body = _body(source)
+    if source.few_items:
+        # the loop divides once
+        body = body.replace(f"  {FEW_PLACES['share']}\n", "")
     # the loop waits for what is ahead of all kernels
     body = _AWAIT.sub("", _FIRST_LOOK.sub("", body))
     if kernel.guarded:
@@ -124,7 +128,7 @@ def part_of(kernel: LoopKernel) -> Part:
     # a reference: kernels that run one after another use the same memory
     body = _SHARED.sub(r"\1auto& \3 = own_shared.\3;", body)
     assert "__shared__" not in body
-    declared = ["const uint3 blockIdx", "const uint3 gridDim"]
+    declared = _places_of(source)
     struct = ""
     if len(shared) > 0:
         members = "\n".join(f"  {member}" for member in shared)
@@ -153,9 +157,23 @@ def _function(name: str, declared: Sequence[str]) -> str:
     return f"__device__ __forceinline__ void {name}(\n    {params})"
 
 
+def _places_of(source: KernelSource) -> list[str]:
+    """The first parameters: which items a block has."""
+    share = ["const u32 share"] if source.few_items else []
+    return ["const uint3 blockIdx", "const uint3 gridDim", *share]
+
+
 def _indented(lines: Sequence[str]) -> str:
     """As they stand in a kernel's text."""
     return "".join(f"{line}\n" if line.startswith("#") else f"  {line}\n" for line in lines)
+
+
+_OWN_PLACES = (
+    *(FEW_PLACES[name] for name in ("tile", "own_item", "active")),
+    # a warp without items would load as long as one that has them
+    "if (!active) return;",
+    "const u32 item = own_item;",
+)
 
 
 def _load_functions(kernel: LoopKernel) -> str:
@@ -163,9 +181,10 @@ def _load_functions(kernel: LoopKernel) -> str:
     source, name = kernel.source, kernel.source.name
     members = "".join(f"  {load.vector} {load.name};\n" for load in source.loads)
     text = f"struct {name}_loaded {{\n{members}}};\n"
-    declared = ["const uint3 blockIdx", "const uint3 gridDim"]
+    declared = _places_of(source)
     declared += [declared_as(param, restrict=False) for param in source.params]
     declared.append(f"{name}_loaded& loaded")
+    places = _OWN_PLACES if source.few_items else ()
     for early, prefix in LOADS.items():
         loads = kernel.loads(early=early)
         lines = [
@@ -174,7 +193,7 @@ def _load_functions(kernel: LoopKernel) -> str:
             for line in (f"auto& {load.name} = loaded.{load.name};", *load.assigned)
         ]
         if len(loads) > 0:
-            body = _indented((*FEW_PLACES.values(), *lines))
+            body = _indented((*places, *lines))
             text += f"{_function(f'{prefix}_{name}', declared)} {{\n{body}}}\n"
     return text
 
@@ -188,5 +207,7 @@ def arguments_of(
         f"own + {scalars[param.name]}" if param.name in scalars else f"k{number}_{param.name}"
         for param in source.params
     ]
-    grid = f"uint3{{{blocks}, {source.num_layers}u, 1u}}"
-    return ", ".join((f"uint3{{{block}, 0u}}", grid, *([] if shared is None else [shared]), *own))
+    places = [f"uint3{{{block}, 0u}}", f"uint3{{{blocks}, {source.num_layers}u, 1u}}"]
+    if source.few_items:
+        places.append(f"k{number}_share")
+    return ", ".join((*places, *([] if shared is None else [shared]), *own))

@@ -118,6 +118,7 @@ def item_places(spec: KernelSpec, num_items: int, leader: str | None) -> dict[st
         "tile": _TILE,
         "own_item": f"const u32 own_item = {turn} * BLOCK_SIZE + threadIdx.x;",
         "active": ACTIVE,
+        "share": "const u32 share = BLOCK_SIZE;",
         "item": _ITEM,
     }
     if leader is not None:

@@ -64,12 +64,12 @@ class Param:
         return self.field in (COUNT, LENGTH, FIRST)
 
 
-_DECLARATION = re.compile(r"(?:const )?(\w+) (m\d+) = ")
+_DECLARATION = re.compile(r"(?:const )?(\w+(?:<[\w, ]+>)?) (m\d+) = ")
 
 
 @dataclass(frozen=True)
 class Load:
-    """Lines of a kernel that load part of an item's own object into a variable.
+    """Lines of a kernel that load part of an item's own object, or a thread's partials.
 
     Attributes:
         arg: The argument.
@@ -136,7 +136,8 @@ class KernelSource:
         tiled: A block (on the CPU a call) takes a group of node tiles; `tiles` must be bound.
         stretches: CUDA: a block may take several tiles one after the other.
         few_items: CUDA: the blocks of the grid share the items evenly; see `ENOUGH_BLOCKS`.
-        loads: CUDA: where items are few, all loads of the item's own objects.
+        loads: CUDA: what a thread loads first of partials that its block sums; where items are
+            few, all loads of the item's own objects.
         early: CUDA: arguments that it may read before it waits for the launch ahead to end. All its
             blocks wait before they store anything: what is launched behind it relies on that. None:
             it does not wait, and may not begin before.

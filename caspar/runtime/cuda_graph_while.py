@@ -28,11 +28,13 @@ from caspar.runtime.cuda_dependent import DependentLaunch, begins_early, launch_
 from caspar.runtime.cuda_launch import captured
 from caspar.runtime.probe import first_line
 
-RUNS_AT_ONCE = 8
-"""Runs of a body. Each body costs some 5 us; once the flag is set in one, what it still holds is
-launched and does nothing. Bundle adjustment with 5.0 M factors, us an iteration with bodies of 1,
-2, 4, 8 and 16: 220.5, 218.6, 216.1, 215.4, 215.7; with 0.68 M 42.6, 40.5, 39.3, 38.6, 37.9
-(H200)."""
+RUNS_AT_ONCE = 12
+"""Runs of a body: as many as there are iterations before conjugate gradients look at their
+tolerance, and most linear solves of bundle adjustment need no more. A body costs some 5 us; once
+the flag is set in one, what it still holds is launched and does nothing. Whole solves of eight
+Levenberg-Marquardt iterations, six or seven of them with 12 of PCG, ms with bodies of 4, 6, 8 and
+12: 0.7 M factors 4.44, 4.38, 4.54 and 4.36; 0.68 M 7.06, 6.95, 7.05 and 6.90; 5.0 M 24.3, 24.0,
+24.4 and 24.0 (H200)."""
 
 _ONE_THREAD = ((1,), (1,))
 

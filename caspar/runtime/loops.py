@@ -146,8 +146,7 @@ def plan_loop(
     block_size = _common_block_size(launches)
     copies = _Copies(scalars, address, launches)
     max_blocks = max(sum(launch.all_blocks for launch in phase) for phase in phases)
-    shared = [[launch for launch in phase if not copies.hold(launch)] for phase in phases]
-    early = _early(shared, ahead, address) if max_blocks <= roomy_blocks else {}
+    early = _early(phases, copies.hold, ahead, address) if max_blocks <= roomy_blocks else {}
 
     def as_kernel(launch: BoundKernel) -> LoopKernel:
         bound = list(zip(launch.source.params, launch.values, strict=True))
@@ -180,21 +179,28 @@ def plan_loop(
 
 def _early(
     phases: Sequence[Sequence[BoundKernel]],
+    is_replicated: Callable[[BoundKernel], bool],
     ahead: Sequence[BoundKernel] | None,
     address: Callable[[Array], int],
 ) -> dict[str, tuple[str, ...]]:
     """By kernel: whose loads go before the barrier ahead, since what runs there writes them not.
 
     Args:
-        phases: Without what every block runs by itself, which has no barrier.
-        ahead: What runs ahead of the first of them; None: the last of them does.
+        phases: Kernels that run at the same time.
+        is_replicated: Whether every block runs a kernel by itself: it has no barrier, and loads
+            what was written before the last one.
+        ahead: What runs ahead of the first phase; None: the last one does.
         address: Where an array begins.
     """
-    phases = [phase for phase in phases if len(phase) > 0]
-    found: dict[str, tuple[str, ...]] = {}
-    for number, phase in enumerate(phases):
+    own = [launch for phase in phases for launch in phase if is_replicated(launch)]
+    found: dict[str, tuple[str, ...]] = {
+        launch.source.name: () for launch in own if len(launch.source.loads) > 0
+    }
+    shared = [[launch for launch in phase if not is_replicated(launch)] for phase in phases]
+    shared = [phase for phase in shared if len(phase) > 0]
+    for number, phase in enumerate(shared):
         is_first = number == 0 and ahead is not None
-        before = (ahead or ()) if is_first else phases[number - 1]
+        before = (ahead or ()) if is_first else shared[number - 1]
         written = [area for launch in before for area in launch.areas(address, written=True)]
         for launch in phase:
             source = launch.source

@@ -13,7 +13,7 @@ from caspar.memory.accessors.shared_atomics import AddSharedRuns
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.runtime.nvrtc import compile_text
-from tests.support_loops import REDUCTION, loop_sources
+from tests.support_loops import REDUCTION, loop_sources, own_lines
 
 ARCHITECTURES = ("sm_75", "sm_86", "sm_90")
 SOURCES = loop_sources("cuda")
@@ -36,11 +36,6 @@ def loop_kernel(name: str) -> LoopKernel:
 
 def fused(*phases: tuple[str, ...]) -> KernelSource:
     return fuse("loop", tuple(tuple(map(loop_kernel, phase)) for phase in phases), BLOCK_SIZE)
-
-
-def own_lines(text: str) -> str:
-    """The entry point."""
-    return text[text.index('extern "C" __global__') :]
 
 
 def test_everything_stands_there_once() -> None:

@@ -19,6 +19,7 @@ from caspar.frontend.trace import NodeType, TracedFactor, trace
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.exchanges import SumOverNode
 from caspar.memory.accessors.node_sums import STAGED_SCALARS, AddOwnNode
+from caspar.memory.accessors.partials import ReadPartials
 from caspar.memory.accessors.runs import AddRuns
 from caspar.memory.reduce import ReduceSpec
 from caspar.options import Precision
@@ -47,6 +48,9 @@ of `snavely_reduce` and `snavely_linearize`."""
 
 REGISTERS_OF_SUMS = {DType.FLOAT32: 0, DType.FLOAT64: 16}
 """More where sums are taken over the items of a node: up to 12, of `sighting_inner`."""
+
+REGISTERS_OF_PARTIALS = 16
+"""More where a thread has several partials of an array, in float64, on their way."""
 
 PRODUCT_BLOCKS = 4
 """Blocks of a product on a multiprocessor."""
@@ -78,6 +82,7 @@ def test_solver_kernels_compile_to_few_registers(
             allowed += REGISTERS_OF_RUNS[dtype] if AddRuns in kinds else 0
             allowed += REGISTERS_OF_SUMS[dtype] if SumOverNode in kinds else 0
             allowed += STAGED_SCALARS * words if AddOwnNode in kinds else 0
+            allowed += REGISTERS_OF_PARTIALS if ReadPartials in kinds else 0
             allowed += FIRST_WORDS if specs[name].few_items else 0
             assert entry.registers <= min(allowed, MAX_REGISTERS), where
             record_property(f"registers {arch} {name}", entry.registers)

@@ -279,7 +279,7 @@ def test_launches_that_begin_early_change_nothing(
         solver = ordered_solver(jacobian)
         for _ in range(3):
             results.append(solver.solve(arrays))
-        # two runs for a trial, and bodies of eight runs and of one: the first launch of each waits
+        # two runs for a trial, and bodies of many runs and of one: the first launch of each waits
         # for all there is
         trial, body, one = (
             ["loop", *(runs - 1) * ["snavely_product", "loop"]]

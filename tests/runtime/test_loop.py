@@ -20,7 +20,7 @@ from caspar.runtime.loops import plan_loop
 from tests.harness import find_compiler
 from tests.harness.schedule import REVERSED, Schedule, shuffled
 from tests.harness_backend import HarnessBackend, bound
-from tests.support_loops import STEP_ARRAYS, Conjugate, conjugate
+from tests.support_loops import STEP_ARRAYS, Conjugate, conjugate, own_lines
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 
@@ -171,7 +171,7 @@ LOADS = re.compile(r"void (load_\w+?)\(\n.*?\) \{\n(.*?)\n\}", re.S)
 
 def loads_of(text: str) -> dict[str, set[str]]:
     """By function that loads ahead: which arguments."""
-    return {name: set(re.findall(r"\b(\w+)_data \+", body)) for name, body in LOADS.findall(text)}
+    return {name: set(re.findall(r"\b(\w+)_data\b", body)) for name, body in LOADS.findall(text)}
 
 
 @needs_compiler
@@ -180,13 +180,37 @@ def test_what_nobody_writes_meanwhile_is_loaded_before_the_barrier() -> None:
     backend = HarnessBackend()
     problem = system(backend, *SIZES)
     loop: Any = backend.loop(problem.phases, problem.flag, problem.memory["scalars"])
-    assert loads_of(loop.plan.source.text) == {
+    text = loop.plan.source.text
+    assert loads_of(text) == {
+        "load_alpha_of": {"curvatures"},
         "load_early_step": {"solution", "residual", "direction"},
         "load_step": {"product"},
+        "load_beta_of": {"descents"},
         "load_early_turn": {"direction"},
         "load_turn": {"residual"},
     }
     assert loop.plan.source.early is None
+    # behind the barrier first what is summed first
+    calls = re.findall(r" (?:(load_\w+|run_(?:alpha|beta)_of)\(u|(grid_barrier))", own_lines(text))
+    found = [function or barrier for function, barrier in calls]
+    for sums, kernel in (("alpha_of", "step"), ("beta_of", "turn")):
+        first, last = found.index(f"load_{sums}"), found.index(f"run_{sums}")
+        wanted = ["grid_barrier", f"load_{sums}", *2 * [f"load_{kernel}"]]
+        assert found[first - 1 : last] == wanted
+
+
+@needs_compiler
+def test_items_are_shared_once_and_warps_without_any_load_nothing() -> None:
+    backend = HarnessBackend()
+    problem = system(backend, *SIZES)
+    loop: Any = backend.loop(problem.phases, problem.flag, problem.memory["scalars"])
+    text = loop.plan.source.text
+    few = [one for phase in problem.phases for one in phase if bound(one).source.few_items]
+    assert len(re.findall(r"const u32 k\d+_share = ", own_lines(text))) == len(few) > 0
+    assert "_share = " not in text.replace(own_lines(text), "")
+    assert "count + gridDim.x" not in text
+    for name, body in LOADS.findall(text):
+        assert ("if (!active) return;" in body) == (name not in ("load_alpha_of", "load_beta_of"))
 
 
 @needs_compiler

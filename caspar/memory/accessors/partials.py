@@ -10,104 +10,13 @@ from typing import ClassVar
 
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec, Field, Options, ReadAccessor, WriteAccessor
+from caspar.memory.accessors.block_functions import ADD_SEGMENTS, BLOCK_SUM, SUM_PARTIALS
 from caspar.memory.accessors.blocked import cpu_index, cuda_base
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope
 from caspar.memory.tiles import Array, TileIndex
 
 STAGE_PADDING = 8
 """Extra columns of the staging array: keeps its 4 rows in different banks."""
-
-BLOCK_SUM = """\
-#ifndef CASPAR_BLOCK_SUM
-#define CASPAR_BLOCK_SUM
-// The sums of the warps, for all threads. They are taken in the values' type.
-template <int WIDTH, typename T>
-__device__ __forceinline__ void warp_sums(const T (&value)[WIDTH], double (&stage)[4][32]) {
-  const u32 lane = threadIdx.x & 31u, warp = threadIdx.x >> 5;
-#pragma unroll
-  for (int component = 0; component < WIDTH; ++component) {
-    T total = value[component];
-    for (int step = 16; step > 0; step >>= 1) {
-      total += __shfl_down_sync(0xffffffffu, total, step);
-    }
-    if (lane == 0) stage[component][warp] = double(total);
-  }
-  __syncthreads();
-}
-
-// The sum of what warps have found, in float64.
-__device__ __forceinline__ double sum_of_warps(const double (&stage)[32]) {
-  double total = 0.0;
-#pragma unroll 4
-  for (u32 warp = 0; warp < blockDim.x / 32; ++warp) total += stage[warp];
-  return total;
-}
-
-// Sum over the block: thread `component` gets that component's total.
-template <int WIDTH, typename T>
-__device__ __forceinline__ double block_sum(const T (&value)[WIDTH], double (&stage)[4][32]) {
-  warp_sums<WIDTH>(value, stage);
-  return threadIdx.x < WIDTH ? sum_of_warps(stage[threadIdx.x]) : 0.0;
-}
-#endif
-"""
-
-_SUM_PARTIALS = """\
-#ifndef CASPAR_SUM_PARTIALS
-#define CASPAR_SUM_PARTIALS
-// The sum of all partials of one chunk, in every thread.
-template <int WIDTH, typename T>
-__device__ __forceinline__ void sum_partials(
-    const T* partials, u32 count, double (&value)[WIDTH], double (&stage)[4][32]) {
-  for (int component = 0; component < WIDTH; ++component) value[component] = 0.0;
-  // loads on their way at the same time: one after the other is what the loop would take
-  constexpr u32 AT_ONCE = WIDTH == 1 ? 8u : 2u;
-#pragma unroll 1
-  for (u32 first = threadIdx.x; first < count; first += AT_ONCE * blockDim.x) {
-#pragma unroll
-    for (u32 turn = 0; turn < AT_ONCE; ++turn) {
-      const u32 partial = first + turn * blockDim.x;
-      for (int component = 0; component < WIDTH; ++component) {
-        value[component] +=
-            partial < count ? double(partials[u64(partial) * WIDTH + component]) : 0.0;
-      }
-    }
-  }
-  warp_sums<WIDTH>(value, stage);
-  for (int component = 0; component < WIDTH; ++component) {
-    value[component] = sum_of_warps(stage[component]);
-  }
-  __syncthreads();
-}
-#endif
-"""
-
-_ADD_SEGMENTS = """\
-#ifndef CASPAR_ADD_SEGMENTS
-#define CASPAR_ADD_SEGMENTS
-// Sum the items of each segment of the tile's sorted staging rows into one partial each.
-// Threads are spread over (segment, component). Unrolling by 4 is the fastest (H200, linearisation
-// of bundle adjustment: 1: 195 us, 2: 145, 4: 127, left to the compiler: 137) and 2,000
-// instructions shorter than what the compiler does by itself.
-template <int WIDTH, typename Sum, typename Value, int COLUMNS>
-__device__ __forceinline__ void add_segments(
-    Sum* partials, const Value (&stage)[4][COLUMNS], u32 first, u32 last, const u16* segment_end) {
-#pragma unroll 1
-  for (u32 work = threadIdx.x; work < (last - first) * WIDTH; work += blockDim.x) {
-    const u32 component = work % WIDTH;
-    const u32 partial = first + work / WIDTH;
-    const u32 begin = partial == first ? 0u : segment_end[partial - 1];
-    const u32 end = segment_end[partial];
-    Sum total = Sum(0);
-#pragma unroll 4
-    for (u32 position = begin; position < end; ++position) {
-      total += Sum(stage[component][position]);
-    }
-    partials[u64(partial) * WIDTH + component] = total;
-  }
-}
-#endif
-"""
 
 _SUMS = "double sums[2][4][32]"
 
@@ -119,7 +28,7 @@ class ReadPartials(ReadAccessor):
     One block of `min_block_size` threads sums them on CUDA.
     """
 
-    cuda_functions: ClassVar[str] = BLOCK_SUM + _SUM_PARTIALS
+    cuda_functions: ClassVar[str] = BLOCK_SUM + SUM_PARTIALS
     holds_partials: ClassVar[bool] = True
     cooperates: ClassVar[bool] = True
 
@@ -146,13 +55,16 @@ class ReadPartials(ReadAccessor):
         scope.shared("sums", _SUMS)
 
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
-        """A sum over the block."""
+        """A sum over the block; the first line loads."""
         width = arg.chunk_widths[chunk]
-        total = scope.temporary()
-        partials = cuda_base(arg, chunk)
+        first, total = scope.temporary(), scope.temporary()
+        partials = f"{cuda_base(arg, chunk)}, {arg.name}_length"
+        sizes = f"<{width}, BLOCK_SIZE>"
         scope.emit(
+            f"const OwnPartials<{width}, {SCALAR_TYPE[arg.dtype]}> {first} = "
+            f"own_partials{sizes}({partials});",
             f"double {total}[{width}];",
-            f"sum_partials<{width}>({partials}, {arg.name}_length, {total}, sums[0]);",
+            f"sum_partials{sizes}({first}, {partials}, {total}, {scope.alternate('sums')});",
         )
         return [f"{total}[{lane}]" for lane in range(width)]
 
@@ -294,7 +206,7 @@ def _block_sum(scope: CudaScope, values: list[str]) -> str:
     zero = scope.literal(0.0, scope.dtype)
     items = ", ".join(f"active ? {value} : {zero}" for value in values)
     scope.emit(f"const {SCALAR_TYPE[scope.dtype]} {total}[{width}] = {{{items}}};")
-    return f"block_sum<{width}>({total}, {stage})"
+    return f"block_sum<BLOCK_SIZE>({total}, {stage})"
 
 
 def _store_sum(arg: ArgSpec, chunk: int, partial: str, value: str) -> str:
@@ -312,7 +224,7 @@ class AddSharedPartials(WriteAccessor):
     The fields are arrays of `memory.tiles.TileIndex`.
     """
 
-    cuda_functions: ClassVar[str] = _ADD_SEGMENTS
+    cuda_functions: ClassVar[str] = ADD_SEGMENTS
     holds_partials: ClassVar[bool] = True
     cooperates: ClassVar[bool] = True
     tile_sizes: ClassVar[tuple[int, ...]] = (256, 128, 512)

@@ -20,9 +20,10 @@ of 330 cameras take 23.4 to 27.5 us by array with 4 slots and 23.9 to 24.1 with 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from caspar.memory.access import ArgSpec, Field
-from caspar.memory.accessors.blocked import cuda_address, cuda_lanes, cuda_packed, cuda_vector
+from caspar.memory.accessors.blocked import cuda_base, cuda_lanes, cuda_packed, cuda_vector
 from caspar.memory.accessors.scope import CudaScope, converted
 from caspar.memory.accessors.sequential import ReadSequential, WriteSequential
 
@@ -62,6 +63,41 @@ def num_object_slots(num_items: int, num_objects: int, most: int = MAX_OBJECT_SL
     return slots
 
 
+_SLOT_PLACE = """\
+#ifndef CASPAR_SLOT_PLACE
+#define CASPAR_SLOT_PLACE
+// A place that all slots are counted from, one instruction each; the compiler would make the
+// address of each by itself, in five.
+template <typename V> __device__ __forceinline__ const V* slot_place(const V* place) {
+#if defined(__CUDACC_RTC__)
+  asm("" : "+l"(place));
+  __builtin_assume(__isGlobal(place));
+#endif
+  return place;
+}
+#endif
+"""
+
+_CLEAR_SLOTS = """\
+#ifndef CASPAR_CLEAR_SLOTS
+#define CASPAR_CLEAR_SLOTS
+// Zeros to all slots but the first of objects from `begin` on. Warps share the slots: the first
+// ones have the block's items, and clear last.
+template <u32 THREADS, typename V>
+__device__ __forceinline__ void clear_slots(V* rows, u32 begin, u32 end, u32 slots, u32 stride) {
+  constexpr u32 WARPS = THREADS / 32u;
+#pragma unroll 1
+  for (u32 slot = WARPS - (threadIdx.x >> 5); slot < slots; slot += WARPS) {
+#pragma unroll 1
+    for (u32 object = begin + (threadIdx.x & 31u); object < end; object += 32u) {
+      rows[object + u64(slot * stride)] = V{};
+    }
+  }
+}
+#endif
+"""
+
+
 @dataclass(frozen=True)
 class ReadSlots(ReadSequential):
     """Item `i` reads the sum over all slots of object `i`.
@@ -69,6 +105,8 @@ class ReadSlots(ReadSequential):
     Attributes:
         many: Whether there may be more than `USUAL_SLOTS`.
     """
+
+    cuda_functions: ClassVar[str] = _SLOT_PLACE
 
     many: bool = False
 
@@ -79,11 +117,14 @@ class ReadSlots(ReadSequential):
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
         """A vector load a slot."""
         vector, total, row = cuda_vector(arg, chunk), scope.temporary(), scope.temporary()
-        address = cuda_address(arg, chunk, f"(item + slot * u32({arg.name}_stride))")
+        rows = f"reinterpret_cast<const {vector}*>({cuda_base(arg, chunk)})"
         lanes = zip(cuda_lanes(arg, chunk, total), cuda_lanes(arg, chunk, row), strict=True)
         adds = " ".join(f"{whole} += {part};" for whole, part in lanes)
-        load = f"{row} = *reinterpret_cast<const {vector}*>({address});"
-        scope.emit(f"{vector} {total} = {{}};")
+        load = f"{row} = {total}_place[slot * u32({arg.name}_stride)];"
+        scope.emit(
+            f"{vector} {total} = {{}};",
+            f"const {vector}* const {total}_place = slot_place({rows} + item);",
+        )
         if self.many:
             # first, so that the usual ones are loaded together with what comes after them
             scope.emit(
@@ -110,20 +151,20 @@ class ReadSlots(ReadSequential):
 class BeginSlots(WriteSequential):
     """Item `i` writes object `i` in the first slot, and zeros in the others."""
 
+    cuda_functions: ClassVar[str] = _CLEAR_SLOTS
+
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """Where the slots are."""
         return SLOT_FIELDS
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """A vector store a slot."""
-        vector = cuda_vector(arg, chunk)
+        """A vector store, and those of the warp's share of the slots."""
         scalars = [converted(value, scope.dtype, arg.dtype) for value in values]
-        address = cuda_address(arg, chunk, f"(item + slot * u32({arg.name}_stride))")
-        row = scope.temporary()
+        rows, begin = scope.temporary(), "own_item - threadIdx.x"
+        vector = f"reinterpret_cast<{cuda_vector(arg, chunk)}*>({cuda_base(arg, chunk)})"
         scope.emit(
-            f"{vector} {row} = {cuda_packed(scope, arg, chunk, scalars)};",
-            f"for (u32 slot = 0; active && slot < u32({arg.name}_slots); ++slot) {{",
-            f"  *reinterpret_cast<{vector}*>({address}) = {row};",
-            f"  {row} = {{}};",
-            "}",
+            f"auto* const {rows} = {vector};",
+            f"if (active) {rows}[item] = {cuda_packed(scope, arg, chunk, scalars)};",
+            f"clear_slots<BLOCK_SIZE>({rows}, {begin}, min({begin} + share, count), "
+            f"u32({arg.name}_slots), u32({arg.name}_stride));",
         )

@@ -28,6 +28,9 @@ CUDA_ON_CPU_LOAD(__ldlu)
 CUDA_ON_CPU_LOAD(__ldcv)
 #undef CUDA_ON_CPU_LOAD
 
+// Whether an address is that of an array. Nothing asks for one of shared memory.
+CUDA_ON_CPU_INLINE unsigned __isGlobal(const void*) { return 1u; }
+
 template <class T>
 struct Identity {
   using type = T;

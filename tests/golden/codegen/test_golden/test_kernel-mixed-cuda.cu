@@ -18,18 +18,19 @@ __device__ __forceinline__ void warp_sums(const T (&value)[WIDTH], double (&stag
 }
 
 // The sum of what warps have found, in float64.
+template <u32 THREADS>
 __device__ __forceinline__ double sum_of_warps(const double (&stage)[32]) {
   double total = 0.0;
-#pragma unroll 4
-  for (u32 warp = 0; warp < blockDim.x / 32; ++warp) total += stage[warp];
+#pragma unroll
+  for (u32 warp = 0; warp < THREADS / 32u; ++warp) total += stage[warp];
   return total;
 }
 
 // Sum over the block: thread `component` gets that component's total.
-template <int WIDTH, typename T>
+template <u32 THREADS, int WIDTH, typename T>
 __device__ __forceinline__ double block_sum(const T (&value)[WIDTH], double (&stage)[4][32]) {
   warp_sums<WIDTH>(value, stage);
-  return threadIdx.x < WIDTH ? sum_of_warps(stage[threadIdx.x]) : 0.0;
+  return threadIdx.x < WIDTH ? sum_of_warps<THREADS>(stage[threadIdx.x]) : 0.0;
 }
 #endif
 
@@ -129,6 +130,6 @@ damped_step(
   p0 = r3 < 1.0f;
   r0 = p0 ? r3 : 1.0f;
   const float m4[1] = {active ? r0 : 0.0f};
-  const double m5 = block_sum<1>(m4, sums[0]);
+  const double m5 = block_sum<BLOCK_SIZE>(m4, sums[0]);
   if (threadIdx.x < 1u) (total_data)[1ull * (total_offset + tile) + threadIdx.x] = m5;
 }
