@@ -37,7 +37,7 @@ FIRST_WORDS = 64
 """Registers that loads before all else may take where items are few, 4 bytes each."""
 
 
-def _used(definitions: Mapping[str, str], text: str) -> list[str]:
+def used_lines(definitions: Mapping[str, str], text: str) -> list[str]:
     """Those of the definitions that the text, or a later one of them, names."""
     lines: list[str] = []
     for name, line in reversed(list(definitions.items())):
@@ -164,7 +164,7 @@ class _Writer(BodyWriter):
     def _declarations(self) -> list[str]:
         program = self.program
         defined = item_places(self.spec, self._num_items, self._leader)
-        lines = _used(defined, "\n".join(self.lines))
+        lines = used_lines(defined, "\n".join(self.lines))
         for kind, prefix, number in (
             (self._scalar, "r", program.num_registers),
             ("bool", "p", program.num_predicates),
@@ -258,9 +258,9 @@ class _Writer(BodyWriter):
         before = len(self.lines)
         scalars = arg.read.cuda_read(self, arg, chunk)
         if self.spec.few_items and arg.read.touches_own_object:
-            self.own_loads.append(Load.of(arg.name, self.lines[before:]))
+            self.own_loads += Load.of(arg.name, self.lines[before:])
         elif arg.read.holds_partials:
-            self.own_loads.append(Load.of(arg.name, self.lines[before : before + 1]))
+            self.own_loads += Load.of(arg.name, self.lines[before : before + 1])
         if self.spec.stretches and arg.read.loads_first:
             num_moved = self._move_lines(before, self._first_loads_at)
             self._first_loads_at += num_moved

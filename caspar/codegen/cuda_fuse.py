@@ -245,9 +245,13 @@ class _Loop:
             yield from self._declared(phase)
         for first in self._shares[:1]:
             yield from self._loads(first, early=True)
+        found = f"bool done = {self._flag} != 0.0;"
+        # a copy was loaded before
+        first = [found] if self._is_own else []
+        yield from first
         if self._between:
             yield "await_launch();"
-        yield f"bool done = {self._flag} != 0.0;"
+        yield from [] if self._is_own else [found]
         if self._sets[0] and not self._is_own:
             # nobody sets the flag before everybody has seen it
             yield _BARRIER
@@ -315,8 +319,7 @@ class _Loop:
         """The block's first turn of each kernel of a phase."""
         for number, kernel in self._phases[phase]:
             if not kernel.replicated and len(kernel.loads(early=early)) > 0:
-                call = self._load(kernel, number, f"k{number}_first", early=early)
-                yield f"if (k{number}_first < {_num_blocks(number, kernel)}) {call}"
+                yield self._load(kernel, number, f"k{number}_first", early=early)
 
     def _load(self, kernel: LoopKernel, number: int, block: str, *, early: bool) -> str:
         blocks = f"k{number}_blocks_count"

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from caspar.codegen.cuda import KERNEL_START, declared_as
-from caspar.codegen.cuda_body import AWAIT_LINE, FIRST_LOOK, GUARD, IS_DONE, LEAVE_LINE
+from caspar.codegen.cuda_body import (
+    AWAIT_LINE,
+    FIRST_LOOK,
+    GUARD,
+    IS_DONE,
+    LEAVE_LINE,
+    used_lines,
+)
 from caspar.codegen.cuda_places import FEW_PLACES
 from caspar.codegen.source import KernelSource, Load
 
@@ -42,7 +49,11 @@ class LoopKernel:
         """What is loaded before the barrier ahead, or behind it."""
         if self.early is None:
             return []
-        return [load for load in self.source.loads if (load.arg in self.early) == early]
+        return [
+            load
+            for load in self.source.loads
+            if (load.is_address or load.arg in self.early) == early
+        ]
 
 
 def _whole_line(line: str) -> re.Pattern[str]:
@@ -142,7 +153,8 @@ def part_of(kernel: LoopKernel) -> Part:
         for load in source.loads:
             lines = _indented(load.lines)
             assert body.count(lines) == 1, (name, lines)
-            body = body.replace(lines, f"  const auto& {load.name} = loaded.{load.name};\n")
+            known = "" if load.is_address else f"  const auto& {load.name} = loaded.{load.name};\n"
+            body = body.replace(lines, known)
         declared.append(f"const {name}_loaded& loaded")
     function = f"{struct}{loaded}{_function(f'run_{name}', declared)} {{\n{body}"
     return Part(source, function, tuple(shared))
@@ -168,12 +180,14 @@ def _indented(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" if line.startswith("#") else f"  {line}\n" for line in lines)
 
 
-_OWN_PLACES = (
-    *(FEW_PLACES[name] for name in ("tile", "own_item", "active")),
-    # a warp without items would load as long as one that has them
-    "if (!active) return;",
-    "const u32 item = own_item;",
-)
+_OWN_PLACES = {
+    **{name: FEW_PLACES[name] for name in ("tile", "own_item", "active")},
+    "item": "const u32 item = active ? own_item : 0u;",
+}
+_LEAVE_IDLE = "if (!active) return;"
+"""Ahead of a barrier: a warp without items would load as long as one that has them. Behind one,
+there is no branch, so that all loads are on their way at the same time: the compiler would put the
+sum of what was loaded first ahead of the branch, and wait for that."""
 
 
 def _load_functions(kernel: LoopKernel) -> str:
@@ -184,16 +198,17 @@ def _load_functions(kernel: LoopKernel) -> str:
     declared = _places_of(source)
     declared += [declared_as(param, restrict=False) for param in source.params]
     declared.append(f"{name}_loaded& loaded")
-    places = _OWN_PLACES if source.few_items else ()
     for early, prefix in LOADS.items():
         loads = kernel.loads(early=early)
-        lines = [
-            line
-            for load in loads
-            for line in (f"auto& {load.name} = loaded.{load.name};", *load.assigned)
-        ]
         if len(loads) > 0:
-            body = _indented((*places, *lines))
+            known = [] if early else [load for load in source.loads if load.is_address]
+            lines = [
+                *(f"auto& {load.name} = loaded.{load.name};" for load in (*known, *loads)),
+                *(line for load in loads for line in load.assigned),
+            ]
+            if early and source.few_items:
+                lines.insert(0, _LEAVE_IDLE)
+            body = _indented((*used_lines(_OWN_PLACES, "\n".join(lines)), *lines))
             text += f"{_function(f'{prefix}_{name}', declared)} {{\n{body}}}\n"
     return text
 

@@ -65,6 +65,7 @@ class Param:
 
 
 _DECLARATION = re.compile(r"(?:const )?(\w+(?:<[\w, ]+>)?) (m\d+) = ")
+_ADDRESS = re.compile(r"(const \w+\*) const (m\d+) = ")
 
 
 @dataclass(frozen=True)
@@ -76,25 +77,34 @@ class Load:
         vector: C type of the variable.
         name: The variable, which the first line declares.
         lines: As they stand in the kernel's text.
+        is_address: Whether it is no load yet, but the address of several.
     """
 
     arg: str
     vector: str
     name: str
     lines: tuple[str, ...]
+    is_address: bool = False
 
     @classmethod
-    def of(cls, arg: str, lines: Sequence[str]) -> "Load":
-        """Of lines of which the first one declares what is loaded."""
+    def of(cls, arg: str, lines: Sequence[str]) -> "list[Load]":
+        """Of lines that declare what is loaded first of all, or the address that it is loaded by.
+
+        An address is by itself: it may be known long before.
+        """
+        address = _ADDRESS.match(lines[0])
+        if address is not None:
+            first = cls(arg, address[1], address[2], (lines[0],), is_address=True)
+            return [first, *cls.of(arg, lines[1:])]
         declared = _DECLARATION.match(lines[0])
         assert declared is not None, lines[0]
-        return cls(arg, declared.group(1), declared.group(2), tuple(lines))
+        return [cls(arg, declared[1], declared[2], tuple(lines))]
 
     @property
     def assigned(self) -> tuple[str, ...]:
         """The lines for a variable that is declared already."""
-        first = _DECLARATION.sub(f"{self.name} = ", self.lines[0])
-        return (first, *self.lines[1:])
+        pattern = _ADDRESS if self.is_address else _DECLARATION
+        return (pattern.sub(f"{self.name} = ", self.lines[0]), *self.lines[1:])
 
 
 WARP = 32
@@ -212,7 +222,7 @@ def source_to_json(source: KernelSource) -> dict[str, Any]:
         [param.field, param.arg, None if param.dtype is None else param.dtype.value, param.written]
         for param in source.params
     ]
-    loads = [[load.arg, load.vector, load.name, load.lines] for load in source.loads]
+    loads = [list(vars(load).values()) for load in source.loads]
     return {**vars(source), "params": params, "loads": loads}
 
 
@@ -230,7 +240,8 @@ def source_from_json(data: Mapping[str, Any]) -> KernelSource:
         "params": params,
         "block_sizes": tuple(data["block_sizes"]),
         "loads": tuple(
-            Load(arg, vector, name, tuple(lines)) for arg, vector, name, lines in data["loads"]
+            Load(arg, vector, name, tuple(lines), is_address)
+            for arg, vector, name, lines, is_address in data["loads"]
         ),
         "early": None if data["early"] is None else tuple(data["early"]),
     }

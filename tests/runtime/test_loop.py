@@ -210,7 +210,7 @@ def test_items_are_shared_once_and_warps_without_any_load_nothing() -> None:
     assert "_share = " not in text.replace(own_lines(text), "")
     assert "count + gridDim.x" not in text
     for name, body in LOADS.findall(text):
-        assert ("if (!active) return;" in body) == (name not in ("load_alpha_of", "load_beta_of"))
+        assert ("if (!active) return;" in body) == name.startswith("load_early")
 
 
 @needs_compiler

@@ -42,7 +42,7 @@ SUM_PARTIALS = """\
 // Partials of one chunk that a thread sums, on their way at the same time: one after the other is
 // what a loop would take.
 template <int WIDTH, typename T> struct OwnPartials {
-  static constexpr u32 AT_ONCE = WIDTH == 1 ? 8u : 2u;
+  static constexpr u32 AT_ONCE = WIDTH == 1 ? 5u : 2u;
   T value[AT_ONCE][WIDTH];
 };
 

@@ -71,9 +71,14 @@ _SLOT_PLACE = """\
 template <typename V> __device__ __forceinline__ const V* slot_place(const V* place) {
 #if defined(__CUDACC_RTC__)
   asm("" : "+l"(place));
-  __builtin_assume(__isGlobal(place));
 #endif
   return place;
+}
+template <typename V> __device__ __forceinline__ V load_slot(const V* place, u32 rows) {
+#if defined(__CUDACC_RTC__)
+  __builtin_assume(__isGlobal(place));
+#endif
+  return place[rows];
 }
 #endif
 """
@@ -116,14 +121,15 @@ class ReadSlots(ReadSequential):
 
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
         """A vector load a slot."""
-        vector, total, row = cuda_vector(arg, chunk), scope.temporary(), scope.temporary()
+        vector, place = cuda_vector(arg, chunk), scope.temporary()
+        total, row = scope.temporary(), scope.temporary()
         rows = f"reinterpret_cast<const {vector}*>({cuda_base(arg, chunk)})"
         lanes = zip(cuda_lanes(arg, chunk, total), cuda_lanes(arg, chunk, row), strict=True)
         adds = " ".join(f"{whole} += {part};" for whole, part in lanes)
-        load = f"{row} = {total}_place[slot * u32({arg.name}_stride)];"
+        load = f"{row} = load_slot({place}, slot * u32({arg.name}_stride));"
         scope.emit(
+            f"const {vector}* const {place} = slot_place({rows} + item);",
             f"{vector} {total} = {{}};",
-            f"const {vector}* const {total}_place = slot_place({rows} + item);",
         )
         if self.many:
             # first, so that the usual ones are loaded together with what comes after them
@@ -139,7 +145,7 @@ class ReadSlots(ReadSequential):
             "#pragma unroll",
             f"for (u32 slot = 0; slot < {USUAL_SLOTS}u; ++slot) {{",
             f"  {vector} {row} = {{}};",
-            f"  if (slot < u32({arg.name}_slots))",
+            f"  if (active && slot < u32({arg.name}_slots))",
             f"    {load}",
             f"  {adds}",
             "}",
