@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.codegen.cuda_fuse import ONE_BLOCK_LOOP_OPTION
+from caspar.codegen.cuda_barriers import ONE_BLOCK_LOOP_OPTION
 from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.codegen.source import KernelSource, Param
 from caspar.ir.dtype import DType
@@ -20,8 +20,9 @@ from caspar.runtime.backend import (
     bound_blocks,
     parameter_values,
 )
+from caspar.runtime.bound_kernel import BoundKernel
 from caspar.runtime.cpu import CpuBackend
-from caspar.runtime.loops import BoundKernel, LoopPlan, plan_loop
+from caspar.runtime.loops import LoopPlan, plan_loop
 from caspar.runtime.machine_balance import H200_BALANCE
 from tests.harness import CudaModule, compile_cuda
 from tests.harness.schedule import FORWARD, Schedule

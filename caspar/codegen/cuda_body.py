@@ -230,6 +230,11 @@ class _Writer(BodyWriter):
             self._leader = argument
         return self._leader == argument
 
+    def emit_by_itself(self, argument: str, line: str) -> None:
+        if self.spec.few_items:
+            self.own_loads.append(Load(argument, "", "", (line,)))
+        self.emit(line)
+
     # -- arithmetic ----------------------------------------------------------------------------
 
     def _operand(self, operand: Operand) -> str:

@@ -6,8 +6,9 @@ the same time: a cooperative launch, or a cluster, which has a barrier of its ow
 block needs no more than barriers of the block.
 
 Each kernel's own text becomes a function (`cuda_loop_kernel`). Blocks of a phase are dealt to the
-blocks of the grid in turn. The kernels of a phase that stand last are dealt first: a kernel of one
-block, which others do not wait for, then has a block that has less to do else.
+blocks of the grid in turn: those of kernels of few items, then those of the kernels of a phase that
+stand last. A kernel of one block, which others do not wait for, then has a block that has less to
+do else.
 
 Kernels that make scalars of sums are *replicated*: every block runs them, on scalars of its own in
 shared memory. All find the same, and none has to wait for another's.
@@ -19,11 +20,13 @@ it. There it comes behind what the next scalars are sums of, and before they are
 Cost tier: once for each set of launches that is put into a loop.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TypeVar
 
 from caspar.codegen.cuda import KERNEL_START, declared_as
+from caspar.codegen.cuda_barriers import EXCHANGE, GRID_BARRIER
 from caspar.codegen.cuda_header import AWAIT_LAUNCH
 from caspar.codegen.cuda_loop_kernel import (
     LOADS,
@@ -35,16 +38,6 @@ from caspar.codegen.cuda_loop_kernel import (
 )
 from caspar.codegen.source import COUNT, DATA, KernelSource, Param
 from caspar.ir.dtype import DType
-
-ONE_BLOCK_LOOP_OPTION = "-DONE_BLOCK_LOOP"
-"""Compiles a loop for a grid of one block: a barrier of the block is one of the grid then."""
-
-CLUSTER_OPTION = "-DCLUSTER={}"
-"""Compiles a loop for a grid of so many blocks, which are one cluster: its barrier is the grid's.
-From sm_90 on."""
-
-CLUSTER_BLOCKS = 8
-"""Blocks that a cluster may have on any device that is not too small for them."""
 
 MAX_RUNS = Param(COUNT, "runs")
 """Runs of all phases, at most."""
@@ -113,13 +106,15 @@ def fuse(
     declared = ",\n    ".join(declared_as(param, restrict=False) for param in params)
     flag = "flag_data[0]" if scalars is None else f"own[{scalars.flag}]"
     loop = _Loop(phases, parts, flag, between=between)
+    assert between or not loop.exchanges
     lines = loop.lines() if scalars is None else _with_copies(loop.lines(), scalars)
     body = "\n".join(f"  {line}" for line in lines)
     text = "\n".join(
         (
             *helpers,
             *([AWAIT_LAUNCH] if between else []),
-            _GRID_BARRIER,
+            GRID_BARRIER,
+            *([EXCHANGE] if loop.exchanges else []),
             f"#undef BLOCK_SIZE\n#define BLOCK_SIZE {block_size}",
             *(part.function for part in parts.values()),
             f"{KERNEL_START} void __launch_bounds__(BLOCK_SIZE MIN_BLOCKS) IN_A_CLUSTER",
@@ -159,53 +154,24 @@ def _shared_memory(parts: dict[str, Part]) -> list[str]:
 
 # -- the loop -----------------------------------------------------------------------------------
 
-# H200, microseconds a barrier with 132, 264, 528 and 1056 blocks of 256 threads: 0.92, 1.15, 1.63,
-# 3.2. Without the sleep 0.96, 1.19, 1.68, 3.3; with __threadfence() and volatile reads 1.00, 1.31,
-# 2.0, 3.9; a counter and another word that the last block sets 1.38, 1.40, 1.52, 1.93; counters in
-# two levels 1.9, 1.9, 2.1, 2.2; a word for each block, gathered by the first 1.6, 1.8, 2.4, 3.0.
-# Reading the flag behind it takes 0.15 more.
-_GRID_BARRIER = """\
-#ifndef CASPAR_GRID_BARRIER
-#define CASPAR_GRID_BARRIER
-// Every block waits for all; what any has written before, all see behind it. `state` counts
-// arrivals below its highest bit, which the last one flips: nothing has to be reset.
-__device__ __forceinline__ void grid_barrier(u32* state) {
-#ifdef CLUSTER
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#else
-  __syncthreads();
-#ifndef ONE_BLOCK_LOOP
-  if (threadIdx.x == 0u) {
-    const u32 arrival = blockIdx.x == 0u ? 0x80000000u - (gridDim.x - 1u) : 1u;
-    u32 before, now;
-    // release: the barrier above has put the block's writes before it
-    asm volatile("atom.add.release.gpu.u32 %0, [%1], %2;"
-                 : "=r"(before) : "l"(state), "r"(arrival) : "memory");
-    while (true) {
-      // acquire: also drops what the multiprocessor's first-level cache holds
-      asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(state) : "memory");
-      if (((now ^ before) & 0x80000000u) != 0u) break;
-      __nanosleep(20);
-    }
-  }
-  __syncthreads();
-#endif
-#endif
-}
-#ifdef CLUSTER
-#define IN_A_CLUSTER __cluster_dims__(CLUSTER, 1, 1)
-#else
-#define IN_A_CLUSTER
-#endif
-#endif"""
-
-
 _NumberedPhase = Sequence[tuple[int, LoopKernel]]
+_One = TypeVar("_One")
+
+
+def dealt_in_turn(phase: Sequence[_One], source_of: Callable[[_One], KernelSource]) -> list[_One]:
+    """Kernels of a phase, as blocks of the grid get theirs: those of few items first.
+
+    So an item's block is the same in all phases. Then those that stand last.
+    """
+    return sorted(reversed(phase), key=lambda one: not source_of(one).few_items)
 
 
 class _Loop:
-    """The lines of the entry point."""
+    """The lines of the entry point.
+
+    Attributes:
+        exchanges: Whether the barrier inside the loop is an exchange.
+    """
 
     def __init__(
         self,
@@ -222,6 +188,7 @@ class _Loop:
         self._phases = [[(next(numbers), kernel) for kernel in phase] for phase in phases]
         kernels = [kernel for phase in phases for kernel in phase]
         self._is_own = any(kernel.replicated for kernel in kernels)
+        self.exchanges = any(kernel.exchanged is not None for kernel in kernels)
         self._sets = [any(kernel.sets_flag for kernel in phase) for phase in phases]
         self._shares = [
             number
@@ -241,20 +208,7 @@ class _Loop:
 
     def lines(self) -> Iterator[str]:
         """All of them, but for copies of scalars."""
-        for phase in self._phases:
-            yield from self._declared(phase)
-        for first in self._shares[:1]:
-            yield from self._loads(first, early=True)
-        found = f"bool done = {self._flag} != 0.0;"
-        # a copy was loaded before
-        first = [found] if self._is_own else []
-        yield from first
-        if self._between:
-            yield "await_launch();"
-        yield from [] if self._is_own else [found]
-        if self._sets[0] and not self._is_own:
-            # nobody sets the flag before everybody has seen it
-            yield _BARRIER
+        yield from self._begin()
         yield "for (u32 run = 0; !done && run < runs_count; ++run) {"
         begins = True
         for number in range(len(self._phases)):
@@ -273,8 +227,35 @@ class _Loop:
                 yield "  if (done) break;"
         yield "}"
 
+    def _begin(self) -> Iterator[str]:
+        """Ahead of the first run: what is declared, loaded and waited for."""
+        for phase in self._phases:
+            yield from self._declared(phase)
+        if self.exchanges:
+            yield "__shared__ Exchange exchange;"
+            yield "begin_exchange(exchange);"
+        for first in self._shares[:1]:
+            yield from self._loads(first, early=True)
+        found = f"bool done = {self._flag} != 0.0;"
+        if self._is_own:
+            # a copy was loaded before
+            yield found
+        if self.exchanges:
+            yield "await_begin();"
+        if self._between:
+            yield "await_launch();"
+        if not self._is_own:
+            yield found
+            if self._sets[0]:
+                # nobody sets the flag before everybody has seen it
+                yield _BARRIER
+
     def _barrier(self, number: int) -> Iterator[str]:
-        """Behind a phase: what the next one loads before it, and the barrier."""
+        """Behind a phase: what the next one loads before it, and the barrier.
+
+        An exchange is one: who sums what others send waits for it. Blocks that have nothing to do
+        in the phase send nothing of worth.
+        """
         place = self._shares.index(number)
         ahead = list(self._loads(self._shares[(place + 1) % len(self._shares)], early=True))
         # Behind the last phase of the last run nobody waits for anybody. But one barrier there
@@ -285,22 +266,27 @@ class _Loop:
             # what runs once has loaded that already
             yield from _nested([*([] if self._between else ahead), _BARRIER])
             yield "}"
+        elif self.exchanges:
+            yield from ahead
+            blocks = " + ".join(_num_blocks(*one) for one in self._in_turn(self._phases[number]))
+            idle = f"threadIdx.x == 0u && blockIdx.x >= {blocks}"
+            yield f"if ({idle}) SentPartials{{&exchange}}[blockIdx.x] = 0.0;"
         else:
             yield from ahead
             yield _BARRIER
 
     def _declared(self, phase: _NumberedPhase) -> Iterator[str]:
         """A block's share of few items; where loads are taken out, what they fill and its turn."""
-        for place, (number, kernel) in enumerate(phase):
+        for number, kernel in phase:
             if kernel.source.few_items:
                 count, blocks = f"k{number}_count", f"k{number}_blocks_count"
                 yield f"const u32 k{number}_share = ({count} + {blocks} - 1u) / {blocks};"
             if kernel.early is None:
                 continue
             if not kernel.replicated:
-                # those behind it are dealt before
-                behind = [one for one in phase[place + 1 :] if not one[1].replicated]
-                dealt = "".join(f" - {_num_blocks(*one)}" for one in behind)
+                in_turn = self._in_turn(phase)
+                before = in_turn[: in_turn.index((number, kernel))]
+                dealt = "".join(f" - {_num_blocks(*one)}" for one in before)
                 yield f"const u32 k{number}_first = blockIdx.x{dealt};"
             yield f"{kernel.source.name}_loaded k{number}_loaded = {{}};"
 
@@ -337,9 +323,7 @@ class _Loop:
                 yield "__syncthreads();"
         if phase in self._shares:
             yield "u32 turn = blockIdx.x;"
-        for number, kernel in reversed(numbered):
-            if kernel.replicated:
-                continue
+        for number, kernel in self._in_turn(numbered):
             name, layers = kernel.source.name, kernel.source.num_layers
             blocks = f"k{number}_blocks_count"
             block = "turn, 0u" if layers == 1 else f"turn % {blocks}, turn / {blocks}"
@@ -357,6 +341,11 @@ class _Loop:
             yield "  __syncthreads();"
             yield "}"
             yield f"turn -= {_num_blocks(number, kernel)};"
+
+    def _in_turn(self, phase: _NumberedPhase) -> list[tuple[int, LoopKernel]]:
+        """The kernels that share a phase, in the order in which their blocks are dealt."""
+        shared = [one for one in phase if not one[1].replicated]
+        return dealt_in_turn(shared, lambda one: one[1].source)
 
     def _shared(self, kernel: LoopKernel) -> str | None:
         name = kernel.source.name

@@ -36,6 +36,9 @@ class LoopKernel:
         early: Arguments that nobody writes between the barrier before the last and the one ahead
             of the kernel: they are loaded before the latter, of a kernel that is not replicated.
             None: all loads stay in the kernel.
+        exchanged: A parameter that holds a partial of each block: the loop is a cluster, whose
+            blocks send it to each other. Of a replicated kernel, which sums them; or of one that
+            writes one. None: partials go by way of the array.
     """
 
     source: KernelSource
@@ -44,16 +47,36 @@ class LoopKernel:
     replicated: bool = False
     scalars: tuple[tuple[str, int], ...] = ()
     early: tuple[str, ...] | None = None
+    exchanged: str | None = None
+
+    @property
+    def _exchange_type(self) -> str:
+        return "ReceivedPartials" if self.replicated else "SentPartials"
+
+    def declared(self) -> list[str]:
+        """Its parameters, in a function.
+
+        Not __restrict__: what another block writes must not be read past the coherent caches.
+        """
+        return [
+            f"{self._exchange_type} {param.name}"
+            if param.name == self.exchanged
+            else declared_as(param, restrict=False)
+            for param in self.source.params
+        ]
+
+    def passed(self, number: int) -> list[str]:
+        """What is passed for them; `number` is that of the kernel."""
+        places = {name: f"own + {place}" for name, place in self.scalars}
+        if self.exchanged is not None:
+            places[self.exchanged] = f"{self._exchange_type}{{&exchange}}"
+        return [places.get(param.name, f"k{number}_{param.name}") for param in self.source.params]
 
     def loads(self, *, early: bool) -> list[Load]:
         """What is loaded before the barrier ahead, or behind it."""
         if self.early is None:
             return []
-        return [
-            load
-            for load in self.source.loads
-            if (load.is_address or load.arg in self.early) == early
-        ]
+        return [load for load in self.source.loads if load.goes_early(self.early) == early]
 
 
 def _whole_line(line: str) -> re.Pattern[str]:
@@ -145,15 +168,15 @@ def part_of(kernel: LoopKernel) -> Part:
         members = "\n".join(f"  {member}" for member in shared)
         struct = f"struct __align__(16) {name}_shared {{\n{members}\n}};\n"
         declared.append(f"{name}_shared& own_shared")
-    # not __restrict__: what another block writes must not be read past the coherent caches
-    declared += [declared_as(param, restrict=False) for param in source.params]
+    declared += kernel.declared()
     loaded = ""
     if kernel.early is not None:
         loaded = _load_functions(kernel)
         for load in source.loads:
             lines = _indented(load.lines)
             assert body.count(lines) == 1, (name, lines)
-            known = "" if load.is_address else f"  const auto& {load.name} = loaded.{load.name};\n"
+            is_used = load.is_value
+            known = f"  const auto& {load.name} = loaded.{load.name};\n" if is_used else ""
             body = body.replace(lines, known)
         declared.append(f"const {name}_loaded& loaded")
     function = f"{struct}{loaded}{_function(f'run_{name}', declared)} {{\n{body}"
@@ -193,17 +216,18 @@ sum of what was loaded first ahead of the branch, and wait for that."""
 def _load_functions(kernel: LoopKernel) -> str:
     """The loads that are taken out of a kernel: what they fill, and what fills it."""
     source, name = kernel.source, kernel.source.name
-    members = "".join(f"  {load.vector} {load.name};\n" for load in source.loads)
+    named = [load for load in source.loads if load.name]
+    members = "".join(f"  {load.vector} {load.name};\n" for load in named)
     text = f"struct {name}_loaded {{\n{members}}};\n"
     declared = _places_of(source)
-    declared += [declared_as(param, restrict=False) for param in source.params]
+    declared += kernel.declared()
     declared.append(f"{name}_loaded& loaded")
     for early, prefix in LOADS.items():
         loads = kernel.loads(early=early)
         if len(loads) > 0:
-            known = [] if early else [load for load in source.loads if load.is_address]
+            known = [load for load in named if load in loads or (load.is_address and not early)]
             lines = [
-                *(f"auto& {load.name} = loaded.{load.name};" for load in (*known, *loads)),
+                *(f"auto& {load.name} = loaded.{load.name};" for load in known),
                 *(line for load in loads for line in load.assigned),
             ]
             if early and source.few_items:
@@ -217,12 +241,8 @@ def arguments_of(
     kernel: LoopKernel, number: int, block: str, blocks: str, shared: str | None = None
 ) -> str:
     """What a kernel's functions are called with; `number` is that of the kernel."""
-    source, scalars = kernel.source, dict(kernel.scalars)
-    own = [
-        f"own + {scalars[param.name]}" if param.name in scalars else f"k{number}_{param.name}"
-        for param in source.params
-    ]
+    source = kernel.source
     places = [f"uint3{{{block}, 0u}}", f"uint3{{{blocks}, {source.num_layers}u, 1u}}"]
     if source.few_items:
         places.append(f"k{number}_share")
-    return ", ".join((*places, *([] if shared is None else [shared]), *own))
+    return ", ".join((*places, *([] if shared is None else [shared]), *kernel.passed(number)))

@@ -1,7 +1,7 @@
 """What code generation hands to a runtime: text, and what to pass for each parameter."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,8 @@ class Load:
         name: The variable, which the first line declares.
         lines: As they stand in the kernel's text.
         is_address: Whether it is no load yet, but the address of several.
+
+    Without a name it is no load, but a store of what nothing else of the kernel is needed for.
     """
 
     arg: str
@@ -101,8 +103,19 @@ class Load:
         return [cls(arg, declared[1], declared[2], tuple(lines))]
 
     @property
+    def is_value(self) -> bool:
+        """Whether there is something that the kernel goes on with."""
+        return self.name != "" and not self.is_address
+
+    def goes_early(self, untouched: Collection[str]) -> bool:
+        """Whether it goes ahead of a barrier, if nobody writes those arguments meanwhile."""
+        return self.is_address or (self.is_value and self.arg in untouched)
+
+    @property
     def assigned(self) -> tuple[str, ...]:
         """The lines for a variable that is declared already."""
+        if self.name == "":
+            return self.lines
         pattern = _ADDRESS if self.is_address else _DECLARATION
         return (pattern.sub(f"{self.name} = ", self.lines[0]), *self.lines[1:])
 
@@ -116,8 +129,8 @@ takes 2.8 us in 8 blocks and 2.1 in 54 (H200)."""
 
 
 CLUSTERED_ITEMS = 384
-"""Items up to which blocks are as few as a cluster of blocks can have (`cuda_fuse.CLUSTER_BLOCKS`),
-where one block does not take them all. 0.7 M observations of 330 cameras, us an iteration: 24.1
+"""Items up to which blocks are as few as a cluster can have (`cuda_barriers.CLUSTER_BLOCKS`), where
+one block does not take them all. 0.7 M observations of 330 cameras, us an iteration: 24.1
 instead of 24.9 recomputed, 23.1 instead of 24.5 with float16, 29.0 instead of 30.1 stored. Where
 there is no cluster they take as long as in more blocks: 0.23 M of 257 cameras, all in one kernel,
 16.1 and 15.8, 14.8 and 14.7, 15.9 and 15.8, less than from run to run. 1,723 cameras take as long
@@ -148,6 +161,8 @@ class KernelSource:
         few_items: CUDA: the blocks of the grid share the items evenly; see `ENOUGH_BLOCKS`.
         loads: CUDA: what a thread loads first of partials that its block sums; where items are
             few, all loads of the item's own objects.
+        own: CUDA: where items are few, arguments of which each item touches its own object alone.
+        sums: CUDA: where items are few, arguments of which each block writes one scalar.
         early: CUDA: arguments that it may read before it waits for the launch ahead to end. All its
             blocks wait before they store anything: what is launched behind it relies on that. None:
             it does not wait, and may not begin before.
@@ -166,6 +181,8 @@ class KernelSource:
     few_items: bool = False
     stretches: bool = False
     loads: tuple[Load, ...] = ()
+    own: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
     early: tuple[str, ...] | None = None
 
     def num_blocks(self, count: int, block_size: int) -> int:
@@ -243,6 +260,8 @@ def source_from_json(data: Mapping[str, Any]) -> KernelSource:
             Load(arg, vector, name, tuple(lines), is_address)
             for arg, vector, name, lines, is_address in data["loads"]
         ),
+        "own": tuple(data["own"]),
+        "sums": tuple(data["sums"]),
         "early": None if data["early"] is None else tuple(data["early"]),
     }
     return KernelSource(**{**data, **read})

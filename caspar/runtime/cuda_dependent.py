@@ -18,8 +18,8 @@ import cupy
 from cuda.bindings import driver
 
 from caspar.errors import BackendError
+from caspar.runtime.bound_kernel import BoundKernel, overlap
 from caspar.runtime.cuda_launch import address
-from caspar.runtime.loops import BoundKernel, overlap
 
 FIRST_CAPABILITY = 90
 """Of the devices that have such launches: 9.0."""

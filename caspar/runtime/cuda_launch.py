@@ -12,9 +12,9 @@ from cupy_backends.cuda.api import driver
 from numpy.typing import NDArray
 
 from caspar.memory.tiles import Array
+from caspar.runtime.bound_kernel import BoundKernel
 from caspar.runtime.cuda_compile import CudaKernel
 from caspar.runtime.limits import launch_refusal
-from caspar.runtime.loops import BoundKernel
 
 RUNS_PER_GRAPH = 8
 """Runs of a repeated sequence captured in one graph: a host read of the flag costs about as much

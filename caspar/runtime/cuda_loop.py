@@ -14,15 +14,20 @@ import numpy as np
 from cupy_backends.cuda.api import driver
 from numpy.typing import NDArray
 
-from caspar.codegen.cuda_fuse import CLUSTER_BLOCKS, CLUSTER_OPTION, ONE_BLOCK_LOOP_OPTION
+from caspar.codegen.cuda_barriers import (
+    CLUSTER_BLOCKS,
+    CLUSTER_OPTION,
+    ONE_BLOCK_LOOP_OPTION,
+)
 from caspar.codegen.cuda_header import COMPILE_OPTIONS, MIN_BLOCKS_OPTION
 from caspar.errors import BackendError, CasparError
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import Launch
+from caspar.runtime.bound_kernel import BoundKernel
 from caspar.runtime.cuda_compile import CudaKernel, loaded_kernel, resident_blocks
 from caspar.runtime.cuda_launch import CudaLaunch, address, parameter_table
 from caspar.runtime.limits import launch_refusal, load_refusal
-from caspar.runtime.loops import BoundKernel, LoopPlan, plan_loop
+from caspar.runtime.loops import LoopPlan, plan_loop
 
 ROOMY_BLOCKS = 1
 """Blocks on a multiprocessor up to which threads have the registers to load ahead of barriers. Of
@@ -126,7 +131,15 @@ def cuda_loop(
     num_multiprocessors = int(attributes["MultiProcessorCount"])
     bound = [[launch.bound for launch in phase] for phase in own]
     before = None if ahead is None else [launch.bound for launch in ahead]
-    planned = partial(plan_loop, bound, flag, scalars, address, ahead=before)
+    planned = partial(
+        plan_loop,
+        bound,
+        flag,
+        scalars,
+        address,
+        ahead=before,
+        cluster_blocks=CLUSTER_BLOCKS if _has_clusters() else 0,
+    )
     roomy_blocks = ROOMY_BLOCKS * num_multiprocessors
     plan = planned(roomy_blocks=roomy_blocks)
     if attributes.get("CooperativeLaunch", 0) == 0:
@@ -135,10 +148,9 @@ def cuda_loop(
             "use a GPU from Volta (sm_70) on, or backend='cpu'"
         )
     largest = [launch for phase in own for launch in phase][plan.largest].kernel
-    is_cluster = ahead is not None and _fits_cluster(plan)
     # as many as there are, and no more than the largest kernel has when it runs alone
     wanted = min(-(-plan.max_blocks // num_multiprocessors), resident_blocks(largest))
-    compiled = partial(_compiled, wanted=max(wanted, 1), is_cluster=is_cluster)
+    compiled = partial(_compiled, wanted=max(wanted, 1))
     try:
         kernel = compiled(plan)
         if _spills(kernel) and plan.max_blocks <= roomy_blocks:
@@ -151,20 +163,19 @@ def cuda_loop(
     if resident == 0:
         raise _refusal(kernel, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: no block fits")
     grid = max(1, min(plan.max_blocks, resident * num_multiprocessors))
-    assert grid == plan.max_blocks or not is_cluster
+    assert grid == plan.max_blocks or not plan.is_cluster
     state = cupy.zeros(1, dtype=np.int32)
     values: tuple[Any, ...] = (0, plan.state, state, *plan.values)
     places, addresses = parameter_table(values)
-    is_cooperative = grid > 1 and not is_cluster
+    is_cooperative = grid > 1 and not plan.is_cluster
     return CudaLoop(kernel, grid, places, addresses, values, is_cooperative)
 
 
-def _fits_cluster(plan: LoopPlan) -> bool:
-    """Whether all blocks of a loop can be one thread block cluster."""
+def _has_clusters() -> bool:
+    """Whether the blocks of a loop can be one thread block cluster."""
     device = cupy.cuda.Device()
     return (
-        1 < plan.max_blocks <= CLUSTER_BLOCKS
-        and int(device.compute_capability) >= FIRST_WITH_CLUSTERS
+        int(device.compute_capability) >= FIRST_WITH_CLUSTERS
         and int(device.attributes["MultiProcessorCount"]) >= ROOM_FOR_A_CLUSTER
     )
 
@@ -273,7 +284,7 @@ def own_launch(launch: Launch) -> CudaLaunch:
     return launch
 
 
-def _compiled(plan: LoopPlan, wanted: int, *, is_cluster: bool) -> CudaKernel:
+def _compiled(plan: LoopPlan, wanted: int) -> CudaKernel:
     """The kernel for `wanted` blocks on a multiprocessor, or as many as go without much spilling.
 
     Where few are wanted it has all the registers it can use: with four blocks in all 13.3 us an
@@ -282,7 +293,7 @@ def _compiled(plan: LoopPlan, wanted: int, *, is_cluster: bool) -> CudaKernel:
     options: tuple[str, ...] = COMPILE_OPTIONS
     if plan.max_blocks <= 1:
         options = (*options, ONE_BLOCK_LOOP_OPTION)
-    if is_cluster:
+    if plan.is_cluster:
         options = (*options, CLUSTER_OPTION.format(plan.max_blocks))
     for number in range(wanted, 0, -1):
         chosen = (*options, MIN_BLOCKS_OPTION.format(number))

@@ -14,6 +14,8 @@ from caspar.codegen.cuda_loop_kernel import LoopKernel, guard_name
 from caspar.codegen.source import DATA, KernelSource
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import LaunchSequence
+from caspar.runtime.bound_kernel import BoundKernel, overlap
+from caspar.runtime.loop_exchange import exchanged_params
 
 LOOP_NAME = "loop"
 """Entry point of fused kernels."""
@@ -38,62 +40,6 @@ class SequenceLoop:
         self.sequence.run_until(self.flag, max_runs)
 
 
-Area = tuple[int, int]
-"""Where bytes begin and end."""
-
-
-def overlap(some: Sequence[Area], others: Sequence[Area]) -> bool:
-    """Whether a byte belongs to both."""
-    return any(begin < last and first < end for begin, end in some for first, last in others)
-
-
-@dataclass(frozen=True)
-class BoundKernel:
-    """What a launch of CUDA source is made of.
-
-    Attributes:
-        source: The kernel.
-        block_size: Threads of a block that it was bound for.
-        num_blocks: Blocks in x.
-        values: What is passed for each parameter.
-    """
-
-    source: KernelSource
-    block_size: int
-    num_blocks: int
-    values: Sequence[int | Array]
-
-    @property
-    def all_blocks(self) -> int:
-        """Blocks in x and y."""
-        return self.num_blocks * self.source.num_layers
-
-    def areas(self, address: Callable[[Array], int], *, written: bool) -> list[Area]:
-        """Of the arrays that it writes, or that it reads before it waits for the launch ahead."""
-        early = self.source.early or ()
-        return [
-            area
-            for param, area in zip(self.source.params, self.all_areas(address), strict=True)
-            if area is not None and (param.written if written else param.arg in early)
-        ]
-
-    def all_areas(self, address: Callable[[Array], int]) -> list[Area | None]:
-        """By parameter: where its array begins and ends; None: it is a number."""
-        return [
-            None if isinstance(value, int) else (address(value), address(value) + int(value.nbytes))
-            for value in self.values
-        ]
-
-    def runs_with(self, block_size: int) -> bool:
-        """Whether blocks of that size do the same: what is bound may hold one sum a block."""
-        if block_size == self.block_size:
-            return True
-        count = self.values[0]
-        assert isinstance(count, int)
-        is_alone = self.num_blocks <= 1 and self.source.num_blocks(count, block_size) <= 1
-        return is_alone and not self.source.tiled and block_size % self.source.block_multiple == 0
-
-
 @dataclass(frozen=True)
 class LoopPlan:
     """A loop as one kernel.
@@ -106,6 +52,7 @@ class LoopPlan:
         state: The flag, or all scalars where blocks have copies of them.
         values: What is passed behind the barrier's state; the number of runs and `state` are passed
             before it.
+        is_cluster: Whether all blocks have to be one cluster.
     """
 
     source: KernelSource
@@ -114,6 +61,7 @@ class LoopPlan:
     largest: int
     state: Array
     values: tuple[int | Array, ...]
+    is_cluster: bool
 
 
 def plan_loop(
@@ -124,6 +72,7 @@ def plan_loop(
     *,
     ahead: Sequence[BoundKernel] | None = None,
     roomy_blocks: int = 0,
+    cluster_blocks: int = 0,
 ) -> LoopPlan:
     """Make one kernel of bound ones.
 
@@ -135,6 +84,7 @@ def plan_loop(
         ahead: What is launched ahead of the loop each time, which is then run once; None: the loop
             stands alone.
         roomy_blocks: Blocks of a phase up to which threads may have the registers to load ahead.
+        cluster_blocks: Blocks that may be a cluster, between launches.
 
     Raises:
         ValueError: There is nothing to run, or the kernels have no block size in common.
@@ -148,6 +98,9 @@ def plan_loop(
     max_blocks = max(sum(launch.all_blocks for launch in phase) for phase in phases)
     early = _early(phases, copies.hold, ahead, address) if max_blocks <= roomy_blocks else {}
 
+    is_cluster = ahead is not None and 1 < max_blocks <= cluster_blocks
+    exchanged = exchanged_params(phases, copies, address) if is_cluster else {}
+
     def as_kernel(launch: BoundKernel) -> LoopKernel:
         bound = list(zip(launch.source.params, launch.values, strict=True))
         guard = guard_name(launch.source)
@@ -160,6 +113,7 @@ def plan_loop(
             replicated=copies.hold(launch),
             scalars=copies.shared(places),
             early=early.get(launch.source.name),
+            exchanged=exchanged.get(launch.source.name),
         )
 
     kernels = tuple(tuple(as_kernel(one) for one in phase) for phase in phases)
@@ -174,6 +128,7 @@ def plan_loop(
         max(range(len(launches)), key=lambda number: launches[number].all_blocks),
         scalars if copies.are_used else flag,
         tuple(value for launch in launches for value in (launch.num_blocks, *launch.values)),
+        is_cluster,
     )
 
 

@@ -4,7 +4,12 @@ import re
 
 import pytest
 
-from caspar.codegen.cuda_fuse import CLUSTER_BLOCKS, CLUSTER_OPTION, ONE_BLOCK_LOOP_OPTION, fuse
+from caspar.codegen.cuda_barriers import (
+    CLUSTER_BLOCKS,
+    CLUSTER_OPTION,
+    ONE_BLOCK_LOOP_OPTION,
+)
+from caspar.codegen.cuda_fuse import fuse
 from caspar.codegen.cuda_loop_kernel import LoopKernel, guard_name
 from caspar.codegen.source import KernelSource
 from caspar.driver import TARGETS, compile_kernel

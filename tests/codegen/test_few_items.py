@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from caspar.codegen.cuda_fuse import CLUSTER_BLOCKS
+from caspar.codegen.cuda_barriers import CLUSTER_BLOCKS
 from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.codegen.source import (
     CLUSTERED_BLOCKS,

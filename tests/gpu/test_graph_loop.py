@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import caspar
-from caspar.codegen.cuda_fuse import CLUSTER_BLOCKS
+from caspar.codegen.cuda_barriers import CLUSTER_BLOCKS
 from caspar.codegen.cuda_header import KEEP_SOME_OPTION
 from caspar.frontend.bundle_adjustment import snavely
 from caspar.runtime import repeat

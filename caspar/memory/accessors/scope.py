@@ -58,6 +58,9 @@ class CudaScope(Protocol):
     def emit(self, *lines: str) -> None:
         """Append lines to the body."""
 
+    def emit_by_itself(self, argument: str, line: str) -> None:
+        """Append a store to own objects of an argument, which nothing of the item is needed for."""
+
     def before_tiles(self, *lines: str) -> None:
         """Append lines before the loop over the tiles of the block; it may have one tile."""
 

@@ -166,11 +166,11 @@ class BeginSlots(WriteSequential):
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """A vector store, and those of the warp's share of the slots."""
         scalars = [converted(value, scope.dtype, arg.dtype) for value in values]
-        rows, begin = scope.temporary(), "own_item - threadIdx.x"
-        vector = f"reinterpret_cast<{cuda_vector(arg, chunk)}*>({cuda_base(arg, chunk)})"
-        scope.emit(
-            f"auto* const {rows} = {vector};",
-            f"if (active) {rows}[item] = {cuda_packed(scope, arg, chunk, scalars)};",
+        rows = f"reinterpret_cast<{cuda_vector(arg, chunk)}*>({cuda_base(arg, chunk)})"
+        begin = "own_item - threadIdx.x"
+        scope.emit(f"if (active) {rows}[item] = {cuda_packed(scope, arg, chunk, scalars)};")
+        scope.emit_by_itself(
+            arg.name,
             f"clear_slots<BLOCK_SIZE>({rows}, {begin}, min({begin} + share, count), "
             f"u32({arg.name}_slots), u32({arg.name}_stride));",
         )

@@ -1,0 +1,124 @@
+"""Where blocks of a loop may send each other partials in place of a barrier.
+
+A barrier of a cluster waits until all that its blocks have stored is seen by all others, which
+takes longer than the rest of it. Where the partials of a phase are all that other blocks need
+behind it, an exchange does (`codegen.cuda_barriers`): a block goes on when it has that of each.
+
+Cost tier: once for a plan.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Protocol
+
+from caspar.codegen.cuda_fuse import dealt_in_turn
+from caspar.codegen.source import LENGTH, KernelSource
+from caspar.memory.tiles import Array
+from caspar.runtime.bound_kernel import BoundKernel, overlap
+
+ONE_PARTIAL = "OwnPartials<1, double>"
+"""What a thread holds of an array that an exchange may stand for."""
+
+
+class Copies(Protocol):
+    """Scalars of which every block may have a copy."""
+
+    def place(self, value: int | Array) -> int | None:
+        """Which of the scalars an array begins with; None: it is none of them."""
+
+    def hold(self, launch: BoundKernel) -> bool:
+        """Whether every block runs a kernel by itself, on its copies."""
+
+
+def exchanged_params(
+    phases: Sequence[Sequence[BoundKernel]], copies: Copies, address: Callable[[Array], int]
+) -> dict[str, str]:
+    """By kernel: its parameter that holds a partial of each block; empty: a barrier is needed.
+
+    Args:
+        phases: Kernels that run at the same time, each block of theirs by another block.
+        copies: Of the scalars.
+        address: Where an array begins.
+    """
+    shared = [number for number, phase in enumerate(phases) if not all(map(copies.hold, phase))]
+    if len(shared) != 2 or shared[1] != len(phases) - 1:
+        return {}
+    senders, followers = (
+        dealt_in_turn([one for one in phases[number] if not copies.hold(one)], _source)
+        for number in shared
+    )
+    first_block = {**_first_blocks(senders), **_first_blocks(followers)}
+    num_blocks = sum(one.all_blocks for one in senders)
+    found: dict[str, str] = {}
+    for one, other in product(senders, (one for phase in phases[shared[0] + 1 :] for one in phase)):
+        for own, theirs in _shared_arrays(one, other, copies, address):
+            if copies.hold(other) and _is_sent(one, own) and _is_summed(other, theirs, num_blocks):
+                found[one.source.name] = one.source.params[own].name
+                found[other.source.name] = other.source.params[theirs].name
+                continue
+            has_own_objects = (
+                _is_own(one, own)
+                and _is_own(other, theirs)
+                and one.values[0] == other.values[0]
+                and one.num_blocks == other.num_blocks
+                and first_block[id(one)] == first_block.get(id(other))
+            )
+            if not has_own_objects:
+                return {}
+    return found if all(one.source.name in found for one in senders) else {}
+
+
+def _source(launch: BoundKernel) -> KernelSource:
+    return launch.source
+
+
+def _first_blocks(dealt: Sequence[BoundKernel]) -> dict[int, int]:
+    """By launch: the block of the grid that has its first one."""
+    return {
+        id(one): sum(before.all_blocks for before in dealt[:number])
+        for number, one in enumerate(dealt)
+    }
+
+
+def _shared_arrays(
+    one: BoundKernel, other: BoundKernel, copies: Copies, address: Callable[[Array], int]
+) -> Iterator[tuple[int, int]]:
+    """Parameters of both that have bytes in common which one of them writes; no scalars.
+
+    What a kernel that every block runs reads ahead of an exchange, it has read before its block
+    sends: nobody can write it too early.
+    """
+    areas = one.all_areas(address), other.all_areas(address)
+    for own, theirs in product(range(len(areas[0])), range(len(areas[1]))):
+        first, second = areas[0][own], areas[1][theirs]
+        written = one.source.params[own].written or other.source.params[theirs].written
+        if first is None or second is None or not written or not overlap([first], [second]):
+            continue
+        if copies.place(one.values[own]) is None:
+            yield own, theirs
+
+
+def _is_own(launch: BoundKernel, place: int) -> bool:
+    """Whether an item touches its own object alone."""
+    return launch.source.params[place].arg in launch.source.own
+
+
+def _is_sent(launch: BoundKernel, place: int) -> bool:
+    """Whether each block writes one partial."""
+    return launch.source.params[place].arg in launch.source.sums
+
+
+def _is_summed(launch: BoundKernel, place: int, num_blocks: int) -> bool:
+    """Whether a kernel sums one partial of each block, and does nothing else with the array."""
+    params = launch.source.params
+    param = params[place]
+    bound = zip(params, launch.values, strict=True)
+    length = next(
+        value for other, value in bound if (other.arg, other.field) == (param.arg, LENGTH)
+    )
+    loads = [load for load in launch.source.loads if load.arg == param.arg]
+    return (
+        not param.written
+        and [load.vector for load in loads] == [ONE_PARTIAL]
+        and length == num_blocks
+    )
