@@ -141,7 +141,7 @@ class KernelCase:
         if tiles is not None:
             stretch = self.stretch if stretches else 1
             num_blocks = tiles.num_long - (-tiles.num_short // stretch)
-            fields = {**tiles.fields, "stretch": stretch}
+            fields = tiles.stretch_fields(num_blocks) if stretches else tiles.fields
             made[TILES] = Binding(tiles.tile_items, num_blocks, fields=fields)
         return made
 

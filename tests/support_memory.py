@@ -84,12 +84,14 @@ def tile_partials(index: Array, tile_size: int) -> list[tuple[int, IntArray]]:
 
 
 def block_of_tiles(tiles: NodeTiles, tile: IntArray, stretch: int) -> IntArray:
-    """The block that takes each tile: a long group, or `stretch` of the others."""
+    """The block that takes each tile: a long group, or up to `stretch` of the others."""
     num_long_tiles = tiles.num_tiles - tiles.num_short
     group = np.searchsorted(tiles.group_start, tile, side="right") - 1
-    return np.where(
-        tile < num_long_tiles, group, tiles.num_long + (tile - num_long_tiles) // stretch
-    )
+    num_blocks = -(-tiles.num_short // stretch)
+    shares = np.array_split(np.arange(tiles.num_short), max(num_blocks, 1))
+    block = np.concatenate([np.full(len(share), number) for number, share in enumerate(shares)])
+    short = tiles.num_long + block[np.maximum(tile - num_long_tiles, 0)] if len(block) > 0 else 0
+    return np.where(tile < num_long_tiles, group, short)
 
 
 def with_canaries(array: Array) -> Array:

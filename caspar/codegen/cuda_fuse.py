@@ -369,15 +369,18 @@ def _num_blocks(number: int, kernel: LoopKernel) -> str:
 
 
 def _with_copies(loop: Iterator[str], scalars: LoopScalars) -> Iterator[str]:
-    """A loop between the load of the block's scalars and the store of the first block's."""
+    """A loop between the load of the block's scalars and the store of the last block's.
+
+    That one has the least to do: kernels wait for the loop to end.
+    """
     each = f"for (u32 number = threadIdx.x; number < {scalars.number}u; number += BLOCK_SIZE)"
     yield f"__shared__ double own[{scalars.number}];"
     yield f"{each} own[number] = scalars_data[number];"
     yield "__syncthreads();"
     yield from loop
-    # All have loaded: the first block has passed a barrier. Or it has set the flag before the first
+    # All have loaded: the last block has passed a barrier. Or it has set the flag before the first
     # one, and who loads that leaves the loop as all others do.
     yield "__syncthreads();"
-    yield "if (blockIdx.x == 0u) {"
+    yield "if (blockIdx.x == gridDim.x - 1u) {"
     yield f"  {each} scalars_data[number] = own[number];"
     yield "}"

@@ -43,9 +43,11 @@ _OWN_TILE = (
 )
 
 _STRETCH = (
-    "u32 first_tile = u32(tiles_num_long_tiles)",
-    "    + (blockIdx.x - u32(tiles_num_long)) * u32(tiles_stretch);",
-    "u32 last_tile = min(first_tile + u32(tiles_stretch), u32(tiles_end));",
+    "const u32 own_stretch = blockIdx.x - u32(tiles_num_long);",
+    "u32 first_tile = u32(tiles_num_long_tiles) + own_stretch * u32(tiles_stretch)",
+    "    + min(own_stretch, u32(tiles_num_longer));",
+    "u32 last_tile = first_tile + u32(tiles_stretch)",
+    "    + (own_stretch < u32(tiles_num_longer) ? 1u : 0u);",
 )
 
 

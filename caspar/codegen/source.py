@@ -33,7 +33,7 @@ TILE_FIELDS = (
 )
 """Fields of the argument TILES: see `memory.node_tiles.NodeTiles.fields`."""
 
-STRETCH_FIELDS = (Field("end"), Field("stretch"))
+STRETCH_FIELDS = (Field("stretch"), Field("num_longer"))
 """More of them, for a kernel whose blocks may take several tiles one after the other."""
 
 

@@ -289,6 +289,9 @@ class Backend(Protocol):
     def usage(self, kernel: Kernel) -> KernelUsage | None:
         """What a kernel takes of the device; None where that is not known."""
 
+    def resident_blocks(self, kernel: Kernel) -> int:
+        """Blocks of a kernel, tiles on the processor, that run at the same time."""
+
     @property
     def current_stream(self) -> int:
         """Where the caller's work goes; 0 on the processor."""

@@ -341,6 +341,10 @@ class CpuBackend:
         """Not known: Numba and the operating system decide."""
         return None
 
+    def resident_blocks(self, kernel: Kernel) -> int:
+        """Threads."""
+        return self.num_multiprocessors
+
     @property
     def current_stream(self) -> int:
         """None."""

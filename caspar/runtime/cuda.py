@@ -36,7 +36,12 @@ from caspar.runtime.backend import (
     parameter_values,
 )
 from caspar.runtime.cuda_checksum import Checksum
-from caspar.runtime.cuda_compile import CudaKernel, compiled_kernel, loaded_usage
+from caspar.runtime.cuda_compile import (
+    CudaKernel,
+    compiled_kernel,
+    loaded_usage,
+    resident_blocks,
+)
 from caspar.runtime.cuda_indices import IndexChecker
 from caspar.runtime.cuda_launch import CudaLaunch, CudaSequence, parameter_table
 from caspar.runtime.cuda_loop import cuda_loop, fits_device, merged_launches, own_launch
@@ -327,6 +332,12 @@ class CudaBackend:
         assert isinstance(kernel, CudaKernel)
         with self._device:
             return loaded_usage(kernel)
+
+    def resident_blocks(self, kernel: Kernel) -> int:
+        """What multiprocessors hold of it, if they hold nothing else."""
+        assert isinstance(kernel, CudaKernel)
+        with self._device:
+            return resident_blocks(kernel) * self.num_multiprocessors
 
     @property
     def current_stream(self) -> int:

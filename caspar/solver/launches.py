@@ -243,7 +243,8 @@ class Binder:
         kernel = self._plan.library.kernel(f"{plan.factor.name}_{role}")
         tiles = plan.order.node_tiles
         if kernel.source.stretches and tiles is not None:
-            taken = Binding(tiles.tile_items, tiles.num_stretches, fields=tiles.fields)
+            num_blocks = tiles.num_stretches(self._backend.resident_blocks(kernel))
+            taken = Binding(tiles.tile_items, num_blocks, fields=tiles.stretch_fields(num_blocks))
             bindings = {**bindings, TILES: taken}
         return self._backend.bind(kernel, bindings, plan.count)
 
@@ -352,7 +353,7 @@ class Binder:
         if is_unique and use.part == "product" and plan.form.is_fused and node_tiles is not None:
             product = self._plan.library.kernel(f"{plan.factor.name}_product")
             if product.source.stretches:
-                return node_tiles.num_stretches
+                return node_tiles.num_stretches(self._backend.resident_blocks(product))
         return plan.num_partials(use.argument)
 
     def _reduce_spec(self, use: _Reduction) -> ReduceSpec:

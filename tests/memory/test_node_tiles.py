@@ -262,25 +262,27 @@ def test_places_are_as_wide_as_they_must_be(
 
 
 @pytest.mark.parametrize(
-    ("num_long", "num_short", "stretch", "num_stretches"),
+    ("num_long", "num_short", "stretch", "num_longer", "num_stretches"),
     [
-        (0, 0, 1, 0),
-        (1, 1, 1, 2),
-        (2, 511, 1, 513),
-        (2, 513, 2, 259),
-        (0, 8192, 3, 2731),
-        (0, 100_000, 8, 12_500),
+        (0, 0, 0, 0, 0),
+        (1, 1, 1, 0, 2),
+        (2, 500, 1, 0, 502),
+        (2, 501, 1, 250, 253),
+        (0, 1001, 1, 1, 1000),
+        (0, 2823, 2, 823, 1000),
+        (0, 6000, 6, 0, 1000),
+        (0, 6001, 4, 1, 1500),
+        (3, 100_000, 5, 15_000, 17_003),
     ],
 )
-def test_stretches(num_long: int, num_short: int, stretch: int, num_stretches: int) -> None:
+def test_tiles_are_dealt_evenly(
+    num_long: int, num_short: int, stretch: int, num_longer: int, num_stretches: int
+) -> None:
     num_tiles, none = 3 * num_long + num_short, np.zeros(0, np.int32)
     order = NodeOrder(none, none)
     counts = (0, num_tiles, num_long + num_short, num_long)
     tiles = NodeTiles(*counts, none, none, none, none, none, none, order)
-    assert (tiles.num_short, tiles.stretch, tiles.num_stretches) == (
-        num_short,
-        stretch,
-        num_stretches,
-    )
-    assert tiles.fields["num_long_tiles"] == 3 * num_long
-    assert tiles.fields["end"] == num_tiles
+    assert (tiles.num_short, tiles.num_stretches(500)) == (num_short, num_stretches)
+    fields = tiles.stretch_fields(num_stretches)
+    assert fields["num_long_tiles"] == 3 * num_long
+    assert (fields["stretch"], fields["num_longer"]) == (stretch, num_longer)

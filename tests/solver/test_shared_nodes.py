@@ -47,7 +47,7 @@ def test_cuda_texts_equal_the_processor(
     expected = caspar.Solver(MIXES["shared lens"], backend="cpu", **choices).solve(arrays)
 
     monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
-    monkeypatch.setattr(node_tiles, "STRETCHES", ((1, 3),))
+    monkeypatch.setattr(node_tiles, "num_shares", lambda num_tiles, _: -(-num_tiles // 3))
     monkeypatch.setattr(reduce, "LANES", ((2, 128),))
     solver = caspar.Solver(MIXES["shared lens"], deterministic=deterministic, **choices)
     found = solver.solve(arrays)
