@@ -126,6 +126,7 @@ class ReadSlots(ReadSequential):
         rows = f"reinterpret_cast<const {vector}*>({cuda_base(arg, chunk)})"
         lanes = zip(cuda_lanes(arg, chunk, total), cuda_lanes(arg, chunk, row), strict=True)
         adds = " ".join(f"{whole} += {part};" for whole, part in lanes)
+        is_there = f"active && slot < u32({arg.name}_slots)"
         load = f"{row} = load_slot({place}, slot * u32({arg.name}_stride));"
         scope.emit(
             f"const {vector}* const {place} = slot_place({rows} + item);",
@@ -135,7 +136,7 @@ class ReadSlots(ReadSequential):
             # first, so that the usual ones are loaded together with what comes after them
             scope.emit(
                 f"#pragma unroll {USUAL_SLOTS}",
-                f"for (u32 slot = {USUAL_SLOTS}u; slot < u32({arg.name}_slots); ++slot) {{",
+                f"for (u32 slot = {USUAL_SLOTS}u; {is_there}; ++slot) {{",
                 f"  const {vector} {load}",
                 f"  {adds}",
                 "}",
@@ -145,7 +146,7 @@ class ReadSlots(ReadSequential):
             "#pragma unroll",
             f"for (u32 slot = 0; slot < {USUAL_SLOTS}u; ++slot) {{",
             f"  {vector} {row} = {{}};",
-            f"  if (active && slot < u32({arg.name}_slots))",
+            f"  if ({is_there})",
             f"    {load}",
             f"  {adds}",
             "}",
