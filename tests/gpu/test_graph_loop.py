@@ -302,10 +302,12 @@ def test_a_cluster_begins_early(monkeypatch: pytest.MonkeyPatch, backend: Any) -
     """Cameras of six problems take several blocks."""
     graph_while = importlib.import_module(repeat.GRAPH_MODULE)
     begun: list[tuple[str, int, bool]] = []
+    exchanges: list[bool] = []
     usual = graph_while.launch_early
 
     def launch_early(launch: Any) -> None:
         begun.append((launch.bound.source.name, launch.call[1], launch.is_cooperative))
+        exchanges.append("Exchange exchange;" in launch.bound.source.text)
         usual(launch)
 
     keeps_products_apart(monkeypatch)
@@ -322,6 +324,7 @@ def test_a_cluster_begins_early(monkeypatch: pytest.MonkeyPatch, backend: Any) -
     ((grid, is_cooperative),) = vectors
     assert 1 < grid <= CLUSTER_BLOCKS
     assert is_cooperative != has_clusters()
+    assert any(exchanges) == has_clusters()
     assert costs[1] == pytest.approx(6 * costs[0], rel=1e-3)
 
 
