@@ -33,8 +33,9 @@ TILE_FIELDS = (
 )
 """Fields of the argument TILES: see `memory.node_tiles.NodeTiles.fields`."""
 
-STRETCH_FIELDS = (Field("stretch"), Field("num_longer"))
-"""More of them, for a kernel whose blocks may take several tiles one after the other."""
+STRETCH_FIELDS = (Field("end"), Field("stretch"), Field("num_longer"))
+"""More of them, for a kernel whose blocks may take several tiles one after the other: see
+`memory.node_tiles.NodeTiles.stretch_fields`."""
 
 
 @dataclass(frozen=True)

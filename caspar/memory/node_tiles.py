@@ -170,7 +170,8 @@ class NodeTiles:
     def stretch_fields(self, num_blocks: int) -> dict[str, Array | int]:
         """What such a kernel needs: tiles that a block has at least, and blocks with one more."""
         stretch, num_longer = divmod(self.num_short, max(num_blocks - self.num_long, 1))
-        return {**self.fields, "stretch": stretch, "num_longer": num_longer}
+        more = {"end": self.num_tiles, "stretch": stretch, "num_longer": num_longer}
+        return {**self.fields, **more}
 
 
 def num_shares(num_tiles: int, num_resident: int) -> int:
