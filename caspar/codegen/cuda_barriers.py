@@ -20,8 +20,8 @@ CLUSTER_BLOCKS = 8
 # two levels 1.9, 1.9, 2.1, 2.2; a word for each block, gathered by the first 1.6, 1.8, 2.4, 3.0.
 # Reading the flag behind it takes 0.15 more.
 GRID_BARRIER = """\
-#ifndef CASPARGRID_BARRIER
-#define CASPARGRID_BARRIER
+#ifndef CASPAR_GRID_BARRIER
+#define CASPAR_GRID_BARRIER
 // Every block waits for all; what any has written before, all see behind it. `state` counts
 // arrivals below its highest bit, which the last one flips: nothing has to be reset.
 __device__ __forceinline__ void grid_barrier(u32* state) {
@@ -131,8 +131,16 @@ __device__ __forceinline__ void sum_partials(
       "@!has_all bra again;\\n"
       "}"
       :: "r"(shared_address(&received.exchange->arrived)) : "memory");
-  value[0] = received.exchange->number[0];
+  double part[CLUSTER];
 #pragma unroll
-  for (u32 block = 1u; block < CLUSTER; ++block) value[0] += received.exchange->number[block];
+  for (u32 block = 0u; block < CLUSTER; ++block) part[block] = received.exchange->number[block];
+#pragma unroll
+  for (u32 step = 1u; step < CLUSTER; step *= 2u) {
+#pragma unroll
+    for (u32 block = 0u; block + step < CLUSTER; block += 2u * step) {
+      part[block] += part[block + step];
+    }
+  }
+  value[0] = part[0];
 }
 #endif"""

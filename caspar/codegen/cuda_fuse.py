@@ -33,6 +33,7 @@ from caspar.codegen.cuda_loop_kernel import (
     LoopKernel,
     Part,
     arguments_of,
+    guard_name,
     helpers_of,
     part_of,
 )
@@ -107,6 +108,9 @@ def fuse(
     flag = "flag_data[0]" if scalars is None else f"own[{scalars.flag}]"
     loop = _Loop(phases, parts, flag, between=between)
     assert between or not loop.exchanges
+    # whoever left early would neither send nor wait
+    exchanging = [kernel for kernel in kernels if kernel.exchanged is not None]
+    assert all(one.guarded or guard_name(one.source) is None for one in exchanging)
     lines = loop.lines() if scalars is None else _with_copies(loop.lines(), scalars)
     body = "\n".join(f"  {line}" for line in lines)
     text = "\n".join(
@@ -209,7 +213,8 @@ class _Loop:
     def lines(self) -> Iterator[str]:
         """All of them, but for copies of scalars."""
         yield from self._begin()
-        yield "for (u32 run = 0; !done && run < runs_count; ++run) {"
+        runs = "1u" if self._between else "runs_count"
+        yield f"for (u32 run = 0; !done && run < {runs}; ++run) {{"
         begins = True
         for number in range(len(self._phases)):
             if begins:
@@ -262,15 +267,18 @@ class _Loop:
         # must be where scalars have copies: the first block stores what others load at first.
         is_last = number == len(self._phases) - 1
         if is_last and (not self._is_own or len(self._shares) > 1):
-            yield "if (run + 1u < runs_count) {"
-            # what runs once has loaded that already
-            yield from _nested([*([] if self._between else ahead), _BARRIER])
-            yield "}"
+            if not self._between:
+                yield "if (run + 1u < runs_count) {"
+                yield from _nested([*ahead, _BARRIER])
+                yield "}"
         elif self.exchanges:
             yield from ahead
             blocks = " + ".join(_num_blocks(*one) for one in self._in_turn(self._phases[number]))
-            idle = f"threadIdx.x == 0u && blockIdx.x >= {blocks}"
-            yield f"if ({idle}) SentPartials{{&exchange}}[blockIdx.x] = 0.0;"
+            yield f"if (blockIdx.x >= {blocks}) {{"
+            # all have looked at the flag, as behind the turn of a block that has one
+            yield "  __syncthreads();"
+            yield "  if (threadIdx.x == 0u) SentPartials{&exchange}[blockIdx.x] = 0.0;"
+            yield "}"
         else:
             yield from ahead
             yield _BARRIER

@@ -228,13 +228,20 @@ def _load_functions(kernel: LoopKernel) -> str:
             known = [load for load in named if load in loads or (load.is_address and not early)]
             lines = [
                 *(f"auto& {load.name} = loaded.{load.name};" for load in known),
-                *(line for load in loads for line in load.assigned),
+                *(line for load in loads for line in _moved(load)),
             ]
             if early and source.few_items:
                 lines.insert(0, _LEAVE_IDLE)
             body = _indented((*used_lines(_OWN_PLACES, "\n".join(lines)), *lines))
             text += f"{_function(f'{prefix}_{name}', declared)} {{\n{body}}}\n"
     return text
+
+
+def _moved(load: Load) -> Sequence[str]:
+    """The lines of a load in a function of its own, which blocks without a turn call too."""
+    if load.name == "":
+        return [f"if (blockIdx.x < gridDim.x) {line}" for line in load.lines]
+    return load.assigned
 
 
 def arguments_of(

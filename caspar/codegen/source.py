@@ -115,8 +115,6 @@ class Load:
     @property
     def assigned(self) -> tuple[str, ...]:
         """The lines for a variable that is declared already."""
-        if self.name == "":
-            return self.lines
         pattern = _ADDRESS if self.is_address else _DECLARATION
         return (pattern.sub(f"{self.name} = ", self.lines[0]), *self.lines[1:])
 

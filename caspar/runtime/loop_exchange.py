@@ -12,7 +12,7 @@ from itertools import product
 from typing import Protocol
 
 from caspar.codegen.cuda_fuse import dealt_in_turn
-from caspar.codegen.source import LENGTH, KernelSource
+from caspar.codegen.source import FIRST, LENGTH, KernelSource
 from caspar.memory.tiles import Array
 from caspar.runtime.bound_kernel import BoundKernel, overlap
 
@@ -41,7 +41,7 @@ def exchanged_params(
         address: Where an array begins.
     """
     shared = [number for number, phase in enumerate(phases) if not all(map(copies.hold, phase))]
-    if len(shared) != 2 or shared[1] != len(phases) - 1:
+    if len(shared) != 2 or shared[1] != len(phases) - 1 or any(map(copies.hold, phases[shared[0]])):
         return {}
     senders, followers = (
         dealt_in_turn([one for one in phases[number] if not copies.hold(one)], _source)
@@ -49,23 +49,29 @@ def exchanged_params(
     )
     first_block = {**_first_blocks(senders), **_first_blocks(followers)}
     num_blocks = sum(one.all_blocks for one in senders)
-    found: dict[str, str] = {}
-    for one, other in product(senders, (one for phase in phases[shared[0] + 1 :] for one in phase)):
+    behind = [one for phase in phases[shared[0] + 1 :] for one in phase]
+    partials: set[tuple[str, str]] = set()
+    for one, other in product(senders, behind):
         for own, theirs in _shared_arrays(one, other, copies, address):
             if copies.hold(other) and _is_sent(one, own) and _is_summed(other, theirs, num_blocks):
-                found[one.source.name] = one.source.params[own].name
-                found[other.source.name] = other.source.params[theirs].name
+                partials.add((one.source.name, one.source.params[own].name))
+                partials.add((other.source.name, other.source.params[theirs].name))
                 continue
             has_own_objects = (
                 _is_own(one, own)
                 and _is_own(other, theirs)
+                and address(one.values[own]) == address(other.values[theirs])
                 and one.values[0] == other.values[0]
                 and one.num_blocks == other.num_blocks
                 and first_block[id(one)] == first_block.get(id(other))
             )
             if not has_own_objects:
                 return {}
-    return found if all(one.source.name in found for one in senders) else {}
+    found = dict(partials)
+    # one partial of each sender, and one sum of them
+    sums = [one for phase in phases for one in phase if one.source.name in found]
+    is_usual = len(found) == len(partials) and len(sums) == len(senders) + 1
+    return found if is_usual and all(one.source.name in found for one in senders) else {}
 
 
 def _source(launch: BoundKernel) -> KernelSource:
@@ -99,8 +105,10 @@ def _shared_arrays(
 
 
 def _is_own(launch: BoundKernel, place: int) -> bool:
-    """Whether an item touches its own object alone."""
-    return launch.source.params[place].arg in launch.source.own
+    """Whether item `i` touches object `i` of an array alone."""
+    params = launch.source.params
+    arg = params[place].arg
+    return arg in launch.source.own and all((one.arg, one.field) != (arg, FIRST) for one in params)
 
 
 def _is_sent(launch: BoundKernel, place: int) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import caspar
 from caspar.codegen.cuda_barriers import CLUSTER_BLOCKS, CLUSTER_OPTION
 from caspar.codegen.source import DATA, LENGTH
 from caspar.runtime.bound_kernel import BoundKernel
@@ -14,6 +15,7 @@ from caspar.runtime.loops import LoopPlan, plan_loop
 from caspar.runtime.nvrtc import compile_text
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend, bound
+from tests.solver.linear_cases import glimpse, hold, make_arrays, pin
 from tests.support_loops import Conjugate, conjugate, own_lines
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
@@ -79,14 +81,13 @@ def test_a_cluster_exchanges_partials(problem: Conjugate, phases: Phases) -> Non
     assert plan.is_cluster
     assert exchanges(plan)
     entry = own_lines(plan.source.text)
-    # one is left: behind the last phase, where another run would follow
-    assert entry.count("grid_barrier") == 1
-    assert re.search(r"if \(run \+ 1u < runs_count\) \{\n *grid_barrier", entry) is not None
+    assert entry.count("grid_barrier") == 0
     assert entry.index("await_begin()") < entry.index("await_launch()")
     # blocks without a step send as well
     steps = sum(launch.all_blocks for launch in phases[1])
     assert plan.max_blocks >= steps
     assert entry.count("SentPartials{&exchange}[blockIdx.x] = 0.0;") == 1
+    assert entry.index("__syncthreads();\n      if (threadIdx.x == 0u) Sent") > 0
 
 
 def test_an_item_has_the_same_block_in_both_phases(problem: Conjugate, phases: Phases) -> None:
@@ -111,8 +112,7 @@ def test_nvrtc_compiles_it(problem: Conjugate, phases: Phases) -> None:
     assert compiled.ptx.count("st.async.shared::cluster") >= plan.max_blocks
     assert compiled.ptx.count("mbarrier.try_wait.parity.acquire.cluster") == 1
     assert compiled.ptx.count("barrier.cluster.arrive.relaxed") == 1
-    # that of another run, which there is none of between launches
-    assert compiled.ptx.count("barrier.cluster.arrive.release") == 1
+    assert compiled.ptx.count("barrier.cluster.arrive.release") == 0
 
 
 def test_too_many_blocks_are_no_cluster(problem: Conjugate, phases: Phases) -> None:
@@ -151,6 +151,38 @@ def test_partials_of_others_need_a_barrier(problem: Conjugate, phases: Phases) -
     assert not exchanges(plan)
 
 
+def test_scalars_of_the_same_phase_need_a_barrier(problem: Conjugate, phases: Phases) -> None:
+    """They may end the loop where others still send."""
+    alpha, steps, beta, turns = phases
+    plan = planned(problem, [[*alpha, *steps], beta, turns])
+    assert plan.is_cluster
+    assert not exchanges(plan)
+
+
 def test_more_phases_need_barriers(problem: Conjugate, phases: Phases) -> None:
     plan = planned(problem, [*phases, phases[0], phases[1]])
     assert not exchanges(plan)
+
+
+def test_blocks_without_a_turn_clear_no_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their number of a block wraps around, and so may those of its items."""
+    texts: list[str] = []
+
+    def noted(*args: Any, **options: Any) -> LoopPlan:
+        plan = plan_loop(*args, **options)
+        texts.append(plan.source.text)
+        return plan
+
+    arrays = make_arrays(num_views=60, num_marks=700)
+    arrays = {name: arrays[name] for name in ("View", "Mark", "Glass", "glimpse", "hold", "pin")}
+    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
+    monkeypatch.setattr("tests.harness_backend.plan_loop", noted)
+    solver = caspar.Solver([glimpse, hold, pin], linear_solver="schur_pcg")
+    solver.solve(arrays, max_iterations=1)
+    (text,) = texts
+    loads = re.findall(r"void load_\w+\(\n.*?\) \{\n(.*?)\n\}", text, re.S)
+    clears = [line for body in loads for line in body.splitlines() if "clear_slots" in line]
+    assert len(clears) > 0
+    assert all(line.startswith("  if (blockIdx.x < gridDim.x) clear_slots") for line in clears)
+    # they are nowhere else
+    assert text.count("clear_slots<BLOCK_SIZE>(") == len(clears)
