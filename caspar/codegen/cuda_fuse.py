@@ -103,28 +103,22 @@ def fuse(
     parts = {kernel.source.name: part_of(kernel) for kernel in kernels}
     # a kernel with and one without a guard would be two functions of one name
     assert all(parts[kernel.source.name] == part_of(kernel) for kernel in kernels)
-    helpers = dict.fromkeys(unit for kernel in kernels for unit in helpers_of(kernel.source.text))
-    declared = ",\n    ".join(declared_as(param, restrict=False) for param in params)
+    helpers = [unit for kernel in kernels for unit in helpers_of(kernel.source.text)]
     flag = "flag_data[0]" if scalars is None else f"own[{scalars.flag}]"
     loop = _Loop(phases, parts, flag, between=between)
-    assert between or not loop.exchanges
-    # whoever left early would neither send nor wait
-    exchanging = [kernel for kernel in kernels if kernel.exchanged is not None]
-    assert all(one.guarded or guard_name(one.source) is None for one in exchanging)
+    helpers += [AWAIT_LAUNCH] if between else []
+    helpers += [GRID_BARRIER, EXCHANGE] if loop.exchanges else [GRID_BARRIER]
+    declared = ",\n    ".join(declared_as(param, restrict=False) for param in params)
     lines = loop.lines() if scalars is None else _with_copies(loop.lines(), scalars)
-    body = "\n".join(f"  {line}" for line in lines)
     text = "\n".join(
         (
-            *helpers,
-            *([AWAIT_LAUNCH] if between else []),
-            GRID_BARRIER,
-            *([EXCHANGE] if loop.exchanges else []),
+            *dict.fromkeys(helpers),
             f"#undef BLOCK_SIZE\n#define BLOCK_SIZE {block_size}",
             *(part.function for part in parts.values()),
             f"{KERNEL_START} void __launch_bounds__(BLOCK_SIZE MIN_BLOCKS) IN_A_CLUSTER",
             f"{name}(\n    {declared}) {{",
-            *(f"  {line}" for line in _shared_memory(parts)),
-            f"{body}\n}}\n",
+            *(f"  {line}" for line in (*_shared_memory(parts), *lines)),
+            "}\n",
         )
     )
     registers = max((kernel.source.num_registers for kernel in kernels), default=0)
@@ -192,7 +186,11 @@ class _Loop:
         self._phases = [[(next(numbers), kernel) for kernel in phase] for phase in phases]
         kernels = [kernel for phase in phases for kernel in phase]
         self._is_own = any(kernel.replicated for kernel in kernels)
-        self.exchanges = any(kernel.exchanged is not None for kernel in kernels)
+        exchanging = [kernel for kernel in kernels if kernel.exchanged is not None]
+        self.exchanges = len(exchanging) > 0
+        assert between or not self.exchanges
+        # whoever left early would neither send nor wait
+        assert all(one.guarded or guard_name(one.source) is None for one in exchanging)
         self._sets = [any(kernel.sets_flag for kernel in phase) for phase in phases]
         self._shares = [
             number

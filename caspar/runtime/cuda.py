@@ -36,12 +36,7 @@ from caspar.runtime.backend import (
     parameter_values,
 )
 from caspar.runtime.cuda_checksum import Checksum
-from caspar.runtime.cuda_compile import (
-    CudaKernel,
-    compiled_kernel,
-    loaded_usage,
-    resident_blocks,
-)
+from caspar.runtime.cuda_compile import CudaKernel, compiled_kernel, loaded_usage, resident_blocks
 from caspar.runtime.cuda_indices import IndexChecker
 from caspar.runtime.cuda_launch import CudaLaunch, CudaSequence, parameter_table
 from caspar.runtime.cuda_loop import cuda_loop, fits_device, merged_launches, own_launch

@@ -127,8 +127,7 @@ def cuda_loop(
         BackendError: The device cannot keep a grid resident, or the driver refuses.
     """
     own = [[own_launch(launch) for launch in phase] for phase in phases]
-    attributes = cupy.cuda.Device().attributes
-    num_multiprocessors = int(attributes["MultiProcessorCount"])
+    num_multiprocessors = _num_multiprocessors(device)
     bound = [[launch.bound for launch in phase] for phase in own]
     before = None if ahead is None else [launch.bound for launch in ahead]
     planned = partial(
@@ -142,11 +141,6 @@ def cuda_loop(
     )
     roomy_blocks = ROOMY_BLOCKS * num_multiprocessors
     plan = planned(roomy_blocks=roomy_blocks)
-    if attributes.get("CooperativeLaunch", 0) == 0:
-        raise BackendError(
-            f"{device} has no cooperative launches, which loops on the device need: "
-            "use a GPU from Volta (sm_70) on, or backend='cpu'"
-        )
     largest = [launch for phase in own for launch in phase][plan.largest].kernel
     # as many as there are, and no more than the largest kernel has when it runs alone
     wanted = min(-(-plan.max_blocks // num_multiprocessors), resident_blocks(largest))
@@ -169,6 +163,17 @@ def cuda_loop(
     places, addresses = parameter_table(values)
     is_cooperative = grid > 1 and not plan.is_cluster
     return CudaLoop(kernel, grid, places, addresses, values, is_cooperative)
+
+
+def _num_multiprocessors(device: str) -> int:
+    """Of a device that can wait for a whole grid."""
+    attributes = cupy.cuda.Device().attributes
+    if attributes.get("CooperativeLaunch", 0) == 0:
+        raise BackendError(
+            f"{device} has no cooperative launches, which loops on the device need: "
+            "use a GPU from Volta (sm_70) on, or backend='cpu'"
+        )
+    return int(attributes["MultiProcessorCount"])
 
 
 def _has_clusters() -> bool:

@@ -7,7 +7,7 @@ Cost tier: once for a plan; a run is in the inner loop.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from caspar.codegen.cuda_fuse import LoopScalars, fuse
 from caspar.codegen.cuda_loop_kernel import LoopKernel, guard_name
@@ -97,28 +97,21 @@ def plan_loop(
     copies = _Copies(scalars, address, launches)
     max_blocks = max(sum(launch.all_blocks for launch in phase) for phase in phases)
     early = _early(phases, copies.hold, ahead, address) if max_blocks <= roomy_blocks else {}
-
     is_cluster = ahead is not None and 1 < max_blocks <= cluster_blocks
     exchanged = exchanged_params(phases, copies, address) if is_cluster else {}
-
-    def as_kernel(launch: BoundKernel) -> LoopKernel:
-        bound = list(zip(launch.source.params, launch.values, strict=True))
-        guard = guard_name(launch.source)
-        places = {param.name: copies.place(value) for param, value in bound}
-        flags = [param for param, _ in bound if places[param.name] == copies.place(flag)]
-        return LoopKernel(
-            launch.source,
-            sets_flag=any(param.written for param in flags),
-            guarded=any(param.arg == guard and param.field == DATA for param in flags),
-            replicated=copies.hold(launch),
-            scalars=copies.shared(places),
-            early=early.get(launch.source.name),
-            exchanged=exchanged.get(launch.source.name),
-        )
-
-    kernels = tuple(tuple(as_kernel(one) for one in phase) for phase in phases)
     place = copies.place(flag)
     assert place is not None
+    kernels = tuple(
+        tuple(
+            replace(
+                _as_kernel(launch, copies, place),
+                early=early.get(launch.source.name),
+                exchanged=exchanged.get(launch.source.name),
+            )
+            for launch in phase
+        )
+        for phase in phases
+    )
     own = LoopScalars(int(scalars.shape[0]), place) if copies.are_used else None
     source = fuse(LOOP_NAME, kernels, block_size, own, between=ahead is not None)
     return LoopPlan(
@@ -129,6 +122,21 @@ def plan_loop(
         scalars if copies.are_used else flag,
         tuple(value for launch in launches for value in (launch.num_blocks, *launch.values)),
         is_cluster,
+    )
+
+
+def _as_kernel(launch: BoundKernel, copies: "_Copies", flag: int) -> LoopKernel:
+    """A kernel of a loop; `flag` is the flag's place among the scalars."""
+    bound = list(zip(launch.source.params, launch.values, strict=True))
+    guard = guard_name(launch.source)
+    places = {param.name: copies.place(value) for param, value in bound}
+    flags = [param for param, _ in bound if places[param.name] == flag]
+    return LoopKernel(
+        launch.source,
+        sets_flag=any(param.written for param in flags),
+        guarded=any(param.arg == guard and param.field == DATA for param in flags),
+        replicated=copies.hold(launch),
+        scalars=copies.shared(places),
     )
 
 
