@@ -56,6 +56,7 @@ __device__ __forceinline__ void grid_barrier(u32* state) {
 #endif"""
 
 
+# names what SUM_PARTIALS and BLOCK_SUM define: who sums partials has them
 EXCHANGE = """\
 #ifndef CASPAR_EXCHANGE
 #define CASPAR_EXCHANGE
@@ -134,13 +135,6 @@ __device__ __forceinline__ void sum_partials(
   double part[CLUSTER];
 #pragma unroll
   for (u32 block = 0u; block < CLUSTER; ++block) part[block] = received.exchange->number[block];
-#pragma unroll
-  for (u32 step = 1u; step < CLUSTER; step *= 2u) {
-#pragma unroll
-    for (u32 block = 0u; block + step < CLUSTER; block += 2u * step) {
-      part[block] += part[block + step];
-    }
-  }
-  value[0] = part[0];
+  value[0] = sum_by_pairs(part);
 }
 #endif"""

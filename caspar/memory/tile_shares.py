@@ -24,8 +24,8 @@ def num_shares(num_tiles: int, num_resident: int) -> int:
     """
     if num_tiles <= num_resident:
         return num_tiles
-    if num_tiles <= LEAST_TURNS * num_resident:
-        # all blocks run at the same time, and a loop may be one kernel
+    if num_tiles <= 2 * num_resident:
+        # two for each block: all run at the same time, and a loop may be one kernel
         return -(-num_tiles // 2)
     turns = -(-num_tiles // (MOST_TILES * num_resident))
     return max(turns, LEAST_TURNS) * num_resident

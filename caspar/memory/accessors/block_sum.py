@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec, Options, WriteAccessor
+from caspar.memory.accessors.block_functions import BLOCK_SUM
 from caspar.memory.accessors.blocked import cpu_index, cuda_address
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope
 
@@ -15,16 +16,7 @@ _RUN_SUMS = """\
 // run's total of that component.
 template <int WIDTH, int SIZE>
 __device__ __forceinline__ double run_sum(const double (&value)[WIDTH], double (&stage)[4][32]) {
-  const u32 lane = threadIdx.x & 31u, warp = threadIdx.x >> 5;
-#pragma unroll
-  for (int component = 0; component < WIDTH; ++component) {
-    double total = value[component];
-    for (int step = 16; step > 0; step >>= 1) {
-      total += __shfl_down_sync(0xffffffffu, total, step);
-    }
-    if (lane == 0) stage[component][warp] = total;
-  }
-  __syncthreads();
+  warp_sums<WIDTH>(value, stage);
   double total = 0.0;
   if (threadIdx.x < blockDim.x / SIZE * WIDTH) {
     const u32 first = threadIdx.x / WIDTH * (SIZE / 32);
@@ -48,7 +40,7 @@ class WriteBlockSum(WriteAccessor):
         size: Items of a run: 32, 64, 128, 256, 512 or 1024.
     """
 
-    cuda_functions: ClassVar[str] = _RUN_SUMS
+    cuda_functions: ClassVar[str] = BLOCK_SUM + _RUN_SUMS
     writes_all: ClassVar[bool] = True
     cooperates: ClassVar[bool] = True
     needs_item_order: ClassVar[bool] = True

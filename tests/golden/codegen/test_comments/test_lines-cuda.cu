@@ -17,11 +17,23 @@ __device__ __forceinline__ void warp_sums(const T (&value)[WIDTH], double (&stag
   __syncthreads();
 }
 
-// The sum of what warps have found, in float64. Neighbours are added first: an addition would wait
-// for each of those before it.
+// Neighbours are added first: one after the other, each addition would wait for all before it.
+template <u32 NUMBER>
+__device__ __forceinline__ double sum_by_pairs(double (&part)[NUMBER]) {
+#pragma unroll
+  for (u32 step = 1u; step < NUMBER; step *= 2u) {
+#pragma unroll
+    for (u32 place = 0u; place + step < NUMBER; place += 2u * step) {
+      part[place] += part[place + step];
+    }
+  }
+  return part[0];
+}
+
+// The sum of what warps have found, in float64.
 template <u32 THREADS>
 __device__ __forceinline__ double sum_of_warps(const double (&stage)[32]) {
-  constexpr u32 WARPS = THREADS / 32u, AT_ONCE = 8u;
+  constexpr u32 WARPS = THREADS / 32u, AT_ONCE = WARPS < 8u ? WARPS : 8u;
   double total = 0.0;
 #pragma unroll
   for (u32 first = 0u; first < WARPS; first += AT_ONCE) {
@@ -30,14 +42,8 @@ __device__ __forceinline__ double sum_of_warps(const double (&stage)[32]) {
     for (u32 warp = 0u; warp < AT_ONCE; ++warp) {
       part[warp] = first + warp < WARPS ? stage[first + warp] : 0.0;
     }
-#pragma unroll
-    for (u32 step = 1u; step < AT_ONCE; step *= 2u) {
-#pragma unroll
-      for (u32 warp = 0u; warp < AT_ONCE; warp += 2u * step) {
-        if (first + warp + step < WARPS) part[warp] += part[warp + step];
-      }
-    }
-    total = first == 0u ? part[0] : total + part[0];
+    const double found = sum_by_pairs(part);
+    total = first == 0u ? found : total + found;
   }
   return total;
 }
