@@ -1,6 +1,6 @@
 """CUDA kernels that build `memory.node_tiles.NodeTiles`; `runtime.node_tile_steps` launches them.
 
-Once for a structure. Nodes are sorted by key, tiles are cut in chunks side by side, and the sort
+Once for a structure. Nodes are sorted by key, tiles are packed in chunks side by side, and the sort
 inside tiles is that of `cuda_tiles`.
 """
 
@@ -12,21 +12,21 @@ from caspar.memory.node_tiles import (
     MAX_ROUNDS,
     MAX_TILE_SIZE,
     NARROW_BITS,
-    TILES_OF_CHUNK,
     WIDE_BITS,
 )
+from caspar.memory.tile_packing import LOOKAHEAD, TILES_OF_CHUNK
 from caspar.memory.tiles import PLACE_MASK
 
 NODE_TILE_KERNELS = (
     *LABEL_KERNELS,
     "find_nodes",
     "make_keys",
-    "rank_nodes",
     "sum_sizes",
     "place_nodes",
-    "find_next",
-    "cut_chunks",
+    "find_chunks",
+    "pack_chunks",
     "list_tiles",
+    "rank_nodes",
     "fill_tiles",
     "count_rounds",
     "sort_slots",
@@ -37,7 +37,10 @@ MAX_TILES_OF_CHUNK = 2 * TILES_OF_CHUNK + 2
 """Two tiles in a row have more than one tile of items, the second's first node included."""
 
 NODE_BLOCK_SIZE = 256
-"""Threads of a block, but `fill_tiles` and `count_rounds` have one for each slot of a tile."""
+"""Threads of a block, but `fill_tiles` and `count_rounds` have one for each slot of a tile, and
+`pack_chunks` has `LOOKAHEAD`."""
+
+assert LOOKAHEAD == 32, "a warp's"
 
 _CONSTANTS = f"""
 const u32 NARROW_BITS = {NARROW_BITS}u;
@@ -128,16 +131,6 @@ extern "C" __global__ void __launch_bounds__(256) make_keys(
   if (threadIdx.x == 0u && present > 0) atomicAdd(&stats[NUM_NODES], u32(present));
 }
 
-// Of nodes that are sorted by key: the node at each rank, and the rank of each node.
-extern "C" __global__ void __launch_bounds__(256) rank_nodes(
-    u32 num_nodes, const long long* order, int* node, int* rank) {
-  const u32 number = thread_number();
-  if (number >= num_nodes) return;
-  const int own = int(order[number]);
-  node[number] = own;
-  rank[own] = int(number);
-}
-
 // Tiles of `unit` items that a node takes, by its place in the order.
 __device__ __forceinline__ u32 units_of(
     u32 rank, u32 unit, const long long* order, const int* first, const int* end) {
@@ -192,38 +185,88 @@ __device__ __forceinline__ u32 last_not_above(const int* value, u32 low, u32 hig
   return low;
 }
 
-// For each short node the first one after a tile that begins with it, and the first of each chunk;
-// chunk_first starts as num_nodes: in the last chunk none may begin.
-extern "C" __global__ void __launch_bounds__(256) find_next(
-    u32 num_nodes, u32 num_long, u32 tile_size, const int* start, int* following,
-    int* chunk_first) {
+// The first short node of each chunk; chunk_first starts as num_nodes: in the last chunk none may
+// begin.
+extern "C" __global__ void __launch_bounds__(256) find_chunks(
+    u32 num_nodes, u32 num_long, u32 tile_size, const int* start, int* chunk_first) {
   const u32 rank = num_long + thread_number();
   if (rank >= num_nodes) return;
-  const u32 own = u32(start[rank]);
-  following[rank - num_long] =
-      int(last_not_above(start, rank + 1u, min(num_nodes, rank + tile_size), own + tile_size));
   const u32 chunk_size = TILES_OF_CHUNK * tile_size;
   const u32 base = u32(start[num_long]);
-  const u32 chunk = (own - base) / chunk_size;
+  const u32 chunk = (u32(start[rank]) - base) / chunk_size;
   const bool is_first = rank == num_long || (u32(start[rank - 1u]) - base) < chunk * chunk_size;
   if (is_first) chunk_first[chunk] = int(rank);
 }
 
-// A thread a chunk. tile_node: (num_chunks, MAX_TILES_OF_CHUNK): first node of each tile.
-extern "C" __global__ void __launch_bounds__(256) cut_chunks(
-    u32 num_chunks, u32 num_nodes, u32 num_long, const int* following, const int* chunk_first,
-    int* tile_node, u32* num_tiles) {
-  const u32 chunk = thread_number();
-  if (chunk > num_chunks) return;
+// For a warp: the last place from `rank` to `end` where `start` is not above a bound, if it is not
+// at `rank`; at most 1024 places behind that.
+__device__ __forceinline__ u32 last_that_fits(
+    const int* start, u32 rank, u32 end, u32 bound, u32 lane) {
+#pragma unroll
+  for (u32 step = 32u; step > 0u; step /= 32u) {
+    const u32 place = rank + (lane + 1u) * step;
+    const bool fits = place <= end && u32(start[place]) <= bound;
+    rank += step * u32(__popc(int(__ballot_sync(0xffffffffu, fits))));
+  }
+  return rank;
+}
+
+// For a warp: which of 32 sizes, one after the other, fit into what is left of `room`, as bits.
+__device__ __forceinline__ u32 first_fit(u32 size, u32 room) {
+  u32 chosen = 0, may = __ballot_sync(0xffffffffu, size <= room);
+  while (may != 0u) {
+    const u32 first = u32(__ffs(int(may))) - 1u;
+    chosen |= 1u << first;
+    room -= __shfl_sync(0xffffffffu, size, int(first));
+    may = __ballot_sync(0xffffffffu, size <= room) & ~((2u << first) - 1u);
+  }
+  return chosen;
+}
+
+// A warp a chunk: cuts tiles and packs them, as `memory.tile_packing` does, by which `order` and
+// `start` change. tile_node: (num_chunks, MAX_TILES_OF_CHUNK): first node of each tile.
+extern "C" __global__ void __launch_bounds__(32) pack_chunks(
+    u32 num_chunks, u32 num_nodes, u32 tile_size, const int* chunk_first, long long* order,
+    int* start, int* tile_node, u32* num_tiles) {
+  const u32 chunk = blockIdx.x, lane = threadIdx.x;
   u32 count = 0;
   if (chunk < num_chunks) {
     const u32 end = chunk + 1u < num_chunks ? u32(chunk_first[chunk + 1u]) : num_nodes;
     int* own = tile_node + chunk * MAX_TILES_OF_CHUNK;
-    for (u32 rank = u32(chunk_first[chunk]); rank < end; rank = u32(following[rank - num_long])) {
-      own[count++] = int(rank);
+    u32 rank = u32(chunk_first[chunk]);
+    while (rank < end) {
+      if (lane == 0u) own[count] = int(rank);
+      ++count;
+      const u32 full_at = u32(start[rank]) + tile_size;
+      rank = last_that_fits(start, rank, end, full_at, lane);
+      const u32 near = rank + lane, first = u32(start[rank]);
+      const u32 size = near < end ? u32(start[near + 1u]) - u32(start[near]) : 0xffffffffu;
+      const u32 chosen = first_fit(size, full_at - first);
+      if (chosen != 0u) {
+        // up to the last that fits: those that fit, then those that wait
+        const u32 waiting = ((2u << (31u - u32(__clz(int(chosen))))) - 1u) & ~chosen;
+        const bool fits = (chosen >> lane & 1u) != 0u, waits = (waiting >> lane & 1u) != 0u;
+        const u32 of_chosen = inclusive_sum<32>(fits ? size : 0u);
+        const u32 of_waiting = inclusive_sum<32>(waits ? size : 0u);
+        const u32 of_all_chosen = __shfl_sync(0xffffffffu, of_chosen, 31);
+        const long long node = fits || waits ? order[near] : 0;
+        __syncwarp();
+        const u32 before = (1u << lane) - 1u;
+        if (fits) {
+          const u32 place = rank + u32(__popc(int(chosen & before)));
+          order[place] = node;
+          start[place + 1u] = int(first + of_chosen);
+        } else if (waits) {
+          const u32 place = rank + u32(__popc(int(chosen)) + __popc(int(waiting & before)));
+          order[place] = node;
+          start[place + 1u] = int(first + of_all_chosen + of_waiting);
+        }
+        __syncwarp();
+        rank += u32(__popc(int(chosen)));
+      }
     }
   }
-  num_tiles[chunk] = count;
+  if (lane == 0u) num_tiles[chunk] = count;
 }
 
 // A block a chunk: its tiles one behind the other.
@@ -234,6 +277,16 @@ extern "C" __global__ void __launch_bounds__(256) list_tiles(
     first_node[begin + tile] = tile_node[blockIdx.x * MAX_TILES_OF_CHUNK + tile];
   }
   if (blockIdx.x + 1u == gridDim.x && threadIdx.x == 0u) first_node[end] = int(num_nodes);
+}
+
+// Of nodes in the order of tiles: the node at each rank, and the rank of each node.
+extern "C" __global__ void __launch_bounds__(256) rank_nodes(
+    u32 num_nodes, const long long* order, int* node, int* rank) {
+  const u32 number = thread_number();
+  if (number >= num_nodes) return;
+  const int own = int(order[number]);
+  node[number] = own;
+  rank[own] = int(number);
 }
 
 // A block a tile, a thread a position. long_start: (num_long + 1,) first tile of each long node.

@@ -22,6 +22,7 @@ from caspar.memory.partner_labels import (
     partner_labels,
     sample_stride,
 )
+from caspar.memory.tile_packing import pack_tiles
 from caspar.memory.tile_shares import num_shares
 from caspar.memory.tiles import Array
 
@@ -44,10 +45,6 @@ MAX_TILE_SIZE = 1 << POSITION_BITS
 
 MAX_ROUNDS = POSITION_BITS
 """Rounds of as many items as the largest tile has, if they were summed by so many lanes."""
-
-TILES_OF_CHUNK = 256
-"""Tiles are cut one after the other within a chunk of as many full tiles of items, and chunks at
-the same time. The last tile of a chunk is half empty in the mean: 0.2 % of all slots."""
 
 IntArray = NDArray[np.int64]
 
@@ -170,12 +167,14 @@ class _Nodes:
         items: (n,) all items, in the order of their nodes.
         start: (num + 1,) first of `items` of each node.
         num_long: Nodes with more items than a tile has.
+        first_short: (short tiles,) the first node of each tile of others.
     """
 
     order: NodeOrder
     items: IntArray
     start: IntArray
     num_long: int
+    first_short: IntArray
 
 
 def place_dtype(num_partners: int, tile_size: int) -> PlaceType:
@@ -221,7 +220,7 @@ def build_node_tiles(
     # tiles of a long node: full ones from its first item on
     of_long = np.repeat(np.arange(nodes.num_long), long_tiles)
     number = np.arange(num_long_tiles) - long_start[of_long]
-    first_short = _cut(nodes.start, nodes.num_long, tile_size)
+    first_short = nodes.first_short
     tile_begin = np.concatenate(
         [nodes.start[of_long] + number * tile_size, nodes.start[first_short], nodes.start[-1:]]
     )
@@ -261,11 +260,14 @@ def _ordered_nodes(
     code[is_long] &= 0xFFFFFFFF
     order = np.sort(code) & 0xFFFFFFFF
     ends = np.concatenate([[0], np.cumsum(size[order])])
+    num_long = int(np.count_nonzero(is_long))
+    first_short = pack_tiles(order, ends, num_long, tile_size)
     return _Nodes(
         order=_all_nodes(of_item[start[order]], num_nodes),
         items=items[np.repeat(start[order] - ends[:-1], size[order]) + np.arange(len(node))],
         start=ends,
-        num_long=int(np.count_nonzero(is_long)),
+        num_long=num_long,
+        first_short=first_short,
     )
 
 
@@ -296,26 +298,6 @@ def _grouped(node: NDArray[np.int32]) -> IntArray:
     if np.all(node[1:] >= node[:-1]):
         return item
     return np.sort((node.astype(np.int64) << 32) | item) & 0xFFFFFFFF
-
-
-def _cut(start: IntArray, num_long: int, tile_size: int) -> IntArray:
-    """First node of each tile of short nodes: as many nodes as fit, until a chunk ends."""
-    num_nodes = len(start) - 1
-    if num_nodes == num_long:
-        return np.empty(0, dtype=np.int64)
-    chunk = np.arange(start[num_long], start[-1], TILES_OF_CHUNK * tile_size)
-    first = np.searchsorted(start, chunk)
-    end = np.append(first[1:], num_nodes)
-    # a chunk has no node if the last one begins before it
-    has_node = first < end
-    first, end = first[has_node], end[has_node]
-    found = []
-    while len(first) > 0:
-        found.append(first)
-        following = np.searchsorted(start, start[first] + tile_size, side="right") - 1
-        goes_on = following < end
-        first, end = following[goes_on], end[goes_on]
-    return np.sort(np.concatenate(found))
 
 
 def _sorted_tiles(

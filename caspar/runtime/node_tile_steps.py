@@ -14,13 +14,7 @@ from numpy.typing import NDArray
 from caspar.codegen.cuda_node_tiles import MAX_TILES_OF_CHUNK, NODE_BLOCK_SIZE
 from caspar.codegen.cuda_partner_labels import NORMALISE_BLOCK_SIZE
 from caspar.memory.node_keys import key_bits
-from caspar.memory.node_tiles import (
-    TILES_OF_CHUNK,
-    NodeOrder,
-    NodeTiles,
-    PlaceType,
-    place_dtype,
-)
+from caspar.memory.node_tiles import NodeOrder, NodeTiles, PlaceType, place_dtype
 from caspar.memory.partner_labels import (
     FEWEST_PARTNERS,
     MOST_PARTNERS,
@@ -30,6 +24,7 @@ from caspar.memory.partner_labels import (
     ranks,
     sample_stride,
 )
+from caspar.memory.tile_packing import LOOKAHEAD, TILES_OF_CHUNK
 from caspar.memory.tiles import Array
 
 
@@ -77,10 +72,12 @@ class _Labels:
 
 @dataclass(frozen=True)
 class _Ordered:
-    """Nodes in their order, see `memory.node_tiles`: start is (num_nodes + 1,)."""
+    """Nodes in their order, see `memory.node_tiles`: start is (num_nodes + 1,).
+
+    `_pack` changes `order` and `start`.
+    """
 
     order: Array
-    node_order: NodeOrder
     num_nodes: int
     num_long: int
     num_long_tiles: int
@@ -109,7 +106,7 @@ def make_node_tiles(
     labels = None if partner is None else _find_labels(tools, grouped, partner, num_partners)
     nodes = _put_in_order(tools, grouped, partner, labels, num_partners)
     del labels
-    first_node, num_short_tiles = _cut(tools, nodes, int(node.shape[0]), tile_size)
+    first_node, num_short_tiles = _pack(tools, nodes, int(node.shape[0]), tile_size)
     place = tools.xp.empty((nodes.num_long_tiles + num_short_tiles) * tile_size, dtype=dtype)
     return _fill(tools, grouped, nodes, partner, num_partners, first_node, place)
 
@@ -191,14 +188,10 @@ def _put_in_order(
         stats,
     )
     order = tools.xp.argsort(key, kind="stable")
-    node, rank = (tools.xp.empty(grouped.num_nodes, dtype=np.int32) for _ in range(2))
-    all_nodes = (np.uint32(grouped.num_nodes), order, node, rank)
-    tools.launch("rank_nodes", _blocks(grouped.num_nodes), NODE_BLOCK_SIZE, *all_nodes)
     num_nodes, num_long, num_long_tiles = (int(number) for number in tools.to_host(stats))
     start = _starts(tools, grouped, order, num_nodes, 1)
     long_start = _starts(tools, grouped, order, num_long, grouped.tile_size)
-    node_order = NodeOrder(node, rank)
-    return _Ordered(order, node_order, num_nodes, num_long, num_long_tiles, start, long_start)
+    return _Ordered(order, num_nodes, num_long, num_long_tiles, start, long_start)
 
 
 def _starts(tools: Tools, grouped: _Grouped, order: Array, count: int, unit: int) -> Array:
@@ -215,34 +208,26 @@ def _starts(tools: Tools, grouped: _Grouped, order: Array, count: int, unit: int
     return start
 
 
-def _cut(tools: Tools, nodes: _Ordered, num_items: int, tile_size: int) -> tuple[Array, int]:
+def _pack(tools: Tools, nodes: _Ordered, num_items: int, tile_size: int) -> tuple[Array, int]:
     """First node of each tile of short nodes, and one past the last; how many such tiles."""
     num_short = nodes.num_nodes - nodes.num_long
     if num_short == 0:
         return tools.xp.empty(1, dtype=np.int32), 0
     # long nodes count as none here: more chunks than needed have no node, and none in between
     num_chunks = -(-num_items // (TILES_OF_CHUNK * tile_size))
-    following = tools.xp.empty(num_short, dtype=np.int32)
     chunk_first = tools.xp.full(num_chunks, nodes.num_nodes, dtype=np.int32)
     tile_node = tools.xp.empty(num_chunks * MAX_TILES_OF_CHUNK, dtype=np.int32)
     num_tiles = tools.xp.empty(num_chunks + 1, dtype=np.uint32)
-    sizes = (np.uint32(nodes.num_nodes), np.uint32(nodes.num_long))
-    tools.launch(
-        "find_next",
-        _blocks(num_short),
-        NODE_BLOCK_SIZE,
-        *sizes,
-        np.uint32(tile_size),
-        nodes.start,
-        following,
-        chunk_first,
-    )
-    chunks = (np.uint32(num_chunks), *sizes, following, chunk_first, tile_node, num_tiles)
-    tools.launch("cut_chunks", _blocks(num_chunks + 1), NODE_BLOCK_SIZE, *chunks)
+    size, num_nodes = np.uint32(tile_size), np.uint32(nodes.num_nodes)
+    short = (num_nodes, np.uint32(nodes.num_long), size, nodes.start, chunk_first)
+    tools.launch("find_chunks", _blocks(num_short), NODE_BLOCK_SIZE, *short)
+    packed = (nodes.order, nodes.start, tile_node, num_tiles)
+    chunks = (np.uint32(num_chunks), num_nodes, size, chunk_first, *packed)
+    tools.launch("pack_chunks", num_chunks + 1, LOOKAHEAD, *chunks)
     tools.scan(num_tiles)
     total = int(tools.to_host(num_tiles[-1:])[0])
     first_node = tools.xp.empty(total + 1, dtype=np.int32)
-    listed = (np.uint32(nodes.num_nodes), tile_node, num_tiles, first_node)
+    listed = (num_nodes, tile_node, num_tiles, first_node)
     tools.launch("list_tiles", num_chunks, NODE_BLOCK_SIZE, *listed)
     return first_node, total
 
@@ -279,4 +264,12 @@ def _fill(
     moved = (item_at, place_at, partner, order, *places)
     tools.launch("sort_slots", _blocks(num_slots), NODE_BLOCK_SIZE, *slots, *moved)
     counts = (num_slots, num_tiles, num_groups, nodes.num_long)
-    return NodeTiles(*counts, order, *groups, place, nodes.node_order)
+    return NodeTiles(*counts, order, *groups, place, _node_order(tools, grouped, nodes))
+
+
+def _node_order(tools: Tools, grouped: _Grouped, nodes: _Ordered) -> NodeOrder:
+    """Both ways; nodes without items come last."""
+    node, rank = (tools.xp.empty(grouped.num_nodes, dtype=np.int32) for _ in range(2))
+    all_nodes = (np.uint32(grouped.num_nodes), nodes.order, node, rank)
+    tools.launch("rank_nodes", _blocks(grouped.num_nodes), NODE_BLOCK_SIZE, *all_nodes)
+    return NodeOrder(node, rank)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from caspar.codegen.cuda_checksum import CHECKSUM_KERNEL, CHECKSUM_SOURCE
 from caspar.codegen.cuda_node_tiles import NODE_TILE_KERNELS, NODE_TILE_SOURCE
 from caspar.codegen.cuda_tiles import SCAN_BLOCK_SIZE, TILE_SOURCE, WARPS_OF_BLOCK, sort_source
-from caspar.memory.node_tiles import TILES_OF_CHUNK, build_node_tiles
+from caspar.memory.node_tiles import build_node_tiles
+from caspar.memory.tile_packing import TILES_OF_CHUNK
 from caspar.memory.tiles import ORDER_TILE_SIZES
 from caspar.runtime.node_tile_steps import make_node_tiles
 from caspar.runtime.nvrtc import compile_text

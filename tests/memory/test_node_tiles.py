@@ -15,11 +15,11 @@ from caspar.memory.node_keys import KEY_BITS, along_curve
 from caspar.memory.node_tiles import (
     HOLE,
     LENGTH_SHIFT,
-    TILES_OF_CHUNK,
     NodeOrder,
     NodeTiles,
     build_node_tiles,
 )
+from caspar.memory.tile_packing import TILES_OF_CHUNK
 from tests.memory.node_tile_problems import PROBLEMS, Index, Problem, draw_problem
 
 
