@@ -1,9 +1,9 @@
 """`python -m benchmarks.two_versions FOLDER PROBLEM ...`: another version beside this one.
 
 FOLDER has the other one's `caspar` and `benchmarks`, as `git archive` gives them. Both are measured
-in turns, in processes of their own, on the same problems. Prints for each problem and place of
-Jacobians the microseconds of a PCG iteration and of what else an iteration of Levenberg-Marquardt
-has, medians over all plans, and this version's over the other's.
+in turns, in processes of their own, on the same problems. Prints for each problem and solver the
+microseconds of a PCG iteration and of what else an iteration of Levenberg-Marquardt has, medians
+over all plans, and this version's over the other's.
 """
 
 import argparse
@@ -16,11 +16,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.caspar_side import Variant, linear_iteration
+from benchmarks.caspar_side import AUTO, VARIANTS, linear_iteration
 from benchmarks.prepare import ROOT, Preparation
 
-AUTO = "auto"
-PLACES = (AUTO, "recompute", "float16", "stored")
+SOLVERS = {variant.name: variant for variant in VARIANTS}
 
 Times = list[tuple[float, float]]
 """Microseconds of a PCG iteration and of the rest, for each plan."""
@@ -29,19 +28,21 @@ Times = list[tuple[float, float]]
 def main() -> None:
     """Compare, or measure one version for another process."""
     arguments = _arguments()
-    if arguments.place is not None:
+    if arguments.only is not None:
         (problem,) = arguments.problems
-        place, plans = arguments.place, arguments.plans
-        print(json.dumps(_measured(problem, place, plans, arguments.backend, arguments.made)))
+        times = _measured(
+            problem, arguments.only, arguments.plans, arguments.backend, arguments.made
+        )
+        print(json.dumps(times))
         return
     with tempfile.TemporaryDirectory() as scratch:
         arguments.made = arguments.made or Path(scratch)
         Preparation(arguments.problems, arguments.made).wait()
-        print(f"{'':32s}{'us a PCG iteration':>33s}{'us of the rest':>33s}")
-        print(f"{'':32s}" + 2 * f"{'other':>12s}{'this':>12s}{'ratio':>9s}")
+        print(f"{'':60s}{'us a PCG iteration':>33s}{'us of the rest':>33s}")
+        print(f"{'':60s}" + 2 * f"{'other':>12s}{'this':>12s}{'ratio':>9s}")
         for problem in arguments.problems:
-            for place in arguments.jacobians:
-                _compare(arguments, problem, place)
+            for solver in arguments.solvers:
+                _compare(arguments, problem, solver)
 
 
 def _arguments() -> argparse.Namespace:
@@ -49,30 +50,30 @@ def _arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("folder", type=Path, help="of the other version")
     add("problems", nargs="+", metavar="PROBLEM", help="as `benchmarks.problems.make` takes them")
-    add("--jacobians", nargs="+", choices=PLACES, default=[AUTO])
+    add("--solvers", nargs="+", choices=tuple(SOLVERS), default=[AUTO.name])
     add("--plans", type=int, default=3, help="solvers that are made, in each turn")
     add("--turns", type=int, default=2, help="of each version")
     add("--backend", choices=("cuda", "cpu"), default="cuda")
     add("--made", type=Path, default=None, help="where synthetic problems are kept")
-    add("--place", choices=PLACES, default=None, help=argparse.SUPPRESS)
+    add("--only", choices=tuple(SOLVERS), default=None, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def _compare(arguments: argparse.Namespace, problem: str, place: str) -> None:
+def _compare(arguments: argparse.Namespace, problem: str, solver: str) -> None:
     found: list[tuple[Path, Times]] = [(arguments.folder.resolve(), []), (ROOT, [])]
     for _ in range(arguments.turns):
         for folder, times in found:
-            times += _in_version(folder, arguments, problem, place)
-    line = f"{problem + ', ' + place:32s}"
+            times += _in_version(folder, arguments, problem, solver)
+    line = f"{problem + ': ' + solver:60s}"
     for column in range(2):
         other, this = (statistics.median(one[column] for one in times) for _, times in found)
         line += f"{other:12.2f}{this:12.2f}{this / other:9.3f}"
     print(line, flush=True)
 
 
-def _in_version(folder: Path, arguments: argparse.Namespace, problem: str, place: str) -> Times:
+def _in_version(folder: Path, arguments: argparse.Namespace, problem: str, solver: str) -> Times:
     """Run this file with the packages of a version."""
-    command = [sys.executable, __file__, str(folder), problem, "--place", place]
+    command = [sys.executable, __file__, str(folder), problem, "--only", solver]
     command += ["--plans", str(arguments.plans), "--backend", arguments.backend]
     command += ["--made", str(arguments.made.resolve())]
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -87,10 +88,9 @@ def _in_version(folder: Path, arguments: argparse.Namespace, problem: str, place
     return [(linear, outer) for linear, outer in json.loads(done.stdout.splitlines()[-1])]
 
 
-def _measured(problem: str, place: str, plans: int, backend: str, made: Path) -> Times:
+def _measured(problem: str, name: str, plans: int, backend: str, made: Path) -> Times:
     bundle = Preparation([], made).take(problem)
-    jacobian = {} if place == AUTO else {"linear_solver": "schur_pcg", "jacobian": place}
-    variant = Variant(place, jacobian)
+    variant = SOLVERS[name]
     times = []
     for _ in range(plans):
         gc.collect()
