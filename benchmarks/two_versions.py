@@ -19,7 +19,13 @@ from pathlib import Path
 from benchmarks.caspar_side import AUTO, VARIANTS, linear_iteration
 from benchmarks.prepare import ROOT, Preparation
 
-SOLVERS = {variant.name: variant for variant in VARIANTS}
+DIRECT = ("schur_dense", "sparse")
+SOLVERS = {
+    variant.name: variant
+    for variant in VARIANTS
+    if variant.details and variant.solver.get("linear_solver") not in DIRECT
+}
+"""Those with PCG iterations."""
 
 Times = list[tuple[float, float]]
 """Microseconds of a PCG iteration and of the rest, for each plan."""
@@ -36,7 +42,7 @@ def main() -> None:
         print(json.dumps(times))
         return
     with tempfile.TemporaryDirectory() as scratch:
-        arguments.made = arguments.made or Path(scratch)
+        arguments.made = (arguments.made or Path(scratch)).resolve()
         Preparation(arguments.problems, arguments.made).wait()
         print(f"{'':60s}{'us a PCG iteration':>33s}{'us of the rest':>33s}")
         print(f"{'':60s}" + 2 * f"{'other':>12s}{'this':>12s}{'ratio':>9s}")
@@ -56,11 +62,16 @@ def _arguments() -> argparse.Namespace:
     add("--backend", choices=("cuda", "cpu"), default="cuda")
     add("--made", type=Path, default=None, help="where synthetic problems are kept")
     add("--only", choices=tuple(SOLVERS), default=None, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.folder = arguments.folder.resolve()
+    for package in ("caspar", "benchmarks"):
+        if not (arguments.folder / package / "__init__.py").exists():
+            parser.error(f"there is no {package} in {arguments.folder}")
+    return arguments
 
 
 def _compare(arguments: argparse.Namespace, problem: str, solver: str) -> None:
-    found: list[tuple[Path, Times]] = [(arguments.folder.resolve(), []), (ROOT, [])]
+    found: list[tuple[Path, Times]] = [(arguments.folder, []), (ROOT, [])]
     for _ in range(arguments.turns):
         for folder, times in found:
             times += _in_version(folder, arguments, problem, solver)
@@ -75,7 +86,7 @@ def _in_version(folder: Path, arguments: argparse.Namespace, problem: str, solve
     """Run this file with the packages of a version."""
     command = [sys.executable, __file__, str(folder), problem, "--only", solver]
     command += ["--plans", str(arguments.plans), "--backend", arguments.backend]
-    command += ["--made", str(arguments.made.resolve())]
+    command += ["--made", str(arguments.made)]
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         command,
@@ -91,15 +102,15 @@ def _in_version(folder: Path, arguments: argparse.Namespace, problem: str, solve
 def _measured(problem: str, name: str, plans: int, backend: str, made: Path) -> Times:
     bundle = Preparation([], made).take(problem)
     variant = SOLVERS[name]
-    times = []
-    for _ in range(plans):
+
+    def once() -> tuple[float, float]:
         gc.collect()
-        solver = variant.make(bundle, backend)
-        timed = linear_iteration(solver, bundle.arrays, variant)
+        timed = linear_iteration(variant.make(bundle, backend), bundle.arrays, variant)
         if timed is None:
-            raise RuntimeError(f"{problem}: too few PCG iterations to time one")
-        times.append((1e3 * timed.linear_ms, 1e3 * timed.outer_ms))
-    return times
+            raise RuntimeError(f"{problem}: {name} is done in too few PCG iterations to time one")
+        return 1e3 * timed.linear_ms, 1e3 * timed.outer_ms
+
+    return [once() for _ in range(plans)]
 
 
 if __name__ == "__main__":

@@ -262,7 +262,7 @@ class _Loop:
         place = self._shares.index(number)
         ahead = list(self._loads(self._shares[(place + 1) % len(self._shares)], early=True))
         # Behind the last phase of the last run nobody waits for anybody. But one barrier there
-        # must be where scalars have copies: the first block stores what others load at first.
+        # must be where scalars have copies: the last block stores what others load at first.
         is_last = number == len(self._phases) - 1
         if is_last and (not self._is_own or len(self._shares) > 1):
             if not self._between:

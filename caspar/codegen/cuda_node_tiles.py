@@ -37,8 +37,8 @@ MAX_TILES_OF_CHUNK = 2 * TILES_OF_CHUNK + 2
 """Two tiles in a row have more than one tile of items, the second's first node included."""
 
 NODE_BLOCK_SIZE = 256
-"""Threads of a block, but `fill_tiles` and `count_rounds` have one for each slot of a tile, and
-`pack_chunks` has `LOOKAHEAD`."""
+"""Threads of a block, but `fill_tiles` and `count_rounds` have one for each slot of a tile,
+`pack_chunks` has `LOOKAHEAD`, and `normalise_places` `NORMALISE_BLOCK_SIZE`."""
 
 assert LOOKAHEAD == 32, "a warp's"
 
@@ -252,14 +252,13 @@ extern "C" __global__ void __launch_bounds__(32) pack_chunks(
         const long long node = fits || waits ? order[near] : 0;
         __syncwarp();
         const u32 before = (1u << lane) - 1u;
-        if (fits) {
-          const u32 place = rank + u32(__popc(int(chosen & before)));
+        if (fits || waits) {
+          const u32 ahead = fits ? 0u : u32(__popc(int(chosen)));
+          const u32 place = rank + ahead + u32(__popc(int((fits ? chosen : waiting) & before)));
+          const u32 items = fits ? of_chosen : of_all_chosen + of_waiting;
           order[place] = node;
-          start[place + 1u] = int(first + of_chosen);
-        } else if (waits) {
-          const u32 place = rank + u32(__popc(int(chosen)) + __popc(int(waiting & before)));
-          order[place] = node;
-          start[place + 1u] = int(first + of_all_chosen + of_waiting);
+          // a chunk ends where it did, which the next one's warp reads at the same time
+          if (place + 1u < end) start[place + 1u] = int(first + items);
         }
         __syncwarp();
         rank += u32(__popc(int(chosen)));

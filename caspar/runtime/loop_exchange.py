@@ -13,8 +13,9 @@ from typing import Protocol
 
 from caspar.codegen.cuda_fuse import dealt_in_turn
 from caspar.codegen.source import FIRST, LENGTH, KernelSource
+from caspar.ir.dtype import DType
 from caspar.memory.tiles import Array
-from caspar.runtime.bound_kernel import BoundKernel, overlap
+from caspar.runtime.bound_kernel import Area, BoundKernel, overlap
 
 ONE_PARTIAL = "OwnPartials<1, double>"
 """What a thread holds of an array that an exchange may stand for."""
@@ -31,59 +32,75 @@ class Copies(Protocol):
 
 
 def exchanged_params(
-    phases: Sequence[Sequence[BoundKernel]], copies: Copies, address: Callable[[Array], int]
+    phases: Sequence[Sequence[BoundKernel]],
+    ahead: Sequence[BoundKernel],
+    copies: Copies,
+    address: Callable[[Array], int],
 ) -> dict[str, str]:
     """By kernel: its parameter that holds a partial of each block; empty: a barrier is needed.
 
+    The array of the partials is not written then; nobody behind the loop may read it.
+
     Args:
         phases: Kernels that run at the same time, each block of theirs by another block.
+        ahead: What is launched ahead of them.
         copies: Of the scalars.
         address: Where an array begins.
     """
     shared = [number for number, phase in enumerate(phases) if not all(map(copies.hold, phase))]
     if len(shared) != 2 or shared[1] != len(phases) - 1 or any(map(copies.hold, phases[shared[0]])):
         return {}
-    senders, followers = (
-        dealt_in_turn([one for one in phases[number] if not copies.hold(one)], _source)
-        for number in shared
-    )
-    first_block = {**_first_blocks(senders), **_first_blocks(followers)}
-    num_blocks = sum(one.all_blocks for one in senders)
-    behind = [one for phase in phases[shared[0] + 1 :] for one in phase]
+    # what ends the loop ahead of the sum would end blocks to which others still send
+    summing, *others = phases[shared[0] + 1]
+    if len(others) > 0 or not copies.hold(summing):
+        return {}
+    senders = _with_first_blocks(phases[shared[0]], copies)
+    behind = [one for phase in phases[shared[0] + 1 :] for one in _with_first_blocks(phase, copies)]
+    num_blocks = sum(one.all_blocks for one, _ in senders)
     partials: set[tuple[str, str]] = set()
-    for one, other in product(senders, behind):
+    for (one, block), (other, other_block) in product(senders, behind):
         for own, theirs in _shared_arrays(one, other, copies, address):
-            if copies.hold(other) and _is_sent(one, own) and _is_summed(other, theirs, num_blocks):
+            if other is summing and _is_sent(one, own) and _is_summed(other, theirs, num_blocks):
                 partials.add((one.source.name, one.source.params[own].name))
                 partials.add((other.source.name, other.source.params[theirs].name))
-                continue
-            has_own_objects = (
-                _is_own(one, own)
-                and _is_own(other, theirs)
-                and address(one.values[own]) == address(other.values[theirs])
-                and one.values[0] == other.values[0]
-                and one.num_blocks == other.num_blocks
-                and first_block[id(one)] == first_block.get(id(other))
-            )
-            if not has_own_objects:
+            elif block != other_block or not _are_same_objects(one, own, other, theirs, address):
                 return {}
     found = dict(partials)
-    # one partial of each sender, and one sum of them
-    sums = [one for phase in phases for one in phase if one.source.name in found]
-    is_usual = len(found) == len(partials) and len(sums) == len(senders) + 1
-    return found if is_usual and all(one.source.name in found for one in senders) else {}
+    # one partial of each sender, and one sum of them, which nobody else reads
+    named = [one for phase in phases for one in phase if one.source.name in found]
+    areas = _areas_of(summing, found.get(summing.source.name), address)
+    earlier = [*ahead, *(one for phase in phases[: shared[0]] for one in phase)]
+    is_usual = (
+        len(found) == len(partials)
+        and len(named) == len(senders) + 1
+        and all(one.source.name in found for one, _ in senders)
+        and not any(overlap(areas, _areas_of(one, None, address)) for one in earlier)
+    )
+    return found if is_usual else {}
 
 
 def _source(launch: BoundKernel) -> KernelSource:
     return launch.source
 
 
-def _first_blocks(dealt: Sequence[BoundKernel]) -> dict[int, int]:
-    """By launch: the block of the grid that has its first one."""
-    return {
-        id(one): sum(before.all_blocks for before in dealt[:number])
-        for number, one in enumerate(dealt)
-    }
+def _with_first_blocks(
+    phase: Sequence[BoundKernel], copies: Copies
+) -> list[tuple[BoundKernel, int | None]]:
+    """Launches and the block of the grid that has their first one; None: every block runs it."""
+    found: list[tuple[BoundKernel, int | None]] = [(one, None) for one in phase if copies.hold(one)]
+    block = 0
+    for one in dealt_in_turn([one for one in phase if not copies.hold(one)], _source):
+        found.append((one, block))
+        block += one.all_blocks
+    return found
+
+
+def _areas_of(
+    launch: BoundKernel, param: str | None, address: Callable[[Array], int]
+) -> list[Area]:
+    """Where the array of a parameter lies; of all of them without one."""
+    bound = zip(launch.source.params, launch.all_areas(address), strict=True)
+    return [area for one, area in bound if area is not None and param in (None, one.name)]
 
 
 def _shared_arrays(
@@ -102,6 +119,32 @@ def _shared_arrays(
             continue
         if copies.place(one.values[own]) is None:
             yield own, theirs
+
+
+def _are_same_objects(
+    one: BoundKernel, own: int, other: BoundKernel, theirs: int, address: Callable[[Array], int]
+) -> bool:
+    """Whether each item touches one object of an array alone, the same one in both kernels."""
+    first, second = _fields(one, own, address), _fields(other, theirs, address)
+    return (
+        _is_own(one, own)
+        and _is_own(other, theirs)
+        and one.values[0] == other.values[0]
+        and one.num_blocks == other.num_blocks
+        and all(first[name] == second[name] for name in first.keys() & second.keys())
+    )
+
+
+def _fields(
+    launch: BoundKernel, place: int, address: Callable[[Array], int]
+) -> dict[str, tuple[int, DType | None]]:
+    """What is passed for the argument of a parameter, which says where its objects lie."""
+    params = launch.source.params
+    return {
+        param.field: (value if isinstance(value, int) else address(value), param.dtype)
+        for param, value in zip(params, launch.values, strict=True)
+        if param.arg == params[place].arg
+    }
 
 
 def _is_own(launch: BoundKernel, place: int) -> bool:

@@ -98,7 +98,9 @@ def plan_loop(
     max_blocks = max(sum(launch.all_blocks for launch in phase) for phase in phases)
     early = _early(phases, copies.hold, ahead, address) if max_blocks <= roomy_blocks else {}
     is_cluster = ahead is not None and 1 < max_blocks <= cluster_blocks
-    exchanged = exchanged_params(phases, copies, address) if is_cluster else {}
+    exchanged = (
+        {} if ahead is None or not is_cluster else exchanged_params(phases, ahead, copies, address)
+    )
     place = copies.place(flag)
     assert place is not None
     kernels = tuple(

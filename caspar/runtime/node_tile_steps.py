@@ -1,7 +1,7 @@
 """The launches that build node tiles with the kernels of `codegen.cuda_node_tiles`.
 
 Apart from CuPy, so that they run on the host too, where tests compile the kernels for it. Reads
-three numbers back, and the places of the partners where these get labels.
+four numbers back, and the places of the partners where these get labels.
 """
 
 from dataclasses import dataclass

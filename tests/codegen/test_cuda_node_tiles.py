@@ -99,8 +99,17 @@ def test_every_kernel_takes_part() -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("seed", range(16))
+def test_packing_up_to_the_end_of_a_chunk(seed: int) -> None:
+    """The last node of a chunk moves, while the next chunk reads where it ends."""
+    size = np.random.default_rng(seed).integers(1, 129, 1300)
+    node = np.repeat(np.arange(len(size)), size).astype(np.int32)
+    assert_same_tiles(Problem("large nodes", node, None, len(size), 0), 128)
+
+
+@needs_compiler
 def test_several_chunks() -> None:
-    """Nodes of one and two items: tiles are full, and chunks end inside a node."""
+    """Nodes of one to ten items, which are packed; chunks end inside a node."""
     count = 3 * TILES_OF_CHUNK * 128 + 77
     node = np.sort(np.random.default_rng(0).integers(0, count // 2, count)).astype(np.int32)
     partner = (node // 7 % 50).astype(np.int32)

@@ -36,10 +36,19 @@ def phases(problem: Conjugate) -> Phases:
     return [[bound(launch) for launch in phase] for phase in problem.phases[2:]]
 
 
+@pytest.fixture
+def ahead(problem: Conjugate) -> list[BoundKernel]:
+    """Products and their sums."""
+    return [bound(launch) for phase in problem.phases[:2] for launch in phase]
+
+
 def planned(
-    problem: Conjugate, phases: Sequence[Sequence[BoundKernel]], most: int = CLUSTER_BLOCKS
+    problem: Conjugate,
+    phases: Sequence[Sequence[BoundKernel]],
+    most: int = CLUSTER_BLOCKS,
+    *,
+    ahead: Sequence[BoundKernel] = (),
 ) -> LoopPlan:
-    ahead = [bound(launch) for phase in problem.phases[:2] for launch in phase]
 
     def address(array: Any) -> int:
         return int(array.ctypes.data)
@@ -67,9 +76,13 @@ def with_value(launch: BoundKernel, arg: str, field: str, value: Any) -> BoundKe
     return replace(launch, values=values)
 
 
-def value_of(launch: BoundKernel, arg: str) -> Any:
+def value_at(launch: BoundKernel, arg: str, field: str) -> Any:
     bound_to = zip(launch.source.params, launch.values, strict=True)
-    return next(value for param, value in bound_to if (param.arg, param.field) == (arg, DATA))
+    return next(value for param, value in bound_to if (param.arg, param.field) == (arg, field))
+
+
+def value_of(launch: BoundKernel, arg: str) -> Any:
+    return value_at(launch, arg, DATA)
 
 
 def exchanges(plan: LoopPlan) -> bool:
@@ -155,6 +168,41 @@ def test_scalars_of_the_same_phase_need_a_barrier(problem: Conjugate, phases: Ph
     """They may end the loop where others still send."""
     alpha, steps, beta, turns = phases
     plan = planned(problem, [[*alpha, *steps], beta, turns])
+    assert plan.is_cluster
+    assert not exchanges(plan)
+
+
+def test_what_may_end_the_loop_ahead_of_the_sum_needs_a_barrier(
+    problem: Conjugate, phases: Phases
+) -> None:
+    alpha, steps, beta, turns = phases
+    plan = planned(problem, [steps, alpha, beta, turns])
+    assert plan.is_cluster
+    assert not exchanges(plan)
+
+
+def test_partials_that_others_read_need_a_barrier(
+    problem: Conjugate, phases: Phases, ahead: list[BoundKernel]
+) -> None:
+    """In memory there are none."""
+    (alpha,), steps, (beta,), turns = phases
+    reader = with_value(alpha, "curvatures", DATA, value_of(beta, "descents"))
+    reader = with_value(reader, "curvatures", LENGTH, len(value_of(beta, "descents")))
+    assert exchanges(planned(problem, phases, ahead=ahead))
+    for plan in (
+        planned(problem, [[reader], steps, [beta], turns], ahead=ahead),
+        planned(problem, phases, ahead=[*ahead, reader]),
+    ):
+        assert plan.is_cluster
+        assert not exchanges(plan)
+
+
+def test_objects_at_other_places_need_a_barrier(problem: Conjugate, phases: Phases) -> None:
+    """An array of the same address with chunks of another length."""
+    first, *others = phases[3]
+    length = value_at(first, "residual", LENGTH) - 1
+    strange = with_value(first, "residual", LENGTH, length)
+    plan = planned(problem, [*phases[:3], [strange, *others]])
     assert plan.is_cluster
     assert not exchanges(plan)
 
