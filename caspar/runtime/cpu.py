@@ -8,14 +8,11 @@ import hashlib
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
-from threading import Lock
 from types import ModuleType
 from typing import Any
 
-import numba
 import numpy as np
 from numba import get_num_threads, njit, prange
 from numpy.typing import NDArray
@@ -46,6 +43,7 @@ from caspar.runtime.backend import (
 )
 from caspar.runtime.cpu_compile import function_address
 from caspar.runtime.cpu_support import call_tile
+from caspar.runtime.cpu_threads import turn
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
@@ -54,11 +52,6 @@ from caspar.runtime.factorization import (
 from caspar.runtime.loops import SequenceLoop
 from caspar.runtime.timing import time_on_host
 from caspar.runtime.usage import KernelUsage
-
-# GNU OpenMP's threads spin at every barrier by default. On a machine that has other work they
-# then wait for each other's time slices: 7.5 s against 0.2 s for Trafalgar-21 on two busy cores.
-# Read when the OpenMP library is loaded, which is after this; a user's own setting is kept.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 IntArray = NDArray[np.int64]
 
@@ -133,17 +126,6 @@ def _run_until(
         _run(functions, tables, num_tiles)
 
 
-@cache
-def _turns() -> AbstractContextManager[object]:
-    """What callers of the compiled drivers hold: a lock where Numba's threads serve one at a time.
-
-    Its own layer, which it takes where neither OpenMP nor TBB is there, aborts the process when two
-    threads call it.
-    """
-    get_num_threads()  # which layer it is Numba knows once its threads have begun
-    return Lock() if numba.threading_layer() == "workqueue" else nullcontext()
-
-
 class CpuSequence:
     """Launches that the compiled driver runs in order."""
 
@@ -154,15 +136,16 @@ class CpuSequence:
             np.array([launch.table.ctypes.data for launch in launches], dtype=np.int64),
             np.array([launch.num_tiles for launch in launches], dtype=np.int64),
         )
+        self._is_parallel = any(launch.num_tiles > 1 for launch in launches)
 
     def run(self) -> None:
         """Run every launch once."""
-        with _turns():
+        with turn(self._is_parallel):
             _run(*self._arrays)
 
     def run_until(self, flag: Array, max_runs: int) -> None:
         """Run until the flag is set, at most `max_runs` times."""
-        with _turns():
+        with turn(self._is_parallel):
             _run_until(*self._arrays, flag, max_runs)
 
 

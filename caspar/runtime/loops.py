@@ -98,9 +98,7 @@ def plan_loop(
     max_blocks = max(sum(launch.all_blocks for launch in phase) for phase in phases)
     early = _early(phases, copies.hold, ahead, address) if max_blocks <= roomy_blocks else {}
     is_cluster = ahead is not None and 1 < max_blocks <= cluster_blocks
-    exchanged = (
-        {} if ahead is None or not is_cluster else exchanged_params(phases, ahead, copies, address)
-    )
+    exchanged = {} if ahead is None else exchanged_params(phases, ahead, copies, address)
     place = copies.place(flag)
     assert place is not None
     kernels = tuple(
@@ -108,7 +106,7 @@ def plan_loop(
             replace(
                 _as_kernel(launch, copies, place),
                 early=early.get(launch.source.name),
-                exchanged=exchanged.get(launch.source.name),
+                exchanged=exchanged.get(launch.source.name) if is_cluster else None,
             )
             for launch in phase
         )

@@ -68,7 +68,8 @@ class StoppingRules:
         """
         self._note_promise(damping, tried, accepted)
         if tried.outcome is LinearOutcome.AT_OPTIMUM:
-            return SolveStatus.CONVERGED_GRADIENT
+            # unless it was not zero with less damping: float32 holds nothing that small
+            return None if self._promised > 0.0 else SolveStatus.CONVERGED_GRADIENT
         if tried.outcome is LinearOutcome.NOT_FINITE and tried.linear_iterations == 0:
             # damping may mend blocks that overflow, but no gradient that is not finite
             self._num_not_finite += 1
@@ -83,7 +84,10 @@ class StoppingRules:
         slope = relief * _square(tried.gradient_norm)
         if slope <= 2.0 * options.gradient_tolerance * cost:
             return SolveStatus.CONVERGED_GRADIENT
-        if _square(relief * tried.step_norm) <= 2.0 * options.step_tolerance**2 * cost:
+        # float32 may hold nothing of the square of a step that large damping makes small
+        is_lost = relief > 1.0 and tried.step_norm == 0.0 < tried.gradient_norm
+        step = _square(relief * tried.step_norm)
+        if not is_lost and step <= 2.0 * options.step_tolerance**2 * cost:
             return SolveStatus.CONVERGED_STEP
         if accepted:
             # a step is also small where the damping is large: that says nothing about the minimum

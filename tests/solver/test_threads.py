@@ -96,6 +96,45 @@ def test_release_within_a_solve(backend: str) -> None:
     assert made.memory_table() is not None
 
 
+FORK = """
+import multiprocessing
+import numba
+import caspar
+from caspar.errors import BackendError
+from caspar.frontend.bundle_adjustment import snavely
+from tests.solver.bundles import arrays_of, read
+
+arrays = arrays_of(read("problem-49-7776"))
+made = caspar.Solver([snavely], backend="cpu")
+
+def work(queue):
+    try:
+        queue.put(made.solve(arrays, max_iterations=2).final_cost)
+    except BackendError as error:
+        queue.put(str(error))
+
+cost = made.solve(arrays, max_iterations=2).final_cost
+context = multiprocessing.get_context("fork")
+queue = context.SimpleQueue()
+worker = context.Process(target=work, args=(queue,))
+worker.start()
+worker.join()
+assert worker.exitcode == 0, worker.exitcode
+found = queue.get()
+print(numba.threading_layer(), found == cost, found)
+"""
+
+
+def test_a_fork_says_how_to_start_workers() -> None:
+    """GNU OpenMP would end it."""
+    pytest.importorskip("numba.np.ufunc.omppool")
+    environment = {**os.environ, "NUMBA_THREADING_LAYER": "omp", "NUMBA_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", FORK]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "omp True" in done.stdout or "multiprocessing.get_context('spawn')" in done.stdout
+
+
 WORKQUEUE = """
 from concurrent.futures import ThreadPoolExecutor
 import numba
