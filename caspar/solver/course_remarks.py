@@ -1,6 +1,7 @@
 """What the course of a solve shows, in words, with advice."""
 
 import itertools
+import math
 from collections.abc import Sequence
 
 from caspar.options import SolveOptions
@@ -18,10 +19,13 @@ may pay (docs/design/0015-two-level-preconditioner.md)."""
 
 MUCH_ROUNDING = 1e-3
 """Of the cost, by a rounding of the values: a solve that reached its limit says so, if its last
-iterations gained no more."""
+iterations gained no more than such a rounding changes."""
 
 CRAWLING = 20
 """Iterations that are looked at for that."""
+
+MUCH_GAINED = 0.1
+"""Of the cost, by those: then nobody asks what rounding changes, which takes some evaluations."""
 
 
 def remarks_on_linear_solves(
@@ -74,12 +78,11 @@ def remarks_on_candidates(
     )
 
 
-def crawls(records: Sequence[IterationRecord]) -> bool:
-    """Whether the last iterations gained next to nothing."""
+def gained_at_last(records: Sequence[IterationRecord]) -> float:
+    """What the last iterations lowered the cost by; infinite where there are too few."""
     if len(records) < CRAWLING:
-        return False
-    first, last = records[-CRAWLING].cost, records[-1].cost
-    return first - last <= MUCH_ROUNDING * last
+        return math.inf
+    return records[-CRAWLING].cost - records[-1].cost
 
 
 def remarks_on_rounding(rounding: float | None) -> tuple[str, ...]:

@@ -15,9 +15,10 @@ from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
 from caspar.solver.course_remarks import (
+    MUCH_GAINED,
     MUCH_ROUNDING,
     NO_FINITE_COST,
-    crawls,
+    gained_at_last,
     remarks_on_candidates,
     remarks_on_faults,
     remarks_on_linear_solves,
@@ -154,10 +155,11 @@ def _told_rounding(
     """How much rounding changes the cost, where users should know."""
     if system.storage is not DType.FLOAT32:
         return None
-    if status is not SolveStatus.ITERATION_LIMIT or not crawls(state.records):
+    gained = gained_at_last(state.records)
+    if status is not SolveStatus.ITERATION_LIMIT or gained > MUCH_GAINED * state.cost:
         return state.rules.rounding
     found = change_by_rounding(system, state.cost)
-    return found if MUCH_ROUNDING * state.cost < found < math.inf else None
+    return found if max(MUCH_ROUNDING * state.cost, gained) < found < math.inf else None
 
 
 def _iterate(

@@ -333,8 +333,14 @@ def test_roundings_that_are_not_finite_excuse_nothing(wrong: float) -> None:
 
 @pytest.mark.parametrize(
     ("decrease", "rounding", "is_told"),
-    [(1e-3, 0.2, True), (1.0, 0.2, False), (1e-3, 0.01, False)],
-    ids=["crawls", "goes on", "little rounding"],
+    [
+        (1e-3, 0.2, True),
+        (0.1, 5.0, True),
+        (0.1, 1.0, False),
+        (1.0, 0.2, False),
+        (1e-3, 0.01, False),
+    ],
+    ids=["crawls", "wanders", "goes on slowly", "goes on", "little rounding"],
 )
 def test_what_crawls_to_the_limit_says_why(decrease: float, rounding: float, is_told: bool) -> None:
     course, system = run(steps(*[decrease] * CRAWLING), rounding=rounding, cost_tolerance=0.0)
