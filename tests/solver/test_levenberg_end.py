@@ -133,14 +133,30 @@ def test_rejected_steps_that_promised_much_are_no_convergence() -> None:
     assert course.status is SolveStatus.ITERATION_LIMIT
 
 
+AT_OPTIMUM = replace(
+    STEP, cost=100.0, model_decrease=0.0, gradient_norm=0.0, outcome=LinearOutcome.AT_OPTIMUM
+)
+
+
 def test_zero_gradient_ends_at_once() -> None:
-    at_optimum = replace(
-        STEP, cost=100.0, model_decrease=0.0, gradient_norm=0.0, outcome=LinearOutcome.AT_OPTIMUM
-    )
-    course, system = run([at_optimum, REJECTED])
+    course, system = run([AT_OPTIMUM, REJECTED])
     assert course.status is SolveStatus.CONVERGED_GRADIENT
     assert system.calls == ["score", "linearize", "try_step", "reject"]
     assert course.final_cost == 100.0
+
+
+def test_a_gradient_that_damping_alone_makes_zero_is_none() -> None:
+    """A step from the same values had promised something."""
+    course, _ = run([REJECTED, *[AT_OPTIMUM] * 8], initial_damping=0.1, max_damping=6.0)
+    assert course.status is SolveStatus.DAMPING_LIMIT
+
+
+def test_a_step_that_damping_alone_makes_zero_is_no_convergence() -> None:
+    lost = replace(REJECTED, step_norm=0.0)
+    course, _ = run([lost] * 9, initial_damping=2.0, max_damping=6.0)
+    assert course.status is SolveStatus.DAMPING_LIMIT
+    course, _ = run([lost], initial_damping=0.1)
+    assert course.status is SolveStatus.CONVERGED_STEP
 
 
 @pytest.mark.parametrize(("factor", "ends"), [(0.99, True), (1.01, False)])
