@@ -15,7 +15,7 @@ from caspar.codegen.cuda_fuse import dealt_in_turn
 from caspar.codegen.source import FIRST, LENGTH, KernelSource
 from caspar.ir.dtype import DType
 from caspar.memory.tiles import Array
-from caspar.runtime.bound_kernel import Area, BoundKernel, overlap
+from caspar.runtime.bound_kernel import BoundKernel, overlap
 
 ONE_PARTIAL = "OwnPartials<1, double>"
 """What a thread holds of an array that an exchange may stand for."""
@@ -66,17 +66,18 @@ def exchanged_params(
             elif block != other_block or not _are_same_objects(one, own, other, theirs, address):
                 return {}
     found = dict(partials)
-    # one partial of each sender, and one sum of them, which nobody else reads
+    # one partial of each sender, and one sum of them
     named = [one for phase in phases for one in phase if one.source.name in found]
-    areas = _areas_of(summing, found.get(summing.source.name), address)
-    earlier = [*ahead, *(one for phase in phases[: shared[0]] for one in phase)]
-    is_usual = (
-        len(found) == len(partials)
-        and len(named) == len(senders) + 1
-        and all(one.source.name in found for one, _ in senders)
-        and not any(overlap(areas, _areas_of(one, None, address)) for one in earlier)
+    is_usual = len(found) == len(partials) and len(named) == len(senders) + 1
+    before = [*ahead, *(one for phase in phases[: shared[0]] for one in phase)]
+    is_for_others = any(
+        _is_sent(one, own)
+        for (one, _), other in product(senders, before)
+        for own, _ in _shared_arrays(one, other, copies, address)
     )
-    return found if is_usual else {}
+    if not is_usual or is_for_others:
+        return {}
+    return found if all(one.source.name in found for one, _ in senders) else {}
 
 
 def _source(launch: BoundKernel) -> KernelSource:
@@ -93,14 +94,6 @@ def _with_first_blocks(
         found.append((one, block))
         block += one.all_blocks
     return found
-
-
-def _areas_of(
-    launch: BoundKernel, param: str | None, address: Callable[[Array], int]
-) -> list[Area]:
-    """Where the array of a parameter lies; of all of them without one."""
-    bound = zip(launch.source.params, launch.all_areas(address), strict=True)
-    return [area for one, area in bound if area is not None and param in (None, one.name)]
 
 
 def _shared_arrays(

@@ -97,8 +97,8 @@ def plan_loop(
     copies = _Copies(scalars, address, launches)
     max_blocks = max(sum(launch.all_blocks for launch in phase) for phase in phases)
     early = _early(phases, copies.hold, ahead, address) if max_blocks <= roomy_blocks else {}
-    is_cluster = ahead is not None and 1 < max_blocks <= cluster_blocks
-    exchanged = {} if ahead is None else exchanged_params(phases, ahead, copies, address)
+    before = ahead if 1 < max_blocks <= cluster_blocks else None  # None: no cluster
+    exchanged = {} if before is None else exchanged_params(phases, before, copies, address)
     place = copies.place(flag)
     assert place is not None
     kernels = tuple(
@@ -106,7 +106,7 @@ def plan_loop(
             replace(
                 _as_kernel(launch, copies, place),
                 early=early.get(launch.source.name),
-                exchanged=exchanged.get(launch.source.name) if is_cluster else None,
+                exchanged=exchanged.get(launch.source.name),
             )
             for launch in phase
         )
@@ -121,7 +121,7 @@ def plan_loop(
         max(range(len(launches)), key=lambda number: launches[number].all_blocks),
         scalars if copies.are_used else flag,
         tuple(value for launch in launches for value in (launch.num_blocks, *launch.values)),
-        is_cluster,
+        before is not None,
     )
 
 
