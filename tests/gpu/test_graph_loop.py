@@ -12,7 +12,7 @@ import caspar
 from caspar.codegen.cuda_barriers import CLUSTER_BLOCKS
 from caspar.codegen.cuda_header import KEEP_SOME_OPTION
 from caspar.frontend.bundle_adjustment import snavely
-from caspar.runtime import repeat
+from caspar.runtime import loops, repeat
 from caspar.runtime.loops import LOOP_NAME, SequenceLoop
 from caspar.runtime.probe import graph_loop_problem
 from tests.solver.bundles import arrays_of, copies_of, read
@@ -57,6 +57,11 @@ def has_clusters() -> bool:
     device = cupy.cuda.Device()
     is_large = int(device.attributes["MultiProcessorCount"]) >= int(cuda_loop.ROOM_FOR_A_CLUSTER)
     return is_large and int(device.compute_capability) >= int(cuda_loop.FIRST_WITH_CLUSTERS)
+
+
+def exchanges(launch: Any) -> bool:
+    """Whether its blocks send each other partials."""
+    return "Exchange exchange;" in launch.bound.source.text
 
 
 def ordered_solver(jacobian: str = "auto") -> caspar.Solver:
@@ -109,6 +114,7 @@ def test_a_cluster_does_what_a_grid_does(monkeypatch: pytest.MonkeyPatch, backen
             (vectors,) = (one for one in loop.launches if one.bound.source.name == LOOP_NAME)
             assert vectors.loop.grid > 1
             assert vectors.is_cooperative == (first == 1000)
+            assert exchanges(vectors) == (first != 1000)
             loop.run(MANY_RUNS)
             states.append(problem.state(backend))
             np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
@@ -302,12 +308,12 @@ def test_a_cluster_begins_early(monkeypatch: pytest.MonkeyPatch, backend: Any) -
     """Cameras of six problems take several blocks."""
     graph_while = importlib.import_module(repeat.GRAPH_MODULE)
     begun: list[tuple[str, int, bool]] = []
-    exchanges: list[bool] = []
+    exchanging: list[bool] = []
     usual = graph_while.launch_early
 
     def launch_early(launch: Any) -> None:
         begun.append((launch.bound.source.name, launch.call[1], launch.is_cooperative))
-        exchanges.append("Exchange exchange;" in launch.bound.source.text)
+        exchanging.append(exchanges(launch))
         usual(launch)
 
     keeps_products_apart(monkeypatch)
@@ -324,8 +330,35 @@ def test_a_cluster_begins_early(monkeypatch: pytest.MonkeyPatch, backend: Any) -
     ((grid, is_cooperative),) = vectors
     assert 1 < grid <= CLUSTER_BLOCKS
     assert is_cooperative != has_clusters()
-    assert any(exchanges) == has_clusters()
+    assert any(exchanging) == has_clusters()
     assert costs[1] == pytest.approx(6 * costs[0], rel=1e-3)
+
+
+def test_an_exchange_does_what_a_barrier_does(
+    monkeypatch: pytest.MonkeyPatch, backend: Any
+) -> None:
+    """In whole solves, to the last bit."""
+    if not has_clusters():
+        pytest.skip("a device without clusters")
+    graph_while = importlib.import_module(repeat.GRAPH_MODULE)
+    exchanging: set[bool] = set()
+    usual = graph_while.launch_early
+
+    def launch_early(launch: Any) -> None:
+        if launch.bound.source.name == LOOP_NAME:
+            exchanging.add(exchanges(launch))
+        usual(launch)
+
+    keeps_products_apart(monkeypatch)
+    monkeypatch.setattr(graph_while, "launch_early", launch_early)
+    arrays = arrays_of(copies_of(read("problem-49-7776"), 6))
+    results = [ordered_solver().solve(arrays)]
+    assert exchanging == {True}
+    exchanging.clear()
+    monkeypatch.setattr(loops, "exchanged_params", lambda *arguments: {})
+    results.append(ordered_solver().solve(arrays))
+    assert exchanging == {False}
+    assert_same_bits(*results)
 
 
 def test_a_driver_that_refuses_early_launches(

@@ -10,16 +10,11 @@ from examples import pose_graph, pose_graph_3d
 from tests.solver.bundles import arrays_of, read
 from tests.solver.linear_cases import MIXES, assert_first_step, problem_of, solver_names
 from tests.solver.pose_graphs import DATA, KNOWN_OPTIMA, RotationError
-from tests.support_cudss import require_cudss
+from tests.support_cudss import require_library
 
 pytestmark = pytest.mark.gpu
 
 CASES = [(mix, name) for mix in MIXES for name in solver_names(mix)]
-
-
-def needs_library(linear_solver: str) -> None:
-    if linear_solver == "sparse":
-        require_cudss()
 
 
 def test_kernels_load_again_in_new_threads() -> None:
@@ -35,7 +30,7 @@ def test_kernels_load_again_in_new_threads() -> None:
 def test_a_step_is_that_of_the_normal_equations(
     mix: str, linear_solver: str, deterministic: bool
 ) -> None:
-    needs_library(linear_solver)
+    require_library(linear_solver)
     solver = caspar.Solver(
         MIXES[mix],
         backend="cuda",
@@ -66,7 +61,7 @@ def test_deterministic_solves_have_the_same_bits() -> None:
 def test_bundle_adjustment(
     name: str, cost: float, precision: str, linear_solver: str, jacobian: str
 ) -> None:
-    needs_library(linear_solver)
+    require_library(linear_solver)
     solver = caspar.Solver(
         [snavely],
         backend="cuda",
@@ -81,7 +76,7 @@ def test_bundle_adjustment(
 
 @pytest.mark.parametrize("name", ["M3500", "smallGrid3D"])
 def test_pose_graphs(name: str) -> None:
-    needs_library("sparse")
+    require_library("sparse")
     path: Path = DATA / f"{name}.g2o.bz2"
     example = pose_graph if name == "M3500" else pose_graph_3d
     solver = caspar.Solver(example.FACTORS, backend="cuda", precision="float64")

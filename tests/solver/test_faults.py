@@ -13,6 +13,7 @@ from caspar import SolveStatus
 from tests.solver.linear_cases import MIX, View, fresh, hold, problem_of, solver_names
 from tests.solver.scripted import REJECTED, run, steps
 from tests.solver.solving import ON_BACKENDS, changed
+from tests.support_cudss import require_library
 
 
 @caspar.factor
@@ -30,6 +31,7 @@ def test_instances_have_the_numbers_that_the_user_gave(
     linear_solver: str, precision: str, backend: str
 ) -> None:
     """In whichever order they are kept, and with holes between them."""
+    require_library(linear_solver, backend)
     _, arrays = problem_of(MIX)
     seen = np.array(arrays["glance"]["seen"])
     seen[[3, 11, 5], 1] = math.nan, math.inf, -math.inf
@@ -48,6 +50,7 @@ def test_instances_have_the_numbers_that_the_user_gave(
 @ON_BACKENDS
 @pytest.mark.parametrize("linear_solver", ["pcg", "sparse"])
 def test_derivatives(linear_solver: str, backend: str) -> None:
+    require_library(linear_solver, backend)
     arrays = {name: problem_of(MIX)[1][name] for name in ("View", "hold")}
     views = np.array(arrays["View"])
     views[1, 2] = 0.0

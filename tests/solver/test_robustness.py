@@ -24,7 +24,7 @@ from tests.solver.robust_cases import (
     glances,
 )
 from tests.solver.solving import ON_BACKENDS, Arrays, assert_same_values, changed, solver
-from tests.support_cudss import require_cudss
+from tests.support_cudss import require_library
 
 PRECISIONS = pytest.mark.parametrize("precision", ["float64", "mixed"])
 SOLVERS = ("auto", "pcg", "schur_pcg", "schur_dense", "sparse")
@@ -32,8 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:node type")
 
 
 def made(case: Case, backend: str, precision: str, **choices: Any) -> caspar.Solver:
-    if backend == "cuda" and choices.get("linear_solver") == "sparse":
-        require_cudss()
+    require_library(choices.get("linear_solver", "auto"), backend)
     if len(choices) == 0:
         return solver(case.factors, precision, backend)
     return caspar.Solver(case.factors, backend=backend, precision=precision, **choices)
