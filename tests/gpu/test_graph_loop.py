@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import caspar
-from caspar.codegen.cuda_barriers import CLUSTER_BLOCKS
 from caspar.codegen.cuda_header import KEEP_SOME_OPTION
-from caspar.frontend.bundle_adjustment import snavely
-from caspar.runtime import loops, repeat
-from caspar.runtime.loops import LOOP_NAME, SequenceLoop
-from caspar.runtime.probe import graph_loop_problem
-from tests.solver.bundles import arrays_of, copies_of, read
+from caspar.runtime import repeat
+from caspar.runtime.loops import SequenceLoop
+from tests.gpu.loop_cases import (
+    assert_same_bits,
+    keeps_products_apart,
+    ordered_solver,
+    repeating_backend,
+)
+from tests.solver.bundles import arrays_of, read
 from tests.support_loops import Conjugate, conjugate
 
 pytestmark = pytest.mark.gpu
@@ -36,10 +38,7 @@ POLLED = "for a test"
 
 @pytest.fixture
 def backend() -> Any:
-    problem = graph_loop_problem()
-    if problem is not None:
-        pytest.skip(problem)
-    return cuda.CudaBackend()
+    return repeating_backend()
 
 
 def loop_of(backend: Any, problem: Conjugate) -> Any:
@@ -51,35 +50,6 @@ def loop_of(backend: Any, problem: Conjugate) -> Any:
 
 def polls(monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
     monkeypatch.setattr(repeat, "graph_loop_problem", lambda: reason)
-
-
-def has_clusters() -> bool:
-    device = cupy.cuda.Device()
-    is_large = int(device.attributes["MultiProcessorCount"]) >= int(cuda_loop.ROOM_FOR_A_CLUSTER)
-    return is_large and int(device.compute_capability) >= int(cuda_loop.FIRST_WITH_CLUSTERS)
-
-
-def exchanges(launch: Any) -> bool:
-    """Whether its blocks send each other partials."""
-    return "Exchange exchange;" in launch.bound.source.text
-
-
-def ordered_solver(jacobian: str = "auto") -> caspar.Solver:
-    """All sums in a fixed order."""
-    return caspar.Solver(
-        [snavely],
-        backend="cuda",
-        deterministic=True,
-        linear_solver="schur_pcg",
-        jacobian=jacobian,
-    )
-
-
-def assert_same_bits(first: Any, second: Any) -> None:
-    """Of two results."""
-    assert second.final_cost == first.final_cost
-    for name, values in second.values.items():
-        np.testing.assert_array_equal(values, first.values[name], name)
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
@@ -98,26 +68,6 @@ def test_both_have_the_same_bits(
             assert float(problem.flag[0]) == 1.0
             np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
     assert states[0]["scalars"][4] > 8
-    for name, values in states[0].items():
-        np.testing.assert_array_equal(values, states[1][name], name)
-
-
-def test_a_cluster_does_what_a_grid_does(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
-    if not has_clusters():
-        pytest.skip("a device without clusters")
-    states = []
-    with backend.scope():
-        for first in (cuda_loop.FIRST_WITH_CLUSTERS, 1000):
-            monkeypatch.setattr(cuda_loop, "FIRST_WITH_CLUSTERS", first)
-            problem = conjugate(backend, *SIZES["large product, vectors in a cluster"])
-            loop = problem.loop(backend, shared=True, fused=False)
-            (vectors,) = (one for one in loop.launches if one.bound.source.name == LOOP_NAME)
-            assert vectors.loop.grid > 1
-            assert vectors.is_cooperative == (first == 1000)
-            assert exchanges(vectors) == (first != 1000)
-            loop.run(MANY_RUNS)
-            states.append(problem.state(backend))
-            np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
     for name, values in states[0].items():
         np.testing.assert_array_equal(values, states[1][name], name)
 
@@ -252,17 +202,6 @@ def test_a_failure_leaves_no_stream_in_capture(backend: Any) -> None:
         np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
 
 
-def keeps_products_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a large problem: products are launches, all else is one kernel."""
-    fits = cuda_loop._is_resident
-
-    def is_small(phase: Any) -> bool:
-        return bool(fits(phase)) and sum(launch.call[1] for launch in phase) < 100
-
-    monkeypatch.setattr(cuda, "fits_device", lambda phases: False)
-    monkeypatch.setattr(cuda_loop, "_is_resident", is_small)
-
-
 @pytest.mark.parametrize("jacobian", ["recompute", "float16", "stored"])
 def test_launches_that_begin_early_change_nothing(
     monkeypatch: pytest.MonkeyPatch, backend: Any, jacobian: str
@@ -302,63 +241,6 @@ def test_launches_that_begin_early_change_nothing(
     ]
     for result in results[1:]:
         assert_same_bits(results[0], result)
-
-
-def test_a_cluster_begins_early(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
-    """Cameras of six problems take several blocks."""
-    graph_while = importlib.import_module(repeat.GRAPH_MODULE)
-    begun: list[tuple[str, int, bool]] = []
-    exchanging: list[bool] = []
-    usual = graph_while.launch_early
-
-    def launch_early(launch: Any) -> None:
-        begun.append((launch.bound.source.name, launch.call[1], launch.is_cooperative))
-        exchanging.append(exchanges(launch))
-        usual(launch)
-
-    keeps_products_apart(monkeypatch)
-    monkeypatch.setattr(graph_while, "launch_early", launch_early)
-    problem = read("problem-49-7776")
-    costs = []
-    for number in (1, 6):
-        begun.clear()
-        solver = caspar.Solver([snavely], backend="cuda", linear_solver="schur_pcg")
-        result = solver.solve(arrays_of(copies_of(problem, number)))
-        assert not any("the one ahead" in text for text in result.remarks)
-        costs.append(result.final_cost)
-    vectors = {(grid, is_cooperative) for name, grid, is_cooperative in begun if name == LOOP_NAME}
-    ((grid, is_cooperative),) = vectors
-    assert 1 < grid <= CLUSTER_BLOCKS
-    assert is_cooperative != has_clusters()
-    assert any(exchanging) == has_clusters()
-    assert costs[1] == pytest.approx(6 * costs[0], rel=1e-3)
-
-
-def test_an_exchange_does_what_a_barrier_does(
-    monkeypatch: pytest.MonkeyPatch, backend: Any
-) -> None:
-    """In whole solves, to the last bit."""
-    if not has_clusters():
-        pytest.skip("a device without clusters")
-    graph_while = importlib.import_module(repeat.GRAPH_MODULE)
-    exchanging: set[bool] = set()
-    usual = graph_while.launch_early
-
-    def launch_early(launch: Any) -> None:
-        if launch.bound.source.name == LOOP_NAME:
-            exchanging.add(exchanges(launch))
-        usual(launch)
-
-    keeps_products_apart(monkeypatch)
-    monkeypatch.setattr(graph_while, "launch_early", launch_early)
-    arrays = arrays_of(copies_of(read("problem-49-7776"), 6))
-    results = [ordered_solver().solve(arrays)]
-    assert exchanging == {True}
-    exchanging.clear()
-    monkeypatch.setattr(loops, "exchanged_params", lambda *arguments: {})
-    results.append(ordered_solver().solve(arrays))
-    assert exchanging == {False}
-    assert_same_bits(*results)
 
 
 def test_a_driver_that_refuses_early_launches(
@@ -420,8 +302,6 @@ def test_one_read_an_iteration(monkeypatch: pytest.MonkeyPatch, backend: Any) ->
         True,
     ]
     for result in results[1:]:
-        assert result.final_cost == results[0].final_cost
         counts = [record.linear_iterations for record in result.iterations]
         assert counts == [record.linear_iterations for record in results[0].iterations]
-        for node, values in results[0].values.items():
-            np.testing.assert_array_equal(result.values[node], values)
+        assert_same_bits(results[0], result)
