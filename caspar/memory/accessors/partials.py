@@ -13,6 +13,7 @@ from caspar.memory.access import ArgSpec, Field, Options, ReadAccessor, WriteAcc
 from caspar.memory.accessors.block_functions import ADD_SEGMENTS, BLOCK_SUM, SUM_PARTIALS
 from caspar.memory.accessors.blocked import cpu_index, cuda_base
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope
+from caspar.memory.layout import PARTIAL_CHUNK
 from caspar.memory.tiles import Array, TileIndex
 
 STAGE_PADDING = 8
@@ -271,11 +272,20 @@ class AddSharedPartials(WriteAccessor):
             f"{first} = {arg.name}_tile_start[tile]",
             f"{last} = {arg.name}_tile_start[tile + 1]",
         )
-        for chunk, width in enumerate(arg.chunk_widths):
-            start = f"{chunk * arg.chunk_length} * {arg.name}_length"
+        data, length = f"{arg.name}_data", f"{arg.name}_length"
+        full, rest = divmod(arg.dim, PARTIAL_CHUNK)
+        if full > 0:
+            begin, end = (f"{PARTIAL_CHUNK} * (chunk * {length} + {at})" for at in (first, last))
             scope.before(
-                f"for scalar in range({start} + {width} * {first}, {start} + {width} * {last}):",
-                f"    {arg.name}_data[scalar] = 0.0",
+                f"for chunk in range({full}):",
+                f"    for scalar in range({begin}, {end}):",
+                f"        {data}[scalar] = 0.0",
+            )
+        if rest > 0:
+            start = f"{PARTIAL_CHUNK * full} * {length}"
+            scope.before(
+                f"for scalar in range({start} + {rest} * {first}, {start} + {rest} * {last}):",
+                f"    {data}[scalar] = 0.0",
             )
 
     def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
