@@ -31,6 +31,9 @@ from caspar.solver.stopping import StoppingRules, change_by_rounding
 MIN_GAIN_RATIO = 1e-3
 """Steps with less of the predicted decrease are rejected."""
 
+GOOD_GAIN_RATIO = 0.25
+"""With which a step of less than the usual damping makes its damping the usual one."""
+
 GREATEST_SHRINK = 0.2
 """Damping shrinks by this at most for each accepted step."""
 
@@ -39,10 +42,6 @@ FORCING_FACTOR = 0.9
 
 CONFIRMING_ITERATIONS = 10
 """PCG iterations at least of the step that confirms convergence."""
-
-CONFIRMING_DAMPING = 1e-3
-"""Its damping, where that has become 1 or more: how much less such a step promises than one without
-damping is not known, as D is more than diag(J^T J) then."""
 
 Callback = Callable[[IterationRecord], object]
 """Called after each iteration; a true value stops the solve."""
@@ -176,15 +175,20 @@ def _iterate(
     gain_ratio = decrease / tried.model_decrease if tried.model_decrease > 0.0 else math.nan
     reason = _rejection(tried, gain_ratio)
     accepted = reason == ""
-    status = state.rules.after_step(state.cost, goal.damping, tried, accepted=accepted)
+    relieved = goal.damping < state.damping
+    status = state.rules.after_step(
+        state.cost, goal.damping, tried, accepted=accepted, relieved=relieved
+    )
     if accepted:
-        state.damping = goal.damping
+        if gain_ratio >= GOOD_GAIN_RATIO:
+            state.damping = goal.damping
         system.accept()
         state.cost = tried.cost
         state.linearized = False
     else:
         system.reject()
-    _update_damping(options, state, gain_ratio, accepted)
+    if accepted or not relieved:
+        _update_damping(options, state, gain_ratio, accepted)
     if accepted:
         _update_tolerance(options, state, tried)
         if status is None:
@@ -213,8 +217,7 @@ def _goal(options: SolveOptions, state: LevenbergState) -> LinearGoal:
     if state.rules.confirming:
         tolerance = min(tolerance, options.min_linear_tolerance)
         least = max(least, CONFIRMING_ITERATIONS)
-        if damping >= 1.0:
-            damping = max(CONFIRMING_DAMPING, options.min_damping)
+        damping = state.rules.confirming_damping(damping)
     most = options.max_linear_iterations
     # a step that confirms convergence is mostly the last one too
     is_last = state.rules.confirming or len(state.records) + 1 >= options.max_iterations

@@ -23,6 +23,16 @@ tells from a minimum: there the solve ends with steps that are small for any rea
 ROUNDING_SHARE = 0.01
 """What rounding leaves changes by this share at least when values are rounded once more."""
 
+GREATEST_RELIEF = 1e-3
+"""Damping of a confirming step at most, where the usual one has become 1 or more. D is more than
+diag(J^T J) then, so what a step would promise without damping is not known."""
+
+RELIEF_GROWTH = 1e3
+"""Factor of the damping of a confirming step after one that did not keep what it promised."""
+
+GAINED_SINCE = 0.01
+"""Of the cost: after that, whether a step of little damping would gain is asked again."""
+
 MAX_NOT_FINITE = 5
 """Linear solves in a row that could not begin, after which derivatives are taken to be at fault."""
 
@@ -46,6 +56,10 @@ class StoppingRules:
         self._system = system
         self._options = options
         self._initial_cost = initial_cost
+        self._relief = options.min_damping
+        """Damping of the next step that confirms, unless the usual one is less."""
+        self._relief_cost = math.inf
+        """Cost at which a step of little damping did not keep what it promised last."""
         self._num_not_finite = 0
         """Linear solves in a row that could not begin."""
         self._asked_cost = math.inf
@@ -55,8 +69,18 @@ class StoppingRules:
         self._promised = -math.inf
         """Largest decrease that a step promised since the last one was accepted."""
 
+    def confirming_damping(self, damping: float) -> float:
+        """Damping of a step that confirms, from the usual one.
+
+        It is very small at first: where a part of a tangent has several units, more of it holds
+        the entries that have the largest ones (D by `node_blocks.node_diagonal`), and what they
+        could gain is not seen.
+        """
+        most = damping if damping < 1.0 else max(GREATEST_RELIEF, self._options.min_damping)
+        return min(self._relief, most)
+
     def after_step(
-        self, cost: float, damping: float, tried: TriedStep, *, accepted: bool
+        self, cost: float, damping: float, tried: TriedStep, *, accepted: bool, relieved: bool
     ) -> SolveStatus | None:
         """Whether a step shows a minimum, or that there is no way on; to be asked of each, once.
 
@@ -65,17 +89,33 @@ class StoppingRules:
             damping: Of its linear system.
             tried: What came of it.
             accepted: Whether it is taken.
+            relieved: Whether it confirms with less than the usual damping.
         """
+        if relieved and not accepted:
+            status = self._judged(cost, damping, tried, accepted=False)
+            if status is None:
+                # it promised something: more damping may keep it
+                self._relief, self._relief_cost = RELIEF_GROWTH * damping, cost
+                self.confirming = damping < GREATEST_RELIEF
+            return status
+        if cost <= (1.0 - GAINED_SINCE) * self._relief_cost:
+            self._relief, self._relief_cost = self._options.min_damping, math.inf
         self._note_promise(damping, tried, accepted)
-        if tried.outcome is LinearOutcome.AT_OPTIMUM:
-            # unless it was not zero with less damping: float32 holds nothing that small
-            return None if self._promised > 0.0 else SolveStatus.CONVERGED_GRADIENT
         if tried.outcome is LinearOutcome.NOT_FINITE and tried.linear_iterations == 0:
             # damping may mend blocks that overflow, but no gradient that is not finite
             self._num_not_finite += 1
             at_fault = self._num_not_finite >= MAX_NOT_FINITE
             return SolveStatus.DERIVATIVES_NOT_FINITE if at_fault else None
         self._num_not_finite = 0
+        return self._judged(cost, damping, tried, accepted=accepted)
+
+    def _judged(
+        self, cost: float, damping: float, tried: TriedStep, *, accepted: bool
+    ) -> SolveStatus | None:
+        """Whether a step shows a minimum; notes whether the next one is to confirm that."""
+        if tried.outcome is LinearOutcome.AT_OPTIMUM:
+            # unless it was not zero with less damping: float32 holds nothing that small
+            return None if self._promised > 0.0 else SolveStatus.CONVERGED_GRADIENT
         if tried.outcome is LinearOutcome.NOT_FINITE or not math.isfinite(tried.cost):
             return None
         options = self._options

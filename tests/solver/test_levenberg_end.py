@@ -11,14 +11,10 @@ import pytest
 from caspar.errors import OptionError
 from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.solver.course_remarks import CRAWLING
-from caspar.solver.levenberg import (
-    CONFIRMING_DAMPING,
-    CONFIRMING_ITERATIONS,
-    GREATEST_SHRINK,
-)
+from caspar.solver.levenberg import CONFIRMING_ITERATIONS, GREATEST_SHRINK
 from caspar.solver.normal_equations import TriedStep
 from caspar.solver.result import SolveStatus
-from caspar.solver.stopping import NEGLIGIBLE
+from caspar.solver.stopping import GREATEST_RELIEF, NEGLIGIBLE
 from tests.solver.scripted import REJECTED, STEP, FakeSystem, run, step, steps
 
 # -- convergence -----------------------------------------------------------------------------------
@@ -78,22 +74,60 @@ def test_rejected_steps_of_large_damping_promise_little_anyway(
     assert course.status is wanted
 
 
+SMALL = replace(REJECTED, model_decrease=1e-9, gradient_norm=1e-6)
+LARGE = replace(REJECTED, model_decrease=10.0)
+
+
 def test_a_step_of_large_damping_is_confirmed_by_one_of_little() -> None:
     """What it promises without damping is not known: D is more than the diagonal."""
-    small = replace(REJECTED, model_decrease=1e-9, gradient_norm=1e-6)
-    large = replace(REJECTED, model_decrease=10.0, gradient_norm=1.0)
     options: dict[str, Any] = {"cost_tolerance": 1e-6, "initial_damping": 8.0}
-    course, system = run([small, large, *steps(1.0), REJECTED], **options)
+    course, system = run([SMALL, *[LARGE] * 5, *steps(1.0), REJECTED], **options)
     found = [goal.damping for goal in system.goals]
-    assert found == [8.0, CONFIRMING_DAMPING, 64.0, pytest.approx(64.0 * GREATEST_SHRINK)]
+    reliefs = [1e-14, 1e-11, 1e-8, 1e-5, GREATEST_RELIEF]
+    assert found == pytest.approx([8.0, *reliefs, 16.0, 16.0 * GREATEST_SHRINK])
     assert course.status is SolveStatus.ITERATION_LIMIT
     # it may be the better step
-    course, system = run([small, *steps(1.0), REJECTED], **options)
-    assert system.goals[-1].damping == pytest.approx(CONFIRMING_DAMPING * GREATEST_SHRINK)
-    course, _ = run([small, small], **options)
+    course, system = run([SMALL, *steps(1.0), REJECTED], **options, min_damping=1e-6)
+    assert [goal.damping for goal in system.goals] == [8.0, 1e-6, 1e-6]
+    course, _ = run([SMALL, SMALL], **options)
     assert course.status is SolveStatus.CONVERGED_COST
-    _, system = run([small, small], **options, min_damping=2.0)
+    _, system = run([SMALL, SMALL], **options, min_damping=2.0)
     assert [goal.damping for goal in system.goals] == [8.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [LARGE, replace(LARGE, cost=math.nan), replace(REJECTED, outcome=LinearOutcome.NOT_FINITE)],
+    ids=["no gain", "no cost", "no step"],
+)
+def test_where_no_step_of_little_damping_gains_the_usual_one_confirms(wrong: TriedStep) -> None:
+    options: dict[str, Any] = {"cost_tolerance": 1e-6, "initial_damping": 1e-6}
+    course, system = run([SMALL, *[wrong] * 3, SMALL], **options)
+    found = [goal.damping for goal in system.goals]
+    assert found == pytest.approx([1e-6, 1e-14, 1e-11, 1e-8, 2e-6], rel=1e-9)
+    assert course.status is SolveStatus.CONVERGED_COST
+    # the usual step gains: little damping is not asked again, but where much has been gained
+    for gain, later in ((0.5, 2e-6), (5.0, 1e-14)):
+        script = [SMALL, *[wrong] * 3, *steps(gain, 1e-9), SMALL]
+        course, system = run(script, **options)
+        assert course.status is SolveStatus.CONVERGED_COST
+        assert system.goals[-1].damping == pytest.approx(
+            max(later * GREATEST_SHRINK**2, 1e-14), rel=1e-9
+        )
+
+
+def test_a_poor_step_of_little_damping_leaves_the_usual_one() -> None:
+    options: dict[str, Any] = {"cost_tolerance": 1e-6, "initial_damping": 0.1}
+    for gain_ratio, damping in ((0.1, 0.2 * (1.0 + 0.8**3)), (0.3, 1e-14 * (1.0 + 0.4**3))):
+        _, system = run([SMALL, step(100.0, 1.0, gain_ratio), REJECTED], **options)
+        assert system.goals[-1].damping == pytest.approx(damping, rel=1e-9)
+
+
+def test_a_gradient_that_is_zero_needs_no_second_look() -> None:
+    zero = replace(REJECTED, model_decrease=0.0, outcome=LinearOutcome.AT_OPTIMUM)
+    course, _ = run([*steps(1e-9), zero], cost_tolerance=1e-6)
+    assert course.status is SolveStatus.CONVERGED_GRADIENT
+    assert len(course.records) == 2
 
 
 @pytest.mark.parametrize(
