@@ -126,15 +126,19 @@ def test_an_exchange_does_what_a_barrier_does(
             assert vectors.loop.grid > 1
             assert not vectors.is_cooperative
             assert exchanges(vectors) == is_exchange
-            loop.run(MANY_RUNS)
+            loop.run(5)
             states.append(problem.state(backend))
+            loop.run(MANY_RUNS)
             np.testing.assert_allclose(problem.solution(backend), problem.expected, atol=1e-8)
     sent, stored = (state.pop("descents") for state in states)
     assert not np.any(sent)
     assert np.all(stored != 0.0)
-    assert states[0]["scalars"][4] == states[1]["scalars"][4]
+    assert states[0]["scalars"][4] == states[1]["scalars"][4] == 5.0
     for name, values in states[0].items():
-        np.testing.assert_allclose(values, states[1][name], rtol=1e-9, atol=1e-14, err_msg=name)
+        scale = np.abs(values).max()
+        np.testing.assert_allclose(
+            values, states[1][name], rtol=0.0, atol=1e-12 * scale, err_msg=name
+        )
 
 
 def test_solves_with_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:

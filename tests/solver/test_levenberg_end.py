@@ -10,11 +10,12 @@ import pytest
 
 from caspar.errors import OptionError
 from caspar.frontend.scalar_kernels import LinearOutcome
+from caspar.ir.dtype import DType
 from caspar.solver.course_remarks import CRAWLING
 from caspar.solver.levenberg import CONFIRMING_ITERATIONS, GREATEST_SHRINK
 from caspar.solver.normal_equations import TriedStep
 from caspar.solver.result import SolveStatus
-from caspar.solver.stopping import GREATEST_RELIEF, NEGLIGIBLE
+from caspar.solver.stopping import GREATEST_RELIEF, LEAST_RELIEF, NEGLIGIBLE
 from tests.solver.scripted import REJECTED, STEP, FakeSystem, run, step, steps
 
 # -- convergence -----------------------------------------------------------------------------------
@@ -81,9 +82,9 @@ LARGE = replace(REJECTED, model_decrease=10.0)
 def test_a_step_of_large_damping_is_confirmed_by_one_of_little() -> None:
     """What it promises without damping is not known: D is more than the diagonal."""
     options: dict[str, Any] = {"cost_tolerance": 1e-6, "initial_damping": 8.0}
-    course, system = run([SMALL, *[LARGE] * 5, *steps(1.0), REJECTED], **options)
+    course, system = run([SMALL, *[LARGE] * 3, *steps(1.0), REJECTED], **options)
     found = [goal.damping for goal in system.goals]
-    reliefs = [1e-14, 1e-11, 1e-8, 1e-5, GREATEST_RELIEF]
+    reliefs = [LEAST_RELIEF[DType.FLOAT32], 1e-5, GREATEST_RELIEF]
     assert found == pytest.approx([8.0, *reliefs, 16.0, 16.0 * GREATEST_SHRINK])
     assert course.status is SolveStatus.ITERATION_LIMIT
     # it may be the better step
@@ -101,24 +102,22 @@ def test_a_step_of_large_damping_is_confirmed_by_one_of_little() -> None:
     ids=["no gain", "no cost", "no step"],
 )
 def test_where_no_step_of_little_damping_gains_the_usual_one_confirms(wrong: TriedStep) -> None:
-    options: dict[str, Any] = {"cost_tolerance": 1e-6, "initial_damping": 1e-6}
-    course, system = run([SMALL, *[wrong] * 3, SMALL], **options)
+    options: dict[str, Any] = {"cost_tolerance": 1e-6, "initial_damping": 1e-4}
+    course, system = run([SMALL, *[wrong] * 2, SMALL], **options)
     found = [goal.damping for goal in system.goals]
-    assert found == pytest.approx([1e-6, 1e-14, 1e-11, 1e-8, 2e-6], rel=1e-9)
+    assert found == pytest.approx([1e-4, 1e-8, 1e-5, 2e-4], rel=1e-9)
     assert course.status is SolveStatus.CONVERGED_COST
     # the usual step gains: little damping is not asked again, but where much has been gained
-    for gain, later in ((0.5, 2e-6), (5.0, 1e-14)):
-        script = [SMALL, *[wrong] * 3, *steps(gain, 1e-9), SMALL]
+    for gain, later in ((0.5, 2e-4 * GREATEST_SHRINK**2), (5.0, 1e-8)):
+        script = [SMALL, *[wrong] * 2, *steps(gain, 1e-9), SMALL]
         course, system = run(script, **options)
         assert course.status is SolveStatus.CONVERGED_COST
-        assert system.goals[-1].damping == pytest.approx(
-            max(later * GREATEST_SHRINK**2, 1e-14), rel=1e-9
-        )
+        assert system.goals[-1].damping == pytest.approx(later, rel=1e-9)
 
 
 def test_a_poor_step_of_little_damping_leaves_the_usual_one() -> None:
     options: dict[str, Any] = {"cost_tolerance": 1e-6, "initial_damping": 0.1}
-    for gain_ratio, damping in ((0.1, 0.2 * (1.0 + 0.8**3)), (0.3, 1e-14 * (1.0 + 0.4**3))):
+    for gain_ratio, damping in ((0.1, 0.2 * (1.0 + 0.8**3)), (0.3, 1e-8 * (1.0 + 0.4**3))):
         _, system = run([SMALL, step(100.0, 1.0, gain_ratio), REJECTED], **options)
         assert system.goals[-1].damping == pytest.approx(damping, rel=1e-9)
 
