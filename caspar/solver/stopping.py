@@ -28,10 +28,10 @@ GREATEST_RELIEF = 1e-3
 """Damping of a confirming step at most, where the usual one has become 1 or more. D is more than
 diag(J^T J) then, so what a step would promise without damping is not known."""
 
-LEAST_RELIEF = {DType.FLOAT32: 1e-8, DType.FLOAT64: 0.0}
+LEAST_RELIEF = {DType.FLOAT32: 1e-5, DType.FLOAT64: 0.0}
 """Damping of a confirming step at least, by the type of the values: with less, directions that no
-factor holds drift by what the gradient is rounded to. A free gauge moved by 0.014 with 1e-14 in
-float32, where the nodes are 1 apart."""
+factor holds drift by what the gradient is rounded to. A free gauge moved by 0.014 with 1e-8 in
+float32, where nodes are 1 apart."""
 
 RELIEF_GROWTH = 1e3
 """Factor of the damping of a confirming step after one that did not keep what it promised."""

@@ -82,14 +82,14 @@ LARGE = replace(REJECTED, model_decrease=10.0)
 def test_a_step_of_large_damping_is_confirmed_by_one_of_little() -> None:
     """What it promises without damping is not known: D is more than the diagonal."""
     options: dict[str, Any] = {"cost_tolerance": 1e-6, "initial_damping": 8.0}
-    course, system = run([SMALL, *[LARGE] * 3, *steps(1.0), REJECTED], **options)
+    course, system = run([SMALL, *[LARGE] * 2, *steps(1.0), REJECTED], **options)
     found = [goal.damping for goal in system.goals]
-    reliefs = [LEAST_RELIEF[DType.FLOAT32], 1e-5, GREATEST_RELIEF]
+    reliefs = [LEAST_RELIEF[DType.FLOAT32], GREATEST_RELIEF]
     assert found == pytest.approx([8.0, *reliefs, 16.0, 16.0 * GREATEST_SHRINK])
     assert course.status is SolveStatus.ITERATION_LIMIT
     # it may be the better step
-    course, system = run([SMALL, *steps(1.0), REJECTED], **options, min_damping=1e-6)
-    assert [goal.damping for goal in system.goals] == [8.0, 1e-6, 1e-6]
+    course, system = run([SMALL, *steps(1.0), REJECTED], **options, min_damping=1e-4)
+    assert [goal.damping for goal in system.goals] == [8.0, 1e-4, 1e-4]
     course, _ = run([SMALL, SMALL], **options)
     assert course.status is SolveStatus.CONVERGED_COST
     _, system = run([SMALL, SMALL], **options, min_damping=2.0)
@@ -102,13 +102,13 @@ def test_a_step_of_large_damping_is_confirmed_by_one_of_little() -> None:
     ids=["no gain", "no cost", "no step"],
 )
 def test_where_no_step_of_little_damping_gains_the_usual_one_confirms(wrong: TriedStep) -> None:
-    options: dict[str, Any] = {"cost_tolerance": 1e-6, "initial_damping": 1e-4}
-    course, system = run([SMALL, *[wrong] * 2, SMALL], **options)
+    options: dict[str, Any] = {"cost_tolerance": 1e-6, "initial_damping": 1e-2}
+    course, system = run([SMALL, *[wrong] * 2, SMALL, SMALL], **options)
     found = [goal.damping for goal in system.goals]
-    assert found == pytest.approx([1e-4, 1e-8, 1e-5, 2e-4], rel=1e-9)
+    assert found == pytest.approx([1e-2, 1e-5, 1e-2, 2e-2, 8e-2], rel=1e-9)
     assert course.status is SolveStatus.CONVERGED_COST
     # the usual step gains: little damping is not asked again, but where much has been gained
-    for gain, later in ((0.5, 2e-4 * GREATEST_SHRINK**2), (5.0, 1e-8)):
+    for gain, later in ((0.5, 2e-2 * GREATEST_SHRINK**2), (5.0, 1e-5)):
         script = [SMALL, *[wrong] * 2, *steps(gain, 1e-9), SMALL]
         course, system = run(script, **options)
         assert course.status is SolveStatus.CONVERGED_COST
@@ -117,7 +117,7 @@ def test_where_no_step_of_little_damping_gains_the_usual_one_confirms(wrong: Tri
 
 def test_a_poor_step_of_little_damping_leaves_the_usual_one() -> None:
     options: dict[str, Any] = {"cost_tolerance": 1e-6, "initial_damping": 0.1}
-    for gain_ratio, damping in ((0.1, 0.2 * (1.0 + 0.8**3)), (0.3, 1e-8 * (1.0 + 0.4**3))):
+    for gain_ratio, damping in ((0.1, 0.2 * (1.0 + 0.8**3)), (0.3, 1e-5 * (1.0 + 0.4**3))):
         _, system = run([SMALL, step(100.0, 1.0, gain_ratio), REJECTED], **options)
         assert system.goals[-1].damping == pytest.approx(damping, rel=1e-9)
 
