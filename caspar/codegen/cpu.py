@@ -71,8 +71,8 @@ def generate_cpu(spec: KernelSpec, program: Program) -> KernelSource:
 def generate_cpu_reduce(spec: ReduceSpec) -> KernelSource:
     """Write the kernel that sums the partials of each object in order.
 
-    Full chunks are a loop, as in `generate_cpu_convert`: Numba takes 0.2 s for 45 scalars, and 1.1
-    where each has a loop of its own.
+    Full chunks are a loop, as in `generate_cpu_convert`: 45 scalars compile in 0.15 s. With a loop
+    for each, and with Numba's rewrites, it was 1.5.
     """
     args = (ArgSpec("partials", spec.dim, spec.dtype), spec.output)
     params = reduce_params(*args)
