@@ -124,8 +124,8 @@ def group_kernel(kind: str, dtype: DType) -> tuple[KernelSpec, list[Block]]:
     results: list[int] = []
     blocks = []
     for name in (name for name in FORMULAS if name.startswith(kind)):
-        with epsilon.symbolic_epsilon():
-            rows = [sf.sympify(row) for row in FORMULAS[name]()]
+        formula = epsilon.with_symbolic_epsilon(FORMULAS[name])
+        rows = [sf.sympify(row) for row in formula]
         used = sorted({str(s) for row in rows for s in row.free_symbols} & set(symbols))
         values = [lowering.lower(row) for row in rows]
         by = [symbols[symbol] for symbol in used]

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from symforce.ops import StorageOps
 
 from caspar.errors import KernelError
-from caspar.frontend.epsilon import SYMBOL, value
+from caspar.frontend.epsilon import SYMBOL, SymForceGrew, value
 from caspar.frontend.expression_key import expression_key
 from caspar.frontend.kernel_markers import Marked, access_key, marked
 from caspar.frontend.kernel_outputs import ResultType, declared_outputs, returned_rows
@@ -198,7 +198,10 @@ def trace_kernel(function: KernelFunction) -> TracedKernel:
     }
     _check_names(function, inputs, list(declared))
     values = {argument.name: argument.symbolic for argument in inputs}
-    result, lines = run_on_symbols(function, values)
+    try:
+        result, lines = run_on_symbols(function, values)
+    except SymForceGrew:
+        return trace_kernel(function)
     symbols = {str(symbol) for one in inputs for part in one.parts for symbol in part.symbols}
     known = frozenset({*symbols, *OWN_SYMBOLS})
     rows = returned_rows(function, declared, result_type, result, lines, known)

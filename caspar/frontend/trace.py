@@ -16,7 +16,7 @@ import symforce.symbolic as sf
 from symforce.ops import LieGroupOps, StorageOps
 
 from caspar.errors import FactorError
-from caspar.frontend.epsilon import SYMBOL, symbolic_epsilon
+from caspar.frontend.epsilon import SYMBOL, SymForceGrew, with_symbolic_epsilon
 from caspar.frontend.expression_key import expression_key
 from caspar.frontend.factor import Factor
 from caspar.frontend.lines import Lines
@@ -218,7 +218,10 @@ def trace(factor: Factor) -> TracedFactor:
             f"factor {factor.name} has no tunable argument: mark at least one with TunableShared, "
             "TunableUnique or TunablePair, or there is nothing to solve for"
         )
-    residual, lines = run_on_symbols(factor, call_values)
+    try:
+        residual, lines = run_on_symbols(factor, call_values)
+    except SymForceGrew:
+        return trace(factor)
     rows = _residual_rows(factor, residual, lines)
     _warn_unused(factor, arguments, rows)
     return TracedFactor(factor.name, factor.location, tuple(arguments), rows, lines)
@@ -342,8 +345,7 @@ def retracted_storage(node: NodeType, prefix: str) -> tuple[list[Any], list[Any]
     """
     symbolic = StorageOps.symbolic(node.python_type, prefix)
     step = [sf.Symbol(f"{prefix}_step{number}") for number in range(node.tangent_dim)]
-    with symbolic_epsilon():
-        moved = LieGroupOps.retract(symbolic, step, SYMBOL)
+    moved = with_symbolic_epsilon(LieGroupOps.retract, symbolic, step, SYMBOL)
     return list(StorageOps.to_storage(symbolic)), step, list(StorageOps.to_storage(moved))
 
 

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 from symforce.ops import LieGroupOps, StorageOps
 
-from caspar.frontend.epsilon import SYMBOL, symbolic_epsilon, value
+from caspar.frontend.epsilon import SYMBOL, value, with_symbolic_epsilon
 from caspar.frontend.factor import Factor
 from caspar.frontend.jacobian import tangent_jacobians
 from caspar.frontend.lower import Lowering
@@ -95,8 +95,7 @@ def test_equals_symforce(name: str) -> None:
     symbolic = sf.Matrix(len(factor.residual), 1, list(factor.residual))
     assert_allclose(residual, evaluate_symbolic(factor, list(factor.residual), inputs))
     for argument in factor.nodes:
-        with symbolic_epsilon():
-            wanted = symbolic.jacobian(argument.symbolic, epsilon=SYMBOL)
+        wanted = with_symbolic_epsilon(symbolic.jacobian, argument.symbolic, epsilon=SYMBOL)
         entries = [wanted[i, j] for i in range(wanted.rows) for j in range(wanted.cols)]
         values = evaluate_symbolic(factor, entries, inputs)
         found = jacobians[argument.name].reshape(NUM_POINTS, -1)

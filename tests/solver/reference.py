@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from symforce.ops import LieGroupOps, StorageOps
 
-from caspar.frontend.epsilon import SYMBOL, symbolic_epsilon, value
+from caspar.frontend.epsilon import SYMBOL, value, with_symbolic_epsilon
 from caspar.frontend.factor import Factor
 from caspar.frontend.node_blocks import LEVELLING_DAMPING
 from caspar.frontend.trace import Argument, ArgumentKind, NodeType, trace
@@ -256,8 +256,7 @@ def _residual_function(factor: Factor) -> tuple[tuple[Argument, ...], Callable[.
 def _retraction(python_type: type) -> Callable[..., Any]:
     node = StorageOps.symbolic(python_type, "node")
     step = [sympy.Symbol(f"step{i}") for i in range(LieGroupOps.tangent_dim(python_type))]
-    with symbolic_epsilon():
-        moved = LieGroupOps.retract(node, step, SYMBOL)
+    moved = with_symbolic_epsilon(LieGroupOps.retract, node, step, SYMBOL)
     return _numpy_function([*StorageOps.to_storage(node), *step], StorageOps.to_storage(moved))
 
 
