@@ -31,13 +31,22 @@ class Factor(UserFunction):
         return self.function(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """Pickled as functions are, by module and name, where it is found there."""
-        place = f"{self.function.__module__}:{self.function.__qualname__}"
-        try:
-            is_there = resolve_name(place) is self
-        except (AttributeError, ImportError, ValueError):  # it stands in a function
-            is_there = False
-        return (resolve_name, (place,)) if is_there else super().__reduce_ex__(protocol)
+        """Pickled as functions are, by module and name.
+
+        Raises:
+            pickle.PicklingError: It is not found there.
+        """
+        if not self.is_found_as(self):
+            raise self.not_found()
+        return resolve_name, (self.place,)
+
+    def __copy__(self) -> "Factor":
+        """Itself, as of functions."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> "Factor":
+        """Itself, as of functions."""
+        return self
 
     def inspect(
         self, precision: str = "mixed", target: str = "cuda", arch: str = "sm_90"

@@ -5,11 +5,14 @@ function itself failed, its own line.
 """
 
 import inspect
+import pickle
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, ForwardRef, get_origin
 
 import numpy as np
@@ -64,6 +67,30 @@ class UserFunction:
         """File and line of the function, for errors."""
         code = self.function.__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
+
+    @property
+    def place(self) -> str:
+        """Module and name, as `pkgutil.resolve_name` takes them."""
+        return f"{self.function.__module__}:{self.function.__qualname__}"
+
+    def is_found_as(self, thing: object) -> bool:
+        """Whether another process that imports the function's module finds this object there."""
+        module = self.function.__module__
+        if module == "__main__" and not hasattr(sys.modules.get(module), "__file__"):
+            return False  # a notebook or a prompt
+        try:
+            return resolve_name(self.place) is thing
+        except (AttributeError, ImportError, ValueError):  # it stands in a function
+            return False
+
+    def not_found(self) -> pickle.PicklingError:
+        """Why it cannot be pickled, and what to do."""
+        return pickle.PicklingError(
+            f"{self.title} ({self.location}) cannot be pickled: pickles name it by module and "
+            f"name, and {self.place} is not found in another process. Define it at the top level "
+            "of a module that both processes import, under its own name; not in a function, a "
+            "notebook or at the prompt"
+        )
 
     @property
     def title(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, SupportsIndex
 
 from caspar.frontend.kernel_trace import TracedKernel
 from caspar.kernels.blocked_array import BlockedArray
@@ -49,6 +49,17 @@ class BoundKernel:
         """
         with kept(self.outputs.values()):
             return profile_plan(self._traced, self._plan, runs)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Refused: it is a launch on the memory of this process.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            f"{self!r} can be neither pickled nor copied: it is a launch on the memory of this "
+            "process. Pickle the kernel and the arrays, and call bind where they arrive"
+        )
 
     @property
     def result(self) -> Any:

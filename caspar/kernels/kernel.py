@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from pkgutil import resolve_name
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -303,6 +304,24 @@ class Kernel:
             deterministic=self.deterministic,
             profile=self.last_profile,
         )
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Pickled as functions are, by module and name; compiled anew where it arrives.
+
+        Raises:
+            pickle.PicklingError: It is not found there.
+        """
+        if not self.function.is_found_as(self):
+            raise self.function.not_found()
+        return resolve_name, (self.function.place,)
+
+    def __copy__(self) -> Kernel:
+        """Itself, as of functions."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Kernel:
+        """Itself, as of functions."""
+        return self
 
     def __repr__(self) -> str:
         return signature_text(self.function)

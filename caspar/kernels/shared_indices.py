@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from html import escape
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -153,6 +153,14 @@ class SharedIndices:
         """Where it lives."""
         return location(self._index)
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """The index, its size and where it was; orders and tiles are built again."""
+        return _remade, (type(self), self._index, self._size, self._backend.name)
+
+    def __copy__(self) -> SharedIndices:
+        """Itself: it does not change."""
+        return self
+
     # -- how it looks --------------------------------------------------------------------------
 
     def __repr__(self) -> str:
@@ -186,6 +194,13 @@ class SharedIndices:
         known = {tile_size: tiles.num_partials for tile_size, tiles in self._tiles.items()}
         known |= {tile_size: order.num_partials for tile_size, order in self._orders.items()}
         return sorted(known.items())
+
+
+def _remade(
+    kind: type[SharedIndices], index: Array, size: int, backend: str
+) -> SharedIndices:
+    """What a pickle holds; its range has been tested, or was not to be."""
+    return kind(index, size, backend, check=False)
 
 
 def _mean_text(num_items: int, num_pairs: int) -> str:

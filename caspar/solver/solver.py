@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex, TypeVar
 
 from caspar.errors import FactorError
 from caspar.frontend.factor import Factor
@@ -33,6 +33,8 @@ from caspar.solver.normal_equations import NormalEquations
 from caspar.solver.problem import Problem, check_problem
 from caspar.solver.result import IterationRecord, ProblemSize, SolveResult
 
+_Kind = TypeVar("_Kind", bound="Solver")
+
 
 class Solver:
     """Nonlinear least squares over a fixed set of factor types.
@@ -40,6 +42,9 @@ class Solver:
     Kernels are generated for the factor types; instance counts may differ from solve to solve. A
     solve with the counts and indices of the one before takes over its plan: memory, order and
     captured launches; `release` lets go of them.
+
+    Pickles and copies hold factors, by module and name, and the arguments below as they were given:
+    what is `auto` is chosen, and everything compiled, where they arrive. No plan comes with them.
 
     Args:
         factors: Functions decorated with `caspar.factor`; a single one needs no list.
@@ -76,11 +81,21 @@ class Solver:
         deterministic: bool = False,
         inner_iterations: int = DEFAULT_INNER_ITERATIONS,
     ) -> None:
+        self._choices = {
+            "backend": backend,
+            "precision": precision,
+            "linear_solver": linear_solver,
+            "preconditioner": preconditioner,
+            "jacobian": jacobian,
+            "deterministic": deterministic,
+            "inner_iterations": inner_iterations,
+        }
         wanted = _wanted_precision(precision)
         linear: LinearSolverChoice = choice(LinearSolverChoice, "linear_solver", linear_solver)
         stored: JacobianChoice = choice(JacobianChoice, "jacobian", jacobian)
         start = time.perf_counter()
-        self._factors = _trace_all(factors)
+        self._given = _checked_factors(factors)
+        self._factors = tuple(trace(factor) for factor in self._given)
         self._nodes = _node_types(self._factors)
         self.precision: Precision = (
             usual_precision(self._factors, self._nodes) if wanted is None else wanted
@@ -98,6 +113,22 @@ class Solver:
         )
         self._preparations = Preparations(self.backend, recipe, own_precision=wanted is None)
         self._preparations.add_backlog(time.perf_counter() - start)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Pickled as its factors and choices; traced and compiled where it arrives.
+
+        Raises:
+            pickle.PicklingError: A factor is not found by its module and name.
+        """
+        return _remade, (type(self), self._given, self._choices)
+
+    def __copy__(self: _Kind) -> _Kind:
+        """A solver of the same factors and choices, with memory of its own."""
+        return _remade(type(self), self._given, self._choices)
+
+    def __deepcopy__(self: _Kind, memo: object) -> _Kind:
+        """The same."""
+        return self.__copy__()
 
     def __repr__(self) -> str:
         """Factors, node types, where it runs and in which precision."""
@@ -252,6 +283,11 @@ class Solver:
         return ProblemSize(nodes, counts, rows, unknowns)
 
 
+def _remade(kind: type[_Kind], factors: Sequence[Factor], choices: Mapping[str, Any]) -> _Kind:
+    """What a pickle of a solver, or a copy, is made of."""
+    return kind(factors, **choices)
+
+
 def _wanted_precision(given: str | Precision) -> Precision | None:
     """What the user chose; None for `auto`."""
     if isinstance(given, str) and given == "auto":
@@ -260,7 +296,7 @@ def _wanted_precision(given: str | Precision) -> Precision | None:
     return chosen
 
 
-def _trace_all(factors: Sequence[Factor] | Factor) -> tuple[TracedFactor, ...]:
+def _checked_factors(factors: Sequence[Factor] | Factor) -> tuple[Factor, ...]:
     if isinstance(factors, Factor):
         factors = [factors]
     if not isinstance(factors, Sequence):
@@ -276,7 +312,7 @@ def _trace_all(factors: Sequence[Factor] | Factor) -> tuple[TracedFactor, ...]:
     for name in names:
         if names.count(name) > 1:
             raise FactorError(f"two factors are named {name!r}; arrays are passed by name")
-    return tuple(trace(factor) for factor in factors)
+    return tuple(factors)
 
 
 def _node_types(factors: Sequence[TracedFactor]) -> tuple[NodeType, ...]:
