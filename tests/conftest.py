@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from caspar.solver import interrupts
+
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
 
@@ -31,6 +33,12 @@ def golden_path(node: pytest.Item, suffix: str) -> Path:
     module = node.path.relative_to(TESTS).with_suffix("")
     _, _, name = node.nodeid.partition("::")
     return GOLDEN / module / f"{re.sub(r'[^A-Za-z0-9_.=+-]+', '-', name).strip('-')}.{suffix}"
+
+
+@pytest.fixture(autouse=True)
+def _first_interrupt() -> None:
+    """An interrupt of the test before does not make one of this test the second."""
+    interrupts.forget()
 
 
 @pytest.fixture

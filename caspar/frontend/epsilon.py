@@ -51,7 +51,7 @@ class _Hint(threading.local):
 _hint = _Hint()
 
 
-class SymForceGrew(Exception):
+class SymForceGrewError(Exception):
     """The function imported functions of SymForce that were not prepared: trace it again."""
 
 
@@ -73,7 +73,7 @@ def with_symbolic_epsilon(
         kwargs: Its other arguments.
 
     Raises:
-        SymForceGrew: It imported functions that took the usual epsilon. Calling it again is right.
+        SymForceGrewError: It imported functions that took the usual epsilon: call it again.
     """
     prepare_symforce()
     before = _hint.may_trace
@@ -83,7 +83,7 @@ def with_symbolic_epsilon(
     finally:
         _hint.may_trace = before
     if prepare_symforce():
-        raise SymForceGrew
+        raise SymForceGrewError
     return result
 
 

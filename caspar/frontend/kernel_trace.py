@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from symforce.ops import StorageOps
 
 from caspar.errors import KernelError
-from caspar.frontend.epsilon import SYMBOL, SymForceGrew, value
+from caspar.frontend.epsilon import SYMBOL, SymForceGrewError, value
 from caspar.frontend.expression_key import expression_key
 from caspar.frontend.kernel_markers import Marked, access_key, marked
 from caspar.frontend.kernel_outputs import ResultType, declared_outputs, returned_rows
@@ -200,7 +200,7 @@ def trace_kernel(function: KernelFunction) -> TracedKernel:
     values = {argument.name: argument.symbolic for argument in inputs}
     try:
         result, lines = run_on_symbols(function, values)
-    except SymForceGrew:
+    except SymForceGrewError:
         return trace_kernel(function)
     symbols = {str(symbol) for one in inputs for part in one.parts for symbol in part.symbols}
     known = frozenset({*symbols, *OWN_SYMBOLS})

@@ -113,7 +113,11 @@ def run_with_lines(function: Callable[..., Any], *args: Any, **kwargs: Any) -> t
         What it returned, and the lines: none where another trace function is active.
     """
     file = function.__code__.co_filename
-    if sys.gettrace() is not None:
+    active = sys.gettrace()
+    is_left_over = isinstance(getattr(active, "__self__", None), _Recorder) and not _is_running(
+        sys._getframe(1)
+    )
+    if active is not None and not is_left_over:
         return function(*args, **kwargs), Lines(file=file)
     recorder = _Recorder(file)
     trace = recorder.on_call
@@ -124,6 +128,13 @@ def run_with_lines(function: Callable[..., Any], *args: Any, **kwargs: Any) -> t
         if sys.gettrace() is trace:  # not so after a breakpoint: the debugger stays
             sys.settrace(None)
     return result, Lines(recorder.lines, file)
+
+
+def _is_running(frame: FrameType | None) -> bool:
+    """Whether a frame is that of `run_with_lines`, or called by it."""
+    while frame is not None and frame.f_code is not run_with_lines.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 class _Recorder:
@@ -144,6 +155,9 @@ class _Recorder:
     def on_call(self, frame: FrameType, event: str, arg: Any) -> Trace | None:
         """The global trace function: a frame starts, or a generator goes on."""
         if not self._belongs_to_user(frame):
+            return None
+        if not _is_running(frame):  # an interrupt came before the function was taken away
+            sys.settrace(None)
             return None
         if frame in self._generators:
             return self._generators[frame].on_event

@@ -20,7 +20,7 @@ import symforce.symbolic as sf
 from symforce.ops import StorageOps
 
 from caspar.errors import CasparError, UnsupportedFunctionError
-from caspar.frontend.epsilon import SYMBOL, SymForceGrew, with_symbolic_epsilon
+from caspar.frontend.epsilon import SYMBOL, SymForceGrewError, with_symbolic_epsilon
 from caspar.frontend.lines import Lines, run_with_lines
 from caspar.frontend.lower import NOT_NUMBERS
 
@@ -242,12 +242,12 @@ def run_on_symbols(user: UserFunction, values: Mapping[str, Any]) -> tuple[Any, 
         What it returned, and where sub-expressions come from.
 
     Raises:
-        SymForceGrew: To be called once more, with new values.
+        SymForceGrewError: To be called once more, with new values.
     """
     call = inspect.BoundArguments(inspect.signature(user.function), dict(values))
     try:
         return with_symbolic_epsilon(run_with_lines, user.function, *call.args, **call.kwargs)
-    except SymForceGrew:
+    except SymForceGrewError:
         raise
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)

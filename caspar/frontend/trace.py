@@ -16,7 +16,7 @@ import symforce.symbolic as sf
 from symforce.ops import LieGroupOps, StorageOps
 
 from caspar.errors import FactorError
-from caspar.frontend.epsilon import SYMBOL, SymForceGrew, with_symbolic_epsilon
+from caspar.frontend.epsilon import SYMBOL, SymForceGrewError, with_symbolic_epsilon
 from caspar.frontend.expression_key import expression_key
 from caspar.frontend.factor import Factor
 from caspar.frontend.lines import Lines
@@ -220,7 +220,7 @@ def trace(factor: Factor) -> TracedFactor:
         )
     try:
         residual, lines = run_on_symbols(factor, call_values)
-    except SymForceGrew:
+    except SymForceGrewError:
         return trace(factor)
     rows = _residual_rows(factor, residual, lines)
     _warn_unused(factor, arguments, rows)

@@ -196,9 +196,7 @@ class SharedIndices:
         return sorted(known.items())
 
 
-def _remade(
-    kind: type[SharedIndices], index: Array, size: int, backend: str
-) -> SharedIndices:
+def _remade(kind: type[SharedIndices], index: Array, size: int, backend: str) -> SharedIndices:
     """What a pickle holds; its range has been tested, or was not to be."""
     return kind(index, size, backend, check=False)
 

@@ -7,6 +7,7 @@ compiled driver runs a whole list without returning to Python.
 import hashlib
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -352,7 +353,7 @@ class CpuBackend:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Errors of NumPy that there is no memory are caspar's."""
+        """Errors of NumPy that there is no memory are caspar's; BLAS has its threads afterwards."""
         try:
             yield
         except OutOfMemoryError:
@@ -362,6 +363,11 @@ class CpuBackend:
                 f"a solve needs more host memory than is left: {error}. Use fewer factors, "
                 "precision='float32', or conjugate gradients, which form no matrix."
             ) from error
+        finally:
+            # loaded where a system is factorised, and nowhere else
+            direct = sys.modules.get("caspar.runtime.direct_cpu")
+            if direct is not None:
+                direct.give_threads_back()
 
     def to_host(self, array: Array) -> NDArray[Any]:
         """A copy."""

@@ -6,13 +6,15 @@ them.
 
 import hashlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from threading import Lock
 
 from caspar.codegen.source import KernelSource
-from caspar.errors import CompileError
+from caspar.errors import BackendError, CompileError
 from caspar.runtime.cache import writable_cache_folder, write_entry
+from caspar.runtime.uninterrupted import uninterrupted
 
 SUPPORT_DIGEST = hashlib.sha256(Path(__file__).with_name("cpu_support.py").read_bytes()).hexdigest()
 """Part of the name of every generated module: machine code in the cache has the functions of
@@ -21,25 +23,51 @@ SUPPORT_DIGEST = hashlib.sha256(Path(__file__).with_name("cpu_support.py").read_
 
 _IMPORTS = Lock()
 
+_numba_is_stuck = False
+"""Whether the process was forked while another thread compiled."""
+
 
 def function_address(source: KernelSource) -> int:
     """Compile a kernel, or fetch it from the cache; the address of `f(parameter table, tile)`.
 
     Raises:
         CompileError: Numba does not take the source.
+        BackendError: The process was forked while another thread compiled.
     """
     digest = hashlib.sha256((SUPPORT_DIGEST + source.text).encode()).hexdigest()[:32]
     module_name = f"caspar_generated_{digest}"
-    # one thread at a time: a module is in sys.modules before it has been executed
+    # a module is in sys.modules before it has been executed
+    if not hasattr(sys.modules.get(module_name), source.name):
+        uninterrupted(_compile, module_name, digest, source)
+    address: int = getattr(sys.modules[module_name], source.name).address
+    return address
+
+
+def _compile(module_name: str, digest: str, source: KernelSource) -> None:
+    """Import the module of a kernel, one thread at a time."""
+    if _numba_is_stuck:
+        raise BackendError(
+            "this process was forked while another thread of its parent compiled a kernel, and "
+            "Numba cannot compile here any more. Start workers by "
+            "multiprocessing.get_context('spawn') or 'forkserver'"
+        )
     with _IMPORTS:
-        if module_name not in sys.modules:
+        if not hasattr(sys.modules.get(module_name), source.name):
             name = f"cpu/{source.name[:60]}_{digest}.py"
             path = writable_cache_folder() / name
             if not _holds(path, source.text):
                 path = write_entry(name, source.text)
             _import_file(module_name, path)
-        address: int = getattr(sys.modules[module_name], source.name).address
-    return address
+
+
+def _after_fork() -> None:
+    """Numba's own lock stays as it was, and nobody is there to release it."""
+    global _IMPORTS, _numba_is_stuck
+    _numba_is_stuck = _numba_is_stuck or _IMPORTS.locked()
+    _IMPORTS = Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _import_file(module_name: str, path: Path) -> None:

@@ -4,8 +4,7 @@ Why these: `docs/design/0013-direct-solvers.md`.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -40,11 +39,35 @@ _ALONE = Lock()
 """Held while BLAS has one thread: that limit is the process's, and whoever changes it has to be the
 one who changes it back."""
 
+_USUAL: dict[Any, int] = {}
+"""Threads that libraries are to have again. An interrupt in `_on_one_thread` may leave some here:
+whoever comes next gives them back, see `give_threads_back`."""
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    with _ALONE, _threads().limit(limits=1):
-        yield
+
+def _on_one_thread(work: Callable[[], None]) -> None:
+    """Run a function while BLAS has one thread."""
+    with _ALONE:
+        _give_back()
+        try:
+            for library in _threads().lib_controllers:
+                _USUAL[library] = library.num_threads
+                library.set_num_threads(1)
+            work()
+        finally:
+            _give_back()
+
+
+def _give_back() -> None:
+    for library, num_threads in list(_USUAL.items()):
+        library.set_num_threads(num_threads)
+        del _USUAL[library]
+
+
+def give_threads_back() -> None:
+    """Give BLAS the threads back that an interrupt has left it without."""
+    if len(_USUAL) > 0:
+        with _ALONE:
+            _give_back()
 
 
 class LapackCholesky:
@@ -63,31 +86,40 @@ class LapackCholesky:
 
     def solve(self, rhs: Array, solution: Array) -> None:
         """Factorise and solve."""
-        solution[...] = rhs
-        with self._few_threads():
+
+        def work() -> None:
             # LAPACK goes down columns: the lower triangle by rows is the upper one by columns
             factor, info = self._factorize(
                 self.matrix.T, lower=False, clean=False, overwrite_a=True
             )
             if info == 0:
-                solved, _ = self._solve(factor, solution, lower=False, overwrite_b=True)
+                solved, info = self._solve(factor, solution, lower=False, overwrite_b=True)
                 if solved is not solution:
                     solution[...] = solved
-        # potrf does not notice entries that are not numbers
-        self.failed[0] = float(info != 0 or not np.isfinite(solution).all())
+            # potrf does not notice entries that are not numbers
+            self.failed[0] = float(info != 0 or not np.isfinite(solution).all())
+
+        solution[...] = rhs
+        self._run(work)
 
     def invert(self, inverse: Array) -> None:
         """Factorise and invert."""
-        with self._few_threads():
+
+        def work() -> None:
             factor, info = self._factorize(self.matrix.T, lower=False, clean=True, overwrite_a=True)
             if info == 0:
                 upper, info = self._invert(factor, lower=False)
                 inverse[...] = upper + np.triu(upper, 1).T
-        self.failed[0] = float(info != 0 or not np.isfinite(inverse).all())
+            self.failed[0] = float(info != 0 or not np.isfinite(inverse).all())
 
-    def _few_threads(self) -> AbstractContextManager[Any]:
-        """One where there are few rows."""
-        return _one_thread() if len(self.matrix) <= FEW_ROWS else nullcontext()
+        self._run(work)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        """On one thread where there are few rows."""
+        if len(self.matrix) <= FEW_ROWS:
+            _on_one_thread(work)
+        else:
+            work()
 
 
 FEW_DENSE = 30

@@ -7,13 +7,13 @@ linear solve stopped early: before the solve ends, it is repeated with the tight
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from caspar.errors import OptionError
 from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
+from caspar.solver import interrupts
 from caspar.solver.course_remarks import (
     MUCH_GAINED,
     MUCH_ROUNDING,
@@ -24,6 +24,7 @@ from caspar.solver.course_remarks import (
     remarks_on_linear_solves,
     remarks_on_rounding,
 )
+from caspar.solver.interrupts import Callback
 from caspar.solver.normal_equations import LinearGoal, NormalEquations, TriedStep
 from caspar.solver.result import IterationRecord, SolveStatus
 from caspar.solver.stopping import StoppingRules, change_by_rounding
@@ -42,9 +43,6 @@ FORCING_FACTOR = 0.9
 
 CONFIRMING_ITERATIONS = 10
 """PCG iterations at least of the step that confirms convergence."""
-
-Callback = Callable[[IterationRecord], object]
-"""Called after each iteration; a true value stops the solve."""
 
 
 @dataclass
@@ -102,6 +100,10 @@ def minimize(
         system: The problem on the device; it holds the values that the iterations move.
         options: Limits and tolerances.
         on_iteration: Called after each iteration.
+
+    Raises:
+        KeyboardInterrupt: The second within `interrupts.SECOND_WITHIN_S`; the first ends the
+            iterations.
     """
     start = time.perf_counter()
     initial_cost = system.score()
@@ -122,6 +124,8 @@ def minimize(
             if status is None and stop:
                 status = SolveStatus.STOPPED
     except KeyboardInterrupt:
+        if interrupts.is_second():
+            raise
         status = SolveStatus.INTERRUPTED
         # it may have come between a move and its record
         state.cost = system.score()

@@ -19,7 +19,10 @@ class SolveStatus(Enum):
     )
     TIME_LIMIT = "The time limit came first: raise max_time_s, or solve again from these values."
     STOPPED = "The callback asked to stop: the values are those of the last accepted step."
-    INTERRUPTED = "The values are those of the last accepted step."
+    INTERRUPTED = (
+        "The values are those of the last accepted step. A second Ctrl-C within two seconds, also "
+        "in the next solve, raises KeyboardInterrupt."
+    )
     DAMPING_LIMIT = (
         "No step lowered the cost at any damping: look for residuals that jump, or that have no "
         "slope where they are least; values in float32 may be too coarse (precision='float64')."

@@ -28,6 +28,7 @@ from caspar.runtime.select import select_backend
 from caspar.solver.active import Active, Preparations
 from caspar.solver.array_reader import ArrayReader
 from caspar.solver.form_choice import Recipe, usual_precision
+from caspar.solver.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.levenberg import minimize
 from caspar.solver.normal_equations import NormalEquations
 from caspar.solver.problem import Problem, check_problem
@@ -197,6 +198,7 @@ class Solver:
                 never written. Values may also be `BlockedArray`s, indices `SharedIndices`. Where m
                 is 0 the factor takes no part.
             on_iteration: Called with each `IterationRecord`; a true return value stops the solve.
+                What it raises comes out of `solve` as it is; a KeyboardInterrupt is a Ctrl-C.
             **options: Fields of `caspar.SolveOptions`.
 
         Returns:
@@ -207,9 +209,19 @@ class Solver:
             InputError: Arrays that do not fit the factors.
             OptionError: An unknown option, or a value out of range.
             OutOfMemoryError: The plan does not fit the device.
+            KeyboardInterrupt: The second Ctrl-C within two seconds, or one before the iterations.
         """
         checked = SolveOptions.from_mapping(options)
         check_callback("on_iteration", on_iteration)
+        try:
+            return self._solve(arrays, checked, passing_on(on_iteration))
+        except PassedOn as carrier:
+            error = carrier.error
+        raise error  # here, where it gets no other context
+
+    def _solve(
+        self, arrays: Mapping[str, Any], checked: SolveOptions, on_iteration: Callback | None
+    ) -> SolveResult:
         start = time.perf_counter()
         with self.backend.scope():
             problem, active = self._checked(arrays, checked)

@@ -103,9 +103,7 @@ def solved(solver: caspar.Solver) -> tuple[str, caspar.SolveResult]:
 
 
 def new_solver() -> caspar.Solver:
-    return caspar.Solver(
-        pose_graph.prior, backend="cpu", precision="float32", linear_solver="pcg"
-    )
+    return caspar.Solver(pose_graph.prior, backend="cpu", precision="float32", linear_solver="pcg")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -344,6 +345,51 @@ def test_interrupt_between_a_move_and_its_record(monkeypatch: pytest.MonkeyPatch
     course, system = run(steps(1.0, 1.0))
     assert course.status is SolveStatus.INTERRUPTED
     assert course.final_cost == system.cost == 99.0
+
+
+def run_interrupted() -> SolveStatus:
+    def interrupt(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    return run(steps(1.0, 1.0), on_iteration=interrupt)[0].status
+
+
+def test_a_second_interrupt_soon_after_ends_a_loop_of_solves() -> None:
+    assert run_interrupted() is SolveStatus.INTERRUPTED
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run_interrupted()
+
+
+def test_a_second_interrupt_much_later_is_a_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    assert run_interrupted() is SolveStatus.INTERRUPTED
+    now += 2.1
+    assert run_interrupted() is SolveStatus.INTERRUPTED
+    now += 1.9
+    with pytest.raises(KeyboardInterrupt):
+        run_interrupted()
+
+
+def test_threads_have_interrupts_of_their_own() -> None:
+    assert run_interrupted() is SolveStatus.INTERRUPTED
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run_interrupted).result() is SolveStatus.INTERRUPTED
+        with pytest.raises(KeyboardInterrupt):
+            pool.submit(run_interrupted).result()
+
+
+@pytest.mark.parametrize("error", [SystemExit, MemoryError, GeneratorExit])
+def test_what_a_callback_raises_is_its_own(error: type[BaseException]) -> None:
+    raised = error("mine")
+
+    def fail(_: Any) -> None:
+        raise raised
+
+    with pytest.raises(error) as caught:
+        run(steps(1.0, 1.0), on_iteration=fail)
+    assert caught.value is raised
 
 
 def test_other_errors_of_a_callback_pass() -> None:

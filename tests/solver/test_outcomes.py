@@ -89,6 +89,22 @@ def test_interrupt_returns_the_last_accepted_values() -> None:
     assert_cost_of_the_values(result)
 
 
+@pytest.mark.parametrize("error", [MemoryError, KeyError, SystemExit, caspar.errors.InputError])
+def test_what_a_callback_raises_comes_out_as_it_is(error: type[BaseException]) -> None:
+    """An error that there is no memory is the solver's only if it is the solver's."""
+    raised = error("mine")
+
+    def fail(_: caspar.IterationRecord) -> None:
+        raise raised
+
+    with pytest.raises(error) as caught:
+        solve_example("vehicle", VEHICLE, on_iteration=fail)
+    assert caught.value is raised
+    assert caught.value.__context__ is None
+    assert caught.value.__cause__ is None
+    assert solve_example("vehicle", VEHICLE).status.is_success
+
+
 def test_rejected_steps_do_not_move_the_values() -> None:
     arrays = EXAMPLES["decay"].arrays()
     records = solve_example("decay", arrays, initial_damping=1e-8).iterations
