@@ -18,7 +18,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
 import symforce.symbolic as sf
@@ -94,7 +94,7 @@ def _is_tracing() -> bool:
     """Whether this thread is inside `with_symbolic_epsilon`, and not inside an import."""
     if not _hint.may_trace:
         return False
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code is _CALLER:
             return True
@@ -192,7 +192,7 @@ def _new_code(function: FunctionType, result: str, default: Any = None) -> CodeT
     text = f"def {function.__name__}({names}): {bound}; return {result}"
     module = compile(text, code.co_filename, "exec", dont_inherit=True)
     made = next(one for one in module.co_consts if isinstance(one, CodeType))
-    changed = {"co_firstlineno": code.co_firstlineno}
+    changed: dict[str, Any] = {"co_firstlineno": code.co_firstlineno}
     if hasattr(code, "co_qualname"):  # Python 3.11 and later
         changed["co_qualname"] = code.co_qualname
     return made.replace(

@@ -234,7 +234,7 @@ def _warn_unused(factor: Factor, arguments: Sequence[Argument], rows: Sequence[A
             warnings.warn(
                 f"factor {factor.name}, argument {argument.source}: the residual does not depend "
                 "on it",
-                stacklevel=6,  # the line that makes the `Solver`
+                stacklevel=5,  # the line that makes the `Solver`
             )
 
 
