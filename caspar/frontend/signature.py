@@ -7,7 +7,7 @@ function itself failed, its own line.
 import inspect
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any, ClassVar, ForwardRef, get_origin
@@ -18,12 +18,10 @@ from symforce.ops import StorageOps
 
 from caspar.errors import CasparError, UnsupportedFunctionError
 from caspar.frontend.epsilon import SYMBOL, symbolic_epsilon
+from caspar.frontend.field_types import field_names
 from caspar.frontend.lines import Lines, run_with_lines
 from caspar.frontend.lower import NOT_NUMBERS
-
-OWN_SYMBOLS = {str(SYMBOL): "SymForce's epsilon"}
-"""Symbols that arguments must not take, and whose they are."""
-
+from caspar.frontend.names import identifier_refusal, name_refusal
 
 NO_STORAGE_TYPE = (
     "is not a storage type; use a SymForce type such as sf.V3 or sf.Pose3, a subclass of one, or a "
@@ -59,6 +57,12 @@ class UserFunction:
     error: ClassVar[type[CasparError]]
     example: ClassVar[str]
 
+    def __post_init__(self) -> None:
+        """Refuse a name that cannot be one."""
+        refusal = name_refusal(self.name)
+        if refusal != "":
+            raise self.error(f"{self.kind} {self.name!r} ({self.location}): {refusal}")
+
     @property
     def location(self) -> str:
         """File and line of the function, for errors."""
@@ -89,8 +93,22 @@ def argument_annotations(user: UserFunction) -> dict[str, Any]:
                 else f"write Annotated[Type, Marker], for example {user.example}"
             )
             raise user.error(f"{user.title}, argument {name}: not annotated; {advice}")
+        check_name(user, f"argument {name!r}", name)
         annotations[name] = evaluated(user, f"argument {name}", written[name])
     return annotations
+
+
+def check_name(user: UserFunction, what: str, name: object) -> None:
+    """Raise if something cannot have its name.
+
+    Args:
+        user: The function.
+        what: What has the name, such as "argument 'x'".
+        name: The name.
+    """
+    refusal = name_refusal(name)
+    if refusal != "":
+        raise user.error(f"{user.title}, {what} ({user.location}): {refusal}")
 
 
 def return_annotation(user: UserFunction) -> Any:
@@ -171,6 +189,10 @@ def symbolic_value(
         raise user.error(f"{where}: {declared!r} {NO_STORAGE_TYPE} ({error})") from error
     if storage_dim == 0:
         raise user.error(f"{where}: {declared!r} holds no numbers, so it cannot be an {role.value}")
+    for field_name in field_names(declared):
+        refusal = identifier_refusal(field_name)
+        if refusal != "":
+            raise user.error(f"{where}, a field of {declared!r}: {refusal}")
     return symbolic, storage_dim
 
 
@@ -180,25 +202,34 @@ def matrix_shape(value: Any) -> tuple[int, ...]:
     return tuple(shape) if shape[1] > 1 else ()
 
 
-def take_names(
-    user: UserFunction, role: Role, source: str, names: Iterable[str], taken: dict[str, str]
-) -> None:
-    """Enter names as taken; none may be so already.
+def own_value(
+    user: UserFunction, declared: Any, name: str, role: Role, source: str, taken: set[str]
+) -> Any:
+    """A value of a type, made of symbols that nothing else has.
+
+    Symbols are called as the user would write them. Where that is the name of another's, or of
+    SymForce's epsilon, a dot follows the name: no other symbol begins like that.
 
     Args:
         user: The function.
-        role: What takes them.
-        source: Which one, as the user named it.
-        names: The names.
-        taken: Names and whose they are; is added to.
+        declared: The type.
+        name: What the names of the symbols begin with.
+        role: What it is for.
+        source: For which one, as the user named it.
+        taken: Names of symbols that are something else's; those of the value are added.
     """
-    for name in names:
-        if name in taken:
-            raise user.error(
-                f"{user.title}, {role.value} {source}: its {name!r} is also {taken[name]}; "
-                f"rename the {role.value}"
-            )
-        taken[name] = f"that of {role.value} {source}"
+    taken.add(str(SYMBOL))
+    for prefix in (name, f"{name}."):
+        symbolic, _ = symbolic_value(user, declared, prefix, role, source)
+        symbols = set(map(str, StorageOps.to_storage(symbolic)))
+        if taken.isdisjoint(symbols):
+            taken |= symbols
+            return symbolic
+    raise user.error(
+        f"{user.title}, {role.value} {source}: {declared!r} makes the symbols "
+        f"{', '.join(sorted(taken & symbols))}, which something else has; its method `symbolic` "
+        "must begin their names with the one that it is given"
+    )
 
 
 # -- the run ---------------------------------------------------------------------------------------
