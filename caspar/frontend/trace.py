@@ -308,8 +308,8 @@ def _node_type(factor: Factor, source: str, declared: Any, storage_dim: int) -> 
         tangent_dim = LieGroupOps.tangent_dim(declared)
     except (NotImplementedError, TypeError, AttributeError) as error:
         raise FactorError(
-            f"{factor.title}, argument {source}: {declared!r} has no tangent space, so it cannot be "
-            f"tunable ({error})"
+            f"{factor.title}, argument {source}: {declared!r} has no tangent space, so it cannot "
+            f"be tunable ({error})"
         ) from error
     units, parts = unit_ranges(declared), tangent_parts(declared)
     return NodeType(str(name), declared, storage_dim, tangent_dim, units, parts)
