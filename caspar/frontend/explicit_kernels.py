@@ -100,7 +100,7 @@ def explicit_factor_kernels(
     slots: JacobianSlots | None,
     ranks: Mapping[str, int],
 ) -> list[KernelSpec]:
-    """`pair_*`: the blocks of two arguments. `mix`: Z of each item, where a node is eliminated.
+    """`pair__*`: the blocks of two arguments. `mix`: Z of each item, where a node is eliminated.
 
     Where Jacobians are recomputed, it is in float64, and a `linearize` of the same takes the place
     of the other: with blocks of float32 Jacobians beside Z of float64 ones the matrix is indefinite
