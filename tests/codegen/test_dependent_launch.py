@@ -123,7 +123,8 @@ def test_who_reads_no_direction_waits_for_nothing() -> None:
     specs = {spec.name: spec for spec in problem.specs(Precision.MIXED)}
     assert specs["floats__product"].awaited == specs["sees__product"].awaited != ()
     ignorant, usual = (
-        compile_kernel(specs[name], TARGETS["cuda"]) for name in ("floats__product", "sees__product")
+        compile_kernel(specs[name], TARGETS["cuda"])
+        for name in ("floats__product", "sees__product")
     )
     assert ignorant.early is None
     assert AWAITED not in own_text(ignorant)

@@ -136,7 +136,7 @@ def test_outputs() -> None:
 
     copied.__annotations__["return"] = Two
     with pytest.raises(KernelError, match=r"kernel copied, output 'a__b'.*contains '__'"):
-        caspar.kernel(copied).cpu.text
+        caspar.kernel(copied).inspect()
 
 
 @given(st.text(max_size=8))
