@@ -182,6 +182,10 @@ def symbolic_value(
         source: For which one, as the user named it.
     """
     where = f"{user.title}, {role.value} {source}"
+    for field_name in field_names(declared):
+        refusal = identifier_refusal(field_name)
+        if refusal != "":
+            raise user.error(f"{where}, a field of {declared!r}: {refusal}")
     try:
         symbolic = StorageOps.symbolic(declared, name)
         storage_dim = StorageOps.storage_dim(declared)
@@ -189,10 +193,6 @@ def symbolic_value(
         raise user.error(f"{where}: {declared!r} {NO_STORAGE_TYPE} ({error})") from error
     if storage_dim == 0:
         raise user.error(f"{where}: {declared!r} holds no numbers, so it cannot be an {role.value}")
-    for field_name in field_names(declared):
-        refusal = identifier_refusal(field_name)
-        if refusal != "":
-            raise user.error(f"{where}, a field of {declared!r}: {refusal}")
     return symbolic, storage_dim
 
 

@@ -209,7 +209,8 @@ class CompilingBackend(HarnessBackend):
         self, sources: Sequence[KernelSource], block_size: int | None = None
     ) -> dict[str, Kernel]:
         if len(sources) > 0:
-            assert compile_text(one_text(list(sources)), "sm_90").warnings == ()
+            compiled = compile_text(one_text(list(sources)), "sm_90")
+            assert set(compiled.resources) == {source.name for source in sources}
         return super().load(sources, block_size)
 
 
