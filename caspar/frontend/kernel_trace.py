@@ -26,8 +26,8 @@ from caspar.frontend.signature import (
     Role,
     UserFunction,
     argument_annotations,
+    argument_value,
     check_name,
-    own_value,
     run_on_symbols,
 )
 from caspar.frontend.unit_ranges import UnitRange, unit_ranges
@@ -218,13 +218,12 @@ def trace_kernel(function: KernelFunction) -> TracedKernel:
 
 
 def _input(function: KernelFunction, name: str, one: Marked, taken: set[str]) -> KernelInput:
-    def made(prefix: str) -> Any:
-        return own_value(function, one.declared, prefix, Role.ARGUMENT, name, taken)
-
     parts: tuple[KernelPart, ...]
     if one.access.is_pair:
         halves = ("first", "second")
-        symbolic = Pair(made(f"{name}_{half}") for half in halves)
+        symbolic = Pair(
+            argument_value(function, one.declared, name, taken, half) for half in halves
+        )
         parts = tuple(
             KernelPart(
                 part_name(internal_name(name), half),
@@ -234,7 +233,7 @@ def _input(function: KernelFunction, name: str, one: Marked, taken: set[str]) ->
             for number, half in enumerate(halves)
         )
     else:
-        symbolic = made(name)
+        symbolic = argument_value(function, one.declared, name, taken)
         parts = (KernelPart(kernel_argument(name), one.access, _symbols(symbolic)),)
     return KernelInput(
         name=name,

@@ -17,11 +17,12 @@ import symforce.symbolic as sf
 from symforce.ops import StorageOps
 
 from caspar.errors import CasparError, UnsupportedFunctionError
-from caspar.frontend.epsilon import SYMBOL, symbolic_epsilon
+from caspar.frontend.epsilon import symbolic_epsilon
 from caspar.frontend.field_types import field_names
 from caspar.frontend.lines import Lines, run_with_lines
 from caspar.frontend.lower import NOT_NUMBERS
 from caspar.frontend.names import identifier_refusal, name_refusal
+from caspar.frontend.symbols import with_own_symbols
 
 NO_STORAGE_TYPE = (
     "is not a storage type; use a SymForce type such as sf.V3 or sf.Pose3, a subclass of one, or a "
@@ -196,40 +197,27 @@ def symbolic_value(
     return symbolic, storage_dim
 
 
+def argument_value(
+    user: UserFunction, declared: Any, source: str, taken: set[str], half: str = ""
+) -> Any:
+    """What the function is called with for an argument: a value of symbols that are its own.
+
+    Args:
+        user: The function.
+        declared: The type, of a pair that of a half.
+        source: The argument.
+        taken: Names of symbols of other arguments; those of this one are added.
+        half: Which half of a pair; empty: the argument is none.
+    """
+    name, own = (source, source) if half == "" else (f"{source}_{half}", f"{source}.{half}")
+    symbolic, _ = symbolic_value(user, declared, name, Role.ARGUMENT, source)
+    return with_own_symbols(symbolic, own, taken)
+
+
 def matrix_shape(value: Any) -> tuple[int, ...]:
     """(rows, columns) of a matrix with several columns; () of everything else."""
     shape = value.shape if isinstance(value, sf.Matrix) else (1, 1)
     return tuple(shape) if shape[1] > 1 else ()
-
-
-def own_value(
-    user: UserFunction, declared: Any, name: str, role: Role, source: str, taken: set[str]
-) -> Any:
-    """A value of a type, made of symbols that nothing else has.
-
-    Symbols are called as the user would write them. Where that is the name of another's, or of
-    SymForce's epsilon, a dot follows the name: no other symbol begins like that.
-
-    Args:
-        user: The function.
-        declared: The type.
-        name: What the names of the symbols begin with.
-        role: What it is for.
-        source: For which one, as the user named it.
-        taken: Names of symbols that are something else's; those of the value are added.
-    """
-    taken.add(str(SYMBOL))
-    for prefix in (name, f"{name}."):
-        symbolic, _ = symbolic_value(user, declared, prefix, role, source)
-        symbols = set(map(str, StorageOps.to_storage(symbolic)))
-        if taken.isdisjoint(symbols):
-            taken |= symbols
-            return symbolic
-    raise user.error(
-        f"{user.title}, {role.value} {source}: {declared!r} makes the symbols "
-        f"{', '.join(sorted(taken & symbols))}, which something else has; its method `symbolic` "
-        "must begin their names with the one that it is given"
-    )
 
 
 # -- the run ---------------------------------------------------------------------------------------

@@ -35,16 +35,16 @@ from caspar.frontend.markers import (
 )
 from caspar.frontend.names import VALUE, internal_name, part_name
 from caspar.frontend.signature import (
-    Role,
     argument_annotations,
+    argument_value,
     check_is_number,
     check_name,
     marker_name,
     markers_in,
     matrix_shape,
-    own_value,
     run_on_symbols,
 )
+from caspar.frontend.symbols import with_own_symbols
 from caspar.frontend.tangent_parts import tangent_parts
 from caspar.frontend.turned_vectors import TurnedVector, turned_vectors
 from caspar.frontend.unit_ranges import UnitRange, unit_ranges
@@ -253,14 +253,14 @@ def _make_argument(
                 kind,
                 half == "second",
                 element,
-                own_value(factor, element, f"{source}_{half}", Role.ARGUMENT, source, taken),
+                argument_value(factor, element, source, taken, half),
             )
             for half in ("first", "second")
         ]
         return halves, Pair(half.symbolic for half in halves)
     if get_origin(declared) is Pair:
         raise FactorError(f"{where}: caspar.Pair needs the marker TunablePair")
-    symbolic = own_value(factor, declared, source, Role.ARGUMENT, source, taken)
+    symbolic = argument_value(factor, declared, source, taken)
     made = _one_argument(factor, name, source, kind, False, declared, symbolic)
     return [made], made.symbolic
 
@@ -345,8 +345,10 @@ def retracted_storage(node: NodeType, prefix: str) -> tuple[list[Any], list[Any]
     Returns:
         Storage symbols, tangent symbols, and the storage after the step.
     """
+    steps = [f"{prefix}_step{number}" for number in range(node.tangent_dim)]
     symbolic = StorageOps.symbolic(node.python_type, prefix)
-    step = [sf.Symbol(f"{prefix}_step{number}") for number in range(node.tangent_dim)]
+    symbolic = with_own_symbols(symbolic, prefix, {*steps})
+    step = list(map(sf.Symbol, steps))
     with symbolic_epsilon():
         moved = LieGroupOps.retract(symbolic, step, SYMBOL)
     return list(StorageOps.to_storage(symbolic)), step, list(StorageOps.to_storage(moved))

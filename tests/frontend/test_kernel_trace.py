@@ -164,10 +164,14 @@ HOSTILE = (
     "item", "tile", "active", "first", "last", "table", "args", "data", "length", "r0", "m1", "p0",
     "K0", "at_1", "own_item", "threadIdx", "int", "double", "sums", "place", "fma", "u32", "math",
     "BLOCK_SIZE", "as_float32", "a", "a_object", "a_index", "a_first", "_x", "kernel",
+    "a_segment", "tiles", "self_", "nan", "np", "a_second", "value", "a_value", "λ", "größe",
+    "Größe", "点", "b" * 300, "B" * 300, "ä" * 120, "epsilon",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["int", "sin", "item", "kernel", "double", "main", "λ"])
+@pytest.mark.parametrize(
+    "name", ["int", "sin", "item", "kernel", "double", "main", "λ", "größe", "f" * 3000]
+)
 def test_names_do_not_meet_those_of_the_generated_text(name: str) -> None:
     """Kernels called like keywords and functions, of arguments called like what is generated."""
     signature = ", ".join(f"{argument}: Read" for argument in HOSTILE)

@@ -22,7 +22,8 @@ from caspar.frontend.names import (
     normalised_hint,
     part_name,
 )
-from caspar.frontend.trace import trace
+from caspar.frontend.trace import retracted_storage, trace
+from caspar.memory.patterns import ReadPair
 
 Value = TypeVar("Value")
 
@@ -107,8 +108,10 @@ def test_arguments() -> None:
 
 @pytest.mark.parametrize("name", [*ODD, "a__b", "class"], ids=ascii)
 def test_classes(name: str) -> None:
-    if "\0" in name:
-        pytest.skip("Python refuses this name itself")
+    if "\0" in name:  # Python refuses this name itself
+        with pytest.raises(ValueError, match="null characters"):
+            type(name, (sf.V3,), {})
+        return
     odd = type(name, (sf.V3,), {})
     message = refused(with_argument("a", node=Annotated[odd, caspar.TunableShared]))
     assert "factor residual, argument a, node type" in message
@@ -117,7 +120,7 @@ def test_classes(name: str) -> None:
 @pytest.mark.parametrize("name", ["a b", "a\nb", "1"])
 def test_fields(name: str) -> None:
     made = type("Odd", (), {"__annotations__": {name: sf.V2}})
-    odd = dataclasses.dataclass(init=False, repr=False, eq=False)(made)
+    odd: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(made)
     whole = dataclasses.make_dataclass("Whole", [("inner", odd)])
     for declared in (odd, whole):
         function = with_argument("a", node=Annotated[declared, caspar.TunableShared])
@@ -128,8 +131,8 @@ def test_outputs() -> None:
     out = Annotated[sf.V3, caspar.WriteSequential]
 
     class Two(NamedTuple):
-        a__b: out  # type: ignore[valid-type]
-        c: out  # type: ignore[valid-type]
+        a__b: out
+        c: out
 
     def copied(x: Annotated[sf.V3, caspar.ReadSequential]) -> Any:
         return Two(x, x)
@@ -208,6 +211,14 @@ class Camera:
     epsilon: sf.Scalar
 
 
+@dataclasses.dataclass
+class Turned:
+    """SymForce calls two of its scalars `turn_x`."""
+
+    turn: sf.Rot3
+    turn_x: sf.Scalar
+
+
 class TestSymbols:
     """Arguments never share a symbol, though SymForce makes names of symbols of theirs."""
 
@@ -250,6 +261,28 @@ class TestSymbols:
 
         self.assert_own(seen)
 
+    def test_two_fields(self) -> None:
+        """The field `turn_x` beside the x of the field `turn`."""
+
+        def turned(
+            a: Annotated[Turned, caspar.TunableShared], b: Annotated[Turned, caspar.ConstUnique]
+        ) -> sf.V3:
+            return a.turn * sf.V3(a.turn_x, b.turn_x, 1)
+
+        self.assert_own(turned)
+        (node,) = trace(caspar.factor(turned)).nodes
+        storage, step, _ = retracted_storage(node.node_type, "node")
+        assert len({*map(str, storage), *map(str, step)}) == 5 + 4
+
+    def test_both_halves_and_an_argument_like_one(self) -> None:
+        def turned(
+            p: Annotated[caspar.Pair[Turned], caspar.TunablePair],
+            p_first: Annotated[Turned, caspar.ConstUnique],
+        ) -> sf.V3:
+            return (p[0].turn * p[1].turn * p_first.turn) * sf.V3(p[0].turn_x, p[1].turn_x, 1)
+
+        self.assert_own(turned)
+
     def test_a_type_that_names_its_symbols_itself(self) -> None:
         class Fixed(sf.V2):
             @classmethod
@@ -261,4 +294,16 @@ class TestSymbols:
         ) -> sf.V2:
             return a - b
 
-        assert "argument b" in refused(both)
+        self.assert_own(both)
+
+    def test_kernels(self) -> None:
+        one, pair = Annotated[Turned, caspar.ReadUnique], Annotated[caspar.Pair[sf.V2], ReadPair]
+
+        def turned(
+            q: one, q_x: Annotated[sf.Scalar, caspar.ReadUnique], p: pair, p_second: one
+        ) -> Annotated[sf.V3, caspar.WriteSequential]:
+            return (q.turn * p_second.turn) * sf.V3(q.turn_x * q_x, *(p[0] + p[1]))
+
+        inputs = caspar.kernel(turned).traced.inputs
+        symbols = [str(symbol) for one in inputs for part in one.parts for symbol in part.symbols]
+        assert len({*symbols, "epsilon"}) == 5 + 1 + 4 + 5 + 1

@@ -3,7 +3,7 @@
 import dataclasses
 import keyword
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -207,7 +207,7 @@ class CompilingBackend(HarnessBackend):
 
     def load(
         self, sources: Sequence[KernelSource], block_size: int | None = None
-    ) -> dict[str, Kernel]:
+    ) -> Mapping[str, Kernel]:
         if len(sources) > 0:
             compiled = compile_text(one_text(list(sources)), "sm_90")
             assert set(compiled.resources) == {source.name for source in sources}
@@ -231,6 +231,28 @@ def test_any_names_as_cuda(names: Names, way: str) -> None:
 def cuda_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = CompilingBackend(128)
     monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: backend)
+
+
+def test_fields_whose_symbols_would_be_one() -> None:
+    """SymForce calls the x of the field `turn` like the field `turn_x`."""
+
+    def found(field: str) -> Array:
+        node = dataclasses.make_dataclass("Node", [("turn", sf.Rot3), (field, sf.Scalar)])
+
+        def residual(a: Any, m: Annotated[sf.V3, caspar.ConstSequential]) -> sf.V3:
+            return a.turn * sf.V3(getattr(a, field), 0.5, 1.0) - m
+
+        residual.__annotations__["a"] = Annotated[node, caspar.TunableShared]
+        solver = caspar.Solver(caspar.factor(residual), backend="cpu", precision="float64")
+        measured = np.random.default_rng(0).normal(size=(3, 3))
+        arrays = {"a": [0, 0, 1], "m": measured}
+        result = solver.solve(
+            {"Node": np.tile([0.0, 0.6, 0.0, 0.8, 2.0], (2, 1)), "residual": arrays}
+        )
+        assert result.final_cost < 0.9 * result.initial_cost
+        return np.asarray(result.values["Node"])
+
+    assert_allclose(found("turn_x"), found("other"), atol=1e-6)
 
 
 # -- keys ------------------------------------------------------------------------------------------
