@@ -297,10 +297,11 @@ class TestSymbols:
         self.assert_own(both)
 
     def test_kernels(self) -> None:
-        one, pair = Annotated[Turned, caspar.ReadUnique], Annotated[caspar.Pair[sf.V2], ReadPair]
-
         def turned(
-            q: one, q_x: Annotated[sf.Scalar, caspar.ReadUnique], p: pair, p_second: one
+            q: Annotated[Turned, caspar.ReadUnique],
+            q_x: Annotated[sf.Scalar, caspar.ReadUnique],
+            p: Annotated[caspar.Pair[sf.V2], ReadPair],
+            p_second: Annotated[Turned, caspar.ReadUnique],
         ) -> Annotated[sf.V3, caspar.WriteSequential]:
             return (q.turn * p_second.turn) * sf.V3(q.turn_x * q_x, *(p[0] + p[1]))
 

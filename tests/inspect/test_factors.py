@@ -32,8 +32,8 @@ def test_kernels_are_those_of_the_solver(inspection: FactorInspection) -> None:
         f"sighting__{role}"
         for role in ("score", "linearize", "gather", "product", "reduce", "inner")
     ]
-    landmark = [name for name in inspection if name.startswith("Landmark_")]
-    assert landmark == [f"Landmark_{role}" for role in ("factorize", "solve", "retract")]
+    landmark = [name for name in inspection if name.startswith("Landmark__")]
+    assert landmark == [f"Landmark__{role}" for role in ("factorize", "solve", "retract")]
 
 
 def specs_of_a_solver(target: str) -> list[KernelSpec]:
