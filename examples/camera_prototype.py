@@ -271,16 +271,16 @@ def jacobian_of_factor(board: Board, camera: Array) -> Array:
     linearize = reprojection.inspect(precision="float64")["linearize"]
     chunks = {argument.name: argument.chunk_length for argument in linearize.spec.args}
     arrays = {
-        "camera": camera[None],
-        "view": board.views[board.view],
-        "corner": board.corners[board.corner],
-        "pixel": np.zeros((1, 2)),
+        "camera__value": camera[None],
+        "view__value": board.views[board.view],
+        "corner__value": board.corners[board.corner],
+        "pixel__value": np.zeros((1, 2)),
     }
     rows = [
         evaluate_graph(linearize.graph.graph, {**arrays, "residual": row[None]}, chunks)
         for row in np.eye(2)
     ]
-    return np.stack([row["camera_gradient"] for row in rows], axis=1)
+    return np.stack([row["camera__gradient"] for row in rows], axis=1)
 
 
 def jacobian_by_differences(board: Board, camera: Array) -> Array:

@@ -157,7 +157,7 @@ def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--kernel",
         metavar="NAME",
         help="of a factor score, linearize, product, or a kernel of a node type such as "
-        "Cam_retract (default: all for resources, else linearize)",
+        "Cam__retract (default: all for resources, else linearize)",
     )
     command.add_argument(
         "--target", choices=["cuda", "cpu"], help="what to compile for (default: cuda)"

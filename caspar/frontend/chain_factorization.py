@@ -6,6 +6,7 @@ left in front of it and behind it, `chain_front` and `chain_back`.
 
 from collections.abc import Sequence
 
+from caspar.frontend.names import kernel_name
 from caspar.frontend.node_blocks import ROUNDING, inverse_cholesky, triangle
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import NodeType
@@ -61,7 +62,7 @@ def read_sizes(
 def fill_kernel(node: NodeType, types: Types, *, scaled: bool) -> KernelSpec:
     """After `factorize`, of all nodes: the pivots before elimination, and block Jacobi's W."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_chain_fill", types.sums)
+    kernel = KernelBuilder(kernel_name(node.name, "chain_fill"), types.sums)
     places = triangle(dim)
     packed = kernel.read("reduced_block", len(places), types.sums, ReadSequential(rows=True))
     root = kernel.read("preconditioner", len(places), types.storage, ReadSequential())
@@ -84,7 +85,7 @@ def fill_kernel(node: NodeType, types: Types, *, scaled: bool) -> KernelSpec:
 def join_kernel(node: NodeType, types: Types, *, scaled: bool) -> KernelSpec:
     """Of all nodes: what joins one to the node in front, seen from both."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_chain_join", types.sums)
+    kernel = KernelBuilder(kernel_name(node.name, "chain_join"), types.sums)
     entries = kernel.read("links", dim * dim, DType.FLOAT64, ReadSequential())
     block = [list(entries[first : first + dim]) for first in range(0, dim * dim, dim)]
     if not scaled:
@@ -109,7 +110,7 @@ def factorize_kernel(node: NodeType, types: Types) -> KernelSpec:
     is not joined to any other then.
     """
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_chain_factorize", types.sums)
+    kernel = KernelBuilder(kernel_name(node.name, "chain_factorize"), types.sums)
     places = triangle(dim)
 
     def read(name: str, size: int, dtype: DType) -> list[Scalar]:
@@ -135,7 +136,7 @@ def columns_kernel(node: NodeType, types: Types) -> KernelSpec:
     numbers do not fit registers.
     """
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_chain_columns", types.sums)
+    kernel = KernelBuilder(kernel_name(node.name, "chain_columns"), types.sums)
     root = kernel.read("root", dim * (dim + 1) // 2, types.sums, ReadIndexed())
     lower = dict(zip(triangle(dim), root, strict=True))
     size = padded_rows(dim, types.sums)
@@ -164,7 +165,7 @@ def update_kernel(node: NodeType, types: Types) -> KernelSpec:
     and the other way round: `own` is the first, `column` one of the second.
     """
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_chain_update", types.sums)
+    kernel = KernelBuilder(kernel_name(node.name, "chain_update"), types.sums)
     size = padded_rows(dim, types.sums)
     own = columns_of(kernel.read("own", dim * size, types.sums, ReadIndexed()), dim, types.sums)
     column = kernel.read("column", size, types.sums, ReadIndexed())[:dim]

@@ -31,6 +31,7 @@ from caspar.frontend.chain_factorization import (
 from caspar.frontend.chain_form import chain_pairs, chained_types
 from caspar.frontend.explicit_kernels import pair_kernel
 from caspar.frontend.factor_kernels import factor_kernels
+from caspar.frontend.names import kernel_name
 from caspar.frontend.node_blocks import triangle
 from caspar.frontend.node_kernels import write_advanced, write_direction
 from caspar.frontend.precision import Types
@@ -108,7 +109,7 @@ def _enter(
 def _start(node: NodeType, types: Types, *, scaled: bool) -> KernelSpec:
     """First vectors of PCG, but for the direction: step 0, residual -gradient."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_chain_start", types.storage)
+    kernel = KernelBuilder(kernel_name(node.name, "chain_start"), types.storage)
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
     for name in ("step", "direction"):
         kernel.write(name, [zero(kernel)] * dim, types.storage, WriteSequential())
@@ -121,7 +122,7 @@ def _start(node: NodeType, types: Types, *, scaled: bool) -> KernelSpec:
 def _step(node: NodeType, types: Types, *, scaled: bool) -> KernelSpec:
     """step += alpha p, residual -= alpha A p."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_chain_step", types.storage, few_items=True)
+    kernel = KernelBuilder(kernel_name(node.name, "chain_step"), types.storage, few_items=True)
     kernel.guard("done")
     residual = write_advanced(kernel, dim, types)
     _enter(kernel, dim, types, residual, scaled=scaled)
@@ -144,7 +145,7 @@ def _forward(node: NodeType, types: Types) -> KernelSpec:
     writes `chain_residual` at the same time.
     """
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_chain_forward", types.storage)
+    kernel = KernelBuilder(kernel_name(node.name, "chain_forward"), types.storage)
     kernel.guard("done")
 
     def read(name: str) -> list[Scalar]:
@@ -171,7 +172,7 @@ def _forward(node: NodeType, types: Types) -> KernelSpec:
 def _solve(node: NodeType, types: Types) -> KernelSpec:
     """D^-1 of all nodes; sums `descent` = r.z, which is |W L^-1 r|^2."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_chain_solve", types.storage, few_items=True)
+    kernel = KernelBuilder(kernel_name(node.name, "chain_solve"), types.storage, few_items=True)
     kernel.guard("done")
     own = kernel.read("chain_residual", dim, types.storage, ReadIndexed())
     carried = kernel.read("chain_carried", dim, types.storage, ReadIndexed("chain_residual"))
@@ -190,7 +191,7 @@ def _solve(node: NodeType, types: Types) -> KernelSpec:
 def _backward(node: NodeType, types: Types) -> KernelSpec:
     """L^-T of one level, an item for each segment."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_chain_backward", types.storage)
+    kernel = KernelBuilder(kernel_name(node.name, "chain_backward"), types.storage)
     kernel.guard("done")
     separator = kernel.read("separator", dim, types.storage, ReadIndexed())
     behind = kernel.read("following", dim, types.storage, ReadIndexed())
@@ -211,7 +212,7 @@ def _backward(node: NodeType, types: Types) -> KernelSpec:
 def _turn(node: NodeType, types: Types, *, scaled: bool) -> KernelSpec:
     """The next direction: p = z + beta p."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_chain_turn", types.storage, few_items=True)
+    kernel = KernelBuilder(kernel_name(node.name, "chain_turn"), types.storage, few_items=True)
     kernel.guard("done")
     beta = kernel.scalar("beta")
     preconditioned = kernel.read("chain_solved", dim, types.storage, ReadIndexed())

@@ -17,6 +17,7 @@ from caspar.frontend.coarse_form import CoarseForm, is_coarsened
 from caspar.frontend.explicit_kernels import add_blocks
 from caspar.frontend.factor_builder import FactorBuilder, FactorForm, linearization
 from caspar.frontend.jacobian import Blocks, JacobianSlots
+from caspar.frontend.names import kernel_name
 from caspar.frontend.node_blocks import damped_diagonal, damped_step, inverse_root
 from caspar.frontend.precision import Types
 from caspar.frontend.scalar_kernels import begin_kernel
@@ -136,7 +137,7 @@ def _modes(coarse: CoarseForm, types: Types) -> KernelSpec:
     In groups, as the coarse matrix needs them, and by rows for `coarse_prolong`.
     """
     dim = coarse.reduced.tangent_dim
-    kernel = KernelBuilder(f"{coarse.reduced.name}_modes", DType.FLOAT64)
+    kernel = KernelBuilder(kernel_name(coarse.reduced.name, "modes"), DType.FLOAT64)
     block = kernel.read("square", dim * (dim + 1) // 2, DType.FLOAT64, ReadSequential())
     response = kernel.read("response", dim * coarse.num_fields, DType.FLOAT64, ReadSequential())
     damping = kernel.scalar("damping")
@@ -183,7 +184,7 @@ def _read_columns(
 def _square(coarse: CoarseForm, types: Types) -> KernelSpec:
     """P^T (B + damping D) P: of nodes in the order of their clusters, for two groups."""
     dim = coarse.reduced.tangent_dim
-    kernel = KernelBuilder(f"{coarse.reduced.name}_square", DType.FLOAT64)
+    kernel = KernelBuilder(kernel_name(coarse.reduced.name, "square"), DType.FLOAT64)
     other = ReadIndexed("row_modes")
     size = coarse.group * dim
     rows = _split(kernel.read("row_modes", size, types.storage, ReadIndexed()), dim)
@@ -308,7 +309,7 @@ def _inverse() -> KernelSpec:
 def _set_aside(coarse: CoarseForm, types: Types) -> KernelSpec:
     """Block Jacobi's first direction is but a part of z: nothing came before the first one."""
     dim = coarse.reduced.tangent_dim
-    kernel = KernelBuilder(f"{coarse.reduced.name}_set_aside", types.storage)
+    kernel = KernelBuilder(kernel_name(coarse.reduced.name, "set_aside"), types.storage)
     local = kernel.read("direction", dim, types.storage, ReadSequential())
     zero = Scalar(kernel.graph, kernel.graph.const(0.0))
     kernel.write("preconditioned", local, types.storage, WriteSequential())
@@ -319,7 +320,7 @@ def _set_aside(coarse: CoarseForm, types: Types) -> KernelSpec:
 def _restrict(coarse: CoarseForm, types: Types) -> KernelSpec:
     """P^T r, summed over the nodes of a cluster."""
     dim = coarse.reduced.tangent_dim
-    kernel = KernelBuilder(f"{coarse.reduced.name}_restrict", types.storage)
+    kernel = KernelBuilder(kernel_name(coarse.reduced.name, "restrict"), types.storage)
     kernel.guard("done")
     residual = kernel.read("residual", dim, types.storage, ReadSequential())
     values = [dot(column, residual) for column in _read_columns(kernel, coarse, types)]

@@ -20,6 +20,7 @@ from caspar.frontend.factor_builder import (
     linearization,
 )
 from caspar.frontend.jacobian import JacobianSlots
+from caspar.frontend.names import SEPARATOR, internal_name, kernel_name, part_name
 from caspar.frontend.node_blocks import ROUNDING, damped_diagonal, inverse_root
 from caspar.frontend.node_kernels import damping_diagonal
 from caspar.frontend.precision import Types
@@ -60,7 +61,7 @@ class ArgumentPair:
     @property
     def role(self) -> str:
         """End of the name of the pair's kernel."""
-        return f"pair_{self.row.name}_{self.column.name}"
+        return part_name(part_name("pair", self.row.name), self.column.name)
 
     @property
     def is_of_one_type(self) -> bool:
@@ -83,12 +84,13 @@ def argument_pairs(
 
 def exact_role(role: str) -> str:
     """End of the name of a kernel that takes another's place, with Jacobians in float64."""
-    return f"{role}_exact"
+    return part_name(role, "exact")
 
 
 def fill_name(eliminated: str, row: str, column: str) -> str:
     """Name of the kernel that adds an eliminated type's part to the blocks of two types."""
-    return f"fill_{eliminated}_{row}_{column}"
+    types = map(internal_name, (eliminated, row, column))
+    return SEPARATOR.join(("fill", *types))
 
 
 def explicit_factor_kernels(
@@ -98,7 +100,7 @@ def explicit_factor_kernels(
     slots: JacobianSlots | None,
     ranks: Mapping[str, int],
 ) -> list[KernelSpec]:
-    """`pair_*`: the blocks of two arguments. `mix`: Z of each item, where a node is eliminated.
+    """`pair__*`: the blocks of two arguments. `mix`: Z of each item, where a node is eliminated.
 
     Where Jacobians are recomputed, it is in float64, and a `linearize` of the same takes the place
     of the other: with blocks of float32 Jacobians beside Z of float64 ones the matrix is indefinite
@@ -187,7 +189,7 @@ def _mix(
         kernel.add_node(argument, "gradient", slope, types.sums)
         add_block(kernel, argument, list(zip(*blocks[argument.name], strict=True)))
         values = [entry for row in mixed for entry in row]
-        name = f"{argument.name}_mixed"
+        name = argument.part("mixed")
         kernel.write(name, values, types.storage, WriteSequential(), windowed=True)
     return kernel.build()
 
@@ -236,7 +238,7 @@ def _begin(node: NodeType, types: Types, form: SolverForm) -> KernelSpec:
     fail without it, none with it.)
     """
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_begin_direct", DType.FLOAT64)
+    kernel = KernelBuilder(kernel_name(node.name, "begin_direct"), DType.FLOAT64)
     name = "block" if len(form.eliminated) == 0 else "reduced_block"
     packed = kernel.read(name, dim * (dim + 1) // 2, types.sums, ReadSequential(rows=True))
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
@@ -260,7 +262,7 @@ def _begin(node: NodeType, types: Types, form: SolverForm) -> KernelSpec:
 def _end(node: NodeType, types: Types) -> KernelSpec:
     """`step`, no `residual`; sums rhs . solution to `descent`, rhs . rhs to `curvature`."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_end_direct", DType.FLOAT64, few_items=True)
+    kernel = KernelBuilder(kernel_name(node.name, "end_direct"), DType.FLOAT64, few_items=True)
     solution, scale, rhs = (
         kernel.read(name, dim, DType.FLOAT64, ReadSequential())
         for name in ("solution", "scale", "rhs")

@@ -14,6 +14,7 @@ from caspar.frontend.jacobian import (
     tangent_jacobians,
 )
 from caspar.frontend.lower import Lowering
+from caspar.frontend.names import kernel_name
 from caspar.frontend.precision import Types
 from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor
 from caspar.ir.dtype import DType
@@ -128,7 +129,7 @@ class FactorBuilder(KernelBuilder):
         stretches: bool = False,
     ) -> None:
         tiled = form.eliminated is not None
-        super().__init__(f"{factor.name}_{role}", dtype, tiled=tiled, stretches=stretches)
+        super().__init__(kernel_name(factor.name, role), dtype, tiled=tiled, stretches=stretches)
         self.factor = factor
         self.form = form
         self.types = types
@@ -160,19 +161,19 @@ class FactorBuilder(KernelBuilder):
 
     def read_argument(self, argument: Argument) -> list[Scalar]:
         """The storage of an argument's object."""
-        access = self._read_access(argument, argument.name)
-        return self.read(argument.name, argument.storage_dim, self.types.storage, access)
+        access = self._read_access(argument, argument.value_name)
+        return self.read(argument.value_name, argument.storage_dim, self.types.storage, access)
 
     def read_node(self, argument: Argument, part: str, dim: int, dtype: DType) -> list[Scalar]:
-        """The part `<argument>_<part>` of a node."""
-        name = f"{argument.name}_{part}"
+        """A part of a node."""
+        name = argument.part(part)
         return self.read(name, dim, dtype, self._read_access(argument, name))
 
     def add_node(
         self, argument: Argument, part: str, values: Sequence[Scalar], dtype: DType
     ) -> None:
-        """Add to the part `<argument>_<part>` of a node."""
-        name = f"{argument.name}_{part}"
+        """Add to a part of a node."""
+        name = argument.part(part)
         self.write(name, values, dtype, self._add_access(argument, name, part))
 
     def _add_access(self, argument: Argument, name: str, part: str) -> WriteAccessor:
@@ -197,23 +198,23 @@ class FactorBuilder(KernelBuilder):
 
     def sum_over_node(self, values: Sequence[Scalar]) -> list[Scalar]:
         """The sums over the items of the eliminated node, for its leader."""
-        name = f"{self.form.eliminated_argument.name}_sum"
+        name = self.form.eliminated_argument.part("sum")
         return self.exchange(name, values, SumOverNode())
 
     def read_for_node(self, part: str, dim: int, dtype: DType) -> list[Scalar]:
         """A part of the eliminated node, for what its leader does with the sums."""
         argument = self.form.eliminated
         assert argument is not None
-        name = f"{argument.name}_{part}"
-        access = ReadForNode(f"{argument.name}_sum", self._known_index(argument))
+        name = argument.part(part)
+        access = ReadForNode(argument.part("sum"), self._known_index(argument))
         return self.read(name, dim, dtype, access)
 
     def spread_over_node(self, values: Sequence[Scalar]) -> list[Scalar]:
         """What came of the sums over a node, for each of its items."""
         argument = self.form.eliminated
         assert argument is not None
-        access = SpreadOverNode(f"{argument.name}_sum")
-        return self.exchange(f"{argument.name}_spread", values, access)
+        access = SpreadOverNode(argument.part("sum"))
+        return self.exchange(argument.part("spread"), values, access)
 
 
 def lower_residual(

@@ -4,6 +4,14 @@ import dataclasses
 from typing import Any, get_type_hints
 
 
+def field_names(declared: Any) -> list[str]:
+    """The names of all fields of a dataclass and of the dataclasses in it."""
+    if not isinstance(declared, type) or not dataclasses.is_dataclass(declared):
+        return []
+    own = [str(field.name) for field in dataclasses.fields(declared)]
+    return [*own, *(name for kind in field_types(declared) for name in field_names(kind))]
+
+
 def field_types(declared: type) -> tuple[Any, ...]:
     """None of what is no dataclass, or has a type that is local to a function."""
     if not dataclasses.is_dataclass(declared):

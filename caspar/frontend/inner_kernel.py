@@ -87,7 +87,7 @@ def inner_kernel(
             )
         )
     kernel.write(
-        form.eliminated_argument.name, state.storage, types.storage, WriteOwnNode(reader.team)
+        form.eliminated_argument.value_name, state.storage, types.storage, WriteOwnNode(reader.team)
     )
     return kernel.build()
 
@@ -100,7 +100,7 @@ class _Evaluator:
         self._num_sums = 0
         self._num_spreads = 0
         self._eliminated = eliminated = kernel.form.eliminated_argument
-        self.team = f"{eliminated.name}_sum1"
+        self.team = eliminated.part("sum1")
         self._read = {
             argument.name: kernel.read_argument(argument)
             for argument in kernel.factor.arguments
@@ -111,7 +111,7 @@ class _Evaluator:
         """The candidate, for the node's leader."""
         argument, storage = self._eliminated, self._kernel.types.storage
         access = ReadForNode(self.team)
-        return self._kernel.read(argument.name, argument.storage_dim, storage, access)
+        return self._kernel.read(argument.value_name, argument.storage_dim, storage, access)
 
     def evaluate(self, storage: list[Scalar], *, is_last: bool) -> _State:
         """The state of a node, for its leader, who alone has its storage.
@@ -142,11 +142,11 @@ class _Evaluator:
     def _spread(self, storage: list[Scalar]) -> list[Scalar]:
         """What the leader has, for each item."""
         self._num_spreads += 1
-        name = f"{self._eliminated.name}_spread{self._num_spreads}"
+        name = self._eliminated.part(f"spread{self._num_spreads}")
         return self._kernel.exchange(name, storage, SpreadOverNode(self.team))
 
     def _summed(self, values: Sequence[Scalar]) -> list[Scalar]:
         self._num_sums += 1
-        name = self._eliminated.name
+        name = self._eliminated.part(f"sum{self._num_sums}")
         access = SumOverNode("" if self._num_sums == 1 else self.team)
-        return self._kernel.exchange(f"{name}_sum{self._num_sums}", values, access)
+        return self._kernel.exchange(name, values, access)

@@ -5,7 +5,6 @@ how it is written. Output: a `TracedKernel`; `kernel_spec` makes the expression 
 for each kernel, some milliseconds.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,14 +21,14 @@ from caspar.frontend.kernel_values import is_scalar_type, is_symbolic, type_name
 from caspar.frontend.lines import Lines
 from caspar.frontend.lower import Lowering
 from caspar.frontend.markers import Pair
+from caspar.frontend.names import VALUE, internal_name, kernel_name, part_name
 from caspar.frontend.signature import (
-    OWN_SYMBOLS,
     Role,
     UserFunction,
     argument_annotations,
+    argument_value,
+    check_name,
     run_on_symbols,
-    symbolic_value,
-    take_names,
 )
 from caspar.frontend.unit_ranges import UnitRange, unit_ranges
 from caspar.ir.dtype import DType
@@ -46,6 +45,7 @@ __all__ = [
     "KernelPart",
     "TracedKernel",
     "is_symbolic",
+    "kernel_argument",
     "kernel_spec",
     "trace_kernel",
 ]
@@ -69,12 +69,17 @@ class KernelFunction(UserFunction):
     example: ClassVar[str] = "Annotated[sf.V3, caspar.ReadSequential]"
 
 
+def kernel_argument(name: str) -> str:
+    """What a kernel calls the argument or output, no pair, that the user calls so."""
+    return part_name(internal_name(name), VALUE)
+
+
 @dataclass(frozen=True)
 class KernelPart:
     """What the kernel itself reads: an argument, or one half of a pair.
 
     Attributes:
-        name: Unique in the kernel.
+        name: Unique in the kernel; ASCII: see `caspar.frontend.names`.
         access: How it is read.
         symbols: Its storage in the outputs' expressions.
     """
@@ -133,6 +138,11 @@ class KernelOutput:
     is_scalar: bool
     rows: tuple[Any, ...]
 
+    @property
+    def kernel_argument(self) -> str:
+        """What the kernel calls it."""
+        return kernel_argument(self.name)
+
 
 @dataclass(frozen=True)
 class TracedKernel:
@@ -187,8 +197,9 @@ def trace_kernel(function: KernelFunction) -> TracedKernel:
         KernelError: The signature or the returned value is not what a kernel needs; the message
             names the kernel and the argument or output.
     """
+    taken: set[str] = set()
     inputs = tuple(
-        _input(function, name, marked(function, Role.ARGUMENT, name, annotation))
+        _input(function, name, marked(function, Role.ARGUMENT, name, annotation), taken)
         for name, annotation in argument_annotations(function).items()
     )
     annotations, result_type = declared_outputs(function)
@@ -202,27 +213,31 @@ def trace_kernel(function: KernelFunction) -> TracedKernel:
         result, lines = run_on_symbols(function, values)
     except SymForceGrewError:
         return trace_kernel(function)
-    symbols = {str(symbol) for one in inputs for part in one.parts for symbol in part.symbols}
-    known = frozenset({*symbols, *OWN_SYMBOLS})
-    rows = returned_rows(function, declared, result_type, result, lines, known)
+    rows = returned_rows(function, declared, result_type, result, lines, frozenset(taken))
     outputs = tuple(
         _output(name, one, own) for (name, one), own in zip(declared.items(), rows, strict=True)
     )
     return TracedKernel(function.name, function.location, inputs, outputs, result_type, lines)
 
 
-def _input(function: KernelFunction, name: str, one: Marked) -> KernelInput:
-    symbolic = one.symbolic
-    parts: tuple[KernelPart, ...] = (KernelPart(name, one.access, _symbols(symbolic)),)
+def _input(function: KernelFunction, name: str, one: Marked, taken: set[str]) -> KernelInput:
+    parts: tuple[KernelPart, ...]
     if one.access.is_pair:
-        names = (f"{name}_first", f"{name}_second")
+        halves = ("first", "second")
         symbolic = Pair(
-            symbolic_value(function, one.declared, half, Role.ARGUMENT, name)[0] for half in names
+            argument_value(function, one.declared, name, taken, half) for half in halves
         )
         parts = tuple(
-            KernelPart(half, one.access.half(successor=number == 1), _symbols(symbolic[number]))
-            for number, half in enumerate(names)
+            KernelPart(
+                part_name(internal_name(name), half),
+                one.access.half(successor=number == 1),
+                _symbols(symbolic[number]),
+            )
+            for number, half in enumerate(halves)
         )
+    else:
+        symbolic = argument_value(function, one.declared, name, taken)
+        parts = (KernelPart(kernel_argument(name), one.access, _symbols(symbolic)),)
     return KernelInput(
         name=name,
         access=one.access,
@@ -255,27 +270,20 @@ def _output(name: str, one: Marked, rows: tuple[Any, ...]) -> KernelOutput:
 def _check_names(
     function: KernelFunction, inputs: Sequence[KernelInput], outputs: Sequence[str]
 ) -> None:
-    """Names and symbols differ from each other and from what else is named."""
-    names: dict[str, str] = {}
-    symbols = dict(OWN_SYMBOLS)
+    """Names differ from each other and from the keywords of a call."""
+    names = {argument.name for argument in inputs}
     for argument in inputs:
         if argument.name in CALL_KEYWORDS:
             raise KernelError(
                 f"{function.title}, argument {argument.name}: is a keyword of the kernel's call; "
                 f"names other than {', '.join(CALL_KEYWORDS)} are allowed; rename the argument"
             )
-        parts = [part.name for part in argument.parts]
-        own = dict.fromkeys((argument.name, *parts))
-        take_names(function, Role.ARGUMENT, argument.name, own, names)
-        used = [str(symbol) for part in argument.parts for symbol in part.symbols]
-        take_names(function, Role.ARGUMENT, argument.name, used, symbols)
     for output in outputs:
-        take_names(function, Role.OUTPUT, output, [output], names)
-    for name in names:
-        if not name.isascii():
+        check_name(function, f"output {output!r}", output)
+        if output in names:
             raise KernelError(
-                f"{function.title}: the name {name!r} becomes part of CUDA C, where a to z, A to "
-                "Z, digits and underscores are allowed; rename it"
+                f"{function.title}, output {output}: its {output!r} is also that of argument "
+                f"{output}; rename the output"
             )
 
 
@@ -296,7 +304,7 @@ def kernel_spec(
     Raises:
         UnsupportedFunctionError: Names the function, the kernel and the line.
     """
-    kernel = KernelBuilder(_kernel_name(traced.name), dtype)
+    kernel = KernelBuilder(kernel_name(traced.name, "kernel"), dtype)
     symbols = {str(SYMBOL): kernel.graph.const(value(dtype))}
     for argument in traced.inputs:
         for part in argument.parts:
@@ -311,13 +319,6 @@ def kernel_spec(
         rows = [Scalar(kernel.graph, lowering.lower(row)) for row in output.rows]
         access = writes[output.name]
         stored = output.access.stored_dtype(dtype)
-        kernel.write(output.name, rows, stored, access, windowed=not access.holds_partials)
+        windowed = not access.holds_partials
+        kernel.write(output.kernel_argument, rows, stored, access, windowed=windowed)
     return kernel.build()
-
-
-def _kernel_name(name: str) -> str:
-    """An identifier that is no keyword, and no name of the libraries of CUDA C and Python.
-
-    Arguments need no such care: all that is generated for one is called `<name>_<what>`.
-    """
-    return re.sub(r"\W", "_", name, flags=re.ASCII) + "_kernel"

@@ -19,6 +19,7 @@ Gradients and blocks are padded rows, but those of an eliminated type: see `fact
 
 from collections.abc import Sequence
 
+from caspar.frontend.names import kernel_name
 from caspar.frontend.node_blocks import (
     ROUNDING,
     bounded_inverse_cholesky,
@@ -79,7 +80,7 @@ def damping_diagonal(
 def scale_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -> KernelSpec:
     """After linearisation, in place: `diagonal` D without zeros, `gradient` times D^-1/2."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_scale", types.sums)
+    kernel = KernelBuilder(kernel_name(node.name, "scale"), types.sums)
     squares = kernel.read("diagonal", dim, types.storage, ReadSequential())
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=not eliminated))
     diagonal = node_diagonal(node, squares, kernel.scalar("damping"))
@@ -110,7 +111,7 @@ def factorize_kernel(
         scaled: Blocks are.
     """
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_factorize", types.sums)
+    kernel = KernelBuilder(kernel_name(node.name, "factorize"), types.sums)
     name, access = "reduced_block" if reduced else "block", ReadSequential(rows=not eliminated)
     packed = kernel.read(name, dim * (dim + 1) // 2, types.sums, access)
     block = dict(zip(triangle(dim), packed, strict=True))
@@ -163,7 +164,7 @@ def write_direction(
 def start_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
     """First vectors of PCG: step 0, residual -gradient, direction z; sums `descent` = r.z."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_start", types.storage, few_items=True)
+    kernel = KernelBuilder(kernel_name(node.name, "start"), types.storage, few_items=True)
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
     residual = [-entry for entry in gradient]
     preconditioned = _preconditioned(kernel, dim, types, residual)
@@ -196,7 +197,7 @@ def step_kernel(node: NodeType, types: Types, *, many_slots: bool = False) -> Ke
     """step += alpha p, residual -= alpha A p, z = W^T W r; sums `descent` = r.z."""
     dim = node.tangent_dim
     role = STEP_OF_MANY_SLOTS if many_slots else "step"
-    kernel = KernelBuilder(f"{node.name}_{role}", types.storage, few_items=True)
+    kernel = KernelBuilder(kernel_name(node.name, role), types.storage, few_items=True)
     kernel.guard("done")
     residual = write_advanced(kernel, dim, types, many_slots=many_slots)
     preconditioned = _preconditioned(kernel, dim, types, residual)
@@ -208,7 +209,7 @@ def step_kernel(node: NodeType, types: Types, *, many_slots: bool = False) -> Ke
 def turn_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
     """The next direction: p = z + beta p."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_turn", types.storage, few_items=True)
+    kernel = KernelBuilder(kernel_name(node.name, "turn"), types.storage, few_items=True)
     kernel.guard("done")
     beta = kernel.scalar("beta")
     preconditioned = kernel.read("preconditioned", dim, types.storage, ReadSequential())
@@ -221,7 +222,7 @@ def turn_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Kernel
 def solve_kernel(node: NodeType, types: Types) -> KernelSpec:
     """Of an eliminated type: `inner` = W^T W `inner`."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_solve", types.storage)
+    kernel = KernelBuilder(kernel_name(node.name, "solve"), types.storage)
     kernel.guard("done")
     inner = kernel.read("inner", dim, types.storage, ReadSequential())
     solved = _preconditioned(kernel, dim, types, inner)
@@ -237,7 +238,7 @@ def retract_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Ker
     -1/2 step.gradient + 1/2 step.residual + 1/2 damping step.D step (residual = b - A step).
     """
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_retract", types.storage, few_items=True)
+    kernel = KernelBuilder(kernel_name(node.name, "retract"), types.storage, few_items=True)
     step = kernel.read("step", dim, types.storage, ReadSequential())
     _write_moved(kernel, node, types, step, scaled=scaled)
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
@@ -254,7 +255,7 @@ def eliminated_retract_kernel(node: NodeType, types: Types, *, scaled: bool = Fa
     twice the decrease that these nodes promise by themselves.
     """
     dim = node.tangent_dim
-    kernel = KernelBuilder(f"{node.name}_retract", types.storage)
+    kernel = KernelBuilder(kernel_name(node.name, "retract"), types.storage)
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
     inner = kernel.read("inner", dim, types.storage, ReadSequential())
     rest = [g + t for g, t in zip(gradient, inner, strict=True)]

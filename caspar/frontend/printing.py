@@ -97,7 +97,7 @@ def _argument(argument: Argument) -> str:
     if argument.node is not None:
         kind += f" {argument.node_type.name}"
         sizes += f", tangent {argument.tangent_dim}"
-    return f"{argument.name}: {kind}, {sizes}: {_names(argument.symbols)}"
+    return f"{argument.source}: {kind}, {sizes}: {_names(argument.symbols)}"
 
 
 def _names(symbols: Sequence[Any]) -> str:

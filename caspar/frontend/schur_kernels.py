@@ -74,7 +74,7 @@ def _product(
     kernel.guard("done")
     if fused:
         # all else stays as it is while a linear system is solved
-        kernel.await_launch(*(f"{node.name}_direction" for node in kernel.reduced))
+        kernel.await_launch(*(node.part("direction") for node in kernel.reduced))
     eliminated = form.eliminated_argument
     dim = eliminated.tangent_dim
     linear = linearization(kernel, slots)

@@ -9,7 +9,7 @@ import pickle
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pkgutil import resolve_name
@@ -20,13 +20,12 @@ import symforce.symbolic as sf
 from symforce.ops import StorageOps
 
 from caspar.errors import CasparError, UnsupportedFunctionError
-from caspar.frontend.epsilon import SYMBOL, SymForceGrewError, with_symbolic_epsilon
+from caspar.frontend.epsilon import SymForceGrewError, with_symbolic_epsilon
+from caspar.frontend.field_types import field_names
 from caspar.frontend.lines import Lines, run_with_lines
 from caspar.frontend.lower import NOT_NUMBERS
-
-OWN_SYMBOLS = {str(SYMBOL): "SymForce's epsilon"}
-"""Symbols that arguments must not take, and whose they are."""
-
+from caspar.frontend.names import identifier_refusal, name_refusal
+from caspar.frontend.symbols import with_own_symbols
 
 NO_STORAGE_TYPE = (
     "is not a storage type; use a SymForce type such as sf.V3 or sf.Pose3, a subclass of one, or a "
@@ -61,6 +60,12 @@ class UserFunction:
     kind: ClassVar[str]
     error: ClassVar[type[CasparError]]
     example: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Refuse a name that cannot be one."""
+        refusal = name_refusal(self.name)
+        if refusal != "":
+            raise self.error(f"{self.kind} {self.name!r} ({self.location}): {refusal}")
 
     @property
     def location(self) -> str:
@@ -116,8 +121,22 @@ def argument_annotations(user: UserFunction) -> dict[str, Any]:
                 else f"write Annotated[Type, Marker], for example {user.example}"
             )
             raise user.error(f"{user.title}, argument {name}: not annotated; {advice}")
+        check_name(user, f"argument {name!r}", name)
         annotations[name] = evaluated(user, f"argument {name}", written[name])
     return annotations
+
+
+def check_name(user: UserFunction, what: str, name: object) -> None:
+    """Raise if something cannot have its name.
+
+    Args:
+        user: The function.
+        what: What has the name, such as "argument 'x'".
+        name: The name.
+    """
+    refusal = name_refusal(name)
+    if refusal != "":
+        raise user.error(f"{user.title}, {what} ({user.location}): {refusal}")
 
 
 def return_annotation(user: UserFunction) -> Any:
@@ -191,6 +210,10 @@ def symbolic_value(
         source: For which one, as the user named it.
     """
     where = f"{user.title}, {role.value} {source}"
+    for field_name in field_names(declared):
+        refusal = identifier_refusal(field_name)
+        if refusal != "":
+            raise user.error(f"{where}, a field of {declared!r}: {refusal}")
     try:
         symbolic = StorageOps.symbolic(declared, name)
         storage_dim = StorageOps.storage_dim(declared)
@@ -201,31 +224,27 @@ def symbolic_value(
     return symbolic, storage_dim
 
 
+def argument_value(
+    user: UserFunction, declared: Any, source: str, taken: set[str], half: str = ""
+) -> Any:
+    """What the function is called with for an argument: a value of symbols that are its own.
+
+    Args:
+        user: The function.
+        declared: The type, of a pair that of a half.
+        source: The argument.
+        taken: Names of symbols of other arguments; those of this one are added.
+        half: Which half of a pair; empty: the argument is none.
+    """
+    name, own = (source, source) if half == "" else (f"{source}_{half}", f"{source}.{half}")
+    symbolic, _ = symbolic_value(user, declared, name, Role.ARGUMENT, source)
+    return with_own_symbols(symbolic, own, taken)
+
+
 def matrix_shape(value: Any) -> tuple[int, ...]:
     """(rows, columns) of a matrix with several columns; () of everything else."""
     shape = value.shape if isinstance(value, sf.Matrix) else (1, 1)
     return tuple(shape) if shape[1] > 1 else ()
-
-
-def take_names(
-    user: UserFunction, role: Role, source: str, names: Iterable[str], taken: dict[str, str]
-) -> None:
-    """Enter names as taken; none may be so already.
-
-    Args:
-        user: The function.
-        role: What takes them.
-        source: Which one, as the user named it.
-        names: The names.
-        taken: Names and whose they are; is added to.
-    """
-    for name in names:
-        if name in taken:
-            raise user.error(
-                f"{user.title}, {role.value} {source}: its {name!r} is also {taken[name]}; "
-                f"rename the {role.value}"
-            )
-        taken[name] = f"that of {role.value} {source}"
 
 
 # -- the run ---------------------------------------------------------------------------------------

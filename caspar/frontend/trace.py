@@ -33,18 +33,18 @@ from caspar.frontend.markers import (
     TunableShared,
     TunableUnique,
 )
+from caspar.frontend.names import VALUE, internal_name, part_name
 from caspar.frontend.signature import (
-    OWN_SYMBOLS,
-    Role,
     argument_annotations,
+    argument_value,
     check_is_number,
+    check_name,
     marker_name,
     markers_in,
     matrix_shape,
     run_on_symbols,
-    symbolic_value,
-    take_names,
 )
+from caspar.frontend.symbols import with_own_symbols
 from caspar.frontend.tangent_parts import tangent_parts
 from caspar.frontend.turned_vectors import TurnedVector, turned_vectors
 from caspar.frontend.unit_ranges import UnitRange, unit_ranges
@@ -70,17 +70,6 @@ _KINDS: dict[type[Marker], ArgumentKind] = {
     ConstIndexed: ArgumentKind.CONST_INDEXED,
     ConstUnique: ArgumentKind.CONST_UNIQUE,
 }
-
-
-_KERNEL_NAMES = (
-    *("residual", "cost", "jacobian", "curvature", "tiles"),
-    *("pair_block", "pair_order"),
-)
-_KERNEL_PARTS = (
-    *("gradient", "diagonal", "block", "direction", "product"),
-    *("inner", "preconditioner", "sum", "mixed"),
-)
-"""Arguments of a factor's kernels beside its own, and those that each node argument brings."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +98,7 @@ class Argument:
     """One argument of a kernel: a pair of the user's signature counts as two.
 
     Attributes:
-        name: Unique within the factor.
+        name: Unique within the factor; ASCII: see `caspar.frontend.names`.
         source: The argument's name in the user's signature.
         kind: How factors map to instances.
         successor: The second half of a pair: node i + 1.
@@ -133,6 +122,15 @@ class Argument:
         """The type of its nodes, of one that is no constant."""
         assert self.node is not None
         return self.node
+
+    def part(self, part: str) -> str:
+        """What kernels call a part of it, such as the gradient of a node."""
+        return part_name(self.name, part)
+
+    @property
+    def value_name(self) -> str:
+        """What kernels call its storage."""
+        return self.part(VALUE)
 
     @property
     def tangent_dim(self) -> int:
@@ -208,11 +206,11 @@ def trace(factor: Factor) -> TracedFactor:
     """
     arguments: list[Argument] = []
     call_values: dict[str, Any] = {}
+    taken: set[str] = set()
     for name, annotation in argument_annotations(factor).items():
-        made, value = _make_argument(factor, name, annotation)
+        made, value = _make_argument(factor, name, annotation, taken)
         arguments += made
         call_values[name] = value
-    _check_names(factor, arguments)
     if not any(argument.node is not None for argument in arguments):
         raise FactorError(
             f"factor {factor.name} has no tunable argument: mark at least one with TunableShared, "
@@ -238,8 +236,11 @@ def _warn_unused(factor: Factor, arguments: Sequence[Argument], rows: Sequence[A
             )
 
 
-def _make_argument(factor: Factor, name: str, annotation: Any) -> tuple[list[Argument], Any]:
-    where = f"{factor.title}, argument {name}"
+def _make_argument(
+    factor: Factor, source: str, annotation: Any, taken: set[str]
+) -> tuple[list[Argument], Any]:
+    where = f"{factor.title}, argument {source}"
+    name = internal_name(source)
     marker = _marker(where, annotation)
     kind = next(_KINDS[base] for base in marker.__mro__ if base in _KINDS)
     declared = get_args(annotation)[0]
@@ -248,13 +249,22 @@ def _make_argument(factor: Factor, name: str, annotation: Any) -> tuple[list[Arg
             raise FactorError(f"{where}: TunablePair needs caspar.Pair[Type], got {declared!r}")
         element = get_args(declared)[0]
         halves = [
-            _one_argument(factor, f"{name}_{half}", name, kind, element, half == "second")
+            _one_argument(
+                factor,
+                part_name(name, half),
+                source,
+                kind,
+                half == "second",
+                element,
+                argument_value(factor, element, source, taken, half),
+            )
             for half in ("first", "second")
         ]
         return halves, Pair(half.symbolic for half in halves)
     if get_origin(declared) is Pair:
         raise FactorError(f"{where}: caspar.Pair needs the marker TunablePair")
-    made = _one_argument(factor, name, name, kind, declared, False)
+    symbolic = argument_value(factor, declared, source, taken)
+    made = _one_argument(factor, name, source, kind, False, declared, symbolic)
     return [made], made.symbolic
 
 
@@ -278,39 +288,34 @@ def _marker(where: str, annotation: Any) -> type[Marker]:
 
 
 def _one_argument(
-    factor: Factor, name: str, source: str, kind: ArgumentKind, declared: Any, successor: bool
+    factor: Factor,
+    name: str,
+    source: str,
+    kind: ArgumentKind,
+    successor: bool,
+    declared: Any,
+    symbolic: Any,
 ) -> Argument:
-    where = f"{factor.title}, argument {source}"
-    symbolic, storage_dim = symbolic_value(factor, declared, name, Role.ARGUMENT, source)
+    storage_dim = StorageOps.storage_dim(declared)
     node = None
     if kind.name.startswith("NODE"):
-        node = _node_type(where, declared, storage_dim)
+        node = _node_type(factor, source, declared, storage_dim)
     units = unit_ranges(declared)
     return Argument(name, source, kind, successor, storage_dim, units, node, symbolic)
 
 
-def _node_type(where: str, declared: Any, storage_dim: int) -> NodeType:
+def _node_type(factor: Factor, source: str, declared: Any, storage_dim: int) -> NodeType:
+    name = getattr(declared, "__name__", None)
+    check_name(factor, f"argument {source}, node type {declared!r}", name)
     try:
         tangent_dim = LieGroupOps.tangent_dim(declared)
     except (NotImplementedError, TypeError, AttributeError) as error:
         raise FactorError(
-            f"{where}: {declared!r} has no tangent space, so it cannot be tunable ({error})"
+            f"{factor.title}, argument {source}: {declared!r} has no tangent space, so it cannot "
+            f"be tunable ({error})"
         ) from error
     units, parts = unit_ranges(declared), tangent_parts(declared)
-    return NodeType(declared.__name__, declared, storage_dim, tangent_dim, units, parts)
-
-
-def _check_names(factor: Factor, arguments: Sequence[Argument]) -> None:
-    """Names and symbols of the arguments differ from each other and from those of the kernels."""
-    names = dict.fromkeys(_KERNEL_NAMES, "the kernels' own")
-    for argument in arguments:
-        if argument.node is not None:
-            parts = (f"{argument.name}_{part}" for part in _KERNEL_PARTS)
-            names |= dict.fromkeys(parts, f"the kernels' own for argument {argument.source}")
-    symbols = dict(OWN_SYMBOLS)
-    for argument in arguments:
-        take_names(factor, Role.ARGUMENT, argument.source, [argument.name], names)
-        take_names(factor, Role.ARGUMENT, argument.source, map(str, argument.symbols), symbols)
+    return NodeType(str(name), declared, storage_dim, tangent_dim, units, parts)
 
 
 def _residual_rows(factor: Factor, residual: Any, lines: Lines) -> tuple[Any, ...]:
@@ -343,8 +348,10 @@ def retracted_storage(node: NodeType, prefix: str) -> tuple[list[Any], list[Any]
     Returns:
         Storage symbols, tangent symbols, and the storage after the step.
     """
+    steps = [f"{prefix}_step{number}" for number in range(node.tangent_dim)]
     symbolic = StorageOps.symbolic(node.python_type, prefix)
-    step = [sf.Symbol(f"{prefix}_step{number}") for number in range(node.tangent_dim)]
+    symbolic = with_own_symbols(symbolic, prefix, {*steps})
+    step = list(map(sf.Symbol, steps))
     moved = with_symbolic_epsilon(LieGroupOps.retract, symbolic, step, SYMBOL)
     return list(StorageOps.to_storage(symbolic)), step, list(StorageOps.to_storage(moved))
 

@@ -33,7 +33,7 @@ class FactorInspection(Mapping[str, KernelInspection]):
     """The kernels of a factor by name.
 
     A kernel is also found by the last part of its name where only one has it:
-    `snavely_linearize` by `linearize`. Any other name is an `OptionError` that lists all, and a
+    `snavely__linearize` by `linearize`. Any other name is an `OptionError` that lists all, and a
     `KeyError`.
 
     Attributes:

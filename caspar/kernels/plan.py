@@ -255,9 +255,10 @@ class _Planner:
         finishes: list[Launch] = []
         for output, given in zip(self._traced.outputs, outputs, strict=True):
             stored = output.access.stored_dtype(dtype)
-            arg = ArgSpec(output.name, output.storage_dim, stored, write=writes[output.name])
+            name, access = output.kernel_argument, writes[output.name]
+            arg = ArgSpec(name, output.storage_dim, stored, write=access)
             bound = output.access.bind(arg, given.values.binding(), given.options, kit)
-            bindings[output.name] = bound.binding
+            bindings[name] = bound.binding
             finishes += self._finishes(bound)
         launches = (backend.bind(kernel, bindings, count), *finishes)
         made = {one.name: one.values for one in outputs}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
+from caspar.frontend.kernel_trace import kernel_argument
 from caspar.kernels.array_memory import address
 from caspar.kernels.blocked_array import BlockedArray
 from caspar.kernels.convert import conversion_launch
@@ -178,8 +179,9 @@ class _Writer:
     def _passes_index(self, name: str) -> bool:
         """Whether the kernel gets an argument's index, rather than something made of it."""
         assert self._plan.kernel is not None
-        names = {param.name for param in self._plan.kernel.source.params}
-        return f"{name}_index" in names
+        arg = kernel_argument(name)
+        params = self._plan.kernel.source.params
+        return any(param.arg == arg and param.field == "index" for param in params)
 
     def _memory(self, shape: tuple[int, ...], holder: Array, clear: bool = False) -> int:
         self.memories.append(_Memory(shape, self._plan.dtype.value, clear))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from caspar.frontend.chain_factorization import padded_rows
 from caspar.frontend.chain_kernels import RUN
 from caspar.frontend.factor_builder import SharedSums
+from caspar.frontend.names import kernel_name
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.partials import object_fields, tile_fields
 from caspar.memory.binding import Binding
@@ -199,7 +200,7 @@ class ChainSpace:
         return self._binder.node_launch(self._node, role, more)
 
     def _bind(self, role: str, bindings: Mapping[str, Binding], count: int) -> Launch:
-        kernel = self._plan.library.kernel(f"{self._node.node.name}_chain_{role}")
+        kernel = self._plan.library.kernel(kernel_name(self._node.node.name, f"chain_{role}"))
         return self._backend.bind(kernel, {**self._binder.scalars(), **bindings}, count)
 
     def factorize(self) -> list[Launch]:

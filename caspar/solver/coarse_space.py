@@ -314,7 +314,7 @@ class CoarseSpace:
         reductions: list[Launch] = []
         for part, target in self._node_sums[factor.factor.name].items():
             output = self.binding(part, self._node.count)
-            bindings[f"{argument.name}_{part}"] = self.target(target, output, index)
+            bindings[argument.part(part)] = self.target(target, output, index)
             reductions += self.reduction(target, output)
         return [self._binder.pair(factor, "respond", bindings), *reductions]
 
@@ -337,7 +337,7 @@ class CoarseSpace:
         reductions: list[Launch] = []
         for number in range(self._form.num_groups):
             modes = self.binding(f"modes{number}", self._node.count)
-            bindings[f"{argument.name}_modes{number}"] = modes
+            bindings[argument.part(f"modes{number}")] = modes
             output = self.binding(f"entries{number}", self.structure.num_entries)
             bindings[f"entries{number}"] = self.target(target, output, entry, str(number))
             reductions += self.reduction(target, output, str(number))

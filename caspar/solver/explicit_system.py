@@ -215,7 +215,7 @@ class ExplicitSystem:
         bindings = {}
         for argument in factor.reduced:
             array = (eliminated.name, argument.node_type.name)
-            bindings[f"{argument.name}_mixed"] = Binding(
+            bindings[argument.part("mixed")] = Binding(
                 self._memory[" ".join(array)],
                 self._structure.windows.counts[array],
                 self._structure.windows.first[factor.factor.name, argument.name],

@@ -8,6 +8,7 @@ from caspar.codegen.source import KernelSource
 from caspar.driver import SolverSources, Target
 from caspar.errors import ResourceError
 from caspar.frontend.factor_kernels import FACTOR_ROLES
+from caspar.frontend.names import kernel_name
 from caspar.frontend.node_kernels import NODE_ROLES
 from caspar.frontend.trace import NodeType
 from caspar.memory.reduce import ReduceSpec
@@ -56,9 +57,9 @@ class KernelLibrary:
         self._kernels = dict(backend.load(list(sources.kernels.values())))
         own = {
             role: [
-                sources.kernels[f"{owner}_{role}"]
+                sources.kernels[kernel_name(owner, role)]
                 for owner in owners
-                if f"{owner}_{role}" in sources.kernels
+                if kernel_name(owner, role) in sources.kernels
             ]
             for role in (*FACTOR_ROLES, *NODE_ROLES)
         }
@@ -107,7 +108,9 @@ class KernelLibrary:
 
     def num_node_tiles(self, node: NodeType, count: int) -> int:
         """Partial sums that the kernels of a node type make, each of as many."""
-        return self._kernels[f"{node.name}_retract"].source.num_blocks(count, self.tile_size)
+        return self._kernels[kernel_name(node.name, "retract")].source.num_blocks(
+            count, self.tile_size
+        )
 
     def has_kernel(self, name: str) -> bool:
         """Whether the solver has a kernel of that name."""

@@ -14,6 +14,7 @@ import numpy as np
 from caspar.frontend.explicit_kernels import exact_role
 from caspar.frontend.factor_builder import ROW_PARTS
 from caspar.frontend.memory_kernels import WIDTH
+from caspar.frontend.names import kernel_name
 from caspar.frontend.trace import Argument
 from caspar.ir.dtype import DType
 from caspar.memory.access import TILES
@@ -146,7 +147,7 @@ class Binder:
             offset = {"offset": first + plan.first_tile}
             bindings[name] = Binding(self._memory[array], length, fields=offset)
         bindings |= more
-        kernel = self._plan.library.kernel(f"{plan.node.name}_{role}")
+        kernel = self._plan.library.kernel(kernel_name(plan.node.name, role))
         return self._backend.bind(kernel, bindings, plan.count)
 
     def _bind_parts(self, plan: NodePlan) -> dict[str, Binding]:
@@ -183,7 +184,7 @@ class Binder:
         roles = [
             role
             for role in ("store", "square")
-            if self._plan.library.has_kernel(f"{plan.factor.name}_{role}")
+            if self._plan.library.has_kernel(kernel_name(plan.factor.name, role))
         ]
         launches = [self._bind(plan, role, bindings) for role in roles]
         added = filter(plan.form.has_block, plan.reduced)
@@ -195,7 +196,7 @@ class Binder:
         eliminated = plan.form.eliminated_argument
         # the eliminated node's gradient is read here
         gradient = self._node_binding(plan, eliminated, "gradient")
-        bindings[f"{eliminated.name}_gradient"] = gradient
+        bindings[eliminated.part("gradient")] = gradient
         launch = self._bind(plan, "reduce", bindings)
         return [launch, *self._reductions(plan, plan.reduced, REDUCED_SUMS, "reduced_")]
 
@@ -209,13 +210,13 @@ class Binder:
         bindings = self._with_sums(plan, ("inner",))
         for argument in plan.reduced:
             moved = self._node_binding(plan, argument, vector)
-            bindings[f"{argument.name}_direction"] = moved
+            bindings[argument.part("direction")] = moved
         return self._bind(plan, "gather", bindings)
 
     def exact_role(self, plan: FactorPlan, role: str) -> str:
         """A kernel with Jacobians in float64, if there is one, else the usual one."""
         exact = exact_role(role)
-        has_one = self._plan.library.has_kernel(f"{plan.factor.name}_{exact}")
+        has_one = self._plan.library.has_kernel(kernel_name(plan.factor.name, exact))
         return exact if has_one else role
 
     def inner(self, plan: FactorPlan) -> Launch:
@@ -226,7 +227,7 @@ class Binder:
         exchange = Binding(tiles.node_items, 0, fields=tiles.node_fields)
         for number in range(plan.form.inner_iterations + 1):
             for part in ("sum", "spread"):
-                bindings[f"{eliminated.name}_{part}{number + 1}"] = exchange
+                bindings[eliminated.part(f"{part}{number + 1}")] = exchange
         return self._bind(plan, "inner", bindings)
 
     def pair(self, plan: FactorPlan, role: str, more: Mapping[str, Binding]) -> Launch:
@@ -240,7 +241,7 @@ class Binder:
         return [launch, *self._reductions(plan, plan.reduced, REDUCED_SUMS, "reduced_")]
 
     def _bind(self, plan: FactorPlan, role: str, bindings: Mapping[str, Binding]) -> Launch:
-        kernel = self._plan.library.kernel(f"{plan.factor.name}_{role}")
+        kernel = self._plan.library.kernel(kernel_name(plan.factor.name, role))
         tiles = plan.order.node_tiles
         if kernel.source.stretches and tiles is not None:
             num_blocks = tiles.num_stretches(self._backend.resident_blocks(kernel))
@@ -253,13 +254,13 @@ class Binder:
         bindings = {}
         for argument in plan.factor.arguments:
             if argument.node is None:
-                data = self._memory[f"{plan.factor.name}.{argument.name}"]
+                data = self._memory[f"{plan.factor.name}.{argument.value_name}"]
                 index = plan.order.constants.get(argument.source)
                 fields = {} if index is None else {"index": index}
                 rows = plan.order.constant_rows[argument.source]
-                bindings[argument.name] = Binding(data, rows, fields=fields)
+                bindings[argument.value_name] = Binding(data, rows, fields=fields)
             else:
-                bindings[argument.name] = self._node_binding(plan, argument, state)
+                bindings[argument.value_name] = self._node_binding(plan, argument, state)
         for name in ("residual", "jacobian"):
             bindings[name] = Binding(self._memory[f"{plan.factor.name}.{name}"], plan.count)
         tiles = plan.order.node_tiles
@@ -282,12 +283,12 @@ class Binder:
                 self._bind_eliminated(plan, argument, bindings)
             else:
                 direction = self._node_binding(plan, argument, "direction")
-                bindings[f"{argument.name}_direction"] = direction
+                bindings[argument.part("direction")] = direction
                 diagonal = self._node_binding(plan, argument, "diagonal")
-                bindings[f"{argument.name}_diagonal"] = diagonal
+                bindings[argument.part("diagonal")] = diagonal
                 for part in parts if "inner" not in parts else ():
                     made = self._target(plan, argument, part, prefix)
-                    bindings[f"{argument.name}_{part}"] = made
+                    bindings[argument.part(part)] = made
         return bindings
 
     def _bind_eliminated(
@@ -300,10 +301,10 @@ class Binder:
             placed = {**placed, "node_at": plan.order.node_at}
         for part in (*REDUCED_SUMS, "diagonal", "preconditioner", "inner"):
             binding = self._node_binding(plan, argument, part)
-            bindings[f"{argument.name}_{part}"] = binding.with_fields(placed)
+            bindings[argument.part(part)] = binding.with_fields(placed)
         for part in ("sum", "spread"):
             exchange = Binding(tiles.node_items, 0, fields=tiles.node_fields)
-            bindings[f"{argument.name}_{part}"] = exchange
+            bindings[argument.part(part)] = exchange
 
     def _tile_sums(self, plan: FactorPlan, name: str) -> Binding:
         """One number for each tile."""
@@ -319,7 +320,7 @@ class Binder:
         """Where sums over an argument go: into partials, or to the nodes."""
         if not plan.has_partials(argument):
             return self._node_binding(plan, argument, f"{prefix}{part}")
-        data = self._memory[f"{plan.factor.name}.{argument.name}_{part}"]
+        data = self._memory[f"{plan.factor.name}.{argument.part(part)}"]
         tiles = plan.tiles.get(argument.name)
         # a node that all factors share: one partial for each tile
         fields = {"offset": 0} if tiles is None else tile_fields(tiles)
@@ -351,7 +352,7 @@ class Binder:
         plan, node_tiles = use.plan, use.plan.order.node_tiles
         is_unique = use.argument.name not in plan.tiles
         if is_unique and use.part == "product" and plan.form.is_fused and node_tiles is not None:
-            product = self._plan.library.kernel(f"{plan.factor.name}_product")
+            product = self._plan.library.kernel(kernel_name(plan.factor.name, "product"))
             if product.source.stretches:
                 return node_tiles.num_stretches(self._backend.resident_blocks(product))
         return plan.num_partials(use.argument)

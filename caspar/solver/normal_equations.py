@@ -176,7 +176,7 @@ class NormalEquations:
                 if constant is not None:
                     rows = self._on_device(constant.rows, scratch)
                     rows = self._in_order(rows, factor.order.order_of(argument), scratch)
-                    self._binder.pack(f"{factor.factor.name}.{argument.name}", rows)
+                    self._binder.pack(f"{factor.factor.name}.{argument.value_name}", rows)
         # the rows must live until they are packed
         self._backend.synchronize()
 

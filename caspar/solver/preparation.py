@@ -23,6 +23,7 @@ from caspar.driver import (
 from caspar.errors import BackendError
 from caspar.frontend.coarse_form import coarse_form, coarse_refusal
 from caspar.frontend.coarse_kernels import apply_name
+from caspar.frontend.names import kernel_name
 from caspar.frontend.node_kernels import STEP_OF_MANY_SLOTS
 from caspar.frontend.precision import TYPES, Types
 from caspar.memory.accessors.slots import MAX_OBJECT_SLOTS, USUAL_SLOTS
@@ -253,7 +254,7 @@ class Preparation:
         """The steps of nodes whose products have many slots, when first needed."""
         for node in plan.reduced:
             if node.has_many_slots:
-                name = f"{node.node.name}_{STEP_OF_MANY_SLOTS}"
+                name = kernel_name(node.node.name, STEP_OF_MANY_SLOTS)
                 self._load(plan.library, name, partial(slot_sources, design, node.node))
 
     def _preconditioned(

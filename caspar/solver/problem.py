@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from caspar.errors import InputError
+from caspar.frontend.names import normalised_hint
 from caspar.frontend.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.memory.tiles import Array
 from caspar.runtime.backend import Backend
@@ -153,6 +154,7 @@ def _check_names(where: str, what: str, given: Any, expected: Sequence[str]) -> 
     for name in unknown:
         close = difflib.get_close_matches(name, missing or expected, 1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
+        hint = normalised_hint(name, expected) or hint
         problems.append(f"unknown name {name!r}{hint}")
     problems += [f"{name!r} is missing" for name in missing]
     raise InputError(f"{where}: {'; '.join(problems)}; expected {what}: {', '.join(expected)}")

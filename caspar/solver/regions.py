@@ -207,7 +207,7 @@ def _constants(types: Types, plan: FactorPlan) -> list[Entry]:
         rows = plan.order.constant_rows.get(argument.source)
         if rows is not None:
             size = array_scalars(argument.storage_dim, types.storage, rows)
-            entries.append((f"{plan.factor.name}.{argument.name}", size, types.storage))
+            entries.append((f"{plan.factor.name}.{argument.value_name}", size, types.storage))
     return entries
 
 
@@ -247,6 +247,6 @@ def _partials(plan: FactorPlan, part: str, types: Types) -> list[Entry]:
             dim = argument.tangent_dim
             scalars = dim * (dim + 1) // 2 if part == "block" else dim
             dtype = types.storage if part in ("diagonal", "product") else types.sums
-            name = f"{plan.factor.name}.{argument.name}_{part}"
+            name = f"{plan.factor.name}.{argument.part(part)}"
             entries.append((name, scalars * plan.num_partials(argument), dtype))
     return entries

@@ -323,8 +323,15 @@ def _checked_factors(factors: Sequence[Factor] | Factor) -> tuple[Factor, ...]:
     names = [factor.name for factor in factors]
     for name in names:
         if names.count(name) > 1:
-            raise FactorError(f"two factors are named {name!r}; arrays are passed by name")
+            raise FactorError(
+                f"two factors are named {name!r}; arrays are passed by name, so rename one of them"
+            )
     return tuple(factors)
+
+
+def _place(python_type: type) -> str:
+    """Where a class is from."""
+    return f"{python_type.__module__}.{python_type.__qualname__}"
 
 
 def _node_types(factors: Sequence[TracedFactor]) -> tuple[NodeType, ...]:
@@ -338,10 +345,13 @@ def _node_types(factors: Sequence[TracedFactor]) -> tuple[NodeType, ...]:
             if known.python_type is not node.python_type:
                 raise FactorError(
                     f"factor {factor.name}, argument {argument.source}: two node types are named "
-                    f"{node.name!r}; arrays are passed by name"
+                    f"{node.name!r}, {_place(known.python_type)} and {_place(node.python_type)}; "
+                    "arrays are passed by name, so give one of the classes another name, for "
+                    "example by a subclass"
                 )
             if node.name in names:
                 raise FactorError(
-                    f"{node.name!r} names a factor and a node type; arrays are passed by name"
+                    f"{node.name!r} names a factor and a node type; arrays are passed by name, "
+                    "so rename one of them"
                 )
     return tuple(found.values())

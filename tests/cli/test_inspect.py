@@ -105,11 +105,11 @@ def test_what_passes_changed_can_be_printed(capsys: pytest.CaptureFixture[str]) 
 
 def test_resources_of_all_kernels_are_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, CASES)
-    for name in ("distance_score", "distance_linearize", "distance_product", "Spot_retract"):
+    for name in ("distance__score", "distance__linearize", "distance__product", "Spot__retract"):
         assert f"\n{name} " in text
-    one = printed(capsys, CASES, "--kernel", "Spot_retract")
-    assert "Spot_retract, computes in float32" in one
-    assert "distance_score" not in one
+    one = printed(capsys, CASES, "--kernel", "Spot__retract")
+    assert "Spot__retract, computes in float32" in one
+    assert "distance__score" not in one
 
 
 def test_pictures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +141,7 @@ def test_text_can_go_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--stage", "resources", "--target", "cpu"], "stage='resources': the stages for cpu"),
         (
             ["--kernel", "retract"],
-            "kernel='retract': may be Cam_retract or Point_retract; the kernels of",
+            "kernel='retract': may be Cam__retract or Point__retract; the kernels of",
         ),
         (["--stage", "ptx", "--arch", "sm_1"], "arch='sm_1': must be one of"),
         (["--stage", "cuda", "--svg", "x.svg"], "--svg: the stage 'cuda' has no picture"),

@@ -37,8 +37,8 @@ def own_text(source: KernelSource) -> str:
 
 
 def test_there_are_some() -> None:
-    assert any("snavely_product" in name for name in PRODUCTS)
-    assert all(name.endswith("_product") for name in PRODUCTS)
+    assert any("snavely__product" in name for name in PRODUCTS)
+    assert all(name.endswith("__product") for name in PRODUCTS)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -49,7 +49,7 @@ def test_nothing_that_is_awaited_is_read_before(name: str) -> None:
     before, behind = body.replace(FIRST_LOOK.format("done"), "").split(AWAITED)
     read_before = {argument for argument in LOADED.findall(before)}
     awaited = {param.arg for param in source.params if param.dtype} - {*source.early}
-    assert any(argument.endswith("_direction") for argument in awaited)
+    assert any(argument.endswith("__direction") for argument in awaited)
     assert "done" in awaited
     assert read_before.isdisjoint(awaited)
     assert {argument for argument in awaited if f"{argument}_data" in behind} == awaited
@@ -62,7 +62,7 @@ def test_it_leaves_behind_the_loads_where_the_flag_is_set(name: str) -> None:
     assert guard_name(source) == "done"
     behind = own_text(source).split(AWAITED)[1]
     asked = behind.index("done_data[0] != 0")
-    assert asked < behind.index("_direction_data")
+    assert asked < behind.index("__direction_data")
     assert behind.index("if (is_done) return;") < behind.index("__syncthreads")
 
 
@@ -75,7 +75,7 @@ def test_a_loop_of_its_own_waits_for_nothing() -> None:
     source = next(source for name, source in PRODUCTS.items() if "snavely" in name)
     kernel = LoopKernel(source, guarded=True)
     text = fuse("loop", ((kernel,),), 256).text
-    entry = text[text.index("run_snavely_product(") :]
+    entry = text[text.index("run_snavely__product(") :]
     assert AWAITED not in entry
     assert "is_done" not in entry
     between = fuse("loop", ((kernel,),), 256, between=True)
@@ -121,9 +121,10 @@ def test_who_reads_no_direction_waits_for_nothing() -> None:
     with pytest.warns(UserWarning, match="watcher"):
         problem = problem_of("ignorant", [sees, floats])
     specs = {spec.name: spec for spec in problem.specs(Precision.MIXED)}
-    assert specs["floats_product"].awaited == specs["sees_product"].awaited != ()
+    assert specs["floats__product"].awaited == specs["sees__product"].awaited != ()
     ignorant, usual = (
-        compile_kernel(specs[name], TARGETS["cuda"]) for name in ("floats_product", "sees_product")
+        compile_kernel(specs[name], TARGETS["cuda"])
+        for name in ("floats__product", "sees__product")
     )
     assert ignorant.early is None
     assert AWAITED not in own_text(ignorant)

@@ -175,7 +175,7 @@ def test_solver_kernels_compile(sums: SharedSums, precision: Precision) -> None:
     for arch in ARCHITECTURES:
         compiled = compile_text(text, arch)
         assert compiled.warnings == (), compiled.log
-        product = compiled.resources["snavely_product"]
+        product = compiled.resources["snavely__product"]
         assert product.spill_bytes == 0
         if precision is not Precision.FLOAT64:
             # packed where the block waits for its sums

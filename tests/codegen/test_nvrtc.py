@@ -44,10 +44,10 @@ the scheduler predicts for its values: up to 47 here, most where sums are taken 
 
 REGISTERS_OF_RUNS = {DType.FLOAT32: 16, DType.FLOAT64: 52}
 """More where sums are taken over runs of lanes, whose values wait for others: up to 14 and 50 here,
-of `snavely_reduce` and `snavely_linearize`."""
+of `snavely__reduce` and `snavely__linearize`."""
 
 REGISTERS_OF_SUMS = {DType.FLOAT32: 0, DType.FLOAT64: 16}
-"""More where sums are taken over the items of a node: up to 12, of `sighting_inner`."""
+"""More where sums are taken over the items of a node: up to 12, of `sighting__inner`."""
 
 REGISTERS_OF_PARTIALS = 16
 """More where a thread has several partials of an array, in float64, on their way."""
@@ -55,7 +55,7 @@ REGISTERS_OF_PARTIALS = 16
 PRODUCT_BLOCKS = 4
 """Blocks of a product on a multiprocessor."""
 
-SPILLED_BYTES = {"preintegrated_imu_store": 12}
+SPILLED_BYTES = {"preintegrated_imu__store": 12}
 """A Jacobian of 9 rows by two poses, velocities and biases takes all registers there are, and some
 bytes more: stores and loads together."""
 

@@ -13,7 +13,12 @@ from symforce.ops import StorageOps
 import caspar
 from caspar.driver import TARGETS, compile_kernel
 from caspar.frontend import epsilon
-from caspar.frontend.kernel_trace import KernelPart, TracedKernel, kernel_spec
+from caspar.frontend.kernel_trace import (
+    KernelPart,
+    TracedKernel,
+    kernel_argument,
+    kernel_spec,
+)
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.binding import Binding
@@ -95,7 +100,7 @@ def test_the_graph_computes_the_function(function: Callable[..., Any], dtype: DT
             expected = flat(value)
             eps = 100 * float(np.finfo(dtype.value).eps)
             assert len(expected) == output.storage_dim * (2 if output.access.is_pair else 1)
-            assert_allclose(found[output.name][lane], expected, rtol=eps, atol=eps)
+            assert_allclose(found[output.kernel_argument][lane], expected, rtol=eps, atol=eps)
 
 
 def test_epsilon_is_that_of_the_type() -> None:
@@ -105,8 +110,8 @@ def test_epsilon_is_that_of_the_type() -> None:
     kernel = traced(guarded)
     for dtype in DTYPES:
         spec = kernel_spec(kernel, dtype, own_writes(kernel))
-        found = graph_outputs(spec, {"x": np.ones((1, 1))})
-        assert_allclose(found["out"], [[2 * epsilon.value(dtype)]], rtol=1e-6)
+        found = graph_outputs(spec, {"x__value": np.ones((1, 1))})
+        assert_allclose(found["out__value"], [[2 * epsilon.value(dtype)]], rtol=1e-6)
 
 
 # -- the kernel ------------------------------------------------------------------------------------
@@ -130,20 +135,20 @@ class TestSpec:
         spec = kernel_spec(kernel, DType.FLOAT32, own_writes(kernel))
         single, double = DTYPES
         assert spec.args == (
-            ArgSpec("arg0", 3, single, read=ReadShared(), windowed=True),
-            ArgSpec("arg1_first", 6, single, read=ReadPair(successor=False), windowed=True),
-            ArgSpec("arg1_second", 6, single, read=ReadPair(successor=True), windowed=True),
-            ArgSpec("out0", 2, single, write=AddSharedPartials()),
-            ArgSpec("out1", 1, single, write=WriteIndexed(), windowed=True),
-            ArgSpec("out2", 3, double, write=AddSumPartials()),
-            ArgSpec("out3", 3, single, write=WritePair(), windowed=True),
+            ArgSpec("arg0__value", 3, single, read=ReadShared(), windowed=True),
+            ArgSpec("arg1__first", 6, single, read=ReadPair(successor=False), windowed=True),
+            ArgSpec("arg1__second", 6, single, read=ReadPair(successor=True), windowed=True),
+            ArgSpec("out0__value", 2, single, write=AddSharedPartials()),
+            ArgSpec("out1__value", 1, single, write=WriteIndexed(), windowed=True),
+            ArgSpec("out2__value", 3, double, write=AddSumPartials()),
+            ArgSpec("out3__value", 3, single, write=WritePair(), windowed=True),
         )
         assert spec.guard is None
 
     def test_the_caller_decides_how_outputs_are_written(self) -> None:
         kernel = traced(polar)
         spec = kernel_spec(kernel, DType.FLOAT64, {"out": WriteIndexed()})
-        assert spec.arg("out").write == WriteIndexed()
+        assert spec.arg("out__value").write == WriteIndexed()
 
     def test_lines_of_the_function_are_its_origins(self) -> None:
         kernel = traced(polar)
@@ -159,10 +164,14 @@ HOSTILE = (
     "item", "tile", "active", "first", "last", "table", "args", "data", "length", "r0", "m1", "p0",
     "K0", "at_1", "own_item", "threadIdx", "int", "double", "sums", "place", "fma", "u32", "math",
     "BLOCK_SIZE", "as_float32", "a", "a_object", "a_index", "a_first", "_x", "kernel",
+    "a_segment", "tiles", "self_", "nan", "np", "a_second", "value", "a_value", "λ", "größe",
+    "Größe", "点", "b" * 300, "B" * 300, "ä" * 120, "epsilon",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["int", "sin", "item", "kernel", "double", "main", "λ"])
+@pytest.mark.parametrize(
+    "name", ["int", "sin", "item", "kernel", "double", "main", "λ", "größe", "f" * 3000]
+)
 def test_names_do_not_meet_those_of_the_generated_text(name: str) -> None:
     """Kernels called like keywords and functions, of arguments called like what is generated."""
     signature = ", ".join(f"{argument}: Read" for argument in HOSTILE)
@@ -183,9 +192,12 @@ def test_names_do_not_meet_those_of_the_generated_text(name: str) -> None:
     rng = np.random.default_rng(0)
     index = np.array([2, 0, 1], np.int32)
     values = {each: rng.random(3, np.float32) for each in HOSTILE}
-    bindings = {each: Binding(array, 3, fields={"index": index}) for each, array in values.items()}
+    bindings = {
+        kernel_argument(each): Binding(array, 3, fields={"index": index})
+        for each, array in values.items()
+    }
     out = np.full(3, np.nan, np.float32)
-    launch = backend.bind(loaded, {**bindings, "out": Binding(out, 3)}, 3)
+    launch = backend.bind(loaded, {**bindings, kernel_argument("out"): Binding(out, 3)}, 3)
     backend.runner([launch])()
     expected = sum(number * values[each][index] for number, each in enumerate(HOSTILE, 1))
     assert_allclose(out, expected, rtol=1e-5)

@@ -377,6 +377,6 @@ def test_names_are_unique(eliminated: bool, scaled: bool) -> None:
     own = node_kernels(POSE, FLOAT64, form)
     names = [spec.name for spec in (*own, *scalar_kernels(FLOAT64))]
     assert len(set(names)) == len(names)
-    roles = [spec.name.removeprefix("Pose_") for spec in own]
+    roles = [spec.name.removeprefix("Pose__") for spec in own]
     assert set(roles) <= set(NODE_ROLES)
     assert ("scale" in roles) is scaled

@@ -96,7 +96,7 @@ class Linear:
     def constants(self) -> dict[str, Array]:
         """As SymForce stores them: matrices column by column."""
         return {
-            f"by_{name}": block.transpose(0, 2, 1).reshape(len(block), -1)
+            f"by_{name}__value": block.transpose(0, 2, 1).reshape(len(block), -1)
             for name, block in self.blocks.items()
         }
 
@@ -143,7 +143,7 @@ class System:
         is_scaled = storage.is_stored
         self.parts: dict[tuple[str, str], Array] = {}
         for name, dim in DIMS.items():
-            self.parts[name, ""] = rng.normal(size=(COUNTS[name], dim))
+            self.parts[name, "value"] = rng.normal(size=(COUNTS[name], dim))
             self.parts[name, "diagonal"] = np.where(squares[name] > 0.0, squares[name], 1.0)
         if is_scaled:
             for one in linear:
@@ -181,7 +181,7 @@ class System:
             elif isinstance(arg.read, SpreadOverNode):
                 continue
             elif arg.read is not None and owner is not None:
-                part = arg.name.removeprefix(owner.name).removeprefix("_")
+                part = arg.name.rpartition("__")[2]
                 given[arg.name] = self.parts[_type(owner), part][one.index[owner.name]]
         inputs = {arg.name: given[arg.name] for arg in spec.args if arg.name in given}
         lengths = {arg.name: arg.chunk_length for arg in spec.args}
@@ -193,7 +193,7 @@ class System:
         for one in self.linear:
             found = self.run(one, role)
             for argument in one.factor.nodes:
-                values = found.get(f"{argument.name}_{part}")
+                values = found.get(f"{argument.name}__{part}")
                 if _type(argument) == node and values is not None:
                     sums = np.zeros((COUNTS[node], values.shape[1]))
                     np.add.at(sums, one.index[argument.name], values)
@@ -209,10 +209,8 @@ class System:
 
 
 def _owner(factor: TracedFactor, name: str) -> Argument | None:
-    found = [
-        node for node in factor.nodes if name in (node.name,) or name.startswith(f"{node.name}_")
-    ]
-    return found[0] if len(found) > 0 else None
+    owner = name.rpartition("__")[0]
+    return next((node for node in factor.nodes if node.name == owner), None)
 
 
 def _packed_inverse_roots(matrix: Array, dim: int) -> Array:

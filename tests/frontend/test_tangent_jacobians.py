@@ -15,7 +15,7 @@ from caspar.frontend.factor import Factor
 from caspar.frontend.jacobian import tangent_jacobians
 from caspar.frontend.lower import Lowering
 from caspar.frontend.markers import Pair
-from caspar.frontend.trace import Argument, TracedFactor, retracted_storage, trace
+from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor, retracted_storage, trace
 from caspar.frontend.turned_vectors import TurnedVector
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
@@ -114,7 +114,7 @@ class Numeric:
         arguments: dict[str, Any] = {}
         for argument in self._factor.arguments:
             made = StorageOps.from_storage(argument.symbolic, list(storage[argument.name]))
-            if argument.source != argument.name:
+            if argument.kind is ArgumentKind.NODE_PAIR:
                 made = Pair((*arguments.get(argument.source, ()), made))
             arguments[argument.source] = made
         result = self._function(**arguments)

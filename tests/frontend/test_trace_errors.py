@@ -175,39 +175,6 @@ class TestTypes:
         assert_names(message, "factor motion", "argument p", "TunablePair")
 
 
-class TestNames:
-    """Arguments must not share a name or a symbol, nor take one of the kernels' own."""
-
-    @pytest.mark.parametrize("name", ["residual", "cost", "jacobian", "a_gradient", "a_block"])
-    def test_names_of_the_kernels(self, name: str) -> None:
-        names: dict[str, Any] = {"Node": Node}
-        exec(f"def taken(a: Node, {name}: Node):\n    return a - {name}", names)
-        assert_names(error_of(names["taken"]), "factor taken", f"argument {name}", "rename")
-
-    def test_a_half_of_a_pair(self) -> None:
-        def halves(p: Annotated[caspar.Pair[Point], caspar.TunablePair], p_second: Node) -> sf.V3:
-            return p[0] - p[1] + p_second
-
-        message = error_of(halves)
-        assert_names(message, "factor halves", "argument p_second", "argument p;", "rename")
-
-    def test_symbols_of_another_argument(self) -> None:
-        def turned(
-            q: Annotated[sf.Rot3, caspar.TunableShared],
-            q_x: Annotated[sf.Scalar, caspar.ConstUnique],
-        ) -> sf.V3:
-            return q * sf.V3(q_x, 0, 0)
-
-        message = error_of(turned)
-        assert_names(message, "factor turned", "argument q_x", "argument q;", "rename")
-
-    def test_the_symbol_of_epsilon(self) -> None:
-        def smooth(a: Node, epsilon: Annotated[sf.Scalar, caspar.ConstUnique]) -> sf.V1:
-            return sf.V1(a.norm(epsilon))
-
-        assert_names(error_of(smooth), "factor smooth", "argument epsilon", "rename")
-
-
 class TestResult:
     @pytest.mark.parametrize(
         ("result", "said"),

@@ -227,7 +227,7 @@ def test_launches_that_begin_early_change_nothing(
         # two runs for a trial, and bodies of many runs and of one: the first launch of each waits
         # for all there is
         trial, body, one = (
-            ["loop", *(runs - 1) * ["snavely_product", "loop"]]
+            ["loop", *(runs - 1) * ["snavely__product", "loop"]]
             for runs in (2, graph_while.RUNS_AT_ONCE, 1)
         )
         assert begun == [*trial, *body, *one]

@@ -29,11 +29,11 @@ def test_kernels_are_those_of_the_solver(inspection: FactorInspection) -> None:
     rest = set(by_name) - set(inspection)
     assert rest == {"pcg_begin", "pcg_alpha", "pcg_beta", "collect", "clear", "copy"}
     assert list(inspection)[:6] == [
-        f"sighting_{role}"
+        f"sighting__{role}"
         for role in ("score", "linearize", "gather", "product", "reduce", "inner")
     ]
-    landmark = [name for name in inspection if name.startswith("Landmark_")]
-    assert landmark == [f"Landmark_{role}" for role in ("factorize", "solve", "retract")]
+    landmark = [name for name in inspection if name.startswith("Landmark__")]
+    assert landmark == [f"Landmark__{role}" for role in ("factorize", "solve", "retract")]
 
 
 def specs_of_a_solver(target: str) -> list[KernelSpec]:
@@ -49,24 +49,24 @@ def test_on_the_processor_jacobians_are_stored() -> None:
     on_cpu = inspect_factor(sighting, target="cpu")
     by_name = {spec.name: spec for spec in specs_of_a_solver("cpu")}
     assert all(by_name[name] == kernel.spec for name, kernel in on_cpu.items())
-    assert {"sighting_store", "Landmark_scale"} <= set(on_cpu)
+    assert {"sighting__store", "Landmark__scale"} <= set(on_cpu)
 
 
 def test_a_factor_of_one_node_type_multiplies_by_the_whole_system() -> None:
     assert list(inspect_factor(odometry))[:4] == [
-        f"odometry_{role}" for role in ("score", "linearize", "store", "product")
+        f"odometry__{role}" for role in ("score", "linearize", "store", "product")
     ]
 
 
 def test_a_kernel_is_found_by_the_end_of_its_name(inspection: FactorInspection) -> None:
-    assert inspection["score"] is inspection["sighting_score"]
-    assert inspection["Pose_step"].name == "Pose_step"
+    assert inspection["score"] is inspection["sighting__score"]
+    assert inspection["Pose__step"].name == "Pose__step"
 
 
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("step", "may be Pose_step or Offset_step; "),
+        ("step", "may be Pose__step or Offset__step; "),
         ("nothing", "there is none; "),
         ("", "there is none; "),
     ],
@@ -74,7 +74,7 @@ def test_a_kernel_is_found_by_the_end_of_its_name(inspection: FactorInspection) 
 def test_an_ambiguous_or_unknown_name_lists_the_kernels(
     inspection: FactorInspection, name: str, wrong: str
 ) -> None:
-    message = f"kernel={name!r}: {wrong}the kernels of factor sighting are sighting_score, "
+    message = f"kernel={name!r}: {wrong}the kernels of factor sighting are sighting__score, "
     for find in (inspection.kernel, inspection.__getitem__):
         with pytest.raises(OptionError) as caught:
             find(name)
@@ -92,8 +92,8 @@ def test_precision_chooses_the_types() -> None:
 
 
 def test_a_pair_of_one_node_type_brings_its_kernels_once() -> None:
-    assert [name for name in inspect_factor(odometry) if name.startswith("Pose_")] == [
-        f"Pose_{part}" for part in ("scale", "factorize", "start", "step", "turn", "retract")
+    assert [name for name in inspect_factor(odometry) if name.startswith("Pose__")] == [
+        f"Pose__{part}" for part in ("scale", "factorize", "start", "step", "turn", "retract")
     ]
 
 
@@ -119,7 +119,7 @@ def test_factors_have_it_as_a_method(inspection: FactorInspection) -> None:
 def test_the_trace_is_the_factors_or_the_node_types(inspection: FactorInspection) -> None:
     assert str(inspection.trace) == str(inspection["score"].trace)
     assert str(inspection.trace).startswith("factor sighting: 3 residual rows\n")
-    assert str(inspection["Landmark_solve"].trace).startswith("node type Landmark: storage 3")
+    assert str(inspection["Landmark__solve"].trace).startswith("node type Landmark: storage 3")
 
 
 def test_resources_are_those_of_all_kernels() -> None:
@@ -130,4 +130,4 @@ def test_resources_are_those_of_all_kernels() -> None:
 
 
 def test_a_factor_says_what_it_has(inspection: FactorInspection) -> None:
-    assert repr(inspection).startswith("factor sighting; kernels: sighting_score, ")
+    assert repr(inspection).startswith("factor sighting; kernels: sighting__score, ")

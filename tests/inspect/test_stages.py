@@ -129,10 +129,10 @@ def test_the_schedule_can_be_drawn_after_any_step(kernel: KernelInspection) -> N
 
 def test_a_single_output_may_be_a_string(kernel: KernelInspection) -> None:
     for view in (kernel.graph, kernel.schedule):
-        assert view.svg(outputs="pose_gradient") == view.svg(outputs=["pose_gradient"])
-        with pytest.raises(OptionError, match="outputs: 'pose_gradien' is not written"):
-            view.svg(outputs="pose_gradien")
-    for outputs in ("pose_gradient", ["pose_gradient"]):
+        assert view.svg(outputs="pose__gradient") == view.svg(outputs=["pose__gradient"])
+        with pytest.raises(OptionError, match="outputs: 'pose__gradien' is not written"):
+            view.svg(outputs="pose__gradien")
+    for outputs in ("pose__gradient", ["pose__gradient"]):
         with pytest.raises(OptionError, match="a program is drawn as a whole"):
             kernel.program.svg(outputs=outputs)
 
@@ -181,7 +181,7 @@ def test_ptx_needs_no_disassembler(
 
 
 def test_a_kernel_says_what_it_is(kernel: KernelInspection) -> None:
-    assert repr(kernel).startswith("kernel sighting_linearize for cuda; stages: trace, graph, ")
+    assert repr(kernel).startswith("kernel sighting__linearize for cuda; stages: trace, graph, ")
 
 
 def test_both_targets_have_their_own_passes() -> None:

@@ -69,7 +69,7 @@ def test_it_is_read_and_written_like_those_that_are_there(backend: str) -> None:
 def test_it_is_described_and_inspected() -> None:
     turned = ring_kernel()
     assert "ReadRing" in repr(turned)
-    assert "x_shift" in turned.inspect().source.text
+    assert "x__value_shift" in turned.inspect().source.text
 
 
 def test_on_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:

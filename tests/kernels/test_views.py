@@ -282,10 +282,10 @@ class TestNotebook:
 class TestInspect:
     def test_stages(self) -> None:
         kernel = mixed.inspect()
-        assert kernel.name == "mixed_kernel"
+        assert kernel.name == "mixed__kernel"
         assert str(kernel.trace).startswith("kernel mixed: 4 arguments, 3 outputs\n")
-        assert "mixed_kernel(" in str(kernel.cuda)
-        assert "def mixed_kernel(" in str(mixed.inspect(target="cpu").cpu)
+        assert "mixed__kernel(" in str(kernel.cuda)
+        assert "def mixed__kernel(" in str(mixed.inspect(target="cpu").cpu)
         assert mixed.inspect("float64").spec.graph.dtype is DType.FLOAT64
         assert mixed.inspect(arch="sm_86").arch == "sm_86"
 

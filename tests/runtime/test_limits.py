@@ -55,7 +55,7 @@ def test_blocks_of_another_size_need_less_shared_memory() -> None:
     with pytest.raises(ResourceError) as caught:
         compiled(source, 1024)
     assert str(caught.value) == (
-        "kernel spread_kernel: a block of 1024 threads needs 65,536 bytes of shared memory, the "
+        "kernel spread__kernel: a block of 1024 threads needs 65,536 bytes of shared memory, the "
         "device allows 49,152; blocks of 32, 64, 128, 256, 512 should fit: say block_size=512; or "
         "write fewer outputs in one kernel, or compute in float32"
     )
@@ -68,7 +68,7 @@ def test_no_other_size_is_allowed() -> None:
     with pytest.raises(ResourceError) as caught:
         first_that_fits(source.block_sizes, lambda size: compiled(source, size))
     message = str(caught.value)
-    assert "kernel spread_in_runs_kernel: a block of 1024 threads needs 67,584 bytes" in message
+    assert "kernel spread_in_runs__kernel: a block of 1024 threads needs 67,584 bytes" in message
     assert "its accesses allow blocks of 1024 only: write fewer outputs in one kernel" in message
 
 

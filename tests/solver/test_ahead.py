@@ -67,7 +67,7 @@ def test_what_was_begun_is_used(names: list[str], monkeypatch: pytest.MonkeyPatc
     """
     result, _ = solved(VIEWS, plan.MOST_AHEAD, monkeypatch, linear_solver="pcg")
     assert all(one.step_accepted for one in result.iterations)
-    assert names.count("View_start") == 2 * (len(result.iterations) + 1)
+    assert names.count("View__start") == 2 * (len(result.iterations) + 1)
 
 
 def test_nothing_is_done_ahead_after_a_rejection(
@@ -77,7 +77,7 @@ def test_nothing_is_done_ahead_after_a_rejection(
     result, _ = solved(BUNDLE, most, monkeypatch, linear_solver="schur_pcg")
     accepted = [one.step_accepted for one in result.iterations]
     assert {*accepted} == {True, False}
-    assert names.count("snavely_linearize") == 2 * num_linearizations(accepted)
+    assert names.count("snavely__linearize") == 2 * num_linearizations(accepted)
 
 
 def num_linearizations(accepted: Sequence[bool]) -> int:

@@ -20,7 +20,7 @@ def test_lists_every_array_and_what_shares_bytes() -> None:
     assert table is not None
     lines = {line.split("  ")[0].strip(): line for line in table.splitlines()}
     assert {"Cam.nodes", "Point.block", "snavely.jacobian", "together"} <= set(lines)
-    assert "snavely.cam_product" in lines["snavely.cam_gradient"]
+    assert "snavely.cam__product" in lines["snavely.cam__gradient"]
     assert "shares" not in lines["Cam.nodes"]
     given = sum(
         array.nbytes

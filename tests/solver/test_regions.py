@@ -207,7 +207,7 @@ def partial_bytes(mix: str, jacobian: str) -> dict[str, tuple[int, int]]:
     return {
         part: (found[name].first_byte, found[name].num_scalars * found[name].dtype.itemsize)
         for part in ("gradient", "diagonal", "block", "product")
-        if (name := f"glance.view_{part}") in found
+        if (name := f"glance.view__{part}") in found
     }
 
 

@@ -81,7 +81,7 @@ def test_two_nodes_have_many_slots(
     solver = caspar.Solver(factors, **choices)
     found = solver.solve(arrays)
     (library,) = solver._preparations.whole._libraries.values()
-    assert library.has_kernel("Glass_step_of_many_slots")
+    assert library.has_kernel("Glass__step_of_many_slots")
     assert_allclose(found.final_cost, expected.final_cost, rtol=1e-9)
     for node, rows in expected.values.items():
         assert_allclose(found.values[node], rows, atol=1e-5)

@@ -24,7 +24,7 @@ def solve(mix: str, solver: str, jacobian: str) -> tuple[caspar.Solver, SolveRes
 def text_of_score(solver: caspar.Solver, factor: str) -> str:
     kept = solver._preparations.whole._kept
     assert kept is not None
-    text: str = kept[1].plan.library.kernel(f"{factor}_score").source.text
+    text: str = kept[1].plan.library.kernel(f"{factor}__score").source.text
     return text
 
 

@@ -63,13 +63,13 @@ __device__ __forceinline__ double block_sum(const T (&value)[WIDTH], double (&st
 #define BLOCK_SIZE 256
 #endif
 extern "C" __global__ void __launch_bounds__(BLOCK_SIZE MIN_BLOCKS)
-distance_score(
+distance__score(
     u32 count,
-    const float* place_data,
-    u32 place_length,
-    const int* place_index,
-    const float* measured_data,
-    u32 measured_length,
+    const float* place__value_data,
+    u32 place__value_length,
+    const int* place__value_index,
+    const float* measured__value_data,
+    u32 measured__value_length,
     float* residual_data,
     u32 residual_length,
     double* cost_data,
@@ -81,11 +81,11 @@ distance_score(
   const bool active = own_item < count;
   const u32 item = active ? own_item : count - 1u;
   double r0, r1, r2, r3;
-  const u32 place_object = load_once(place_index + item);
-  const float2 m1 = *reinterpret_cast<const float2*>(place_data + 2ull * place_object);
+  const u32 place__value_object = load_once(place__value_index + item);
+  const float2 m1 = *reinterpret_cast<const float2*>(place__value_data + 2ull * place__value_object);
   r0 = double(m1.x);
   r1 = double(m1.y);
-  const float2 m2 = *reinterpret_cast<const float2*>(measured_data + 2ull * item);
+  const float2 m2 = *reinterpret_cast<const float2*>(measured__value_data + 2ull * item);
   r2 = double(m2.x);
   r3 = double(m2.y);
   // distance: offset = place - measured
