@@ -16,7 +16,11 @@ from caspar.errors import KernelError
 from caspar.frontend.epsilon import SYMBOL, SymForceGrewError, value
 from caspar.frontend.expression_key import expression_key
 from caspar.frontend.kernel_markers import Marked, access_key, marked
-from caspar.frontend.kernel_outputs import ResultType, declared_outputs, returned_rows
+from caspar.frontend.kernel_outputs import (
+    ResultType,
+    declared_outputs,
+    returned_rows,
+)
 from caspar.frontend.kernel_values import is_scalar_type, is_symbolic, type_name
 from caspar.frontend.lines import Lines
 from caspar.frontend.lower import Lowering
@@ -28,6 +32,7 @@ from caspar.frontend.signature import (
     argument_annotations,
     argument_value,
     check_name,
+    copied_value,
     run_on_symbols,
 )
 from caspar.frontend.unit_ranges import UnitRange, unit_ranges
@@ -101,7 +106,7 @@ class KernelInput:
         unit_ranges: The parts of an object of unit length, such as quaternions.
         matrix_shape: (rows, columns) of a matrix of several columns, else ().
         is_scalar: Whether objects are declared as numbers, not as vectors of one.
-        symbolic: The value the function was called with.
+        symbolic: A value of symbols, or a pair of them; not the one that the function gets.
         parts: What the kernel reads: one part, of a pair two.
     """
 
@@ -202,13 +207,10 @@ def trace_kernel(function: KernelFunction) -> TracedKernel:
         _input(function, name, marked(function, Role.ARGUMENT, name, annotation), taken)
         for name, annotation in argument_annotations(function).items()
     )
-    annotations, result_type = declared_outputs(function)
-    declared = {
-        name: marked(function, Role.OUTPUT, name, annotation)
-        for name, annotation in annotations.items()
-    }
+    declared, result_type = _outputs(function)
     _check_names(function, inputs, list(declared))
-    values = {argument.name: argument.symbolic for argument in inputs}
+    # copies: the function may write into what it is called with
+    values = {argument.name: copied_value(argument.symbolic) for argument in inputs}
     try:
         result, lines = run_on_symbols(function, values)
     except SymForceGrewError:
@@ -218,6 +220,15 @@ def trace_kernel(function: KernelFunction) -> TracedKernel:
         _output(name, one, own) for (name, one), own in zip(declared.items(), rows, strict=True)
     )
     return TracedKernel(function.name, function.location, inputs, outputs, result_type, lines)
+
+
+def _outputs(function: KernelFunction) -> tuple[dict[str, Marked], ResultType]:
+    annotations, result_type = declared_outputs(function)
+    declared = {
+        name: marked(function, Role.OUTPUT, name, annotation)
+        for name, annotation in annotations.items()
+    }
+    return declared, result_type
 
 
 def _input(function: KernelFunction, name: str, one: Marked, taken: set[str]) -> KernelInput:

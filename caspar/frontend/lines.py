@@ -101,7 +101,7 @@ class Lines:
         return f", {number}: {line.text}" if line.text else f", {number}"
 
 
-def run_with_lines(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Lines]:
+def run_with_lines(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any, Lines]:
     """Call a function and record the lines of the expressions it makes.
 
     Args:
@@ -135,6 +135,16 @@ def _is_running(frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code is not run_with_lines.__code__:
         frame = frame.f_back
     return frame is not None
+
+
+def line_at(frame: FrameType, number: int, function: str) -> Line:
+    """The statement at a line of the file that a frame runs."""
+    file = frame.f_code.co_filename
+    text = statement(linecache.getlines(file, frame.f_globals), number)
+    names = frozenset(_NAME.findall(text))
+    if len(text) > MAX_TEXT:
+        text = text[: MAX_TEXT - 3] + "..."
+    return Line(function, file, number, text, names)
 
 
 class _Recorder:
@@ -199,12 +209,7 @@ class _Recorder:
         key = (file, frame.f_code.co_name, number)
         known = self._known.get(key)
         if known is None:
-            text = statement(linecache.getlines(file, frame.f_globals), number)
-            names = frozenset(_NAME.findall(text))
-            if len(text) > MAX_TEXT:
-                text = text[: MAX_TEXT - 3] + "..."
-            known = Line(self._function_name(frame), file, number, text, names)
-            self._known[key] = known
+            known = self._known[key] = line_at(frame, number, self._function_name(frame))
         return known
 
     def _function_name(self, frame: FrameType) -> str:
@@ -226,7 +231,7 @@ class _Recorder:
         file = frame.f_code.co_filename
         known = self._is_users.get(file)
         if known is None:
-            known = file == self._own_file or _is_user_code(file, frame)
+            known = file == self._own_file or is_user_code(file, frame)
             self._is_users[file] = known
             linecache.checkcache(file)
         return known and frame.f_code.co_name != "<module>"
@@ -286,13 +291,23 @@ class _FrameRecorder:
                 self._recorder.attribute(value, line)
 
 
-def _is_user_code(file: str, frame: FrameType) -> bool:
-    """Whether a file holds code of the user, or of a library that the user calls."""
-    if file.startswith("<"):  # notebooks have a source, generated methods have none
-        return not file.startswith("<frozen") and bool(linecache.getlines(file, frame.f_globals))
-    if file.startswith(_LIBRARIES):
+def is_library(file: str) -> bool:
+    """Whether a file belongs to caspar or to what it makes expressions with."""
+    return file.startswith(_LIBRARIES)
+
+
+def is_users_file(file: str) -> bool:
+    """Whether a file is the user's, or belongs to a library that the user calls."""
+    if is_library(file):
         return False
     return not file.startswith(_STANDARD_LIBRARY) or _INSTALLED.search(file) is not None
+
+
+def is_user_code(file: str, frame: FrameType) -> bool:
+    """Whether a frame runs code of such a file; generated methods have none."""
+    if file.startswith("<"):  # notebooks have a source
+        return not file.startswith("<frozen") and bool(linecache.getlines(file, frame.f_globals))
+    return is_users_file(file)
 
 
 def _expressions(value: Any, newest: int) -> Iterator[Any]:

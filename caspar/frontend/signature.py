@@ -6,24 +6,25 @@ function itself failed, its own line.
 
 import inspect
 import pickle
-import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, ForwardRef, get_origin
 
-import numpy as np
 import symforce.symbolic as sf
 from symforce.ops import StorageOps
 
 from caspar.errors import CasparError, UnsupportedFunctionError
+from caspar.frontend.advice import ConditionError, advice_on_symbols
+from caspar.frontend.conditions import Watch
 from caspar.frontend.epsilon import SymForceGrewError, with_symbolic_epsilon
 from caspar.frontend.field_types import field_names
-from caspar.frontend.lines import Lines, run_with_lines
+from caspar.frontend.lines import Lines, is_user_code, line_at, run_with_lines
 from caspar.frontend.lower import NOT_NUMBERS
+from caspar.frontend.markers import Pair
 from caspar.frontend.names import identifier_refusal, name_refusal
 from caspar.frontend.symbols import with_own_symbols
 
@@ -241,6 +242,13 @@ def argument_value(
     return with_own_symbols(symbolic, own, taken)
 
 
+def copied_value(symbolic: Any) -> Any:
+    """Another value of the same symbols, or pair of them, for a function that may write into it."""
+    if isinstance(symbolic, Pair):
+        return Pair(map(copied_value, symbolic))
+    return StorageOps.from_storage(symbolic, StorageOps.to_storage(symbolic))
+
+
 def matrix_shape(value: Any) -> tuple[int, ...]:
     """(rows, columns) of a matrix with several columns; () of everything else."""
     shape = value.shape if isinstance(value, sf.Matrix) else (1, 1)
@@ -251,11 +259,12 @@ def matrix_shape(value: Any) -> tuple[int, ...]:
 
 
 def run_on_symbols(user: UserFunction, values: Mapping[str, Any]) -> tuple[Any, Lines]:
-    """Call the function; an error in it names the function and its own line.
+    """Call the function; an error in it names the function and the user's line.
 
     Args:
         user: The function.
-        values: A symbolic value for each argument.
+        values: A symbolic value for each argument, or a pair of them; the function may write into
+            them.
 
     Returns:
         What it returned, and where sub-expressions come from.
@@ -263,48 +272,50 @@ def run_on_symbols(user: UserFunction, values: Mapping[str, Any]) -> tuple[Any, 
     Raises:
         SymForceGrewError: To be called once more, with new values.
     """
-    call = inspect.BoundArguments(inspect.signature(user.function), dict(values))
+    call = bound(user, values)
+    watch = Watch(user.function.__code__.co_filename, _symbol_names(values.values()))
+    error: Exception
     try:
-        return with_symbolic_epsilon(run_with_lines, user.function, *call.args, **call.kwargs)
+        result = with_symbolic_epsilon(
+            watch.run, run_with_lines, user.function, *call.args, **call.kwargs
+        )
+        if watch.refused is None:
+            return result
+        error = watch.refused  # the function caught it
     except SymForceGrewError:
         raise
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own_file = user.function.__code__.co_filename
-        lines = [frame for frame in frames if frame.filename == own_file]
-        where = f", line {lines[-1].lineno}: {lines[-1].line}" if lines else ""
-        raise user.error(
-            f"{user.title} ({user.location}){where}: {type(error).__name__}: {error}"
-            f"{_ON_SYMBOLS if _took_symbols_for_numbers(error) else ''}"
-        ) from error
+    except Exception as raised:
+        error = raised if watch.refused is None else watch.refused
+    where = _users_lines(user, error)
+    kind = "" if isinstance(error, ConditionError) else f"{type(error).__name__}: "
+    raise user.error(
+        f"{user.title} ({user.location}){where}: {kind}{error}{advice_on_symbols(error)}"
+    ) from error
 
 
-_ON_SYMBOLS = (
-    ". The function runs on symbols, not numbers: use sf.sqrt, sf.sin, ... instead of those of "
-    "math and numpy, and sf.Min, sf.Max or sf.Piecewise instead of if"
-)
-
-_NOT_A_NUMBER = re.compile(
-    r"cannot be evaluated"  # float(), int() and the functions of math
-    r"|truth value"  # if, and, max(), sorted(), numpy.where
-    r"|\bufuncs?\b"  # the functions of numpy
-    r"|__round__|interpreted as an integer|format string"
-)
-_NO_ATTRIBUTE = re.compile(r"object has no attribute '(\w+)'")
-"""Functions of numpy look for a method of their name."""
+def bound(user: UserFunction, values: Mapping[str, Any]) -> inspect.BoundArguments:
+    """Values by the names of the arguments, as the function takes them."""
+    return inspect.BoundArguments(inspect.signature(user.function), dict(values))
 
 
-def _took_symbols_for_numbers(error: BaseException) -> bool:
-    """Whether an error is what a function says that was given a symbol instead of a number."""
-    if not isinstance(error, _RAISED_ON_SYMBOLS):
-        return False
-    missing = _NO_ATTRIBUTE.search(str(error))
-    if missing is not None:
-        return isinstance(getattr(np, missing.group(1), None), np.ufunc)
-    return _NOT_A_NUMBER.search(str(error)) is not None
+def _symbol_names(values: Iterable[Any]) -> frozenset[str]:
+    halves = [half for one in values for half in (one if isinstance(one, Pair) else (one,))]
+    return frozenset(str(symbol) for one in halves for symbol in StorageOps.to_storage(one))
 
 
-_RAISED_ON_SYMBOLS = (TypeError, AttributeError, RuntimeError)
+def _users_lines(user: UserFunction, error: BaseException) -> str:
+    """The function's line that an error comes from, and that of another file that it called."""
+    own_file = user.function.__code__.co_filename
+    lines = Lines(file=own_file)
+    own, innermost = "", ""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        line = line_at(frame, number, "")
+        if file == own_file:
+            own = innermost = lines.place(line)
+        elif is_user_code(file, frame) and line.text:  # SymEngine's own have no source here
+            innermost = lines.place(line)
+    return own if innermost == own else f"{own}{innermost}"
 
 
 def check_is_number(user: UserFunction, what: str, expression: Any, lines: Lines) -> None:

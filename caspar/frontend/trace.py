@@ -39,6 +39,7 @@ from caspar.frontend.signature import (
     argument_value,
     check_is_number,
     check_name,
+    copied_value,
     marker_name,
     markers_in,
     matrix_shape,
@@ -105,7 +106,7 @@ class Argument:
         storage_dim: Scalars of an instance.
         unit_ranges: Its parts of unit length, such as quaternions.
         node: The node type; None for constants.
-        symbolic: The value the function was called with.
+        symbolic: A value of symbols; not the one that the function gets, which may write into it.
     """
 
     name: str
@@ -210,7 +211,8 @@ def trace(factor: Factor) -> TracedFactor:
     for name, annotation in argument_annotations(factor).items():
         made, value = _make_argument(factor, name, annotation, taken)
         arguments += made
-        call_values[name] = value
+        # a copy: the function may write into it
+        call_values[name] = copied_value(value)
     if not any(argument.node is not None for argument in arguments):
         raise FactorError(
             f"factor {factor.name} has no tunable argument: mark at least one with TunableShared, "
@@ -319,9 +321,14 @@ def _node_type(factor: Factor, source: str, declared: Any, storage_dim: int) -> 
 
 
 def _residual_rows(factor: Factor, residual: Any, lines: Lines) -> tuple[Any, ...]:
+    rows = _column(factor, residual)
+    for row in rows:
+        check_is_number(factor, "the residual", row, lines)
+    return rows
+
+
+def _column(factor: Factor, residual: Any) -> tuple[Any, ...]:
     if isinstance(residual, sf.Matrix) and residual.shape[1] == 1 and residual.shape[0] >= 1:
-        for row in residual.to_flat_list():
-            check_is_number(factor, "the residual", row, lines)
         return tuple(residual.to_flat_list())
     needed = "it must return a SymForce column vector such as sf.V2"
     hint = ""

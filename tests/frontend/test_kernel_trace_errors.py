@@ -1,6 +1,7 @@
 """Results and errors of kernel functions: the error names the output, what is wrong, what to do."""
 
 import math
+import statistics
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
@@ -174,32 +175,48 @@ class TestResult:
         assert_names(message, 'return a * {"scale": 1}["skale"]')
 
     @pytest.mark.parametrize(
-        "wrong",
+        ("wrong", "advice"),
         [
-            lambda a: math.sqrt(a[0]),
-            lambda a: math.hypot(a[0], 2 * a[1]),
-            lambda a: np.sqrt(a[0]),
-            lambda a: np.sin(a[0] + 1),
-            lambda a: np.arctan2(a[0], a[1]),
-            lambda a: np.linalg.norm(a),
-            lambda a: np.maximum(a[0], 0),
-            lambda a: np.where(a[0] > 0, 1, 2),
-            lambda a: np.array([a[0]], dtype=float),
-            lambda a: max(a[0], 0),
-            lambda a: sorted(a),
-            lambda a: 1 if a[0] > 0 and a[1] > 0 else 2,
-            lambda a: float(a[0]),
-            lambda a: int(a[0] + 1),
-            lambda a: round(a[0]),
-            lambda a: range(a[0]),
-            lambda a: f"{a[0]:.3f}",
+            (lambda a: math.sqrt(a[0]), "use sf.sqrt, sf.sin, ..."),
+            (lambda a: math.hypot(a[0], 2 * a[1]), "use sf.sqrt, sf.sin, ..."),
+            (lambda a: math.isclose(a[0], 1), "use sf.sqrt, sf.sin, ..."),
+            (lambda a: np.sqrt(a[0]), "use sf.sqrt, sf.sin, ..."),
+            (lambda a: np.sin(a[0] + 1), "use sf.sqrt, sf.sin, ..."),
+            (lambda a: np.arctan2(a[0], a[1]), "use sf.sqrt, sf.sin, ..."),
+            (lambda a: np.isfinite(a[0]), "use sf.sqrt, sf.sin, ..."),
+            (lambda a: np.linalg.norm(a), "use sf.sqrt, sf.sin, ..."),
+            (lambda a: np.array([a[0]], dtype=float), "use sf.sqrt, sf.sin, ..."),
+            (lambda a: statistics.mean(a.to_flat_list()), "use sf.sqrt, sf.sin, ..."),
+            (lambda a: np.maximum(a[0], 0), "write sf.Piecewise("),
+            (lambda a: np.clip(a[0], 0, 1), "write sf.Piecewise("),
+            (lambda a: np.where(a[0] > 0, 1, 2), "write sf.Piecewise("),
+            (lambda a: max(a[0], 0), "write sf.Piecewise("),
+            (lambda a: sorted(a), "write sf.Piecewise("),
+            (lambda a: 1 if a[0] > 0 and a[1] > 0 else 2, "write sf.Piecewise("),
+            (lambda a: 1 if 0 < a[0] < 1 else 2, "write sf.Piecewise("),
+            (lambda a: float(a[0]), "use sf.sqrt, sf.sin, ..."),
+            (lambda a: int(a[0] + 1), "use sf.floor(x)"),
+            (lambda a: math.floor(a[0]), "use sf.floor(x)"),
+            (lambda a: round(a[0]), "use sf.floor(x)"),
+            (lambda a: np.round(a[0]), "use sf.floor(x)"),
+            (lambda a: range(a[0]), "sf.Piecewise over what may be chosen"),
+            (lambda a: a[a[0]], "sf.Piecewise over what may be chosen"),
+            (lambda a: [1, 2][a[0]], "sf.Piecewise over what may be chosen"),
+            (lambda a: (1, 2)[2 * a[0]], "sf.Piecewise over what may be chosen"),
+            (lambda a: np.arange(3)[a[0]], "sf.Piecewise over what may be chosen"),
+            (lambda a: [1, 2][: a[0]], "sf.Piecewise over what may be chosen"),
+            (lambda a: [1] * a[0], "sf.Piecewise over what may be chosen"),
+            (lambda a: f"{a[0]:.3f}", "no digits to format"),
         ],
     )
-    def test_what_needs_numbers_says_what_symbols_take(self, wrong: Callable[[Any], Any]) -> None:
+    def test_what_needs_numbers_says_what_symbols_take(
+        self, wrong: Callable[[Any], Any], advice: str
+    ) -> None:
         def scaled(a: In) -> Out:
             return a * wrong(a)
 
-        assert_names(error_of(scaled), "use sf.sqrt, sf.sin, ...", "sf.Piecewise instead of if")
+        message = error_of(scaled)
+        assert_names(message, "runs on symbols, not numbers: ", advice, ", line ")
 
     @pytest.mark.parametrize(
         ("wrong", "said"),
