@@ -1,7 +1,8 @@
 """`caspar doctor`: what this machine has, which backends work, what to install.
 
-Nothing here fails where something is missing: that is what it is for. The CPU backend is tried in
-a process of its own, so that a broken library cannot take the report with it.
+Nothing here fails where something is missing: that is what it is for. The packages and the CPU
+backend are tried in a process of its own, so that a broken library cannot take the report with it.
+Where the command line itself cannot be loaded, `caspar.cli.startup` reports instead.
 """
 
 import os
@@ -11,7 +12,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from enum import Enum
-from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
@@ -19,6 +19,14 @@ from rich.table import Table
 from rich.text import Text
 
 from caspar.cli.exit_code import ExitCode
+from caspar.cli.packages import (
+    CUPY_PACKAGES,
+    OPTIONAL_PACKAGES,
+    PACKAGES,
+    installed_version,
+    versions_text,
+    without_working_folder,
+)
 from caspar.runtime.cache import cache_usage
 from caspar.runtime.probe import (
     CudaDriver,
@@ -32,17 +40,12 @@ from caspar.runtime.probe import (
 from caspar.solver.quantities import bytes_text, count_text
 from caspar.version import __version__
 
-PACKAGES = ("symforce", "sympy", "numpy", "scipy", "numba", "matplotlib", "rich", "platformdirs")
-"""What caspar cannot do without."""
-
-CUPY_PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")
-"""Names under which CuPy is installed."""
-
 _TRY_CPU = (
     "import symforce.symbolic; from caspar.runtime.cpu import CpuBackend; "
     "print(CpuBackend().device)"
 )
-_TRY_CPU_LIMIT_S = 300.0  # the first import compiles and caches
+_TRY_IMPORT = "import importlib, sys; importlib.import_module(sys.argv[1])"
+_TRY_LIMIT_S = 300.0  # the first import compiles and caches
 _DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 
 
@@ -98,14 +101,19 @@ def _print(console: Console, findings: list[Finding]) -> None:
 
 
 def _packages() -> list[Finding]:
-    versions = {name: _version(name) for name in PACKAGES}
-    installed = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-    missing = [name for name, version in versions.items() if version is None]
+    installed, missing = versions_text(PACKAGES)
     findings = [Finding("packages", installed)]
     if missing:
         advice = f"missing: {', '.join(missing)}; install caspar again: pip install caspar"
         findings.append(Finding("", advice, Verdict.WRONG))
-    return findings
+    for name in PACKAGES:
+        problem = None if name in missing else _problem(_TRY_IMPORT, name)
+        if problem is not None:
+            text = f"{name} cannot be imported: {problem}; pip install --force-reinstall {name}"
+            findings.append(Finding("", text, Verdict.WRONG))
+    installed, missing = versions_text(OPTIONAL_PACKAGES)
+    without = f"; not installed: {', '.join(missing)}" if missing else ""
+    return [*findings, Finding("optional", f"{installed or 'none'}{without}")]
 
 
 def _cuda(driver: CudaDriver | None) -> list[Finding]:
@@ -127,7 +135,7 @@ def _cuda(driver: CudaDriver | None) -> list[Finding]:
 
 def _cupy(driver: CudaDriver | None) -> Finding:
     """What is installed; what it can do is asked only where a driver could answer."""
-    installed = [f"{name} {version}" for name in CUPY_PACKAGES if (version := _version(name))]
+    installed = [f"{name} {version}" for name in CUPY_PACKAGES if (version := installed_version(name))]
     text = ", ".join(installed) if installed else "not installed"
     verdict = Verdict.PLAIN if installed else Verdict.ABSENT
     if driver is None or not driver.devices:
@@ -167,19 +175,39 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _cpu_backend() -> Finding:
+    found = _tried(_TRY_CPU)
+    if isinstance(found, _Failure):
+        return Finding("backend cpu", f"does not work: {found.reason}", Verdict.WRONG)
+    return Finding("backend cpu", f"works: {found}", Verdict.GOOD)
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a program failed."""
+
+    reason: str
+
+
+def _problem(program: str, *arguments: str) -> str | None:
+    """Why a program fails, or None."""
+    found = _tried(program, *arguments)
+    return found.reason if isinstance(found, _Failure) else None
+
+
+def _tried(program: str, *arguments: str) -> str | _Failure:
+    """What a program prints that runs in a process of its own."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _TRY_CPU],
+            [sys.executable, "-c", without_working_folder(program), *arguments],
             capture_output=True,
             text=True,
-            timeout=_TRY_CPU_LIMIT_S,
+            timeout=_TRY_LIMIT_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("backend cpu", f"does not work: {error}", Verdict.WRONG)
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return Finding("backend cpu", f"does not work: {lines[-1]}", Verdict.WRONG)
-    return Finding("backend cpu", f"works: {done.stdout.strip()}", Verdict.GOOD)
+        return _Failure(str(error))
+    if done.returncode == 0:
+        return done.stdout.strip()
+    return _Failure((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
 
 
 def _cuda_backend() -> Finding:
@@ -196,18 +224,11 @@ def _graph_loops() -> list[Finding]:
     problem = graph_loop_problem()
     if problem is not None:
         return [Finding("graph loops", f"polled by the host: {problem}", Verdict.ABSENT)]
-    return [Finding("graph loops", f"on the device: cuda-core {_version('cuda-core')}")]
+    return [Finding("graph loops", f"on the device: cuda-core {installed_version('cuda-core')}")]
 
 
 def _processor() -> str:
     return f"{platform.machine()}, {count_text(os.cpu_count() or 1, 'processor')}"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _driver_version() -> str:

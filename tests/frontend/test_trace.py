@@ -8,7 +8,7 @@ import symforce.symbolic as sf
 from symforce.ops import StorageOps
 
 import caspar
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor, retracted_storage, trace
 from tests.frontend import postponed
 
@@ -42,8 +42,8 @@ def test_every_kind_of_argument() -> None:
     ]
     kinds = ArgumentKind
     assert described == [
-        ("pair_first", "pair", kinds.NODE_PAIR, False, 7, True),
-        ("pair_second", "pair", kinds.NODE_PAIR, True, 7, True),
+        ("pair__first", "pair", kinds.NODE_PAIR, False, 7, True),
+        ("pair__second", "pair", kinds.NODE_PAIR, True, 7, True),
         ("shared", "shared", kinds.NODE_SHARED, False, 3, True),
         ("unique", "unique", kinds.NODE_UNIQUE, False, 1, True),
         ("sequential", "sequential", kinds.CONST_SEQUENTIAL, False, 2, False),

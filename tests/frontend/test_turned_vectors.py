@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from symforce.geo.unsupported.pose3_se3 import Pose3_SE3
 
 import caspar
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from caspar.frontend.factor import Factor
 from caspar.frontend.trace import trace
 from caspar.frontend.turned_vectors import Triple, TurnedVector
@@ -152,7 +152,7 @@ FOUND: list[tuple[Factor, tuple[TurnedVector, ...]]] = [
     (in_a_struct, by("arm", ("point", 0), start=7, column=6)),
     (two_poses, by("inner", ("point", 0))),
     (of_a_rig, by("rig", ("point", 0), start=7, column=6, is_inverse=True)),
-    (turned_pair, by("pair_first", ("pair_first", 4), ("pair_second", 4), is_inverse=True)),
+    (turned_pair, by("pair__first", ("pair__first", 4), ("pair__second", 4), is_inverse=True)),
     (with_a_direction, by("rotation", ("direction", 0))),
     (moved_along, by("pose", ("pose", 4), ("point", 0), is_inverse=True)),
 ]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.errors import FactorError, InputError, OptionError
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from caspar.memory.access import ArgSpec
 from caspar.memory.patterns import ReadSequential
 from caspar.solver.chain_structure import eliminate

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.errors import FactorError, OptionError
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from caspar.runtime.cpu import CpuBackend
 from caspar.solver.clusters import make_clusters
 from caspar.solver.coarse_space import SHIFT
