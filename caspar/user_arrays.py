@@ -45,8 +45,8 @@ def refuse_masked(given: Any, where: str = "") -> None:
     hidden = mask.view(bool) if mask.dtype.names is not None else mask
     if hidden.dtype == bool and hidden.any():
         raise ValueError(
-            f"{where}{np.count_nonzero(hidden)} of {hidden.size} entries are masked; leave out the rows "
-            "that have masked entries, in all arrays that go with them"
+            f"{where}{np.count_nonzero(hidden)} of {hidden.size} entries are masked; leave out the "
+            "rows that have masked entries, in all arrays that go with them"
         )
 
 

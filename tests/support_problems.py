@@ -16,8 +16,8 @@ import symforce.symbolic as sf
 from numpy.typing import NDArray
 
 import caspar
-from caspar.driver import kernel_specs
 from caspar.bundle_adjustment import snavely
+from caspar.driver import kernel_specs
 from caspar.frontend.factor import Factor
 from caspar.frontend.factor_builder import SharedSums
 from caspar.frontend.jacobian import JacobianStorage
@@ -228,14 +228,14 @@ def zeros(_: np.random.Generator, count: int) -> Array:
 
 
 _VALUES: dict[tuple[str, str], Sampler] = {
-    ("snavely", "cam__value"): cameras,
-    ("snavely", "point__value"): points,
-    ("odometry", "pair__first__value"): poses,
-    ("odometry", "pair__second__value"): poses,
-    ("odometry", "measured__value"): poses,
-    ("prior", "pose__value"): poses,
-    ("prior", "expected__value"): poses,
-    ("sighting", "pose__value"): poses,
+    ("snavely", "cam"): cameras,
+    ("snavely", "point"): points,
+    ("odometry", "pair_first"): poses,
+    ("odometry", "pair_second"): poses,
+    ("odometry", "measured"): poses,
+    ("prior", "pose"): poses,
+    ("prior", "expected"): poses,
+    ("sighting", "pose"): poses,
     ("Cam", "nodes"): cameras,
     ("Pose", "nodes"): poses,
 }
@@ -244,7 +244,7 @@ _POSITIVE = ("damping", "diagonal", "descents", "descent", "first_descent", "cur
 
 def sampler(kernel: str, arg: ArgSpec) -> Sampler:
     """What to feed to an argument of a kernel."""
-    owner = kernel.split("__", 1)[0]
+    owner = kernel.rsplit("_", 1)[0]
     if (owner, arg.name) in _VALUES:
         return _VALUES[owner, arg.name]
     if arg.name == "done":
@@ -290,9 +290,16 @@ def case_for(
     return KernelCase(spec, items, rows, index, num_objects, drawn[owner[0]], partner, copies)
 
 
+PARTS = (
+    *("gradient", "diagonal", "block", "direction", "product"),
+    *("preconditioner", "inner", "sum", "spread"),
+)
+
+
 def _owner(arg: ArgSpec) -> str:
-    """The factor's argument that a kernel's belongs to: `pose` of `pose__gradient`."""
-    return arg.name.rpartition("__")[0] or arg.name
+    """The factor's argument that a kernel's belongs to: `pose` of `pose_gradient`."""
+    name, _, part = arg.name.rpartition("_")
+    return name if part.rstrip("0123456789") in PARTS else arg.name
 
 
 def _has_index(arg: ArgSpec) -> bool:

@@ -8,7 +8,6 @@ Where the command line itself cannot be loaded, `caspar.cli.startup` reports ins
 import os
 import platform
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from enum import Enum
@@ -23,9 +22,10 @@ from caspar.cli.packages import (
     CUPY_PACKAGES,
     OPTIONAL_PACKAGES,
     PACKAGES,
+    import_problems,
     installed_version,
+    tried_program,
     versions_text,
-    without_working_folder,
 )
 from caspar.runtime.cache import cache_usage
 from caspar.runtime.probe import (
@@ -44,8 +44,6 @@ _TRY_CPU = (
     "import symforce.symbolic; from caspar.runtime.cpu import CpuBackend; "
     "print(CpuBackend().device)"
 )
-_TRY_IMPORT = "import importlib, sys; importlib.import_module(sys.argv[1])"
-_TRY_LIMIT_S = 300.0  # the first import compiles and caches
 _DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 
 
@@ -106,11 +104,7 @@ def _packages() -> list[Finding]:
     if missing:
         advice = f"missing: {', '.join(missing)}; install caspar again: pip install caspar"
         findings.append(Finding("", advice, Verdict.WRONG))
-    for name in PACKAGES:
-        problem = None if name in missing else _problem(_TRY_IMPORT, name)
-        if problem is not None:
-            text = f"{name} cannot be imported: {problem}; pip install --force-reinstall {name}"
-            findings.append(Finding("", text, Verdict.WRONG))
+    findings += [Finding("", problem, Verdict.WRONG) for problem in import_problems(missing)]
     installed, missing = versions_text(OPTIONAL_PACKAGES)
     without = f"; not installed: {', '.join(missing)}" if missing else ""
     return [*findings, Finding("optional", f"{installed or 'none'}{without}")]
@@ -135,15 +129,15 @@ def _cuda(driver: CudaDriver | None) -> list[Finding]:
 
 def _cupy(driver: CudaDriver | None) -> Finding:
     """What is installed; what it can do is asked only where a driver could answer."""
-    installed = [f"{name} {version}" for name in CUPY_PACKAGES if (version := installed_version(name))]
-    text = ", ".join(installed) if installed else "not installed"
+    installed, missing = versions_text(CUPY_PACKAGES)
+    text = installed or "not installed"
     verdict = Verdict.PLAIN if installed else Verdict.ABSENT
     if driver is None or not driver.devices:
         return Finding("CuPy", text, verdict)
     state = probe_cupy()
     if state.problem is None:
         return Finding("CuPy", f"{text}, NVRTC {state.nvrtc_version}", Verdict.GOOD)
-    if len(installed) > 1:
+    if len(CUPY_PACKAGES) - len(missing) > 1:
         return Finding("CuPy", f"{text}: uninstall all but one", Verdict.WRONG)
     return Finding("CuPy", f"{text}; {install_advice(driver)}", Verdict.WRONG)
 
@@ -175,39 +169,10 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _cpu_backend() -> Finding:
-    found = _tried(_TRY_CPU)
-    if isinstance(found, _Failure):
-        return Finding("backend cpu", f"does not work: {found.reason}", Verdict.WRONG)
-    return Finding("backend cpu", f"works: {found}", Verdict.GOOD)
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """Why a program failed."""
-
-    reason: str
-
-
-def _problem(program: str, *arguments: str) -> str | None:
-    """Why a program fails, or None."""
-    found = _tried(program, *arguments)
-    return found.reason if isinstance(found, _Failure) else None
-
-
-def _tried(program: str, *arguments: str) -> str | _Failure:
-    """What a program prints that runs in a process of its own."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", without_working_folder(program), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=_TRY_LIMIT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return _Failure(str(error))
-    if done.returncode == 0:
-        return done.stdout.strip()
-    return _Failure((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
+    tried = tried_program(_TRY_CPU)
+    verdict = Verdict.GOOD if tried.works else Verdict.WRONG
+    prefix = "works" if tried.works else "does not work"
+    return Finding("backend cpu", f"{prefix}: {tried.text}", verdict)
 
 
 def _cuda_backend() -> Finding:

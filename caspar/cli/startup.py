@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from caspar.cli.exit_code import ExitCode
-from caspar.cli.packages import CUPY_PACKAGES, OPTIONAL_PACKAGES, PACKAGES, versions_text
+from caspar.cli.packages import (
+    CUPY_PACKAGES,
+    OPTIONAL_PACKAGES,
+    PACKAGES,
+    import_problems,
+    versions_text,
+)
 from caspar.version import __version__
 
 
@@ -33,14 +39,16 @@ def report_broken(error: Exception, arguments: Sequence[str] | None = None) -> i
         return int(ExitCode.WRONG_INPUT)
     installed, missing = versions_text(PACKAGES)
     optional, _ = versions_text((*CUPY_PACKAGES, *OPTIONAL_PACKAGES))
-    lines = {
-        "Python": f"{platform.python_version()} ({sys.executable})",
-        "caspar": f"{__version__} ({Path(__file__).parents[1]}): cannot be loaded: {reason}",
-        "packages": installed,
-        "missing": ", ".join(missing) or "none",
-        "optional": optional or "none",
-        "what to do": "install caspar and its packages again: pip install --force-reinstall caspar",
-    }
-    for name, text in lines.items():
+    problems = [("", problem) for problem in import_problems(missing)]
+    lines = [
+        ("Python", f"{platform.python_version()} ({sys.executable})"),
+        ("caspar", f"{__version__} ({Path(__file__).parents[1]}): cannot be loaded: {reason}"),
+        ("packages", installed),
+        ("missing", ", ".join(missing) or "none"),
+        *problems,
+        ("optional", optional or "none"),
+        ("what to do", "install caspar again, with its packages: pip install caspar"),
+    ]
+    for name, text in lines:
         print(f"{name:<14}{text}")
     return int(ExitCode.NOT_CONVERGED)

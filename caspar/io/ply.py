@@ -48,8 +48,8 @@ def write_ply(
         encoding: binary, or readable text of three times the size.
 
     Raises:
-        ValueError: an array has a wrong shape or masked entries, a position is not finite in 32-bit floats, or a
-            quaternion has length zero; nothing is written then.
+        ValueError: an array has a wrong shape or masked entries, a position is not finite in 32-bit
+            floats, or a quaternion has length zero; nothing is written then.
     """
     refuse_masked(points, "points: ")
     refuse_masked(cameras, "cameras: ")

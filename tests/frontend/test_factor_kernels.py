@@ -123,7 +123,7 @@ class Evaluated:
     Attributes:
         inputs: What later kernels read.
         scale: D^-1/2 of each node argument; 1 where nothing is scaled.
-        parts: What the linearisation made of each argument, by `<argument>__<part>`.
+        parts: What the linearisation made of each argument, by `<argument>_<part>`.
     """
 
     def __init__(
@@ -135,14 +135,14 @@ class Evaluated:
         assert_allclose(scored["cost"], 0.5 * (self.residual**2).sum(keepdims=True))
         self.inputs = {**inputs, "residual": self.residual}
         self.parts = evaluate(self.kernels["linearize"], self.inputs)
-        self.scale = {name: np.ones_like(self.parts[f"{name}__gradient"]) for name in nodes}
+        self.scale = {name: np.ones_like(self.parts[f"{name}_gradient"]) for name in nodes}
         self.inputs |= {"jacobian": np.zeros((1, 0)), "done": np.zeros((1, 1))}
         if kernels.slots is None:
             return
         for name in nodes:
-            squares = self.parts[f"{name}__diagonal"]
+            squares = self.parts[f"{name}_diagonal"]
             diagonal = np.where(squares > SMALLEST_CURVATURE, squares, 1.0)
-            self.inputs[f"{name}__diagonal"] = diagonal
+            self.inputs[f"{name}_diagonal"] = diagonal
             self.scale[name] = 1.0 / np.sqrt(diagonal)
         stored = evaluate(self.kernels["store"], self.inputs)
         self.inputs["jacobian"] = stored.pop("jacobian", np.zeros((1, 0)))
@@ -150,9 +150,9 @@ class Evaluated:
 
     def product(self, directions: dict[str, Array]) -> dict[str, Array]:
         """J^T J p of each argument, and `curvature` p^T J^T J p, in scaled variables."""
-        given = {f"{name}__direction": p for name, p in directions.items()}
+        given = {f"{name}_direction": p for name, p in directions.items()}
         found = evaluate(self.kernels["product"], {**self.inputs, **given})
-        result = {name: found[f"{name}__product"] for name in directions}
+        result = {name: found[f"{name}_product"] for name in directions}
         return result | {"curvature": found["curvature"][0, 0]}
 
 
@@ -165,7 +165,7 @@ def test_blocks_gradients_and_products_belong_to_one_jacobian(
     factor = trace(FACTORS[name])
     rng = np.random.default_rng(0)
     inputs = {
-        argument.value_name: random_storage(type(argument.symbolic), rng)[None]
+        argument.name: random_storage(type(argument.symbolic), rng)[None]
         for argument in factor.arguments
     }
     dims = {node.name: node.node.tangent_dim for node in factor.nodes if node.node is not None}
@@ -187,8 +187,8 @@ def test_blocks_gradients_and_products_belong_to_one_jacobian(
     for (own, dim), start in zip(dims.items(), starts[:-1], strict=True):
         block = square[start : start + dim, start : start + dim]
         lower = block[np.tril_indices(dim)]
-        assert_allclose(made.parts[f"{own}__block"][0], lower, atol=1e-12 * largest)
-        assert made.parts[f"{own}__gradient"].shape == (1, dim)
+        assert_allclose(made.parts[f"{own}_block"][0], lower, atol=1e-12 * largest)
+        assert made.parts[f"{own}_gradient"].shape == (1, dim)
         if storage.is_stored:
             # columns of unit length, but for those that are zero
             lengths = np.diag(block)
@@ -202,7 +202,7 @@ def test_scaled_products_are_those_of_the_jacobian(name: str) -> None:
     factor = trace(FACTORS[name])
     rng = np.random.default_rng(1)
     inputs = {
-        argument.value_name: random_storage(type(argument.symbolic), rng)[None]
+        argument.name: random_storage(type(argument.symbolic), rng)[None]
         for argument in factor.arguments
     }
     dims = {node.name: node.node.tangent_dim for node in factor.nodes if node.node is not None}
@@ -215,7 +215,7 @@ def test_scaled_products_are_those_of_the_jacobian(name: str) -> None:
     found = stored.product(directions)
     for own in dims:
         assert_allclose(found[own], wanted[own] * stored.scale[own], rtol=1e-9, atol=1e-9)
-        assert_allclose(stored.parts[f"{own}__gradient"], plain.parts[f"{own}__gradient"])
+        assert_allclose(stored.parts[f"{own}_gradient"], plain.parts[f"{own}_gradient"])
 
 
 def test_the_gradient_is_that_of_the_cost() -> None:
@@ -223,19 +223,18 @@ def test_the_gradient_is_that_of_the_cost() -> None:
         return sf.V2(a[0] * b[1] - 1, sf.sin(a[1]) + b[0])
 
     kernels = kernels_of(residual)
-    at = {"a__value": np.array([[0.3, 0.5]]), "b__value": np.array([[2.0, -1.0]])}
+    at = {"a": np.array([[0.3, 0.5]]), "b": np.array([[2.0, -1.0]])}
 
     def cost(inputs: dict[str, Array]) -> float:
         return float(evaluate(kernels.kernels["score"], inputs)["cost"][0, 0])
 
     scored = evaluate(kernels.kernels["score"], at)
     found = evaluate(kernels.kernels["linearize"], {**at, "residual": scored["residual"]})
-    for name in ("a", "b"):
-        read = f"{name}__value"
+    for name in at:
         for axis, step in enumerate(1e-6 * np.eye(2)):
-            after, before = (cost(at | {read: at[read] + s * step}) for s in (1.0, -1.0))
+            after, before = (cost(at | {name: at[name] + s * step}) for s in (1.0, -1.0))
             slope = (after - before) / 2e-6
-            assert found[f"{name}__gradient"][0, axis] == pytest.approx(slope, abs=1e-8)
+            assert found[f"{name}_gradient"][0, axis] == pytest.approx(slope, abs=1e-8)
 
 
 def test_accesses_follow_the_markers() -> None:
@@ -252,26 +251,26 @@ def test_accesses_follow_the_markers() -> None:
     score = kernels.kernels["score"]
     reads = {arg.name: arg.read for arg in score.args if arg.read is not None}
     assert reads == {
-        "p__first__value": ReadIndexed(),
-        "p__second__value": ReadIndexed(),
-        "f__value": ReadUnique(),
-        "c__value": ReadSequential(),
-        "i__value": ReadIndexed(),
-        "u__value": ReadUnique(),
+        "p_first": ReadIndexed(),
+        "p_second": ReadIndexed(),
+        "f": ReadUnique(),
+        "c": ReadSequential(),
+        "i": ReadIndexed(),
+        "u": ReadUnique(),
     }
 
     def writes(role: str) -> dict[str, tuple[WriteAccessor, DType]]:
         args = kernels.kernels[role].args
         return {arg.name: (arg.write, arg.dtype) for arg in args if arg.write is not None}
 
-    ends = {"p__first": AddSharedPartials(), "p__second": AddSharedPartials(), "f": AddSumPartials()}
+    ends = {"p_first": AddSharedPartials(), "p_second": AddSharedPartials(), "f": AddSumPartials()}
     assert writes("linearize") == {
-        f"{name}__{part}": (access, dtype)
+        f"{name}_{part}": (access, dtype)
         for name, access in ends.items()
         for part, dtype in (("gradient", DType.FLOAT64), ("diagonal", DType.FLOAT32))
     }
     assert writes("store") == {"jacobian": (WriteSequential(), DType.FLOAT32)} | {
-        f"{name}__block": (access, DType.FLOAT64) for name, access in ends.items()
+        f"{name}_block": (access, DType.FLOAT64) for name, access in ends.items()
     }
     assert kernels.kernels["product"].guard == "done"
     assert not any(spec.tiled for spec in kernels.kernels.values())
@@ -286,5 +285,5 @@ def test_types_of_each_precision(precision: Precision) -> None:
     assert kernels["linearize"].graph.dtype is types.storage
     assert kernels["product"].graph.dtype is types.storage
     assert kernels["score"].arg("cost").dtype is types.sums
-    assert kernels["product"].arg("a__product").dtype is types.storage
+    assert kernels["product"].arg("a_product").dtype is types.storage
     assert kernels["product"].arg("curvature").dtype is types.sums

@@ -195,14 +195,14 @@ def evaluated(case: Case, drawn: dict[str, Any], damping: float, num_steps: int)
     spec = kernel_of(case.factor, num_steps)
     _, node, _ = (argument.name for argument in trace(case.factor).arguments)
     inputs = {
-        "base__value": drawn["base"],
-        f"{node}__value": drawn["node"][drawn["owner"]],
-        "given__value": drawn["given"],
+        "base": drawn["base"],
+        node: drawn["node"][drawn["owner"]],
+        "given": drawn["given"],
         "damping": np.array([[damping]]),
     }
-    objects = {f"{node}__sum{number + 1}": drawn["owner"] for number in range(num_steps + 1)}
+    objects = {f"{node}_sum{number + 1}": drawn["owner"] for number in range(num_steps + 1)}
     lengths = {arg.name: arg.chunk_length for arg in spec.args}
-    return evaluate_graph(spec.graph, inputs, lengths, objects)[f"{node}__value"]
+    return evaluate_graph(spec.graph, inputs, lengths, objects)[node]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

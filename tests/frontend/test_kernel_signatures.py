@@ -90,7 +90,7 @@ class TestInputs:
         ]
         assert [a.is_scalar for a in kernel.inputs] == [False, False, True, False, False]
         assert all(len(a.parts) == 1 for a in kernel.inputs)
-        assert [a.parts[0].name for a in kernel.inputs] == [f"{a.name}__value" for a in kernel.inputs]
+        assert [a.parts[0].name for a in kernel.inputs] == [a.name for a in kernel.inputs]
         assert kernel.name == "many"
         assert kernel.location.startswith(__file__)
 
@@ -99,8 +99,8 @@ class TestInputs:
         first, second = pair.parts
         assert pair.access == ReadPair()
         assert (pair.storage_dim, pair.type_name) == (7, "Pose")
-        assert (first.name, first.access) == ("pair__first", ReadPair(successor=False))
-        assert (second.name, second.access) == ("pair__second", ReadPair(successor=True))
+        assert (first.name, first.access) == ("pair_first", ReadPair(successor=False))
+        assert (second.name, second.access) == ("pair_second", ReadPair(successor=True))
         assert first.symbols == tuple(StorageOps.to_storage(pair.symbolic[0]))
         assert second.symbols == tuple(StorageOps.to_storage(pair.symbolic[1]))
         assert set(first.symbols).isdisjoint(second.symbols)
@@ -153,7 +153,7 @@ class TestInputs:
 
         kernel = traced(first)
         spec = kernel_spec(kernel, DType.FLOAT32, own_writes(kernel))
-        assert [arg.name for arg in spec.args] == ["a__value", "b__value", "out__value"]
+        assert [arg.name for arg in spec.args] == ["a", "b", "out"]
 
 
 # -- outputs ---------------------------------------------------------------------------------------

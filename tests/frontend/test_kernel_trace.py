@@ -95,7 +95,7 @@ def test_the_graph_computes_the_function(function: Callable[..., Any], dtype: DT
             expected = flat(value)
             eps = 100 * float(np.finfo(dtype.value).eps)
             assert len(expected) == output.storage_dim * (2 if output.access.is_pair else 1)
-            assert_allclose(found[output.kernel_argument][lane], expected, rtol=eps, atol=eps)
+            assert_allclose(found[output.name][lane], expected, rtol=eps, atol=eps)
 
 
 def test_epsilon_is_that_of_the_type() -> None:
@@ -105,8 +105,8 @@ def test_epsilon_is_that_of_the_type() -> None:
     kernel = traced(guarded)
     for dtype in DTYPES:
         spec = kernel_spec(kernel, dtype, own_writes(kernel))
-        found = graph_outputs(spec, {"x__value": np.ones((1, 1))})
-        assert_allclose(found["out__value"], [[2 * epsilon.value(dtype)]], rtol=1e-6)
+        found = graph_outputs(spec, {"x": np.ones((1, 1))})
+        assert_allclose(found["out"], [[2 * epsilon.value(dtype)]], rtol=1e-6)
 
 
 # -- the kernel ------------------------------------------------------------------------------------
@@ -130,20 +130,20 @@ class TestSpec:
         spec = kernel_spec(kernel, DType.FLOAT32, own_writes(kernel))
         single, double = DTYPES
         assert spec.args == (
-            ArgSpec("arg0__value", 3, single, read=ReadShared(), windowed=True),
-            ArgSpec("arg1__first", 6, single, read=ReadPair(successor=False), windowed=True),
-            ArgSpec("arg1__second", 6, single, read=ReadPair(successor=True), windowed=True),
-            ArgSpec("out0__value", 2, single, write=AddSharedPartials()),
-            ArgSpec("out1__value", 1, single, write=WriteIndexed(), windowed=True),
-            ArgSpec("out2__value", 3, double, write=AddSumPartials()),
-            ArgSpec("out3__value", 3, single, write=WritePair(), windowed=True),
+            ArgSpec("arg0", 3, single, read=ReadShared(), windowed=True),
+            ArgSpec("arg1_first", 6, single, read=ReadPair(successor=False), windowed=True),
+            ArgSpec("arg1_second", 6, single, read=ReadPair(successor=True), windowed=True),
+            ArgSpec("out0", 2, single, write=AddSharedPartials()),
+            ArgSpec("out1", 1, single, write=WriteIndexed(), windowed=True),
+            ArgSpec("out2", 3, double, write=AddSumPartials()),
+            ArgSpec("out3", 3, single, write=WritePair(), windowed=True),
         )
         assert spec.guard is None
 
     def test_the_caller_decides_how_outputs_are_written(self) -> None:
         kernel = traced(polar)
         spec = kernel_spec(kernel, DType.FLOAT64, {"out": WriteIndexed()})
-        assert spec.arg("out__value").write == WriteIndexed()
+        assert spec.arg("out").write == WriteIndexed()
 
     def test_lines_of_the_function_are_its_origins(self) -> None:
         kernel = traced(polar)

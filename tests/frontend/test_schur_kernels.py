@@ -181,7 +181,7 @@ class System:
             elif isinstance(arg.read, SpreadOverNode):
                 continue
             elif arg.read is not None and owner is not None:
-                part = arg.name.removeprefix(owner.name).removeprefix("__").replace("value", "")
+                part = arg.name.removeprefix(owner.name).removeprefix("_")
                 given[arg.name] = self.parts[_type(owner), part][one.index[owner.name]]
         inputs = {arg.name: given[arg.name] for arg in spec.args if arg.name in given}
         lengths = {arg.name: arg.chunk_length for arg in spec.args}
@@ -193,7 +193,7 @@ class System:
         for one in self.linear:
             found = self.run(one, role)
             for argument in one.factor.nodes:
-                values = found.get(f"{argument.name}__{part}")
+                values = found.get(f"{argument.name}_{part}")
                 if _type(argument) == node and values is not None:
                     sums = np.zeros((COUNTS[node], values.shape[1]))
                     np.add.at(sums, one.index[argument.name], values)

@@ -115,7 +115,7 @@ class Numeric:
         arguments: dict[str, Any] = {}
         for argument in self._factor.arguments:
             made = StorageOps.from_storage(argument.symbolic, list(storage[argument.name]))
-            if argument.kind is ArgumentKind.NODE_PAIR:
+            if argument.source != argument.name:
                 made = Pair((*arguments.get(argument.source, ()), made))
             arguments[argument.source] = made
         result = self._function(**arguments)

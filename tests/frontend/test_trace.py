@@ -42,8 +42,8 @@ def test_every_kind_of_argument() -> None:
     ]
     kinds = ArgumentKind
     assert described == [
-        ("pair__first", "pair", kinds.NODE_PAIR, False, 7, True),
-        ("pair__second", "pair", kinds.NODE_PAIR, True, 7, True),
+        ("pair_first", "pair", kinds.NODE_PAIR, False, 7, True),
+        ("pair_second", "pair", kinds.NODE_PAIR, True, 7, True),
         ("shared", "shared", kinds.NODE_SHARED, False, 3, True),
         ("unique", "unique", kinds.NODE_UNIQUE, False, 1, True),
         ("sequential", "sequential", kinds.CONST_SEQUENTIAL, False, 2, False),

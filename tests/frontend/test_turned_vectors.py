@@ -152,7 +152,7 @@ FOUND: list[tuple[Factor, tuple[TurnedVector, ...]]] = [
     (in_a_struct, by("arm", ("point", 0), start=7, column=6)),
     (two_poses, by("inner", ("point", 0))),
     (of_a_rig, by("rig", ("point", 0), start=7, column=6, is_inverse=True)),
-    (turned_pair, by("pair__first", ("pair__first", 4), ("pair__second", 4), is_inverse=True)),
+    (turned_pair, by("pair_first", ("pair_first", 4), ("pair_second", 4), is_inverse=True)),
     (with_a_direction, by("rotation", ("direction", 0))),
     (moved_along, by("pose", ("pose", 4), ("point", 0), is_inverse=True)),
 ]
