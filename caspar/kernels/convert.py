@@ -155,7 +155,11 @@ def rows_of(where: str, given: Any, dim: int | None = None) -> Array:
     Raises:
         InputError: Names `where`, what is wrong and what is allowed.
     """
-    array = shared_array(where, given)
+    return _rows(where, given, shared_array(where, given), dim)
+
+
+def _rows(where: str, given: Any, array: Array, dim: int | None) -> Array:
+    """What was read from a user's rows as (n, dim)."""
     if array.dtype.kind not in "fiu":
         raise InputError(
             f"{where}: dtype {array.dtype}; allowed are floating types and integers"
@@ -288,7 +292,7 @@ def assign(where: str, value: Any, blocked: Binding, dim: int, *, is_one: bool) 
         return
     if is_one and array.shape == (dim,):
         array = array.reshape(1, dim)
-    rows = rows_of(where, array, dim)
+    rows = _rows(where, value, array, dim)
     if rows.shape[0] != blocked.num_objects:
         expected = (blocked.num_objects, dim)
         raise InputError(f"{where}: shape {tuple(array.shape)}; expected {expected}")
