@@ -137,7 +137,7 @@ class OtherMasked(np.ndarray):
 
 MASKED: dict[str, tuple[Any, str]] = {
     "array": (masked(), "1 of 6"),
-    "all": (np.ma.masked_all((3, 2)), "6 of 6"),
+    "all": (np.ma.array(ROWS, mask=True), "6 of 6"),
     "in a list": ([masked()[0], ROWS[1], ROWS[2]], "1 of 2"),
     "in a tuple of lists": (([np.ma.masked, 0.2], [0.3, 0.4], [0.5, 0.6]), "1 of 1"),
     "constant": (np.ma.masked, "1 of 1"),
@@ -207,6 +207,14 @@ class Pair:
     second: sf.V2
 
 
+class Structure(ctypes.Structure):
+    """A structure of C."""
+
+    _fields_ = (("x", ctypes.c_double),)
+
+
+STRUCTURES = Structure * 3
+
 NO_NUMBERS: dict[str, tuple[Any, str]] = {
     "records": (np.zeros(3, [("x", float), ("y", float)]), "dtype [('x'"),
     "text": ("some text", "dtype <U9"),
@@ -218,10 +226,7 @@ NO_NUMBERS: dict[str, tuple[Any, str]] = {
     "set": ({0.1, 0.2}, "of a set pass a list"),
     "generator": (iter(ROWS), "pass a list in the order"),
     "characters": ((ctypes.c_char * 6)(), "dtype |S1"),
-    "structures": (
-        (type("P", (ctypes.Structure,), {"_fields_": [("x", ctypes.c_double)]}) * 3)(),
-        "dtype [('x'",
-    ),
+    "structures": (STRUCTURES(), "dtype [('x'"),
     "no dimension": (np.array(0.1), "shape ()"),
     "numbers of SymForce": (np.array([[sf.Rational(1, 10), 1]] * 3), "np.array(values, dtype=fl"),
     "dataclasses": (np.array([Pair(sf.V2(), sf.V2())] * 3, object), "StorageOps.to_storage(value)"),
@@ -271,15 +276,16 @@ class Length(np.ndarray):
 
 
 CT = ctypes.c_double * 2 * 3
+BIG_ENDIAN: Any = ctypes.c_double.__ctype_be__ * 2 * 3
 
 ARRAYS: dict[str, Any] = {
     "matrix": np.matrix(ROWS),
     "subclass": ROWS.view(Length),
     "big-endian": ROWS.astype(">f8"),
     "backwards": ROWS[::-1].copy()[::-1],
-    "ctypes": CT(*map(tuple, ROWS)),
-    "ctypes, big-endian": (ctypes.c_double.__ctype_be__ * 2 * 3)(*map(tuple, ROWS)),
-    "memoryview": memoryview(ROWS),
+    "ctypes": CT.from_buffer_copy(ROWS.tobytes()),
+    "ctypes, big-endian": BIG_ENDIAN.from_buffer_copy(ROWS.astype(">f8").tobytes()),
+    "memoryview": memoryview(ROWS.data),
     "list of ctypes": [(ctypes.c_double * 2)(*row) for row in ROWS],
     "list of arrays": list(ROWS),
     "list of array.array": [array.array("d", row) for row in ROWS],
@@ -309,7 +315,7 @@ def test_kernels_compute_in_the_type_of_the_memory(name: str) -> None:
         (ctypes.c_int * 3)(*INDEX),
         (ctypes.c_ulong * 3)(*INDEX),
         array.array("h", INDEX.tolist()),
-        memoryview(INDEX),
+        memoryview(INDEX.data),
         INDEX.astype(">i4"),
         np.ma.array(INDEX),
     ],
