@@ -26,7 +26,7 @@ from caspar.passes.cost import CUDA_FLOAT32
 from caspar.passes.pipeline import GRAPH_STAGES, compile_graph
 
 FACTORS = {
-    "snavely": "caspar.frontend.bundle_adjustment",
+    "snavely": "caspar.bundle_adjustment",
     "arm": "benchmarks.large_residuals",
     "network": "benchmarks.large_residuals",
 }

@@ -17,7 +17,7 @@ import symforce.symbolic as sf
 import caspar
 from benchmarks.caspar_side import Variant, linear_iteration
 from benchmarks.problems import Bundle, make
-from caspar.frontend.bundle_adjustment import Cam, Pixel, Point, snavely
+from caspar.bundle_adjustment import Cam, Pixel, Point, snavely
 from caspar.frontend.markers import Marker
 
 

@@ -75,7 +75,7 @@ class Bundle:
     def factors(self) -> list[Any]:
         """For `Solver`."""
         # SymForce takes a second to import, which making a problem should not
-        from caspar.frontend.bundle_adjustment import snavely
+        from caspar.bundle_adjustment import snavely
 
         return [snavely]
 

@@ -21,7 +21,7 @@ start = time.perf_counter()
 import caspar
 import_caspar_s = time.perf_counter() - start
 from caspar.io import read_bal
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from caspar import Solver
 if sys.argv[1] == "cuda":
     import caspar.runtime.cuda

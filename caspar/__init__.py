@@ -33,8 +33,7 @@ from typing import TYPE_CHECKING, Any
 from caspar.version import __version__
 
 if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an editor read it
-    from caspar import errors, inspect, io, plot
-    from caspar.frontend import bundle_adjustment
+    from caspar import bundle_adjustment, errors, inspect, io, plot, report
     from caspar.frontend.factor import Factor, factor
     from caspar.frontend.markers import (
         ConstIndexed,
@@ -83,7 +82,6 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         PreconditionerChoice,
         SolveOptions,
     )
-    from caspar.solver import report
     from caspar.solver.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
     from caspar.solver.solver import Solver
 
@@ -145,15 +143,8 @@ __all__ = [
     "report",
 ]
 
-_MODULES = {
-    "bundle_adjustment": "caspar.frontend.bundle_adjustment",
-    "errors": "caspar.errors",
-    "inspect": "caspar.inspect",
-    "io": "caspar.io",
-    "plot": "caspar.plot",
-    "report": "caspar.solver.report",
-}
-"""Module of each public name that is a module."""
+_MODULES = ("bundle_adjustment", "errors", "inspect", "io", "plot", "report")
+"""Public names that are modules of this package."""
 
 _NAMES = {
     "AddBlockSum": "caspar.memory.patterns",
@@ -211,7 +202,7 @@ _NAMES = {
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used."""
     if name in _MODULES:
-        value: Any = import_module(_MODULES[name])
+        value: object = import_module(f"caspar.{name}")
     elif name in _NAMES:
         value = getattr(import_module(_NAMES[name]), name)
     else:
@@ -222,4 +213,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+    return list(__all__)

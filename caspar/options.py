@@ -128,7 +128,10 @@ class SolveOptions:
         min_linear_iterations: PCG iterations before the tolerance is tested: the residual norm
             does not see directions of low curvature, and one or two iterations look converged.
         max_linear_iterations: PCG iterations of one linear solve.
-        check: Test values for NaN and infinity and indices for range before the solve.
+        check: Test values for NaN and infinity and indices for range before the solve. False is
+            unsafe: an index out of range then reads and writes memory that is not its array's, and
+            the process crashes or returns garbage. Use it only for arrays that a solve with
+            `check=True` has accepted.
     """
 
     max_iterations: int = 100

@@ -16,8 +16,8 @@ import symforce.symbolic as sf
 from numpy.typing import NDArray
 
 import caspar
+from caspar.bundle_adjustment import snavely
 from caspar.driver import kernel_specs
-from caspar.frontend.bundle_adjustment import snavely
 from caspar.frontend.factor import Factor
 from caspar.frontend.factor_builder import SharedSums
 from caspar.frontend.jacobian import JacobianStorage

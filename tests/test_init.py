@@ -49,9 +49,32 @@ def test_tables_agree() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    modules = {name: path.rpartition(".")[0] for name, path in caspar._MODULES.items()}
-    assert checked == {**caspar._NAMES, **modules}
+    assert checked == {**caspar._NAMES, **dict.fromkeys(caspar._MODULES, "caspar")}
     assert sorted([*checked, "__version__"]) == caspar.__all__
+
+
+@pytest.mark.parametrize("name", caspar._MODULES)
+def test_public_modules_can_be_imported(name: str) -> None:
+    """By each kind of import statement, and all give one module."""
+    program = (
+        f"import caspar.{name} as one; from caspar import {name} as two; import caspar, sys; "
+        f"print(one is two is caspar.{name} is sys.modules['caspar.{name}'])"
+    )
+    assert run_python(program) == "True"
+    used_first = f"import caspar; caspar.{name}; import caspar.{name} as one; "
+    assert run_python(f"{used_first}print(one is caspar.{name})") == "True"
+
+
+def test_dir_shows_public_names_only() -> None:
+    assert run_python("import caspar; print(dir(caspar) == sorted(caspar.__all__))") == "True"
+    used = "import caspar; caspar.Solver; caspar.io; print(dir(caspar) == sorted(caspar.__all__))"
+    assert run_python(used) == "True"
+
+
+def test_help() -> None:
+    text = run_python("import caspar; help(caspar)")
+    assert "Nonlinear least squares on the GPU" in text
+    assert "class Solver" in text
 
 
 def test_unknown_name() -> None:
@@ -70,6 +93,12 @@ def test_import_loads_the_version_only() -> None:
         "import sys, caspar; print(*sorted(n for n in sys.modules if n.startswith('caspar')))"
     )
     assert loaded == "caspar caspar.version"
+    foreign = run_python(
+        "import sys; before = set(sys.modules); import caspar; "
+        "roots = {name.partition('.')[0] for name in set(sys.modules) - before}; "
+        "print(*(roots - set(sys.stdlib_module_names)))"
+    )
+    assert foreign == "caspar"
 
 
 @pytest.mark.parametrize("name", ["SolveResult", "SolveOptions", "errors", "TunableShared", "io"])

@@ -31,7 +31,7 @@ class Case:
 
 
 CASES = (
-    Case("caspar.frontend.bundle_adjustment:snavely", "BAL camera (2 rows; nodes of 9 and 3)"),
+    Case("caspar.bundle_adjustment:snavely", "BAL camera (2 rows; nodes of 9 and 3)"),
     Case("examples.pose_graph_3d:odometry", "Pose3 odometry (6 rows; nodes of 6 and 6)"),
     Case(
         "examples.inertial_navigation:preintegrated_imu",

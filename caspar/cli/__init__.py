@@ -1,5 +1,12 @@
-"""The command line: `caspar bal`, `caspar doctor`, `caspar cache`."""
+"""The command line: `caspar bal`, `caspar inspect`, `caspar doctor`, `caspar cache`."""
 
-from caspar.cli.app import main
+from functools import partial
+
+from caspar.cli.startup import report_broken
+
+try:
+    from caspar.cli.app import main
+except Exception as error:  # a package is missing or broken, and may raise anything
+    main = partial(report_broken, error)
 
 __all__ = ["main"]

@@ -1,17 +1,16 @@
 """`caspar doctor`: what this machine has, which backends work, what to install.
 
-Nothing here fails where something is missing: that is what it is for. The CPU backend is tried in
-a process of its own, so that a broken library cannot take the report with it.
+Nothing here fails where something is missing: that is what it is for. The packages and the CPU
+backend are tried in a process of its own, so that a broken library cannot take the report with it.
+Where the command line itself cannot be loaded, `caspar.cli.startup` reports instead.
 """
 
 import os
 import platform
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from enum import Enum
-from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
@@ -19,6 +18,15 @@ from rich.table import Table
 from rich.text import Text
 
 from caspar.cli.exit_code import ExitCode
+from caspar.cli.packages import (
+    CUPY_PACKAGES,
+    OPTIONAL_PACKAGES,
+    PACKAGES,
+    import_problems,
+    installed_version,
+    tried_program,
+    versions_text,
+)
 from caspar.runtime.cache import cache_usage
 from caspar.runtime.probe import (
     CudaDriver,
@@ -32,17 +40,10 @@ from caspar.runtime.probe import (
 from caspar.solver.quantities import bytes_text, count_text
 from caspar.version import __version__
 
-PACKAGES = ("symforce", "sympy", "numpy", "scipy", "numba", "matplotlib", "rich", "platformdirs")
-"""What caspar cannot do without."""
-
-CUPY_PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x", "cupy")
-"""Names under which CuPy is installed."""
-
 _TRY_CPU = (
     "import symforce.symbolic; from caspar.runtime.cpu import CpuBackend; "
     "print(CpuBackend().device)"
 )
-_TRY_CPU_LIMIT_S = 300.0  # the first import compiles and caches
 _DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 
 
@@ -98,14 +99,15 @@ def _print(console: Console, findings: list[Finding]) -> None:
 
 
 def _packages() -> list[Finding]:
-    versions = {name: _version(name) for name in PACKAGES}
-    installed = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-    missing = [name for name, version in versions.items() if version is None]
+    installed, missing = versions_text(PACKAGES)
     findings = [Finding("packages", installed)]
     if missing:
         advice = f"missing: {', '.join(missing)}; install caspar again: pip install caspar"
         findings.append(Finding("", advice, Verdict.WRONG))
-    return findings
+    findings += [Finding("", problem, Verdict.WRONG) for problem in import_problems(missing)]
+    installed, missing = versions_text(OPTIONAL_PACKAGES)
+    without = f"; not installed: {', '.join(missing)}" if missing else ""
+    return [*findings, Finding("optional", f"{installed or 'none'}{without}")]
 
 
 def _cuda(driver: CudaDriver | None) -> list[Finding]:
@@ -127,15 +129,15 @@ def _cuda(driver: CudaDriver | None) -> list[Finding]:
 
 def _cupy(driver: CudaDriver | None) -> Finding:
     """What is installed; what it can do is asked only where a driver could answer."""
-    installed = [f"{name} {version}" for name in CUPY_PACKAGES if (version := _version(name))]
-    text = ", ".join(installed) if installed else "not installed"
+    installed, missing = versions_text(CUPY_PACKAGES)
+    text = installed or "not installed"
     verdict = Verdict.PLAIN if installed else Verdict.ABSENT
     if driver is None or not driver.devices:
         return Finding("CuPy", text, verdict)
     state = probe_cupy()
     if state.problem is None:
         return Finding("CuPy", f"{text}, NVRTC {state.nvrtc_version}", Verdict.GOOD)
-    if len(installed) > 1:
+    if len(CUPY_PACKAGES) - len(missing) > 1:
         return Finding("CuPy", f"{text}: uninstall all but one", Verdict.WRONG)
     return Finding("CuPy", f"{text}; {install_advice(driver)}", Verdict.WRONG)
 
@@ -167,19 +169,10 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _cpu_backend() -> Finding:
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _TRY_CPU],
-            capture_output=True,
-            text=True,
-            timeout=_TRY_CPU_LIMIT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("backend cpu", f"does not work: {error}", Verdict.WRONG)
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return Finding("backend cpu", f"does not work: {lines[-1]}", Verdict.WRONG)
-    return Finding("backend cpu", f"works: {done.stdout.strip()}", Verdict.GOOD)
+    tried = tried_program(_TRY_CPU)
+    verdict = Verdict.GOOD if tried.works else Verdict.WRONG
+    prefix = "works" if tried.works else "does not work"
+    return Finding("backend cpu", f"{prefix}: {tried.text}", verdict)
 
 
 def _cuda_backend() -> Finding:
@@ -196,18 +189,11 @@ def _graph_loops() -> list[Finding]:
     problem = graph_loop_problem()
     if problem is not None:
         return [Finding("graph loops", f"polled by the host: {problem}", Verdict.ABSENT)]
-    return [Finding("graph loops", f"on the device: cuda-core {_version('cuda-core')}")]
+    return [Finding("graph loops", f"on the device: cuda-core {installed_version('cuda-core')}")]
 
 
 def _processor() -> str:
     return f"{platform.machine()}, {count_text(os.cpu_count() or 1, 'processor')}"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _driver_version() -> str:

@@ -12,7 +12,7 @@ from caspar.errors import FactorError
 from caspar.frontend.signature import UserFunction
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Factor(UserFunction):
     """A residual function. Calling it calls the function.
 

@@ -59,7 +59,7 @@ CALL_KEYWORDS = ("self", "out", "count", "check", "dtype", "block_size", "runs")
 """Keywords of a kernel's call: no argument may have the name of one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KernelFunction(UserFunction):
     """A function that becomes a kernel.
 

@@ -42,7 +42,7 @@ class Role(Enum):
     OUTPUT = "output"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class UserFunction:
     """A function that is run on symbols.
 
@@ -57,7 +57,7 @@ class UserFunction:
 
     function: Callable[..., Any]
     name: str
-    local_names: Mapping[str, Any] = field(repr=False, compare=False)
+    local_names: Mapping[str, Any] = field(compare=False)
     kind: ClassVar[str]
     error: ClassVar[type[CasparError]]
     example: ClassVar[str]
@@ -73,6 +73,9 @@ class UserFunction:
         """File and line of the function, for errors."""
         code = self.function.__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name}, {self.location})"
 
     @property
     def place(self) -> str:

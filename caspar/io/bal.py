@@ -30,6 +30,7 @@ from caspar.errors import FileFormatError
 from caspar.io.compressed import FilePath, open_for_reading, open_for_writing
 from caspar.io.numbers import NumberRun, line_of_token, read_numbers, shown
 from caspar.io.rotations import angle_axis_from_quaternion, quaternion_from_angle_axis
+from caspar.user_arrays import refuse_masked
 
 _HEADER_NAMES = ("num_cameras", "num_points", "num_observations")
 _OBSERVATION_NAMES = ("camera index", "point index", "pixel x", "pixel y")
@@ -59,7 +60,7 @@ class BalProblem:
         pixels: (num_observations, 2) float64, measured position relative to the image centre.
 
     Raises:
-        ValueError: an array has a wrong shape or kind of element.
+        ValueError: an array has a wrong shape or kind of element, or masked entries.
     """
 
     cameras: NDArray[np.float64]
@@ -79,6 +80,7 @@ class BalProblem:
             ("pixels", "f", (num_observations, 2)),
         ):
             array: NDArray[np.generic] = getattr(self, name)
+            refuse_masked(array, f"BalProblem.{name}: ")
             fits = len(array.shape) == len(shape) and all(
                 wanted in (None, found) for wanted, found in zip(shape, array.shape, strict=True)
             )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from caspar.io.compressed import FilePath, open_for_writing
 from caspar.io.rotations import conjugate, rotate
+from caspar.user_arrays import refuse_masked
 
 POINT_COLOR = (200, 200, 200)
 CAMERA_COLOR = (255, 60, 40)
@@ -47,9 +48,11 @@ def write_ply(
         encoding: binary, or readable text of three times the size.
 
     Raises:
-        ValueError: an array has a wrong shape, a position is not finite in 32-bit floats, or a
-            quaternion has length zero; nothing is written then.
+        ValueError: an array has a wrong shape or masked entries, a position is not finite in 32-bit
+            floats, or a quaternion has length zero; nothing is written then.
     """
+    refuse_masked(points, "points: ")
+    refuse_masked(cameras, "cameras: ")
     point_positions = np.asarray(points, dtype=np.float64)
     poses = np.asarray(cameras, dtype=np.float64)
     if point_positions.ndim != 2 or point_positions.shape[1] != 3:

@@ -2,8 +2,7 @@
 
 Chunk `k` of all objects is contiguous (see `memory.layout`; paper: Vector Access and Blocked
 Struct of Arrays). Kernels read and write it with vector instructions and without conversion.
-Making and indexing copy nothing but what is said to be new; on CUDA all work is enqueued in CuPy's
-current stream.
+Only what is said to be new is copied; on CUDA all work is enqueued in CuPy's current stream.
 """
 
 from __future__ import annotations
@@ -55,7 +54,8 @@ class BlockedArray:
     """(length, dim) float32 or float64 numbers; made by its class methods.
 
     A slice is a view: it shares memory, and what is written to it is seen by all that do. The
-    fields never change, the memory does.
+    fields never change, the memory does. `check=False` in a kernel is unsafe: nothing tests then
+    whether its indices lie within the array.
 
     Attributes:
         buffer: (array_scalars(dim, dtype, capacity),) the flat memory, NumPy or CuPy.

@@ -25,9 +25,10 @@ from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.layout import chunk_widths, padded_width, rows_are_blocked
 from caspar.memory.tiles import Array
 from caspar.options import BackendChoice, choice
-from caspar.runtime.arrays import HOST, location, to_numpy
+from caspar.runtime.arrays import HOST, location, to_numpy, wants_gradient, warn_of_gradient
 from caspar.runtime.backend import Backend, Kernel, Launch
 from caspar.runtime.select import select_backend
+from caspar.user_arrays import object_advice
 
 # -- backends --------------------------------------------------------------------------------------
 
@@ -115,10 +116,14 @@ def float_type(where: str, given: Any) -> DType:
 def shared_array(where: str, given: Any) -> Array:
     """A user's array as NumPy or CuPy array of the same memory; a Python sequence is copied.
 
+    A tensor that requires gradients is read as constant numbers, with a warning.
+
     Raises:
-        InputError: It is no array, or lives on a device that is not used here.
+        InputError: It is no array, is masked, or lives on a device that is not used here.
     """
     device = backend_of(given, where=where)
+    if wants_gradient(given):
+        warn_of_gradient(where, given)
     try:
         return _host_array(given) if location(given) == HOST else device.upload(_detached(given))
     except (TypeError, ValueError, RuntimeError, BufferError) as error:
@@ -150,9 +155,16 @@ def rows_of(where: str, given: Any, dim: int | None = None) -> Array:
     Raises:
         InputError: Names `where`, what is wrong and what is allowed.
     """
-    array = shared_array(where, given)
+    return _rows(where, given, shared_array(where, given), dim)
+
+
+def _rows(where: str, given: Any, array: Array, dim: int | None) -> Array:
+    """What was read from a user's rows as (n, dim)."""
     if array.dtype.kind not in "fiu":
-        raise InputError(f"{where}: dtype {array.dtype}; allowed are floating types and integers")
+        raise InputError(
+            f"{where}: dtype {array.dtype}; allowed are floating types and integers"
+            f"{object_advice(given, array)}"
+        )
     rows = array.reshape(-1, 1) if array.ndim == 1 and dim in (None, 1) else array
     if rows.ndim != 2 or rows.shape[1] < 1 or dim not in (None, rows.shape[1]):
         columns = "dim" if dim is None else dim
@@ -280,7 +292,7 @@ def assign(where: str, value: Any, blocked: Binding, dim: int, *, is_one: bool) 
         return
     if is_one and array.shape == (dim,):
         array = array.reshape(1, dim)
-    rows = rows_of(where, array, dim)
+    rows = _rows(where, value, array, dim)
     if rows.shape[0] != blocked.num_objects:
         expected = (blocked.num_objects, dim)
         raise InputError(f"{where}: shape {tuple(array.shape)}; expected {expected}")

@@ -103,7 +103,10 @@ class Kernel:
                 mapping by name. Where an output's access takes options, a mapping of `values`
                 (or `size`, the number of objects of a new array) and them.
             count: Items; by default as many as the arguments stand for.
-            check: Whether to test indices for range and repetition; it waits for the device.
+            check: Whether to test indices for range and repetition; it waits for the device. False
+                is unsafe: an index out of range then reads and writes memory that is not its
+                array's (a crash, or garbage), and of an object that is written twice one value
+                is lost.
             dtype: `float32` or `float64`, to convert to; by default that of the arrays, and
                 float32 where none has a floating type (integers, lists).
             **kwargs: Arguments by name: an array ((n, dim) of NumPy, CuPy, torch, jax, or a
@@ -164,7 +167,8 @@ class Kernel:
             *args: As of a call; arrays must live where the kernel runs and need no conversion.
             out: As of a call.
             count: As of a call.
-            check: As of a call.
+            check: As of a call, where False is unsafe. Indices are tested here, once: memory that
+                changes afterwards is not tested again.
             block_size: Threads of a block; by default chosen by registers and shared memory.
             **kwargs: As of a call.
 

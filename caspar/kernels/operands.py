@@ -26,6 +26,7 @@ from caspar.memory.layout import rows_are_blocked
 from caspar.memory.tiles import Array
 from caspar.runtime.arrays import HOST, Location, location, to_numpy
 from caspar.runtime.backend import Backend
+from caspar.user_arrays import object_advice, with_dtype
 
 FLOATS = {np.dtype(dtype.value): dtype for dtype in (DType.FLOAT32, DType.FLOAT64)}
 
@@ -104,6 +105,8 @@ def _operand(
     if isinstance(given, BlockedArray) or (is_output and given is None):
         return Operand(where, given, options, size)
     check_readable(where, given)
+    if not is_output:
+        given = with_dtype(given)
     target = writable_array(where, given) if is_output else None
     return Operand(where, given, options, size, target)
 
@@ -200,8 +203,8 @@ class OperandReader:
         array, _ = self._array(where, given)
         if array.dtype.kind not in "iu" and floating_dtype(array) is None:
             raise InputError(
-                f"{where}: dtype {array.dtype}; allowed are float32, float64 and integers: convert "
-                "it first"
+                f"{where}: dtype {array.dtype}; allowed are float32, float64 and integers"
+                f"{object_advice(given, array) or ': convert it first'}"
             )
         if len(shape) > 0 and array.ndim == 3 and array.shape[1:] == tuple(shape):
             # SymForce stores matrices column by column
@@ -224,7 +227,10 @@ class OperandReader:
             given = np.zeros(0, np.int32)  # NumPy would take it for real numbers
         array, xp = self._array(where, given)
         if array.dtype.kind not in "iu":
-            raise InputError(f"{where}: dtype {array.dtype}; indices must be integers")
+            raise InputError(
+                f"{where}: dtype {array.dtype}; indices must be integers"
+                f"{object_advice(given, array)}"
+            )
         if array.ndim != 1:
             raise InputError(
                 f"{where}: shape {tuple(array.shape)}; indices are one-dimensional, (n,)"

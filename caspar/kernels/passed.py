@@ -5,7 +5,6 @@ Nothing is copied. Of NumPy's arrays only the type is looked at before they are 
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,7 +16,7 @@ from caspar.errors import InputError
 from caspar.kernels.convert import SCALARS, shared_array
 from caspar.kernels.shared_indices import SharedIndices
 from caspar.memory.tiles import Array
-from caspar.runtime.arrays import location
+from caspar.runtime.arrays import location, wants_gradient
 
 _MAX_WORK: Any = 100_000
 """Steps that NumPy may take to solve for a common byte of two strided arrays."""
@@ -52,7 +51,7 @@ def check_readable(where: str, given: Any) -> None:
             f"{where}: SharedIndices are no values; pass {{'values': array, 'index': indices}} "
             "where the access takes an index"
         )
-    if _wants_gradient(given):
+    if wants_gradient(given):
         raise InputError(
             f"{where}: {_name(given)} with requires_grad; a kernel is not differentiable, so its "
             "result would carry no gradient: pass .detach()"
@@ -142,13 +141,6 @@ def _name(given: Any) -> str:
     library = type(given).__module__.split(".")[0]
     name = type(given).__name__
     return name if library == "builtins" else f"{library}.{name}"
-
-
-def _wants_gradient(given: Any) -> bool:
-    if getattr(given, "requires_grad", False) is not True:
-        return False
-    torch = sys.modules.get("torch")
-    return torch is None or bool(torch.is_grad_enabled())
 
 
 @cache

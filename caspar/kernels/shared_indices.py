@@ -52,8 +52,9 @@ class SharedIndices:
         index: (n,) integers: the object of each item. NumPy, CuPy, torch, jax, or a sequence.
         size: Number of objects: 0 to size - 1 may be named.
         backend: `cuda`, `cpu` or `auto`; None: where the index lives.
-        check: Whether to test the range. On CUDA the order is built for it, and waited for; without
-            the test an index out of range reads and writes other memory.
+        check: Whether to test the range. On CUDA the order is built for it, and waited for. False
+            is unsafe: a kernel that is given an index out of range reads and writes memory that is
+            not its array's (a crash, or garbage).
 
     Raises:
         InputError: Not integers, not one-dimensional, on another device, or out of range.

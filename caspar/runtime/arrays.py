@@ -5,14 +5,17 @@ imported for it: whoever passes a torch tensor has torch loaded.
 """
 
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from caspar.memory.tiles import Array
 from caspar.runtime.pieces import in_pieces
+from caspar.user_arrays import refuse_masked
 
 _DLPACK_HOST = (1, 3)
 """DLPack device types in host memory: CPU and pinned CPU memory."""
@@ -52,8 +55,10 @@ def to_numpy(array: Any) -> Any:
     """A host array as NumPy, sharing memory where possible.
 
     Raises:
-        TypeError, ValueError, RuntimeError, BufferError: It cannot be read as an array.
+        TypeError, ValueError, RuntimeError, BufferError: It cannot be read as an array, or it is
+            masked and hides numbers.
     """
+    refuse_masked(array)
     if hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray):
         if getattr(array, "requires_grad", False):
             array = array.detach()
@@ -139,8 +144,42 @@ def as_library(result: Array, given: Any) -> Any:
 
 
 def library_of(array: Any) -> str:
-    """The package that an array's type comes from, such as `torch`."""
+    """The package that an array's type comes from, such as `torch`; its arrays speak DLPack.
+
+    Whatever else NumPy reads counts as NumPy's. The type of a ctypes array, for example, belongs to
+    the module that made it, which may well have a `from_dlpack` of some library.
+    """
+    if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack__"):
+        return "numpy"
     return type(array).__module__.split(".")[0]
+
+
+def wants_gradient(given: Any) -> bool:
+    """Whether it is a tensor (torch's) whose gradients are being recorded."""
+    if getattr(given, "requires_grad", False) is not True:
+        return False
+    torch = sys.modules.get("torch")
+    return torch is None or bool(torch.is_grad_enabled())
+
+
+def warn_of_gradient(where: str, given: Any) -> None:
+    """Warn that a tensor that requires gradients is read as constant numbers.
+
+    The warning points to the first line outside caspar.
+    """
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and _is_own(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(
+        f"{where}: {library_of(given)}.{type(given).__name__} with requires_grad: its numbers are "
+        "taken as constants and the result carries no gradient. This version of caspar gives no "
+        "gradients of a result by its input; pass tensor.detach() to silence this warning",
+        stacklevel=level,
+    )
+
+
+def _is_own(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "caspar"
 
 
 def to_library(result: Array, library: str) -> Any:

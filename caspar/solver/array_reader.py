@@ -13,9 +13,17 @@ import numpy as np
 from caspar.errors import InputError
 from caspar.frontend.unit_ranges import UnitRange
 from caspar.memory.tiles import Array, TileIndex
-from caspar.runtime.arrays import HOST, Location, location, to_numpy
+from caspar.runtime.arrays import (
+    HOST,
+    Location,
+    location,
+    to_numpy,
+    wants_gradient,
+    warn_of_gradient,
+)
 from caspar.runtime.backend import Backend
 from caspar.runtime.pieces import in_pieces
+from caspar.user_arrays import object_advice
 
 UNIT_TOLERANCE = 0.02
 """Rotations and directions may be off unit length by this, as rounded to two decimals; the rest is
@@ -68,6 +76,7 @@ class ArrayReader:
         self._storage = storage
         self._check_values = check_values
         self._first: tuple[str, Location] | None = None
+        self._has_warned = False
 
     def rows(
         self,
@@ -99,6 +108,7 @@ class ArrayReader:
         if array.dtype.kind not in "fiu":
             raise InputError(
                 f"{where}: dtype {array.dtype}; allowed are float32, float64 and integers"
+                f"{object_advice(given, array)}"
             )
         if array.ndim == 3 and array.shape[1:] == matrix_shape:
             # SymForce stores matrices column by column
@@ -137,7 +147,10 @@ class ArrayReader:
         if array.shape == (0,):  # an empty list has no integers
             return xp.empty(0, np.int32)
         if array.dtype.kind not in "iu":
-            raise InputError(f"{where}: dtype {array.dtype}; indices must be integers")
+            raise InputError(
+                f"{where}: dtype {array.dtype}; indices must be integers"
+                f"{object_advice(given, array)}"
+            )
         if array.ndim != 1:
             raise InputError(
                 f"{where}: shape {tuple(array.shape)}; indices are one-dimensional, (n,)"
@@ -179,11 +192,6 @@ class ArrayReader:
             raise InputError(f"{where}: expected an array, got {type(given).__name__}")
         if isinstance(given, list | tuple) and len(given) == 0:
             return np.empty(0), np  # nothing of it goes anywhere
-        if isinstance(given, np.ma.MaskedArray) and given.count() < given.size:
-            raise InputError(
-                f"{where}: {given.size - given.count()} of {given.size} entries are masked; leave "
-                "out the rows that have such entries, in all arrays of the factor"
-            )
         place = self._location(where, given)
         if self._first is None:
             self._first = (where, place)
@@ -197,6 +205,9 @@ class ArrayReader:
                 f"{where}: lives on {place}, but the solver runs on {self._backend.device}; "
                 "move the array there, or choose another backend"
             )
+        if wants_gradient(given) and not self._has_warned:
+            self._has_warned = True  # one warning a solve
+            warn_of_gradient(where, given)
         try:
             if place == HOST:
                 return to_numpy(given), np

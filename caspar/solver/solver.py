@@ -196,10 +196,10 @@ class Solver:
                 unique ones, {"values": (k, dim), "index": (m,)} for indexed ones; nothing for
                 unique nodes and pairs. NumPy, CuPy or DLPack arrays, all on one device; they are
                 never written. Values may also be `BlockedArray`s, indices `SharedIndices`. Where m
-                is 0 the factor takes no part.
+                is 0 the factor takes no part. Tensors are constants, also with requires_grad.
             on_iteration: Called with each `IterationRecord`; a true return value stops the solve.
                 What it raises comes out of `solve` as it is; a KeyboardInterrupt is a Ctrl-C.
-            **options: Fields of `caspar.SolveOptions`.
+            **options: Fields of `caspar.SolveOptions`. `check=False` is unsafe: see there.
 
         Returns:
             Values of the kind and dtype given (of blocked arrays rows, NumPy or CuPy), costs, and

@@ -1,12 +1,14 @@
 """`caspar doctor` on machines that are made up, and on this one."""
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from caspar.cli import doctor
+from caspar.cli import doctor, packages
 from caspar.runtime.probe import CudaDevice, CudaDriver, CupyState
 from tests.cli.fake_solver import run
 
@@ -52,7 +54,7 @@ def test_graphs_that_repeat_themselves(
 ) -> None:
     monkeypatch.setattr(doctor, "cuda_problem", lambda: None)
     monkeypatch.setattr(doctor, "graph_loop_problem", lambda: None)
-    monkeypatch.setattr(doctor, "_version", lambda package: f"1.2 of {package}")
+    monkeypatch.setattr(doctor, "installed_version", lambda package: f"1.2 of {package}")
     assert run("doctor") == 0
     assert "graph loops   on the device: cuda-core 1.2 of cuda-core" in capsys.readouterr().out
 
@@ -90,6 +92,100 @@ def test_cache_that_cannot_be_written(
     monkeypatch.setenv("CASPAR_CACHE_DIR", str(tmp_path / "file" / "cache"))
     assert run("doctor") == 0
     assert "no permission to write it" in capsys.readouterr().out
+
+
+def test_names_every_package_that_is_declared() -> None:
+    """Those of pyproject.toml: required ones, and those of extras that users install."""
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = ("cuda12", "cuda13", "sparse-cuda12", "sparse-cuda13", "inspect")
+    optional = [line for extra in extras for line in project["optional-dependencies"][extra]]
+
+    def names(lines: list[str]) -> set[str]:
+        return {re.split(r"[^\w-]", line)[0] for line in lines}
+
+    assert set(packages.PACKAGES) == names(project["dependencies"])
+    assert names(optional) <= {*packages.OPTIONAL_PACKAGES, *packages.CUPY_PACKAGES}
+
+
+def test_optional_packages(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "OPTIONAL_PACKAGES", ("numpy", "surely-not-installed"))
+    assert run("doctor") == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("optional")]
+    assert re.fullmatch(r"optional +numpy [\d.]+; not installed: surely-not-installed", line)
+
+
+# -- in a process of its own -----------------------------------------------------------------------
+
+MODULES = ("cupy", "numba", "numpy", "qdldl", "rich", "symforce", "sympy", "threadpoolctl")
+
+
+def doctor_in(folder: Path, first: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run it in a folder, with another one before all places where imports look."""
+    path = os.pathsep.join([str(first), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, *(command or ("-m", "caspar", "doctor"))],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},
+        capture_output=True,
+        text=True,
+    )
+
+
+SCRIPT = "import sys; del sys.path[0]; from caspar.cli import main; sys.exit(main(['doctor']))"
+
+
+@pytest.mark.parametrize(
+    "command", [("-m", "caspar", "doctor"), ("-c", SCRIPT)], ids=["-m", "script"]
+)
+def test_does_not_run_the_working_folder(tmp_path: Path, command: tuple[str, ...]) -> None:
+    folder, first = tmp_path / "work", tmp_path / "first"
+    first.mkdir()
+    folder.mkdir()
+    for name in MODULES:
+        (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n1 / 0\n")
+    done = doctor_in(folder, first, *command)
+    assert done.returncode == 0, done.stderr
+    assert "backend cpu   works" in done.stdout
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("broken", ["numpy", "rich", "platformdirs", "qdldl", "symforce"])
+@pytest.mark.parametrize(
+    "text",
+    ["raise RuntimeError('broken')", "raise ImportError('broken')", "1 +"],
+    ids=["RuntimeError", "ImportError", "SyntaxError"],
+)
+def test_broken_packages_are_named(tmp_path: Path, broken: str, text: str) -> None:
+    (tmp_path / f"{broken}.py").write_text(text)
+    done = doctor_in(tmp_path, tmp_path)
+    assert done.returncode in (0, 1)
+    assert done.stderr == ""
+    assert f"{broken} cannot be imported: " in done.stdout
+
+
+def test_other_commands_say_why_they_cannot_start(tmp_path: Path) -> None:
+    (tmp_path / "rich.py").write_text("raise ImportError('half installed')")
+    done = doctor_in(tmp_path, tmp_path, "-m", "caspar", "bal", "file.txt")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "caspar: cannot start: ImportError: half installed; caspar doctor says what is installed\n"
+    )
+
+
+def test_half_installed_packages(tmp_path: Path) -> None:
+    """Metadata without a version, or that is no metadata."""
+    for name, text in (("qdldl", "Name: qdldl\n"), ("threadpoolctl", "\0\0")):
+        folder = tmp_path / f"{name}-9.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(text)
+    (tmp_path / "scipy-9.dist-info").mkdir()
+    done = doctor_in(tmp_path, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "qdldl (version not known)" in done.stdout
 
 
 def test_this_machine() -> None:

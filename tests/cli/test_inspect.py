@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import caspar
+from caspar.bundle_adjustment import snavely
 from caspar.cli.app import main
 from caspar.cli.inspect import load_function
 from caspar.driver import TARGETS
 from caspar.errors import OptionError
-from caspar.frontend.bundle_adjustment import snavely
 from caspar.inspect import stage_names
 
 SNAVELY = "caspar.bundle_adjustment:snavely"

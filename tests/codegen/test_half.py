@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
+from caspar.bundle_adjustment import snavely
 from caspar.driver import TARGETS, kernel_specs
-from caspar.frontend.bundle_adjustment import snavely
 from caspar.frontend.factor_builder import SharedSums
 from caspar.frontend.jacobian import JacobianStorage
 from caspar.frontend.precision import TYPES

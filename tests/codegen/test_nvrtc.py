@@ -30,7 +30,7 @@ from tests.support_problems import PROBLEMS, Way, distinct_specs
 FOLDER = Path(__file__).parents[2] / "examples"
 ARCHITECTURES = ("sm_75", "sm_86", "sm_90")
 EXAMPLES = (
-    "caspar.frontend.bundle_adjustment",
+    "caspar.bundle_adjustment",
     "tests.support_problems",
     *(f"examples.{path.stem}" for path in sorted(FOLDER.glob("*.py"))),
 )

@@ -10,7 +10,7 @@ from symforce.ops import StorageOps
 from symforce.opt.noise_models import BarronNoiseModel
 
 import caspar
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from caspar.frontend.factor import Factor
 
 Array = NDArray[np.float64]

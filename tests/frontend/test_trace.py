@@ -8,7 +8,7 @@ import symforce.symbolic as sf
 from symforce.ops import StorageOps
 
 import caspar
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor, retracted_storage, trace
 from tests.frontend import postponed
 

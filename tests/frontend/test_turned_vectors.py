@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from symforce.geo.unsupported.pose3_se3 import Pose3_SE3
 
 import caspar
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from caspar.frontend.factor import Factor
 from caspar.frontend.trace import trace
 from caspar.frontend.turned_vectors import Triple, TurnedVector

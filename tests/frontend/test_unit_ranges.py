@@ -8,7 +8,7 @@ import pytest
 import symforce.symbolic as sf
 from numpy.testing import assert_allclose
 
-from caspar.frontend.bundle_adjustment import Cam
+from caspar.bundle_adjustment import Cam
 from caspar.frontend.unit_ranges import unit_ranges
 from tests.frontend.residuals import Rig, random_storage
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import caspar
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from caspar.runtime.probe import graph_loop_problem
 
 cuda = pytest.importorskip("caspar.runtime.cuda")

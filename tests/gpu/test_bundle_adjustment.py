@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import caspar
+from caspar.bundle_adjustment import snavely
 from caspar.errors import InputError, OutOfMemoryError
-from caspar.frontend.bundle_adjustment import snavely
 from caspar.io import BalProblem, read_bal
 
 pytestmark = pytest.mark.gpu

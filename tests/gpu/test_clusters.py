@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import caspar
+from caspar.bundle_adjustment import snavely
 from caspar.codegen.cuda_barriers import CLUSTER_BLOCKS
-from caspar.frontend.bundle_adjustment import snavely
 from caspar.runtime import loops, repeat
 from caspar.runtime.loops import LOOP_NAME
 from tests.gpu.loop_cases import keeps_products_apart, repeating_backend

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import caspar
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from tests.solver.bundles import arrays_of, read
 
 pytestmark = pytest.mark.gpu

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import caspar
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from examples import pose_graph, pose_graph_3d
 from tests.solver.bundles import arrays_of, read
 from tests.solver.linear_cases import MIXES, assert_first_step, problem_of, solver_names

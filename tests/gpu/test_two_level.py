@@ -3,7 +3,7 @@
 import pytest
 
 import caspar
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from tests.solver.bundles import arrays_of, read
 from tests.solver.linear_cases import MIXES, assert_first_step
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import caspar
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from tests.solver import chain_cases
 from tests.solver.bundles import arrays_of, part_of, read
 from tests.solver.linear_cases import problem_of

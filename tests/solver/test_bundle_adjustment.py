@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import caspar
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from caspar.runtime.cpu import CpuBackend
 from tests.solver.bundles import arrays_of, cost_of, part_of, read
 from tests.solver.solving import assert_same_values, solver

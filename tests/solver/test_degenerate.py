@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from caspar.runtime.cpu import CpuBackend
 from tests.problems import EXAMPLES, Arrays, anchor, between, height, relative_turn
 from tests.solver import reference

@@ -227,7 +227,8 @@ def test_torch_tensors() -> None:
         tensor = torch.from_numpy(array.copy())
         return tensor.requires_grad_() if tensor.is_floating_point() else tensor
 
-    returned = solve_example("grid", mapped(GRID, convert)).values["Place"]
+    with pytest.warns(UserWarning, match="torch.Tensor with requires_grad"):
+        returned = solve_example("grid", mapped(GRID, convert)).values["Place"]
     assert isinstance(returned, torch.Tensor)
     assert returned.dtype == torch.float64
     assert_array_equal(returned.numpy(), solve_example("grid", GRID).values["Place"])

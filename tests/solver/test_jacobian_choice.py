@@ -8,8 +8,8 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
+from caspar.bundle_adjustment import Cam, Pixel, Point, snavely
 from caspar.driver import TARGETS, JacobianPrice, jacobian_price
-from caspar.frontend.bundle_adjustment import Cam, Pixel, Point, snavely
 from caspar.frontend.jacobian import JacobianStorage
 from caspar.frontend.precision import TYPES, Types
 from caspar.frontend.trace import trace

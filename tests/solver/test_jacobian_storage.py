@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 import caspar
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.patterns import ReadSequential

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import caspar
+from caspar.bundle_adjustment import snavely
 from caspar.errors import BackendError, FactorError, OutOfMemoryError
-from caspar.frontend.bundle_adjustment import snavely
 from caspar.runtime.cpu import CpuBackend
 from caspar.solver import explicit_choice, explicit_structure
 from caspar.solver.normal_equations import CHAIN_DAMPING, USUAL_DAMPING

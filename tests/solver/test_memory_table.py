@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from caspar import Solver
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from tests.solver.bundles import arrays_of, part_of, read
 from tests.solver.chain_cases import CHAIN, chain_arrays
 

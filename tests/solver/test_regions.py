@@ -9,8 +9,8 @@ import pytest
 
 import caspar
 from benchmarks.synthetic import make_bal
+from caspar.bundle_adjustment import snavely
 from caspar.codegen.source import KernelSource
-from caspar.frontend.bundle_adjustment import snavely
 from caspar.memory.accessors.slots import MAX_OBJECT_SLOTS
 from caspar.runtime.cpu import CpuBackend
 from caspar.solver import regions

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import caspar
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from caspar.io import BalProblem
 from caspar.io.rotations import rotate
 from tests.solver.bundles import arrays_of, cost_of, observed, part_of, read

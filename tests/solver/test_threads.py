@@ -101,7 +101,7 @@ import multiprocessing
 import numba
 import caspar
 from caspar.errors import BackendError
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from tests.solver.bundles import arrays_of, read
 
 arrays = arrays_of(read("problem-49-7776"))
@@ -139,7 +139,7 @@ WORKQUEUE = """
 from concurrent.futures import ThreadPoolExecutor
 import numba
 import caspar
-from caspar.frontend.bundle_adjustment import snavely
+from caspar.bundle_adjustment import snavely
 from tests.solver.bundles import arrays_of, read
 
 arrays = arrays_of(read("problem-49-7776"))

@@ -9,8 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 import caspar
+from caspar.bundle_adjustment import snavely
 from caspar.errors import FactorError, InputError, OptionError
-from caspar.frontend.bundle_adjustment import snavely
 from caspar.memory.access import ArgSpec
 from caspar.memory.patterns import ReadSequential
 from caspar.solver.chain_structure import eliminate

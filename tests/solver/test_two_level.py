@@ -9,8 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 import caspar
+from caspar.bundle_adjustment import snavely
 from caspar.errors import FactorError, OptionError
-from caspar.frontend.bundle_adjustment import snavely
 from caspar.runtime.cpu import CpuBackend
 from caspar.solver.clusters import make_clusters
 from caspar.solver.coarse_space import SHIFT

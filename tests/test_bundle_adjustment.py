@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import symforce.symbolic as sf
 
-from caspar.frontend.bundle_adjustment import Cam, Pixel, Point, snavely
+from caspar.bundle_adjustment import Cam, Pixel, Point, snavely
 
 
 def residual(camera: list[float], point: list[float], pixel: list[float]) -> np.ndarray:

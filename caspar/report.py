@@ -1,0 +1,11 @@
+"""A solve in words and numbers: see `caspar.solver.report`, whose public names these are."""
+
+from caspar.solver.report import (
+    html_report,
+    iteration_rows,
+    report_facts,
+    terminal_report,
+    text_report,
+)
+
+__all__ = ["html_report", "iteration_rows", "report_facts", "terminal_report", "text_report"]

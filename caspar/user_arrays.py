@@ -1,0 +1,85 @@
+"""What is wrong with an object that a user passes as an array, in words.
+
+Every part of caspar that reads users' arrays asks here, so that all refuse the same things. Input:
+the object, or the NumPy array that was read from it. Nothing is converted or copied.
+"""
+
+import ctypes
+from array import array as python_array
+from dataclasses import is_dataclass
+from typing import Any
+
+import numpy as np
+
+_BUFFERS = (ctypes.Array, python_array, memoryview)
+"""Python's own arrays: typed memory without a `dtype`."""
+
+_STORAGE = (
+    "of SymForce values pass the numbers: "
+    "np.array([value.to_storage() for value in values], dtype=float)"
+)
+
+
+def refuse_masked(given: Any, where: str = "") -> None:
+    """Refuse a masked array that hides numbers, also inside lists and tuples.
+
+    NumPy would read the hidden numbers as if they were data.
+
+    Args:
+        given: Any object.
+        where: What the message begins with.
+
+    Raises:
+        ValueError: Says how many entries are masked.
+    """
+    if isinstance(given, list | tuple):
+        kinds = set(map(type, given))
+        if any(issubclass(kind, list | tuple | np.ndarray) for kind in kinds):
+            for part in given:
+                refuse_masked(part, where)
+        return
+    if type(given) is np.ndarray or not isinstance(given, np.ndarray):
+        return
+    # a masked array has a mask, and so have the masked types of other libraries
+    mask = np.asarray(getattr(given, "mask", False))
+    hidden = mask.view(bool) if mask.dtype.names is not None else mask
+    if hidden.dtype == bool and hidden.any():
+        raise ValueError(
+            f"{where}{np.count_nonzero(hidden)} of {hidden.size} entries are masked; leave out the "
+            "rows that have masked entries, in all arrays that go with them"
+        )
+
+
+def with_dtype(given: Any) -> Any:
+    """Python's typed arrays (`ctypes`, `array`, `memoryview`) as NumPy arrays of the same memory.
+
+    Everything else is returned as it is.
+    """
+    return np.asarray(given) if isinstance(given, _BUFFERS) else given
+
+
+def object_advice(given: Any, read: Any) -> str:
+    """How to turn what NumPy reads as an array of objects into numbers; nothing for other arrays.
+
+    Args:
+        given: What was passed.
+        read: The NumPy array it became.
+    """
+    if read.dtype != object:
+        return ""
+    if read.ndim == 0 and hasattr(given, "toarray"):
+        return "; of a sparse matrix pass .toarray()"
+    if isinstance(given, set | frozenset | dict) or hasattr(given, "__next__"):
+        return f"; of a {type(given).__name__} pass a list in the order that the rows are to have"
+    first = read.reshape(-1)[0] if read.size > 0 else None
+    parts = given if isinstance(given, list | tuple) and len(given) > 0 else (given,)
+    if any(hasattr(value, "to_storage") for value in (parts[0], first)):
+        return f"; {_STORAGE}"
+    if is_dataclass(first):
+        return (
+            "; of dataclasses pass the numbers: from symforce.ops import StorageOps; "
+            "np.array([StorageOps.to_storage(value) for value in values], dtype=float)"
+        )
+    if hasattr(first, "__float__"):
+        return "; its entries are objects: np.array(values, dtype=float) turns them into numbers"
+    return ""
