@@ -154,7 +154,9 @@ def test_backends_and_precisions() -> None:
 
 
 def test_storage_orders() -> None:
-    rows = [(kind.removeprefix("sf."), order, freedom) for kind, order, freedom in _table("type")]
+    rows = [
+        (kind.removeprefix("sf."), order, freedom) for kind, order, freedom, _ in _table("type")
+    ]
     assert rows[0] == ("V1 ... sf.V9", "elements", "1 ... 9")
     for kind, order, freedom in rows[1:]:
         python_type = getattr(sf, kind)

@@ -106,17 +106,16 @@ class Watch:
     def hash(self, value: Any, frame: FrameType | None) -> int:
         """The answer to `hash(value)`.
 
-        Called functions may hash as they like (`functools.cache`): what they make of it is compared
-        with numbers afterwards.
+        Called functions may hash as they like, for example those of `functools.cache`.
         """
         user = self._user(frame)
         if user is None:
-            return _HASH(value)
+            return int(_HASH(value))
         if isinstance(value, RealDouble):
             return hash(float(value))
         if not _is_calling(user) and self._depends(value):
             self._refuse(KEY)
-        return _HASH(value)
+        return int(_HASH(value))
 
     def _depends(self, value: Any) -> bool:
         if not isinstance(value, Basic) or isinstance(value, Literal):

@@ -279,7 +279,7 @@ def run_on_symbols(user: UserFunction, values: Mapping[str, Any]) -> tuple[Any, 
     watch = Watch(user.function.__code__.co_filename, _symbol_names(values.values()))
     error: Exception
     try:
-        result = with_symbolic_epsilon(
+        result: tuple[Any, Lines] = with_symbolic_epsilon(
             watch.run, run_with_lines, user.function, *call.args, **call.kwargs
         )
         if watch.refused is None:

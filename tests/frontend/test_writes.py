@@ -161,5 +161,5 @@ def test_a_kernel_is_what_python_gives(function: Callable[..., Any]) -> None:
 
 
 def test_a_kernel_called_with_arrays() -> None:
-    swapped = caspar.kernel(kernel_swaps, backend="cpu")
+    swapped = caspar.kernel(backend="cpu")(kernel_swaps)
     assert np.array_equal(swapped(m=np.array([[1.0, 2.0], [3.0, 4.0]])), [[2.0, 1.0], [4.0, 3.0]])

@@ -115,7 +115,8 @@ class TestSharedArray:
 
         Tensor.__module__ = "torch"
         array = np.arange(6.0)
-        shared_array("x", Tensor(array))[2] = 10.0
+        with pytest.warns(UserWarning, match="x: torch.Tensor with requires_grad"):
+            shared_array("x", Tensor(array))[2] = 10.0
         assert array[2] == 10.0
 
     def test_others_before_dlpack_1_are_read_only(self) -> None:
