@@ -155,7 +155,8 @@ class TestDlpack:
         assert rows[2:4].cpu().tolist() == [[-1.0] * 4] * 2
         assert torch.from_dlpack(array).data_ptr() == rows.data_ptr()
         gradients = torch.ones((5, 6), device="cuda", dtype=torch.float64, requires_grad=True)
-        made = BlockedArray.from_rows(gradients)
+        with pytest.warns(UserWarning, match="requires_grad"):
+            made = BlockedArray.from_rows(gradients)
         assert (made.device, made.dtype) == ("cuda:0", np.dtype("float64"))
         assert torch.from_dlpack(made.to_rows()).cpu().tolist() == [[1.0] * 6] * 5
         made[1:3] = torch.full((2, 6), 2.0)
