@@ -5,7 +5,6 @@ of its arguments. Once for each solver, a few milliseconds; derivatives come lat
 no compiled plan is cached.
 """
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -50,6 +49,7 @@ from caspar.frontend.tangent_parts import tangent_parts
 from caspar.frontend.turned_vectors import TurnedVector, turned_vectors
 from caspar.frontend.unit_ranges import UnitRange, unit_ranges
 from caspar.memory.access import Accessor
+from caspar.user_warnings import warn_user
 
 
 class ArgumentKind(Enum):
@@ -231,10 +231,9 @@ def _warn_unused(factor: Factor, arguments: Sequence[Argument], rows: Sequence[A
     used = {str(symbol) for row in rows for symbol in sf.sympify(row).free_symbols}
     for argument in arguments:
         if argument.node is not None and used.isdisjoint(map(str, argument.symbols)):
-            warnings.warn(
+            warn_user(
                 f"factor {factor.name}, argument {argument.source}: the residual does not depend "
-                "on it",
-                stacklevel=5,  # the line that makes the `Solver`
+                "on it"
             )
 
 

@@ -5,10 +5,8 @@ imported for it: whoever passes a torch tensor has torch loaded.
 """
 
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ import numpy as np
 from caspar.memory.tiles import Array
 from caspar.runtime.pieces import in_pieces
 from caspar.user_arrays import refuse_masked
+from caspar.user_warnings import warn_user
 
 _DLPACK_HOST = (1, 3)
 """DLPack device types in host memory: CPU and pinned CPU memory."""
@@ -163,23 +162,12 @@ def wants_gradient(given: Any) -> bool:
 
 
 def warn_of_gradient(where: str, given: Any) -> None:
-    """Warn that a tensor that requires gradients is read as constant numbers.
-
-    The warning points to the first line outside caspar.
-    """
-    level, frame = 1, sys._getframe(0)
-    while frame.f_back is not None and _is_own(frame):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(
+    """Warn that a tensor that requires gradients is read as constant numbers."""
+    warn_user(
         f"{where}: {library_of(given)}.{type(given).__name__} with requires_grad: its numbers are "
         "taken as constants and the result carries no gradient. This version of caspar gives no "
-        "gradients of a result by its input; pass tensor.detach() to silence this warning",
-        stacklevel=level,
+        "gradients of a result by its input; pass tensor.detach() to silence this warning"
     )
-
-
-def _is_own(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] == "caspar"
 
 
 def to_library(result: Array, library: str) -> Any:

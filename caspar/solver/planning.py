@@ -4,7 +4,6 @@ Once for each structure (counts and indices): order factors, build tiles, reserv
 arena. Values are brought in by every solve.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -22,6 +21,7 @@ from caspar.solver.kernel_library import KernelLibrary
 from caspar.solver.plan import FactorPlan, NodePlan, Plan, item_tiles
 from caspar.solver.problem import Problem
 from caspar.solver.regions import jacobians_are_shared, reserve_regions
+from caspar.user_warnings import warn_user
 
 
 def plan_factors(
@@ -194,8 +194,7 @@ def _warn_untouched(
         order = orders[name]
         if order is not None:
             untouched = np.sort(backend.to_host(order.node)[untouched])
-        warnings.warn(
+        warn_user(
             f"node type {name}: {untouched.shape[0]} of {flags.shape[0]} instances are touched "
-            f"by no factor, first {untouched[0]}; they are kept as they are",
-            stacklevel=7,  # the line that calls `solve`
+            f"by no factor, first {untouched[0]}; they are kept as they are"
         )
