@@ -68,7 +68,7 @@ def test_outputs_are_those_of_the_reference(case: Case) -> None:
     kernels = dict(own.specs(case))
     assert list(kernels) == list(Role)
     written = {arg.name: arg for arg in kernels[Role.FIRST].args if arg.write is not None}
-    parts = [f"{node.name}_{part}" for node in traced.nodes for part in ("gradient", "block")]
+    parts = [f"{node.name}__{part}" for node in traced.nodes for part in ("gradient", "block")]
     assert list(written) == ["residual", "cost", "jacobian", *parts]
     assert {arg.dtype for arg in written.values()} == {DType.FLOAT32}
     assert kernels[Role.FIRST].graph.dtype is DType.FLOAT32
