@@ -27,8 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import FileFormatError
-from caspar.io.compressed import FilePath, open_for_reading, open_for_writing
-from caspar.io.numbers import NumberRun, line_of_token, read_numbers, shown
+from caspar.io.compressed import FilePath, open_for_reading
+from caspar.io.numbers import NumberRun, number_runs, shown
+from caspar.io.replace import open_for_packing
 from caspar.io.rotations import angle_axis_from_quaternion, quaternion_from_angle_axis
 from caspar.user_arrays import refuse_masked
 
@@ -119,7 +120,8 @@ def read_bal(path: FilePath) -> BalProblem:
     """Read a problem from a BAL text file.
 
     Args:
-        path: the file; plain, bzip2 or gzip.
+        path: the file; plain, bzip2 or gzip. It is read once from beginning to end: a FIFO or
+            /dev/stdin will do.
 
     Returns:
         The problem, observations in the order of the file. Angles beyond pi stay: their
@@ -129,23 +131,39 @@ def read_bal(path: FilePath) -> BalProblem:
         FileNotFoundError: there is no such file.
         FileFormatError: the file does not follow the format; the message gives the line.
     """
+    parts: list[NDArray[np.float64]] = []
+    num_found = 0
     with open_for_reading(path) as stream:
         layout = _read_header(stream.readline(_LONGEST_HEADER_BYTES), path)
-        run = read_numbers(stream, limit=layout.num_numbers)
-    _check_run(run, layout, path)
-    values = run.values
-    _check_finite(values, layout, path)
+        fault: str | None = None
+        # What is wrong is found while the text is at hand: a FIFO cannot be read again to tell
+        # the line. Counts of the header are not believed before the numbers are there.
+        for run in number_runs(stream, first_line=2):
+            _check_run(run, num_found, layout, path)
+            if fault is None:
+                fault = _wrong_value(run, num_found, layout)
+                parts.append(run.values)
+            num_found += len(run.values)
+    if num_found < layout.num_numbers:
+        raise FileFormatError(
+            f"{os.fspath(path)}: the file is cut short: its header ({layout.num_cameras} cameras, "
+            f"{layout.num_points} points, {layout.num_observations} observations) calls for "
+            f"{layout.num_numbers} numbers after the first line, found were {num_found}; the "
+            f"first one missing is the {layout.name_of(num_found)}"
+        )
+    if fault is not None:
+        raise FileFormatError(f"{os.fspath(path)}, {fault}")
+    values = np.concatenate(parts)
 
     observations = values[: layout.cameras_start].reshape(-1, 4)
-    camera_index, point_index = _checked_indices(observations[:, :2], layout, path)
     camera_values = values[layout.cameras_start : layout.points_start].reshape(-1, 9)
     return BalProblem(
         cameras=np.concatenate(
             [quaternion_from_angle_axis(camera_values[:, :3]), camera_values[:, 3:]], axis=1
         ),
         points=values[layout.points_start :].reshape(-1, 3).copy(),
-        camera_index=camera_index,
-        point_index=point_index,
+        camera_index=observations[:, 0].astype(np.int32),
+        point_index=observations[:, 1].astype(np.int32),
         pixels=observations[:, 2:].copy(),
     )
 
@@ -164,13 +182,14 @@ def write_bal(path: FilePath, problem: BalProblem) -> None:
     Raises:
         ValueError: the problem has no cameras, points or observations, an index out of range, a
             number that is not finite, or a quaternion of length zero; nothing is written then.
+        OSError: the file cannot be written; the old one is unchanged.
     """
     _check_writable(problem)
     camera_values = np.concatenate(
         [angle_axis_from_quaternion(problem.cameras[:, :4]), problem.cameras[:, 4:]], axis=1
     )
     counts = f"{problem.num_cameras} {problem.num_points} {problem.num_observations}\n"
-    with open_for_writing(path) as stream:
+    with open_for_packing(path) as stream:
         stream.write(counts.encode())
         for text in _observation_lines(problem):
             stream.write(text)
@@ -219,6 +238,11 @@ def _read_header(line: bytes, path: FilePath) -> _Layout:
     tokens = line.split()
     if not line:
         raise FileFormatError(f"{os.fspath(path)}: the file is empty; {wanted}")
+    if len(line) == _LONGEST_HEADER_BYTES and not line.endswith(b"\n"):
+        raise FileFormatError(
+            f"{os.fspath(path)}, line 1: the line is longer than {_LONGEST_HEADER_BYTES} bytes; "
+            f"{wanted}"
+        )
     if len(tokens) != len(_HEADER_NAMES):
         found = f"it holds {shown(line.strip())}" if tokens else "it is blank"
         raise FileFormatError(f"{os.fspath(path)}, line 1: {wanted}; {found}")
@@ -238,59 +262,49 @@ def _read_header(line: bytes, path: FilePath) -> _Layout:
     return _Layout(*counts)
 
 
-def _check_run(run: NumberRun, layout: _Layout, path: FilePath) -> None:
-    """Check that the file holds as many numbers as its header promises, and nothing else."""
-    found = len(run.values)
+def _check_run(run: NumberRun, start: int, layout: _Layout, path: FilePath) -> None:
+    """Check that a run, which begins `start` places behind the header, is numbers and not more."""
+    found = start + len(run.values)
     if found > layout.num_numbers or (found == layout.num_numbers and run.stray is not None):
         raise FileFormatError(
-            f"{os.fspath(path)}, line {_line_of(layout.num_numbers, path)}: there is text after "
-            f"the last of the {layout.num_points} points that the header announces; the file "
-            "must end there"
+            f"{os.fspath(path)}, line {run.line_of(layout.num_numbers - start)}: there is text "
+            f"after the last of the {layout.num_points} points that the header announces; the "
+            "file must end there"
         )
     if run.stray is not None:
         raise FileFormatError(
-            f"{os.fspath(path)}, line {_line_of(found, path)}: {layout.name_of(found)} is "
+            f"{os.fspath(path)}, line {run.line_of(len(run.values))}: {layout.name_of(found)} is "
             f"{shown(run.stray)}, which is not a number"
         )
-    if found < layout.num_numbers:
-        raise FileFormatError(
-            f"{os.fspath(path)}: the file is cut short: its header ({layout.num_cameras} cameras, "
-            f"{layout.num_points} points, {layout.num_observations} observations) calls for "
-            f"{layout.num_numbers} numbers after the first line, found were {found}; the first "
-            f"one missing is the {layout.name_of(found)}"
-        )
 
 
-def _check_finite(values: NDArray[np.float64], layout: _Layout, path: FilePath) -> None:
-    """Refuse NaN and infinities (a number too large for float64 reads as one)."""
-    is_finite = np.isfinite(values)
-    if not is_finite.all():
-        index = int(np.argmin(is_finite))
-        raise FileFormatError(
-            f"{os.fspath(path)}, line {_line_of(index, path)}: {layout.name_of(index)} is "
-            f"{values[index]}; it must be finite"
-        )
+def _wrong_value(run: NumberRun, start: int, layout: _Layout) -> str | None:
+    """Name the first number of a run that may not stand in its place."""
+    is_good = np.isfinite(run.values) & _are_indices_in_range(run.values, start, layout)
+    if is_good.all():
+        return None
+    index = int(np.argmin(is_good))
+    number = run.values[index]
+    allowed = "it must be finite"
+    if np.isfinite(number):
+        counts = (layout.num_cameras, layout.num_points)
+        largest = counts[(start + index) % len(_OBSERVATION_NAMES)] - 1
+        allowed = f"allowed are the integers 0 to {largest}"
+    name = layout.name_of(start + index)
+    return f"line {run.line_of(index)}: {name} is {number:.17g}; {allowed}"
 
 
-def _checked_indices(
-    indices: NDArray[np.float64], layout: _Layout, path: FilePath
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Convert (num_observations, 2) camera and point indices to integers, checking their range."""
-    counts = np.array([layout.num_cameras, layout.num_points], dtype=np.float64)
-    is_good = (indices == np.floor(indices)) & (indices >= 0.0) & (indices < counts)
-    if not is_good.all():
-        row, column = divmod(int(np.argmin(is_good)), 2)
-        number = len(_OBSERVATION_NAMES) * row + column
-        raise FileFormatError(
-            f"{os.fspath(path)}, line {_line_of(number, path)}: {layout.name_of(number)} is "
-            f"{indices[row, column]:.17g}; allowed are the integers 0 to {counts[column] - 1:.0f}"
-        )
-    return indices[:, 0].astype(np.int32), indices[:, 1].astype(np.int32)
-
-
-def _line_of(index: int, path: FilePath) -> int:
-    """Return the line of a number, given its place behind the header."""
-    return line_of_token(path, len(_HEADER_NAMES) + index)
+def _are_indices_in_range(
+    values: NDArray[np.float64], start: int, layout: _Layout
+) -> NDArray[np.bool_]:
+    """Return (num_values,) False for camera and point indices that are not."""
+    is_good = np.ones(len(values), dtype=np.bool_)
+    end = max(0, layout.cameras_start - start)
+    for column, count in enumerate((layout.num_cameras, layout.num_points)):
+        places = slice((column - start) % len(_OBSERVATION_NAMES), end, len(_OBSERVATION_NAMES))
+        indices = values[places]
+        is_good[places] = (indices == np.floor(indices)) & (indices >= 0.0) & (indices < count)
+    return is_good
 
 
 def _check_writable(problem: BalProblem) -> None:

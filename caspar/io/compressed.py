@@ -1,8 +1,11 @@
 """Open files that may be compressed, and say in one way what is wrong with them.
 
-Input: a path. Output: a stream of bytes, to read or to write: plain, bzip2 or gzip.
-When reading, the first bytes of the file decide; the suffix only serves to notice a file that is
-not what its name says. When writing, the suffix decides.
+Input: a path. Output: a stream of unpacked bytes: plain, bzip2 or gzip. The first bytes of the
+file decide; the suffix only serves to notice a file that is not what its name says.
+
+A file is opened once and read from its beginning to its end, without seeking: FIFOs, /dev/stdin
+and process substitution work. What is unpacked is limited by what was read (`_LARGEST_RATIO`), so
+that a few kilobytes cannot stand for gigabytes.
 """
 
 import bz2
@@ -14,7 +17,7 @@ import zlib
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, Any, TypeAlias, cast
 
 from caspar.errors import FileFormatError
 
@@ -46,6 +49,10 @@ class Compression(Enum):
 
 _PACKED = (Compression.BZIP2, Compression.GZIP)
 
+# Numbers in text are packed to a third, very regular ones to a hundredth.
+_LARGEST_RATIO = 500
+_ALWAYS_UNPACKED_BYTES = 1 << 26  # so that small files of few different numbers are not refused
+
 
 @contextlib.contextmanager
 def open_for_reading(path: FilePath) -> Iterator[io.BufferedIOBase]:
@@ -72,12 +79,8 @@ def open_for_reading(path: FilePath) -> Iterator[io.BufferedIOBase]:
             yield raw
             return
         try:
-            if compression is Compression.BZIP2:
-                with bz2.BZ2File(raw) as unpacked_bzip2:
-                    yield unpacked_bzip2
-            else:
-                with gzip.GzipFile(fileobj=raw) as unpacked_gzip:
-                    yield unpacked_gzip
+            with io.BufferedReader(_Unpacked(raw, compression, path)) as unpacked:
+                yield unpacked
         except EOFError as error:
             raise FileFormatError(
                 f"{os.fspath(path)}: the {compression.label} data are cut short: the file ends "
@@ -94,33 +97,6 @@ def open_for_reading(path: FilePath) -> Iterator[io.BufferedIOBase]:
             ) from error
 
 
-@contextlib.contextmanager
-def open_for_writing(path: FilePath) -> Iterator[io.BufferedIOBase]:
-    """Create or replace a file, packed as its suffix says (.bz2, .gz, anything else: plain).
-
-    The same bytes give the same file: neither a name nor a time is stored in it.
-
-    Args:
-        path: the file to write.
-
-    Yields:
-        A stream that takes the bytes to be packed.
-
-    Raises:
-        OSError: the file cannot be created.
-    """
-    suffix = Path(path).suffix.lower()
-    with open(path, "wb") as raw:
-        if suffix == Compression.BZIP2.suffix:
-            with bz2.BZ2File(raw, "wb") as packed_bzip2:
-                yield packed_bzip2
-        elif suffix == Compression.GZIP.suffix:
-            with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed_gzip:
-                yield packed_gzip
-        else:
-            yield raw
-
-
 def _compression_from_content(raw: io.BufferedReader, path: FilePath) -> Compression:
     """Tell the compression of an open file from its first bytes, leaving them unread."""
     head = raw.peek(max(len(kind.magic) for kind in _PACKED))
@@ -135,3 +111,49 @@ def _compression_from_content(raw: io.BufferedReader, path: FilePath) -> Compres
                 f"{os.fspath(path)}: the name says {kind.label}, but the file {state}"
             )
     return Compression.NONE
+
+
+class _CountedReader:
+    """What the decoders need of a file, counting the packed bytes that they took."""
+
+    def __init__(self, raw: io.BufferedReader) -> None:
+        self._raw = raw
+        self.num_bytes = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Read packed bytes."""
+        data = self._raw.read(size)
+        self.num_bytes += len(data)
+        return data
+
+
+class _Unpacked(io.RawIOBase):
+    """The unpacked bytes of a file, refused once there are far too many for its size."""
+
+    def __init__(self, raw: io.BufferedReader, compression: Compression, path: FilePath) -> None:
+        self._packed = _CountedReader(raw)
+        packed = cast("IO[bytes]", self._packed)
+        self._decoder: io.BufferedIOBase = (
+            bz2.BZ2File(packed)
+            if compression is Compression.BZIP2
+            else gzip.GzipFile(fileobj=packed, mode="rb")
+        )
+        self._compression = compression
+        self._path = path
+        self._num_bytes = 0
+
+    def readable(self) -> bool:
+        """Say that this can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Unpack some bytes."""
+        num_bytes = self._decoder.readinto(buffer)
+        self._num_bytes += num_bytes
+        if self._num_bytes > max(_ALWAYS_UNPACKED_BYTES, _LARGEST_RATIO * self._packed.num_bytes):
+            raise FileFormatError(
+                f"{os.fspath(self._path)}: the {self._compression.label} data grow to more than "
+                f"{_LARGEST_RATIO} times their size when they are unpacked, which text of numbers "
+                "does not; unpack the file yourself if it is what you want to read"
+            )
+        return num_bytes

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from caspar.errors import FileFormatError
 from caspar.io.compressed import FilePath, open_for_reading
-from caspar.io.g2o_lines import Line, Records, parse_id, parse_records, sort_lines
+from caspar.io.g2o_lines import Records, read_records
 from caspar.io.pose_chain import NO_PARENT, poses_along_tree, spanning_tree
 from caspar.io.pose_graph_kind import PoseGraphKind
 from caspar.io.rigid_motions import (
@@ -114,7 +114,8 @@ def read_g2o(path: FilePath) -> PoseGraph:
     is put at the origin, to each of the others by as few edges as possible.
 
     Args:
-        path: the file; plain, bzip2 or gzip.
+        path: the file; plain, bzip2 or gzip. It is read once from beginning to end: a FIFO or
+            /dev/stdin will do.
 
     Returns:
         The graph: poses in the order of the file (chained ones in the order of their ids), edges
@@ -127,14 +128,11 @@ def read_g2o(path: FilePath) -> PoseGraph:
             eigenvalue; the message gives the line.
     """
     with open_for_reading(path) as stream:
-        lines = sort_lines(stream, path)
-    kind = lines.kind
-    pose_dim = 3 if kind is PoseGraphKind.SE2 else 7
-    information_dim = kind.tangent_dim * (kind.tangent_dim + 1) // 2
-    vertices = parse_records(lines.vertices, f"an {kind.name} vertex", 1, pose_dim, path)
-    edges = parse_records(lines.edges, f"an {kind.name} edge", 2, pose_dim + information_dim, path)
+        records = read_records(stream, path)
+    kind, vertices, edges = records.kind, records.vertices, records.edges
+    pose_dim = kind.num_numbers
 
-    poses_from_edges = not lines.vertices
+    poses_from_edges = len(vertices.ids) == 0
     ids = np.unique(edges.ids) if poses_from_edges else vertices.ids[:, 0]
     index_from_id = _index_from_id(ids, vertices, path)
     ends = _edge_ends(edges, index_from_id, path)
@@ -147,7 +145,7 @@ def read_g2o(path: FilePath) -> PoseGraph:
         kind=kind,
         ids=ids,
         poses=poses,
-        fixed=_fixed_mask(lines.fixes, index_from_id, path),
+        fixed=_fixed_mask(records.fixes, index_from_id, path),
         index_a=ends[:, 0].copy(),
         index_b=ends[:, 1].copy(),
         measurement=measurement,
@@ -198,7 +196,8 @@ def _stored_poses(
         angle = written[:, 2]
         return np.stack([np.cos(angle), np.sin(angle), written[:, 0], written[:, 1]], axis=1)
     quaternion = written[:, 3:]
-    length = np.linalg.norm(quaternion, axis=1)
+    with np.errstate(over="ignore"):  # a length of infinity is refused below
+        length = np.linalg.norm(quaternion, axis=1)
     is_unit = np.abs(length - 1.0) <= _LENGTH_TOLERANCE
     if not is_unit.all():
         row = int(np.argmin(is_unit))
@@ -233,28 +232,30 @@ def _chained_poses(
     is_forward = ends[tree_edges, 0] == parents
     steps = measurement[tree_edges]
     pose_from_parent = np.where(is_forward[:, None], steps, invert(steps))
-    return poses_along_tree(parents, pose_from_parent, identity, compose)
+    with np.errstate(over="ignore", invalid="ignore"):  # refused below
+        poses = poses_along_tree(parents, pose_from_parent, identity, compose)
+    is_finite = np.isfinite(poses).all(axis=1)
+    if not is_finite.all():
+        raise FileFormatError(
+            f"{os.fspath(path)}: the file declares no vertices, and the pose of vertex "
+            f"{ids[np.argmin(is_finite)]}, composed along edges from vertex {ids[0]}, is too large "
+            "for float64; add VERTEX lines or mend the measurements"
+        )
+    return poses
 
 
 def _fixed_mask(
-    lines: list[Line], index_from_id: dict[int, int], path: FilePath
+    fixes: dict[int, int], index_from_id: dict[int, int], path: FilePath
 ) -> NDArray[np.bool_]:
     """Return (num_poses,) True for the poses that FIX lines name."""
     fixed = np.zeros(len(index_from_id), dtype=np.bool_)
-    for line in lines:
-        tokens = line.text.split()
-        if not tokens:
+    for name, line_number in fixes.items():
+        if name not in index_from_id:
             raise FileFormatError(
-                f"{os.fspath(path)}, line {line.number}: FIX names no vertex; needed is at least 1"
+                f"{os.fspath(path)}, line {line_number}: FIX names vertex {name}, which the file "
+                "does not have"
             )
-        for token in tokens:
-            name = parse_id(token, line, path)
-            if name not in index_from_id:
-                raise FileFormatError(
-                    f"{os.fspath(path)}, line {line.number}: FIX names vertex {name}, which the "
-                    "file does not have"
-                )
-            fixed[index_from_id[name]] = True
+        fixed[index_from_id[name]] = True
     return fixed
 
 

@@ -1,11 +1,13 @@
 """Sort the lines of a g2o file by what they declare, and parse them in bulk.
 
-Input: the file's bytes. Output: `G2oLines`, then `Records` of ids and numbers, with line numbers.
-Cost: some microseconds a line, once per file.
+Input: the file's bytes. Output: `G2oRecords`: ids and numbers, with line numbers.
+Cost: some microseconds a line, once per file. Text is kept for some thousand lines at a time, so
+that memory goes with the numbers that the file holds.
 """
 
 import io
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,20 +19,21 @@ from caspar.io.compressed import FilePath
 from caspar.io.numbers import parse_numbers, shown
 from caspar.io.pose_graph_kind import PoseGraphKind
 
+LONGEST_LINE_BYTES = 1 << 20
+"""An edge in space has 30 numbers; only a comment or a FIX line of 50,000 ids could be longer."""
+
 _NUM_IDS = 2**63  # ids are int64
+_LINES_AT_ONCE = 1 << 14
 _PASSED_OVER = (b"#", b"PARAMS_")
 
 
 class _Role(Enum):
     VERTEX = "VERTEX"
     EDGE = "EDGE"
-    FIX = "FIX"
 
 
 _TAGS = {
-    f"{role.value}_{kind.value}".encode(): (role, kind)
-    for role in (_Role.VERTEX, _Role.EDGE)
-    for kind in PoseGraphKind
+    f"{role.value}_{kind.value}".encode(): (role, kind) for role in _Role for kind in PoseGraphKind
 }
 _FIX_TAG = b"FIX"
 
@@ -43,23 +46,6 @@ class Line:
     text: bytes
 
 
-@dataclass(frozen=True)
-class G2oLines:
-    """The lines of a file, in its order.
-
-    Attributes:
-        kind: what all vertices and edges are.
-        vertices: vertex lines.
-        edges: edge lines.
-        fixes: FIX lines.
-    """
-
-    kind: PoseGraphKind
-    vertices: list[Line]
-    edges: list[Line]
-    fixes: list[Line]
-
-
 @dataclass(frozen=True, eq=False)
 class Records:
     """Parsed lines of one tag.
@@ -67,57 +53,138 @@ class Records:
     Attributes:
         ids: (num_records, num_ids) int64.
         values: (num_records, num_values) float64, finite.
-        line_numbers: the line of each record.
+        line_numbers: (num_records,) int64, the line of each record.
     """
 
     ids: NDArray[np.int64]
     values: NDArray[np.float64]
-    line_numbers: list[int]
+    line_numbers: NDArray[np.int64]
 
 
-def sort_lines(stream: io.BufferedIOBase, path: FilePath) -> G2oLines:
-    """Read all lines and sort them by their tags.
+@dataclass(frozen=True, eq=False)
+class G2oRecords:
+    """The lines of a file by what they declare, each sort in the order of the file.
+
+    Attributes:
+        kind: what all vertices and edges are.
+        vertices: one id a record.
+        edges: two ids a record.
+        fixes: the first line that fixes each vertex, by the vertex's id.
+    """
+
+    kind: PoseGraphKind
+    vertices: Records
+    edges: Records
+    fixes: dict[int, int]
+
+
+class _RecordReader:
+    """Collects the lines of one role and parses them when there are enough."""
+
+    def __init__(self, role: _Role, kind: PoseGraphKind, path: FilePath) -> None:
+        self._num_ids = 1 if role is _Role.VERTEX else 2
+        self._num_values = kind.num_numbers
+        if role is _Role.EDGE:
+            self._num_values += kind.tangent_dim * (kind.tangent_dim + 1) // 2
+        self._what = f"an {kind.name} {role.value.lower()}"
+        self._path = path
+        self._lines: list[Line] = []
+        self._parts: list[Records] = []
+
+    def add(self, line: Line) -> None:
+        """Take a line without its tag."""
+        self._lines.append(line)
+        if len(self._lines) == _LINES_AT_ONCE:
+            self._parse()
+
+    def all_records(self) -> Records:
+        """Return what all lines hold."""
+        self._parse()
+        return Records(
+            np.concatenate([part.ids for part in self._parts]),
+            np.concatenate([part.values for part in self._parts]),
+            np.concatenate([part.line_numbers for part in self._parts]),
+        )
+
+    def _parse(self) -> None:
+        self._parts.append(
+            _parse_records(self._lines, self._what, self._num_ids, self._num_values, self._path)
+        )
+        self._lines = []
+
+
+def read_records(stream: io.BufferedIOBase, path: FilePath) -> G2oRecords:
+    """Read all lines, sort them by their tags and parse them.
 
     Args:
         stream: the text of a g2o file.
         path: its name, for messages.
 
     Returns:
-        The lines.
+        The records.
 
     Raises:
-        FileFormatError: a tag is unknown, poses of two kinds are mixed, or there are none.
+        FileFormatError: a tag is unknown, poses of two kinds are mixed, there are none, a line is
+            longer than `LONGEST_LINE_BYTES` or does not hold what its tag calls for.
     """
-    found: dict[_Role, list[Line]] = {role: [] for role in _Role}
+    readers: dict[_Role, _RecordReader] = {}
+    fixes: dict[int, int] = {}
     kind: PoseGraphKind | None = None
-    for number, line in enumerate(stream, start=1):
-        if not line.strip() or line.lstrip().startswith(_PASSED_OVER):
+    for line in _lines(stream, path):
+        if not line.text.strip() or line.text.lstrip().startswith(_PASSED_OVER):
             continue
-        tag, *rest = line.split(None, 1)
-        text = rest[0] if rest else b""
+        tag, *rest = line.text.split(None, 1)
+        content = Line(line.number, rest[0] if rest else b"")
         if tag == _FIX_TAG:
-            found[_Role.FIX].append(Line(number, text))
+            _add_fixes(content, fixes, path)
             continue
         if tag not in _TAGS:
             allowed = ", ".join([*(known.decode() for known in _TAGS), _FIX_TAG.decode()])
             raise FileFormatError(
-                f"{os.fspath(path)}, line {number}: lines of the kind {shown(tag)} are not read; "
-                f"allowed are {allowed}"
+                f"{os.fspath(path)}, line {line.number}: lines of the kind {shown(tag)} are not "
+                f"read; allowed are {allowed}"
             )
         role, line_kind = _TAGS[tag]
         if kind is not None and line_kind is not kind:
             raise FileFormatError(
-                f"{os.fspath(path)}, line {number}: an {line_kind.name} line in a file that began "
-                f"with {kind.name}; a graph must be of one kind"
+                f"{os.fspath(path)}, line {line.number}: an {line_kind.name} line in a file that "
+                f"began with {kind.name}; a graph must be of one kind"
             )
-        kind = line_kind
-        found[role].append(Line(number, text))
+        if kind is None:
+            kind = line_kind
+            readers = {role: _RecordReader(role, kind, path) for role in _Role}
+        readers[role].add(content)
     if kind is None:
         raise FileFormatError(f"{os.fspath(path)}: the file holds no vertices and no edges")
-    return G2oLines(kind, found[_Role.VERTEX], found[_Role.EDGE], found[_Role.FIX])
+    vertices, edges = (readers[role].all_records() for role in _Role)
+    return G2oRecords(kind, vertices, edges, fixes)
 
 
-def parse_records(
+def _lines(stream: io.BufferedIOBase, path: FilePath) -> Iterator[Line]:
+    """Read one line after the other, none longer than the limit."""
+    number = 0
+    while text := stream.readline(LONGEST_LINE_BYTES + 1):
+        number += 1
+        if len(text) > LONGEST_LINE_BYTES:
+            raise FileFormatError(
+                f"{os.fspath(path)}, line {number}: the line is longer than "
+                f"{LONGEST_LINE_BYTES} bytes, the limit; it begins with {shown(text)}"
+            )
+        yield Line(number, text)
+
+
+def _add_fixes(line: Line, fixes: dict[int, int], path: FilePath) -> None:
+    """Note the vertices that a FIX line names."""
+    tokens = line.text.split()
+    if not tokens:
+        raise FileFormatError(
+            f"{os.fspath(path)}, line {line.number}: FIX names no vertex; needed is at least 1"
+        )
+    for token in tokens:
+        fixes.setdefault(_parse_id(token, line, path), line.number)
+
+
+def _parse_records(
     lines: list[Line], what: str, num_ids: int, num_values: int, path: FilePath
 ) -> Records:
     """Parse lines that each hold some ids and then some numbers.
@@ -144,7 +211,7 @@ def parse_records(
                 f"{os.fspath(path)}, line {line.number}: {what} has {len(tokens)} entries after "
                 f"its tag; needed are {num_ids + num_values} ({num_ids} id, {num_values} numbers)"
             )
-        ids[row] = [parse_id(token, line, path) for token in tokens[:num_ids]]
+        ids[row] = [_parse_id(token, line, path) for token in tokens[:num_ids]]
     # All at once, ids included: this is several times as fast as line by line.
     run = parse_numbers(b" ".join(line.text for line in lines))
     num_columns = num_ids + num_values
@@ -161,10 +228,10 @@ def parse_records(
         raise FileFormatError(
             f"{os.fspath(path)}, line {line.number}: {what} holds a number that is not finite"
         )
-    return Records(ids, values, [line.number for line in lines])
+    return Records(ids, values, np.array([line.number for line in lines], dtype=np.int64))
 
 
-def parse_id(token: bytes, line: Line, path: FilePath) -> int:
+def _parse_id(token: bytes, line: Line, path: FilePath) -> int:
     """Parse the number of a vertex.
 
     Args:

@@ -10,7 +10,8 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.io.compressed import FilePath, open_for_writing
+from caspar.io.compressed import FilePath
+from caspar.io.replace import open_for_packing
 from caspar.io.rotations import conjugate, rotate
 from caspar.user_arrays import refuse_masked
 
@@ -50,6 +51,7 @@ def write_ply(
     Raises:
         ValueError: an array has a wrong shape or masked entries, a position is not finite in 32-bit
             floats, or a quaternion has length zero; nothing is written then.
+        OSError: the file cannot be written; the old one is unchanged.
     """
     refuse_masked(points, "points: ")
     refuse_masked(cameras, "cameras: ")
@@ -67,7 +69,7 @@ def write_ply(
             _vertices("cameras", _camera_centres(poses), CAMERA_COLOR),
         ]
     )
-    with open_for_writing(path) as stream:
+    with open_for_packing(path) as stream:
         stream.write(_header(len(vertices), encoding))
         for start in range(0, len(vertices), _ROWS_PER_WRITE):
             rows = vertices[start : start + _ROWS_PER_WRITE]

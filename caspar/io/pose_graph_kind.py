@@ -18,3 +18,8 @@ class PoseGraphKind(Enum):
     def tangent_dim(self) -> int:
         """Degrees of freedom of a pose: 3 in the plane, 6 in space."""
         return 3 if self is PoseGraphKind.SE2 else 6
+
+    @property
+    def num_numbers(self) -> int:
+        """Numbers that a file has for a pose: x y angle, or x y z qx qy qz qw."""
+        return 3 if self is PoseGraphKind.SE2 else 7
