@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,6 +21,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from caspar.io.bal import BalProblem
+from caspar.io.replace import write_file
 from caspar.io.rotations import conjugate, rotate
 from caspar.solver.quantities import cost_text, count_text
 from caspar.solver.result import SolveResult
@@ -86,7 +88,7 @@ def plot_bundle_adjustment(
         path: The image to write; the suffix (.png, .svg, .pdf) says how.
 
     Raises:
-        OSError: The file cannot be written.
+        OSError: The file cannot be written; the old one is unchanged.
         ValueError: The suffix is not that of an image.
     """
     view = _view_from_above(after)
@@ -105,7 +107,10 @@ def plot_bundle_adjustment(
     axes[0].set_ylim(-0.5 * view.height, 0.5 * view.height)
     _draw_legend(axes[1])
     scenes.supxlabel(_scene_caption(after), fontsize="small", color="0.35")
-    figure.savefig(path)
+    # Drawn first and written then: an error of the drawing leaves an old file alone.
+    image = io.BytesIO()
+    figure.savefig(image, format=Path(path).suffix[1:].lower())
+    write_file(path, image.getvalue())
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: _Command = request.command
     try:
         return int(command(request))
-    except KeyboardInterrupt:
-        _say("interrupted; nothing is written")
+    except KeyboardInterrupt as interrupt:
+        _say(str(interrupt) or "interrupted; nothing is written")
         return int(ExitCode.INTERRUPTED)
     except (CompileError, VerificationError) as error:
         _say(f"defect: {error}")

@@ -7,7 +7,7 @@ from rich.console import Console
 
 import caspar
 from caspar.cli.exit_code import ExitCode
-from caspar.cli.outputs import Outputs, check_outputs, write_outputs
+from caspar.cli.outputs import Outputs, WrittenFiles, check_outputs, write_outputs
 from caspar.cli.progress import ProgressDisplay, progress_display
 from caspar.io.bal import BalProblem, read_bal
 from caspar.solver.quantities import count_text
@@ -44,6 +44,16 @@ def solve_bal(request: BalRequest) -> ExitCode:
         OSError: The problem cannot be read.
     """
     check_outputs(request.outputs, request.file)
+    files = WrittenFiles()
+    try:
+        return _solve_and_write(request, files)
+    except KeyboardInterrupt as interrupt:
+        if interrupt.args:
+            raise  # while files were written; it says which
+        raise KeyboardInterrupt(files.when_interrupted()) from interrupt
+
+
+def _solve_and_write(request: BalRequest, files: WrittenFiles) -> ExitCode:
     messages = Console(stderr=True, highlight=False)
     with progress_display(messages, request.is_quiet) as display:
         display.phase(f"reading {request.file}")
@@ -51,15 +61,13 @@ def solve_bal(request: BalRequest) -> ExitCode:
         result = _solve(request, problem, display)
         if request.outputs.by_option:
             display.phase("writing results")
-        written = write_outputs(request.outputs, problem, result)
+        write_outputs(request.outputs, problem, result, files)
     if not request.is_quiet:
-        _print_report(request, problem, result, [path for path, wrong in written if wrong is None])
-    failures = [(path, wrong) for path, wrong in written if wrong is not None]
-    for path, wrong in failures:
-        messages.print(f"caspar: {path} is not written: {wrong}", markup=False, soft_wrap=True)
+        _print_report(request, problem, result, files.paths)
+    files.print_failures(messages)
     if result.status is SolveStatus.INTERRUPTED:
         return ExitCode.INTERRUPTED
-    if failures:
+    if files.failures:
         return ExitCode.WRONG_INPUT
     return ExitCode.SUCCESS if result.status.is_success else ExitCode.NOT_CONVERGED
 

@@ -6,6 +6,7 @@ import pkgutil
 import sys
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -14,7 +15,9 @@ from rich.console import Console
 
 import caspar
 from caspar.cli.exit_code import ExitCode
+from caspar.cli.outputs import WrittenFiles, check_targets
 from caspar.errors import CasparError, OptionError
+from caspar.io.replace import write_file
 
 DEFAULT_STAGE = "resources"
 
@@ -66,16 +69,29 @@ def inspect_kernels(request: InspectRequest) -> ExitCode:
     Raises:
         CasparError: There is no such function, kernel or stage, or what a stage needs is not
             installed.
-        OSError: A file cannot be written.
+        OptionError: An output cannot be written, is the input, or both are one file.
+        KeyboardInterrupt: Ctrl-C while files are written; the message says which are.
     """
+    asked = {"--svg": request.svg, "--out": request.out}
+    paths = {option: path for option, path in asked.items() if path is not None}
+    source = Path(request.function.rpartition(":")[0])
+    check_targets(paths, source, "the file of the function")
     view = _view(request, _inspection(request))
-    if request.svg is not None:
-        request.svg.write_text(_picture(request, view), encoding="utf-8")
-    if request.out is not None:
-        request.out.write_text(str(view), encoding="utf-8")
-    if request.svg is None and request.out is None:
+    if not paths:
         _print(str(view))
-    return ExitCode.SUCCESS
+        return ExitCode.SUCCESS
+    files = WrittenFiles()
+    texts = {
+        path: _picture(request, view) if option == "--svg" else str(view)
+        for option, path in paths.items()
+    }
+    files.write({path: partial(_write_text, text) for path, text in texts.items()})
+    files.print_failures(Console(stderr=True, highlight=False))
+    return ExitCode.WRONG_INPUT if files.failures else ExitCode.SUCCESS
+
+
+def _write_text(text: str, path: Path) -> None:
+    write_file(path, text.encode())
 
 
 def _print(text: str) -> None:

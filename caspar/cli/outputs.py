@@ -1,23 +1,25 @@
-"""The files a solve leaves: checked before the long work, written after it.
+"""The files a command leaves: checked before the long work, written after it.
 
 Once per command; writing takes as long as the file formats do.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 import caspar
 from caspar.errors import OptionError
 from caspar.io.bal import BalProblem, write_bal
 from caspar.io.ply import write_ply
+from caspar.io.replace import Target, checked_target, find_target, write_file
 from caspar.solver.result import IterationRecord, SolveResult
 from caspar.version import __version__
 
@@ -47,6 +49,54 @@ class Outputs:
         return {option: path for option, path in paths.items() if path is not None}
 
 
+@dataclass
+class WrittenFiles:
+    """What became of the files of a command; filled while they are written.
+
+    Attributes:
+        paths: Files that are complete.
+        failures: Files that could not be written, and why.
+    """
+
+    paths: list[Path] = field(default_factory=list)
+    failures: list[tuple[Path, str]] = field(default_factory=list)
+
+    def write(self, writers: Mapping[Path, Callable[[Path], None]]) -> None:
+        """Write files, going on to the next where one cannot be written.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; the message says what is written and what is not.
+        """
+        try:
+            for path, writer in writers.items():
+                try:
+                    writer(path)
+                except (OSError, ValueError, MemoryError) as error:
+                    self.failures.append((path, str(error) or "out of memory"))
+                else:
+                    self.paths.append(path)
+        except KeyboardInterrupt as interrupt:
+            raise KeyboardInterrupt(self.when_interrupted(str(interrupt))) from interrupt
+
+    def print_failures(self, console: Console) -> None:
+        """Say which files are not written, and why."""
+        for path, wrong in self.failures:
+            console.print(f"caspar: {path} is not written: {wrong}", markup=False, soft_wrap=True)
+
+    def when_interrupted(self, remark: str = "") -> str:
+        """What to say after Ctrl-C.
+
+        Args:
+            remark: What became of the file that was being written; empty: none was.
+        """
+        parts = ["interrupted"]
+        if self.paths:
+            parts.append(f"written: {', '.join(map(str, self.paths))}")
+        if remark or not self.paths:
+            parts.append(remark or "nothing is written")
+        return "; ".join(parts)
+
+
 def check_outputs(outputs: Outputs, problem_file: Path) -> None:
     """Find out now what would keep a file from being written later.
 
@@ -55,27 +105,41 @@ def check_outputs(outputs: Outputs, problem_file: Path) -> None:
     """
     _check_suffix("--out", outputs.problem, (*BAL_SUFFIXES, PLY_SUFFIX))
     _check_suffix("--plot", outputs.plot, PLOT_SUFFIXES)
-    taken = {problem_file.resolve(): "the problem itself"}
-    for option, path in outputs.by_option.items():
-        folder = path.parent
-        if not folder.is_dir():
-            raise OptionError(f"{option} {path}: there is no folder {folder}; make it first")
-        if path.is_dir():
-            raise OptionError(f"{option} {path}: this is a folder; name a file in it")
-        if not os.access(path if path.exists() else folder, os.W_OK):
-            raise OptionError(f"{option} {path}: no permission to write it")
-        if path.resolve() in taken:
-            raise OptionError(f"{option} {path}: this is {taken[path.resolve()]}; name another")
-        taken[path.resolve()] = f"also the file of {option}"
+    check_targets(outputs.by_option, problem_file, "the problem itself")
+
+
+def check_targets(by_option: Mapping[str, Path], input_file: Path, input_name: str) -> None:
+    """Refuse files that cannot be written, that are the input, or that are one file.
+
+    Args:
+        by_option: The files to be written, by the option that names each.
+        input_file: What is read; it may be missing.
+        input_name: What to call it.
+
+    Raises:
+        OptionError: Names the option, the path and what is wrong with it.
+    """
+    taken: list[tuple[Target, str]] = []
+    with contextlib.suppress(OSError):  # reading it will say what is wrong
+        taken.append((find_target(input_file), input_name))
+    for option, path in by_option.items():
+        try:
+            target = checked_target(path)
+        except OSError as error:
+            raise OptionError(f"{option} {path}: {error.strerror}") from error
+        for other, name in taken:
+            if target.is_same_file(other):
+                raise OptionError(f"{option} {path}: this is {name}; name another")
+        taken.append((target, f"also the file of {option}"))
 
 
 def write_outputs(
-    outputs: Outputs, before: BalProblem, result: SolveResult
-) -> list[tuple[Path, str | None]]:
-    """Write all files, going on to the next where one cannot be written.
+    outputs: Outputs, before: BalProblem, result: SolveResult, files: WrittenFiles
+) -> None:
+    """Write all files and note in `files` what became of them.
 
-    Returns:
-        Each path, and why it was not written (None: it was).
+    Raises:
+        KeyboardInterrupt: Ctrl-C; the message says what is written and what is not.
     """
     after = solved_problem(before, result)
     writers: dict[str, Callable[[Path], None]] = {
@@ -83,14 +147,7 @@ def write_outputs(
         "--out": lambda path: _write_problem(path, after),
         "--plot": lambda path: caspar.plot.plot_bundle_adjustment(before, after, result, path),
     }
-    written: list[tuple[Path, str | None]] = []
-    for option, path in outputs.by_option.items():
-        try:
-            writers[option](path)
-            written.append((path, None))
-        except (OSError, ValueError, MemoryError) as error:
-            written.append((path, str(error) or "out of memory"))
-    return written
+    files.write({path: writers[option] for option, path in outputs.by_option.items()})
 
 
 def solved_problem(before: BalProblem, result: SolveResult) -> BalProblem:
@@ -149,7 +206,7 @@ def _finite(number: float) -> float | None:
 
 def _write_json(path: Path, report: dict[str, Any]) -> None:
     text = json.dumps(report, indent=2, allow_nan=False)
-    path.write_text(f"{text}\n", encoding="utf-8")
+    write_file(path, f"{text}\n".encode())
 
 
 def _write_problem(path: Path, problem: BalProblem) -> None:

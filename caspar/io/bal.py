@@ -22,6 +22,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,7 @@ _POINT_NAMES = ("x", "y", "z")
 _INTEGER = re.compile(rb"[+-]?\d+")
 _LARGEST_COUNT = 2**31 - 1  # indices are int32
 _LONGEST_HEADER_BYTES = 4096
+_LARGEST_ROTATION = 1e300  # the length of three such numbers is within float64
 _ROWS_PER_WRITE = 1 << 16
 
 
@@ -195,7 +197,7 @@ def write_bal(path: FilePath, problem: BalProblem) -> None:
             stream.write(text)
         for values in (camera_values.ravel(), problem.points.ravel()):
             for start in range(0, len(values), _ROWS_PER_WRITE):
-                numbers = values[start : start + _ROWS_PER_WRITE].tolist()
+                numbers = _python_floats(values[start : start + _ROWS_PER_WRITE])
                 stream.write("".join(f"{number!r}\n" for number in numbers).encode())
 
 
@@ -280,30 +282,37 @@ def _check_run(run: NumberRun, start: int, layout: _Layout, path: FilePath) -> N
 
 def _wrong_value(run: NumberRun, start: int, layout: _Layout) -> str | None:
     """Name the first number of a run that may not stand in its place."""
-    is_good = np.isfinite(run.values) & _are_indices_in_range(run.values, start, layout)
+    is_good = np.isfinite(run.values) & _are_in_range(run.values, start, layout)
     if is_good.all():
         return None
     index = int(np.argmin(is_good))
     number = run.values[index]
-    allowed = "it must be finite"
-    if np.isfinite(number):
+    if not np.isfinite(number):
+        allowed = "it must be finite"
+    elif start + index < layout.cameras_start:
         counts = (layout.num_cameras, layout.num_points)
         largest = counts[(start + index) % len(_OBSERVATION_NAMES)] - 1
         allowed = f"allowed are the integers 0 to {largest}"
+    else:
+        allowed = f"allowed is {-_LARGEST_ROTATION:g} to {_LARGEST_ROTATION:g}"
     name = layout.name_of(start + index)
     return f"line {run.line_of(index)}: {name} is {number:.17g}; {allowed}"
 
 
-def _are_indices_in_range(
-    values: NDArray[np.float64], start: int, layout: _Layout
-) -> NDArray[np.bool_]:
-    """Return (num_values,) False for camera and point indices that are not."""
+def _are_in_range(values: NDArray[np.float64], start: int, layout: _Layout) -> NDArray[np.bool_]:
+    """Return (num_values,) False for indices and rotations that are out of range."""
     is_good = np.ones(len(values), dtype=np.bool_)
     end = max(0, layout.cameras_start - start)
     for column, count in enumerate((layout.num_cameras, layout.num_points)):
         places = slice((column - start) % len(_OBSERVATION_NAMES), end, len(_OBSERVATION_NAMES))
         indices = values[places]
         is_good[places] = (indices == np.floor(indices)) & (indices >= 0.0) & (indices < count)
+    end = max(0, layout.points_start - start)
+    for column in range(3):
+        first = layout.cameras_start + column - start
+        first = first if first >= 0 else first % len(_CAMERA_NAMES)
+        places = slice(first, end, len(_CAMERA_NAMES))
+        is_good[places] = np.abs(values[places]) <= _LARGEST_ROTATION
     return is_good
 
 
@@ -343,7 +352,12 @@ def _observation_lines(problem: BalProblem) -> Iterator[bytes]:
             for camera, point, (x, y) in zip(
                 problem.camera_index[rows].tolist(),
                 problem.point_index[rows].tolist(),
-                problem.pixels[rows].tolist(),
+                _python_floats(problem.pixels[rows]),
                 strict=True,
             )
         ).encode()
+
+
+def _python_floats(values: NDArray[np.floating]) -> Any:
+    """Return numbers that print as the file needs them; those of other float types do not."""
+    return values.astype(np.float64).tolist()

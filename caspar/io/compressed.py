@@ -51,7 +51,7 @@ _PACKED = (Compression.BZIP2, Compression.GZIP)
 
 # Numbers in text are packed to a third, very regular ones to a hundredth.
 _LARGEST_RATIO = 500
-_ALWAYS_UNPACKED_BYTES = 1 << 26  # so that small files of few different numbers are not refused
+_ALWAYS_UNPACKED_BYTES = 1 << 24  # so that small files of few different numbers are not refused
 
 
 @contextlib.contextmanager

@@ -231,8 +231,8 @@ def _chained_poses(
         )
     is_forward = ends[tree_edges, 0] == parents
     steps = measurement[tree_edges]
-    pose_from_parent = np.where(is_forward[:, None], steps, invert(steps))
     with np.errstate(over="ignore", invalid="ignore"):  # refused below
+        pose_from_parent = np.where(is_forward[:, None], steps, invert(steps))
         poses = poses_along_tree(parents, pose_from_parent, identity, compose)
     is_finite = np.isfinite(poses).all(axis=1)
     if not is_finite.all():

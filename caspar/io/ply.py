@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from caspar.io.compressed import FilePath
 from caspar.io.replace import open_for_packing
-from caspar.io.rotations import conjugate, rotate
+from caspar.io.rotations import conjugate, rotate, scaled_quaternion
 from caspar.user_arrays import refuse_masked
 
 POINT_COLOR = (200, 200, 200)
@@ -81,11 +81,12 @@ def write_ply(
 
 def _camera_centres(cameras: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return (num_cameras, 3) positions in the world: the point that each pose takes to zero."""
-    length = np.linalg.norm(cameras[:, :4], axis=1, keepdims=True)
+    quaternion = scaled_quaternion(cameras[:, :4])
+    length = np.linalg.norm(quaternion, axis=1, keepdims=True)
     if not length.all():
         row = int(np.argmin(length))
         raise ValueError(f"cameras[{row}] has a quaternion of length zero")
-    return -rotate(conjugate(cameras[:, :4] / length), cameras[:, 4:_POSE_DIM])
+    return -rotate(conjugate(quaternion / length), cameras[:, 4:_POSE_DIM])
 
 
 def _vertices(

@@ -54,6 +54,28 @@ class Target:
 
 
 def find_target(path: FilePath) -> Target:
+    """Look at what a path leads to; nothing is checked and nothing is changed on disk.
+
+    Args:
+        path: a file that exists or not.
+
+    Returns:
+        The target.
+
+    Raises:
+        OSError: the path cannot be followed: too long, too many symbolic links, no permission.
+    """
+    name = os.fsdecode(path)
+    try:
+        old = os.stat(name)
+    except FileNotFoundError:
+        old = None
+    if old is not None and (_descriptor(name) is not None or not stat.S_ISREG(old.st_mode)):
+        return Target(name, None, old)
+    return Target(name, os.path.realpath(name), old)
+
+
+def checked_target(path: FilePath) -> Target:
     """Look at what a path leads to, and refuse what cannot be written.
 
     Args:
@@ -66,27 +88,22 @@ def find_target(path: FilePath) -> Target:
         OSError: `strerror` says what is wrong: there is no such folder, the path is a folder,
             or there is no permission.
     """
-    name = os.fsdecode(path)
-    try:
-        old = os.stat(name)
-    except FileNotFoundError:
-        old = None
-    if old is not None and stat.S_ISDIR(old.st_mode):
-        raise _refusal(errno.EISDIR, "this is a folder; name a file in it", name)
-    if old is not None and (_descriptor(name) is not None or not stat.S_ISREG(old.st_mode)):
-        return Target(name, None, old)
-    file = os.path.realpath(name)
-    folder = os.path.dirname(file)
+    target = find_target(path)
+    name, old = target.path, target.old
+    is_folder = stat.S_ISDIR(old.st_mode) if old is not None else not os.path.basename(name)
+    if is_folder:
+        raise OSError(errno.EISDIR, "this is a folder; name a file in it", name)
+    if target.file is None:
+        return target
+    folder = os.path.dirname(target.file)
     if not os.path.isdir(folder):
-        raise _refusal(errno.ENOENT, f"there is no folder {folder}; make it first", name)
-    if not os.path.basename(name):
-        raise _refusal(errno.EISDIR, "this names a folder; name a file in it", name)
-    if old is not None and not os.access(file, os.W_OK):
-        raise _refusal(errno.EACCES, "no permission to write it", name)
+        raise OSError(errno.ENOENT, f"there is no folder {folder}; make it first", name)
+    if old is not None and not os.access(target.file, os.W_OK):
+        raise OSError(errno.EACCES, "no permission to write it", name)
     if not os.access(folder, os.W_OK | os.X_OK):
         reason = f"no permission to write in the folder {folder}, where the new file is made"
-        raise _refusal(errno.EACCES, reason, name)
-    return Target(name, file, old)
+        raise OSError(errno.EACCES, reason, name)
+    return target
 
 
 @contextlib.contextmanager
@@ -107,7 +124,7 @@ def open_for_replacing(path: FilePath) -> Iterator[io.BufferedIOBase]:
         OSError: the file cannot be written. This and every other exception that leaves the block
             says at its end that the file is unchanged.
     """
-    target = find_target(path)
+    target = checked_target(path)
     if target.file is None:
         with _opened_directly(target) as stream:
             yield stream
@@ -126,7 +143,7 @@ def open_for_replacing(path: FilePath) -> Iterator[io.BufferedIOBase]:
         was_there = _removed(temporary)
         # An interrupt may arrive just after the replacement.
         if was_there or not is_complete:
-            state = "is unchanged" if target.old is not None else "is not written"
+            state = "is unchanged" if target.old is not None else "was not created"
         else:
             state = "is written"
         _add_remark(error, target.path, state)
@@ -211,10 +228,6 @@ def _removed(temporary: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _refusal(number: int, reason: str, name: str) -> OSError:
-    return OSError(number, reason, name)
 
 
 def _add_remark(error: BaseException, path: str, state: str) -> None:

@@ -20,8 +20,10 @@ def quaternion_from_angle_axis(angle_axis: FloatArray) -> FloatArray:
         (..., 4) unit quaternions x y z w; w is negative for angles between pi and 3 pi.
     """
     angle = _length(angle_axis)
-    # sinc has no 0/0 at small angles: sin(angle / 2) / angle = sinc(angle / (2 pi)) / 2.
-    scale = 0.5 * np.sinc(angle / (2.0 * np.pi))
+    is_zero = angle == 0.0
+    # Both parts of the same rounded half, so that the length is 1 for every angle; a sinc of
+    # angle / (2 pi) is that of another angle if there are many turns.
+    scale = np.where(is_zero, 0.5, np.sin(0.5 * angle) / np.where(is_zero, 1.0, angle))
     return np.concatenate([scale[..., None] * angle_axis, np.cos(0.5 * angle)[..., None]], axis=-1)
 
 
@@ -34,7 +36,8 @@ def angle_axis_from_quaternion(quaternion: FloatArray) -> FloatArray:
     Returns:
         (..., 3), direction the axis, length the angle in radians, from 0 to pi.
     """
-    vector, scalar = quaternion[..., :3], quaternion[..., 3]
+    scaled = scaled_quaternion(quaternion)
+    vector, scalar = scaled[..., :3], scaled[..., 3]
     vector_length = _length(vector)
     # The arc tangent of both parts is accurate everywhere; the arc cosine of w is not near 0,
     # nor the arc sine of the vector near pi. q and -q are one rotation: take the one with w >= 0.
@@ -42,6 +45,20 @@ def angle_axis_from_quaternion(quaternion: FloatArray) -> FloatArray:
     is_zero = vector_length == 0.0
     scale = np.where(is_zero, 0.0, angle / np.where(is_zero, 1.0, vector_length))
     return np.copysign(scale, scalar)[..., None] * vector
+
+
+def scaled_quaternion(quaternion: FloatArray) -> FloatArray:
+    """Scale quaternions by powers of two, so that squares neither overflow nor vanish.
+
+    Args:
+        quaternion: (..., 4) of any length.
+
+    Returns:
+        (..., 4) the same rotations, exactly; the largest component is between 0.5 and 1.
+    """
+    _, exponent = np.frexp(np.max(np.abs(quaternion), axis=-1, keepdims=True))
+    scaled: FloatArray = np.ldexp(quaternion, -exponent)
+    return scaled
 
 
 def rotate(quaternion: FloatArray, vector: FloatArray) -> FloatArray:

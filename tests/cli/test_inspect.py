@@ -153,7 +153,7 @@ def test_text_can_go_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--diff", "--svg", "x.svg"], "--svg: changes have no picture"),
         (["--stage", "ptx", "--complete"], "--complete: only the stages 'cuda' and 'cpu'"),
         (["--diff", "--complete"], "--complete: only the stages 'cuda' and 'cpu'"),
-        (["--stage", "trace", "--out", "no/such/folder/x"], "no/such/folder/x: No such file"),
+        (["--stage", "trace", "--out", "no/such/folder/x"], "--out no/such/folder/x: there is no"),
     ],
 )
 def test_wrong_choices_say_what_is_allowed(

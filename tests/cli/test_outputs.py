@@ -1,0 +1,194 @@
+"""Files of the command line: refused before the solve, whole or unchanged after it."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caspar.cli.outputs import WrittenFiles
+from caspar.io import read_bal, write_bal
+from caspar.io.replace import write_file
+from tests.cli.fake_solver import FakeSolver, run
+from tests.examples import make_bal_problem
+
+FACTOR = """\
+import caspar
+import symforce.symbolic as sf
+
+class X(caspar.Node[sf.V2]):
+    pass
+
+def residual(x: X) -> sf.V2:
+    return x
+"""
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Path:
+    path = tmp_path / "problem.txt"
+    write_bal(path, make_bal_problem())
+    return path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert run(*arguments) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink], ids=["hard", "symbolic"])
+@pytest.mark.parametrize("option", ["--json", "--out"])
+def test_an_output_that_is_the_problem(
+    solver: type[FakeSolver],
+    problem: Path,
+    capsys: pytest.CaptureFixture[str],
+    link: Any,
+    option: str,
+) -> None:
+    """By any name, and before anything is solved."""
+    before = problem.read_bytes()
+    output = problem.with_name("output.txt")
+    link(problem, output)
+    for read, written in ((problem, output), (output, problem), (output, output)):
+        said = refused(capsys, "bal", read, option, written)
+        assert said == f"caspar: {option} {written}: this is the problem itself; name another\n"
+    assert solver.made == []
+    assert problem.read_bytes() == before
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink], ids=["hard", "symbolic"])
+def test_two_outputs_that_are_one_file(
+    solver: type[FakeSolver], problem: Path, capsys: pytest.CaptureFixture[str], link: Any
+) -> None:
+    first, second = problem.with_name("a.json"), problem.with_name("b.txt")
+    if link is os.link:
+        first.write_bytes(b"old")
+    link(first, second)
+    said = refused(capsys, "bal", problem, "--json", first, "--out", second)
+    assert said.endswith("this is also the file of --json; name another\n")
+    assert solver.made == []
+
+
+def test_dangling_link_into_no_folder(
+    solver: type[FakeSolver], problem: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link = problem.with_name("link.json")
+    link.symlink_to("none/file.json")
+    assert "there is no folder" in refused(capsys, "bal", problem, "--json", link)
+    assert solver.made == []
+
+
+def test_standard_input_and_output(
+    solver: type[FakeSolver], problem: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A FIFO as problem, /dev/stdout as file."""
+    fifo = problem.with_name("fifo")
+    os.mkfifo(fifo)
+    writer = os.fork()
+    if writer == 0:
+        fifo.write_bytes(problem.read_bytes())
+        os._exit(0)
+    assert run("bal", fifo, "--quiet", "--json", "/dev/stdout") == 0
+    os.waitpid(writer, 0)
+    assert json.loads(capfd.readouterr().out)["problem"]["cameras"] == 3
+
+
+class TestInterrupts:
+    """Ctrl-C while files are written."""
+
+    def test_in_the_second_file(
+        self,
+        solver: type[FakeSolver],
+        monkeypatch: pytest.MonkeyPatch,
+        problem: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        """The first is whole, the second is what it was, the third does not begin."""
+
+        def interrupted(*arguments: Any) -> None:
+            raise KeyboardInterrupt
+
+        paths = [problem.with_name(name) for name in ("a.json", "b.ply", "c.png")]
+        paths[1].write_bytes(b"old")
+        monkeypatch.setattr("caspar.io.ply._header", interrupted)
+        arguments = zip(("--json", "--out", "--plot"), paths, strict=True)
+        assert run("bal", problem, "--quiet", *(part for pair in arguments for part in pair)) == 130
+        assert capsys.readouterr().err == (
+            f"caspar: interrupted; written: {paths[0]}; {paths[1]} is unchanged\n"
+        )
+        assert json.loads(paths[0].read_text())["status"] == "converged_cost"
+        assert paths[1].read_bytes() == b"old"
+        assert sorted(os.listdir(problem.parent)) == ["a.json", "b.ply", "problem.txt"]
+
+    def test_after_the_files(
+        self,
+        solver: type[FakeSolver],
+        monkeypatch: pytest.MonkeyPatch,
+        problem: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        """While the report is printed: "nothing is written" would be wrong."""
+
+        def interrupted(*arguments: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("caspar.cli.bal._print_report", interrupted)
+        path = problem.with_name("solved.txt")
+        assert run("bal", problem, "--out", path) == 130
+        assert capsys.readouterr().err.endswith(f"caspar: interrupted; written: {path}\n")
+        assert read_bal(path).num_cameras == 3
+
+    def test_before_the_first(self) -> None:
+        def interrupted(path: Path) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt, match=r"^interrupted; nothing is written$"):
+            WrittenFiles().write({Path("a"): interrupted})
+
+    def test_failures_are_kept(self, tmp_path: Path) -> None:
+        """One file after the other, whatever happens to the one before."""
+        files = WrittenFiles()
+        files.write(
+            {
+                tmp_path / "none" / "a": lambda path: write_file(path, b""),
+                tmp_path / "b": lambda path: write_file(path, b""),
+            }
+        )
+        assert files.paths == [tmp_path / "b"]
+        assert [path for path, _ in files.failures] == [tmp_path / "none" / "a"]
+        assert "there is no folder" in files.failures[0][1]
+
+
+class TestInspect:
+    """`caspar inspect --out --svg`."""
+
+    def test_an_output_that_is_the_source(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        source = tmp_path / "factor.py"
+        source.write_text(FACTOR)
+        os.link(source, tmp_path / "hard.svg")
+        name = f"{source}:residual"
+        for option, path in (("--out", source), ("--svg", tmp_path / "hard.svg")):
+            said = refused(capsys, "inspect", name, "--stage", "graph", option, path)
+            assert (
+                said == f"caspar: {option} {path}: this is the file of the function; name another\n"
+            )
+        assert source.read_text() == FACTOR
+
+    def test_text_and_picture_in_one_file(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / "a"
+        options = ("--svg", path, "--out", tmp_path / "." / "a")
+        said = refused(capsys, "inspect", "caspar.bundle_adjustment:snavely", *options)
+        assert "this is also the file of --svg" in said
+        assert not path.exists()
+
+    def test_a_full_disk(self, capsys: pytest.CaptureFixture[str]) -> None:
+        if not os.path.exists("/dev/full"):
+            pytest.skip("no /dev/full")
+        options = ("--stage", "trace", "--out", "/dev/full")
+        said = refused(capsys, "inspect", "caspar.bundle_adjustment:snavely", *options)
+        assert said.startswith("caspar: /dev/full is not written: [Errno 28] No space left")
