@@ -30,7 +30,7 @@ exit code:
   0    converged
   1    not converged; the report says why
   2    wrong usage or input, or a file could not be written
-  130  interrupted; the values so far are written
+  130  interrupted; a message or the report says what is written
 """
 
 
