@@ -33,13 +33,15 @@ vector instead of the quaternion's vector part, halve the three rotation columns
 
 import os
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.errors import FileFormatError
+from caspar.errors import FileFormatError, OptionError
 from caspar.io.compressed import FilePath, open_for_reading
 from caspar.io.g2o_lines import Line, Records, parse_id, parse_records, sort_lines
+from caspar.io.information import information_roots
 from caspar.io.pose_chain import NO_PARENT, poses_along_tree, spanning_tree
 from caspar.io.pose_graph_kind import PoseGraphKind
 from caspar.io.rigid_motions import (
@@ -55,9 +57,9 @@ from caspar.io.rotations import FloatArray
 # A quaternion written with few digits is of length one to this; one whose numbers are in another
 # order, or no quaternion at all, mostly is not.
 _LENGTH_TOLERANCE = 1e-2
-# Relative to the largest eigenvalue: a semidefinite matrix written with six digits can have
-# eigenvalues this far below zero, which are taken as zero.
-_EIGENVALUE_TOLERANCE = 1e-6
+
+Indefinite = Literal["error", "clip"]
+"""What `read_g2o` does with information that is not positive semidefinite."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,14 +109,21 @@ class PoseGraph:
         return f"PoseGraph({self.kind.name}, {self.num_poses} poses, {self.num_edges} edges)"
 
 
-def read_g2o(path: FilePath) -> PoseGraph:
+def read_g2o(path: FilePath, *, indefinite: Indefinite = "error") -> PoseGraph:
     """Read a pose graph from a g2o text file.
 
     If the file has edges but no vertices, poses are chained along edges from the lowest id, which
     is put at the origin, to each of the others by as few edges as possible.
 
+    An information matrix is judged by itself, scaled to unit diagonal, so units do not matter. An
+    eigenvalue of the scaled matrix counts as zero down to -1e-6 of the largest one.
+
     Args:
         path: the file; plain, bzip2 or gzip.
+        indefinite: what is done with an information matrix that is not positive semidefinite.
+            `"error"`: it is refused. `"clip"`: negative eigenvalues of the scaled matrix are set
+            to zero, and so are rows and columns whose diagonal entry is not positive. Some public
+            files need that; it changes the measurements that it concerns.
 
     Returns:
         The graph: poses in the order of the file (chained ones in the order of their ids), edges
@@ -123,9 +132,12 @@ def read_g2o(path: FilePath) -> PoseGraph:
     Raises:
         FileNotFoundError: there is no such file.
         FileFormatError: the file does not follow the format, holds kinds of lines that are not
-            read, SE2 and SE3 at once, no poses at all, or an information matrix with a negative
-            eigenvalue; the message gives the line.
+            read, SE2 and SE3 at once, no poses at all, or an information matrix that is not
+            positive semidefinite; the message gives the line.
+        OptionError: `indefinite` is something else.
     """
+    if indefinite not in get_args(Indefinite):
+        raise OptionError(f"indefinite={indefinite!r}: it must be 'error' or 'clip'")
     with open_for_reading(path) as stream:
         lines = sort_lines(stream, path)
     kind = lines.kind
@@ -143,6 +155,9 @@ def read_g2o(path: FilePath) -> PoseGraph:
         poses = _chained_poses(kind, measurement, ends, ids, path)
     else:
         poses = _stored_poses(kind, vertices.values, vertices, path)
+    roots, faults = information_roots(_information(kind, edges.values[:, pose_dim:]))
+    if len(faults) > 0 and indefinite == "error":
+        raise _indefinite_error(faults, edges, path)
     return PoseGraph(
         kind=kind,
         ids=ids,
@@ -151,7 +166,7 @@ def read_g2o(path: FilePath) -> PoseGraph:
         index_a=ends[:, 0].copy(),
         index_b=ends[:, 1].copy(),
         measurement=measurement,
-        sqrt_information=_sqrt_information(kind, edges.values[:, pose_dim:], edges, path),
+        sqrt_information=roots,
         poses_from_edges=poses_from_edges,
     )
 
@@ -258,32 +273,23 @@ def _fixed_mask(
     return fixed
 
 
-def _sqrt_information(
-    kind: PoseGraphKind, triangle: FloatArray, edges: Records, path: FilePath
-) -> FloatArray:
-    """Return (num_edges, tangent_dim, tangent_dim) upper triangular square roots.
-
-    The Cholesky factor where there is one; for a singular information the triangular factor of
-    diag(sqrt(eigenvalues)) @ transpose(eigenvectors), which has the same properties.
-    """
+def _information(kind: PoseGraphKind, triangle: FloatArray) -> FloatArray:
+    """Return (num_edges, tangent_dim, tangent_dim) matrices from their upper triangles."""
     dim = kind.tangent_dim
     information = np.empty((len(triangle), dim, dim))
     rows, columns = np.triu_indices(dim)
     information[:, rows, columns] = triangle
     information[:, columns, rows] = triangle
-    try:
-        return np.ascontiguousarray(np.linalg.cholesky(information).transpose(0, 2, 1))
-    except np.linalg.LinAlgError:
-        pass  # At least one is singular; NumPy does not say which.
-    eigenvalues, eigenvectors = np.linalg.eigh(information)
-    is_positive = eigenvalues[:, 0] >= -_EIGENVALUE_TOLERANCE * np.abs(eigenvalues[:, -1])
-    if not is_positive.all():
-        row = int(np.argmin(is_positive))
-        raise FileFormatError(
-            f"{os.fspath(path)}, line {edges.line_numbers[row]}: the information matrix has the "
-            f"negative eigenvalue {eigenvalues[row, 0]:.6g}; it must be positive semidefinite"
-        )
-    scale = np.sqrt(np.maximum(eigenvalues, 0.0))
-    _, roots = np.linalg.qr(scale[:, :, None] * eigenvectors.transpose(0, 2, 1))
-    signs = np.where(np.diagonal(roots, axis1=1, axis2=2) < 0.0, -1.0, 1.0)
-    return np.asarray(signs[:, :, None] * roots)
+    return information
+
+
+def _indefinite_error(faults: dict[int, str], edges: Records, path: FilePath) -> FileFormatError:
+    """Say what is wrong with the first matrix that is not positive semidefinite."""
+    row, fault = next(iter(faults.items()))
+    others = "" if len(faults) == 1 else f" ({len(faults) - 1:,} more have such a fault)"
+    return FileFormatError(
+        f"{os.fspath(path)}, line {edges.line_numbers[row]}: the information matrix {fault}; "
+        f"it must be positive semidefinite{others}. read_g2o(..., indefinite='clip') reads the "
+        "file nevertheless: it sets negative eigenvalues of the matrix scaled to unit diagonal "
+        "to 0, and rows and columns whose diagonal entry is not positive too"
+    )

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from caspar.errors import OptionError
 from caspar.io import PoseGraph, PoseGraphKind, read_g2o
 from caspar.io.rigid_motions import compose_se2, compose_se3, invert_se2, invert_se3
 from caspar.io.rotations import quaternion_from_angle_axis
@@ -215,13 +216,45 @@ class TestInformation:
         np.testing.assert_allclose(root.T @ root, matrix, atol=2e-7)
 
     @pytest.mark.parametrize(
-        "text", ["1 2 0 1 0 1", "-1 0 0 -1 0 -1", "1 0 0 1 0 -1", "0 1 0 0 0 1"]
+        ("text", "fault"),
+        [
+            ("1 2 0 1 0 1", "has, scaled to unit diagonal, the negative eigenvalue -1"),
+            ("-1 0 0 -1 0 -1", "has the negative diagonal entry -1"),
+            ("1 0 0 1 0 -1", "has the negative diagonal entry -1"),
+            ("1e12 0 0 1e12 0 -1e5", "has the negative diagonal entry -100000"),
+            ("1e12 0 5e8 1e12 0 100", "has, scaled to unit diagonal, the negative eigenvalue -49"),
+            ("0 1 0 0 0 1", "has zero on its diagonal in row 1, but other entries in that row"),
+        ],
     )
-    def test_indefinite(self, tmp_path: Path, text: str) -> None:
-        """A matrix that is no inverse covariance."""
+    def test_indefinite(self, tmp_path: Path, text: str, fault: str) -> None:
+        """A matrix that is no inverse covariance, however small what is negative of it."""
         good = f"EDGE_SE2 0 1 0 0 0 {INFORMATION_SE2}"
-        message = message_of(tmp_path, [good, "", f"EDGE_SE2 0 1 0 0 0 {text}", good])
-        assert "line 3: the information matrix has the negative eigenvalue -" in message
+        lines = [good, "", f"EDGE_SE2 0 1 0 0 0 {text}", good]
+        message = message_of(tmp_path, lines)
+        assert f"line 3: the information matrix {fault}; it must be positive" in message
+        assert "read_g2o(..., indefinite='clip') reads the file nevertheless" in message
+        message = message_of(tmp_path, [*lines, lines[2]])
+        assert "positive semidefinite (1 more have such a fault)." in message
+
+    def test_clipped(self, tmp_path: Path) -> None:
+        """Public files may have negative eigenvalues: SE-Sync's `cubicle` has."""
+        texts = ["1e12 0 0 1e12 0 -1e5", "4 12 0 9 0 1e-9", INFORMATION_SE2]
+        lines = [f"EDGE_SE2 0 1 0 0 0 {text}" for text in texts]
+        graph = read_g2o(write_lines(tmp_path, lines), indefinite="clip")
+        roots = graph.sqrt_information
+        information = roots.transpose(0, 2, 1) @ roots
+        np.testing.assert_allclose(information[0], np.diag([1e12, 1e12, 0.0]))
+        # correlations 1 and 2 have the eigenvalues 3 and -1; of the first is left 3/2 (1 1; 1 1)
+        scale = np.diag([2.0, 3.0, 10**-4.5])
+        wanted = scale @ [[1.5, 1.5, 0.0], [1.5, 1.5, 0.0], [0.0, 0.0, 1.0]] @ scale
+        np.testing.assert_allclose(information[1], wanted, rtol=1e-12, atol=1e-15)
+        np.testing.assert_array_equal(roots[2], read_lines(tmp_path, lines[2:]).sqrt_information[0])
+
+    def test_unknown_choice(self, tmp_path: Path) -> None:
+        """Only two words are known."""
+        path = write_lines(tmp_path, LINES_SE2)
+        with pytest.raises(OptionError, match="indefinite='ignore': it must be 'error' or 'clip'"):
+            read_g2o(path, indefinite="ignore")  # type: ignore[arg-type]
 
 
 class TestChaining:
