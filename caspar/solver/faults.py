@@ -1,9 +1,10 @@
 """Which factors make a cost or a derivative that is not finite, and which of their instances.
 
-Input: a plan, the residuals or gradients that were just evaluated. Output: words for users. Cost:
-some passes over the arrays, at the end of a solve that failed.
+Input: a plan, the residuals or gradients that were just evaluated. Output: words for users, and the
+largest residual. Cost: some passes over the arrays, of a solve that failed or is likely to.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -43,15 +44,35 @@ def _described(plan: Plan, factor: FactorPlan) -> str:
     return f"{factor.factor.name} ({count_text(len(slots), 'instance')}, first {slots.min():,})"
 
 
+def largest_residual(plan: Plan) -> float:
+    """The largest magnitude of a residual, after they have been evaluated."""
+    backend, largest = plan.library.backend, 0.0
+    for factor in plan.factors:
+        residuals = plan.memory[f"{factor.factor.name}.residual"]
+        dim = len(factor.factor.residual)
+        for chunk in _chunks(residuals, factor.count, dim, plan.types.storage):
+            sizes = backend.to_host(abs(chunk).max(axis=1))
+            if factor.order.node_tiles is not None:
+                sizes = sizes[~_holes(plan, factor)]
+            largest = max(largest, float(sizes.max(initial=0.0)))
+    return largest
+
+
 def _not_finite(xp: Any, data: Array, count: int, dim: int, dtype: DType) -> Array:
     """(count,) objects of a blocked array of which a scalar is not finite."""
-    found, first = xp.zeros(count, dtype=bool), 0
+    found = xp.zeros(count, dtype=bool)
+    for chunk in _chunks(data, count, dim, dtype):
+        found |= ~xp.isfinite(chunk).all(axis=1)
+    return found
+
+
+def _chunks(data: Array, count: int, dim: int, dtype: DType) -> Iterator[Array]:
+    """(count, width) views of a blocked array, without what pads it."""
+    first = 0
     for width in chunk_widths(dim, dtype):
         padded = padded_width(width)
-        chunk = data[first : first + padded * count].reshape(count, padded)[:, :width]
-        found |= ~xp.isfinite(chunk).all(axis=1)
+        yield data[first : first + padded * count].reshape(count, padded)[:, :width]
         first += padded * count
-    return found
 
 
 def _holes(plan: Plan, factor: FactorPlan) -> np.ndarray[Any, np.dtype[np.bool_]]:

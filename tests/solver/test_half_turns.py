@@ -133,9 +133,7 @@ def test_an_edge_of_half_a_turn(turn: np.ndarray, precision: str) -> None:
 @pytest.mark.parametrize(
     ("factor", "least"), [(logarithm, ZERO), (angle, NEAREST_ANGLE)], ids=["vector", "angle"]
 )
-def test_a_rotation_of_half_a_turn(
-    factor: Factor, least: dict[str, float], precision: str
-) -> None:
+def test_a_rotation_of_half_a_turn(factor: Factor, least: dict[str, float], precision: str) -> None:
     for turn in HALF_TURNS:
         for start in (IDENTITY, [0.0, 0.0, 0.0, -1.0]):
             arrays = {"Attitude": [start], factor.name: {"turn": [turn]}}
