@@ -1,7 +1,8 @@
 """Which factors make a cost or a derivative that is not finite, and which of their instances.
 
-Input: a plan, the residuals or gradients that were just evaluated. Output: words for users, and the
-largest residual. Cost: some passes over the arrays, of a solve that failed or is likely to.
+Input: a plan, the residuals or gradients that were just evaluated. Output: words for users, and
+what is too small for the floating type. Cost: some passes over the arrays, of a solve that failed
+or is likely to; `lost_squares` copies a few kilobytes to the host.
 """
 
 from collections.abc import Iterator
@@ -9,12 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from caspar.frontend.node_blocks import ABSENT
 from caspar.ir.dtype import DType
 from caspar.memory.layout import chunk_widths, padded_width
 from caspar.memory.tiles import Array
 from caspar.solver.phases import Phases
 from caspar.solver.plan import FactorPlan, Plan
 from caspar.solver.quantities import count_text
+
+LOOKED_AT = 1000
+"""Nodes of a type of which `lost_squares` looks at the derivatives."""
 
 
 def faulty_costs(plan: Plan) -> tuple[str, ...]:
@@ -56,6 +61,34 @@ def largest_residual(plan: Plan) -> float:
                 sizes = sizes[~_holes(plan, factor)]
             largest = max(largest, float(sizes.max(initial=0.0)))
     return largest
+
+
+def lost_squares(plan: Plan) -> dict[str, bool]:
+    """Node types whose derivatives have squares that are zero or infinite in the floating type.
+
+    Of the last linearisation. Some nodes of each type are looked at: it comes from the unit.
+
+    Returns:
+        By the type's name, whether nothing can be said of its values: a square is infinite, or that
+        of a scalar is zero in all nodes, not only in some, such as points that run to infinity.
+    """
+    found = {}
+    for node in plan.nodes:
+        name, dim = node.node.name, node.node.tangent_dim
+        types, looked_at = plan.types, min(node.count, LOOKED_AT)
+        diagonal, gradient = plan.memory[f"{name}.diagonal"], plan.memory[f"{name}.gradient"]
+        gradients = _chunks(gradient, node.count, dim, types.sums)
+        if not node.is_eliminated:
+            gradients = iter([gradient.reshape(node.count, -1)[:, :dim]])
+        squares, slopes = (
+            np.concatenate([plan.library.backend.to_host(one[:looked_at]) for one in chunks], 1)
+            for chunks in (_chunks(diagonal, node.count, dim, types.storage), gradients)
+        )
+        is_zero = (slopes != 0.0) & ((squares == ABSENT) | (squares == 0.0))
+        is_infinite = squares == np.inf
+        if is_zero.any() or is_infinite.any():
+            found[name] = bool(is_infinite.any() or is_zero.all(axis=0).any())
+    return found
 
 
 def _not_finite(xp: Any, data: Array, count: int, dim: int, dtype: DType) -> Array:

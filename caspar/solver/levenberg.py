@@ -24,6 +24,7 @@ from caspar.solver.course_remarks import (
     remarks_on_candidates,
     remarks_on_faults,
     remarks_on_linear_solves,
+    remarks_on_lost_squares,
     remarks_on_rounding,
 )
 from caspar.solver.interrupts import Callback
@@ -132,14 +133,16 @@ def minimize(
         status = SolveStatus.INTERRUPTED
         # it may have come between a move and its record
         state.cost = system.score()
-    if status.is_success and too_small:
-        status = SolveStatus.RESIDUALS_TOO_SMALL
+    lost = system.lost_squares() if status.is_success else {}
+    if any(lost.values()) or (status.is_success and too_small):
+        status = SolveStatus.OUT_OF_RANGE
     records = tuple(state.records)
     faulty: tuple[str, ...] = ()
     if status is SolveStatus.DERIVATIVES_NOT_FINITE:
         faulty = system.faulty_derivatives()
     remarks = (
         *remarks_on_faults("derivatives", faulty),
+        *remarks_on_lost_squares(lost),
         *remarks_on_linear_solves(options, records, state.num_limited, system.stronger),
         *remarks_on_candidates(status, records),
         *remarks_on_rounding(_told_rounding(system, status, state)),
@@ -148,7 +151,7 @@ def minimize(
 
 
 def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
-    """Whether squares of residuals are too small for the values' type: then zero says nothing.
+    """Whether squares of residuals are too small for the values' type: a zero says nothing then.
 
     Not if the start is a solution: then the residuals are zero, or rounding the values changes
     them by more.

@@ -20,7 +20,7 @@ from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.memory.tiles import Array
 from caspar.solver.arena import Scratch
-from caspar.solver.faults import faulty_costs, faulty_derivatives, largest_residual
+from caspar.solver.faults import faulty_costs, faulty_derivatives, largest_residual, lost_squares
 from caspar.solver.launches import Binder
 from caspar.solver.linear_solvers import LinearSolver
 from caspar.solver.memory_table import memory_table
@@ -219,6 +219,10 @@ class NormalEquations:
     def largest_residual(self) -> float:
         """The largest magnitude of a residual when the values were scored."""
         return largest_residual(self.plan)
+
+    def lost_squares(self) -> dict[str, bool]:
+        """Node types whose derivatives have squares out of range: see `faults.lost_squares`."""
+        return lost_squares(self.plan)
 
     def faulty_derivatives(self) -> tuple[str, ...]:
         """The factors whose gradient is not finite; for the end of a solve."""

@@ -36,9 +36,9 @@ class SolveStatus(Enum):
         "The cost of the start values is not finite: look for an overflow, a division by zero, a "
         "root or logarithm of a negative number; guard it with sf.epsilon()."
     )
-    RESIDUALS_TOO_SMALL = (
-        "The squares of the residuals are too small for the floating type, so derivatives count as "
-        "zero: choose precision='float64', or a smaller unit, so that residuals become larger."
+    OUT_OF_RANGE = (
+        "Squares of the residuals, or of their derivatives, are out of the floating type's range, "
+        "so these values may be no minimum: choose precision='float64', or other units."
     )
 
     @property

@@ -76,6 +76,9 @@ class FakeSystem:
     def largest_residual(self) -> float:
         return math.sqrt(2.0 * self.cost)
 
+    def lost_squares(self) -> dict[str, bool]:
+        return {}
+
     def faulty_costs(self) -> tuple[str, ...]:
         return ("any",)
 
