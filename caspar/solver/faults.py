@@ -55,8 +55,8 @@ def largest_residual(plan: Plan) -> float:
     for factor in plan.factors:
         residuals = plan.memory[f"{factor.factor.name}.residual"]
         dim = len(factor.factor.residual)
-        for chunk in _chunks(residuals, factor.count, dim, plan.types.storage):
-            sizes = backend.to_host(abs(chunk).max(axis=1))
+        for chunk, width in _chunks(residuals, factor.count, dim, plan.types.storage):
+            sizes = backend.to_host(abs(chunk[:, :width]).max(axis=1))
             if factor.order.node_tiles is not None:
                 sizes = sizes[~_holes(plan, factor)]
             largest = max(largest, float(sizes.max(initial=0.0)))
@@ -72,17 +72,16 @@ def lost_squares(plan: Plan) -> dict[str, bool]:
         By the type's name, whether nothing can be said of its values: a square is infinite, or that
         of a scalar is zero in all nodes, not only in some, such as points that run to infinity.
     """
-    found = {}
+    found, to_host, types = {}, plan.library.backend.to_host, plan.types
     for node in plan.nodes:
-        name, dim = node.node.name, node.node.tangent_dim
-        types, looked_at = plan.types, min(node.count, LOOKED_AT)
+        name, count, dim = node.node.name, node.count, node.node.tangent_dim
         diagonal, gradient = plan.memory[f"{name}.diagonal"], plan.memory[f"{name}.gradient"]
-        gradients = _chunks(gradient, node.count, dim, types.sums)
+        gradients = _chunks(gradient, count, dim, types.sums)
         if not node.is_eliminated:
-            gradients = iter([gradient.reshape(node.count, -1)[:, :dim]])
+            gradients = iter([(gradient.reshape(count, -1), dim)])
         squares, slopes = (
-            np.concatenate([plan.library.backend.to_host(one[:looked_at]) for one in chunks], 1)
-            for chunks in (_chunks(diagonal, node.count, dim, types.storage), gradients)
+            np.concatenate([to_host(chunk[:LOOKED_AT])[:, :width] for chunk, width in chunks], 1)
+            for chunks in (_chunks(diagonal, count, dim, types.storage), gradients)
         )
         is_zero = (slopes != 0.0) & ((squares == ABSENT) | (squares == 0.0))
         is_infinite = squares == np.inf
@@ -94,17 +93,17 @@ def lost_squares(plan: Plan) -> dict[str, bool]:
 def _not_finite(xp: Any, data: Array, count: int, dim: int, dtype: DType) -> Array:
     """(count,) objects of a blocked array of which a scalar is not finite."""
     found = xp.zeros(count, dtype=bool)
-    for chunk in _chunks(data, count, dim, dtype):
-        found |= ~xp.isfinite(chunk).all(axis=1)
+    for chunk, width in _chunks(data, count, dim, dtype):
+        found |= ~xp.isfinite(chunk[:, :width]).all(axis=1)
     return found
 
 
-def _chunks(data: Array, count: int, dim: int, dtype: DType) -> Iterator[Array]:
-    """(count, width) views of a blocked array, without what pads it."""
+def _chunks(data: Array, count: int, dim: int, dtype: DType) -> Iterator[tuple[Array, int]]:
+    """Contiguous (count, padded width) views of a blocked array, and the scalars in use of each."""
     first = 0
     for width in chunk_widths(dim, dtype):
         padded = padded_width(width)
-        yield data[first : first + padded * count].reshape(count, padded)[:, :width]
+        yield data[first : first + padded * count].reshape(count, padded), width
         first += padded * count
 
 
