@@ -244,7 +244,7 @@ def _view_from_above(problem: BalProblem) -> _View:
         axes = np.stack([axes[:, 1], -axes[:, 0]], axis=1)
         lowest, highest = np.array([lowest[1], -highest[0]]), np.array([highest[1], -lowest[0]])
         extents = highest - lowest
-    width = 1.16 * max(float(extents[0]), 1e-12)
+    width = 1.16 * (float(extents[0]) if extents[0] > 0.0 else 1.0)
     height = max(float(extents[1]) + 0.16 * float(extents[0]), _LEAST_HEIGHT * width)
     return _View(middle + axes @ (0.5 * (lowest + highest)), axes, width, height)
 

@@ -41,8 +41,6 @@ from caspar.memory.patterns import (
 LANES = 32
 """Items that share a row of the coarse inverse."""
 
-_SMALLEST_SQUARE = 1e-30
-
 
 def coarse_factor_kernels(
     factor: TracedFactor,
@@ -271,8 +269,7 @@ def _scale() -> KernelSpec:
     """D^-1/2 of P^T (B + damping D) P, 0 for columns that are zero."""
     kernel = KernelBuilder("coarse_scale", DType.FLOAT64)
     (square,) = kernel.read("blocks", 1, DType.FLOAT64, ReadIndexed())
-    scale = square.max(_SMALLEST_SQUARE).sqrt().reciprocal()
-    found = (square > _SMALLEST_SQUARE).where(scale, 0.0)
+    found = (0.0 < square).where(square.sqrt().reciprocal(), 0.0)
     kernel.write("scale", [found], DType.FLOAT64, WriteSequential())
     return kernel.build()
 

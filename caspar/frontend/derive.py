@@ -2,8 +2,9 @@
 
 Residuals have few rows and many arguments, so one backward sweep for each row is cheapest; the
 sweeps share their subexpressions because the builder interns calls. The result equals symbolic
-differentiation; where a function has a kink the derivative of the chosen branch is taken, and what
-the other branch is, infinite or NaN, has no influence.
+differentiation. At a kink it is the slope of one side, never their mean: a mean of zero would look
+like a stationary point. `Abs` takes the side that `sign_no_zero` names, selections the branch that
+was taken; what the other branch is, infinite or NaN, has no influence.
 """
 
 import math
@@ -64,7 +65,7 @@ def _gradient(
         if call.op in _CONSTANT_OPS or builder.literal(adjoint) == 0.0:
             continue
         if call.op in _SELECTIONS:
-            for target, term in _through_selection(builder, call, adjoint, inputs, known):
+            for target, term in _through_selection(builder, call, adjoint, active, inputs, known):
                 if target in active:
                     terms[target].append(term)
             continue
@@ -80,6 +81,7 @@ def _through_selection(
     builder: GraphBuilder,
     call: Call,
     adjoint: int,
+    active: set[int],
     inputs: Sequence[int],
     known: dict[int, list[int]],
 ) -> Iterator[tuple[int, int]]:
@@ -91,7 +93,7 @@ def _through_selection(
     gradients, zero where they are not taken. A SELECT may be there to pass over data that are NaN,
     so only literals count as finite in its branches; MIN and MAX keep a NaN anyway.
     """
-    condition, *branches = _branches(builder, call)
+    condition, *branches = _branches(builder, call, active)
     zero = builder.const(0.0)
     shares = [
         builder.select(condition, adjoint, zero),
@@ -113,14 +115,19 @@ def _through_selection(
         yield number, builder.prod([share, builder.select(condition, left, right)])
 
 
-def _branches(builder: GraphBuilder, call: Call) -> tuple[int, int, int]:
-    """(condition, value where it holds, value elsewhere) of a selection."""
+def _branches(builder: GraphBuilder, call: Call, active: set[int]) -> tuple[int, int, int]:
+    """(condition, value where it holds, value elsewhere) of a selection.
+
+    At a tie MIN and MAX take the second operand, unless only the first one depends on an input:
+    `Max(x, 0) - 1` at 0 is no stationary point.
+    """
     if call.op is Op.SELECT:
         condition, if_true, if_false = call.operands
         return condition, if_true, if_false
     left, right = call.operands
     ordered = (left, right) if call.op is Op.MIN else (right, left)
-    return builder.binary(Op.LT, *ordered), left, right
+    takes_left_at_tie = left in active and right not in active
+    return builder.binary(Op.LE if takes_left_at_tie else Op.LT, *ordered), left, right
 
 
 def _has_finite_slopes(builder: GraphBuilder, value: int, selection: Op) -> bool:
@@ -128,7 +135,8 @@ def _has_finite_slopes(builder: GraphBuilder, value: int, selection: Op) -> bool
     pending, seen = [value], {value}
     while pending:
         call = builder.producer_of(pending.pop())
-        followed = _branches(builder, call)[1:] if call.op in _SELECTIONS else call.operands
+        # the condition of a SELECT is no branch
+        followed = call.operands[1:] if call.op is Op.SELECT else call.operands
         open_ones = [operand for operand in followed if builder.literal(operand) is None]
         is_finite = call.op in _LINEAR_OPS or call.op in _SELECTIONS
         is_finite = is_finite or (call.op is Op.PROD and len(open_ones) == 1)
@@ -255,13 +263,16 @@ def _atan2(builder: GraphBuilder, call: Call, place: int, adjoint: int) -> int:
     return builder.div(builder.prod([adjoint, numerator]), square)
 
 
+def _unit_sign(builder: GraphBuilder, value: int) -> int:
+    """1 or -1, as `sign_no_zero`: the sign of a zero counts."""
+    return builder.binary(Op.COPYSIGN, builder.const(1.0), value)
+
+
 def _copysign(builder: GraphBuilder, call: Call, place: int, adjoint: int) -> int:
     """Only the magnitude counts: d |a| sign(b) / da = sign(a) sign(b), with the signs of zeros."""
     if place == 1:
         return builder.const(0.0)
-    one = builder.const(1.0)
-    signs = [builder.binary(Op.COPYSIGN, one, operand) for operand in call.operands]
-    return builder.prod([adjoint, *signs])
+    return builder.prod([adjoint, *(_unit_sign(builder, operand) for operand in call.operands)])
 
 
 def _erf(sign: float) -> Partial:
@@ -311,7 +322,7 @@ _PARTIALS: dict[Op, Partial] = {
     Op.ATANH: _over(lambda b, c: _one_plus_square(b, c.operands[0], -1.0)),
     Op.ERF: _erf(1.0),
     Op.ERFC: _erf(-1.0),
-    Op.ABS: _chain(lambda b, c: b.unary(Op.SIGN, c.operands[0])),
+    Op.ABS: _chain(lambda b, c: _unit_sign(b, c.operands[0])),
     Op.COPYSIGN: _copysign,
 }
 """Derivative of each op a traced residual can contain, but for selections."""

@@ -6,9 +6,10 @@ from caspar.frontend.trace import NodeType
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, total
 
-SMALLEST_CURVATURE = 1e-30
-"""Diagonal entries of J^T J below this count as absent: the scalar is untouched by any factor.
-No larger clamp: points may run to infinity, and clamping the shrinking diagonal freezes them."""
+ABSENT = 1.0 + 2.0**-23
+"""Entry of D for a scalar whose entry of diag(J^T J) is zero. With a gradient of zero every number
+would do; this one is near 1, and known again: beside a gradient that is not zero it shows a square
+that was too small for the floating type."""
 
 LEVELLING_DAMPING = 10.0
 """Damping at which entries of D are half of the largest of their part at least. A hundred places
@@ -149,9 +150,12 @@ def inverse_root(
 
 
 def safe_diagonal(entry: Scalar) -> Scalar:
-    """An entry of the diagonal; 1 where no factor touches the scalar."""
-    least = Scalar(entry.builder, entry.builder.const(SMALLEST_CURVATURE))
-    return (least < entry).where(entry, 1.0)
+    """An entry of the diagonal of J^T J; `ABSENT` if it is zero: no factor touches the scalar.
+
+    There is no other bound: entries have the units of the residuals, so every size is possible.
+    And points may run to infinity; clamping the shrinking diagonal would freeze them.
+    """
+    return (0.0 < entry).where(entry, ABSENT)
 
 
 def _minus_products(first: Scalar, pairs: Sequence[tuple[Scalar, Scalar]]) -> Scalar:

@@ -4,6 +4,7 @@
 so that running the loop once too often does nothing.
 """
 
+import sys
 from enum import IntEnum
 
 from caspar.frontend.node_kernels import MODEL_DIM
@@ -14,7 +15,7 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadPartials, WriteUnique
 
-LARGEST = 1e300
+LARGEST = sys.float_info.max
 """Comparisons with it are false for infinity and NaN."""
 
 

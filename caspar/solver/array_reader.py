@@ -125,6 +125,12 @@ class ArrayReader:
         if not is_finite:
             raise self._not_finite(where, array, converted, xp)
         if self._check_values:
+            column = _vanished_column(array, converted, unit_ranges)
+            if column is not None:
+                raise InputError(
+                    f"{where}: column {column} holds numbers that are not zero, and all of them "
+                    f"are zero in {self._storage}; use another unit, or precision='float64'"
+                )
             for part in unit_ranges:
                 converted = _with_unit(where, converted, part, xp)
         return converted
@@ -253,6 +259,21 @@ def _converted(array: Array, storage: str, xp: ModuleType, *, look: bool) -> tup
         return not look or bool(np.isfinite(part).all())
 
     return converted, all(in_pieces(convert, converted, array))
+
+
+def _vanished_column(
+    array: Array, converted: Array, unit_ranges: Sequence[UnitRange]
+) -> int | None:
+    """First column that is zero in the storage type alone; in those of unit length it is noise."""
+    if len(array) == 0 or array.dtype.itemsize <= converted.dtype.itemsize:
+        return None
+    units = {column for part in unit_ranges for column in range(part.start, part.stop)}
+    for column, first in enumerate(converted[0].tolist()):
+        if first != 0.0 or column in units or bool(converted[:, column].any()):
+            continue
+        if bool(array[:, column].any()):
+            return column
+    return None
 
 
 def _bounds(index: Array) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from caspar.options import SolveOptions
 from caspar.solver.result import IterationRecord, SolveStatus
@@ -62,6 +62,17 @@ def remarks_on_faults(what: str, factors: Sequence[str]) -> tuple[str, ...]:
     if len(factors) == 0:
         return ()
     return (f"The {what} of these factors are not finite: {', '.join(factors)}.",)
+
+
+def remarks_on_lost_squares(types: Collection[str]) -> tuple[str, ...]:
+    """Node types whose derivatives are too small or too large."""
+    if len(types) == 0:
+        return ()
+    return (
+        f"Squares of derivatives by {', '.join(types)} are zero or infinite in the floating type: "
+        "these values may not have moved. Choose precision='float64', or another unit for these "
+        "values or for the residuals.",
+    )
 
 
 def remarks_on_candidates(

@@ -1,19 +1,25 @@
 """Which factors make a cost or a derivative that is not finite, and which of their instances.
 
-Input: a plan, the residuals or gradients that were just evaluated. Output: words for users. Cost:
-some passes over the arrays, at the end of a solve that failed.
+Input: a plan, the residuals or gradients that were just evaluated. Output: words for users, and
+what is too small for the floating type. Cost: some passes over the arrays, of a solve that failed
+or is likely to; `lost_squares` copies a few kilobytes to the host.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from caspar.frontend.node_blocks import ABSENT
 from caspar.ir.dtype import DType
 from caspar.memory.layout import chunk_widths, padded_width
 from caspar.memory.tiles import Array
 from caspar.solver.phases import Phases
 from caspar.solver.plan import FactorPlan, Plan
 from caspar.solver.quantities import count_text
+
+LOOKED_AT = 1000
+"""Nodes of a type of which `lost_squares` looks at the derivatives."""
 
 
 def faulty_costs(plan: Plan) -> tuple[str, ...]:
@@ -43,15 +49,62 @@ def _described(plan: Plan, factor: FactorPlan) -> str:
     return f"{factor.factor.name} ({count_text(len(slots), 'instance')}, first {slots.min():,})"
 
 
+def largest_residual(plan: Plan) -> float:
+    """The largest magnitude of a residual, after they have been evaluated."""
+    backend, largest = plan.library.backend, 0.0
+    for factor in plan.factors:
+        residuals = plan.memory[f"{factor.factor.name}.residual"]
+        dim = len(factor.factor.residual)
+        for chunk, width in _chunks(residuals, factor.count, dim, plan.types.storage):
+            sizes = backend.to_host(abs(chunk[:, :width]).max(axis=1))
+            if factor.order.node_tiles is not None:
+                sizes = sizes[~_holes(plan, factor)]
+            largest = max(largest, float(sizes.max(initial=0.0)))
+    return largest
+
+
+def lost_squares(plan: Plan) -> dict[str, bool]:
+    """Node types whose derivatives have squares that are zero or infinite in the floating type.
+
+    Of the last linearisation. Some nodes of each type are looked at: it comes from the unit.
+
+    Returns:
+        By the type's name, whether nothing can be said of its values: a square is infinite, or that
+        of a scalar is zero in all nodes, not only in some, such as points that run to infinity.
+    """
+    found, to_host, types = {}, plan.library.backend.to_host, plan.types
+    for node in plan.nodes:
+        name, count, dim = node.node.name, node.count, node.node.tangent_dim
+        diagonal, gradient = plan.memory[f"{name}.diagonal"], plan.memory[f"{name}.gradient"]
+        gradients = _chunks(gradient, count, dim, types.sums)
+        if not node.is_eliminated:
+            gradients = iter([(gradient.reshape(count, -1), dim)])
+        squares, slopes = (
+            np.concatenate([to_host(chunk[:LOOKED_AT])[:, :width] for chunk, width in chunks], 1)
+            for chunks in (_chunks(diagonal, count, dim, types.storage), gradients)
+        )
+        is_zero = (slopes != 0.0) & ((squares == ABSENT) | (squares == 0.0))
+        is_infinite = squares == np.inf
+        if is_zero.any() or is_infinite.any():
+            found[name] = bool(is_infinite.any() or is_zero.all(axis=0).any())
+    return found
+
+
 def _not_finite(xp: Any, data: Array, count: int, dim: int, dtype: DType) -> Array:
     """(count,) objects of a blocked array of which a scalar is not finite."""
-    found, first = xp.zeros(count, dtype=bool), 0
+    found = xp.zeros(count, dtype=bool)
+    for chunk, width in _chunks(data, count, dim, dtype):
+        found |= ~xp.isfinite(chunk[:, :width]).all(axis=1)
+    return found
+
+
+def _chunks(data: Array, count: int, dim: int, dtype: DType) -> Iterator[tuple[Array, int]]:
+    """Contiguous (count, padded width) views of a blocked array, and the scalars in use of each."""
+    first = 0
     for width in chunk_widths(dim, dtype):
         padded = padded_width(width)
-        chunk = data[first : first + padded * count].reshape(count, padded)[:, :width]
-        found |= ~xp.isfinite(chunk).all(axis=1)
+        yield data[first : first + padded * count].reshape(count, padded), width
         first += padded * count
-    return found
 
 
 def _holes(plan: Plan, factor: FactorPlan) -> np.ndarray[Any, np.dtype[np.bool_]]:

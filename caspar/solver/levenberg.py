@@ -9,6 +9,8 @@ import math
 import time
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from caspar.errors import OptionError
 from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
@@ -22,6 +24,7 @@ from caspar.solver.course_remarks import (
     remarks_on_candidates,
     remarks_on_faults,
     remarks_on_linear_solves,
+    remarks_on_lost_squares,
     remarks_on_rounding,
 )
 from caspar.solver.interrupts import Callback
@@ -116,6 +119,7 @@ def minimize(
         remarks = remarks_on_faults("residuals", system.faulty_costs())
         at_once = SolveStatus.INITIAL_COST_NOT_FINITE
         return Course(at_once, initial_cost, initial_cost, (), remarks)
+    too_small = _residuals_are_too_small(system, initial_cost)
     status: SolveStatus | None = None
     try:
         while status is None:
@@ -129,17 +133,34 @@ def minimize(
         status = SolveStatus.INTERRUPTED
         # it may have come between a move and its record
         state.cost = system.score()
+    lost = system.lost_squares() if status.is_success else {}
+    if any(lost.values()) or (status.is_success and too_small):
+        status = SolveStatus.OUT_OF_RANGE
     records = tuple(state.records)
     faulty: tuple[str, ...] = ()
     if status is SolveStatus.DERIVATIVES_NOT_FINITE:
         faulty = system.faulty_derivatives()
     remarks = (
         *remarks_on_faults("derivatives", faulty),
+        *remarks_on_lost_squares(lost),
         *remarks_on_linear_solves(options, records, state.num_limited, system.stronger),
         *remarks_on_candidates(status, records),
         *remarks_on_rounding(_told_rounding(system, status, state)),
     )
     return Course(status, initial_cost, state.cost, records, remarks)
+
+
+def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
+    """Whether squares of residuals are too small for the values' type: a zero says nothing then.
+
+    Not if the start is a solution: then the residuals are zero, or rounding the values changes
+    them by more.
+    """
+    limits = np.finfo(system.storage.value)
+    least = 0.5 * system.num_residuals * float(limits.tiny) / float(limits.eps)
+    if cost > least or system.largest_residual() == 0.0:
+        return False
+    return max(system.rounded_costs()) <= least
 
 
 def _asks_to_stop(answer: object) -> bool:

@@ -20,7 +20,7 @@ from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.memory.tiles import Array
 from caspar.solver.arena import Scratch
-from caspar.solver.faults import faulty_costs, faulty_derivatives
+from caspar.solver.faults import faulty_costs, faulty_derivatives, largest_residual, lost_squares
 from caspar.solver.launches import Binder
 from caspar.solver.linear_solvers import LinearSolver
 from caspar.solver.memory_table import memory_table
@@ -39,6 +39,9 @@ USUAL_DAMPING, CHAIN_DAMPING = 1e-3, 1e-8
 """First damping. A chain bends as a whole along directions that damping holds long after it lets
 others go: where those are solved for exactly, M3500 takes 41 iterations with the first and 7 with
 the second (docs/design/0014-levenberg-policy.md)."""
+
+HALF_DIGITS = 2.0**-26
+"""Relative to the largest start value of a node type: half of the digits of float64."""
 
 ROUNDED_AT_ONCE = 1 << 22
 """Scalars: some 20 bytes are needed for each."""
@@ -107,6 +110,7 @@ class NormalEquations:
         self._linear = linear
         self._phases = phases
         self._scalars = self._backend.host_scalars(plan.memory["scalars"])
+        self._starts: Mapping[str, Array] = {}
         self._has_jacobians = False
         self._is_ahead = False
         self._was_rejected = False
@@ -164,6 +168,7 @@ class NormalEquations:
     def load(self, problem: Problem) -> None:
         """Bring start values and constants into the plan's memory."""
         self._has_jacobians = self._was_rejected = False
+        self._starts = problem.values
         scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
         for plan in self.plan.nodes:
             rows = self._on_device(problem.values[plan.node.name], scratch)
@@ -205,6 +210,19 @@ class NormalEquations:
     def faulty_costs(self) -> tuple[str, ...]:
         """The factors whose cost was not finite when the values were scored."""
         return faulty_costs(self.plan)
+
+    @property
+    def num_residuals(self) -> int:
+        """Rows of all residuals, those of holes of node tiles among them."""
+        return sum(plan.count * len(plan.factor.residual) for plan in self.plan.factors)
+
+    def largest_residual(self) -> float:
+        """The largest magnitude of a residual when the values were scored."""
+        return largest_residual(self.plan)
+
+    def lost_squares(self) -> dict[str, bool]:
+        """Node types whose derivatives have squares out of range: see `faults.lost_squares`."""
+        return lost_squares(self.plan)
 
     def faulty_derivatives(self) -> tuple[str, ...]:
         """The factors whose gradient is not finite; for the end of a solve."""
@@ -282,16 +300,23 @@ class NormalEquations:
         elif self.plan.goes_ahead:
             self._restore.run()
 
-    def rounded_costs(self) -> tuple[float, ...]:
+    def rounded_costs(self, *, coarsely: bool = False) -> tuple[float, ...]:
         """Costs of values that are moved by a rounding each, but for zeros, up or down in no order.
 
         Several draws. What was linearised is lost.
+
+        Args:
+            coarsely: They are moved by `HALF_DIGITS` of the largest start value of their type.
         """
+        sizes = {
+            plan.node.name: HALF_DIGITS * self._largest_start(plan.node.name) if coarsely else 0.0
+            for plan in self.plan.nodes
+        }
         score = self._backend.sequence(self._phases.score("candidate"))
         costs = []
         for bit in ROUNDING_BITS:
             for plan in self.plan.nodes:
-                self._round(plan.node.name, bit)
+                self._round(plan.node.name, bit, sizes[plan.node.name])
             score.run()
             self._scalars.fetch()
             costs.append(self._read()["cost"])
@@ -299,8 +324,15 @@ class NormalEquations:
         self._is_ahead, self._has_jacobians, self._begun_damping = False, False, None
         return tuple(costs)
 
-    def _round(self, name: str, bit: int) -> None:
-        """Candidates that are the nodes, rounded once more, in pieces: there is little memory."""
+    def _largest_start(self, name: str) -> float:
+        rows = self._starts[name]
+        return float(abs(rows).max()) if rows.size > 0 else 0.0
+
+    def _round(self, name: str, bit: int, size: float) -> None:
+        """Candidates that are the nodes, moved by a rounding and `size`.
+
+        In pieces: there is little memory.
+        """
         memory, xp = self.plan.memory, self._backend.xp
         all_nodes, candidate = memory[f"{name}.nodes"], memory[f"{name}.candidate"]
         for start in range(0, all_nodes.shape[0], ROUNDED_AT_ONCE):
@@ -310,7 +342,8 @@ class NormalEquations:
             ends = xp.where(ups, nodes.dtype.type(np.inf), nodes.dtype.type(-np.inf))
             # padding may hold any bits, such as a signalling NaN
             with np.errstate(invalid="ignore", over="ignore"):
-                moved = xp.where(nodes == 0.0, nodes, xp.nextafter(nodes, ends))
+                moved = xp.nextafter(nodes, ends) + xp.copysign(nodes.dtype.type(size), ends)
+                moved = xp.where(nodes == 0.0, nodes, moved)
             candidate[start : start + ROUNDED_AT_ONCE] = moved
 
     def values(self) -> Mapping[str, Array]:
@@ -319,6 +352,7 @@ class NormalEquations:
         They are in memory that a solve needs no more; the next one overwrites them.
         """
         self._has_jacobians = False  # the rows may lie where they were
+        self._starts = {}
         scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
         storage = self.plan.types.storage.value
         rows = {

@@ -243,6 +243,7 @@ def _style(status: SolveStatus) -> str:
         SolveStatus.DAMPING_LIMIT,
         SolveStatus.INITIAL_COST_NOT_FINITE,
         SolveStatus.DERIVATIVES_NOT_FINITE,
+        SolveStatus.OUT_OF_RANGE,
     )
     return "red" if status in failures else "yellow"
 

@@ -36,6 +36,10 @@ class SolveStatus(Enum):
         "The cost of the start values is not finite: look for an overflow, a division by zero, a "
         "root or logarithm of a negative number; guard it with sf.epsilon()."
     )
+    OUT_OF_RANGE = (
+        "Squares of the residuals, or of their derivatives, are out of the floating type's range, "
+        "so these values may be no minimum: choose precision='float64', or other units."
+    )
 
     @property
     def is_success(self) -> bool:

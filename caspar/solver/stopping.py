@@ -5,6 +5,7 @@ near a minimum: what such a step shows is discounted, or confirmed by another on
 """
 
 import math
+from collections.abc import Sequence
 
 from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
@@ -14,8 +15,9 @@ from caspar.solver.result import SolveStatus
 
 NEGLIGIBLE = 2.0**-104
 """A cost that fell by this factor is zero: the residuals are rounding errors of the first ones. But
-those may have been huge for another reason, such as an exponential: so the cost is below this
-factor itself too, or what rounding leaves."""
+those may have been huge for another reason, such as an exponential. So it is also asked whether the
+values are as near to a solution as half of their digits tell: then moving them by the other half
+changes the cost."""
 
 NEARLY_NEGLIGIBLE = 1e-10
 """A cost that fell by this factor may be what rounding leaves, which no step lowers and no gradient
@@ -154,12 +156,13 @@ class StoppingRules:
         """Whether the cost of an accepted step is zero: relative tests never hold at zero."""
         if cost > NEARLY_NEGLIGIBLE * self._initial_cost:
             return None
-        if cost <= NEGLIGIBLE * min(self._initial_cost, 1.0):
-            return SolveStatus.CONVERGED_GRADIENT
+        least = ROUNDING_SHARE * cost
         if cost <= ROUNDING_SHARE * self._asked_cost:
             self._asked_cost = cost
-            self._is_rounding = change_by_rounding(self._system, cost) >= ROUNDING_SHARE * cost
-        is_zero = self._is_rounding and cost <= NEGLIGIBLE * self._initial_cost
+            self._is_rounding = change_by_rounding(self._system, cost) >= least
+        if cost > NEGLIGIBLE * self._initial_cost:
+            return None
+        is_zero = self._is_rounding or change_by_half_digits(self._system, cost) >= least
         return SolveStatus.CONVERGED_GRADIENT if is_zero else None
 
     def limit(
@@ -207,7 +210,16 @@ class StoppingRules:
 
 def change_by_rounding(system: NormalEquations, cost: float) -> float:
     """How much rounding the values changes their cost: the most of several draws; NaN if any is."""
-    changes = [abs(other - cost) for other in system.rounded_costs()]
+    return _greatest_change(system.rounded_costs(), cost)
+
+
+def change_by_half_digits(system: NormalEquations, cost: float) -> float:
+    """The same, for values of which the lower half of the digits is changed."""
+    return _greatest_change(system.rounded_costs(coarsely=True), cost)
+
+
+def _greatest_change(others: Sequence[float], cost: float) -> float:
+    changes = [abs(other - cost) for other in others]
     return math.nan if any(map(math.isnan, changes)) else max(changes)
 
 

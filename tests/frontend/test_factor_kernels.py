@@ -13,7 +13,6 @@ import caspar
 from caspar.frontend.factor_builder import FactorForm, SharedSums
 from caspar.frontend.factor_kernels import FactorKernels, factor_kernels
 from caspar.frontend.jacobian import JacobianStorage
-from caspar.frontend.node_blocks import SMALLEST_CURVATURE
 from caspar.frontend.precision import TYPES
 from caspar.frontend.trace import trace
 from caspar.ir.dtype import DType
@@ -141,7 +140,7 @@ class Evaluated:
             return
         for name in nodes:
             squares = self.parts[f"{name}__diagonal"]
-            diagonal = np.where(squares > SMALLEST_CURVATURE, squares, 1.0)
+            diagonal = np.where(squares > 0.0, squares, 1.0)
             self.inputs[f"{name}__diagonal"] = diagonal
             self.scale[name] = 1.0 / np.sqrt(diagonal)
         stored = evaluate(self.kernels["store"], self.inputs)

@@ -31,6 +31,7 @@ class FakeSystem:
         calls: Names of what was called.
         goals: What each linear solve was asked for.
         rounding: How much rounding the values changes the cost.
+        coarse_rounding: How much changing half of their digits does.
         storage: Type of the values.
         stronger: What takes fewer PCG iterations.
         usual_damping: The first damping.
@@ -41,6 +42,8 @@ class FakeSystem:
     calls: list[str] = field(default_factory=list)
     goals: list[LinearGoal] = field(default_factory=list)
     rounding: float = 0.0
+    coarse_rounding: float = 0.0
+    num_residuals: int = 1
     storage: DType = DType.FLOAT32
     stronger: str = ""
     usual_damping: float = 1e-3
@@ -65,9 +68,16 @@ class FakeSystem:
     def reject(self) -> None:
         self.calls.append("reject")
 
-    def rounded_costs(self) -> tuple[float, ...]:
-        self.calls.append("rounded_costs")
-        return self.cost + 0.01 * self.rounding, self.cost - self.rounding, self.cost
+    def rounded_costs(self, *, coarsely: bool = False) -> tuple[float, ...]:
+        self.calls.append("rounded_costs coarsely" if coarsely else "rounded_costs")
+        change = self.coarse_rounding if coarsely else self.rounding
+        return self.cost + 0.01 * change, self.cost - change, self.cost
+
+    def largest_residual(self) -> float:
+        return math.sqrt(2.0 * self.cost)
+
+    def lost_squares(self) -> dict[str, bool]:
+        return {}
 
     def faulty_costs(self) -> tuple[str, ...]:
         return ("any",)
@@ -100,11 +110,18 @@ def run(
     initial_cost: float = 100.0,
     on_iteration: Callable[[Any], object] | None = None,
     rounding: float = 0.0,
+    coarse_rounding: float = 0.0,
     stronger: str = "",
     **options: Any,
 ) -> tuple[Course, FakeSystem]:
     """Iterate over a script, at most once through it; by default no gradient is too small."""
-    system = FakeSystem(initial_cost, script, rounding=rounding, stronger=stronger)
+    system = FakeSystem(
+        initial_cost,
+        script,
+        rounding=rounding,
+        coarse_rounding=coarse_rounding,
+        stronger=stronger,
+    )
     options = {"max_iterations": len(script), "gradient_tolerance": 0.0, **options}
     course = minimize(
         cast(NormalEquations, system), SolveOptions.from_mapping(options), on_iteration

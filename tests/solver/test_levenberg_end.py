@@ -212,25 +212,39 @@ def test_small_step(factor: float, ends: bool) -> None:
     assert (course.status is SolveStatus.CONVERGED_STEP) == ends
 
 
+@pytest.mark.parametrize("unit", [1e-30, 1e-9, 1.0, 1e100])
 @pytest.mark.parametrize(
-    ("initial_cost", "cost", "rounding", "ends"),
+    ("initial_cost", "cost", "rounding", "coarse_rounding", "ends"),
     [
-        (100.0, 50.0 * NEGLIGIBLE, 1e-30, True),
-        (100.0, 50.0 * NEGLIGIBLE, 0.0, False),
-        (100.0, 0.5 * NEGLIGIBLE, 0.0, True),
-        (1e-9, 0.5e-9 * NEGLIGIBLE, 0.0, True),
-        (1e-9, 2e-9 * NEGLIGIBLE, 0.0, False),
-        (1e40, 1e3, 1e-10, False),
+        (100.0, 50.0 * NEGLIGIBLE, 1e-30, 0.0, True),
+        (100.0, 50.0 * NEGLIGIBLE, 0.0, 1e-30, True),
+        (100.0, 50.0 * NEGLIGIBLE, 0.0, 0.0, False),
+        (100.0, 200.0 * NEGLIGIBLE, 1e-30, 1e-30, False),
+        (1e40, 1e3, 1e-10, 1e-2, False),
+        (100.0, 0.0, 0.0, 0.0, True),
     ],
-    ids=["rounding", "not yet", "nothing", "small units", "not yet, small", "a huge start"],
+    ids=["rounding", "half the digits", "neither", "not yet", "a huge start", "nothing"],
 )
 def test_cost_that_falls_to_rounding_errors_is_zero(
-    initial_cost: float, cost: float, rounding: float, ends: bool
+    initial_cost: float,
+    cost: float,
+    rounding: float,
+    coarse_rounding: float,
+    ends: bool,
+    unit: float,
 ) -> None:
-    script = [replace(STEP, cost=cost, model_decrease=initial_cost), replace(REJECTED, cost=1e50)]
-    course, _ = run(script, initial_cost, rounding=rounding)
+    """In any unit."""
+    first, last = unit * initial_cost, unit * cost
+    script = [replace(STEP, cost=last, model_decrease=first), replace(REJECTED, cost=2.0 * first)]
+    course, _ = run(
+        script,
+        first,
+        rounding=unit * rounding,
+        coarse_rounding=unit * coarse_rounding,
+        step_tolerance=0.0,
+    )
     assert (course.status is SolveStatus.CONVERGED_GRADIENT) is ends
-    assert course.final_cost == cost
+    assert course.final_cost == last
 
 
 def test_rounding_is_asked_for_where_the_cost_fell() -> None:
