@@ -7,6 +7,7 @@ linear solve stopped early: before the solve ends, it is repeated with the tight
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,6 +61,8 @@ class LevenbergState:
         tolerance: Next tolerance of the linear solver.
         gradient_norm: Of the last linearisation; None before the first.
         linearized: The system is linearised at the current values.
+        lost: Node types whose derivatives had squares out of range at the start, see
+            `faults.lost_squares`; None: not looked at yet.
         num_limited: Linear solves that ended at the limit of PCG iterations.
         records: Iterations so far.
     """
@@ -71,6 +74,7 @@ class LevenbergState:
     growth: float = 2.0
     gradient_norm: float | None = None
     linearized: bool = False
+    lost: Mapping[str, bool] | None = None
     num_limited: int = 0
     records: list[IterationRecord] = field(default_factory=list)
 
@@ -133,7 +137,7 @@ def minimize(
         status = SolveStatus.INTERRUPTED
         # it may have come between a move and its record
         state.cost = system.score()
-    lost = system.lost_squares() if status.is_success else {}
+    lost = _lost_squares(system, state) if status.is_success else {}
     if any(lost.values()) or (status.is_success and too_small):
         status = SolveStatus.OUT_OF_RANGE
     records = tuple(state.records)
@@ -161,6 +165,18 @@ def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
     if cost > least or system.largest_residual() == 0.0:
         return False
     return max(system.rounded_costs()) <= least
+
+
+def _lost_squares(system: NormalEquations, state: LevenbergState) -> Mapping[str, bool]:
+    """Node types whose derivatives have squares out of range, at the start and now.
+
+    It comes from the units mostly, so that the start shows it. The last linearisation is gone.
+    """
+    if not state.lost:
+        return {}
+    system.score()
+    system.linearize(state.damping)
+    return system.lost_squares()
 
 
 def _asks_to_stop(answer: object) -> bool:
@@ -194,6 +210,8 @@ def _iterate(
     if not state.linearized:
         system.linearize(goal.damping)
         state.linearized = True
+        if state.lost is None:
+            state.lost = system.lost_squares()
     tried = system.try_step(goal)
     state.num_limited += tried.outcome is LinearOutcome.ITERATIONS
     decrease = state.cost - tried.cost
