@@ -9,7 +9,6 @@ Once for each solver; a cached result skips everything after tracing.
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -49,7 +48,7 @@ from caspar.options import Precision
 from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
 from caspar.passes.pipeline import Observer, compile_graph
 from caspar.passes.price import graph_price
-from caspar.runtime.cache import writable_cache_folder, write_entry
+from caspar.runtime.cache import read_entry, write_entry
 
 SCHEMA = 1
 """Version of the cached form."""
@@ -329,12 +328,11 @@ def _cached(
     from_json: Callable[[Mapping[str, Any]], Made],
 ) -> Made:
     """What the cache has under a key, or what is generated now."""
-    path = writable_cache_folder() / "plans" / f"{key}.json"
-    # what cannot be read is made anew
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return from_json(json.loads(path.read_text()))
+    content = read_entry("plans", key)
+    if content is not None:
+        return from_json(json.loads(content))
     made = generate()
-    write_entry(f"plans/{key}.json", json.dumps(to_json(made)))
+    write_entry("plans", key, json.dumps(to_json(made)).encode())
     return made
 
 

@@ -12,7 +12,6 @@ from benchmarks.kernels import own, reference
 from benchmarks.kernels.machine_code import nvcc_version
 from benchmarks.kernels.measure import measure_all
 from benchmarks.kernels.report import Report, markdown, write
-from caspar.runtime.cache import writable_cache_folder
 from caspar.runtime.nvrtc import nvrtc_version
 from caspar.runtime.toolkit import find_nvdisasm
 from caspar.version import __version__
@@ -25,7 +24,7 @@ def main() -> None:
     parser.add_argument(
         "--work",
         type=Path,
-        default=writable_cache_folder() / "kernel_tables",
+        default=Path("out") / "kernel_tables",
         help="for sources and what was compiled; kept, so that only what changed is compiled again",
     )
     arguments = parser.parse_args()

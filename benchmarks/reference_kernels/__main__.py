@@ -19,7 +19,6 @@ from benchmarks.reference_kernels.report import Report, markdown, write
 from benchmarks.reference_kernels.tasks import SHARED_DIM, Side
 from benchmarks.reference_side import build_reference
 from benchmarks.report import environment
-from caspar.runtime.cache import writable_cache_folder
 
 NUM_ITEMS = 30_000_000
 
@@ -49,7 +48,7 @@ def main() -> None:
     parser.add_argument(
         "--work",
         type=Path,
-        default=writable_cache_folder() / "reference_kernels",
+        default=Path("out") / "reference_kernels",
         help="for the reference's sources and library; kept, so that a second run builds nothing",
     )
     parser.add_argument("--items", type=int, default=NUM_ITEMS, help="(default: %(default)s)")

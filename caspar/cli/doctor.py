@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from caspar.cli.cache import cache_text
 from caspar.cli.exit_code import ExitCode
 from caspar.cli.packages import (
     CUPY_PACKAGES,
@@ -143,14 +144,23 @@ def _cupy(driver: CudaDriver | None) -> Finding:
 
 
 def _caches(driver: CudaDriver | None) -> list[Finding]:
-    usage = cache_usage()
-    findings = [_cache("cache", usage.folder, usage.num_files, usage.num_bytes)]
+    findings = [_own_cache()]
     if driver is not None:
         default = Path.home() / ".cupy" / "kernel_cache"  # CuPy's own default
         folder = Path(os.environ.get("CUPY_CACHE_DIR", default))
         sizes = [path.stat().st_size for path in folder.glob("*") if path.is_file()]
         findings.append(_cache("CuPy's cache", folder, len(sizes), sum(sizes)))
     return findings
+
+
+def _own_cache() -> Finding:
+    usage = cache_usage()
+    text = cache_text(usage)
+    if usage.refusal:
+        return Finding("cache", text, Verdict.WRONG)
+    if usage.folder is not None and not _is_writable(usage.folder):
+        return Finding("cache", f"{text}; no permission to write it", Verdict.WRONG)
+    return Finding("cache", text)
 
 
 def _cache(name: str, folder: Path, num_files: int, num_bytes: int) -> Finding:

@@ -7,7 +7,6 @@ kernel that it is asked for: some milliseconds for each size on the device.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,7 +14,7 @@ from caspar.frontend.kernel_trace import TracedKernel
 from caspar.ir.dtype import DType
 from caspar.memory.access import WriteAccessor
 from caspar.runtime.backend import Backend
-from caspar.runtime.cache import cache_folder, write_entry
+from caspar.runtime.cache import read_entry, write_entry
 
 MIN_GAIN = 0.02
 """Share of the time that another size than the chosen one must save, above what repeats differ."""
@@ -69,15 +68,12 @@ class MeasuredSizes:
     def keep(self, key: str, size: int) -> None:
         """Remember a size, also for later processes."""
         self.known[key] = size
-        write_entry(f"tuned/{key}.json", json.dumps({"block_size": size}))
+        write_entry("tuned", key, str(size).encode())
 
 
 def _read(key: str) -> int | None:
-    try:
-        size = json.loads((cache_folder() / "tuned" / f"{key}.json").read_text())["block_size"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return size if isinstance(size, int) else None
+    content = read_entry("tuned", key)
+    return None if content is None else int(content)
 
 
 def tuning_key(

@@ -11,11 +11,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numba import get_num_threads, njit, prange
+from numba import get_num_threads, prange
 from numpy.typing import NDArray
 
 from caspar.codegen.cpu import TILE_SIZE
@@ -42,7 +44,7 @@ from caspar.runtime.backend import (
     bound_blocks,
     parameter_values,
 )
-from caspar.runtime.cpu_compile import function_address
+from caspar.runtime.cpu_compile import SUPPORT_DIGEST, function_address
 from caspar.runtime.cpu_support import call_tile
 from caspar.runtime.cpu_threads import turn
 from caspar.runtime.factorization import (
@@ -51,10 +53,13 @@ from caspar.runtime.factorization import (
     load_direct_solver,
 )
 from caspar.runtime.loops import SequenceLoop
+from caspar.runtime.machine_code import stored_njit
 from caspar.runtime.timing import time_on_host
 from caspar.runtime.usage import KernelUsage
 
 IntArray = NDArray[np.int64]
+
+_stored = partial(stored_njit, Path(__file__).read_bytes() + SUPPORT_DIGEST.encode())
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class CpuLaunch:
         CpuSequence([self]).run()
 
 
-@njit("void(int64[::1], int64[::1], int64[::1])", parallel=True, cache=True, nogil=True)
+@_stored("void(int64[::1], int64[::1], int64[::1])", parallel=True, nogil=True)
 def _run(functions: IntArray, tables: IntArray, num_tiles: IntArray) -> None:
     for number in range(functions.shape[0]):
         function, table = functions[number], tables[number]
@@ -113,7 +118,7 @@ def _run(functions: IntArray, tables: IntArray, num_tiles: IntArray) -> None:
                 call_tile(function, table, tile)
 
 
-@njit("void(int64[::1], int64[::1], int64[::1], float64[::1], int64)", cache=True, nogil=True)
+@_stored("void(int64[::1], int64[::1], int64[::1], float64[::1], int64)", nogil=True)
 def _run_until(
     functions: IntArray,
     tables: IntArray,

@@ -5,15 +5,21 @@ compiled driver can run any list of them (see `runtime.cpu`).
 """
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, njit, types
+from numba import cfunc, types
 from numba.extending import intrinsic
 
+from caspar.runtime.machine_code import stored_njit
+
+_stored = partial(stored_njit, Path(__file__).read_bytes())
+
 kernel: Callable[[Callable[..., None]], Any] = cfunc(
-    types.void(types.int64, types.int64), cache=True, error_model="numpy", no_rewrites=True
+    types.void(types.int64, types.int64), error_model="numpy", no_rewrites=True
 )
 """Compile `f(args, tile)` as a C function; `args` is the address of the parameter table.
 
@@ -93,7 +99,7 @@ _bits_of_float = _bit_cast(types.float32, types.uint32)
 _float_of_bits = _bit_cast(types.uint32, types.float32)
 
 
-@njit(cache=True)
+@_stored()
 def float_of_half(bits: Any) -> Any:
     """The float32 of a float16 given by its bits."""
     magnitude = np.uint32(bits & 0x7FFF) << np.uint32(13)
@@ -104,7 +110,7 @@ def float_of_half(bits: Any) -> Any:
     return _float_of_bits(np.uint32(value | (np.uint32(bits & 0x8000) << np.uint32(16))))
 
 
-@njit(cache=True)
+@_stored()
 def half_of_float(value: Any) -> Any:
     """The bits of the float16 nearest to a float32; ties to even, never infinite."""
     if value > np.float32(65504.0):
@@ -141,7 +147,7 @@ def call_tile(typing_context: Any, function: Any, args: Any, tile: Any) -> Any:
     return signature, generate
 
 
-@njit(cache=True, inline="never")
+@_stored(inline="never")
 def sum_partials(data: Any, start: int, stride: int, count: int) -> Any:
     """Sum of `count` scalars, in order, in float64."""
     total = np.float64(0.0)

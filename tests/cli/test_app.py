@@ -12,6 +12,7 @@ from rich.console import Console
 
 import caspar
 from caspar.cli.progress import progress_display
+from caspar.runtime.cache import write_entry
 from tests.cli.fake_solver import run
 from tests.examples import make_record
 
@@ -53,28 +54,33 @@ class TestCache:
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = tmp_path / "cache"
-        (path / "plans").mkdir(parents=True)
-        (path / "plans" / "one.json").write_text("12345")
         monkeypatch.setenv("CASPAR_CACHE_DIR", str(path))
+        write_entry("plans", "one", b"12345")
         return path
 
     def test_info(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run("cache", "info") == 0
-        assert capsys.readouterr().out == f"{folder}: 1 file, 5 bytes\n"
+        assert capsys.readouterr().out == f"{folder}: 1 file, 52 bytes, of at most 1.00 GiB\n"
 
     def test_clear(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (folder / "plans" / "my notes.txt").write_text("keep me")
         assert run("cache", "clear") == 0
-        assert capsys.readouterr().out == f"deleted: {folder}: 1 file, 5 bytes\n"
-        assert not (folder / "plans" / "one.json").exists()
+        assert capsys.readouterr().out == (
+            f"deleted: 1 file, 52 bytes in {folder}\nleft alone: 1 file not written by caspar\n"
+        )
+        assert os.listdir(folder / "plans") == ["my notes.txt"]
         assert run("cache", "clear") == 0
 
     def test_clear_says_what_is_left(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr("shutil.rmtree", lambda *arguments, **options: None)
+        def refuse(path: object) -> None:
+            raise PermissionError(path)
+
+        monkeypatch.setattr(Path, "unlink", refuse)
         assert run("cache", "clear") == 2
         assert capsys.readouterr().out == (
-            f"not all could be deleted; left in {folder}: 1 file, 5 bytes\n"
+            f"not all could be deleted; left in {folder}: 1 file, 52 bytes\n"
         )
 
 

@@ -28,7 +28,7 @@ def test_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert run("doctor") == 0
     lines = capsys.readouterr().out.splitlines()
     assert "driver        no NVIDIA driver" in lines
-    assert f"cache         {tmp_path / 'cache'}: 0 files, 0 bytes" in lines
+    assert f"cache         {tmp_path / 'cache'}: 0 files, 0 bytes, of at most 1.00 GiB" in lines
     assert "backend cpu   works: test CPU" in lines
     assert "backend cuda  not usable: there is no NVIDIA driver" in lines
 
@@ -91,7 +91,7 @@ def test_cache_that_cannot_be_written(
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("CASPAR_CACHE_DIR", str(tmp_path / "file" / "cache"))
     assert run("doctor") == 0
-    assert "no permission to write it" in capsys.readouterr().out
+    assert "cannot be read (Not a directory)" in capsys.readouterr().out
 
 
 def test_names_every_package_that_is_declared() -> None:

@@ -20,6 +20,7 @@ import symforce.symbolic as sf
 from threadpoolctl import threadpool_info
 
 import caspar
+from caspar.runtime import cpu_compile
 from caspar.runtime.cache import clear_cache
 from caspar.runtime.cpu import CpuBackend
 from caspar.solver import interrupts
@@ -52,15 +53,15 @@ ARRAYS: dict[str, Any] = {
 
 
 ALIVE: list[Any] = []
-"""Modules that are compiled again: solvers may still use their machine code."""
+"""Kernels that are compiled again: solvers may still use their machine code."""
 
 
 def work(*, forget: bool) -> tuple[str, float, list[list[float]]]:
     """Make a solver, which compiles, and solve; what comes out."""
     if forget:
         clear_cache()
-        for name in [name for name in sys.modules if name.startswith("caspar_generated_")]:
-            ALIVE.append(sys.modules.pop(name))
+        ALIVE.append(dict(cpu_compile._LOADED))
+        cpu_compile._LOADED.clear()
     return solve(new_solver())
 
 

@@ -1,4 +1,4 @@
-"""What an interrupt must not leave behind: half a module, half a compilation, one BLAS thread."""
+"""What an interrupt must not leave behind: half a compilation, one BLAS thread."""
 
 import signal
 import subprocess
@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from caspar.runtime import direct_cpu
 from caspar.runtime.cpu import CpuBackend
 from caspar.runtime.direct_cpu import LapackCholesky
 from caspar.runtime.uninterrupted import uninterrupted
-from tests.runtime.test_cpu import double, doubled, sources_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,31 +89,13 @@ def leave_scope() -> None:
         pass
 
 
-def test_a_module_that_was_executed_in_part_is_executed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CASPAR_CACHE_DIR", str(tmp_path))
-    sources = sources_of(double("partly_executed"))
-    doubled(sources, np.ones(3))
-    (path,) = tmp_path.glob("cpu/*.py")
-    (name,) = [
-        name for name, module in sys.modules.items() if getattr(module, "__file__", "") == str(path)
-    ]
-    kept = sys.modules[name]
-    sys.modules[name] = ModuleType(name)
-    try:
-        np.testing.assert_array_equal(doubled(sources, np.ones(3)), 2.0)
-    finally:
-        assert kept is not sys.modules[name]
-
-
 FORK = """
 import os, threading
 from caspar.errors import BackendError
 from caspar.runtime import cpu_compile
 from tests.runtime.test_cpu import double, sources_of
 (source,) = sources_of(double("forked"))
-with cpu_compile._IMPORTS:  # as while another thread compiles
+with cpu_compile._COMPILING:  # as while another thread compiles
     child = os.fork()
     if child == 0:
         try:
