@@ -19,7 +19,7 @@ from caspar.frontend.trace import NodeType
 MAX_WHOLE_BLOCK = 24
 """Degrees of freedom of a node whose block stays whole: see design record 0018."""
 
-MAX_PART = 9
+MAX_PART = 6
 """Degrees of freedom of a part of a larger node."""
 
 

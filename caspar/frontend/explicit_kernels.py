@@ -158,12 +158,7 @@ def pair_kernel(
     rows = list(zip(*blocks[pair.row.name], strict=True))
     columns = list(zip(*blocks[pair.column.name], strict=True))
     if pair.is_of_one_argument:
-        zero = Scalar(kernel.graph, kernel.graph.const(0.0))
-        held = set(block_places(pair.row.node_type))
-        block = [
-            [zero if (max(i, j), min(i, j)) in held else dot(row, column) for j, column in enumerate(columns)]
-            for i, row in enumerate(rows)
-        ]
+        block = _between_parts(kernel, pair.row.node_type, columns)
     else:
         block = [[dot(row, column) for column in columns] for row in rows]
     if pair.is_of_one_type and not pair.is_of_one_argument:
@@ -171,8 +166,29 @@ def pair_kernel(
         size = range(len(block))
         block = [[ahead * block[i][j] + back * block[j][i] for j in size] for i in size]
     values = [entry for row in block for entry in row]
-    kernel.write("pair_block", values, DType.FLOAT64, add_blocks(form.sums))
+    # partial sums have to be written where they are zero too
+    skips_zeros = form.sums is SharedSums.ATOMIC
+    access = add_blocks(form.sums)
+    kernel.write("pair_block", values, DType.FLOAT64, access, skips_zeros=skips_zeros)
     return kernel.build()
+
+
+def _between_parts(
+    kernel: FactorBuilder, node: NodeType, columns: Sequence[Sequence[Scalar]]
+) -> list[list[Scalar]]:
+    """The entries of J^T J that a node's stored blocks do not hold.
+
+    Zero above the diagonal: the matrix takes the lower triangle of a block on its diagonal.
+    """
+    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
+    stored = set(block_places(node))
+    return [
+        [
+            dot(row, column) if j < i and (i, j) not in stored else zero
+            for j, column in enumerate(columns)
+        ]
+        for i, row in enumerate(columns)
+    ]
 
 
 def _linearize(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
@@ -272,7 +288,8 @@ def _begin(node: NodeType, types: Types, form: SolverForm) -> KernelSpec:
             block.append(entry + damping * diagonal[i] if i == j else entry)
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
     rhs = [-(g * s) for g, s in zip(gradient, scale, strict=True)]
-    kernel.write("pair_block", block, DType.FLOAT64, WriteSequential())
+    # the blocks were cleared
+    kernel.write("pair_block", block, DType.FLOAT64, WriteSequential(), skips_zeros=True)
     kernel.write("scale", scale, DType.FLOAT64, WriteSequential())
     kernel.write("rhs", rhs, DType.FLOAT64, WriteSequential())
     return kernel.build()
