@@ -2,9 +2,10 @@
 
 With `schur_kernels`' names the system is B - sum C^T E V^-1 E^T C over the items of each eliminated
 node, damped. Diagonal blocks of B are in `block`, but those of factors with an eliminated node,
-which `mix` adds. What is added besides: blocks of factors that touch two nodes, what `block` does not hold of
-a node's own (see `block_parts`), and for each pair of items of an eliminated node -Z_a Z_b^T with Z = C^T E W^T, V^-1 = W^T W. Blocks, matrix and
-solution are float64 whatever the precision.
+which `mix` adds. What is added besides: blocks of factors that touch two nodes; what `block` does
+not hold of a large node (see `block_parts`); and for each pair of items of an eliminated node
+-Z_a Z_b^T with Z = C^T E W^T, V^-1 = W^T W. Blocks, matrix and solution are float64 whatever the
+precision.
 """
 
 from collections.abc import Mapping, Sequence

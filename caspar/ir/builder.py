@@ -68,7 +68,9 @@ class GraphBuilder:
         outputs = tuple(range(first, first + count))
         if self._max_calls is not None and len(self._calls) >= self._max_calls:
             raise SizeError(
-                f"kernel {self._name} has more than {self._max_calls:,} operations", self._name
+                f"kernel {self._name} has more than {self._max_calls:,} operations, which would "
+                "take minutes to compile",
+                self._name,
             )
         made = Call(op, ordered, outputs, data, self.origin)
         self._producer.extend([len(self._calls)] * count)

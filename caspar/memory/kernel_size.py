@@ -1,11 +1,12 @@
 """How long kernels take to compile, foretold from their graphs: what is too large is refused.
 
-Code is unrolled: every operation, every scalar that is read and every scalar that is written is a
-line or more, and Numba and NVRTC take time for each. Cost tier: once for a kernel that no cache has.
+Code is unrolled: every operation and every scalar that is read or written is a line or more, and
+Numba and NVRTC take time for each. Cost tier: once for a kernel that no cache has.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 
+from caspar.errors import SizeError
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.memory.kernel import KernelSpec
@@ -14,8 +15,9 @@ READ_SIZE = 4
 WRITE_SIZE = 5
 """Operations that take as long to compile as one scalar that is read or written."""
 
-MAX_SIZE = 90_000
-"""Operations of all kernels that a solver compiles at once: see design record 0018."""
+MAX_SIZE = 55_000
+"""Operations of all kernels of a solver, or of one `caspar.kernel`: a minute with Numba, see design
+record 0018."""
 
 _FREE_OPS = frozenset({Op.CONST, Op.NEG})
 
@@ -25,12 +27,25 @@ def kernel_size(spec: KernelSpec) -> int:
     return sum(_call_sizes(spec.graph))
 
 
-def total_size(specs: Iterable[KernelSpec]) -> int:
-    """The same of several."""
-    return sum(map(kernel_size, specs))
+def check_sizes(specs: Sequence[KernelSpec]) -> None:
+    """Refuse kernels that would take minutes to compile.
+
+    Raises:
+        SizeError: Names the largest kernel.
+    """
+    sizes = {spec.name: kernel_size(spec) for spec in specs}
+    total = sum(sizes.values())
+    if total > MAX_SIZE:
+        largest = max(sizes, key=lambda name: sizes[name])
+        together = "" if len(sizes) == 1 else f", and all kernels {total:,}"
+        raise SizeError(
+            f"kernel {largest} has {sizes[largest]:,} operations{together}; at most {MAX_SIZE:,} "
+            "are compiled, because more would take minutes",
+            largest,
+        )
 
 
-def _call_sizes(graph: Graph) -> Iterable[int]:
+def _call_sizes(graph: Graph) -> Iterator[int]:
     for call in graph.calls:
         if call.op is Op.READ:
             yield READ_SIZE * len(call.outputs)
