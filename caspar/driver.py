@@ -167,7 +167,8 @@ def explicit_sources(design: SolverDesign) -> SolverSources:
     """The same for the kernels that form the system as a matrix: for direct solvers alone."""
 
     def specs() -> list[KernelSpec]:
-        with naming_owners(design.factors, design.nodes):
+        otherwise = "; or use linear_solver='pcg' or 'schur_pcg', which form no matrix"
+        with naming_owners(design.factors, design.nodes, otherwise):
             made = _explicit_specs(design)
             # they are compiled on top of those that every solver has
             usual, _ = kernel_specs(design.factors, design.nodes, design.types, design.form)

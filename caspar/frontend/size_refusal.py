@@ -13,8 +13,15 @@ from caspar.frontend.trace import NodeType, TracedFactor
 
 
 @contextmanager
-def naming_owners(factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) -> Iterator[None]:
+def naming_owners(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], otherwise: str = ""
+) -> Iterator[None]:
     """Refusals of kernels in the body name the factor or the node type.
+
+    Args:
+        factors: All factors of the solver.
+        nodes: Their node types.
+        otherwise: More advice.
 
     Raises:
         SizeError: In the place of one that names a kernel.
@@ -23,7 +30,7 @@ def naming_owners(factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) ->
         yield
     except SizeError as error:
         refusal = size_refusal(factors, nodes, error.kernel, str(error))
-        raise SizeError(refusal, error.kernel) from None
+        raise SizeError(refusal + otherwise, error.kernel) from None
 
 
 def size_refusal(

@@ -16,7 +16,13 @@ from caspar.frontend.block_parts import (
 from caspar.frontend.node_blocks import triangle
 from caspar.frontend.trace import NodeType
 
-V20 = sf.matrix_type_from_shape((20, 1))
+
+class V20(sf.Matrix):
+    """A long vector."""
+
+    SHAPE = (20, 1)
+
+
 V24 = sf.matrix_type_from_shape((24, 1))
 V25 = sf.matrix_type_from_shape((25, 1))
 

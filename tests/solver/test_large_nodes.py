@@ -17,10 +17,30 @@ from tests.harness_backend import HarnessBackend
 Shared, Sequential = caspar.TunableShared, caspar.ConstSequential
 
 DIM = 27
-Shape = sf.matrix_type_from_shape((DIM, 1))
-Basis = sf.matrix_type_from_shape((2, DIM))
-Large = sf.matrix_type_from_shape((54, 1))
-ManyRows = sf.matrix_type_from_shape((1000, 1))
+
+
+class Shape(sf.Matrix):
+    """A node with its blocks in parts."""
+
+    SHAPE = (DIM, 1)
+
+
+class Basis(sf.Matrix):
+    """What each coefficient of a shape adds."""
+
+    SHAPE = (2, DIM)
+
+
+class Large(sf.Matrix):
+    """A node whose Jacobian by as many rows is refused."""
+
+    SHAPE = (54, 1)
+
+
+class ManyRows(sf.Matrix):
+    """A residual that is refused."""
+
+    SHAPE = (1000, 1)
 
 
 @caspar.factor
@@ -139,7 +159,7 @@ class TestRefusals:
         assert "split the residual into several factors" in said
 
     def test_many_rows(self) -> None:
-        with pytest.raises(SizeError, match="1000 rows by x of 3 degrees.* pass more instances"):
+        with pytest.raises(SizeError, match=r"1000 rows by x of 3 degrees.* pass more instances"):
             caspar.Solver([curve], backend="cpu").compile()
 
     def test_a_node_that_is_too_large(self) -> None:
@@ -163,8 +183,9 @@ class TestRefusals:
             "x": Annotated[column, caspar.ReadSequential],
             "return": Annotated[outer, caspar.WriteSequential],
         }
-        with pytest.raises(SizeError, match="kernel square.* has .* operations; at most"):
-            caspar.kernel(square, backend="cpu")(np.zeros((2, 120)))
+        kernel = caspar.kernel(backend="cpu")(square)
+        with pytest.raises(SizeError, match=r"kernel square.* has .* operations; at most"):
+            kernel(np.zeros((2, 120)))
 
     def test_a_matrix_that_is_too_large_gives_way_to_pcg(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
@@ -178,7 +199,7 @@ class TestRefusals:
         assert result.linear_solver == "pcg"
         assert any("at most 10,500 are compiled" in remark for remark in result.remarks)
         assert_allclose(result.values[Shape.__name__], 0.0, atol=1e-9)
-        with pytest.raises(SizeError, match="at most 10,500"):
+        with pytest.raises(SizeError, match=r"at most 10,500.*or use linear_solver=.pcg."):
             caspar.Solver([smooth], backend="cpu", linear_solver="sparse").compile()
 
     def test_large_nodes_are_not_eliminated(self) -> None:
@@ -195,5 +216,5 @@ class TestRefusals:
             caspar.Solver([caspar.factor(pair)], backend="cpu", linear_solver="schur_pcg")
 
     def test_chains_of_large_nodes_have_no_tridiagonal_preconditioner(self) -> None:
-        with pytest.raises(UnsuitedError, match="factor link, argument first: .* has 27 degrees"):
+        with pytest.raises(UnsuitedError, match=r"factor link, argument first: .* has 27 degrees"):
             caspar.Solver([link], backend="cpu", preconditioner="block_tridiagonal")
