@@ -35,6 +35,7 @@ from caspar.frontend.memory_kernels import memory_kernels
 from caspar.frontend.node_kernels import node_kernels, step_kernel
 from caspar.frontend.precision import TYPES, Types
 from caspar.frontend.scalar_kernels import scalar_kernels
+from caspar.frontend.size_refusal import naming_owners
 from caspar.frontend.solver_form import SolverForm
 from caspar.frontend.trace import NodeType, TracedFactor, retraction_key
 from caspar.ir.dtype import DType
@@ -42,6 +43,7 @@ from caspar.ir.program import Program
 from caspar.memory.access import FinishSpec, WriteAccessor
 from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_size import check_sizes
 from caspar.memory.layout import rows_are_blocked
 from caspar.memory.reduce import ReduceSpec
 from caspar.options import Precision
@@ -162,7 +164,17 @@ def solver_sources(design: SolverDesign) -> SolverSources:
 
 def explicit_sources(design: SolverDesign) -> SolverSources:
     """The same for the kernels that form the system as a matrix: for direct solvers alone."""
-    return _cached_specs([design.key, "explicit"], design.target, lambda: _explicit_specs(design))
+
+    def specs() -> list[KernelSpec]:
+        otherwise = "; or use linear_solver='pcg' or 'schur_pcg', which form no matrix"
+        with naming_owners(design.factors, design.nodes, otherwise):
+            made = _explicit_specs(design)
+            # they are compiled on top of those that every solver has
+            usual, _ = kernel_specs(design.factors, design.nodes, design.types, design.form)
+            check_sizes([*made, *usual])
+        return made
+
+    return _cached_specs([design.key, "explicit"], design.target, specs)
 
 
 def coarse_sources(design: SolverDesign, width: int) -> SolverSources:
@@ -223,7 +235,8 @@ def jacobian_price(factor: TracedFactor, types: Types, target: Target) -> Jacobi
     dtype = types.storage
 
     def find() -> JacobianPrice:
-        spec = jacobian_kernel(factor, types)
+        with naming_owners([factor], []):
+            spec = jacobian_kernel(factor, types)
         num_entries = sum(arg.dim for arg in spec.args if arg.name == "jacobian")
         price = graph_price(spec.graph, target.costs[dtype])
         return JacobianPrice(price, num_entries * dtype.itemsize)
@@ -234,7 +247,9 @@ def jacobian_price(factor: TracedFactor, types: Types, target: Target) -> Jacobi
 
 def generate_sources(design: SolverDesign) -> SolverSources:
     """Generate the kernels of a solver, without a cache."""
-    specs, jacobian_dims = kernel_specs(design.factors, design.nodes, design.types, design.form)
+    with naming_owners(design.factors, design.nodes):
+        specs, jacobian_dims = kernel_specs(design.factors, design.nodes, design.types, design.form)
+        check_sizes(specs)
     kernels = {spec.name: compile_kernel(spec, design.target) for spec in specs}
     for conversion in convert_specs(design.factors, design.nodes, design.types):
         kernels[conversion.name] = design.target.generate_convert(conversion)
@@ -342,7 +357,9 @@ def _cached_specs(
     """Kernels by what determines them, without stored Jacobians."""
 
     def generate() -> SolverSources:
-        return SolverSources({spec.name: compile_kernel(spec, target) for spec in specs()}, {})
+        made = specs()
+        check_sizes(made)
+        return SolverSources({spec.name: compile_kernel(spec, target) for spec in made}, {})
 
     return _cached(_digest(parts), generate, _to_json, _from_json)
 

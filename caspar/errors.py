@@ -39,6 +39,19 @@ class UnsupportedFunctionError(FactorError, KernelError):
     """A residual or kernel uses a function or expression caspar has no rule for."""
 
 
+class SizeError(FactorError, KernelError):
+    """Kernels that would take minutes to compile.
+
+    Args:
+        message: What is too large, and what to do.
+        kernel: Name of the kernel that is too large by itself; empty: all of them together are.
+    """
+
+    def __init__(self, message: str, kernel: str = "") -> None:
+        super().__init__(message)
+        self.kernel = kernel
+
+
 class InputError(CasparError, ValueError):
     """Arrays given to `Solver.solve` that do not fit the factors."""
 

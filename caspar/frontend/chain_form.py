@@ -6,6 +6,7 @@ instances join neighbours, indices say.
 
 from collections.abc import Sequence
 
+from caspar.frontend.block_parts import MAX_WHOLE_BLOCK, has_whole_block
 from caspar.frontend.explicit_kernels import ArgumentPair, argument_pairs
 from caspar.frontend.factor_builder import FactorForm
 from caspar.frontend.solver_form import SolverForm
@@ -23,7 +24,9 @@ def chain_pairs(factor: TracedFactor, form: FactorForm) -> list[ArgumentPair]:
     return [
         pair
         for pair in argument_pairs(factor, form, ranks)
-        if pair.is_of_one_type and ArgumentKind.NODE_UNIQUE not in (pair.row.kind, pair.column.kind)
+        if pair.is_of_one_type
+        and not pair.is_of_one_argument
+        and ArgumentKind.NODE_UNIQUE not in (pair.row.kind, pair.column.kind)
     ]
 
 
@@ -39,7 +42,17 @@ def chained_types(factors: Sequence[TracedFactor], form: SolverForm) -> tuple[st
 
 def chain_refusal(factors: Sequence[TracedFactor], form: SolverForm) -> str:
     """Why there are no chains whatever the indices; empty: there may be some."""
-    if len(chained_types(factors, form)) > 0:
+    chained = chained_types(factors, form)
+    for factor in factors:
+        for argument in factor.nodes:
+            node = argument.node_type
+            if node.name in chained and not has_whole_block(node):
+                return (
+                    f"factor {factor.name}, argument {argument.source}: {node.name} has "
+                    f"{node.tangent_dim} degrees of freedom; it needs node types of at most "
+                    f"{MAX_WHOLE_BLOCK}"
+                )
+    if len(chained) > 0:
         return ""
     names = ", ".join(factor.name for factor in factors)
     return (

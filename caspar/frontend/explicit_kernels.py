@@ -2,14 +2,16 @@
 
 With `schur_kernels`' names the system is B - sum C^T E V^-1 E^T C over the items of each eliminated
 node, damped. Diagonal blocks of B are in `block`, but those of factors with an eliminated node,
-which `mix` adds. What is added besides: blocks of factors that touch two nodes, and for each pair
-of items of an eliminated node -Z_a Z_b^T with Z = C^T E W^T, V^-1 = W^T W. Blocks, matrix and
-solution are float64 whatever the precision.
+which `mix` adds. What is added besides: blocks of factors that touch two nodes; what `block` does
+not hold of a large node (see `block_parts`); and for each pair of items of an eliminated node
+-Z_a Z_b^T with Z = C^T E W^T, V^-1 = W^T W. Blocks, matrix and solution are float64 whatever the
+precision.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from caspar.frontend.block_parts import block_dim, block_places, has_whole_block
 from caspar.frontend.factor_builder import (
     FactorBuilder,
     FactorForm,
@@ -52,7 +54,8 @@ class ArgumentPair:
 
     Attributes:
         row: Its nodes are the rows of the block; of the type that comes later.
-        column: Its nodes are the columns.
+        column: Its nodes are the columns. The same argument: the entries between the parts of its
+            block.
     """
 
     row: Argument
@@ -68,13 +71,21 @@ class ArgumentPair:
         """Whether the nodes' numbers, item by item, say which of them is the row."""
         return self.row.node_type.name == self.column.node_type.name
 
+    @property
+    def is_of_one_argument(self) -> bool:
+        """Whether it is of one node, and so on the diagonal."""
+        return self.row.name == self.column.name
+
 
 def argument_pairs(
     factor: TracedFactor, form: FactorForm, ranks: Mapping[str, int]
 ) -> list[ArgumentPair]:
-    """The pairs of reduced node arguments; `ranks` are the places of the node types by name."""
+    """The pairs of reduced node arguments; `ranks` are the places of the node types by name.
+
+    An argument with a block in parts is also paired with itself.
+    """
     reduced = [node for node in factor.nodes if node is not form.eliminated]
-    pairs = []
+    pairs = [ArgumentPair(one, one) for one in reduced if not has_whole_block(one.node_type)]
     for place, second in enumerate(reduced):
         for first in reduced[:place]:
             in_order = ranks[first.node_type.name] >= ranks[second.node_type.name]
@@ -147,14 +158,38 @@ def pair_kernel(
     kernel.graph.origin = f"block of {pair.row.name} and {pair.column.name}"
     rows = list(zip(*blocks[pair.row.name], strict=True))
     columns = list(zip(*blocks[pair.column.name], strict=True))
-    block = [[dot(row, column) for column in columns] for row in rows]
-    if pair.is_of_one_type:
+    if pair.is_of_one_argument:
+        block = _between_parts(kernel, pair.row.node_type, columns)
+    else:
+        block = [[dot(row, column) for column in columns] for row in rows]
+    if pair.is_of_one_type and not pair.is_of_one_argument:
         ahead, back = kernel.read("pair_order", 2, types.storage, ReadSequential())
         size = range(len(block))
         block = [[ahead * block[i][j] + back * block[j][i] for j in size] for i in size]
     values = [entry for row in block for entry in row]
-    kernel.write("pair_block", values, DType.FLOAT64, add_blocks(form.sums))
+    # partial sums have to be written where they are zero too
+    skips_zeros = form.sums is SharedSums.ATOMIC
+    access = add_blocks(form.sums)
+    kernel.write("pair_block", values, DType.FLOAT64, access, skips_zeros=skips_zeros)
     return kernel.build()
+
+
+def _between_parts(
+    kernel: FactorBuilder, node: NodeType, columns: Sequence[Sequence[Scalar]]
+) -> list[list[Scalar]]:
+    """The entries of J^T J that a node's stored blocks do not hold.
+
+    Zero above the diagonal: the matrix takes the lower triangle of a block on its diagonal.
+    """
+    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
+    stored = set(block_places(node))
+    return [
+        [
+            dot(row, column) if j < i and (i, j) not in stored else zero
+            for j, column in enumerate(columns)
+        ]
+        for i, row in enumerate(columns)
+    ]
 
 
 def _linearize(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
@@ -240,20 +275,22 @@ def _begin(node: NodeType, types: Types, form: SolverForm) -> KernelSpec:
     dim = node.tangent_dim
     kernel = KernelBuilder(kernel_name(node.name, "begin_direct"), DType.FLOAT64)
     name = "block" if len(form.eliminated) == 0 else "reduced_block"
-    packed = kernel.read(name, dim * (dim + 1) // 2, types.sums, ReadSequential(rows=True))
+    packed = kernel.read(name, block_dim(node), types.sums, ReadSequential(rows=True))
+    stored = dict(zip(block_places(node), packed, strict=True))
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
     diagonal = damping_diagonal(kernel, dim, types, scaled=form.is_scaled)
     rounding = ROUNDING[types.storage] if len(form.eliminated) > 0 else 0.0
     damping = kernel.scalar("damping") + rounding
+    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
     block = []
     for i in range(dim):
         for j in range(dim):
-            low, high = min(i, j), max(i, j)
-            entry = packed[high * (high + 1) // 2 + low]
+            entry = stored.get((max(i, j), min(i, j)), zero)
             block.append(entry + damping * diagonal[i] if i == j else entry)
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
     rhs = [-(g * s) for g, s in zip(gradient, scale, strict=True)]
-    kernel.write("pair_block", block, DType.FLOAT64, WriteSequential())
+    # the blocks were cleared
+    kernel.write("pair_block", block, DType.FLOAT64, WriteSequential(), skips_zeros=True)
     kernel.write("scale", scale, DType.FLOAT64, WriteSequential())
     kernel.write("rhs", rhs, DType.FLOAT64, WriteSequential())
     return kernel.build()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from caspar.frontend.block_parts import block_places
 from caspar.frontend.epsilon import SYMBOL, value
 from caspar.frontend.jacobian import (
     Blocks,
@@ -266,12 +267,12 @@ def add_block(
     columns: Sequence[Sequence[Scalar]],
     others: Sequence[Sequence[Scalar]] | None = None,
 ) -> None:
-    """The products of its columns with each other, or with `others`, to an argument's block.
+    """The products of its columns with each other, or with `others`, to an argument's blocks.
 
     Of `others` the products must be symmetric: half of them are added.
     """
     rows = columns if others is None else others
-    square = [dot(rows[i], columns[j]) for i in range(len(columns)) for j in range(i + 1)]
+    square = [dot(rows[i], columns[j]) for i, j in block_places(argument.node_type)]
     kernel.add_node(argument, "block", square, kernel.types.sums)
 
 

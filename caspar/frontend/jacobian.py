@@ -144,16 +144,21 @@ def _places_to_derive_by(
     return list(dict.fromkeys([place for place in places if place not in left_out] + vectors))
 
 
-def _chart(kernel: KernelBuilder, node: Argument, lowering: Lowering) -> list[list[Scalar]]:
-    """d storage / d tangent: storage_dim x tangent_dim."""
+def _chart(
+    kernel: KernelBuilder, node: Argument, lowering: Lowering
+) -> list[list[tuple[int, Scalar]]]:
+    """d storage / d tangent: of each scalar of the tangent, the places it moves and how fast.
+
+    Of a vector of n scalars that is n entries instead of n^2.
+    """
     chart = node.storage_by_tangent
-    return [
-        [
-            Scalar(kernel.graph, lowering.lower(chart[place, column]))
-            for column in range(node.tangent_dim)
-        ]
-        for place in range(node.storage_dim)
-    ]
+    columns: list[list[tuple[int, Scalar]]] = [[] for _ in range(node.tangent_dim)]
+    for place in range(node.storage_dim):
+        for column, moved in enumerate(columns):
+            entry = lowering.lower(chart[place, column])
+            if kernel.graph.literal(entry) != 0.0:
+                moved.append((place, Scalar(kernel.graph, entry)))
+    return columns
 
 
 @dataclass(frozen=True)
@@ -204,7 +209,7 @@ def _cross(left: Sequence[Scalar], right: Sequence[Scalar]) -> list[Scalar]:
 
 def _tangent_row(
     node: Argument,
-    chart: list[list[Scalar]],
+    chart: list[list[tuple[int, Scalar]]],
     slopes: Mapping[tuple[str, int], Scalar],
     rotations: Sequence[_Rotation],
 ) -> list[Scalar]:
@@ -215,8 +220,8 @@ def _tangent_row(
         row[first : first + 3] = rotation.row(slopes)
     return [
         total(
-            slopes[node.name, place] * chart[place][column]
-            for place in range(node.storage_dim)
+            slopes[node.name, place] * speed
+            for place, speed in chart[column]
             if (node.name, place) in slopes
         )
         if entry is None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from caspar.frontend.block_parts import block_parts
 from caspar.frontend.trace import NodeType
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, total
@@ -42,6 +43,19 @@ def bounded_inverse_cholesky(
         (i, j): is_definite.where(entry, 1.0 if i == j else 0.0)
         for (i, j), entry in inverse.items()
     }
+
+
+def inverse_of_parts(
+    node: NodeType, matrix: Mapping[tuple[int, int], Scalar]
+) -> dict[tuple[int, int], Scalar]:
+    """`bounded_inverse_cholesky` of each of a node's blocks, see `block_parts`."""
+    inverse = {}
+    for part in block_parts(node):
+        first = part.start
+        own = {(i, j): matrix[first + i, first + j] for i, j in triangle(len(part))}
+        found = bounded_inverse_cholesky(own, len(part))
+        inverse.update({(first + i, first + j): entry for (i, j), entry in found.items()})
+    return inverse
 
 
 def inverse_cholesky(

@@ -19,13 +19,9 @@ Gradients and blocks are padded rows, but those of an eliminated type: see `fact
 
 from collections.abc import Sequence
 
+from caspar.frontend.block_parts import block_dim, block_parts, block_places
 from caspar.frontend.names import kernel_name
-from caspar.frontend.node_blocks import (
-    ROUNDING,
-    bounded_inverse_cholesky,
-    node_diagonal,
-    triangle,
-)
+from caspar.frontend.node_blocks import ROUNDING, inverse_of_parts, node_diagonal
 from caspar.frontend.precision import Types
 from caspar.frontend.retraction import retracted
 from caspar.frontend.solver_form import SolverForm
@@ -113,14 +109,16 @@ def factorize_kernel(
     dim = node.tangent_dim
     kernel = KernelBuilder(kernel_name(node.name, "factorize"), types.sums)
     name, access = "reduced_block" if reduced else "block", ReadSequential(rows=not eliminated)
-    packed = kernel.read(name, dim * (dim + 1) // 2, types.sums, access)
-    block = dict(zip(triangle(dim), packed, strict=True))
-    damped_one = kernel.scalar("damping") + dim * ROUNDING[types.storage]
+    places = block_places(node)
+    packed = kernel.read(name, block_dim(node), types.sums, access)
+    block = dict(zip(places, packed, strict=True))
+    num_rows = max(len(part) for part in block_parts(node))
+    damped_one = kernel.scalar("damping") + num_rows * ROUNDING[types.storage]
     if scaled:
         for row in range(dim):
             block[row, row] = block[row, row] + damped_one
-        inverse = bounded_inverse_cholesky(block, dim)
-        stored = [inverse[place] for place in triangle(dim)]
+        inverse = inverse_of_parts(node, block)
+        stored = [inverse[place] for place in places]
         kernel.write("preconditioner", stored, types.storage, WriteSequential())
         return kernel.build()
     squares = [block[row, row] for row in range(dim)]
@@ -132,21 +130,27 @@ def factorize_kernel(
         (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)
         for (i, j), entry in block.items()
     }
-    inverse = bounded_inverse_cholesky(damped, dim)
-    stored = [inverse[i, j] * scale[j] for i, j in triangle(dim)]
+    inverse = inverse_of_parts(node, damped)
+    stored = [inverse[i, j] * scale[j] for i, j in places]
     kernel.write("diagonal", diagonal, types.storage, WriteSequential())
     kernel.write("preconditioner", stored, types.storage, WriteSequential())
     return kernel.build()
 
 
 def _preconditioned(
-    kernel: KernelBuilder, dim: int, types: Types, residual: Sequence[Scalar]
+    kernel: KernelBuilder, node: NodeType, types: Types, residual: Sequence[Scalar]
 ) -> list[Scalar]:
     """z = W^T (W r)."""
-    packed = kernel.read("preconditioner", dim * (dim + 1) // 2, types.storage, ReadSequential())
-    lower = dict(zip(triangle(dim), packed, strict=True))
-    inner = [total(lower[i, j] * residual[j] for j in range(i + 1)) for i in range(dim)]
-    return [total(lower[i, j] * inner[i] for i in range(j, dim)) for j in range(dim)]
+    packed = kernel.read("preconditioner", block_dim(node), types.storage, ReadSequential())
+    lower = dict(zip(block_places(node), packed, strict=True))
+    parts = [part for part in block_parts(node) for _ in part]
+    inner = [
+        total(lower[i, j] * residual[j] for j in range(part.start, i + 1))
+        for i, part in enumerate(parts)
+    ]
+    return [
+        total(lower[i, j] * inner[i] for i in range(j, part.stop)) for j, part in enumerate(parts)
+    ]
 
 
 def write_direction(
@@ -167,7 +171,7 @@ def start_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Kerne
     kernel = KernelBuilder(kernel_name(node.name, "start"), types.storage, few_items=True)
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
     residual = [-entry for entry in gradient]
-    preconditioned = _preconditioned(kernel, dim, types, residual)
+    preconditioned = _preconditioned(kernel, node, types, residual)
     zero = Scalar(kernel.graph, kernel.graph.const(0.0))
     kernel.write("step", [zero] * dim, types.storage, WriteSequential())
     kernel.write("residual", residual, types.storage, WriteSequential())
@@ -200,7 +204,7 @@ def step_kernel(node: NodeType, types: Types, *, many_slots: bool = False) -> Ke
     kernel = KernelBuilder(kernel_name(node.name, role), types.storage, few_items=True)
     kernel.guard("done")
     residual = write_advanced(kernel, dim, types, many_slots=many_slots)
-    preconditioned = _preconditioned(kernel, dim, types, residual)
+    preconditioned = _preconditioned(kernel, node, types, residual)
     kernel.write("preconditioned", preconditioned, types.storage, WriteSequential())
     kernel.write("descent", [dot(residual, preconditioned)], types.sums, AddSumPartials())
     return kernel.build()
@@ -225,7 +229,7 @@ def solve_kernel(node: NodeType, types: Types) -> KernelSpec:
     kernel = KernelBuilder(kernel_name(node.name, "solve"), types.storage)
     kernel.guard("done")
     inner = kernel.read("inner", dim, types.storage, ReadSequential())
-    solved = _preconditioned(kernel, dim, types, inner)
+    solved = _preconditioned(kernel, node, types, inner)
     kernel.write("inner", solved, types.storage, WriteSequential())
     return kernel.build()
 
@@ -259,10 +263,10 @@ def eliminated_retract_kernel(node: NodeType, types: Types, *, scaled: bool = Fa
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
     inner = kernel.read("inner", dim, types.storage, ReadSequential())
     rest = [g + t for g, t in zip(gradient, inner, strict=True)]
-    step = [-entry for entry in _preconditioned(kernel, dim, types, rest)]
+    step = [-entry for entry in _preconditioned(kernel, node, types, rest)]
     _write_moved(kernel, node, types, step, scaled=scaled)
     zero = Scalar(kernel.graph, kernel.graph.const(0.0))
-    promised = dot(gradient, _preconditioned(kernel, dim, types, gradient))
+    promised = dot(gradient, _preconditioned(kernel, node, types, gradient))
     _write_model(kernel, types, step, [dot(step, gradient), zero], promised, scaled=scaled)
     return kernel.build()
 

@@ -24,6 +24,10 @@ SMALL = 3
 iterations take them, need 118 KiB of shared memory."""
 
 
+MAX_ELIMINATED_DIM = 15
+"""Degrees of freedom of a node that can be eliminated: see design record 0018."""
+
+
 @dataclass(frozen=True)
 class SolverForm:
     """How a solver's kernels are made.
@@ -101,8 +105,11 @@ def _touched(factor: TracedFactor, names: set[str]) -> list[Argument]:
 
 
 def _stands_alone(factors: Sequence[TracedFactor], node: NodeType) -> bool:
-    """Whether no factor touches two of its nodes; one that all factors share stays."""
-    return all(
+    """Whether it is small enough, and no factor touches two of its nodes.
+
+    A type that all factors share stays.
+    """
+    return node.tangent_dim <= MAX_ELIMINATED_DIM and all(
         len(touched) <= 1 and all(one.kind is ArgumentKind.NODE_SHARED for one in touched)
         for touched in (_touched(factor, {node.name}) for factor in factors)
     )

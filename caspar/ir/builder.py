@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from caspar.errors import SizeError
 from caspar.ir.dtype import DType
 from caspar.ir.graph import Call, CallData, Graph, needed
 from caspar.ir.ops import OP_INFO, Op
@@ -28,10 +29,17 @@ class GraphBuilder:
 
     Args:
         dtype: Floating type of the graph.
+        name: Of the kernel that it is for.
+        max_calls: More calls are refused; None: any number is taken.
+
+    Raises:
+        SizeError: More than `max_calls` calls were made.
     """
 
-    def __init__(self, dtype: DType) -> None:
+    def __init__(self, dtype: DType, name: str = "", max_calls: int | None = None) -> None:
         self.dtype = dtype
+        self._name = name
+        self._max_calls = max_calls
         self.origin = ""
         self._calls: list[Call] = []
         self._producer: list[int] = []
@@ -58,6 +66,12 @@ class GraphBuilder:
         assert count is not None, f"{op} needs num_outputs"
         first = len(self._producer)
         outputs = tuple(range(first, first + count))
+        if self._max_calls is not None and len(self._calls) >= self._max_calls:
+            raise SizeError(
+                f"kernel {self._name} has more than {self._max_calls:,} operations, which would "
+                "take minutes to compile",
+                self._name,
+            )
         made = Call(op, ordered, outputs, data, self.origin)
         self._producer.extend([len(self._calls)] * count)
         self._calls.append(made)

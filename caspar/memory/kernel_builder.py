@@ -9,6 +9,10 @@ from caspar.memory.access import ArgSpec, ExchangeAccessor, ReadAccessor, WriteA
 from caspar.memory.accessors.unique import ReadUnique
 from caspar.memory.kernel import KernelSpec
 
+MAX_CALLS = 60_000
+"""Operations of one kernel: more are refused before they cost time. Of kernels that are smaller
+`kernel_size` decides."""
+
 
 class KernelBuilder:
     """Grows a `KernelSpec` argument by argument.
@@ -34,7 +38,7 @@ class KernelBuilder:
         self._tiled = tiled
         self._few_items = few_items
         self._stretches = stretches
-        self.graph = GraphBuilder(dtype)
+        self.graph = GraphBuilder(dtype, name, MAX_CALLS)
         self._args: dict[str, ArgSpec] = {}
         self._awaited: list[str] = []
         self._guard: str | None = None
@@ -85,14 +89,21 @@ class KernelBuilder:
         access: WriteAccessor,
         *,
         windowed: bool = False,
+        skips_zeros: bool = False,
     ) -> None:
-        """Write or add an object (of a pair: both); nothing where it has no scalars."""
+        """Write or add an object (of a pair: both); nothing where it has no scalars.
+
+        `skips_zeros`: chunks that are always zero are left as they are, in an array that was
+        cleared or that is added to.
+        """
         if len(values) == 0:
             return
         dim = len(values) // access.store_width(1)
         arg = self._declare(ArgSpec(name, dim, dtype, write=access, windowed=windowed))
         for chunk, chosen in enumerate(access.store_order(arg.chunk_widths, values)):
-            self.graph.store(name, chunk, [scalar.value for scalar in chosen])
+            stored = [scalar.value for scalar in chosen]
+            if not skips_zeros or any(self.graph.literal(value) != 0.0 for value in stored):
+                self.graph.store(name, chunk, stored)
 
     def exchange(
         self, name: str, values: Sequence[Scalar], access: ExchangeAccessor

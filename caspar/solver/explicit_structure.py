@@ -66,7 +66,7 @@ class FactorBlocks:
         types: Their types.
         number: (num_slots,) int32 block of each item.
         weights: (num_slots, 2) of the storage type, of the item's block and of its transpose; None
-            where the arguments are of two types.
+            where the arguments are of two types, or one and the same.
     """
 
     plan: FactorPlan
@@ -229,7 +229,7 @@ def _factor_blocks(
     backend = plan.library.backend
     number = _block_numbers(backend.xp, coupling, blocks)
     weights = None
-    if pair.is_of_one_type:
+    if pair.is_of_one_type and not pair.is_of_one_argument:
         rows = _nodes_of(backend, factor, pair.row.name)
         columns = _nodes_of(backend, factor, pair.column.name)
         order = backend.xp.stack([rows >= columns, rows <= columns], axis=1)

@@ -13,6 +13,7 @@ from caspar.frontend.coarse_form import coarse_refusal
 from caspar.frontend.jacobian import JacobianStorage
 from caspar.frontend.precision import TYPES
 from caspar.frontend.solver_form import (
+    MAX_ELIMINATED_DIM,
     SolverForm,
     couples_reduced,
     eliminable_types,
@@ -89,7 +90,8 @@ def choose_form(backend: Backend, recipe: Recipe, eliminated: Sequence[NodeType]
     if recipe.linear_solver in names and len(eliminated) == 0:
         raise UnsuitedError(
             f"linear_solver={recipe.linear_solver.value!r}: no node type can be eliminated; a type "
-            "can where no factor touches two of its instances and another type remains",
+            f"can if it has at most {MAX_ELIMINATED_DIM} degrees of freedom, no factor touches two "
+            "of its instances, and another type remains",
             "Use 'auto', 'pcg' or 'sparse'.",
         )
     form = solver_form(

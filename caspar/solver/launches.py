@@ -11,6 +11,7 @@ from itertools import chain
 
 import numpy as np
 
+from caspar.frontend.block_parts import block_dim
 from caspar.frontend.explicit_kernels import exact_role
 from caspar.frontend.factor_builder import ROW_PARTS
 from caspar.frontend.memory_kernels import WIDTH
@@ -360,7 +361,7 @@ class Binder:
     def _reduce_spec(self, use: _Reduction) -> ReduceSpec:
         dim = use.argument.tangent_dim
         if use.part == "block":
-            dim = dim * (dim + 1) // 2
+            dim = block_dim(use.argument.node_type)
         count = self._plan.node_plans[use.argument.node_type.name].count
         lanes = num_lanes(self._num_sums(use), count)
         types = self._plan.types

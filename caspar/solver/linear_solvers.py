@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from caspar.errors import BackendError, OutOfMemoryError
+from caspar.errors import BackendError, OutOfMemoryError, SizeError
 from caspar.memory.binding import Binding
 from caspar.options import LinearSolverChoice
 from caspar.solver.explicit_choice import Method, choose_method, where_full
@@ -88,7 +88,7 @@ def make_linear_solver(
         return (gradients if preconditioned is None else preconditioned)(chosen.remarks)
     try:
         made = _factorization(choice, chosen.method, plan, binder, load_explicit)
-    except (BackendError, MemoryError) as error:
+    except (BackendError, MemoryError, SizeError) as error:
         if choice is not LinearSolverChoice.AUTO:
             raise
         # the error itself would keep what has been made so far

@@ -6,7 +6,7 @@ Cost tiers: kernels once for a solver; order, memory and captured launches once 
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Lock
 
@@ -20,7 +20,7 @@ from caspar.driver import (
     slot_sources,
     solver_sources,
 )
-from caspar.errors import BackendError
+from caspar.errors import BackendError, SizeError
 from caspar.frontend.coarse_form import coarse_form, coarse_refusal
 from caspar.frontend.coarse_kernels import apply_name
 from caspar.frontend.names import kernel_name
@@ -133,7 +133,11 @@ class Preparation:
             return
         chosen = self._recipe.linear_solver
         is_auto = chosen is LinearSolverChoice.AUTO and len(design.form.eliminated) == 0
-        if is_auto or chosen in (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE):
+        if is_auto:
+            # a matrix that is refused gives way to conjugate gradients
+            with suppress(SizeError):
+                self._load_explicit(design, library)
+        elif chosen in (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE):
             self._load_explicit(design, library)
 
     def _new_library(self, design: SolverDesign, wide_places: bool) -> KernelLibrary:

@@ -14,6 +14,7 @@ after the linearisation has read them.
 
 from collections.abc import Sequence
 
+from caspar.frontend.block_parts import block_dim
 from caspar.frontend.node_kernels import MODEL_DIM
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
@@ -161,7 +162,7 @@ def _sums(types: Types, nodes: Sequence[NodePlan], prefix: str) -> list[Entry]:
 
 def _sum(types: Types, plan: NodePlan, part: str, prefix: str) -> Entry:
     dim = plan.node.tangent_dim
-    scalars = dim if part == "gradient" else dim * (dim + 1) // 2
+    scalars = dim if part == "gradient" else block_dim(plan.node)
     of_object = object_scalars if plan.is_eliminated else row_scalars
     size = of_object(scalars, types.sums) * plan.count
     return f"{plan.node.name}.{prefix}{part}", size, types.sums
@@ -171,7 +172,7 @@ def _factorized(types: Types, nodes: Sequence[NodePlan], part: str) -> list[Entr
     entries = []
     for plan in nodes:
         dim = plan.node.tangent_dim
-        scalars = dim if part == "diagonal" else dim * (dim + 1) // 2
+        scalars = dim if part == "diagonal" else block_dim(plan.node)
         size = array_scalars(scalars, types.storage, plan.count)
         entries.append((f"{plan.node.name}.{part}", size, types.storage))
     return entries
@@ -245,7 +246,7 @@ def _partials(plan: FactorPlan, part: str, types: Types) -> list[Entry]:
         is_made = part != "diagonal" or part in plan.form.linearized(argument)
         if is_made and plan.has_partials(argument):
             dim = argument.tangent_dim
-            scalars = dim * (dim + 1) // 2 if part == "block" else dim
+            scalars = block_dim(argument.node_type) if part == "block" else dim
             dtype = types.storage if part in ("diagonal", "product") else types.sums
             name = f"{plan.factor.name}.{argument.part(part)}"
             entries.append((name, scalars * plan.num_partials(argument), dtype))

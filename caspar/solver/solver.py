@@ -154,6 +154,7 @@ class Solver:
                 kept for a solve of the same structure. None: what most problems need.
 
         Raises:
+            SizeError: The kernels would take minutes to compile.
             InputError: Arrays that do not fit the factors.
             OutOfMemoryError: The plan does not fit the device.
         """
@@ -206,6 +207,7 @@ class Solver:
             the course of the solve. One that does not converge says so in `status`, not by raising.
 
         Raises:
+            SizeError: The kernels would take minutes to compile.
             InputError: Arrays that do not fit the factors.
             OptionError: An unknown option, or a value out of range.
             OutOfMemoryError: The plan does not fit the device.

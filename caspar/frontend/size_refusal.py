@@ -1,0 +1,64 @@
+"""What is said of factors whose kernels would take minutes to compile.
+
+Input: traced factors, node types, and the kernel that is too large. Output: a message. Only when
+kernels are refused.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from caspar.errors import SizeError
+from caspar.frontend.names import internal_name
+from caspar.frontend.trace import NodeType, TracedFactor
+
+
+@contextmanager
+def naming_owners(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], otherwise: str = ""
+) -> Iterator[None]:
+    """Refusals of kernels in the body name the factor or the node type.
+
+    Args:
+        factors: All factors of the solver.
+        nodes: Their node types.
+        otherwise: More advice.
+
+    Raises:
+        SizeError: In the place of one that names a kernel.
+    """
+    try:
+        yield
+    except SizeError as error:
+        refusal = size_refusal(factors, nodes, error.kernel, str(error))
+        raise SizeError(refusal + otherwise, error.kernel) from None
+
+
+def size_refusal(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], kernel: str, reason: str
+) -> str:
+    """Names the factor or the node type, its size, what is wrong and what to do.
+
+    Args:
+        factors: All factors of the solver.
+        nodes: Their node types.
+        kernel: Name of the largest kernel.
+        reason: How large it is, and what is allowed.
+    """
+    for factor in factors:
+        if kernel.startswith(f"{internal_name(factor.name)}__"):
+            by = " and ".join(
+                f"{argument.source} of {argument.tangent_dim}" for argument in factor.nodes
+            )
+            return (
+                f"factor {factor.name} ({factor.location}) is too large: a residual of "
+                f"{len(factor.residual)} rows by {by} degrees of freedom; {reason}. Return fewer "
+                "rows and pass more instances, split the residual into several factors, or split "
+                "a node of many degrees of freedom into several node types"
+            )
+    for node in nodes:
+        if kernel.startswith(f"{internal_name(node.name)}__"):
+            return (
+                f"node type {node.name} is too large: it has {node.tangent_dim} degrees of "
+                f"freedom; {reason}. Split it into several node types"
+            )
+    return f"the factors are too large: {reason}. Use fewer factors in one solver"

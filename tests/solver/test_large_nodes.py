@@ -1,0 +1,220 @@
+"""Nodes of many degrees of freedom: blocks in parts, and refusals of what compiles for minutes."""
+
+import time
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+import symforce.symbolic as sf
+from numpy.testing import assert_allclose
+from numpy.typing import NDArray
+
+import caspar
+from caspar.errors import SizeError, UnsuitedError
+from tests.harness import find_compiler
+from tests.harness_backend import HarnessBackend
+
+Shared, Sequential = caspar.TunableShared, caspar.ConstSequential
+
+DIM = 27
+
+
+class Shape(sf.Matrix):
+    """A node with its blocks in parts."""
+
+    SHAPE = (DIM, 1)
+
+
+class Basis(sf.Matrix):
+    """What each coefficient of a shape adds."""
+
+    SHAPE = (2, DIM)
+
+
+class Large(sf.Matrix):
+    """A node whose Jacobian by as many rows is refused."""
+
+    SHAPE = (54, 1)
+
+
+class ManyRows(sf.Matrix):
+    """A residual that is refused."""
+
+    SHAPE = (1000, 1)
+
+
+@caspar.factor
+def bent(
+    shape: Annotated[Shape, Shared],
+    place: Annotated[sf.V2, Shared],
+    basis: Annotated[Basis, Sequential],
+    seen: Annotated[sf.V2, Sequential],
+) -> sf.V2:
+    return sf.V2((basis * shape + place - seen).to_flat_list())
+
+
+@caspar.factor
+def smooth(shape: Annotated[Shape, Shared], weight: Annotated[sf.V1, Sequential]) -> Shape:
+    return Shape([weight[0] * entry for entry in shape.to_flat_list()])
+
+
+@caspar.factor
+def full(x: Annotated[Large, Shared], mean: Annotated[Large, Sequential]) -> Large:
+    total = sum(x.to_flat_list())
+    return Large([sf.sin(x[i]) * total - mean[i] for i in range(54)])
+
+
+@caspar.factor
+def curve(
+    x: Annotated[sf.V3, Shared],
+    time: Annotated[ManyRows, Sequential],
+    seen: Annotated[ManyRows, Sequential],
+) -> ManyRows:
+    return ManyRows([x[0] * sf.exp(-x[1] * time[i]) + x[2] - seen[i] for i in range(1000)])
+
+
+@caspar.factor
+def link(first: Annotated[Shape, Shared], second: Annotated[Shape, Shared]) -> sf.V2:
+    return sf.V2(first[0] - second[0], first[1] - second[26])
+
+
+def problem(num_shapes: int = 2, num_places: int = 4) -> tuple[dict[str, Any], NDArray[Any]]:
+    """Arrays, and the shapes of least squares by NumPy: the problem is linear."""
+    rng = np.random.default_rng(0)
+    count = 40 * num_shapes
+    shape, place = np.arange(count) % num_shapes, np.arange(count) // num_shapes % num_places
+    basis, seen = rng.normal(size=(count, 2, DIM)), rng.normal(size=(count, 2))
+    unknowns = num_shapes * DIM + num_places * 2
+    matrix = np.zeros((count, 2, unknowns))
+    for number in range(count):
+        first = shape[number] * DIM
+        matrix[number, :, first : first + DIM] = basis[number]
+        first = num_shapes * DIM + 2 * place[number]
+        matrix[number, :, first : first + 2] = np.eye(2)
+    pull = 0.3 * np.eye(num_shapes * DIM, unknowns)
+    rows = np.concatenate([matrix.reshape(-1, unknowns), pull])
+    right = np.concatenate([seen.reshape(-1), np.zeros(len(pull))])
+    solved = np.linalg.lstsq(rows, right, rcond=None)[0]
+    arrays = {
+        Shape.__name__: np.zeros((num_shapes, DIM)),
+        "Matrix21": np.zeros((num_places, 2)),
+        "bent": {"shape": shape, "place": place, "basis": basis, "seen": seen},
+        "smooth": {"shape": np.arange(num_shapes), "weight": np.full((num_shapes, 1), 0.3)},
+    }
+    return arrays, solved[: num_shapes * DIM].reshape(num_shapes, DIM)
+
+
+@pytest.mark.parametrize("linear_solver", ["pcg", "schur_pcg", "schur_dense", "sparse"])
+def test_solutions_are_those_of_numpy(linear_solver: str) -> None:
+    arrays, expected = problem()
+    solver = caspar.Solver(
+        [bent, smooth], backend="cpu", precision="float64", linear_solver=linear_solver
+    )
+    result = solver.solve(arrays, linear_tolerance=1e-10, max_linear_iterations=500)
+    assert result.linear_solver == linear_solver
+    assert_allclose(result.values[Shape.__name__], expected, atol=1e-7)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
+@pytest.mark.parametrize("linear_solver", ["pcg", "schur_dense"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_cuda_text_finds_them_too(
+    linear_solver: str, deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
+    arrays, expected = problem()
+    solver = caspar.Solver(
+        [bent, smooth],
+        precision="float64",
+        linear_solver=linear_solver,
+        deterministic=deterministic,
+    )
+    result = solver.solve(
+        arrays, max_iterations=5, linear_tolerance=1e-10, max_linear_iterations=500
+    )
+    assert_allclose(result.values[Shape.__name__], expected, atol=1e-6)
+
+
+def test_parts_change_what_pcg_takes_only_in_iterations() -> None:
+    """A node of which each scalar is seen by itself: the parts are the whole block."""
+    arrays, _ = problem()
+    only = {Shape.__name__: np.ones((2, DIM)), "smooth": arrays["smooth"]}
+    solver = caspar.Solver([smooth], backend="cpu", precision="float64", linear_solver="pcg")
+    result = solver.solve(only)
+    assert_allclose(result.values[Shape.__name__], 0.0, atol=1e-9)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("linear_solver", ["auto", "pcg"])
+    def test_a_full_jacobian_of_many_rows(self, linear_solver: str) -> None:
+        solver = caspar.Solver([full], backend="cpu", linear_solver=linear_solver)
+        start = time.perf_counter()
+        with pytest.raises(SizeError) as caught:
+            solver.compile()
+        assert time.perf_counter() - start < 10.0  # 0.5 s on an idle machine
+        said = str(caught.value)
+        assert "factor full (" in said
+        assert "a residual of 54 rows by x of 54 degrees of freedom" in said
+        assert "at most 55,000 are compiled" in said
+        assert "split the residual into several factors" in said
+
+    def test_many_rows(self) -> None:
+        with pytest.raises(SizeError, match=r"1000 rows by x of 3 degrees.* pass more instances"):
+            caspar.Solver([curve], backend="cpu").compile()
+
+    def test_a_node_that_is_too_large(self) -> None:
+        huge = sf.matrix_type_from_shape((400, 1))
+
+        def pull(x: Any) -> sf.V1:
+            return sf.V1(x[0])
+
+        pull.__annotations__["x"] = Annotated[huge, Shared]
+        with pytest.raises(SizeError, match=r"node type Matrix400_1 is too large: it has 400"):
+            caspar.Solver([caspar.factor(pull)], backend="cpu").compile()
+
+    def test_a_kernel(self) -> None:
+        outer = sf.matrix_type_from_shape((120, 120))
+        column = sf.matrix_type_from_shape((120, 1))
+
+        def square(x: Any) -> Any:
+            return outer((x * x.T).to_flat_list())
+
+        square.__annotations__ = {
+            "x": Annotated[column, caspar.ReadSequential],
+            "return": Annotated[outer, caspar.WriteSequential],
+        }
+        kernel = caspar.kernel(backend="cpu")(square)
+        with pytest.raises(SizeError, match=r"kernel square.* has .* operations; at most"):
+            kernel(np.zeros((2, 120)))
+
+    def test_a_matrix_that_is_too_large_gives_way_to_pcg(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    ) -> None:
+        monkeypatch.setenv("CASPAR_CACHE_DIR", str(tmp_path))
+        # above the kernels of every solver, below those with a matrix
+        monkeypatch.setattr("caspar.memory.kernel_size.MAX_SIZE", 10_500)
+        arrays, _ = problem()
+        only = {Shape.__name__: np.ones((2, DIM)), "smooth": arrays["smooth"]}
+        result = caspar.Solver([smooth], backend="cpu").solve(only)
+        assert result.linear_solver == "pcg"
+        assert any("at most 10,500 are compiled" in remark for remark in result.remarks)
+        assert_allclose(result.values[Shape.__name__], 0.0, atol=1e-9)
+        with pytest.raises(SizeError, match=r"at most 10,500.*or use linear_solver=.pcg."):
+            caspar.Solver([smooth], backend="cpu", linear_solver="sparse").compile()
+
+    def test_large_nodes_are_not_eliminated(self) -> None:
+        sixteen = sf.matrix_type_from_shape((16, 1))
+
+        def pair(x: Any, y: Any) -> sf.V1:
+            return sf.V1(x[0] - y[0])
+
+        pair.__annotations__ = {
+            "x": Annotated[sixteen, Shared],
+            "y": Annotated[Shape, Shared],
+        }
+        with pytest.raises(UnsuitedError, match="at most 15 degrees of freedom"):
+            caspar.Solver([caspar.factor(pair)], backend="cpu", linear_solver="schur_pcg")
+
+    def test_chains_of_large_nodes_have_no_tridiagonal_preconditioner(self) -> None:
+        with pytest.raises(UnsuitedError, match=r"factor link, argument first: .* has 27 degrees"):
+            caspar.Solver([link], backend="cpu", preconditioner="block_tridiagonal")
