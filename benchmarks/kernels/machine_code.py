@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.kernels.source import Side, Source
 from caspar.codegen.cuda_header import ONE_BLOCK_OPTION
-from caspar.runtime.cache import write_atomically
+from caspar.io.replace import write_file
 from caspar.runtime.sass import Region, SassKernel, parse_sass
 from caspar.runtime.toolkit import find_nvdisasm
 
@@ -132,7 +132,7 @@ def _compile(source: Source, arch: str, options: Sequence[str], cache: Path) -> 
     if not (log.exists() and cubin.exists()):
         cache.mkdir(parents=True, exist_ok=True)
         done = subprocess.run([*command, "-o", str(cubin)], capture_output=True, text=True)
-        write_atomically(log, done.stdout + done.stderr)
+        write_file(log, (done.stdout + done.stderr).encode())
     said = log.read_text(encoding="utf-8")
     if not cubin.exists():
         errors = re.findall(r"error\s*:\s*(.*)", said)

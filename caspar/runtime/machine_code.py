@@ -19,7 +19,6 @@ import numba
 from numba import njit
 from numba.core import serialize
 from numba.core.caching import _Cache
-from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
@@ -69,12 +68,12 @@ def load_kernel(key: str) -> LoadedKernel | None:
         return LoadedKernel(_codegen().unserialize_library(state), described["function"])
 
 
-def store_kernel(key: str, kernel: CFunc) -> None:
+def store_kernel(key: str, kernel: Any) -> None:
     """Store what `load_kernel` loads.
 
     Args:
         key: Text that determines it.
-        kernel: Compiled.
+        kernel: What `numba.cfunc` compiled.
     """
     with global_compiler_lock:
         library, _, (code, bitcode) = kernel._library.serialize_using_object_code()
@@ -87,7 +86,7 @@ def store_kernel(key: str, kernel: CFunc) -> None:
     write_entry(KIND, f"{_platform()} {key}", b"\n".join((header, code + bitcode)))
 
 
-class _Stored(_Cache):  # type: ignore[misc]
+class _Stored(_Cache):
     """What Numba asks for a compiled function before it compiles one."""
 
     def __init__(self, name: str) -> None:

@@ -39,7 +39,7 @@ def root(matrix: Array) -> Array:
     """Of one matrix, which must be without fault."""
     roots, faults = information_roots(matrix[None])
     assert faults == {}
-    return roots[0]
+    return np.asarray(roots[0])
 
 
 def assert_is_root(found: Array, matrix: Array, tolerance: float) -> None:

@@ -203,7 +203,7 @@ def test_one_type_with_tiny_weights(weight: float) -> None:
     arrays = eye_arrays(1.0, chained=False)
     wanted = solver.solve(arrays)
     spots, eyes = len(arrays["Spot"]), len(arrays["Eye"])
-    both = {name: np.concatenate([arrays[name]] * 2) for name in ("Eye", "Spot")}
+    both: dict[str, Any] = {name: np.concatenate([arrays[name]] * 2) for name in ("Eye", "Spot")}
     for name in ("look", "known_eye"):
         parts = {part: np.asarray(rows) for part, rows in arrays[name].items()}
         both[name] = {part: np.concatenate([rows, rows]) for part, rows in parts.items()}
