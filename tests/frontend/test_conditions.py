@@ -147,7 +147,7 @@ REFUSED = [
     *numbered("truth of a symbol", TRUTHS),
     *numbered("key of a dictionary", KEYS),
     *numbered("is_zero", SIGNS),
-    *numbered("truth value", COMPARISONS),
+    *numbered("comparison of symbols", COMPARISONS),
 ]
 
 
