@@ -86,7 +86,7 @@ class Watch:
     def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function that calls the user's."""
         previous = getattr(_OF_THREAD, "watch", None)
-        with _installed():
+        with installed():
             try:
                 _OF_THREAD.watch = self
                 return function(*args, **kwargs)
@@ -305,7 +305,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 @contextmanager
-def _installed() -> Iterator[None]:
+def installed() -> Iterator[None]:
     """Our methods while at least one thread traces."""
     global _num_installed
     with _lock:
@@ -321,10 +321,21 @@ def _installed() -> Iterator[None]:
                 _set_members(_THEIRS)
 
 
+def _flags_of(kind: type) -> ctypes.c_ulong:
+    """The flags in a type object: where in it they are depends on the build of CPython."""
+    size = ctypes.sizeof(ctypes.c_ulong)
+    cells = [ctypes.c_ulong.from_address(id(kind) + size * word) for word in range(_NUM_WORDS)]
+    (found,) = [cell for cell in cells if cell.value == kind.__flags__]
+    return found
+
+
+_FLAGS = {kind: _flags_of(kind) for kind, _ in _OURS}
+
+
 def _set_members(members: Mapping[tuple[type, str], Any]) -> None:
     """Set members of types of an extension, which do not allow it; None: delete one."""
     for (kind, name), member in members.items():
-        flags = _flags_of(kind)
+        flags = _FLAGS[kind]
         flags.value &= ~_IMMUTABLE
         try:
             if member is not None:
@@ -333,11 +344,3 @@ def _set_members(members: Mapping[tuple[type, str], Any]) -> None:
                 delattr(kind, name)
         finally:
             flags.value |= _IMMUTABLE
-
-
-def _flags_of(kind: type) -> ctypes.c_ulong:
-    """The flags in a type object: where in it they are depends on the build of CPython."""
-    size = ctypes.sizeof(ctypes.c_ulong)
-    cells = [ctypes.c_ulong.from_address(id(kind) + size * word) for word in range(_NUM_WORDS)]
-    (found,) = [cell for cell in cells if cell.value == kind.__flags__]
-    return found

@@ -23,8 +23,9 @@ from symforce.ops import StorageOps
 
 from caspar.errors import CasparError, UnsupportedFunctionError
 from caspar.frontend.advice import CONDITIONS
-from caspar.frontend.conditions import Watch
-from caspar.frontend.epsilon import SYMBOL, value, with_symbolic_epsilon
+from caspar.frontend.conditions import Watch, installed
+from caspar.frontend.epsilon import SYMBOL, SymForceGrewError, value, with_symbolic_epsilon
+from caspar.frontend.expression_key import expression_key
 from caspar.frontend.lower import Lowering
 from caspar.frontend.markers import Pair
 from caspar.frontend.points import Array, PointArgument, drawn_points
@@ -33,7 +34,7 @@ from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
 
-MAX_WORK = 8_000
+MAX_WORK = 4_000
 """Sub-expressions times points: large functions run at fewer points, but `MIN_POINTS`."""
 MIN_POINTS = 3
 TOLERANCE = 1e-6
@@ -44,6 +45,9 @@ SMALL = 1e-9
 """Of a difference, relative to the row's usual size."""
 MAX_NUMBERS = 8
 """Numbers of an argument in an error."""
+
+
+_Rows = Sequence[Any]
 
 
 @dataclass(frozen=True)
@@ -79,16 +83,17 @@ def compare_with_numbers(comparison: Comparison, literals: Sequence[float]) -> i
     points = drawn_points(comparison.arguments, literals)
     function = _OnNumbers(comparison, points)
     num_points = max(MAX_WORK // _num_sub_expressions(comparison.rows), MIN_POINTS)
-    num_compared = 0
-    for point in points[:num_points]:
-        rows = function.rows_at(point)
-        if rows is None:
-            continue
-        if num_compared == 0:
-            function.check_again(point, rows)
+    points = points[:num_points]
+    try:
+        runs, again = with_symbolic_epsilon(function.run_at, points)
+    except SymForceGrewError:
+        return compare_with_numbers(comparison, literals)
+    compared = [(point, rows) for point, rows in zip(points, runs, strict=True) if rows is not None]
+    if again is not None:
+        function.check_same(*compared[0], again)
+    for point, rows in compared:
         function.check(point, rows)
-        num_compared += 1
-    return num_compared
+    return len(compared)
 
 
 def _num_sub_expressions(rows: Sequence[Any]) -> int:
@@ -112,6 +117,7 @@ class _OnNumbers:
     def __init__(self, comparison: Comparison, points: Array) -> None:
         self._comparison = comparison
         self._user = comparison.user
+        self._key = expression_key(comparison.rows)
         self._points = points
         self._names = [
             str(symbol)
@@ -120,12 +126,20 @@ class _OnNumbers:
             for symbol in StorageOps.to_storage(template)
         ]
 
-    def rows_at(self, point: Array) -> Sequence[Any] | None:
-        """The rows that the function returns; None: it does not run on numbers.
+    def run_at(self, points: Array) -> tuple[list[_Rows | None], _Rows | None]:
+        """The rows that the function returns at points, and what it returns at one of them again.
+
+        None: it does not run on these numbers.
 
         Raises:
             FactorError or KernelError: It returned something else than when it was traced.
         """
+        with installed():  # once for all runs
+            runs = [self._rows_at(point) for point in points]
+            first = next((number for number, rows in enumerate(runs) if rows is not None), None)
+            return runs, None if first is None else self._rows_at(points[first])
+
+    def _rows_at(self, point: Array) -> _Rows | None:
         numbers = dict(zip(self._names, point.tolist(), strict=True))
 
         def number(expression: Any) -> float:
@@ -134,9 +148,7 @@ class _OnNumbers:
         watch = Watch(self._user.function.__code__.co_filename, frozenset(numbers), number)
         try:
             call = bound(self._user, self._values())
-            result = with_symbolic_epsilon(
-                watch.run, self._user.function, *call.args, **call.kwargs
-            )
+            result = watch.run(self._user.function, *call.args, **call.kwargs)
         except Exception:  # such as the user's own, for numbers that are not allowed
             return None
         try:
@@ -150,12 +162,15 @@ class _OnNumbers:
             )
         return rows
 
-    def check(self, point: Array, rows: Sequence[Any]) -> None:
+    def check(self, point: Array, rows: _Rows) -> None:
         """Compare what was traced with what the function returned at a point.
 
         Raises:
             FactorError or KernelError: They differ.
         """
+        # not ==, whose time is exponential where expressions share parts
+        if expression_key(rows) == self._key:
+            return
         for number in self._different(point, self._comparison.rows, rows, TOLERANCE):
             traced, found = self._both(point, self._comparison.rows[number], rows[number])
             raise self._error(
@@ -167,14 +182,15 @@ class _OnNumbers:
                 f"{CONDITIONS}"
             )
 
-    def check_again(self, point: Array, rows: Sequence[Any]) -> None:
-        """Run the function again at a point.
+    def check_same(self, point: Array, rows: _Rows, again: _Rows) -> None:
+        """Compare two runs at a point.
 
         Raises:
-            FactorError or KernelError: It is not deterministic.
+            FactorError or KernelError: The function is not deterministic.
         """
-        again = self.rows_at(point)
-        if again is not None and len(self._different(point, rows, again, SAME_RUN)) > 0:
+        if expression_key(rows) == expression_key(again):
+            return
+        if len(self._different(point, rows, again, SAME_RUN)) > 0:
             raise self._error(
                 f"it is not deterministic: two runs on the same numbers, at {self._text(point)}, "
                 "give different results. Random numbers, times, counters and what the function "
@@ -182,9 +198,7 @@ class _OnNumbers:
                 "arguments"
             )
 
-    def _different(
-        self, point: Array, first: Sequence[Any], second: Sequence[Any], tolerance: float
-    ) -> list[int]:
+    def _different(self, point: Array, first: _Rows, second: _Rows, tolerance: float) -> list[int]:
         """Rows whose numbers at a point differ by more than rounding explains."""
         pairs = enumerate(zip(first, second, strict=True))
         return [
@@ -192,8 +206,6 @@ class _OnNumbers:
         ]
 
     def _differs(self, point: Array, first: Any, second: Any, tolerance: float) -> bool:
-        if first == second:
-            return False
         one, other = self._both(point, first, second)
         if not np.isfinite(one) or not np.isfinite(other):
             return False
