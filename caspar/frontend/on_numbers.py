@@ -34,7 +34,7 @@ from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
 
-MAX_WORK = 4_000
+MAX_WORK = 6_000
 """Sub-expressions times points: large functions run at fewer points, but `MIN_POINTS`."""
 MIN_POINTS = 3
 TOLERANCE = 1e-6

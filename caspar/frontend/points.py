@@ -57,7 +57,8 @@ def drawn_points(arguments: Sequence[PointArgument], literals: Sequence[float]) 
         np.arange(1.0, dim + 1),
         np.full(dim, 0.75),
         rng.normal(size=dim),
-        rng.integers(-1, 3, dim).astype(float),
+        *rng.choice((0.3, 0.5, 0.8), (3, dim)),  # some are equal
+        *rng.choice((0.0, 1.0, 2.0, *literals[:MAX_LITERALS]), (4, dim)),
         np.full(dim, -1.0),
         1e-3 * rng.normal(size=dim),
         10.0 * rng.normal(size=dim),

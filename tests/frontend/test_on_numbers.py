@@ -3,6 +3,7 @@
 import functools
 import itertools
 import random
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -68,6 +69,7 @@ DIFFERENT: list[Callable[[Any, Any], Any]] = [
     lambda x, m: 2 if str(m[0]).startswith("m") else 3,
     lambda x, m: 2 if f"{m[0]}" == "m[0]" else 3,
     lambda x, m: 2 if dict(zip(m, (5, 6), strict=True)).get(x[0]) else 3,
+    lambda x, m: statistics.mode([m[0], m[1], x[1]]),
     lambda x, m: Counter([m[0], m[1], x[0]]).most_common(1)[0][1],
 ]
 
