@@ -34,6 +34,7 @@ _PLACES = (
 )
 
 _PATTERNS = (
+    (r"truth value", CONDITIONS),
     (r"unsupported operand type\(s\) for [&|^]", CONDITIONS),
     (r"__round__|__trunc__|callable (?:rint|floor|ceil|trunc) method", _ROUNDING),
     (r"format string", "a symbol has no digits to format"),

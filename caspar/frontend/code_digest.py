@@ -17,6 +17,9 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _LIBRARIES = ("builtins", "caspar", "numpy", "symengine", "symforce", "sympy", "typing")
 """Packages whose types are not looked into."""
 
+MAX_ELEMENTS = 100
+"""Of a tuple: a table of the user's may be long, and this is done in every process."""
+
 MAX_LITERAL = 1e6
 """Greater numbers are not tried as arguments: what is made of them overflows."""
 
@@ -56,7 +59,7 @@ def _enter(code: UserCode, thing: Any) -> Iterator[Any]:
     if isinstance(thing, _PLAIN):
         _enter_constant(code, thing)
     elif isinstance(thing, tuple):
-        yield from thing
+        yield from thing[:MAX_ELEMENTS]
     elif isinstance(thing, FunctionType):
         if is_users_file(thing.__code__.co_filename):
             yield from _enter_function(code, thing)
