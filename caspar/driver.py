@@ -351,6 +351,12 @@ def _cached(
     return made
 
 
+def cached_count(parts: Sequence[str], find: Callable[[], int]) -> int:
+    """A number by what determines it besides caspar's own code, or what the cache has."""
+    key = _digest([str(SCHEMA), _compiler_digest(), *parts])
+    return _cached(key, find, lambda count: {"count": count}, lambda data: int(data["count"]))
+
+
 def _cached_specs(
     parts: Sequence[str], target: Target, specs: Callable[[], list[KernelSpec]]
 ) -> SolverSources:

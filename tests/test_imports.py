@@ -33,11 +33,12 @@ PARTS = {
     "codegen": "version errors options ir memory passes frontend",
     "runtime": "version errors options user_arrays user_warnings ir memory passes frontend codegen",
     "driver": "version errors options ir memory passes frontend codegen runtime",
-    "inspect": "version errors options ir memory passes frontend codegen runtime driver",
+    "tracing": "version errors options ir memory passes frontend codegen runtime driver",
+    "inspect": "version errors options ir memory passes frontend codegen runtime driver tracing",
     "solver": "version errors options user_arrays user_warnings ir memory passes frontend codegen"
-    " runtime driver",
+    " runtime driver tracing",
     "kernels": "version errors options user_arrays ir memory passes frontend codegen runtime driver"
-    " inspect",
+    " tracing inspect",
     "io": "errors user_arrays",
     "bundle_adjustment": "frontend",
     "report": "solver",

@@ -13,7 +13,7 @@ from symengine.lib.symengine_wrapper import Basic
 
 CONDITIONS = (
     "write sf.Piecewise((value, condition), (other value, True)), sf.Min or sf.Max; conditions are "
-    "sf.sympy.Eq(a, b), sf.sympy.Ne(a, b), a < b and a <= b"
+    "sf.sympy.Eq(a, b), sf.sympy.Ne(a, b), a < b, a <= b, and sf.sympy.And, Or and Not of them"
 )
 """What takes the place of decisions."""
 
@@ -34,7 +34,8 @@ _PLACES = (
 )
 
 _PATTERNS = (
-    (r"truth value", CONDITIONS),  # if, and, max(), sorted(), numpy.where
+    (r"truth value", CONDITIONS),
+    (r"unsupported operand type\(s\) for [&|^]", CONDITIONS),
     (r"__round__|__trunc__|callable (?:rint|floor|ceil|trunc) method", _ROUNDING),
     (r"format string", "a symbol has no digits to format"),
     (r"interpreted as an integer|only integers, slices|slice indices must be", _PLACES),

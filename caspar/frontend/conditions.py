@@ -2,16 +2,16 @@
 
 SymEngine refuses the truth of `x < 1`, but not that of `x`, and `x == 1` asks whether two
 expressions are the same, which Python takes for an answer about numbers: one branch would be lost
-without a word. So do `!=`, `in`, `list.index`, `if x`, `and`, `any` and dictionaries with symbols
-as keys, and `x.is_zero`. While a function is traced, the members of SymEngine's base class behind
-all of these are ours: they look at who asks. SymForce, SymEngine, SymPy and caspar get SymEngine's
-own answer; the user's code, and the standard library and NumPy on its behalf, get
+without a word. So do `!=`, `in`, `list.index`, `if x`, `and`, `any`, dictionaries with symbols as
+keys, and `x.is_zero`. While a function is traced, the members of SymEngine's classes behind all of
+these are ours: they look at who asks. SymForce, SymEngine, SymPy and caspar get SymEngine's own
+answer; the user's code, and the standard library and NumPy on its behalf, get
 
-* the answer for numbers where both sides are numbers: `sf.S(1.0) == 1` holds;
-* the answer of SymEngine where that holds for all numbers: equal expressions are equal numbers;
-* `ConditionError` where it depends on an argument.
+* the answer for numbers if both sides are numbers: `sf.S(1.0) == 1` holds;
+* the answer of SymEngine if that holds for all numbers: equal expressions are equal numbers;
+* else a `ConditionError`, or, where a trace is checked (`on_numbers`), the answer at a point.
 
-Other threads are left alone. A comparison by SymEngine costs 0.04 microseconds, here 0.12.
+Other threads are left alone. A comparison takes SymEngine 0.04 microseconds, here 0.12.
 """
 
 import ctypes
@@ -28,14 +28,17 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-from symengine.lib.symengine_wrapper import Basic, RealDouble
+from symengine.lib.symengine_wrapper import Basic, Boolean, RealDouble, Relational
 from symengine.lib.symengine_wrapper import Number as Literal
 
 from caspar.frontend.advice import CONDITIONS, ConditionError
 from caspar.frontend.lines import is_library, is_user_code
 
 EQUALITY = "==, !=, in and list.index compare symbols, not numbers: one branch would be lost"
-TRUTH = "if, and, or, not, assert, any and all ask for the truth of a symbol"
+TRUTH = (
+    "if, and, or, not, assert, any, all, max, min and sorted ask for the truth of a symbol or of a "
+    "comparison of symbols"
+)
 SIGN = "is_zero, is_positive, ... of a symbol are None, which counts as false"
 KEY = (
     "a symbol is a key of a dictionary or an element of a set, but different symbols may be equal "
@@ -43,8 +46,11 @@ KEY = (
 )
 
 _NUMPY = f"{Path(str(np.__file__)).parent}{os.sep}"
-_COMPARISONS = ("__eq__", "__ne__", "__contains__", "__hash__", "<genexpr>", "<listcomp>")
-"""Functions of libraries that compare on behalf of their caller."""
+_ON_BEHALF = (
+    *("__eq__", "__ne__", "__contains__", "__hash__", "__str__", "__repr__", "__format__"),
+    *("<genexpr>", "<listcomp>"),
+)
+"""Functions of libraries that ask on behalf of their caller."""
 
 
 class _Asker(Enum):
@@ -61,21 +67,26 @@ class Watch:
     Args:
         own_file: Where the function is: the user's, wherever that is.
         arguments: Names of the arguments' symbols.
+        number: What an expression of them is at the point at which decisions are answered; None:
+            they are refused.
 
     Attributes:
         refused: The first condition that was refused, also if the user's code caught the error.
     """
 
-    def __init__(self, own_file: str, arguments: Set[str]) -> None:
+    def __init__(
+        self, own_file: str, arguments: Set[str], number: Callable[[Any], float] | None = None
+    ) -> None:
         self.refused: ConditionError | None = None
         self._own_file = own_file
         self._arguments = arguments
+        self._number = number
         self._askers: dict[tuple[str, str], _Asker] = {}
 
     def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function that calls the user's."""
         previous = getattr(_OF_THREAD, "watch", None)
-        with _installed():
+        with installed():
             try:
                 _OF_THREAD.watch = self
                 return function(*args, **kwargs)
@@ -86,43 +97,55 @@ class Watch:
         """The answer to `left == right`, which are not the same expression."""
         if not isinstance(right, Basic | Number | np.ndarray) or self._user(frame) is None:
             return False
-        if self._depends(left) or self._depends(right):
-            self._refuse(EQUALITY)
-        return _equal_numbers(left, right)
+        if not self._depends(left) and not self._depends(right):
+            return _equal_numbers(left, right)
+        answer: bool = self._decided(EQUALITY, left) == self._decided(EQUALITY, right)
+        return answer
 
-    def truth(self, value: Any, frame: FrameType | None) -> bool:
-        """The answer to `bool(value)`."""
+    def truth(self, value: Any, frame: FrameType | None) -> bool | None:
+        """The answer to `bool(value)`; None: SymEngine's."""
         if self._user(frame) is None:
-            return True
-        if self._depends(value):
-            self._refuse(TRUTH)
-        return not (isinstance(value, Literal) and _equal_numbers(value, 0.0))
+            return None
+        if isinstance(value, Literal):
+            return not _equal_numbers(value, 0.0)
+        return bool(self._decided(TRUTH, value)) if self._depends(value) else None
 
-    def sign(self, value: Any, frame: FrameType | None) -> None:
-        """Somebody asks for `is_zero`, `is_positive`, ..."""
-        if self._user(frame) is not None and self._depends(value):
-            self._refuse(SIGN)
+    def sign(self, value: Any, frame: FrameType | None) -> float | None:
+        """The number whose `is_zero`, `is_positive`, ... is asked for; None: SymEngine answers."""
+        if self._user(frame) is None or not self._depends(value):
+            return None
+        return float(self._decided(SIGN, value))
+
+    def text(self, value: Any, frame: FrameType | None) -> str | None:
+        """The answer to `str(value)`; None: SymEngine's, also while decisions are refused."""
+        if self._number is None or self._user(frame) is None or not self._depends(value):
+            return None
+        return repr(self._number(value))
 
     def hash(self, value: Any, frame: FrameType | None) -> int:
         """The answer to `hash(value)`.
 
-        Called functions may hash as they like, for example those of `functools.cache`.
+        Functions that are called may hash as they like (`functools.cache`, `dict.get`): what they
+        make of it is seen where decisions are answered.
         """
         user = self._user(frame)
-        if user is None:
-            return int(_HASH(value))
-        if isinstance(value, RealDouble):
+        if user is not None and isinstance(value, RealDouble):
             return hash(float(value))
-        if not _is_calling(user) and self._depends(value):
-            self._refuse(KEY)
-        return int(_HASH(value))
+        if user is None or not self._depends(value):
+            return int(_HASH(value))
+        if self._number is None and not _makes_key(user):
+            return int(_HASH(value))
+        return hash(self._decided(KEY, value))
 
     def _depends(self, value: Any) -> bool:
         if not isinstance(value, Basic) or isinstance(value, Literal):
             return False
         return any(str(symbol) in self._arguments for symbol in value.free_symbols)
 
-    def _refuse(self, text: str) -> None:
+    def _decided(self, text: str, value: Any) -> Any:
+        """The number that answers a decision; what is no expression is its own."""
+        if self._number is not None:
+            return self._number(value) if isinstance(value, Basic) else value
         error = ConditionError(f"{text}. The function runs on symbols, not numbers: {CONDITIONS}")
         if self.refused is None:
             self.refused = error
@@ -150,7 +173,7 @@ class Watch:
         if file == self._own_file:
             return _Asker.USER
         if is_library(file):
-            is_for_caller = file.startswith(_NUMPY) or name in _COMPARISONS
+            is_for_caller = file.startswith(_NUMPY) or name in _ON_BEHALF
             return _Asker.CALLER if is_for_caller else _Asker.LIBRARY
         return _Asker.USER if is_user_code(file, frame) else _Asker.CALLER
 
@@ -173,56 +196,94 @@ def _equal_numbers(left: Any, right: Any) -> bool:
         return False
 
 
-def _is_calling(frame: FrameType) -> bool:
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(("CALL", "PRECALL"))
+_MAKING_KEYS = (
+    *("BUILD_", "MAP_ADD", "SET_", "DICT_", "BINARY_", "CONTAINS_OP"),
+    *("STORE_SUBSCR", "DELETE_SUBSCR"),
+)
+"""Beginnings of the instructions that hash."""
 
 
-# -- the methods of SymEngine's expressions --------------------------------------------------------
+def _makes_key(frame: FrameType) -> bool:
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith(_MAKING_KEYS)
 
-_EQ, _NE, _HASH = Basic.__eq__, Basic.__ne__, Basic.__hash__
-_SIGNS = ("is_zero", "is_positive", "is_negative", "is_nonpositive", "is_nonnegative")
+
+# -- the members of SymEngine's expressions --------------------------------------------------------
+
 _OF_THREAD = threading.local()
+_EQ, _NE, _HASH, _STR, _REPR = (
+    *(Basic.__eq__, Basic.__ne__, Basic.__hash__),
+    *(Basic.__str__, Basic.__repr__),
+)
 
 
-def _eq(self: Any, other: Any) -> Any:
+def _watch() -> Watch | None:
+    return getattr(_OF_THREAD, "watch", None)
+
+
+def _eq(self: Any, other: Any) -> bool:
     if _EQ(self, other):
         return True
-    watch = getattr(_OF_THREAD, "watch", None)
+    watch = _watch()
     return False if watch is None else watch.equal(self, other, sys._getframe(1))
 
 
-def _ne(self: Any, other: Any) -> Any:
+def _ne(self: Any, other: Any) -> bool:
     if not _NE(self, other):
         return False
-    watch = getattr(_OF_THREAD, "watch", None)
+    watch = _watch()
     return True if watch is None else not watch.equal(self, other, sys._getframe(1))
 
 
 def _hash(self: Any) -> int:
-    watch = getattr(_OF_THREAD, "watch", None)
-    return int(_HASH(self) if watch is None else watch.hash(self, sys._getframe(1)))
+    watch = _watch()
+    return int(_HASH(self)) if watch is None else watch.hash(self, sys._getframe(1))
 
 
-def _bool(self: Any) -> bool:
-    watch = getattr(_OF_THREAD, "watch", None)
-    return True if watch is None else bool(watch.truth(self, sys._getframe(1)))
+def _text(theirs: Callable[[Any], str]) -> Callable[[Any], str]:
+    def ours(self: Any) -> str:
+        watch = _watch()
+        text = None if watch is None else watch.text(self, sys._getframe(1))
+        return theirs(self) if text is None else text
+
+    return ours
 
 
-def _sign(name: str) -> property:
+def _truth(theirs: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def ours(self: Any) -> bool:
+        watch = _watch()
+        truth = None if watch is None else watch.truth(self, sys._getframe(1))
+        return theirs(self) if truth is None else truth
+
+    return ours
+
+
+def _sign(name: str, holds: Callable[[float], bool]) -> property:
     theirs = vars(Basic)[name]
 
     def ours(self: Any) -> Any:
-        watch = getattr(_OF_THREAD, "watch", None)
-        if watch is not None:
-            watch.sign(self, sys._getframe(1))
-        return theirs.__get__(self)
+        watch = _watch()
+        number = None if watch is None else watch.sign(self, sys._getframe(1))
+        return theirs.__get__(self) if number is None else holds(number)
 
     return property(ours)
 
 
-_OURS: dict[str, Any] = {"__eq__": _eq, "__ne__": _ne, "__hash__": _hash, "__bool__": _bool}
-_OURS |= {name: _sign(name) for name in _SIGNS}
-_THEIRS = {name: vars(Basic).get(name) for name in _OURS}
+_OURS: dict[tuple[type, str], Any] = {
+    (Basic, "__eq__"): _eq,
+    (Basic, "__ne__"): _ne,
+    (Basic, "__hash__"): _hash,
+    (Basic, "__str__"): _text(_STR),
+    (Basic, "__repr__"): _text(_REPR),
+    (Basic, "__bool__"): _truth(lambda _: True),
+    (Boolean, "__bool__"): _truth(Boolean.__bool__),
+    (Relational, "__bool__"): _truth(Relational.__bool__),
+    (Basic, "is_zero"): _sign("is_zero", lambda x: x == 0.0),
+    (Basic, "is_positive"): _sign("is_positive", lambda x: x > 0.0),
+    (Basic, "is_negative"): _sign("is_negative", lambda x: x < 0.0),
+    (Basic, "is_nonpositive"): _sign("is_nonpositive", lambda x: x <= 0.0),
+    (Basic, "is_nonnegative"): _sign("is_nonnegative", lambda x: x >= 0.0),
+}
+_THEIRS = {(kind, name): vars(kind).get(name) for kind, name in _OURS}
 
 _IMMUTABLE = 1 << 8
 """Py_TPFLAGS_IMMUTABLETYPE of CPython's `object.h`."""
@@ -244,39 +305,42 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 @contextmanager
-def _installed() -> Iterator[None]:
+def installed() -> Iterator[None]:
     """Our methods while at least one thread traces."""
     global _num_installed
     with _lock:
         _num_installed += 1
         if _num_installed == 1:
-            _set_methods(_OURS)
+            _set_members(_OURS)
     try:
         yield
     finally:
         with _lock:
             _num_installed -= 1
             if _num_installed == 0:
-                _set_methods(_THEIRS)
+                _set_members(_THEIRS)
 
 
-def _set_methods(methods: Mapping[str, Any]) -> None:
-    """Set members of `Basic`, an extension's type that does not allow it; None: delete one."""
-    flags = _flags_of_type()
-    flags.value &= ~_IMMUTABLE
-    try:
-        for name, method in methods.items():
-            if method is not None:
-                setattr(Basic, name, method)
-            elif name in vars(Basic):
-                delattr(Basic, name)
-    finally:
-        flags.value |= _IMMUTABLE
-
-
-def _flags_of_type() -> ctypes.c_ulong:
-    """The flags in `Basic`'s type object: where in it they are depends on the build of CPython."""
+def _flags_of(kind: type) -> ctypes.c_ulong:
+    """The flags in a type object: where in it they are depends on the build of CPython."""
     size = ctypes.sizeof(ctypes.c_ulong)
-    cells = [ctypes.c_ulong.from_address(id(Basic) + size * word) for word in range(_NUM_WORDS)]
-    (found,) = [cell for cell in cells if cell.value == Basic.__flags__]
+    cells = [ctypes.c_ulong.from_address(id(kind) + size * word) for word in range(_NUM_WORDS)]
+    (found,) = [cell for cell in cells if cell.value == kind.__flags__]
     return found
+
+
+_FLAGS = {kind: _flags_of(kind) for kind, _ in _OURS}
+
+
+def _set_members(members: Mapping[tuple[type, str], Any]) -> None:
+    """Set members of types of an extension, which do not allow it; None: delete one."""
+    for (kind, name), member in members.items():
+        flags = _FLAGS[kind]
+        flags.value &= ~_IMMUTABLE
+        try:
+            if member is not None:
+                setattr(kind, name, member)
+            elif name in vars(kind):
+                delattr(kind, name)
+        finally:
+            flags.value |= _IMMUTABLE

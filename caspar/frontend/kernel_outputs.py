@@ -83,23 +83,34 @@ def returned_rows(
         KernelError: It is not what is declared.
         UnsupportedFunctionError: It is no number, or holds an unknown symbol.
     """
-    values = [result]
-    if result_type is not None:
-        values = _elements(function, list(outputs), result_type, result)
-    rows = []
-    for (name, output), value in zip(outputs.items(), values, strict=True):
-        where = f"{function.title} ({function.location}), output {name}"
-        found = _rows(where, output, value)
+    rows = declared_rows(function, outputs, result_type, result)
+    for name, found in zip(outputs, rows, strict=True):
         for row in found:
             check_is_number(function, f"the output {name}", row, lines)
             unknown = sorted({str(symbol) for symbol in row.free_symbols} - known)
             if len(unknown) > 0:
                 raise UnsupportedFunctionError(
-                    f"{where}: contains the free symbol {unknown[0]!r}; only arguments of the "
-                    "function may appear in it"
+                    f"{function.title} ({function.location}), output {name}: contains the free "
+                    f"symbol {unknown[0]!r}; only arguments of the function may appear in it"
                 )
-        rows.append(found)
     return rows
+
+
+def declared_rows(
+    function: UserFunction, outputs: Mapping[str, Marked], result_type: ResultType, result: Any
+) -> list[tuple[Any, ...]]:
+    """The same, whatever the scalars are.
+
+    Raises:
+        KernelError: It is not what is declared.
+    """
+    values = [result]
+    if result_type is not None:
+        values = _elements(function, list(outputs), result_type, result)
+    return [
+        _rows(f"{function.title} ({function.location}), output {name}", output, value)
+        for (name, output), value in zip(outputs.items(), values, strict=True)
+    ]
 
 
 def _elements(

@@ -19,6 +19,7 @@ from caspar.frontend.kernel_markers import Marked, access_key, marked
 from caspar.frontend.kernel_outputs import (
     ResultType,
     declared_outputs,
+    declared_rows,
     returned_rows,
 )
 from caspar.frontend.kernel_values import is_scalar_type, is_symbolic, type_name
@@ -26,6 +27,8 @@ from caspar.frontend.lines import Lines
 from caspar.frontend.lower import Lowering
 from caspar.frontend.markers import Pair
 from caspar.frontend.names import VALUE, internal_name, kernel_name, part_name
+from caspar.frontend.on_numbers import Comparison
+from caspar.frontend.points import PointArgument
 from caspar.frontend.signature import (
     Role,
     UserFunction,
@@ -220,6 +223,32 @@ def trace_kernel(function: KernelFunction) -> TracedKernel:
         _output(name, one, own) for (name, one), own in zip(declared.items(), rows, strict=True)
     )
     return TracedKernel(function.name, function.location, inputs, outputs, result_type, lines)
+
+
+def kernel_comparison(function: KernelFunction, traced: TracedKernel) -> Comparison:
+    """What comparing a kernel with numbers needs."""
+    arguments = tuple(
+        PointArgument(
+            one.name,
+            tuple(one.symbolic) if one.access.is_pair else (one.symbolic,),
+            one.storage_dim,
+            one.unit_ranges,
+        )
+        for one in traced.inputs
+    )
+    names = tuple(
+        f"scalar {number} of output {output.name}"
+        for output in traced.outputs
+        for number in range(len(output.rows))
+    )
+    rows = tuple(row for output in traced.outputs for row in output.rows)
+    declared, result_type = _outputs(function)
+
+    def rows_of(result: Any) -> list[Any]:
+        found = declared_rows(function, declared, result_type, result)
+        return [row for output in found for row in output]
+
+    return Comparison(function, arguments, names, rows, rows_of)
 
 
 def _outputs(function: KernelFunction) -> tuple[dict[str, Marked], ResultType]:

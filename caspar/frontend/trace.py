@@ -33,6 +33,8 @@ from caspar.frontend.markers import (
     TunableUnique,
 )
 from caspar.frontend.names import VALUE, internal_name, part_name
+from caspar.frontend.on_numbers import Comparison
+from caspar.frontend.points import PointArgument
 from caspar.frontend.signature import (
     argument_annotations,
     argument_value,
@@ -317,6 +319,23 @@ def _node_type(factor: Factor, source: str, declared: Any, storage_dim: int) -> 
         ) from error
     units, parts = unit_ranges(declared), tangent_parts(declared)
     return NodeType(str(name), declared, storage_dim, tangent_dim, units, parts)
+
+
+def factor_comparison(factor: Factor, traced: TracedFactor) -> Comparison:
+    """What comparing a factor with numbers needs."""
+    halves: dict[str, list[Argument]] = {}
+    for argument in traced.arguments:
+        halves.setdefault(argument.source, []).append(argument)
+    arguments = tuple(
+        PointArgument(
+            name, tuple(one.symbolic for one in ones), ones[0].storage_dim, ones[0].unit_ranges
+        )
+        for name, ones in halves.items()
+    )
+    names = tuple(f"row {number} of the residual" for number in range(len(traced.residual)))
+    return Comparison(
+        factor, arguments, names, traced.residual, lambda result: _column(factor, result)
+    )
 
 
 def _residual_rows(factor: Factor, residual: Any, lines: Lines) -> tuple[Any, ...]:

@@ -12,13 +12,13 @@ from caspar.frontend.node_kernels import node_kernels
 from caspar.frontend.precision import TYPES
 from caspar.frontend.printing import print_factor, print_retraction
 from caspar.frontend.solver_form import usual_form
-from caspar.frontend.trace import trace
 from caspar.inspect.resources import KernelReport, ResourcesView
 from caspar.inspect.stages import KernelInspection
 from caspar.inspect.views import TextView
 from caspar.memory.kernel import KernelSpec
 from caspar.options import Precision, choice
 from caspar.runtime.nvrtc import DEFAULT_ARCHITECTURE
+from caspar.tracing import traced_factor
 
 
 class _UnknownKernelError(OptionError, KeyError):
@@ -115,7 +115,7 @@ def inspect_factor(
     types = TYPES[choice(Precision, "precision", precision)]
     if target not in TARGETS:
         raise OptionError(f"target={target!r}: must be one of {', '.join(map(repr, TARGETS))}")
-    traced = trace(factor)
+    traced = traced_factor(factor)
     nodes = {one.node_type.name: one.node_type for one in traced.nodes}
     form = usual_form([traced], list(nodes.values()), target)
     own = factor_kernels(traced, types, form.factors[traced.name])

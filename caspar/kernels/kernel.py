@@ -26,7 +26,6 @@ from caspar.frontend.kernel_trace import (
     KernelFunction,
     TracedKernel,
     is_symbolic,
-    trace_kernel,
 )
 from caspar.kernels.bound import BoundKernel
 from caspar.kernels.call import Operands, call_options, call_symbolic, operands_of
@@ -41,6 +40,7 @@ from caspar.kernels.results import give_back
 from caspar.kernels.tuning import Tuning, best_size, tuning_key
 from caspar.kernels.views import KernelDescription, describe_kernel, error_html, signature_text
 from caspar.options import BackendChoice, choice
+from caspar.tracing import traced_kernel
 
 _OPTION_TYPES = (int, bool, str, type(None))
 """Of the options of calls that may be like an earlier one."""
@@ -84,7 +84,7 @@ class Kernel:
         Raises:
             KernelError: Signature or return value are not what a kernel needs.
         """
-        return trace_kernel(self.function)
+        return traced_kernel(self.function)
 
     def __call__(
         self,

@@ -8,7 +8,7 @@ from caspar.errors import FactorError
 from caspar.frontend.factor import Factor
 from caspar.frontend.precision import TYPES
 from caspar.frontend.solver_form import DEFAULT_INNER_ITERATIONS
-from caspar.frontend.trace import NodeType, TracedFactor, trace
+from caspar.frontend.trace import NodeType, TracedFactor
 from caspar.options import (
     MAX_INNER_ITERATIONS,
     BackendChoice,
@@ -33,6 +33,7 @@ from caspar.solver.levenberg import minimize
 from caspar.solver.normal_equations import NormalEquations
 from caspar.solver.problem import Problem, check_problem
 from caspar.solver.result import IterationRecord, ProblemSize, SolveResult
+from caspar.tracing import traced_factor
 
 _Kind = TypeVar("_Kind", bound="Solver")
 
@@ -96,7 +97,7 @@ class Solver:
         stored: JacobianChoice = choice(JacobianChoice, "jacobian", jacobian)
         start = time.perf_counter()
         self._given = _checked_factors(factors)
-        self._factors = tuple(trace(factor) for factor in self._given)
+        self._factors = tuple(traced_factor(factor) for factor in self._given)
         self._nodes = _node_types(self._factors)
         self.precision: Precision = (
             usual_precision(self._factors, self._nodes) if wanted is None else wanted

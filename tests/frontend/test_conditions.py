@@ -147,7 +147,7 @@ REFUSED = [
     *numbered("truth of a symbol", TRUTHS),
     *numbered("key of a dictionary", KEYS),
     *numbered("is_zero", SIGNS),
-    *numbered("truth value", COMPARISONS),
+    *numbered("comparison of symbols", COMPARISONS),
 ]
 
 
@@ -253,7 +253,7 @@ class TestWhoIsAsked:
 
     def test_a_watch_left_behind_refuses_nothing(self) -> None:
         m = sf.Symbol("m")
-        with conditions._installed():
+        with conditions.installed():
             conditions._OF_THREAD.watch = Watch(__file__, {"m"})
             try:
                 assert m != 1

@@ -194,6 +194,7 @@ class TestResult:
             (lambda a: sorted(a), "write sf.Piecewise("),
             (lambda a: 1 if a[0] > 0 and a[1] > 0 else 2, "write sf.Piecewise("),
             (lambda a: 1 if 0 < a[0] < 1 else 2, "write sf.Piecewise("),
+            (lambda a: (a[0] > 0) & (a[1] > 0), "sf.sympy.And"),
             (lambda a: float(a[0]), "use sf.sqrt, sf.sin, ..."),
             (lambda a: int(a[0] + 1), "use sf.floor(x)"),
             (lambda a: math.floor(a[0]), "use sf.floor(x)"),

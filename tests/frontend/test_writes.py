@@ -10,8 +10,9 @@ import symforce.symbolic as sf
 from symforce.ops import StorageOps
 
 import caspar
-from caspar.frontend.kernel_trace import KernelFunction, trace_kernel
-from caspar.frontend.trace import trace
+from caspar.frontend.kernel_trace import KernelFunction, kernel_comparison, trace_kernel
+from caspar.frontend.on_numbers import compare_with_numbers
+from caspar.frontend.trace import factor_comparison, trace
 from caspar.memory.patterns import ReadPair, ReadSequential, WriteSequential
 from tests.frontend.evaluating import lowered
 
@@ -115,6 +116,7 @@ def test_a_factor_is_what_python_gives(function: Callable[..., Any]) -> None:
     point = np.random.default_rng(3).normal(size=len(names))
     (found,) = lowered(list(traced.residual), names, point[None])
     assert found == pytest.approx(on_numbers(function, types, point.tolist()))
+    assert compare_with_numbers(factor_comparison(factor, traced), []) > 0
 
 
 def test_a_solve_finds_the_swapped_measurement() -> None:
@@ -158,6 +160,7 @@ def test_a_kernel_is_what_python_gives(function: Callable[..., Any]) -> None:
     point = np.random.default_rng(3).normal(size=len(names))
     (found,) = lowered(list(traced.outputs[0].rows), names, point[None])
     assert found == pytest.approx(on_numbers(function, types, point.tolist()))
+    assert compare_with_numbers(kernel_comparison(kernel, traced), []) > 0
 
 
 def test_a_kernel_called_with_arrays() -> None:
