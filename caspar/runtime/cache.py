@@ -130,7 +130,7 @@ def max_cache_bytes() -> int:
         return DEFAULT_MAX_BYTES
     found = _SIZE.fullmatch(text)
     if found is None:
-        _warn_once(
+        warn_once(
             f"{SIZE_VARIABLE} is {text!r}; needed is a size such as 500M or 2G. caspar's cache "
             "keeps its default of 1 GiB"
         )
@@ -138,11 +138,12 @@ def max_cache_bytes() -> int:
     return int(float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " "))
 
 
-def folder_refusal(folder: Path) -> str:
+def folder_refusal(folder: Path, variable: str = FOLDER_VARIABLE) -> str:
     """Why a folder is not used as a cache: others could write into it. Empty: it may be.
 
     Args:
         folder: It need not exist.
+        variable: The environment variable that chooses another one.
 
     Raises:
         OSError: It cannot be looked at.
@@ -152,11 +153,11 @@ def folder_refusal(folder: Path) -> str:
     except FileNotFoundError:
         return ""
     if not stat.S_ISDIR(status.st_mode):
-        return f"{folder} is not a folder; delete it, or choose another by {FOLDER_VARIABLE}"
+        return f"{folder} is not a folder; delete it, or choose another by {variable}"
     if status.st_uid not in (os.geteuid(), 0):
         return (
             f"{folder} belongs to user {status.st_uid}, who could have code executed; run "
-            f"chown -R {os.geteuid()} {folder}, or choose another folder by {FOLDER_VARIABLE}"
+            f"chown -R {os.geteuid()} {folder}, or choose another folder by {variable}"
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"{folder} can be written by other users; run chmod -R go-w {folder}"
@@ -172,7 +173,7 @@ def _usable(kind: str, *, make: bool) -> Path | None:
     folder = cache_folder()
     if folder is None:
         if make:
-            _warn_once(
+            warn_once(
                 "the user has no home folder, so caspar keeps nothing of what it compiles. Set "
                 f"{FOLDER_VARIABLE} to a folder that can be written"
             )
@@ -183,12 +184,13 @@ def _usable(kind: str, *, make: bool) -> Path | None:
                 place.mkdir(mode=0o700, parents=True)
         refusal = folder_refusal(place)
         if refusal:
-            _warn_once(f"caspar's cache is not used, everything is compiled anew: {refusal}")
+            warn_once(f"caspar's cache is not used, everything is compiled anew: {refusal}")
             return None
     return folder / kind
 
 
-def _warn_once(message: str) -> None:
+def warn_once(message: str) -> None:
+    """Warn, once in a process."""
     with _LOCK:
         is_new = message not in _STATE.warned
         _STATE.warned.add(message)
@@ -254,7 +256,7 @@ def write_entry(kind: str, key: str, content: bytes) -> None:
             _replace(folder / _name(kind, key), data)
         _shrink_at_times(len(data), limit)
     except OSError as error:
-        _warn_once(
+        warn_once(
             f"caspar's cache {cache_folder()} cannot be written ({error.strerror or error}): what "
             f"is compiled now is compiled anew by the next process. Set {FOLDER_VARIABLE} to a "
             "folder that can be written"

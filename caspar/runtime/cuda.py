@@ -45,6 +45,7 @@ from caspar.runtime.cuda_scalars import CudaScalars
 from caspar.runtime.cuda_tiles import TileBuilder
 from caspar.runtime.cuda_timing import time_on_stream
 from caspar.runtime.cuda_upload import uploader
+from caspar.runtime.cupy_cache import check_cupy_folder
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
@@ -93,6 +94,7 @@ class CudaBackend:
                 f"backend='cuda' needs an NVIDIA GPU and driver, and CUDA says: {error}. "
                 "`caspar doctor` tells what is missing; backend='cpu' needs none."
             ) from error
+        check_cupy_folder()
         self._name = properties["name"].decode()
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self._tiles: TileBuilder | None = None
