@@ -10,7 +10,6 @@ and digits of other scripts are not numbers.
 
 import io
 import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,6 +21,7 @@ LONGEST_NUMBER = 1024
 
 _CHUNK_BYTES = 1 << 22
 _WHITE_SPACE = b" \t\n\r\x0b\x0c"
+_FINITE_NUMBERS = _WHITE_SPACE + b"0123456789+-.eE"
 _LAST_SPACE = re.compile(rb"\s\S*\Z")
 _TOKEN = re.compile(rb"\S+")
 _NUMBER = re.compile(
@@ -100,18 +100,17 @@ def parse_numbers(text: bytes, first_line: int = 1) -> NumberRun:
     num_tokens, longest = _measure_tokens(text)
     if num_tokens == 0:
         return NumberRun(np.empty(0), None, text, first_line)
-    # What NumPy does with text that it cannot read has changed: it stopped there with a warning,
-    # and now raises. If it reads all of the text, each token gives one number or more, so that
-    # the number of tokens tells whether each gave one.
-    if longest <= LONGEST_NUMBER:
+    if longest <= LONGEST_NUMBER and not text.translate(None, _FINITE_NUMBERS):
         try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", DeprecationWarning)
-                values = np.fromstring(text, dtype=np.float64, sep=" ")
-            if len(values) == num_tokens and len(caught) == 0:
-                return NumberRun(values, None, text, first_line)
-        except ValueError:
-            pass
+            # NumPy either stops at what it cannot read, with a warning, or raises, depending on its
+            # version. It gives the NaN at the end only if it has read everything before it, because
+            # the text itself has no letters for one. Then each token gave one number or more, so
+            # that the number of tokens tells whether each gave one.
+            values = np.fromstring(text + b" nan", dtype=np.float64, sep=" ")
+        except (ValueError, DeprecationWarning):
+            values = np.empty(0)
+        if len(values) == num_tokens + 1 and np.isnan(values[-1]):
+            return NumberRun(values[:-1], None, text, first_line)
     numbers: list[float] = []
     for match in _TOKEN.finditer(text):
         token = match[0]
