@@ -21,7 +21,6 @@ LONGEST_NUMBER = 1024
 
 _CHUNK_BYTES = 1 << 22
 _WHITE_SPACE = b" \t\n\r\x0b\x0c"
-_FINITE_NUMBERS = _WHITE_SPACE + b"0123456789+-.eE"
 _LAST_SPACE = re.compile(rb"\s\S*\Z")
 _TOKEN = re.compile(rb"\S+")
 _NUMBER = re.compile(
@@ -29,8 +28,10 @@ _NUMBER = re.compile(
 )
 _SHOWN_BYTES = 40
 
-_IS_SPACE = np.zeros(256, dtype=np.bool_)
-_IS_SPACE[list(_WHITE_SPACE)] = True
+# What a byte may be part of: 0 for white space, 1 for finite numbers, 2 for the rest.
+_KIND = np.full(256, 2, dtype=np.uint8)
+_KIND[list(b"0123456789+-.eE")] = 1
+_KIND[list(_WHITE_SPACE)] = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +98,10 @@ def parse_numbers(text: bytes, first_line: int = 1) -> NumberRun:
     Returns:
         The numbers, correctly rounded to float64.
     """
-    num_tokens, longest = _measure_tokens(text)
+    num_tokens, longest, is_finite = _measure_tokens(text)
     if num_tokens == 0:
         return NumberRun(np.empty(0), None, text, first_line)
-    if longest <= LONGEST_NUMBER and not text.translate(None, _FINITE_NUMBERS):
+    if longest <= LONGEST_NUMBER and is_finite:
         try:
             # NumPy either stops at what it cannot read, with a warning, or raises, depending on its
             # version. It gives the NaN at the end only if it has read everything before it, because
@@ -120,16 +121,19 @@ def parse_numbers(text: bytes, first_line: int = 1) -> NumberRun:
     return NumberRun(np.array(numbers, dtype=np.float64), None, text, first_line)
 
 
-def _measure_tokens(text: bytes) -> tuple[int, int]:
-    """Return the number of tokens of a text and the length of the longest.
+def _measure_tokens(text: bytes) -> tuple[int, int, bool]:
+    """Measure the tokens of a text without splitting it: four times as fast, without 40 bytes each.
 
-    Splitting the text would take four times as long, and 40 bytes a token.
+    Returns:
+        The number of tokens, the length of the longest, and whether all are of such characters as
+        finite numbers have.
     """
-    is_space = np.ones(len(text) + 2, dtype=np.bool_)
-    is_space[1:-1] = _IS_SPACE[np.frombuffer(text, dtype=np.uint8)]
-    edges = np.flatnonzero(is_space[1:] != is_space[:-1])
+    kinds = np.zeros(len(text) + 2, dtype=np.uint8)
+    kinds[1:-1] = _KIND[np.frombuffer(text, dtype=np.uint8)]
+    is_token = kinds > 0
+    edges = np.flatnonzero(is_token[1:] != is_token[:-1])
     starts, ends = edges[::2], edges[1::2]
-    return len(starts), int(np.max(ends - starts, initial=0))
+    return len(starts), int(np.max(ends - starts, initial=0)), bool(np.max(kinds) < 2)
 
 
 def shown(token: bytes) -> str:
