@@ -2,6 +2,9 @@
 
 import json
 import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +17,12 @@ from tests.cli.fake_solver import FakeSolver, run
 from tests.examples import make_bal_problem
 
 FACTOR = """\
-import caspar
 import symforce.symbolic as sf
 
-class X(caspar.Node[sf.V2]):
-    pass
+import caspar
 
-def residual(x: X) -> sf.V2:
+@caspar.factor
+def residual(x: sf.V2) -> sf.V2:
     return x
 """
 
@@ -85,13 +87,33 @@ def test_standard_input_and_output(
     """A FIFO as problem, /dev/stdout as file."""
     fifo = problem.with_name("fifo")
     os.mkfifo(fifo)
-    writer = os.fork()
-    if writer == 0:
-        fifo.write_bytes(problem.read_bytes())
-        os._exit(0)
+    writer = threading.Thread(target=lambda: fifo.write_bytes(problem.read_bytes()))
+    writer.start()
     assert run("bal", fifo, "--quiet", "--json", "/dev/stdout") == 0
-    os.waitpid(writer, 0)
+    writer.join()
     assert json.loads(capfd.readouterr().out)["problem"]["cameras"] == 3
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names of any bytes")
+@pytest.mark.parametrize("encoding", ["ascii:strict", "utf-8:strict"])
+def test_names_that_the_terminal_cannot_show(problem: Path, encoding: str) -> None:
+    """The files are written and named; nothing ends by their names."""
+    for name in ("\u00e4.txt", os.fsdecode(b"\xff.txt")):
+        renamed = problem.rename(problem.with_name(name))
+        program = (
+            "import caspar, sys; from tests.cli import fake_solver\n"
+            "caspar.Solver = fake_solver.FakeSolver; sys.exit(fake_solver.run(*sys.argv[1:]))"
+        )
+        found = subprocess.run(
+            [sys.executable, "-c", program, "bal", renamed, "--json", f"{renamed}.json"],
+            cwd=Path(__file__).parents[2],
+            env=os.environ | {"PYTHONIOENCODING": encoding},
+            capture_output=True,
+            check=True,
+        )
+        assert b".txt.json" in found.stdout.splitlines()[-1]
+        assert json.loads(Path(f"{renamed}.json").read_text())["status"] == "converged_cost"
+        problem = renamed
 
 
 class TestInterrupts:
@@ -176,6 +198,24 @@ class TestInspect:
                 said == f"caspar: {option} {path}: this is the file of the function; name another\n"
             )
         assert source.read_text() == FACTOR
+
+    def test_an_output_that_is_the_module(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A module of the working folder, by its name; of a package too."""
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", sys.path.copy())
+        package = tmp_path / "package_to_inspect"
+        package.mkdir()
+        for place in ("module_to_inspect", f"{package.name}.inner"):
+            source = tmp_path / f"{place.replace('.', '/')}.py"
+            source.write_text(FACTOR)
+            (tmp_path / "link.txt").unlink(missing_ok=True)
+            (tmp_path / "link.txt").symlink_to(source)
+            for path in (source, Path("link.txt")):
+                said = refused(capsys, "inspect", f"{place}:residual", "--out", path)
+                assert f"--out {path}: this is the file of the function" in said
+            assert source.read_text() == FACTOR
 
     def test_text_and_picture_in_one_file(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
