@@ -1,5 +1,6 @@
 """Files of the command line: refused before the solve, whole or unchanged after it."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -24,6 +25,16 @@ import caspar
 @caspar.factor
 def residual(x: sf.V2) -> sf.V2:
     return x
+"""
+
+
+IN_A_PROCESS = """\
+import sys
+import caspar
+from tests.cli import fake_solver
+
+caspar.Solver = fake_solver.FakeSolver
+sys.exit(fake_solver.run(*sys.argv[1:]))
 """
 
 
@@ -100,12 +111,8 @@ def test_names_that_the_terminal_cannot_show(problem: Path, encoding: str) -> No
     """The files are written and named; nothing ends by their names."""
     for name in ("\u00e4.txt", os.fsdecode(b"\xff.txt")):
         renamed = problem.rename(problem.with_name(name))
-        program = (
-            "import caspar, sys; from tests.cli import fake_solver\n"
-            "caspar.Solver = fake_solver.FakeSolver; sys.exit(fake_solver.run(*sys.argv[1:]))"
-        )
         found = subprocess.run(
-            [sys.executable, "-c", program, "bal", renamed, "--json", f"{renamed}.json"],
+            [sys.executable, "-c", IN_A_PROCESS, "bal", renamed, "--json", f"{renamed}.json"],
             cwd=Path(__file__).parents[2],
             env=os.environ | {"PYTHONIOENCODING": encoding},
             capture_output=True,
@@ -114,6 +121,36 @@ def test_names_that_the_terminal_cannot_show(problem: Path, encoding: str) -> No
         assert b".txt.json" in found.stdout.splitlines()[-1]
         assert json.loads(Path(f"{renamed}.json").read_text())["status"] == "converged_cost"
         problem = renamed
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.parametrize("reader", ["full disk", "closed pipe"])
+def test_failures_are_said_if_the_report_cannot_be_printed(problem: Path, reader: str) -> None:
+    output = problem.with_name("solved.txt")
+    with contextlib.ExitStack() as stack:
+        if reader == "full disk":
+            stdout = stack.enter_context(open("/dev/full", "wb")).fileno()
+        else:
+            reading, stdout = os.pipe()
+            os.close(reading)
+            stack.callback(os.close, stdout)
+        found = subprocess.run(
+            [
+                *(sys.executable, "-c", IN_A_PROCESS, "bal", problem),
+                *("--json", "/dev/full", "--out", output),
+            ],
+            cwd=Path(__file__).parents[2],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert "caspar: /dev/full is not written: [Errno 28] No space" in found.stderr
+    if reader == "full disk":
+        assert "caspar: the report is not written: [Errno 28] No space" in found.stderr
+        assert found.returncode == 2
+    assert "Traceback" not in found.stderr
+    assert read_bal(output).num_cameras == 3
 
 
 class TestInterrupts:
