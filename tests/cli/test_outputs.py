@@ -205,6 +205,20 @@ class TestInterrupts:
         with pytest.raises(KeyboardInterrupt, match=r"^interrupted; nothing is written$"):
             WrittenFiles().write({Path("a"): interrupted})
 
+    @pytest.mark.parametrize("exists", [True, False])
+    def test_just_after_a_file(self, tmp_path: Path, exists: bool) -> None:
+        """Between the replacement and the next step of the command."""
+        path = tmp_path / "a"
+        if exists:
+            path.write_bytes(b"old")
+
+        def late(path: Path) -> None:
+            write_file(path, b"new")
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt, match=rf"^interrupted; written: {path}$"):
+            WrittenFiles().write({path: late})
+
     def test_failures_are_kept(self, tmp_path: Path) -> None:
         """One file after the other, whatever happens to the one before."""
         files = WrittenFiles()
