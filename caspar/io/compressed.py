@@ -152,7 +152,7 @@ class _Unpacked(io.RawIOBase):
     """The unpacked bytes of a file, refused once there are far too many for its size."""
 
     def __init__(
-        self, packed: io.BufferedReader, source: _Source, compression: Compression, path: FilePath
+        self, packed: io.BufferedIOBase, source: _Source, compression: Compression, path: FilePath
     ) -> None:
         self._source = source
         self._decoder: io.BufferedIOBase = (
