@@ -4,6 +4,7 @@ Errors meant for the user become one message on stderr; a traceback is always a 
 """
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -44,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code. Wrong usage raises SystemExit(2), `--help` and `--version` SystemExit(0), a
         reader of the output that stops early (`head`) SystemExit(1), as argparse and rich do.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # A file's name that the terminal cannot show must not end a command that wrote the file.
+        sys.stdout.reconfigure(errors="backslashreplace")
     request = _parser().parse_args(arguments)
     command: _Command = request.command
     try:

@@ -62,9 +62,13 @@ def _solve_and_write(request: BalRequest, files: WrittenFiles) -> ExitCode:
         if request.outputs.by_option:
             display.phase("writing results")
         write_outputs(request.outputs, problem, result, files)
-    if not request.is_quiet:
-        _print_report(request, problem, result, files.paths)
-    files.print_failures(messages)
+    try:
+        if not request.is_quiet:
+            _print_report(request, problem, result, files.paths)
+    except OSError as error:  # standard output is a file on a full disk
+        files.failures.append((Path("the report"), str(error)))
+    finally:  # a reader of the report that stops early (`head`) ends the program
+        files.print_failures(messages)
     if result.status is SolveStatus.INTERRUPTED:
         return ExitCode.INTERRUPTED
     if files.failures:

@@ -74,9 +74,9 @@ def inspect_kernels(request: InspectRequest) -> ExitCode:
     """
     asked = {"--svg": request.svg, "--out": request.out}
     paths = {option: path for option, path in asked.items() if path is not None}
-    source = Path(request.function.rpartition(":")[0])
-    check_targets(paths, source, "the file of the function")
-    view = _view(request, _inspection(request))
+    found = load_function(request.function)
+    check_targets(paths, _source_file(request.function), "the file of the function")
+    view = _view(request, _inspection(request, found))
     if not paths:
         _print(str(view))
         return ExitCode.SUCCESS
@@ -104,10 +104,9 @@ def _print(text: str) -> None:
 
 
 def _inspection(
-    request: InspectRequest,
+    request: InspectRequest, found: "caspar.Factor | caspar.Kernel"
 ) -> "caspar.inspect.FactorInspection | caspar.inspect.KernelInspection":
     target = request.target or ("cpu" if request.stage == "cpu" else "cuda")
-    found = load_function(request.function)
     if isinstance(found, caspar.Factor):
         return found.inspect(request.precision, target, request.arch)
     if request.kernel is not None:
@@ -190,6 +189,12 @@ def load_function(name: str) -> "caspar.Factor | caspar.Kernel":
     raise OptionError(f"{name!r}: {wrong}; {place} has the factors and kernels: {known or 'none'}")
 
 
+def _source_file(name: str) -> Path:
+    """The file that a loaded function was named by, or that its module was loaded from."""
+    place = name.rpartition(":")[0]
+    return Path(getattr(sys.modules.get(place), "__file__", None) or place)
+
+
 def _load(place: str) -> Any:
     """A module by its name or its file; an error in it names its line."""
     try:
@@ -200,10 +205,14 @@ def _load(place: str) -> Any:
     except (CasparError, OSError):
         raise
     except Exception as error:  # the module is the user's code
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        if last.filename.startswith(_IMPORT_SYSTEM):
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if not frame.filename.startswith((*_IMPORT_SYSTEM, __file__))
+        ]
+        if not frames:
             raise OptionError(f"{place!r}: there is no such module") from error
-        where = f"{last.filename}:{last.lineno}"
+        where = f"{frames[-1].filename}:{frames[-1].lineno}"
         raise OptionError(
             f"{place} cannot be imported: {where}: {type(error).__name__}: {error}"
         ) from error

@@ -67,16 +67,19 @@ class WrittenFiles:
         Raises:
             KeyboardInterrupt: Ctrl-C; the message says what is written and what is not.
         """
-        try:
-            for path, writer in writers.items():
-                try:
-                    writer(path)
-                except (OSError, ValueError, MemoryError) as error:
-                    self.failures.append((path, str(error) or "out of memory"))
-                else:
+        for path, writer in writers.items():
+            before = _identity(path)
+            try:
+                writer(path)
+            except (OSError, ValueError, MemoryError) as error:
+                self.failures.append((path, str(error) or "out of memory"))
+            except KeyboardInterrupt as interrupt:
+                remark = str(interrupt)
+                if remark == "" and _identity(path) != before:  # just after the replacement
                     self.paths.append(path)
-        except KeyboardInterrupt as interrupt:
-            raise KeyboardInterrupt(self.when_interrupted(str(interrupt))) from interrupt
+                raise KeyboardInterrupt(self.when_interrupted(remark)) from interrupt
+            else:
+                self.paths.append(path)
 
     def print_failures(self, console: Console) -> None:
         """Say which files are not written, and why."""
@@ -95,6 +98,15 @@ class WrittenFiles:
         if remark or not self.paths:
             parts.append(remark or "nothing is written")
         return "; ".join(parts)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Tell files apart that follow each other at a path; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def check_outputs(outputs: Outputs, problem_file: Path) -> None:

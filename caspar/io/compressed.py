@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import IO, Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from caspar.errors import FileFormatError
 
@@ -48,6 +48,7 @@ class Compression(Enum):
 
 
 _PACKED = (Compression.BZIP2, Compression.GZIP)
+_LONGEST_MAGIC = max(len(kind.magic) for kind in _PACKED)
 
 # Numbers in text are packed to a third, very regular ones to a hundredth.
 _LARGEST_RATIO = 500
@@ -73,13 +74,15 @@ def open_for_reading(path: FilePath) -> Iterator[io.BufferedIOBase]:
     # Asked before opening, because Windows reports a directory as a lack of permission.
     if os.path.isdir(path):
         raise FileFormatError(f"{os.fspath(path)}: this is a directory; a file is needed")
-    with open(path, "rb") as raw:
-        compression = _compression_from_content(raw, path)
+    with open(path, "rb", buffering=0) as file:
+        source = _Source(file)
+        compression = _compression_from_content(source.head(_LONGEST_MAGIC), path)
+        packed = io.BufferedReader(source)
         if compression is Compression.NONE:
-            yield raw
+            yield packed
             return
         try:
-            with io.BufferedReader(_Unpacked(raw, compression, path)) as unpacked:
+            with io.BufferedReader(_Unpacked(packed, source, compression, path)) as unpacked:
                 yield unpacked
         except EOFError as error:
             raise FileFormatError(
@@ -97,9 +100,8 @@ def open_for_reading(path: FilePath) -> Iterator[io.BufferedIOBase]:
             ) from error
 
 
-def _compression_from_content(raw: io.BufferedReader, path: FilePath) -> Compression:
-    """Tell the compression of an open file from its first bytes, leaving them unread."""
-    head = raw.peek(max(len(kind.magic) for kind in _PACKED))
+def _compression_from_content(head: bytes, path: FilePath) -> Compression:
+    """Tell the compression of a file from its first bytes."""
     for kind in _PACKED:
         if head.startswith(kind.magic):
             return kind
@@ -113,26 +115,46 @@ def _compression_from_content(raw: io.BufferedReader, path: FilePath) -> Compres
     return Compression.NONE
 
 
-class _CountedReader:
-    """What the decoders need of a file, counting the packed bytes that they took."""
+class _Source(io.RawIOBase):
+    """A file whose first bytes can be looked at before they are read; it counts what is read."""
 
-    def __init__(self, raw: io.BufferedReader) -> None:
-        self._raw = raw
+    def __init__(self, file: io.FileIO) -> None:
+        self._file = file
+        self._head = b""
         self.num_bytes = 0
 
-    def read(self, size: int = -1) -> bytes:
-        """Read packed bytes."""
-        data = self._raw.read(size)
-        self.num_bytes += len(data)
-        return data
+    def head(self, size: int) -> bytes:
+        """Return the first bytes, fewer only if the file has no more: a FIFO may give them singly.
+
+        `io.BufferedReader.peek` returns what one read gives.
+        """
+        while len(self._head) < size and (more := self._file.read(size - len(self._head))):
+            self._head += more
+        return self._head
+
+    def readable(self) -> bool:
+        """Say that this can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read some bytes."""
+        if self._head:
+            num_bytes = min(len(buffer), len(self._head))
+            buffer[:num_bytes] = self._head[:num_bytes]
+            self._head = self._head[num_bytes:]
+        else:
+            num_bytes = self._file.readinto(buffer)
+        self.num_bytes += num_bytes
+        return num_bytes
 
 
 class _Unpacked(io.RawIOBase):
     """The unpacked bytes of a file, refused once there are far too many for its size."""
 
-    def __init__(self, raw: io.BufferedReader, compression: Compression, path: FilePath) -> None:
-        self._packed = _CountedReader(raw)
-        packed = cast("IO[bytes]", self._packed)
+    def __init__(
+        self, packed: io.BufferedIOBase, source: _Source, compression: Compression, path: FilePath
+    ) -> None:
+        self._source = source
         self._decoder: io.BufferedIOBase = (
             bz2.BZ2File(packed)
             if compression is Compression.BZIP2
@@ -150,7 +172,7 @@ class _Unpacked(io.RawIOBase):
         """Unpack some bytes."""
         num_bytes = self._decoder.readinto(buffer)
         self._num_bytes += num_bytes
-        if self._num_bytes > max(_ALWAYS_UNPACKED_BYTES, _LARGEST_RATIO * self._packed.num_bytes):
+        if self._num_bytes > max(_ALWAYS_UNPACKED_BYTES, _LARGEST_RATIO * self._source.num_bytes):
             raise FileFormatError(
                 f"{os.fspath(self._path)}: the {self._compression.label} data grow to more than "
                 f"{_LARGEST_RATIO} times their size when they are unpacked, which text of numbers "

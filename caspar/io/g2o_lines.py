@@ -1,8 +1,8 @@
 """Sort the lines of a g2o file by what they declare, and parse them in bulk.
 
 Input: the file's bytes. Output: `G2oRecords`: ids and numbers, with line numbers.
-Cost: some microseconds a line, once per file. Text is kept for some thousand lines at a time, so
-that memory goes with the numbers that the file holds.
+Cost: some microseconds a line, once per file. Text is kept for some thousand lines or some
+megabytes at a time, so that memory goes with the numbers that the file holds.
 """
 
 import io
@@ -24,6 +24,7 @@ LONGEST_LINE_BYTES = 1 << 20
 
 _NUM_IDS = 2**63  # ids are int64
 _LINES_AT_ONCE = 1 << 14
+_BYTES_AT_ONCE = 1 << 23  # long lines are mostly white space, of which nothing is kept
 _PASSED_OVER = (b"#", b"PARAMS_")
 
 
@@ -89,12 +90,14 @@ class _RecordReader:
         self._what = f"an {kind.name} {role.value.lower()}"
         self._path = path
         self._lines: list[Line] = []
+        self._num_bytes = 0
         self._parts: list[Records] = []
 
     def add(self, line: Line) -> None:
         """Take a line without its tag."""
         self._lines.append(line)
-        if len(self._lines) == _LINES_AT_ONCE:
+        self._num_bytes += len(line.text)
+        if len(self._lines) == _LINES_AT_ONCE or self._num_bytes >= _BYTES_AT_ONCE:
             self._parse()
 
     def all_records(self) -> Records:
@@ -111,6 +114,7 @@ class _RecordReader:
             _parse_records(self._lines, self._what, self._num_ids, self._num_values, self._path)
         )
         self._lines = []
+        self._num_bytes = 0
 
 
 def read_records(stream: io.BufferedIOBase, path: FilePath) -> G2oRecords:

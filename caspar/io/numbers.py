@@ -10,7 +10,6 @@ and digits of other scripts are not numbers.
 
 import io
 import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -29,8 +28,10 @@ _NUMBER = re.compile(
 )
 _SHOWN_BYTES = 40
 
-_IS_SPACE = np.zeros(256, dtype=np.bool_)
-_IS_SPACE[list(_WHITE_SPACE)] = True
+# What a byte may be part of: 0 for white space, 1 for finite numbers, 2 for the rest.
+_KIND = np.full(256, 2, dtype=np.uint8)
+_KIND[list(b"0123456789+-.eE")] = 1
+_KIND[list(_WHITE_SPACE)] = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,21 +98,20 @@ def parse_numbers(text: bytes, first_line: int = 1) -> NumberRun:
     Returns:
         The numbers, correctly rounded to float64.
     """
-    num_tokens, longest = _measure_tokens(text)
+    num_tokens, longest, is_finite = _measure_tokens(text)
     if num_tokens == 0:
         return NumberRun(np.empty(0), None, text, first_line)
-    # What NumPy does with text that it cannot read has changed: it stopped there with a warning,
-    # and now raises. If it reads all of the text, each token gives one number or more, so that
-    # the number of tokens tells whether each gave one.
-    if longest <= LONGEST_NUMBER:
+    if longest <= LONGEST_NUMBER and is_finite:
         try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", DeprecationWarning)
-                values = np.fromstring(text, dtype=np.float64, sep=" ")
-            if len(values) == num_tokens and len(caught) == 0:
-                return NumberRun(values, None, text, first_line)
-        except ValueError:
-            pass
+            # NumPy either stops at what it cannot read, with a warning, or raises, depending on its
+            # version. It gives the NaN at the end only if it has read everything before it, because
+            # the text itself has no letters for one. Then each token gave one number or more, so
+            # that the number of tokens tells whether each gave one.
+            values = np.fromstring(text + b" nan", dtype=np.float64, sep=" ")
+        except (ValueError, DeprecationWarning):
+            values = np.empty(0)
+        if len(values) == num_tokens + 1 and np.isnan(values[-1]):
+            return NumberRun(values[:-1], None, text, first_line)
     numbers: list[float] = []
     for match in _TOKEN.finditer(text):
         token = match[0]
@@ -121,16 +121,19 @@ def parse_numbers(text: bytes, first_line: int = 1) -> NumberRun:
     return NumberRun(np.array(numbers, dtype=np.float64), None, text, first_line)
 
 
-def _measure_tokens(text: bytes) -> tuple[int, int]:
-    """Return the number of tokens of a text and the length of the longest.
+def _measure_tokens(text: bytes) -> tuple[int, int, bool]:
+    """Measure the tokens of a text without splitting it: four times as fast, without 40 bytes each.
 
-    Splitting the text would take four times as long, and 40 bytes a token.
+    Returns:
+        The number of tokens, the length of the longest, and whether all are of such characters as
+        finite numbers have.
     """
-    is_space = np.ones(len(text) + 2, dtype=np.bool_)
-    is_space[1:-1] = _IS_SPACE[np.frombuffer(text, dtype=np.uint8)]
-    edges = np.flatnonzero(is_space[1:] != is_space[:-1])
+    kinds = np.zeros(len(text) + 2, dtype=np.uint8)
+    kinds[1:-1] = _KIND[np.frombuffer(text, dtype=np.uint8)]
+    is_token = kinds > 0
+    edges = np.flatnonzero(is_token[1:] != is_token[:-1])
     starts, ends = edges[::2], edges[1::2]
-    return len(starts), int(np.max(ends - starts, initial=0))
+    return len(starts), int(np.max(ends - starts, initial=0)), bool(np.max(kinds) < 2)
 
 
 def shown(token: bytes) -> str:

@@ -133,7 +133,8 @@ def open_for_replacing(path: FilePath) -> Iterator[io.BufferedIOBase]:
     temporary = os.path.join(os.path.dirname(target.file), f".caspar-{secrets.token_hex(8)}.tmp")
     is_complete = False
     try:
-        with open(temporary, "xb") as stream:
+        opener = None if target.old is None else _open_for_owner
+        with open(temporary, "xb", opener=opener) as stream:
             if target.old is not None:
                 _keep_owner_and_mode(temporary, target.old)
             yield stream
@@ -210,6 +211,11 @@ def _descriptor(name: str) -> int | None:
     """Return the descriptor of this process that a path like /dev/stdout stands for."""
     numbered = _NUMBERED_DESCRIPTOR.fullmatch(name)
     return _DESCRIPTORS.get(name) if numbered is None else int(numbered[1])
+
+
+def _open_for_owner(path: str, flags: int) -> int:
+    """Open a file that nobody else can open until it has the mode of the old one."""
+    return os.open(path, flags, 0o600)
 
 
 def _keep_owner_and_mode(temporary: str, old: os.stat_result) -> None:

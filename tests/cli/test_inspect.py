@@ -235,6 +235,13 @@ def test_an_error_in_the_users_module_names_its_line(
             load_function(f"{name}:f")
 
 
+def test_a_wrong_name_of_caspar_names_the_users_line(tmp_path: Path) -> None:
+    path = tmp_path / "misspelt.py"
+    path.write_text("import caspar\ncaspar.facktor\n")
+    with pytest.raises(OptionError, match=r"misspelt\.py:2: AttributeError: .*facktor"):
+        load_function(f"{path}:f")
+
+
 def test_a_reader_that_stops_early_is_no_error() -> None:
     program = f"from caspar.cli.app import main; main(['inspect', {SNAVELY!r}, '--stage', 'cuda'])"
     process = subprocess.Popen(

@@ -1,7 +1,11 @@
 """Files of the command line: refused before the solve, whole or unchanged after it."""
 
+import contextlib
 import json
 import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +18,23 @@ from tests.cli.fake_solver import FakeSolver, run
 from tests.examples import make_bal_problem
 
 FACTOR = """\
-import caspar
 import symforce.symbolic as sf
 
-class X(caspar.Node[sf.V2]):
-    pass
+import caspar
 
-def residual(x: X) -> sf.V2:
+@caspar.factor
+def residual(x: sf.V2) -> sf.V2:
     return x
+"""
+
+
+IN_A_PROCESS = """\
+import sys
+import caspar
+from tests.cli import fake_solver
+
+caspar.Solver = fake_solver.FakeSolver
+sys.exit(fake_solver.run(*sys.argv[1:]))
 """
 
 
@@ -85,13 +98,59 @@ def test_standard_input_and_output(
     """A FIFO as problem, /dev/stdout as file."""
     fifo = problem.with_name("fifo")
     os.mkfifo(fifo)
-    writer = os.fork()
-    if writer == 0:
-        fifo.write_bytes(problem.read_bytes())
-        os._exit(0)
+    writer = threading.Thread(target=lambda: fifo.write_bytes(problem.read_bytes()))
+    writer.start()
     assert run("bal", fifo, "--quiet", "--json", "/dev/stdout") == 0
-    os.waitpid(writer, 0)
+    writer.join()
     assert json.loads(capfd.readouterr().out)["problem"]["cameras"] == 3
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names of any bytes")
+@pytest.mark.parametrize("encoding", ["ascii:strict", "utf-8:strict"])
+def test_names_that_the_terminal_cannot_show(problem: Path, encoding: str) -> None:
+    """The files are written and named; nothing ends by their names."""
+    for name in ("\u00e4.txt", os.fsdecode(b"\xff.txt")):
+        renamed = problem.rename(problem.with_name(name))
+        found = subprocess.run(
+            [sys.executable, "-c", IN_A_PROCESS, "bal", renamed, "--json", f"{renamed}.json"],
+            cwd=Path(__file__).parents[2],
+            env=os.environ | {"PYTHONIOENCODING": encoding},
+            capture_output=True,
+            check=True,
+        )
+        assert b".txt.json" in found.stdout.splitlines()[-1]
+        assert json.loads(Path(f"{renamed}.json").read_text())["status"] == "converged_cost"
+        problem = renamed
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.parametrize("reader", ["full disk", "closed pipe"])
+def test_failures_are_said_if_the_report_cannot_be_printed(problem: Path, reader: str) -> None:
+    output = problem.with_name("solved.txt")
+    with contextlib.ExitStack() as stack:
+        if reader == "full disk":
+            stdout = stack.enter_context(open("/dev/full", "wb")).fileno()
+        else:
+            reading, stdout = os.pipe()
+            os.close(reading)
+            stack.callback(os.close, stdout)
+        found = subprocess.run(
+            [
+                *(sys.executable, "-c", IN_A_PROCESS, "bal", problem),
+                *("--json", "/dev/full", "--out", output),
+            ],
+            cwd=Path(__file__).parents[2],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert "caspar: /dev/full is not written: [Errno 28] No space" in found.stderr
+    if reader == "full disk":
+        assert "caspar: the report is not written: [Errno 28] No space" in found.stderr
+        assert found.returncode == 2
+    assert "Traceback" not in found.stderr
+    assert read_bal(output).num_cameras == 3
 
 
 class TestInterrupts:
@@ -146,6 +205,20 @@ class TestInterrupts:
         with pytest.raises(KeyboardInterrupt, match=r"^interrupted; nothing is written$"):
             WrittenFiles().write({Path("a"): interrupted})
 
+    @pytest.mark.parametrize("exists", [True, False])
+    def test_just_after_a_file(self, tmp_path: Path, exists: bool) -> None:
+        """Between the replacement and the next step of the command."""
+        path = tmp_path / "a"
+        if exists:
+            path.write_bytes(b"old")
+
+        def late(path: Path) -> None:
+            write_file(path, b"new")
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt, match=rf"^interrupted; written: {path}$"):
+            WrittenFiles().write({path: late})
+
     def test_failures_are_kept(self, tmp_path: Path) -> None:
         """One file after the other, whatever happens to the one before."""
         files = WrittenFiles()
@@ -176,6 +249,24 @@ class TestInspect:
                 said == f"caspar: {option} {path}: this is the file of the function; name another\n"
             )
         assert source.read_text() == FACTOR
+
+    def test_an_output_that_is_the_module(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A module of the working folder, by its name; of a package too."""
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", sys.path.copy())
+        package = tmp_path / "package_to_inspect"
+        package.mkdir()
+        for place in ("module_to_inspect", f"{package.name}.inner"):
+            source = tmp_path / f"{place.replace('.', '/')}.py"
+            source.write_text(FACTOR)
+            (tmp_path / "link.txt").unlink(missing_ok=True)
+            (tmp_path / "link.txt").symlink_to(source)
+            for path in (source, Path("link.txt")):
+                said = refused(capsys, "inspect", f"{place}:residual", "--out", path)
+                assert f"--out {path}: this is the file of the function" in said
+            assert source.read_text() == FACTOR
 
     def test_text_and_picture_in_one_file(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

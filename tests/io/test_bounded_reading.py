@@ -3,10 +3,13 @@
 import bz2
 import contextlib
 import gzip
+import itertools
 import os
 import subprocess
 import sys
 import threading
+import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,6 +115,17 @@ class TestMemory:
         path.write_bytes(b"1 1 1250000\n" + b"0 " * 5_000_000 + b"0 " * 11 + b"x")
         assert "z of point 0 (counting from 0) is 'x'" in said_within_memory("bal", path)
 
+    def test_long_lines_do_not_pile_up(self, tmp_path: Path) -> None:
+        """Vertices with a megabyte of spaces each, and one that is wrong."""
+        path = tmp_path / "wide.g2o"
+        spaces = b" " * 1_000_000
+        with path.open("wb") as file:
+            for index in range(400):
+                file.write(b"VERTEX_SE2 %d 0%s0 0\n" % (index, spaces))
+            file.write(b"VERTEX_SE2 0 0 0 0\n")
+        assert "line 401: vertex 0 was declared before" in said_within_memory("g2o", path)
+        path.unlink()
+
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="FIFOs of POSIX")
 class TestOnce:
@@ -139,6 +153,26 @@ class TestOnce:
         (tmp_path / "bal").mkdir()
         assert self.read_fifo(tmp_path, "g2o", pack(G2O_TEXT)).num_edges == 1
         assert self.read_fifo(tmp_path / "bal", "bal", pack(BAL_TEXT)).num_observations == 3
+
+    @pytest.mark.parametrize("pack", [bytes, bz2.compress, gzip.compress])
+    @pytest.mark.parametrize("first", [1, 2])
+    def test_short_first_writes(
+        self, tmp_path: Path, pack: Callable[[bytes], bytes], first: int
+    ) -> None:
+        """The first bytes tell the compression, also if they come singly."""
+        path, content = tmp_path / "fifo", pack(BAL_TEXT)
+        os.mkfifo(path)
+
+        def feed() -> None:
+            with path.open("wb", buffering=0) as file:
+                for start, end in ((0, first), (first, 3), (3, len(content))):
+                    file.write(content[start:end])
+                    time.sleep(0.1)
+
+        feeder = threading.Thread(target=feed)
+        feeder.start()
+        assert read_bal(path).num_observations == 3
+        feeder.join()
 
     @pytest.mark.parametrize(
         ("reader", "content", "said"),
@@ -192,6 +226,36 @@ class TestNumbers:
             return
         with pytest.raises(FileFormatError, match="line 3: pixel x of observation 1"):
             read_bal(path)
+
+    def test_tokens_side_by_side(self) -> None:
+        """One number too many never makes up for a token of which a part is read."""
+        good = (b"1", b"-2.5", b"1e5", b"5.", b"nan", b"-inf", b"1e400")
+        bad = (b"1e", b"1e+", b"3x", b"1.2.3", b"3-2", b".", b"-", b"e1", b"1_0", b"0x1", b"1+nan")
+        for length in (1, 2, 3):
+            for tokens in itertools.product(good + bad, repeat=length):
+                run = numbers.parse_numbers(b" ".join(tokens))
+                read = list(itertools.takewhile(lambda token: token in good, tokens))
+                assert run.stray == (tokens[len(read)] if len(read) < length else None), tokens
+                np.testing.assert_array_equal(run.values, [float(token) for token in read])
+
+    def test_warnings_filters_are_left_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They are the process's: two threads that set and restore them leave them wrong."""
+        paths = [
+            bal_files.write_lines(tmp_path, changed(3, f"1 0 3.25 {token}"), token)
+            for token in ("4", "4x")
+        ]
+        with monkeypatch.context() as patch:
+            patch.setattr(warnings, "catch_warnings", None)
+            patch.setattr(warnings, "simplefilter", None)
+            assert read_bal(paths[0]).num_observations == 3
+            said = ""
+            try:
+                read_bal(paths[1])
+            except FileFormatError as error:
+                said = str(error)
+        assert "line 3: pixel y of observation 1" in said
 
     @pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 1000])
     def test_lines_are_counted_across_chunks(

@@ -57,8 +57,8 @@ def interrupt_writes(
     """Let temporary files fail after some writes of at most 64 bytes."""
     InterruptedFile.left, InterruptedFile.error = after, error
 
-    def small_writes(path: str, mode: str) -> io.BufferedWriter:
-        return io.BufferedWriter(InterruptedFile(path, mode.replace("b", "")), 64)
+    def small_writes(path: str, mode: str, opener: Any) -> io.BufferedWriter:
+        return io.BufferedWriter(InterruptedFile(path, mode.replace("b", ""), opener=opener), 64)
 
     monkeypatch.setattr(replace, "open", small_writes, raising=False)
     return InterruptedFile
@@ -185,6 +185,28 @@ class TestTargets:
         old.chmod(0o755)
         write_file(old, b"3")
         assert stat.S_IMODE(old.stat().st_mode) == 0o755
+
+    def test_nobody_else_can_open_the_file_before_it_has_its_mode(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Who has it open by then would read what is written later."""
+        path = tmp_path / "secret"
+        path.write_bytes(b"old")
+        path.chmod(0o600)
+        modes = []
+        keep = replace._keep_owner_and_mode
+
+        def noted(temporary: str, old: os.stat_result) -> None:
+            modes.append(stat.S_IMODE(os.stat(temporary).st_mode))
+            keep(temporary, old)
+
+        monkeypatch.setattr(replace, "_keep_owner_and_mode", noted)
+        before = os.umask(0)
+        try:
+            write_file(path, b"new")
+        finally:
+            os.umask(before)
+        assert modes == [0o600]
 
     def test_symbolic_links_stay(self, tmp_path: Path) -> None:
         """What they point to is written, in its own folder, existing or not."""
