@@ -88,8 +88,9 @@ def test_small_gains_do_not_count() -> None:
 def test_what_is_on_disk_may_be_broken(tmp_path: Path) -> None:
     MeasuredSizes().keep("key", 128)
     assert MeasuredSizes().find("key") == 128
-    for text in ("", "{}", '{"block_size": "x"}', "[]"):
-        (tmp_path / "tuned" / "key.json").write_text(text)
+    (path,) = (tmp_path / "tuned").iterdir()
+    for damaged in (b"", path.read_bytes()[:-1], path.read_bytes() + b"9"):
+        path.write_bytes(damaged)
         assert MeasuredSizes().find("key") is None
 
 
