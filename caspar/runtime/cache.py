@@ -246,15 +246,16 @@ def write_entry(kind: str, key: str, content: bytes) -> None:
         return
     data = _MAGIC + _digest(kind, key, content) + content
     try:
-        folder = _usable(kind, make=True)
-        if folder is None:
-            return
-        try:
-            _replace(folder / _name(kind, key), data)
-        except FileNotFoundError:  # another process clears the cache
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _replace(folder / _name(kind, key), data)
-        _shrink_at_times(len(data), limit)
+        for last in (False, False, True):
+            try:
+                folder = _usable(kind, make=True)
+                if folder is not None:
+                    _replace(folder / _name(kind, key), data)
+                    _shrink_at_times(len(data), limit)
+                break
+            except FileNotFoundError:  # another process clears the cache
+                if last:
+                    raise
     except OSError as error:
         warn_once(
             f"caspar's cache {cache_folder()} cannot be written ({error.strerror or error}): what "

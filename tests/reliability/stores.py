@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -126,21 +127,19 @@ def full_disk(wanted: Outcome, folder: Path) -> int:
     assert outcome["values"] == wanted["values"]
     assert "cannot be written" in outcome["warnings"][0]
     assert len(outcome["warnings"]) == 1
-    assert [path for path in files_of(folder) if path.stat().st_size <= 100] == []
+    assert [path for path in files_of(folder) if path.stem.count(".") > 0] == []  # half written
     return 1
 
 
-def no_home(wanted: Outcome, folder: Path) -> int:
-    """A user without a name, a home or a folder for temporary files (needs root)."""
-
-    def become_nobody() -> None:
-        os.setgroups([])
-        os.setgid(54321)
-        os.setuid(54321)
-
-    missing = str(folder / "missing")
-    for variables in ({"HOME": "/"}, {"HOME": missing}, {"HOME": "", "TMPDIR": missing}):
-        outcome = worked(None, become_nobody, **variables)
+def no_home(wanted: Outcome) -> int:
+    """Homes, and a folder for temporary files, in which nothing can be made."""
+    nowhere = "/proc/nowhere"
+    for variables in (
+        {"HOME": nowhere},
+        {"HOME": "/dev/null"},
+        {"HOME": nowhere, "TMPDIR": nowhere},
+    ):
+        outcome = worked(None, XDG_CACHE_HOME="", **variables)
         assert outcome["values"] == wanted["values"]
         assert len(outcome["warnings"]) == 1
     return 3
@@ -185,6 +184,7 @@ def cleared_meanwhile(wanted: Outcome, folder: Path, num_processes: int) -> int:
                 path.unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
             num_cleared += 1
+            time.sleep(0.002)
     assert all(one.result() == wanted for one in running)
     return num_cleared
 
@@ -203,9 +203,9 @@ def main() -> None:
     print(f"full disk: {full_disk(wanted, folder / 'full')}", flush=True)
     print(f"processes at once: {many_at_once(wanted, folder / 'many', 8)}", flush=True)
     print(f"times cleared: {cleared_meanwhile(wanted, folder / 'cleared', 4)}", flush=True)
+    print(f"without a home: {no_home(wanted)}", flush=True)
     if os.geteuid() == 0:
         print(f"foreign folders: {foreign_folder(wanted, folder / 'foreign')}", flush=True)
-        print(f"without a home: {no_home(wanted, folder)}", flush=True)
 
 
 if __name__ == "__main__":

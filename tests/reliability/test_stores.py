@@ -49,9 +49,8 @@ def test_somebody_elses_folder(wanted: stores.Outcome, tmp_path: Path) -> None:
 
 
 @pytest.mark.reliability
-@NEEDS_ROOT
-def test_no_home(wanted: stores.Outcome, tmp_path: Path) -> None:
-    assert stores.no_home(wanted, tmp_path) == 3
+def test_no_home(wanted: stores.Outcome) -> None:
+    assert stores.no_home(wanted) == 3
 
 
 @pytest.mark.reliability
