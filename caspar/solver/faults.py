@@ -15,11 +15,11 @@ from caspar.ir.dtype import DType
 from caspar.memory.layout import chunk_widths, padded_width
 from caspar.memory.tiles import Array
 from caspar.solver.phases import Phases
-from caspar.solver.plan import FactorPlan, Plan
+from caspar.solver.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.quantities import count_text
 
 LOOKED_AT = 1000
-"""Nodes of a type of which `lost_squares` looks at the derivatives."""
+"""Nodes of a type of which the derivatives are looked at."""
 
 
 def faulty_costs(plan: Plan) -> tuple[str, ...]:
@@ -75,19 +75,26 @@ def lost_squares(plan: Plan) -> dict[str, bool]:
     found, to_host, types = {}, plan.library.backend.to_host, plan.types
     for node in plan.nodes:
         name, count, dim = node.node.name, node.count, node.node.tangent_dim
-        diagonal, gradient = plan.memory[f"{name}.diagonal"], plan.memory[f"{name}.gradient"]
+        gradient = plan.memory[f"{name}.gradient"]
         gradients = _chunks(gradient, count, dim, types.sums)
         if not node.is_eliminated:
             gradients = iter([(gradient.reshape(count, -1), dim)])
-        squares, slopes = (
-            np.concatenate([to_host(chunk[:LOOKED_AT])[:, :width] for chunk, width in chunks], 1)
-            for chunks in (_chunks(diagonal, count, dim, types.storage), gradients)
+        squares = first_diagonals(plan, node)
+        slopes = np.concatenate(
+            [to_host(chunk[:LOOKED_AT])[:, :width] for chunk, width in gradients], 1
         )
         is_zero = (slopes != 0.0) & ((squares == ABSENT) | (squares == 0.0))
         is_infinite = squares == np.inf
         if is_zero.any() or is_infinite.any():
             found[name] = bool(is_infinite.any() or is_zero.all(axis=0).any())
     return found
+
+
+def first_diagonals(plan: Plan, node: NodePlan) -> Array:
+    """D of the first `LOOKED_AT` nodes of a type: (n, tangent_dim)."""
+    to_host, dim = plan.library.backend.to_host, node.node.tangent_dim
+    chunks = _chunks(plan.memory[f"{node.node.name}.diagonal"], node.count, dim, plan.types.storage)
+    return np.concatenate([to_host(chunk[:LOOKED_AT])[:, :width] for chunk, width in chunks], 1)
 
 
 def _not_finite(xp: Any, data: Array, count: int, dim: int, dtype: DType) -> Array:
