@@ -252,11 +252,8 @@ class NormalEquations:
     def choose_levelling(self, damping: float) -> None:
         """After the first linearisation: no levelling of D if a part has units far apart.
 
-        Args:
-            damping: Of the next step.
+        `damping`: of the next step. Its linear solve begins, so D is the one that it takes.
         """
-        if all(len(plan.node.tangent_parts) == 0 for plan in self.plan.nodes):
-            return
         self._begin(damping)
         if not units_are_apart(self.plan, levelled_share(damping)):
             return
@@ -272,8 +269,9 @@ class NormalEquations:
         self._begin(damping)
 
     def _begin(self, damping: float) -> None:
-        """Of a step: the linear system with this damping."""
-        self._scalars.write((damping, self._levelling))
+        """The linear solve of a step with this damping, for which it was linearised."""
+        if not self.plan.is_scaled:
+            self._scalars.write((damping, self._levelling))
         self._linear.begin()
         self._begun_damping = damping
 

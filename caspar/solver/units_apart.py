@@ -5,15 +5,16 @@ an amplitude of 1e-30 and a rate of 1, levelling holds the rate at every damping
 would end with success where the rate started. A place shows itself: which of its entries are small
 differs from node to node.
 
-Input: D of a first linearisation. Output: whether to go on without levelling. Cost: once per solve,
-a few kilobytes are copied to the host; two linearisations more if a part looks like it.
+Input: D and gradient of a first linearisation. Output: whether to go on without levelling. Cost:
+once per solve, a few kilobytes are copied to the host; one or two linearisations more if a part
+looks like it.
 """
 
 import numpy as np
 
 from caspar.frontend.node_blocks import ABSENT, LEVELLING_DAMPING
 from caspar.ir.dtype import DType
-from caspar.solver.faults import first_diagonals
+from caspar.solver.faults import first_derivatives
 from caspar.solver.plan import Plan
 
 UNITS_APART = {DType.FLOAT32: 1e-14, DType.FLOAT64: 1e-26}
@@ -32,18 +33,19 @@ def levelled_share(damping: float) -> float:
 def units_are_apart(plan: Plan, share: float) -> bool:
     """Whether some entry of a part of D is at most this share of the largest in all nodes.
 
-    If it is zero in all of them, no factor touches it, and that says nothing.
+    If it is zero in all of them, and its gradient too, no factor touches it: that says nothing.
     """
     for node in plan.nodes:
         parts = node.node.tangent_parts
         if len(parts) == 0 or node.count == 0:
             continue
-        squares = first_diagonals(plan, node)
+        squares, slopes = first_derivatives(plan, node)
         squares = np.where(squares == ABSENT, 0.0, squares)
         for part in parts:
             own = squares[:, list(part)]
             largest = own.max(axis=1, keepdims=True)
             is_small = (own <= share * largest).all(axis=0)
-            if (is_small & (own > 0.0).any(axis=0)).any():
+            is_touched = ((own > 0.0) | (slopes[:, list(part)] != 0.0)).any(axis=0)
+            if (is_small & is_touched).any():
                 return True
     return False
