@@ -217,7 +217,6 @@ def _iterate(
         state.linearized = True
         if state.lost is None:
             system.choose_levelling(goal.damping)
-            state.lost = system.lost_squares()
     tried = system.try_step(goal)
     if state.lost is None:
         state.lost = system.lost_squares()
