@@ -89,7 +89,7 @@ def test_a_vector_of_several_units_near_enough(precision: str) -> None:
         assert np.ravel(found.values["Decay"])[1] == pytest.approx(0.7113, abs=1e-4)
 
 
-FAMILY_METHODS = {
+FAMILY_METHODS: dict[str, dict[str, Any]] = {
     "pcg": {"linear_solver": "pcg"},
     "pcg_recompute": {"linear_solver": "pcg", "jacobian": "recompute"},
     "schur_pcg": {"linear_solver": "schur_pcg"},
@@ -125,7 +125,7 @@ def family_arrays(unit: float) -> dict[str, Any]:
 @pytest.mark.parametrize("name", FAMILY_METHODS)
 def test_vectors_of_several_units_by_every_method(name: str) -> None:
     """Also where the vector of one unit is eliminated."""
-    choices: dict[str, Any] = FAMILY_METHODS[name]
+    choices = FAMILY_METHODS[name]
     solver = caspar.Solver([family], precision="float64", backend="cpu", **choices)
     wanted = solver.solve(family_arrays(1.0))
     assert wanted.status.is_success
