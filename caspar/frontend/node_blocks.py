@@ -6,6 +6,7 @@ from caspar.frontend.block_parts import block_parts
 from caspar.frontend.trace import NodeType
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, total
+from caspar.memory.kernel_builder import KernelBuilder
 
 ABSENT = 1.0 + 2.0**-23
 """Entry of D for a scalar whose entry of diag(J^T J) is zero. With a gradient of zero every number
@@ -90,15 +91,18 @@ def inverse_cholesky(
     return inverse, is_definite
 
 
-def node_diagonal(node: NodeType, squares: Sequence[Scalar], damping: Scalar) -> list[Scalar]:
+def node_diagonal(
+    kernel: KernelBuilder, node: NodeType, squares: Sequence[Scalar], damping: Scalar
+) -> list[Scalar]:
     """D, without zeros: of each entry of diag(J^T J) at least a share of its part's largest.
 
     The share is damping / (damping + 10): 1e-4 at first, nothing near the end, and nearly all in a
-    node that no step at smaller damping has helped.
+    node that no step at smaller damping has helped. It is 0 where the scalar `levelling` is 0, and
+    not 1: then D is diag(J^T J), see `solver.units_apart`.
     """
-    share = damping / (damping + LEVELLING_DAMPING)
     diagonal = list(squares)
     for part in node.tangent_parts:
+        share = kernel.scalar("levelling") * (damping / (damping + LEVELLING_DAMPING))
         largest = squares[part.start]
         for place in part[1:]:
             largest = largest.max(squares[place])
@@ -108,13 +112,18 @@ def node_diagonal(node: NodeType, squares: Sequence[Scalar], damping: Scalar) ->
 
 
 def damped_diagonal(
-    node: NodeType, square: Sequence[Scalar], damping: Scalar, *, scaled: bool
+    kernel: KernelBuilder,
+    node: NodeType,
+    square: Sequence[Scalar],
+    damping: Scalar,
+    *,
+    scaled: bool,
 ) -> list[Scalar]:
     """D of a block J^T J, given by rows; 1 where the variables are scaled by it."""
     if scaled:
         return [Scalar(square[0].builder, square[0].builder.const(1.0))] * node.tangent_dim
     entries = [square[row * (row + 3) // 2] for row in range(node.tangent_dim)]
-    return node_diagonal(node, entries, damping)
+    return node_diagonal(kernel, node, entries, damping)
 
 
 def damped_step(

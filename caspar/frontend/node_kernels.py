@@ -79,7 +79,7 @@ def scale_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -> K
     kernel = KernelBuilder(kernel_name(node.name, "scale"), types.sums)
     squares = kernel.read("diagonal", dim, types.storage, ReadSequential())
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=not eliminated))
-    diagonal = node_diagonal(node, squares, kernel.scalar("damping"))
+    diagonal = node_diagonal(kernel, node, squares, kernel.scalar("damping"))
     slope = [g * entry.sqrt().reciprocal() for g, entry in zip(gradient, diagonal, strict=True)]
     kernel.write("diagonal", diagonal, types.storage, WriteSequential())
     kernel.write("gradient", slope, types.sums, WriteSequential(rows=not eliminated))
@@ -124,7 +124,7 @@ def factorize_kernel(
     squares = [block[row, row] for row in range(dim)]
     if reduced:
         squares = kernel.read("diagonal", dim, types.storage, ReadSequential())
-    diagonal = node_diagonal(node, squares, kernel.scalar("damping"))
+    diagonal = node_diagonal(kernel, node, squares, kernel.scalar("damping"))
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
     damped = {
         (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)

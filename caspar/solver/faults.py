@@ -15,11 +15,11 @@ from caspar.ir.dtype import DType
 from caspar.memory.layout import chunk_widths, padded_width
 from caspar.memory.tiles import Array
 from caspar.solver.phases import Phases
-from caspar.solver.plan import FactorPlan, Plan
+from caspar.solver.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.quantities import count_text
 
 LOOKED_AT = 1000
-"""Nodes of a type of which `lost_squares` looks at the derivatives."""
+"""Nodes of a type of which the derivatives are looked at."""
 
 
 def faulty_costs(plan: Plan) -> tuple[str, ...]:
@@ -72,22 +72,30 @@ def lost_squares(plan: Plan) -> dict[str, bool]:
         By the type's name, whether nothing can be said of its values: a square is infinite, or that
         of a scalar is zero in all nodes, not only in some, such as points that run to infinity.
     """
-    found, to_host, types = {}, plan.library.backend.to_host, plan.types
+    found = {}
     for node in plan.nodes:
-        name, count, dim = node.node.name, node.count, node.node.tangent_dim
-        diagonal, gradient = plan.memory[f"{name}.diagonal"], plan.memory[f"{name}.gradient"]
-        gradients = _chunks(gradient, count, dim, types.sums)
-        if not node.is_eliminated:
-            gradients = iter([(gradient.reshape(count, -1), dim)])
-        squares, slopes = (
-            np.concatenate([to_host(chunk[:LOOKED_AT])[:, :width] for chunk, width in chunks], 1)
-            for chunks in (_chunks(diagonal, count, dim, types.storage), gradients)
-        )
+        name = node.node.name
+        squares, slopes = first_derivatives(plan, node)
         is_zero = (slopes != 0.0) & ((squares == ABSENT) | (squares == 0.0))
         is_infinite = squares == np.inf
         if is_zero.any() or is_infinite.any():
             found[name] = bool(is_infinite.any() or is_zero.all(axis=0).any())
     return found
+
+
+def first_derivatives(plan: Plan, node: NodePlan) -> tuple[Array, Array]:
+    """D and gradient of the first `LOOKED_AT` nodes of a type, (n, tangent_dim) each."""
+    name, count, dim = node.node.name, node.count, node.node.tangent_dim
+    diagonal, gradient = plan.memory[f"{name}.diagonal"], plan.memory[f"{name}.gradient"]
+    slopes = _chunks(gradient, count, dim, plan.types.sums)
+    if not node.is_eliminated:
+        slopes = iter([(gradient.reshape(count, -1), dim)])
+    to_host = plan.library.backend.to_host
+    squares, first_slopes = (
+        np.concatenate([to_host(chunk[:LOOKED_AT])[:, :width] for chunk, width in chunks], 1)
+        for chunks in (_chunks(diagonal, count, dim, plan.types.storage), slopes)
+    )
+    return squares, first_slopes
 
 
 def _not_finite(xp: Any, data: Array, count: int, dim: int, dtype: DType) -> Array:

@@ -215,6 +215,8 @@ def _iterate(
     if not state.linearized:
         system.linearize(goal.damping)
         state.linearized = True
+        if state.lost is None:
+            system.choose_levelling(goal.damping)
     tried = system.try_step(goal)
     if state.lost is None:
         state.lost = system.lost_squares()

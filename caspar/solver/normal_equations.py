@@ -28,6 +28,7 @@ from caspar.solver.phases import Phases
 from caspar.solver.plan import SCALARS, Plan
 from caspar.solver.problem import Problem
 from caspar.solver.regions import SCRATCH
+from caspar.solver.units_apart import UNITS_APART, levelled_share, units_are_apart
 
 GOLDEN = 2654435761
 """2**32 over the golden ratio: bits of multiples look random (Knuth, volume 3, 6.4)."""
@@ -115,6 +116,7 @@ class NormalEquations:
         self._is_ahead = False
         self._was_rejected = False
         self._begun_damping: float | None = None
+        self._levelling = 1.0
         sequence = self._backend.sequence
         self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
         self._linearize = sequence(phases.linearize(exact=linear.is_direct))
@@ -168,6 +170,7 @@ class NormalEquations:
     def load(self, problem: Problem) -> None:
         """Bring start values and constants into the plan's memory."""
         self._has_jacobians = self._was_rejected = False
+        self._levelling = 1.0
         self._starts = problem.values
         scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
         for plan in self.plan.nodes:
@@ -241,16 +244,41 @@ class NormalEquations:
             return
         if not self._is_ahead:
             if self.plan.is_scaled:
-                self._scalars.write((damping,))
+                self._scalars.write((damping, self._levelling))
             self._linearize.run()
         self._is_ahead = False
         self._has_jacobians = True
 
+    def choose_levelling(self, damping: float) -> None:
+        """After the first linearisation: no levelling of D if a part has units far apart.
+
+        `damping`: of the next step. Its linear solve begins, so D is the one that it takes.
+        """
+        self._begin(damping)
+        if not units_are_apart(self.plan, levelled_share(damping)):
+            return
+        self._begin_anew(damping, levelling=0.0)
+        if not units_are_apart(self.plan, UNITS_APART[self.storage]):
+            self._begin_anew(damping, levelling=1.0)
+
+    def _begin_anew(self, damping: float, levelling: float) -> None:
+        """Linearise once more, with another D."""
+        self._levelling = levelling
+        self.score()
+        self.linearize(damping)
+        self._begin(damping)
+
+    def _begin(self, damping: float) -> None:
+        """The linear solve of a step with this damping, for which it was linearised."""
+        if not self.plan.is_scaled:
+            self._scalars.write((damping, self._levelling))
+        self._linear.begin()
+        self._begun_damping = damping
+
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
-        self._scalars.write(
-            (goal.damping, goal.tolerance, goal.min_iterations, goal.max_iterations)
-        )
+        limits = (goal.tolerance, goal.min_iterations, goal.max_iterations)
+        self._scalars.write((goal.damping, self._levelling, *limits))
         if not self._has_jacobians:
             self._score.run()  # residuals are of the last candidate
             self._linearize.run()
@@ -262,7 +290,7 @@ class NormalEquations:
         self._candidate.run()
         self._scalars.fetch()
         if self.plan.goes_ahead and not self._was_rejected and goal.expected_damping is not None:
-            self._scalars.write((goal.expected_damping,))
+            self._scalars.write((goal.expected_damping, self._levelling))
             self._linearize.run()
             self._is_ahead = True
             self._linear.begin()

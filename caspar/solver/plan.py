@@ -22,6 +22,7 @@ from caspar.solver.kernel_library import KernelLibrary
 SCALARS = (
     # written by the host
     "damping",
+    "levelling",
     "linear_tolerance",
     "min_linear_iterations",
     "max_linear_iterations",

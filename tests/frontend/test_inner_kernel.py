@@ -199,6 +199,7 @@ def evaluated(case: Case, drawn: dict[str, Any], damping: float, num_steps: int)
         f"{node}__value": drawn["node"][drawn["owner"]],
         "given__value": drawn["given"],
         "damping": np.array([[damping]]),
+        "levelling": np.ones((1, 1)),
     }
     objects = {f"{node}__sum{number + 1}": drawn["owner"] for number in range(num_steps + 1)}
     lengths = {arg.name: arg.chunk_length for arg in spec.args}

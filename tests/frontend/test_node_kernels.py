@@ -89,12 +89,25 @@ class TestScale:
             diagonal=squares,
             gradient=np.ones((NUM, DIM)),
             damping=damping,
+            levelling=1.0,
         )
         assert_allclose(found["diagonal"], levelled(pose, squares, damping))
         least = damping / (damping + 10.0)
         for part in parts:
             ratio = found["diagonal"][:, part].min(axis=1) / squares[:, part].max(axis=1)
             assert_allclose(ratio, np.maximum(least, 1e-12), rtol=0.5)
+
+    def test_entries_of_a_part_stay_apart_without_levelling(self, rng: np.random.Generator) -> None:
+        pose = replace(POSE, tangent_parts=(range(3), range(3, 6)))
+        squares = 10.0 ** rng.uniform(-90, 90, (NUM, DIM))
+        found = evaluate(
+            scale_kernel(pose, FLOAT64),
+            diagonal=squares,
+            gradient=np.ones((NUM, DIM)),
+            damping=10.0,
+            levelling=0.0,
+        )
+        assert_array_equal(found["diagonal"], squares)
 
     @pytest.mark.parametrize("entry", [0.0, -1.0, np.nan])
     def test_a_scalar_no_factor_touches_keeps_its_scale(self, entry: float) -> None:

@@ -76,6 +76,9 @@ class FakeSystem:
     def largest_residual(self) -> float:
         return math.sqrt(2.0 * self.cost)
 
+    def choose_levelling(self, damping: float) -> None:
+        assert damping > 0.0
+
     def lost_squares(self) -> dict[str, bool]:
         return {}
 

@@ -45,7 +45,7 @@ def found(mix: str, jacobian: str, deterministic: bool) -> tuple[Array, Array]:
     with solver._preparations.whole.system(problem) as system:
         system.score()
         system.linearize(DAMPING)
-        system._scalars.write((DAMPING,))
+        system._scalars.write((DAMPING, 1.0))
         # twice: what depends on the damping is made anew
         for _ in range(2):
             system._linear.begin()
