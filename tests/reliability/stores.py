@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -57,15 +57,19 @@ print(json.dumps({"values": values, "warnings": [str(one.message) for one in sai
 Outcome = dict[str, Any]
 
 
-def worked(folder: Path | None, prepare: Callable[[], None] | None = None, **more: str) -> Outcome:
+def worked(
+    folder: Path | None,
+    prepare: Callable[[], None] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Outcome:
     """What a process gives that uses a folder as its cache.
 
     Args:
         folder: None: none is chosen.
         prepare: Called in the new process before it starts to work.
-        more: Environment variables.
+        variables: Of the environment.
     """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **more}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **(variables or {})}
     environment.pop("CASPAR_CACHE_DIR", None)
     if folder is not None:
         environment["CASPAR_CACHE_DIR"] = str(folder)
@@ -139,7 +143,7 @@ def no_home(wanted: Outcome) -> int:
         {"HOME": "/dev/null"},
         {"HOME": nowhere, "TMPDIR": nowhere},
     ):
-        outcome = worked(None, XDG_CACHE_HOME="", **variables)
+        outcome = worked(None, None, {"XDG_CACHE_HOME": "", **variables})
         assert outcome["values"] == wanted["values"]
         assert len(outcome["warnings"]) == 1
     return 3
