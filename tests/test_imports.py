@@ -56,6 +56,7 @@ LAZY_PARTS = "frontend kernels solver cli"
 LAZY_MODULES = (
     "__init__.py",
     "inspect/layout.py",
+    "runtime/cupy_cache.py",
     "runtime/factorization.py",
     "runtime/probe.py",
     "runtime/repeat.py",

@@ -16,9 +16,9 @@ from caspar.kernels.convert import (
     rows_of,
     shared_array,
 )
+from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.layout import chunk_widths, object_scalars, padded_width
-from caspar.memory.tiles import Array
 from caspar.runtime.arrays import HOST, as_library, location
 
 MAX_LENGTH = 2**31 - 1

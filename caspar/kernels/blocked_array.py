@@ -42,9 +42,9 @@ from caspar.kernels.convert import (
     shared_backend,
     unpack,
 )
+from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.layout import array_scalars
-from caspar.memory.tiles import Array
 from caspar.options import BackendChoice
 from caspar.runtime.arrays import HOST, Location, location
 

@@ -20,10 +20,11 @@ import numpy as np
 from caspar.driver import TARGETS
 from caspar.errors import InputError
 from caspar.ir.dtype import DType
+from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.conversion import ConvertSpec, Direction
-from caspar.memory.layout import chunk_widths, padded_width, rows_are_blocked
-from caspar.memory.tiles import Array
+from caspar.memory.layout import chunk_widths, rows_are_blocked
+from caspar.memory.layout import padded_chunks as layout_chunks
 from caspar.options import BackendChoice, choice
 from caspar.runtime.arrays import HOST, location, to_numpy, wants_gradient, warn_of_gradient
 from caspar.runtime.backend import Backend, Kernel, Launch
@@ -252,13 +253,8 @@ def unpack(blocked: Binding, dim: int) -> Array:
 
 def padded_chunks(blocked: Binding, dim: int) -> list[Array]:
     """Views of a window, one of each chunk: (n, padded width), contiguous."""
-    views, start = [], 0
-    for width in map(padded_width, chunk_widths(dim, SCALARS[blocked.data.dtype])):
-        stop = start + width * blocked.length
-        chunk = blocked.data[start:stop].reshape(blocked.length, width)
-        views.append(chunk[blocked.first : blocked.first + blocked.num_objects])
-        start = stop
-    return views
+    chunks = layout_chunks(blocked.data, blocked.length, dim, SCALARS[blocked.data.dtype])
+    return [chunk[blocked.first : blocked.first + blocked.num_objects] for chunk in chunks]
 
 
 def chunk_views(blocked: Binding, dim: int) -> list[Array]:

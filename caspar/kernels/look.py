@@ -17,7 +17,7 @@ from caspar.kernels.array_memory import address
 from caspar.kernels.blocked_array import BlockedArray
 from caspar.kernels.convert import shared_backend
 from caspar.kernels.shared_indices import SharedIndices
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.options import BackendChoice
 from caspar.runtime.arrays import library_of
 

@@ -22,8 +22,8 @@ from caspar.kernels.blocked_array import BlockedArray
 from caspar.kernels.passed import check_readable, writable_array
 from caspar.kernels.shared_indices import SharedIndices, narrowed
 from caspar.memory.access import Accessor
+from caspar.memory.array import Array
 from caspar.memory.layout import rows_are_blocked
-from caspar.memory.tiles import Array
 from caspar.runtime.arrays import HOST, Location, location, to_numpy
 from caspar.runtime.backend import Backend
 from caspar.user_arrays import object_advice, with_dtype

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from caspar.errors import InputError
 from caspar.kernels.convert import SCALARS, shared_array
 from caspar.kernels.shared_indices import SharedIndices
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.runtime.arrays import location, wants_gradient
 
 _MAX_WORK: Any = 100_000

@@ -25,8 +25,9 @@ from caspar.kernels.convert import shared_backend
 from caspar.kernels.operands import Operand, OperandReader, floating_dtype, place_of
 from caspar.kernels.shared_indices import SharedIndices
 from caspar.memory.access import ArgSpec, BoundWrite, WriteAccessor
+from caspar.memory.array import Array
 from caspar.memory.binding import Binding
-from caspar.memory.tiles import Array, TileIndex, TileOrder
+from caspar.memory.tiles import TileIndex, TileOrder
 from caspar.runtime.arrays import HOST
 from caspar.runtime.backend import Backend, Kernel, Launch
 

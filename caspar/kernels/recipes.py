@@ -22,9 +22,9 @@ from caspar.kernels.convert import conversion_launch
 from caspar.kernels.look import Look
 from caspar.kernels.plan import CallPlan
 from caspar.kernels.shared_indices import SharedIndices, check_range
+from caspar.memory.array import Array
 from caspar.memory.conversion import Direction
 from caspar.memory.layout import rows_are_blocked
-from caspar.memory.tiles import Array
 from caspar.runtime.arrays import library_of, to_library
 from caspar.runtime.backend import Backend, Launch
 

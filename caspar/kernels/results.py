@@ -12,7 +12,7 @@ from caspar.kernels.blocked_array import BlockedArray
 from caspar.kernels.operands import Operand
 from caspar.kernels.passed import is_array
 from caspar.kernels.plan import CallPlan
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.runtime.arrays import HOST, as_library, location
 
 

@@ -17,7 +17,8 @@ import caspar
 from caspar.errors import InputError
 from caspar.kernels.convert import backend_of, shared_array
 from caspar.memory.accessors.shared_atomics import AddSharedRuns
-from caspar.memory.tiles import Array, TileIndex, TileOrder
+from caspar.memory.array import Array
+from caspar.memory.tiles import TileIndex, TileOrder
 from caspar.runtime.arrays import Location, location
 from caspar.runtime.backend import Backend
 

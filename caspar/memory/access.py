@@ -15,9 +15,10 @@ from typing import Any, ClassVar, Protocol
 
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.scope import CpuScope, CudaScope
+from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.layout import PARTIAL_CHUNK, chunk_widths, partial_chunk_widths
-from caspar.memory.tiles import Array, TileIndex, TileOrder
+from caspar.memory.tiles import TileIndex, TileOrder
 
 Options = Mapping[str, Any]
 """What is passed for an argument besides its values, by the names an access declares."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 
 
 @dataclass(frozen=True)

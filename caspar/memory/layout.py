@@ -7,6 +7,7 @@ with one vector instruction.
 """
 
 from caspar.ir.dtype import DType
+from caspar.memory.array import Array
 
 
 def chunk_widths(dim: int, dtype: DType) -> tuple[int, ...]:
@@ -18,6 +19,22 @@ def chunk_widths(dim: int, dtype: DType) -> tuple[int, ...]:
 def padded_width(width: int) -> int:
     """Scalars a chunk occupies in memory."""
     return 1 << (width - 1).bit_length()
+
+
+def padded_chunks(data: Array, count: int, dim: int, dtype: DType) -> list[Array]:
+    """Contiguous (count, padded width) views of a blocked array, one of each chunk."""
+    views, start = [], 0
+    for width in map(padded_width, chunk_widths(dim, dtype)):
+        views.append(data[start : start + width * count].reshape(count, width))
+        start += width * count
+    return views
+
+
+def chunk_views(data: Array, count: int, dim: int, dtype: DType) -> list[Array]:
+    """Views of a blocked array, one of each chunk: (count, width), without padding."""
+    padded = padded_chunks(data, count, dim, dtype)
+    widths = chunk_widths(dim, dtype)
+    return [chunk[:, :width] for chunk, width in zip(padded, widths, strict=True)]
 
 
 def object_scalars(dim: int, dtype: DType) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from caspar.memory.array import Array
 from caspar.memory.node_keys import locality_keys
 from caspar.memory.partner_labels import (
     NodeSample,
@@ -24,7 +25,6 @@ from caspar.memory.partner_labels import (
 )
 from caspar.memory.tile_packing import pack_tiles
 from caspar.memory.tile_shares import num_shares
-from caspar.memory.tiles import Array
 
 NARROW_BITS, WIDE_BITS = 8, 16
 """Bits of a position in an entry of `NodeTiles.place` with 32 bits, and in one with 64."""

@@ -12,14 +12,11 @@ Here with NumPy, on the host; the CUDA backend makes the same arrays with kernel
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = Any
-"""A NumPy or CuPy array, as the backend has it."""
-
+from caspar.memory.array import Array
 
 ORDER_TILE_SIZES = (128, 256, 512, 1024)
 """Items of a tile that both forms can be had for on every backend."""

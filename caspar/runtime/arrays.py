@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.runtime.pieces import in_pieces
 from caspar.user_arrays import refuse_masked
 from caspar.user_warnings import warn_user

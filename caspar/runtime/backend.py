@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from caspar.codegen.source import COUNT, DATA, FIRST, LENGTH, KernelSource, Param
 from caspar.ir.dtype import DType
 from caspar.memory.access import TILES
+from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.node_tiles import NodeTiles, PlaceType
-from caspar.memory.tiles import Array, TileIndex, TileOrder
+from caspar.memory.tiles import TileIndex, TileOrder
 from caspar.runtime.factorization import DenseFactorization, SparseFactorization
 from caspar.runtime.usage import KernelUsage
 

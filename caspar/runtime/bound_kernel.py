@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from caspar.codegen.source import KernelSource
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 
 Area = tuple[int, int]
 """Where bytes begin and end."""

@@ -24,10 +24,10 @@ from caspar.codegen.cpu import TILE_SIZE
 from caspar.codegen.source import KernelSource
 from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
+from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.node_tiles import NodeTiles, PlaceType, build_node_tiles
 from caspar.memory.tiles import (
-    Array,
     TileIndex,
     TileOrder,
     build_tile_index,

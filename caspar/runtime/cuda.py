@@ -23,9 +23,10 @@ from caspar.codegen.source import KernelSource
 from caspar.errors import BackendError, OutOfMemoryError
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.node_sums import NODE_TILE_SIZES
+from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.node_tiles import NodeTiles, PlaceType
-from caspar.memory.tiles import Array, TileIndex, TileOrder, single_object_tiles
+from caspar.memory.tiles import TileIndex, TileOrder, single_object_tiles
 from caspar.runtime.backend import (
     HostScalars,
     Kernel,
@@ -45,7 +46,6 @@ from caspar.runtime.cuda_scalars import CudaScalars
 from caspar.runtime.cuda_tiles import TileBuilder
 from caspar.runtime.cuda_timing import time_on_stream
 from caspar.runtime.cuda_upload import uploader
-from caspar.runtime.cupy_cache import check_cupy_folder
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
@@ -94,7 +94,6 @@ class CudaBackend:
                 f"backend='cuda' needs an NVIDIA GPU and driver, and CUDA says: {error}. "
                 "`caspar doctor` tells what is missing; backend='cpu' needs none."
             ) from error
-        check_cupy_folder()
         self._name = properties["name"].decode()
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self._tiles: TileBuilder | None = None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from caspar.codegen.cuda_checksum import CHECKSUM_KERNEL, CHECKSUM_SOURCE
 from caspar.codegen.cuda_header import BLOCK_SIZE
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 
 _WORDS_OF_THREAD = 8
 """At least, if there is more than one block."""

@@ -15,7 +15,7 @@ from caspar.codegen.cuda_header import (
 )
 from caspar.codegen.source import KernelSource
 from caspar.errors import ResourceError
-from caspar.runtime.cupy_cache import compiled_function
+from caspar.runtime.cupy_cache import even_without_disk
 from caspar.runtime.limits import compile_refusal, first_that_fits, load_refusal
 from caspar.runtime.nvrtc import KernelResources
 from caspar.runtime.usage import KernelUsage, kernel_usage
@@ -99,7 +99,9 @@ def loaded_kernel(source: KernelSource, block_size: int, options: tuple[str, ...
         ResourceError: The device has too little for the kernel.
     """
     try:
-        function = compiled_function(source.text, options, source.name)
+        function = even_without_disk(
+            lambda: cupy.RawModule(code=source.text, options=options).get_function(source.name)
+        )
     except cupy.cuda.compiler.CompileException as error:
         raise compile_refusal(source, block_size, str(error)) from error
     return CudaKernel(source, function, block_size, options)

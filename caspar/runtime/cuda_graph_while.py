@@ -23,7 +23,7 @@ from cuda.core import Device, Stream
 
 from caspar.codegen.cuda_condition import BEGIN_KERNEL, CONDITION_KERNEL, CONDITION_SOURCE
 from caspar.codegen.cuda_header import COMPILE_OPTIONS
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.runtime.cuda_dependent import DependentLaunch, begins_early, launch_early
 from caspar.runtime.cuda_launch import captured
 from caspar.runtime.probe import first_line

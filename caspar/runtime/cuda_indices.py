@@ -8,7 +8,7 @@ import numpy as np
 
 from caspar.codegen.cuda_header import BLOCK_SIZE
 from caspar.codegen.cuda_indices import INDEX_KERNELS, INDEX_SOURCE
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 
 _NO_ENTRY = 0xFFFFFFFF
 

@@ -11,7 +11,7 @@ import numpy as np
 from cupy_backends.cuda.api import driver
 from numpy.typing import NDArray
 
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.runtime.bound_kernel import BoundKernel
 from caspar.runtime.cuda_compile import CudaKernel
 from caspar.runtime.limits import launch_refusal

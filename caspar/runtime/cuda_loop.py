@@ -21,7 +21,7 @@ from caspar.codegen.cuda_barriers import (
 )
 from caspar.codegen.cuda_header import COMPILE_OPTIONS, MIN_BLOCKS_OPTION
 from caspar.errors import BackendError, CasparError
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.runtime.backend import Launch
 from caspar.runtime.bound_kernel import BoundKernel
 from caspar.runtime.cuda_compile import CudaKernel, loaded_kernel, resident_blocks

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.codegen.cuda_node_tiles import NODE_TILE_KERNELS, NODE_TILE_SOURCE
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.runtime.cuda_tiles import TileBuilder
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 
 _NUM_WRITES = 3
 """Places that are written to in turn. One may be on its way when the next two are written: the

@@ -15,7 +15,8 @@ from caspar.codegen.cuda_tiles import (
     WARPS_OF_BLOCK,
     sort_source,
 )
-from caspar.memory.tiles import Array, TileIndex, TileOrder
+from caspar.memory.array import Array
+from caspar.memory.tiles import TileIndex, TileOrder
 
 _LARGE_BYTE = 0x7F
 """Four of them are a number above all indices that fit in memory."""

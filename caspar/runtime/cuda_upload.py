@@ -14,7 +14,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 
 PIECE_BYTES = 4 << 20
 NUM_PIECES = 8

@@ -3,20 +3,42 @@
 CuPy keeps what NVRTC compiled in `~/.cupy/kernel_cache` or `CUPY_CACHE_DIR`, with a digest in each
 file. If that folder must not or cannot be used, CuPy is told to keep machine code in memory.
 
-Cost: a file is written once for each backend, and tried again only where that failed.
+Cost: a file is written once for each process, and tried again only where that failed.
 """
 
+import importlib
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import cupy
+from typing import Any, TypeVar
 
 from caspar.runtime.cache import folder_refusal, warn_once
 
 FOLDER_VARIABLE = "CUPY_CACHE_DIR"
 IN_MEMORY_VARIABLE = "CUPY_CACHE_IN_MEMORY"
+
+Made = TypeVar("Made")
+
+
+def import_cupy() -> Any:
+    """CuPy, told to keep machine code in memory if its folder must not or cannot be used."""
+    folder = cupy_folder()
+    refusal = _refusal(folder)
+    if refusal:
+        _keep_in_memory(refusal)
+    if not refusal or folder.is_dir():
+        return importlib.import_module("cupy")
+    # CuPy makes its folder when it is imported, and cannot be imported if that fails
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    with tempfile.TemporaryDirectory() as stand_in:
+        os.environ[FOLDER_VARIABLE] = stand_in
+        try:
+            return importlib.import_module("cupy")
+        finally:
+            del os.environ[FOLDER_VARIABLE]
+            if chosen is not None:
+                os.environ[FOLDER_VARIABLE] = chosen
 
 
 def cupy_folder() -> Path:
@@ -25,41 +47,30 @@ def cupy_folder() -> Path:
     return Path(chosen or os.path.expanduser("~/.cupy/kernel_cache"))
 
 
-def check_cupy_folder() -> None:
-    """Tell CuPy to keep machine code in memory if its folder must not or cannot be used."""
-    folder = cupy_folder()
+def _refusal(folder: Path) -> str:
+    """Why the folder must not or cannot be used; empty: nothing is wrong with it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         refusal = folder_refusal(folder, FOLDER_VARIABLE)
         if not refusal:
             with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(b"caspar")
+        return refusal
     except OSError as error:
-        refusal = f"{folder} cannot be written ({error.strerror or error})"
-    if refusal:
-        _keep_in_memory(refusal)
+        return _cannot_be_written(folder, error)
 
 
-def compiled_function(text: str, options: tuple[str, ...], name: str) -> Any:
-    """A function of a CUDA text, compiled or taken from CuPy's folder.
-
-    Args:
-        text: CUDA C.
-        options: Of NVRTC.
-        name: The function's.
-
-    Raises:
-        cupy.cuda.compiler.CompileException: NVRTC does not take the text.
-    """
+def even_without_disk(make: Callable[[], Made]) -> Made:
+    """What `make` compiles with CuPy; where a disk has become full, in memory."""
     try:
-        return _compiled(text, options, name)
-    except OSError as error:  # a disk that has become full
-        _keep_in_memory(f"{cupy_folder()} cannot be written ({error.strerror or error})")
-        return _compiled(text, options, name)
+        return make()
+    except OSError as error:
+        _keep_in_memory(_cannot_be_written(cupy_folder(), error))
+        return make()
 
 
-def _compiled(text: str, options: tuple[str, ...], name: str) -> Any:
-    return cupy.RawModule(code=text, options=options).get_function(name)
+def _cannot_be_written(folder: Path, error: OSError) -> str:
+    return f"{folder} cannot be written ({error.strerror or error})"
 
 
 def _keep_in_memory(reason: str) -> None:

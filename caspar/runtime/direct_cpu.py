@@ -16,7 +16,7 @@ from scipy.linalg.lapack import get_lapack_funcs
 from scipy.sparse import csc_matrix
 from threadpoolctl import ThreadpoolController
 
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 
 FloatArray = NDArray[np.float64]
 

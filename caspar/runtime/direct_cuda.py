@@ -8,7 +8,7 @@ import numpy as np
 from cupy.cuda.device import get_cusolver_handle
 from cupy_backends.cuda.libs import cusolver
 
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 
 _UPPER = 1
 """CUBLAS_FILL_MODE_UPPER: the lower triangle by rows is the upper one by columns."""

@@ -13,7 +13,7 @@ import numpy as np
 from nvmath.bindings import cudss
 
 from caspar.errors import BackendError
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.runtime.direct_cuda import check_solution
 from caspar.runtime.factorization import CUDSS_PACKAGES
 

@@ -9,7 +9,7 @@ import importlib
 from typing import Any, Protocol
 
 from caspar.errors import BackendError
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 
 CUDSS_PACKAGES = "nvmath-python and nvidia-cudss-cu13 (or -cu12, as CuPy is)"
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from caspar.codegen.cuda_fuse import dealt_in_turn
 from caspar.codegen.source import FIRST, LENGTH, KernelSource
 from caspar.ir.dtype import DType
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.runtime.bound_kernel import BoundKernel, overlap
 
 ONE_PARTIAL = "OwnPartials<1, double>"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from caspar.codegen.cuda_fuse import LoopScalars, fuse
 from caspar.codegen.cuda_loop_kernel import LoopKernel, guard_name
 from caspar.codegen.source import DATA, KernelSource
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.runtime.backend import LaunchSequence
 from caspar.runtime.bound_kernel import BoundKernel, overlap
 from caspar.runtime.loop_exchange import exchanged_params

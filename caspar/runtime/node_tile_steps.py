@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from caspar.codegen.cuda_node_tiles import MAX_TILES_OF_CHUNK, NODE_BLOCK_SIZE
 from caspar.codegen.cuda_partner_labels import NORMALISE_BLOCK_SIZE
+from caspar.memory.array import Array
 from caspar.memory.node_keys import key_bits
 from caspar.memory.node_tiles import NodeOrder, NodeTiles, PlaceType, place_dtype
 from caspar.memory.partner_labels import (
@@ -25,7 +26,6 @@ from caspar.memory.partner_labels import (
     sample_stride,
 )
 from caspar.memory.tile_packing import LOOKAHEAD, TILES_OF_CHUNK
-from caspar.memory.tiles import Array
 
 
 class Tools(Protocol):

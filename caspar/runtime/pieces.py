@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 
 Result = TypeVar("Result")
 

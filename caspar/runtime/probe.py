@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from caspar.runtime.cupy_cache import import_cupy
+
 OLDEST_CUDA = 12_000
 """CUDA version a driver must know, as drivers write it: 1000 * major + 10 * minor."""
 
@@ -102,7 +104,7 @@ def find_driver() -> CudaDriver | None:
 def probe_cupy() -> CupyState:
     """What CuPy can do with the current device. Ask only where a driver has devices."""
     try:
-        cupy: Any = importlib.import_module("cupy")
+        cupy = import_cupy()
     except Exception as error:  # a broken installation raises anything
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
         reason = f"CuPy cannot be imported: {first_line(error)}"

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.runtime.backend import LaunchSequence, Loop
 from caspar.runtime.loops import SequenceLoop
 from caspar.runtime.probe import first_line, graph_loop_problem

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from caspar.ir.dtype import DType
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.runtime.backend import Backend, view
 
 ALIGNMENT = 256

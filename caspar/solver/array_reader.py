@@ -12,7 +12,8 @@ import numpy as np
 
 from caspar.errors import InputError
 from caspar.frontend.unit_ranges import UnitRange
-from caspar.memory.tiles import Array, TileIndex
+from caspar.memory.array import Array
+from caspar.memory.tiles import TileIndex
 from caspar.runtime.arrays import (
     HOST,
     Location,

@@ -15,10 +15,11 @@ from caspar.frontend.factor_builder import SharedSums
 from caspar.frontend.names import kernel_name
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.partials import object_fields, tile_fields
+from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.layout import array_scalars
 from caspar.memory.reduce import ReduceSpec, num_lanes
-from caspar.memory.tiles import Array, TileIndex
+from caspar.memory.tiles import TileIndex
 from caspar.runtime.backend import Launch
 from caspar.solver.arena import ArenaPlan
 from caspar.solver.chain_structure import ChainLevel, ChainStructure, FactorLinks

@@ -15,7 +15,7 @@ from caspar.errors import InputError
 from caspar.frontend.chain_form import chain_pairs
 from caspar.frontend.chain_kernels import RUN
 from caspar.frontend.explicit_kernels import ArgumentPair
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.solver.plan import FactorPlan, NodePlan, Plan
 
 Index = NDArray[np.int32]

@@ -14,7 +14,7 @@ import numpy as np
 
 from caspar.frontend.coarse_form import CoarseForm, is_coarsened
 from caspar.frontend.coarse_kernels import LANES
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.solver.clusters import make_clusters
 from caspar.solver.explicit_matrix import ALIGNMENT, scalar_numbers
 from caspar.solver.explicit_structure import eliminated_nodes, is_item, pairs_within

@@ -13,7 +13,7 @@ import numpy as np
 
 from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.solver.explicit_structure import BlockList, Structure, TypePair
 from caspar.solver.plan import NodePlan
 

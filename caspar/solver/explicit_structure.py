@@ -13,7 +13,7 @@ import numpy as np
 
 from caspar.errors import OutOfMemoryError
 from caspar.frontend.explicit_kernels import ArgumentPair, argument_pairs
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.runtime.backend import Backend, array_tools
 from caspar.solver.plan import FactorPlan, NodePlan, Plan
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from caspar.frontend.factor_builder import FactorForm
 from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor
+from caspar.memory.array import Array
 from caspar.memory.node_tiles import NodeOrder, NodeTiles, place_dtype
-from caspar.memory.tiles import Array
 from caspar.runtime.backend import Backend
 from caspar.solver.problem import FactorArrays, Problem
 

@@ -20,11 +20,11 @@ from caspar.frontend.trace import Argument
 from caspar.ir.dtype import DType
 from caspar.memory.access import TILES
 from caspar.memory.accessors.partials import object_fields, tile_fields
+from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.layout import rows_are_blocked
 from caspar.memory.reduce import ReduceSpec, num_lanes
-from caspar.memory.tiles import Array
 from caspar.runtime.backend import Launch
 from caspar.solver.plan import SCALARS, FactorPlan, NodePlan, Plan
 

@@ -62,7 +62,7 @@ class LevenbergState:
         gradient_norm: Of the last linearisation; None before the first.
         linearized: The system is linearised at the current values.
         lost: Node types whose derivatives had squares out of range in the first iteration, see
-            `faults.lost_squares`; None: not looked at yet.
+            `NormalEquations.look_at_derivatives`; None: not looked at yet.
         num_limited: Linear solves that ended at the limit of PCG iterations.
         records: Iterations so far.
     """
@@ -137,7 +137,7 @@ def minimize(
         status = SolveStatus.INTERRUPTED
         # it may have come between a move and its record
         state.cost = system.score()
-    lost = _lost_squares(system, options, state) if status.is_success else {}
+    lost = _lost_squares(system, state) if status.is_success else {}
     if any(lost.values()) or (status.is_success and too_small):
         status = SolveStatus.OUT_OF_RANGE
     records = tuple(state.records)
@@ -167,21 +167,16 @@ def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
     return max(system.rounded_costs()) <= least
 
 
-def _lost_squares(
-    system: NormalEquations, options: SolveOptions, state: LevenbergState
-) -> Mapping[str, bool]:
+def _lost_squares(system: NormalEquations, state: LevenbergState) -> Mapping[str, bool]:
     """Node types whose derivatives have squares out of range, at the start and now.
 
-    It comes from the units mostly, so that the start shows it. D is there once a step was tried,
-    and what ends a solve may have overwritten it.
+    It comes from the units mostly, so that the start shows it.
     """
     if not state.lost:
         return {}
     system.score()
     system.linearize(state.damping)
-    system.try_step(_goal(options, state))
-    system.reject()
-    return system.lost_squares()
+    return system.look_at_derivatives(state.damping)
 
 
 def _asks_to_stop(answer: object) -> bool:
@@ -216,10 +211,8 @@ def _iterate(
         system.linearize(goal.damping)
         state.linearized = True
         if state.lost is None:
-            system.choose_levelling(goal.damping)
+            state.lost = system.look_at_derivatives(goal.damping)
     tried = system.try_step(goal)
-    if state.lost is None:
-        state.lost = system.lost_squares()
     state.num_limited += tried.outcome is LinearOutcome.ITERATIONS
     decrease = state.cost - tried.cost
     gain_ratio = decrease / tried.model_decrease if tried.model_decrease > 0.0 else math.nan

@@ -18,9 +18,10 @@ import numpy as np
 
 from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.solver.arena import Scratch
-from caspar.solver.faults import faulty_costs, faulty_derivatives, largest_residual, lost_squares
+from caspar.solver.derivative_sizes import DerivativeSizes
+from caspar.solver.faults import faulty_costs, faulty_derivatives, largest_residual
 from caspar.solver.launches import Binder
 from caspar.solver.linear_solvers import LinearSolver
 from caspar.solver.memory_table import memory_table
@@ -28,7 +29,6 @@ from caspar.solver.phases import Phases
 from caspar.solver.plan import SCALARS, Plan
 from caspar.solver.problem import Problem
 from caspar.solver.regions import SCRATCH
-from caspar.solver.units_apart import UNITS_APART, levelled_share, units_are_apart
 
 GOLDEN = 2654435761
 """2**32 over the golden ratio: bits of multiples look random (Knuth, volume 3, 6.4)."""
@@ -223,10 +223,6 @@ class NormalEquations:
         """The largest magnitude of a residual when the values were scored."""
         return largest_residual(self.plan)
 
-    def lost_squares(self) -> dict[str, bool]:
-        """Node types whose derivatives have squares out of range: see `faults.lost_squares`."""
-        return lost_squares(self.plan)
-
     def faulty_derivatives(self) -> tuple[str, ...]:
         """The factors whose gradient is not finite; for the end of a solve."""
         self._score.run()
@@ -249,31 +245,36 @@ class NormalEquations:
         self._is_ahead = False
         self._has_jacobians = True
 
-    def choose_levelling(self, damping: float) -> None:
-        """After the first linearisation: no levelling of D if a part has units far apart.
+    def look_at_derivatives(self, damping: float) -> Mapping[str, bool]:
+        """After a linearisation: choose whether D is levelled, and find squares out of range.
 
-        `damping`: of the next step. Its linear solve begins, so D is the one that it takes.
+        D is not levelled if a part has units far apart, see `derivative_sizes`.
+
+        Args:
+            damping: Of the next step. Its linear solve begins, so D is the one that it takes.
+
+        Returns:
+            Node types that have squares out of range, and whether nothing can be said of their
+            values.
         """
-        self._begin(damping)
-        if not units_are_apart(self.plan, levelled_share(damping)):
-            return
-        self._begin_anew(damping, levelling=0.0)
-        if not units_are_apart(self.plan, UNITS_APART[self.storage]):
-            self._begin_anew(damping, levelling=1.0)
+        sizes = self._begin_and_look(damping, self._levelling)
+        if sizes.levelling_holds(damping):
+            sizes = self._begin_and_look(damping, levelling=0.0)
+            if not sizes.units_are_apart():
+                self._begin_and_look(damping, levelling=1.0)
+        # a levelled D hides a square of zero, but then levelling would hold its scalar
+        return sizes.lost_squares()
 
-    def _begin_anew(self, damping: float, levelling: float) -> None:
-        """Linearise once more, with another D."""
-        self._levelling = levelling
-        self.score()
-        self.linearize(damping)
-        self._begin(damping)
-
-    def _begin(self, damping: float) -> None:
-        """The linear solve of a step with this damping, for which it was linearised."""
+    def _begin_and_look(self, damping: float, levelling: float) -> DerivativeSizes:
+        if levelling != self._levelling:
+            self._levelling = levelling
+            self.score()
+            self.linearize(damping)
         if not self.plan.is_scaled:
             self._scalars.write((damping, self._levelling))
         self._linear.begin()
         self._begun_damping = damping
+        return DerivativeSizes(self.plan)
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""

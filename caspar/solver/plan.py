@@ -12,8 +12,9 @@ from caspar.frontend.solver_form import couples_one_type
 from caspar.frontend.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.memory.accessors.partials import num_slots
 from caspar.memory.accessors.slots import USUAL_SLOTS
+from caspar.memory.array import Array
 from caspar.memory.node_tiles import NodeOrder, NodeTiles
-from caspar.memory.tiles import Array, TileIndex
+from caspar.memory.tiles import TileIndex
 from caspar.runtime.backend import Backend
 from caspar.solver.arena import ArenaPlan
 from caspar.solver.factor_order import FactorOrder

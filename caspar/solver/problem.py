@@ -14,7 +14,7 @@ import numpy as np
 from caspar.errors import InputError
 from caspar.frontend.names import normalised_hint
 from caspar.frontend.trace import Argument, ArgumentKind, NodeType, TracedFactor
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
 from caspar.solver.array_reader import ArrayReader, unblocked
 

@@ -5,9 +5,9 @@ from numpy.typing import NDArray
 
 from caspar.frontend.coarse_kernels import LANES, apply_name
 from caspar.ir.dtype import DType
+from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.layout import padded_width
-from caspar.memory.tiles import Array
 from caspar.runtime.backend import Launch
 from caspar.solver.coarse_space import CoarseSpace
 from caspar.solver.coarse_structure import CoarseStructure

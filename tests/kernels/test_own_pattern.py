@@ -12,7 +12,7 @@ from caspar.kernels.kernel import Kernel
 from caspar.memory.access import ArgSpec, Field, Options, ReadAccessor
 from caspar.memory.accessors.blocked import cpu_load, cuda_load
 from caspar.memory.accessors.scope import CpuScope, CudaScope
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 from tests.harness_backend import HarnessBackend
 from tests.kernels.test_patterns import backend, backends, use_backend
 

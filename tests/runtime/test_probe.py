@@ -1,6 +1,7 @@
 """The probe with a driver and a CuPy made up here: no machine has all of these troubles."""
 
 import ctypes
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from caspar.runtime import probe
+from caspar.runtime.cupy_cache import import_cupy
 from caspar.runtime.probe import (
     CudaDevice,
     CudaDriver,
@@ -89,9 +91,10 @@ def fake_cupy(
 
 
 @pytest.fixture(autouse=True)
-def fresh_probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fresh_probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No driver and nothing remembered, before and after."""
     monkeypatch.setattr(probe, "_load_driver", lambda: None)
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "kernels"))
     for function in REMEMBERED:
         function.cache_clear()
     yield
@@ -161,6 +164,35 @@ def test_cupy_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     found = cuda_problem()
     assert found is not None
     assert found.startswith("CuPy cannot be imported: RuntimeError: libstdc++ is too old; for this")
+
+
+CUPY = """
+import os
+os.makedirs(os.environ["CUPY_CACHE_DIR"], exist_ok=True)
+"""
+
+
+@pytest.mark.parametrize("is_usable", [True, False])
+def test_cupy_whose_folder_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_usable: bool
+) -> None:
+    """CuPy makes it when it is imported."""
+    (tmp_path / "cupy.py").write_text(CUPY)
+    (tmp_path / "file").touch()
+    folder = str(tmp_path / ("folder" if is_usable else "file") / "kernels")
+    monkeypatch.setenv("CUPY_CACHE_DIR", folder)
+    monkeypatch.setenv("CUPY_CACHE_IN_MEMORY", "0")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    if is_usable:
+        import_cupy()
+        assert Path(folder).is_dir()
+    else:
+        with pytest.warns(UserWarning, match="cannot be written.*CUPY_CACHE_DIR"):
+            import_cupy()
+    assert os.environ["CUPY_CACHE_DIR"] == folder
+    assert os.environ["CUPY_CACHE_IN_MEMORY"] == ("0" if is_usable else "1")
+    monkeypatch.delitem(sys.modules, "cupy")
 
 
 @pytest.mark.parametrize(

@@ -76,10 +76,8 @@ class FakeSystem:
     def largest_residual(self) -> float:
         return math.sqrt(2.0 * self.cost)
 
-    def choose_levelling(self, damping: float) -> None:
+    def look_at_derivatives(self, damping: float) -> dict[str, bool]:
         assert damping > 0.0
-
-    def lost_squares(self) -> dict[str, bool]:
         return {}
 
     def faulty_costs(self) -> tuple[str, ...]:

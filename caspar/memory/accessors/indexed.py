@@ -13,7 +13,7 @@ from caspar.memory.accessors.blocked import (
     cuda_store,
 )
 from caspar.memory.accessors.scope import CpuScope, CudaScope
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 
 
 def object_name(arg: ArgSpec, index_of: str = "") -> str:

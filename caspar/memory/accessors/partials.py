@@ -13,8 +13,9 @@ from caspar.memory.access import ArgSpec, Field, Options, ReadAccessor, WriteAcc
 from caspar.memory.accessors.block_functions import ADD_SEGMENTS, BLOCK_SUM, SUM_PARTIALS
 from caspar.memory.accessors.blocked import cpu_index, cuda_base
 from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope
+from caspar.memory.array import Array
 from caspar.memory.layout import PARTIAL_CHUNK
-from caspar.memory.tiles import Array, TileIndex
+from caspar.memory.tiles import TileIndex
 
 STAGE_PADDING = 8
 """Extra columns of the staging array: keeps its 4 rows in different banks."""

@@ -15,7 +15,7 @@ from caspar.memory.accessors.blocked import (
     cuda_store,
 )
 from caspar.memory.accessors.scope import CpuScope, CudaScope
-from caspar.memory.tiles import Array
+from caspar.memory.array import Array
 
 _HIGHEST = 2**31 - 1
 """Offset, stride and objects are int32."""
