@@ -378,5 +378,9 @@ class CpuBackend:
         """A copy."""
         return np.array(array)
 
+    def to_host_together(self, arrays: Sequence[Array]) -> list[NDArray[Any]]:
+        """Copies."""
+        return [np.array(array) for array in arrays]
+
     def synchronize(self) -> None:
         """Nothing to wait for: every run returns when it is done."""

@@ -42,7 +42,7 @@ from caspar.runtime.cuda_indices import IndexChecker
 from caspar.runtime.cuda_launch import CudaLaunch, CudaSequence, parameter_table
 from caspar.runtime.cuda_loop import cuda_loop, fits_device, merged_launches, own_launch
 from caspar.runtime.cuda_node_tiles import NodeTileTools
-from caspar.runtime.cuda_scalars import CudaScalars
+from caspar.runtime.cuda_scalars import CudaScalars, copied_together
 from caspar.runtime.cuda_tiles import TileBuilder
 from caspar.runtime.cuda_timing import time_on_stream
 from caspar.runtime.cuda_upload import uploader
@@ -68,9 +68,8 @@ def _is_in_order(array: Any) -> bool:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(array, torch.Tensor):
         return False
-    theirs: int = torch.cuda.current_stream(array.device).cuda_stream
-    own: int = cupy.cuda.get_current_stream().ptr
-    return theirs == own
+    stream = cupy.cuda.get_current_stream()
+    return bool(torch.cuda.current_stream(array.device).cuda_stream == stream.ptr)
 
 
 class CudaBackend:
@@ -338,8 +337,7 @@ class CudaBackend:
     @property
     def current_stream(self) -> int:
         """The caller's current stream."""
-        pointer: int = cupy.cuda.get_current_stream().ptr
-        return pointer
+        return int(cupy.cuda.get_current_stream().ptr)
 
     @property
     def num_multiprocessors(self) -> int:
@@ -390,8 +388,11 @@ class CudaBackend:
     def to_host(self, array: Array) -> NDArray[Any]:
         """A NumPy copy, after all work is done."""
         self.stream.synchronize()
-        host: NDArray[Any] = cupy.asnumpy(array)
-        return host
+        return np.asarray(cupy.asnumpy(array))
+
+    def to_host_together(self, arrays: Sequence[Array]) -> list[NDArray[Any]]:
+        """NumPy copies of contiguous arrays, after one wait."""
+        return copied_together(self.stream, arrays)
 
     def synchronize(self) -> None:
         """Wait for all work of the solver's stream and of the current one."""

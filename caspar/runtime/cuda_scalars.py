@@ -1,10 +1,11 @@
-"""Scalars that the host writes and reads in each iteration, while the device works."""
+"""Small things that the host writes and reads while the device works."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import cupy
 import numpy as np
+from numpy.typing import NDArray
 
 from caspar.memory.array import Array
 
@@ -52,3 +53,16 @@ class CudaScalars:
         self._is_fetched.synchronize()
         values: list[float] = self._fetched.tolist()
         return values
+
+
+def copied_together(stream: Any, arrays: Sequence[Array]) -> list[NDArray[Any]]:
+    """NumPy copies of contiguous arrays, by way of pinned memory: one wait for all of them."""
+    pinned = cupy.cuda.alloc_pinned_memory(max(1, sum(array.nbytes for array in arrays)))
+    found, first = [], 0
+    for array in arrays:
+        array.data.copy_to_host_async(pinned.ptr + first, array.nbytes, stream)
+        copied = np.frombuffer(pinned, array.dtype, array.size, first)
+        found.append(copied.reshape(array.shape))
+        first += array.nbytes
+    stream.synchronize()
+    return [array.copy() for array in found]

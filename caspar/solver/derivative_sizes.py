@@ -15,7 +15,7 @@ from caspar.frontend.node_blocks import ABSENT, LEVELLING_DAMPING
 from caspar.frontend.trace import NodeType
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
-from caspar.memory.layout import chunk_views
+from caspar.memory.layout import padded_chunks
 from caspar.solver.plan import NodePlan, Plan
 
 LOOKED_AT = 200
@@ -91,28 +91,27 @@ def _first_rows(plan: Plan) -> list[tuple[NodeType, Array, Array]]:
     """Of all types that have nodes: D and gradient, (n, tangent_dim) each, on the host."""
     nodes = [node for node in plan.nodes if node.count > 0]
     chunks = [_first_chunks(plan, node) for node in nodes]
-    xp, to_host = plan.library.backend.xp, plan.library.backend.to_host
-    flat = [chunk.ravel().astype(np.float64, copy=False) for one in chunks for chunk in one]
-    rest = to_host(xp.concatenate(flat))
+    flat = [chunk for of_node in chunks for of_array in of_node for chunk in of_array]
+    copied = iter(plan.library.backend.to_host_together(flat))
     found = []
     for node, of_node in zip(nodes, chunks, strict=True):
-        columns = []
-        for chunk in of_node:
-            columns.append(rest[: chunk.size].reshape(chunk.shape))
-            rest = rest[chunk.size :]
-        both = np.concatenate(columns, axis=1)
         dim = node.node.tangent_dim
-        found.append((node.node, both[:, :dim], both[:, dim:]))
+        # only the last of an array's chunks is padded
+        squares, slopes = (
+            np.concatenate([next(copied) for _ in of_array], axis=1)[:, :dim]
+            for of_array in of_node
+        )
+        found.append((node.node, squares, slopes))
     return found
 
 
-def _first_chunks(plan: Plan, node: NodePlan) -> list[Array]:
-    """Of D, then of the gradient: (n, scalars in use) each."""
+def _first_chunks(plan: Plan, node: NodePlan) -> tuple[list[Array], list[Array]]:
+    """Of D and of the gradient, contiguous."""
     name, count, dim = node.node.name, node.count, node.node.tangent_dim
-    gradient = plan.memory[f"{name}.gradient"]
-    chunks = chunk_views(plan.memory[f"{name}.diagonal"], count, dim, plan.types.storage)
+    diagonal, gradient = plan.memory[f"{name}.diagonal"], plan.memory[f"{name}.gradient"]
+    squares = padded_chunks(diagonal, count, dim, plan.types.storage)
     if node.is_eliminated:
-        chunks += chunk_views(gradient, count, dim, plan.types.sums)
+        slopes = padded_chunks(gradient, count, dim, plan.types.sums)
     else:
-        chunks.append(gradient.reshape(count, -1)[:, :dim])
-    return [chunk[:LOOKED_AT] for chunk in chunks]
+        slopes = [gradient.reshape(count, -1)]
+    return [chunk[:LOOKED_AT] for chunk in squares], [chunk[:LOOKED_AT] for chunk in slopes]
