@@ -320,8 +320,8 @@ class Backend(Protocol):
     def to_host(self, array: Array) -> NDArray[Any]:
         """A NumPy copy, after all work is done."""
 
-    def to_host_together(self, arrays: Sequence[Array]) -> list[NDArray[Any]]:
-        """NumPy copies of contiguous arrays, after all work is done; one wait for all of them."""
+    def fetch(self, arrays: Sequence[Array]) -> Callable[[], list[NDArray[Any]]]:
+        """Enqueue copies of contiguous arrays to the host; what is returned waits for them."""
 
     def synchronize(self) -> None:
         """Wait for all work."""

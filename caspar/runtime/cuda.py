@@ -42,7 +42,7 @@ from caspar.runtime.cuda_indices import IndexChecker
 from caspar.runtime.cuda_launch import CudaLaunch, CudaSequence, parameter_table
 from caspar.runtime.cuda_loop import cuda_loop, fits_device, merged_launches, own_launch
 from caspar.runtime.cuda_node_tiles import NodeTileTools
-from caspar.runtime.cuda_scalars import CudaScalars, copied_together
+from caspar.runtime.cuda_scalars import CudaScalars, fetch_arrays
 from caspar.runtime.cuda_tiles import TileBuilder
 from caspar.runtime.cuda_timing import time_on_stream
 from caspar.runtime.cuda_upload import uploader
@@ -390,9 +390,9 @@ class CudaBackend:
         self.stream.synchronize()
         return np.asarray(cupy.asnumpy(array))
 
-    def to_host_together(self, arrays: Sequence[Array]) -> list[NDArray[Any]]:
-        """NumPy copies of contiguous arrays, after one wait."""
-        return copied_together(self.stream, arrays)
+    def fetch(self, arrays: Sequence[Array]) -> Callable[[], list[NDArray[Any]]]:
+        """Enqueue copies of contiguous arrays to the host."""
+        return fetch_arrays(self.stream, arrays)
 
     def synchronize(self) -> None:
         """Wait for all work of the solver's stream and of the current one."""

@@ -1,6 +1,6 @@
 """Small things that the host writes and reads while the device works."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cupy
@@ -55,14 +55,23 @@ class CudaScalars:
         return values
 
 
-def copied_together(stream: Any, arrays: Sequence[Array]) -> list[NDArray[Any]]:
-    """NumPy copies of contiguous arrays, by way of pinned memory: one wait for all of them."""
+def fetch_arrays(stream: Any, arrays: Sequence[Array]) -> Callable[[], list[NDArray[Any]]]:
+    """Enqueue copies of contiguous arrays to pinned memory; what is returned waits for them."""
     pinned = cupy.cuda.alloc_pinned_memory(max(1, sum(array.nbytes for array in arrays)))
-    found, first = [], 0
+    first = 0
     for array in arrays:
         array.data.copy_to_host_async(pinned.ptr + first, array.nbytes, stream)
-        copied = np.frombuffer(pinned, array.dtype, array.size, first)
-        found.append(copied.reshape(array.shape))
         first += array.nbytes
-    stream.synchronize()
-    return [array.copy() for array in found]
+    is_fetched = cupy.cuda.Event(disable_timing=True)
+    is_fetched.record(stream)
+
+    def fetched() -> list[NDArray[Any]]:
+        is_fetched.synchronize()
+        copies, first = [], 0
+        for array in arrays:
+            copy = np.frombuffer(pinned, array.dtype, array.size, first)
+            copies.append(copy.reshape(array.shape))
+            first += array.nbytes
+        return copies
+
+    return fetched

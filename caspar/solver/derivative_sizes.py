@@ -6,8 +6,10 @@ damping, and the solve would end with success where the rate started. A place sh
 of its entries are small differs from node to node.
 
 Input: D and gradient of a linearisation, once a linear solve has begun. Cost: some kilobytes are
-copied to the host in one piece.
+copied to the host.
 """
+
+from functools import cached_property
 
 import numpy as np
 
@@ -30,7 +32,7 @@ _ROUNDING = 1e-5
 
 
 class DerivativeSizes:
-    """D and gradient of some nodes of each type.
+    """D and gradient of the first nodes of each type, on their way to the host.
 
     Args:
         plan: Has them in its memory.
@@ -38,7 +40,24 @@ class DerivativeSizes:
 
     def __init__(self, plan: Plan) -> None:
         self._storage = plan.types.storage
-        self._rows = _first_rows(plan)
+        self._nodes = [node.node for node in plan.nodes if node.count > 0]
+        self._chunks = [_first_chunks(plan, node) for node in plan.nodes if node.count > 0]
+        flat = [chunk for of_node in self._chunks for of_array in of_node for chunk in of_array]
+        self._fetched = plan.library.backend.fetch(flat)
+
+    @cached_property
+    def _rows(self) -> list[tuple[NodeType, Array, Array]]:
+        """D and gradient of each type, (n, tangent_dim) each."""
+        fetched = iter(self._fetched())
+        rows = []
+        for node, of_node in zip(self._nodes, self._chunks, strict=True):
+            # only the last of an array's chunks is padded
+            squares, slopes = (
+                np.concatenate([next(fetched) for _ in of_array], axis=1)[:, : node.tangent_dim]
+                for of_array in of_node
+            )
+            rows.append((node, squares, slopes))
+        return rows
 
     def levelling_holds(self, damping: float) -> bool:
         """Whether a levelled D may hold some scalar: in all nodes its entry is a levelled one."""
@@ -85,24 +104,6 @@ def _units_are_apart(node: NodeType, squares: Array, slopes: Array, share: float
         if (is_small & is_touched).any():
             return True
     return False
-
-
-def _first_rows(plan: Plan) -> list[tuple[NodeType, Array, Array]]:
-    """Of all types that have nodes: D and gradient, (n, tangent_dim) each, on the host."""
-    nodes = [node for node in plan.nodes if node.count > 0]
-    chunks = [_first_chunks(plan, node) for node in nodes]
-    flat = [chunk for of_node in chunks for of_array in of_node for chunk in of_array]
-    copied = iter(plan.library.backend.to_host_together(flat))
-    found = []
-    for node, of_node in zip(nodes, chunks, strict=True):
-        dim = node.node.tangent_dim
-        # only the last of an array's chunks is padded
-        squares, slopes = (
-            np.concatenate([next(copied) for _ in of_array], axis=1)[:, :dim]
-            for of_array in of_node
-        )
-        found.append((node.node, squares, slopes))
-    return found
 
 
 def _first_chunks(plan: Plan, node: NodePlan) -> tuple[list[Array], list[Array]]:

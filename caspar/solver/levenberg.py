@@ -62,7 +62,7 @@ class LevenbergState:
         gradient_norm: Of the last linearisation; None before the first.
         linearized: The system is linearised at the current values.
         lost: Node types whose derivatives had squares out of range in the first iteration, see
-            `NormalEquations.look_at_derivatives`; None: not looked at yet.
+            `NormalEquations.try_first_step`; None: not looked at yet.
         num_limited: Linear solves that ended at the limit of PCG iterations.
         records: Iterations so far.
     """
@@ -137,7 +137,7 @@ def minimize(
         status = SolveStatus.INTERRUPTED
         # it may have come between a move and its record
         state.cost = system.score()
-    lost = _lost_squares(system, state) if status.is_success else {}
+    lost = _lost_squares(system, options, state) if status.is_success else {}
     if any(lost.values()) or (status.is_success and too_small):
         status = SolveStatus.OUT_OF_RANGE
     records = tuple(state.records)
@@ -167,16 +167,21 @@ def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
     return max(system.rounded_costs()) <= least
 
 
-def _lost_squares(system: NormalEquations, state: LevenbergState) -> Mapping[str, bool]:
+def _lost_squares(
+    system: NormalEquations, options: SolveOptions, state: LevenbergState
+) -> Mapping[str, bool]:
     """Node types whose derivatives have squares out of range, at the start and now.
 
     It comes from the units mostly, so that the start shows it.
     """
     if not state.lost:
         return {}
+    goal = _goal(options, state)
     system.score()
-    system.linearize(state.damping)
-    return system.look_at_derivatives(state.damping)
+    system.linearize(goal.damping)
+    _, lost = system.try_first_step(goal)
+    system.reject()
+    return lost
 
 
 def _asks_to_stop(answer: object) -> bool:
@@ -210,9 +215,10 @@ def _iterate(
     if not state.linearized:
         system.linearize(goal.damping)
         state.linearized = True
-        if state.lost is None:
-            state.lost = system.look_at_derivatives(goal.damping)
-    tried = system.try_step(goal)
+    if state.lost is None:
+        tried, state.lost = system.try_first_step(goal)
+    else:
+        tried = system.try_step(goal)
     state.num_limited += tried.outcome is LinearOutcome.ITERATIONS
     decrease = state.cost - tried.cost
     gain_ratio = decrease / tried.model_decrease if tried.model_decrease > 0.0 else math.nan

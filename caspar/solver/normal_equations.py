@@ -29,23 +29,12 @@ from caspar.solver.phases import Phases
 from caspar.solver.plan import SCALARS, Plan
 from caspar.solver.problem import Problem
 from caspar.solver.regions import SCRATCH
-
-GOLDEN = 2654435761
-"""2**32 over the golden ratio: bits of multiples look random (Knuth, volume 3, 6.4)."""
-
-ROUNDING_BITS = range(13, 21)
-"""Those that draw roundings: one draw may change a cost by a tenth of what others do."""
+from caspar.solver.roundings import DRAWS, half_digits, write_rounded
 
 USUAL_DAMPING, CHAIN_DAMPING = 1e-3, 1e-8
 """First damping. A chain bends as a whole along directions that damping holds long after it lets
 others go: where those are solved for exactly, M3500 takes 41 iterations with the first and 7 with
 the second (docs/design/0014-levenberg-policy.md)."""
-
-HALF_DIGITS = 2.0**-26
-"""Relative to the largest start value of a node type: half of the digits of float64."""
-
-ROUNDED_AT_ONCE = 1 << 22
-"""Scalars: some 20 bytes are needed for each."""
 
 
 @dataclass(frozen=True)
@@ -245,39 +234,43 @@ class NormalEquations:
         self._is_ahead = False
         self._has_jacobians = True
 
-    def look_at_derivatives(self, damping: float) -> Mapping[str, bool]:
-        """After a linearisation: choose whether D is levelled, and find squares out of range.
+    def try_first_step(self, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
+        """The same as `try_step`, and choose whether D is levelled from here on.
 
-        D is not levelled if a part has units far apart, see `derivative_sizes`.
-
-        Args:
-            damping: Of the next step. Its linear solve begins, so D is the one that it takes.
+        It is not if a part has units far apart, see `derivative_sizes`.
 
         Returns:
-            Node types that have squares out of range, and whether nothing can be said of their
-            values.
+            The step; and node types that have squares out of range, with whether nothing can be
+            said of their values.
         """
-        sizes = self._begin_and_look(damping, self._levelling)
-        if sizes.levelling_holds(damping):
-            sizes = self._begin_and_look(damping, levelling=0.0)
+        tried, sizes = self._try_and_look(goal)
+        if sizes.levelling_holds(goal.damping):
+            tried, sizes = self._try_anew(goal, levelling=0.0)
             if not sizes.units_are_apart():
-                self._begin_and_look(damping, levelling=1.0)
+                tried, _ = self._try_anew(goal, levelling=1.0)
         # a levelled D hides a square of zero, but then levelling would hold its scalar
-        return sizes.lost_squares()
+        return tried, sizes.lost_squares()
 
-    def _begin_and_look(self, damping: float, levelling: float) -> DerivativeSizes:
-        if levelling != self._levelling:
-            self._levelling = levelling
-            self.score()
-            self.linearize(damping)
-        if not self.plan.is_scaled:
-            self._scalars.write((damping, self._levelling))
-        self._linear.begin()
-        self._begun_damping = damping
-        return DerivativeSizes(self.plan)
+    def _try_anew(self, goal: LinearGoal, levelling: float) -> tuple[TriedStep, DerivativeSizes]:
+        self.reject()
+        self._levelling = levelling
+        self.score()
+        self.linearize(goal.damping)
+        return self._try_and_look(goal)
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
+        self._enqueue_step(goal)
+        self._enqueue_ahead(goal)
+        return self._tried_step()
+
+    def _try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
+        self._enqueue_step(goal)
+        sizes = DerivativeSizes(self.plan)  # before they are overwritten
+        self._enqueue_ahead(goal)
+        return self._tried_step(), sizes
+
+    def _enqueue_step(self, goal: LinearGoal) -> None:
         limits = (goal.tolerance, goal.min_iterations, goal.max_iterations)
         self._scalars.write((goal.damping, self._levelling, *limits))
         if not self._has_jacobians:
@@ -290,12 +283,17 @@ class NormalEquations:
         self._linear.solve(goal.max_iterations)
         self._candidate.run()
         self._scalars.fetch()
+
+    def _enqueue_ahead(self, goal: LinearGoal) -> None:
+        """Linearise the candidate, if that is done before it is known whether it is accepted."""
         if self.plan.goes_ahead and not self._was_rejected and goal.expected_damping is not None:
             self._scalars.write((goal.expected_damping, self._levelling))
             self._linearize.run()
             self._is_ahead = True
             self._linear.begin()
             self._begun_damping = goal.expected_damping
+
+    def _tried_step(self) -> TriedStep:
         scalars = self._read()
         model = -scalars["step_gradient"] + scalars["step_residual"] + scalars["step_damping"]
         promised = scalars["first_descent"] + scalars["eliminated_descent"]
@@ -335,45 +333,24 @@ class NormalEquations:
         Several draws. What was linearised is lost.
 
         Args:
-            coarsely: They are moved by `HALF_DIGITS` of the largest start value of their type.
+            coarsely: They are moved by half of the digits of their type's largest start value.
         """
         sizes = {
-            plan.node.name: HALF_DIGITS * self._largest_start(plan.node.name) if coarsely else 0.0
+            plan.node.name: half_digits(self._starts[plan.node.name]) if coarsely else 0.0
             for plan in self.plan.nodes
         }
         score = self._backend.sequence(self._phases.score("candidate"))
         costs = []
-        for bit in ROUNDING_BITS:
-            for plan in self.plan.nodes:
-                self._round(plan.node.name, bit, sizes[plan.node.name])
+        for draw in DRAWS:
+            for name, size in sizes.items():
+                nodes, candidate = (self.plan.memory[f"{name}.{s}"] for s in ("nodes", "candidate"))
+                write_rounded(self._backend.xp, nodes, candidate, draw, size)
             score.run()
             self._scalars.fetch()
             costs.append(self._read()["cost"])
         self._score.run()
         self._is_ahead, self._has_jacobians, self._begun_damping = False, False, None
         return tuple(costs)
-
-    def _largest_start(self, name: str) -> float:
-        rows = self._starts[name]
-        return float(abs(rows).max()) if rows.size > 0 else 0.0
-
-    def _round(self, name: str, bit: int, size: float) -> None:
-        """Candidates that are the nodes, moved by a rounding and `size`.
-
-        In pieces: there is little memory.
-        """
-        memory, xp = self.plan.memory, self._backend.xp
-        all_nodes, candidate = memory[f"{name}.nodes"], memory[f"{name}.candidate"]
-        for start in range(0, all_nodes.shape[0], ROUNDED_AT_ONCE):
-            nodes = all_nodes[start : start + ROUNDED_AT_ONCE]
-            number = xp.arange(start, start + nodes.shape[0], dtype=np.uint32)
-            ups = ((number * np.uint32(GOLDEN)) >> np.uint32(bit)) % 2 == 1
-            ends = xp.where(ups, nodes.dtype.type(np.inf), nodes.dtype.type(-np.inf))
-            # padding may hold any bits, such as a signalling NaN
-            with np.errstate(invalid="ignore", over="ignore"):
-                moved = xp.nextafter(nodes, ends) + xp.copysign(nodes.dtype.type(size), ends)
-                moved = xp.where(nodes == 0.0, nodes, moved)
-            candidate[start : start + ROUNDED_AT_ONCE] = moved
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the storage type.

@@ -76,9 +76,8 @@ class FakeSystem:
     def largest_residual(self) -> float:
         return math.sqrt(2.0 * self.cost)
 
-    def look_at_derivatives(self, damping: float) -> dict[str, bool]:
-        assert damping > 0.0
-        return {}
+    def try_first_step(self, goal: LinearGoal) -> tuple[TriedStep, dict[str, bool]]:
+        return self.try_step(goal), {}
 
     def faulty_costs(self) -> tuple[str, ...]:
         return ("any",)

@@ -7,7 +7,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.solver import normal_equations
+from caspar.solver import roundings
 from caspar.solver.explicit_choice import (
     FULL,
     MAX_DENSE_ON_CPU,
@@ -112,8 +112,8 @@ def test_values_far_from_their_origin(backend: str) -> None:
 def test_values_are_rounded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of large problems would need much memory at the end of a solve."""
     found = []
-    for most in (normal_equations.ROUNDED_AT_ONCE, 7):
-        monkeypatch.setattr(normal_equations, "ROUNDED_AT_ONCE", most)
+    for most in (roundings._AT_ONCE, 7):
+        monkeypatch.setattr(roundings, "_AT_ONCE", most)
         made = caspar.Solver(FACTORS, backend="cpu", precision="mixed")
         found.append(made.solve(path(origin=1e6)).remarks)
     assert "alone changes the cost by" in found[0][0]
