@@ -1,0 +1,51 @@
+"""Values that are moved by a rounding each: how much a cost changes by them is no progress.
+
+Cost: some passes over the nodes of a type.
+"""
+
+from types import ModuleType
+
+import numpy as np
+
+from caspar.memory.array import Array
+
+DRAWS = range(13, 21)
+"""Bits that draw roundings: one draw may change a cost by a tenth of what others do."""
+
+_GOLDEN = 2654435761
+"""2**32 over the golden ratio: bits of multiples look random (Knuth, volume 3, 6.4)."""
+
+_HALF_DIGITS = 2.0**-26
+"""Relative to the largest start value of a node type: half of the digits of float64."""
+
+_AT_ONCE = 1 << 22
+"""Scalars: some 20 bytes are needed for each."""
+
+
+def half_digits(rows: Array) -> float:
+    """What half of the digits of the largest of these values tell."""
+    return _HALF_DIGITS * float(abs(rows).max()) if rows.size > 0 else 0.0
+
+
+def write_rounded(xp: ModuleType, nodes: Array, candidate: Array, draw: int, size: float) -> None:
+    """Candidates that are the nodes, moved by a rounding and `size`, but for zeros.
+
+    In pieces: there is little memory.
+
+    Args:
+        xp: NumPy or CuPy.
+        nodes: (n,) scalars.
+        candidate: (n,) scalars, written.
+        draw: Of `DRAWS`: whether each is moved up or down.
+        size: What each is moved by beside the rounding.
+    """
+    for start in range(0, nodes.shape[0], _AT_ONCE):
+        piece = nodes[start : start + _AT_ONCE]
+        number = xp.arange(start, start + piece.shape[0], dtype=np.uint32)
+        ups = ((number * np.uint32(_GOLDEN)) >> np.uint32(draw)) % 2 == 1
+        ends = xp.where(ups, piece.dtype.type(np.inf), piece.dtype.type(-np.inf))
+        # padding may hold any bits, such as a signalling NaN
+        with np.errstate(invalid="ignore", over="ignore"):
+            moved = xp.nextafter(piece, ends) + xp.copysign(piece.dtype.type(size), ends)
+            moved = xp.where(piece == 0.0, piece, moved)
+        candidate[start : start + _AT_ONCE] = moved
