@@ -25,7 +25,7 @@ from benchmarks.reference.build import ReferenceLibrary
 from benchmarks.report import Report, environment, merged, read_json, write_json
 from benchmarks.startup import Startup, measure_startup
 from caspar.options import BackendChoice
-from caspar.runtime.probe import cuda_problem
+from caspar.runtime.nvidia.probe import cuda_problem
 from caspar.runtime.select import select_backend
 
 PARTS = ("bundles", "graphs", "growth", "startup")

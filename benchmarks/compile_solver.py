@@ -11,14 +11,14 @@ import time
 from dataclasses import dataclass, field
 
 from caspar.driver import TARGETS, compile_kernel, kernel_specs
-from caspar.frontend.factor_builder import FactorForm, SharedSums
+from caspar.equations.factor_builder import FactorForm, SharedSums
+from caspar.equations.solver_form import SolverForm
+from caspar.frontend.factors.trace import trace
 from caspar.frontend.precision import TYPES
-from caspar.frontend.solver_form import SolverForm
-from caspar.frontend.trace import trace
 from caspar.ir.graph import Graph
 from caspar.ir.ops import OP_INFO, Op
 from caspar.options import Precision
-from caspar.runtime.nvrtc import compile_kernel_text
+from caspar.runtime.nvidia.nvrtc import compile_kernel_text
 
 PARTS = ("trace", "derivatives", "passes", "schedule", "registers", "text")
 

@@ -22,7 +22,7 @@ import symforce.symbolic as sf
 from numpy.typing import NDArray
 
 import caspar
-from caspar.solver import elimination_choice
+from caspar.solver.choice import elimination as elimination_choice
 
 Rows = NDArray[np.float64]
 

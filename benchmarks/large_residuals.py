@@ -8,7 +8,7 @@ from typing import Annotated
 
 import symforce.symbolic as sf
 
-from caspar.frontend.factor import factor
+from caspar.frontend.factors.factor import factor
 from caspar.frontend.markers import ConstSequential, TunableShared
 
 NUM_LINKS = 360

@@ -14,8 +14,8 @@ import cupy
 import numpy as np
 
 from benchmarks.report import environment
-from caspar.codegen.cuda_header import COMPILE_OPTIONS, HEADER
-from caspar.codegen.cuda_ops import OP_TEXT
+from caspar.codegen.cuda.header import COMPILE_OPTIONS, HEADER
+from caspar.codegen.cuda.ops import OP_TEXT
 from caspar.ir.dtype import DType
 from caspar.ir.ops import OP_INFO, Op
 from caspar.memory.accessors.scope import SCALAR_TYPE

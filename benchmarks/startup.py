@@ -24,9 +24,9 @@ from caspar.io import read_bal
 from caspar.bundle_adjustment import snavely
 from caspar import Solver
 if sys.argv[1] == "cuda":
-    import caspar.runtime.cuda
+    import caspar.runtime.cuda.backend
 else:
-    import caspar.runtime.cpu
+    import caspar.runtime.cpu.backend
 imports_s = time.perf_counter() - start
 problem = read_bal("data/problem-21-11315-pre.txt.bz2")
 arrays = {"Cam": problem.cameras, "Point": problem.points, "snavely": {

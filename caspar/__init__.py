@@ -34,7 +34,9 @@ from caspar.version import __version__
 
 if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an editor read it
     from caspar import bundle_adjustment, errors, inspect, io, plot, report
-    from caspar.frontend.factor import Factor, factor
+    from caspar.arrays.blocked_array import BlockedArray
+    from caspar.arrays.shared_indices import SharedIndices
+    from caspar.frontend.factors.factor import Factor, factor
     from caspar.frontend.markers import (
         ConstIndexed,
         ConstSequential,
@@ -45,11 +47,9 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         TunableShared,
         TunableUnique,
     )
-    from caspar.kernels.blocked_array import BlockedArray
     from caspar.kernels.bound import BoundKernel
     from caspar.kernels.decorator import kernel
     from caspar.kernels.kernel import Kernel
-    from caspar.kernels.shared_indices import SharedIndices
     from caspar.memory.patterns import (
         AddBlockSum,
         AddIndexed,
@@ -82,7 +82,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         PreconditionerChoice,
         SolveOptions,
     )
-    from caspar.solver.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
+    from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
     from caspar.solver.solver import Solver
 
 __all__ = [
@@ -156,21 +156,21 @@ _NAMES = {
     "AddSum": "caspar.memory.patterns",
     "AddUnique": "caspar.memory.patterns",
     "BackendChoice": "caspar.options",
-    "BlockedArray": "caspar.kernels.blocked_array",
+    "BlockedArray": "caspar.arrays.blocked_array",
     "BoundKernel": "caspar.kernels.bound",
     "ConstIndexed": "caspar.frontend.markers",
     "ConstSequential": "caspar.frontend.markers",
     "ConstShared": "caspar.frontend.markers",
     "ConstUnique": "caspar.frontend.markers",
-    "Factor": "caspar.frontend.factor",
-    "IterationRecord": "caspar.solver.result",
+    "Factor": "caspar.frontend.factors.factor",
+    "IterationRecord": "caspar.solver.result.result",
     "Kernel": "caspar.kernels.kernel",
     "Pair": "caspar.frontend.markers",
     "JacobianChoice": "caspar.options",
     "LinearSolverChoice": "caspar.options",
     "Precision": "caspar.options",
     "PreconditionerChoice": "caspar.options",
-    "ProblemSize": "caspar.solver.result",
+    "ProblemSize": "caspar.solver.result.result",
     "ReadIndexed": "caspar.memory.patterns",
     "ReadPair": "caspar.memory.patterns",
     "ReadPairStridedWithDefault": "caspar.memory.patterns",
@@ -179,10 +179,10 @@ _NAMES = {
     "ReadStrided": "caspar.memory.patterns",
     "ReadStridedWithDefault": "caspar.memory.patterns",
     "ReadUnique": "caspar.memory.patterns",
-    "SharedIndices": "caspar.kernels.shared_indices",
+    "SharedIndices": "caspar.arrays.shared_indices",
     "SolveOptions": "caspar.options",
-    "SolveResult": "caspar.solver.result",
-    "SolveStatus": "caspar.solver.result",
+    "SolveResult": "caspar.solver.result.result",
+    "SolveStatus": "caspar.solver.result.result",
     "Solver": "caspar.solver.solver",
     "TunablePair": "caspar.frontend.markers",
     "TunableShared": "caspar.frontend.markers",
@@ -193,7 +193,7 @@ _NAMES = {
     "WriteSequential": "caspar.memory.patterns",
     "WriteStrided": "caspar.memory.patterns",
     "WriteSum": "caspar.memory.patterns",
-    "factor": "caspar.frontend.factor",
+    "factor": "caspar.frontend.factors.factor",
     "kernel": "caspar.kernels.decorator",
 }
 """Module of each public name that is defined in it."""

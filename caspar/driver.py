@@ -14,30 +14,30 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from caspar.codegen.cpu import generate_cpu, generate_cpu_convert, generate_cpu_reduce
-from caspar.codegen.cuda import generate_cuda
-from caspar.codegen.cuda_convert import generate_cuda_convert
-from caspar.codegen.cuda_places import with_wide_places
-from caspar.codegen.cuda_reduce import generate_cuda_reduce
+from caspar.codegen.cpu.kernel import generate_cpu, generate_cpu_convert, generate_cpu_reduce
+from caspar.codegen.cuda.convert import generate_cuda_convert
+from caspar.codegen.cuda.kernel import generate_cuda
+from caspar.codegen.cuda.places import with_wide_places
+from caspar.codegen.cuda.reduce import generate_cuda_reduce
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
-from caspar.frontend.chain_kernels import chain_kernels
-from caspar.frontend.coarse_form import coarse_form
-from caspar.frontend.coarse_kernels import coarse_factor_kernels, coarse_kernels
-from caspar.frontend.explicit_kernels import (
+from caspar.equations.factor_kernels import factor_kernels, jacobian_kernel
+from caspar.equations.linear.chain_kernels import chain_kernels
+from caspar.equations.linear.coarse_form import coarse_form
+from caspar.equations.linear.coarse_kernels import coarse_factor_kernels, coarse_kernels
+from caspar.equations.linear.explicit_kernels import (
     explicit_factor_kernels,
     explicit_kernels,
     explicit_node_kernels,
     fill_kernels,
 )
-from caspar.frontend.factor_kernels import factor_kernels, jacobian_kernel
-from caspar.frontend.kernel_trace import TracedKernel, kernel_spec
-from caspar.frontend.memory_kernels import memory_kernels
-from caspar.frontend.node_kernels import node_kernels, step_kernel
+from caspar.equations.memory_kernels import memory_kernels
+from caspar.equations.node_kernels import node_kernels, step_kernel
+from caspar.equations.scalar_kernels import scalar_kernels
+from caspar.equations.solver_form import SolverForm
+from caspar.frontend.factors.trace import NodeType, TracedFactor, retraction_key
+from caspar.frontend.kernels.trace import TracedKernel, kernel_spec
 from caspar.frontend.precision import TYPES, Types
-from caspar.frontend.scalar_kernels import scalar_kernels
 from caspar.frontend.size_refusal import naming_owners
-from caspar.frontend.solver_form import SolverForm
-from caspar.frontend.trace import NodeType, TracedFactor, retraction_key
 from caspar.ir.dtype import DType
 from caspar.ir.program import Program
 from caspar.memory.access import FinishSpec, WriteAccessor
@@ -189,7 +189,7 @@ def coarse_sources(design: SolverDesign, width: int) -> SolverSources:
 
 
 def slot_sources(design: SolverDesign, node: NodeType) -> SolverSources:
-    """The same for the kernel of a type of few nodes: see `memory.accessors.slots`."""
+    """The same for the kernel of a type of few nodes: see `memory.accessors.sums.slots`."""
 
     def specs() -> list[KernelSpec]:
         return [step_kernel(node, design.types, many_slots=True)]
@@ -373,14 +373,12 @@ def _cached_specs(
 @cache
 def _compiler_digest() -> str:
     """Digest of caspar's own source: an entry made by another version is never taken."""
-    digest = hashlib.sha256()
     root = Path(__file__).parent
-    for package in ("ir", "memory", "passes", "frontend", "codegen"):
-        for path in sorted((root / package).rglob("*.py")):
-            digest.update(path.name.encode())
-            digest.update(path.read_bytes())
-    digest.update(Path(__file__).read_bytes())
-    return digest.hexdigest()
+    files = [Path(__file__)]
+    for package in ("ir", "memory", "passes", "frontend", "equations", "codegen"):
+        files += (root / package).rglob("*.py")
+    # of contents alone: where a file lies does not matter
+    return _digest(sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
 
 
 def _price_from_json(data: Mapping[str, Any]) -> JacobianPrice:

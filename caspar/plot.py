@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from caspar.io.bal import BalProblem
 from caspar.io.replace import write_file
 from caspar.io.rotations import conjugate, rotate
-from caspar.solver.quantities import cost_text, count_text
-from caspar.solver.result import SolveResult
+from caspar.solver.result.quantities import cost_text, count_text
+from caspar.solver.result.result import SolveResult
 
 FloatArray = NDArray[np.float64]
 

@@ -1,6 +1,6 @@
-"""A solve in words and numbers: see `caspar.solver.report`, whose public names these are."""
+"""A solve in words and numbers: see `caspar.solver.result.report`, whose public names these are."""
 
-from caspar.solver.report import (
+from caspar.solver.result.report import (
     html_report,
     iteration_rows,
     report_facts,

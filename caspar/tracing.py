@@ -6,16 +6,16 @@ expressions and the function's code, so that a changed function is compared agai
 """
 
 from caspar.driver import cached_count
-from caspar.frontend.code_digest import user_code
-from caspar.frontend.factor import Factor
-from caspar.frontend.kernel_trace import (
+from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.trace import TracedFactor, factor_comparison, trace
+from caspar.frontend.kernels.trace import (
     KernelFunction,
     TracedKernel,
     kernel_comparison,
     trace_kernel,
 )
-from caspar.frontend.on_numbers import Comparison, compare_with_numbers
-from caspar.frontend.trace import TracedFactor, factor_comparison, trace
+from caspar.frontend.tracing.code_digest import user_code
+from caspar.frontend.tracing.on_numbers import Comparison, compare_with_numbers
 
 
 def traced_factor(factor: Factor) -> TracedFactor:

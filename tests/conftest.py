@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from caspar.solver import interrupts
+from caspar.solver.iterate import interrupts
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"

@@ -8,7 +8,7 @@ import numpy as np
 
 from caspar.io import BalProblem
 from caspar.io.rotations import quaternion_from_angle_axis, rotate
-from caspar.solver.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
+from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
 
 
 def make_record(iteration: int, cost: float, **changes: Any) -> IterationRecord:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.codegen.cuda_barriers import ONE_BLOCK_LOOP_OPTION
-from caspar.codegen.cuda_header import BLOCK_SIZE
+from caspar.codegen.cuda.header import BLOCK_SIZE
+from caspar.codegen.cuda.loop.barriers import ONE_BLOCK_LOOP_OPTION
 from caspar.codegen.source import KernelSource, Param
 from caspar.ir.dtype import DType
 from caspar.memory.binding import Binding
@@ -20,10 +20,10 @@ from caspar.runtime.backend import (
     bound_blocks,
     parameter_values,
 )
-from caspar.runtime.bound_kernel import BoundKernel
-from caspar.runtime.cpu import CpuBackend
-from caspar.runtime.loops import LoopPlan, plan_loop
-from caspar.runtime.machine_balance import H200_BALANCE
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
+from caspar.runtime.cuda.loop.loops import LoopPlan, plan_loop
+from caspar.runtime.nvidia.machine_balance import H200_BALANCE
 from tests.harness import CudaModule, compile_cuda
 from tests.harness.schedule import FORWARD, Schedule
 

@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
 from caspar.memory.access import TILES, ArgSpec
-from caspar.memory.accessors.exchanges import ReadForNode, SpreadOverNode, SumOverNode
-from caspar.memory.accessors.node_sums import AddOwnNode, WriteOwnNode
-from caspar.memory.accessors.partials import MIN_SLOTS, AddSumSlots, tile_fields
-from caspar.memory.accessors.runs import AddRuns
-from caspar.memory.accessors.slots import BeginSlots, ReadSlots
+from caspar.memory.accessors.nodes.exchanges import ReadForNode, SpreadOverNode, SumOverNode
+from caspar.memory.accessors.nodes.node_sums import AddOwnNode, WriteOwnNode
+from caspar.memory.accessors.sums.partials import MIN_SLOTS, AddSumSlots, tile_fields
+from caspar.memory.accessors.sums.runs import AddRuns
+from caspar.memory.accessors.sums.slots import BeginSlots, ReadSlots
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
-from caspar.memory.node_tiles import NodeTiles, build_node_tiles
 from caspar.memory.patterns import (
     AddSharedPartials,
     AddStretchPartials,
@@ -35,7 +34,8 @@ from caspar.memory.patterns import (
     ReadUnique,
     WriteUnique,
 )
-from caspar.memory.tiles import TileIndex, build_tile_index
+from caspar.memory.tiling.node_tiles import NodeTiles, build_node_tiles
+from caspar.memory.tiling.tiles import TileIndex, build_tile_index
 from tests.support_memory import (
     Placement,
     block_of_tiles,

@@ -13,8 +13,8 @@ import symforce.symbolic as sf
 import sympy
 from numpy.typing import NDArray
 
-from caspar.frontend.derive import gradient
-from caspar.frontend.lower import Lowering
+from caspar.frontend.symbolic.derive import gradient
+from caspar.frontend.symbolic.lower import Lowering
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
 from caspar.memory.kernel import KernelSpec

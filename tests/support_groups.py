@@ -15,9 +15,9 @@ import symforce.symbolic as sf
 from numpy.typing import NDArray
 from symforce.ops import LieGroupOps, StorageOps
 
-from caspar.frontend import epsilon
-from caspar.frontend.derive import gradient
-from caspar.frontend.lower import Lowering
+from caspar.frontend.symbolic import epsilon
+from caspar.frontend.symbolic.derive import gradient
+from caspar.frontend.symbolic.lower import Lowering
 from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op

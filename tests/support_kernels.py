@@ -10,17 +10,17 @@ import numpy as np
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.codegen.cuda_header import HEADER
-from caspar.codegen.cuda_places import with_wide_places
+from caspar.codegen.cuda.header import HEADER
+from caspar.codegen.cuda.places import with_wide_places
 from caspar.codegen.source import KernelSource
 from caspar.driver import TARGETS, Target, compile_kernel
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
-from caspar.memory.node_tiles import NodeTiles
+from caspar.memory.tiling.node_tiles import NodeTiles
 from caspar.runtime.backend import bound_blocks, parameter_values
-from caspar.runtime.cpu import CpuBackend
+from caspar.runtime.cpu.backend import CpuBackend
 from tests.harness import CudaModule, compile_cuda
 from tests.support_cases import KernelCase, Run
 from tests.support_memory import (

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from caspar.codegen.source import KernelSource
 from caspar.driver import TARGETS, compile_kernel
 from caspar.ir.dtype import DType
-from caspar.memory.accessors.partials import object_fields, tile_fields
+from caspar.memory.accessors.sums.partials import object_fields, tile_fields
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder

@@ -1,6 +1,6 @@
 """Kernel arguments in memory, written down a second time: where each scalar lies, by brute force.
 
-Independent of `caspar.memory.layout` and `caspar.memory.tiles`, which it is compared with.
+Independent of `caspar.memory.layout` and `caspar.memory.tiling.tiles`, which it is compared with.
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.memory.access import ArgSpec
-from caspar.memory.node_tiles import NodeTiles
 from caspar.memory.patterns import ReadRows, WriteRows
+from caspar.memory.tiling.node_tiles import NodeTiles
 
 Array = NDArray[Any]
 IntArray = NDArray[np.int64]

@@ -18,23 +18,23 @@ from numpy.typing import NDArray
 import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.driver import kernel_specs
-from caspar.frontend.factor import Factor
-from caspar.frontend.factor_builder import SharedSums
-from caspar.frontend.jacobian import JacobianStorage
-from caspar.frontend.precision import TYPES
-from caspar.frontend.solver_form import (
+from caspar.equations.factor_builder import SharedSums
+from caspar.equations.solver_form import (
     SolverForm,
     eliminable_types,
     solver_form,
     usual_form,
 )
-from caspar.frontend.trace import NodeType, TracedFactor, trace
+from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.jacobian import JacobianStorage
+from caspar.frontend.factors.trace import NodeType, TracedFactor, trace
+from caspar.frontend.precision import TYPES
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
-from caspar.memory.accessors.exchanges import ReadForNode, SpreadOverNode, SumOverNode
-from caspar.memory.accessors.node_sums import AddOwnNode, WriteOwnNode
-from caspar.memory.accessors.partials import MIN_SLOTS, AddSumSlots
-from caspar.memory.accessors.runs import AddRuns
+from caspar.memory.accessors.nodes.exchanges import ReadForNode, SpreadOverNode, SumOverNode
+from caspar.memory.accessors.nodes.node_sums import AddOwnNode, WriteOwnNode
+from caspar.memory.accessors.sums.partials import MIN_SLOTS, AddSumSlots
+from caspar.memory.accessors.sums.runs import AddRuns
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.patterns import (
     AddSharedPartials,

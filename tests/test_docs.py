@@ -88,7 +88,7 @@ def test_named_files_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_named_names_exist(page: Path) -> None:
-    """`caspar.io.read_bal`; in docs/ also `memory.tiles`, a module of the package."""
+    """`caspar.io.read_bal`; in docs/ also `memory.tiling.tiles`, a module of the package."""
     for code in _CODE.findall(prose(page)):
         match = re.match(r"(\w+)(?:\.\w+)+", code)
         if match is None or match[0].endswith((".py", ".md")):

@@ -10,7 +10,7 @@ from PIL import Image
 
 import caspar
 from caspar.plot import Figure, plot_bundle_adjustment, plot_convergence
-from caspar.solver.result import SolveStatus
+from caspar.solver.result.result import SolveStatus
 from tests.examples import failed_result, make_bal_problem, make_record, make_result
 
 ROOT = Path(__file__).parents[1]

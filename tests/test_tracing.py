@@ -10,7 +10,7 @@ import symforce.symbolic as sf
 import caspar
 from caspar import tracing
 from caspar.errors import FactorError, KernelError
-from caspar.frontend.on_numbers import compare_with_numbers
+from caspar.frontend.tracing.on_numbers import compare_with_numbers
 
 X = Annotated[sf.V2, caspar.TunableShared]
 

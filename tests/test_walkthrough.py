@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from caspar.cli.app import main
-from caspar.runtime.nvrtc import nvrtc_version
+from caspar.runtime.nvidia.nvrtc import nvrtc_version
 from tests.pages import Block, blocks, prose, replace_texts, run
 
 PAGE = Path(__file__).parents[1] / "docs/walkthrough/README.md"

@@ -12,8 +12,8 @@ from benchmarks.kernels import own, reference
 from benchmarks.kernels.machine_code import nvcc_version
 from benchmarks.kernels.measure import measure_all
 from benchmarks.kernels.report import Report, markdown, write
-from caspar.runtime.nvrtc import nvrtc_version
-from caspar.runtime.toolkit import find_nvdisasm
+from caspar.runtime.nvidia.nvrtc import nvrtc_version
+from caspar.runtime.nvidia.toolkit import find_nvdisasm
 from caspar.version import __version__
 
 

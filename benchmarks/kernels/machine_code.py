@@ -1,6 +1,6 @@
 """Sources to machine code with nvcc, and what is in it.
 
-Instructions are sorted twice. By the control flow (`caspar.runtime.sass`): straight-line, loops,
+Instructions are sorted twice. By the control flow (`caspar.runtime.nvidia.sass`): straight-line, loops,
 out of line. And by the line of the source that they come from, which nvcc keeps on request
 without changing the code: a kernel's *sums* are what adds the items of a block up, everything
 else is its *body*: reads, arithmetic, stores.
@@ -23,10 +23,10 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.kernels.source import Side, Source
-from caspar.codegen.cuda_header import ONE_BLOCK_OPTION
+from caspar.codegen.cuda.header import ONE_BLOCK_OPTION
 from caspar.io.replace import write_file
-from caspar.runtime.sass import Region, SassKernel, parse_sass
-from caspar.runtime.toolkit import find_nvdisasm
+from caspar.runtime.nvidia.sass import Region, SassKernel, parse_sass
+from caspar.runtime.nvidia.toolkit import find_nvdisasm
 
 SUMS = re.compile(r"add_segments|block_sum|sum_partials|WriteSum\d|FlushSum\w*|Sum(Store|Flush\w*)")
 """Functions that sum, on both sides."""
@@ -63,7 +63,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Counts:
-    """Number of instructions by kind (`caspar.runtime.sass.KINDS`), those that occur.
+    """Number of instructions by kind (`caspar.runtime.nvidia.sass.KINDS`), those that occur.
 
     Attributes:
         body: Of the straight-line body.

@@ -20,7 +20,7 @@ from benchmarks.kernels.machine_code import (
     count,
 )
 from benchmarks.kernels.source import Side, Source
-from caspar.runtime.nvrtc import compile_kernel_text
+from caspar.runtime.nvidia.nvrtc import compile_kernel_text
 
 ARCHITECTURES = ("sm_75", "sm_86", "sm_90")
 COUNTED = "sm_90"

@@ -5,16 +5,16 @@ from pathlib import Path
 from benchmarks.kernels.cases import CASES, Case, Role
 from benchmarks.kernels.source import Side, Source
 from caspar.driver import TARGETS, compile_kernel
-from caspar.frontend.factor_builder import (
+from caspar.equations.factor_builder import (
     FactorBuilder,
     FactorForm,
     SharedSums,
     lower_residual,
 )
-from caspar.frontend.factor_kernels import factor_kernels
-from caspar.frontend.jacobian import store_jacobian, tangent_jacobians
+from caspar.equations.factor_kernels import factor_kernels
+from caspar.frontend.factors.jacobian import store_jacobian, tangent_jacobians
+from caspar.frontend.factors.trace import TracedFactor, trace
 from caspar.frontend.precision import TYPES
-from caspar.frontend.trace import TracedFactor, trace
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot
 from caspar.memory.kernel import KernelSpec

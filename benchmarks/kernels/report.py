@@ -11,7 +11,7 @@ from benchmarks.kernels.cases import CASES, Role
 from benchmarks.kernels.machine_code import Counts, Resources
 from benchmarks.kernels.measure import ARCHITECTURES, COUNTED, SHIPPED, Measured
 from benchmarks.kernels.source import Side
-from caspar.runtime.sass import DOUBLE_KINDS
+from caspar.runtime.nvidia.sass import DOUBLE_KINDS
 
 NAME = "kernels"
 ARITHMETIC = ("FFMA", "FMUL", "FADD", "MUFU")

@@ -19,7 +19,7 @@ from benchmarks.reference_kernels.tasks import (
     SharedWorkload,
     Task,
 )
-from caspar.frontend.kernel_trace import KernelFunction
+from caspar.frontend.kernels.trace import KernelFunction
 from caspar.kernels.kernel import Kernel
 
 

@@ -21,7 +21,7 @@ from caspar.cli.inspect import InspectRequest, inspect_kernels
 from caspar.cli.outputs import Outputs
 from caspar.errors import CasparError, CompileError, VerificationError
 from caspar.options import BackendChoice, Precision
-from caspar.runtime.nvrtc import DEFAULT_ARCHITECTURE
+from caspar.runtime.nvidia.nvrtc import DEFAULT_ARCHITECTURE
 from caspar.version import __version__
 
 _Command = Callable[[argparse.Namespace], ExitCode]

@@ -10,9 +10,9 @@ from caspar.cli.exit_code import ExitCode
 from caspar.cli.outputs import Outputs, WrittenFiles, check_outputs, write_outputs
 from caspar.cli.progress import ProgressDisplay, progress_display
 from caspar.io.bal import BalProblem, read_bal
-from caspar.solver.quantities import count_text
-from caspar.solver.report import terminal_report, text_report
-from caspar.solver.result import SolveResult, SolveStatus
+from caspar.solver.result.quantities import count_text
+from caspar.solver.result.report import terminal_report, text_report
+from caspar.solver.result.result import SolveResult, SolveStatus
 
 
 @dataclass(frozen=True)

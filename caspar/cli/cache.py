@@ -4,7 +4,7 @@ from rich.console import Console
 
 from caspar.cli.exit_code import ExitCode
 from caspar.runtime.cache import CacheUsage, cache_usage, clear_cache
-from caspar.solver.quantities import bytes_text, count_text
+from caspar.solver.result.quantities import bytes_text, count_text
 
 
 def show_caches(console: Console) -> ExitCode:

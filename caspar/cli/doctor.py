@@ -29,7 +29,7 @@ from caspar.cli.packages import (
     versions_text,
 )
 from caspar.runtime.cache import cache_usage
-from caspar.runtime.probe import (
+from caspar.runtime.nvidia.probe import (
     CudaDriver,
     cuda_problem,
     find_driver,
@@ -38,11 +38,11 @@ from caspar.runtime.probe import (
     probe_cupy,
     version_text,
 )
-from caspar.solver.quantities import bytes_text, count_text
+from caspar.solver.result.quantities import bytes_text, count_text
 from caspar.version import __version__
 
 _TRY_CPU = (
-    "import symforce.symbolic; from caspar.runtime.cpu import CpuBackend; "
+    "import symforce.symbolic; from caspar.runtime.cpu.backend import CpuBackend; "
     "print(CpuBackend().device)"
 )
 _DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")

@@ -20,7 +20,7 @@ from caspar.errors import OptionError
 from caspar.io.bal import BalProblem, write_bal
 from caspar.io.ply import write_ply
 from caspar.io.replace import Target, checked_target, find_target, write_file
-from caspar.solver.result import IterationRecord, SolveResult
+from caspar.solver.result.result import IterationRecord, SolveResult
 from caspar.version import __version__
 
 BAL_SUFFIXES = (".txt", ".txt.bz2", ".txt.gz")

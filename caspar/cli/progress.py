@@ -11,8 +11,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from caspar.solver.quantities import cost_text
-from caspar.solver.result import IterationRecord
+from caspar.solver.result.quantities import cost_text
+from caspar.solver.result.result import IterationRecord
 
 LINE_INTERVAL_S = 5.0
 """Seconds between the lines of iterations where there is no terminal."""

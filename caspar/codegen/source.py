@@ -31,11 +31,11 @@ TILE_FIELDS = (
     Field("num_long"),
     Field("num_long_tiles"),
 )
-"""Fields of the argument TILES: see `memory.node_tiles.NodeTiles.fields`."""
+"""Fields of the argument TILES: see `memory.tiling.node_tiles.NodeTiles.fields`."""
 
 STRETCH_FIELDS = (Field("end"), Field("stretch"), Field("num_longer"))
 """More of them, for a kernel whose blocks may take several tiles one after the other: see
-`memory.node_tiles.NodeTiles.stretch_fields`."""
+`memory.tiling.node_tiles.NodeTiles.stretch_fields`."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""From a residual function to kernels: markers, tracing, derivatives.
+"""From a residual function to expressions: markers, tracing, derivatives.
 
-The only package that knows SymPy and SymForce.
+It is the only package that knows SymPy and SymForce. It does not know how an expression is
+scheduled, nor what arrays are.
 """

@@ -11,9 +11,9 @@ from typing import Any
 
 import symforce.symbolic as sf
 
-from caspar.frontend.kernel_trace import KernelInput, KernelOutput, TracedKernel
-from caspar.frontend.lines import Lines
-from caspar.frontend.trace import Argument, NodeType, TracedFactor, retracted_storage
+from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor, retracted_storage
+from caspar.frontend.kernels.trace import KernelInput, KernelOutput, TracedKernel
+from caspar.frontend.symbolic.lines import Lines
 from caspar.memory.access import Accessor
 
 _NAME = "x"

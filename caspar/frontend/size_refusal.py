@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from caspar.errors import SizeError
+from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.names import internal_name
-from caspar.frontend.trace import NodeType, TracedFactor
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
-from caspar.passes.steps import Schedule, Step
+from caspar.passes.scheduling.steps import Schedule, Step
 
 _PRODUCTS = (Op.MUL, Op.NMUL)
 

@@ -5,19 +5,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from caspar.driver import TARGETS, Target
+from caspar.equations.factor_kernels import factor_kernels
+from caspar.equations.node_kernels import node_kernels
+from caspar.equations.solver_form import usual_form
 from caspar.errors import OptionError
-from caspar.frontend.factor import Factor
-from caspar.frontend.factor_kernels import factor_kernels
-from caspar.frontend.node_kernels import node_kernels
+from caspar.frontend.factors.factor import Factor
 from caspar.frontend.precision import TYPES
 from caspar.frontend.printing import print_factor, print_retraction
-from caspar.frontend.solver_form import usual_form
 from caspar.inspect.resources import KernelReport, ResourcesView
 from caspar.inspect.stages import KernelInspection
 from caspar.inspect.views import TextView
 from caspar.memory.kernel import KernelSpec
 from caspar.options import Precision, choice
-from caspar.runtime.nvrtc import DEFAULT_ARCHITECTURE
+from caspar.runtime.nvidia.nvrtc import DEFAULT_ARCHITECTURE
 from caspar.tracing import traced_factor
 
 

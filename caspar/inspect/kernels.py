@@ -2,11 +2,11 @@
 
 from caspar.driver import TARGETS
 from caspar.errors import OptionError
-from caspar.frontend.kernel_trace import TracedKernel, kernel_spec
+from caspar.frontend.kernels.trace import TracedKernel, kernel_spec
 from caspar.frontend.printing import print_kernel
 from caspar.inspect.stages import KernelInspection
 from caspar.ir.dtype import DType
-from caspar.runtime.nvrtc import DEFAULT_ARCHITECTURE
+from caspar.runtime.nvidia.nvrtc import DEFAULT_ARCHITECTURE
 
 DTYPES = {dtype.value: dtype for dtype in (DType.FLOAT32, DType.FLOAT64)}
 """Types that kernels compute in, by name."""

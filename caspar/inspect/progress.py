@@ -11,7 +11,7 @@ from functools import cached_property
 from caspar.inspect.contributions import StepPart, step_parts
 from caspar.ir.graph import Graph
 from caspar.ir.program import Program, Register
-from caspar.passes.steps import Schedule
+from caspar.passes.scheduling.steps import Schedule
 
 
 class CallState(Enum):

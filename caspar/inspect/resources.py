@@ -10,9 +10,9 @@ from rich.text import Text
 
 from caspar.inspect.tables import LINE_UNDER_HEAD, FactTable, plain_text
 from caspar.ir.dtype import DType
-from caspar.runtime.nvrtc import KernelResources, nvrtc_version
-from caspar.runtime.occupancy import Occupancy, occupancy
-from caspar.runtime.sass import DOUBLE_KINDS, KINDS, Region, SassKernel
+from caspar.runtime.nvidia.nvrtc import KernelResources, nvrtc_version
+from caspar.runtime.nvidia.occupancy import Occupancy, occupancy
+from caspar.runtime.nvidia.sass import DOUBLE_KINDS, KINDS, Region, SassKernel
 
 _WORD = 4
 

@@ -10,7 +10,7 @@ GPU; `ptx`, `sass` and `resources` need the packages of the extra `inspect`.
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from caspar.codegen.cuda import KERNEL_START
+from caspar.codegen.cuda.kernel import KERNEL_START
 from caspar.codegen.source import KernelSource
 from caspar.driver import TARGETS, Target, compile_kernel
 from caspar.errors import OptionError
@@ -27,9 +27,9 @@ from caspar.ir.graph import Graph
 from caspar.ir.program import Program
 from caspar.memory.kernel import KernelSpec
 from caspar.passes.pipeline import GRAPH_STAGES, StageResult
-from caspar.passes.steps import Schedule
-from caspar.runtime.nvrtc import CompiledText, compile_source
-from caspar.runtime.sass import SassKernel, disassemble
+from caspar.passes.scheduling.steps import Schedule
+from caspar.runtime.nvidia.nvrtc import CompiledText, compile_source
+from caspar.runtime.nvidia.sass import SassKernel, disassemble
 from caspar.runtime.usage import KernelUsage, kernel_usage
 
 View = TextView | GraphView | ScheduleView | ProgramView | ResourcesView

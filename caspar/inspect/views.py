@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from html import escape
 
 from caspar.errors import OptionError
-from caspar.inspect.draw_graph import draw_graph, draw_progress
-from caspar.inspect.draw_program import draw_program
+from caspar.inspect.pictures.draw_graph import draw_graph, draw_progress
+from caspar.inspect.pictures.draw_program import draw_program
 from caspar.inspect.progress import Progress
 from caspar.ir.graph import Graph
 from caspar.ir.program import Instruction, Program
 from caspar.ir.text import print_graph, print_instruction, print_program
-from caspar.passes.steps import Schedule, Step
+from caspar.passes.scheduling.steps import Schedule, Step
 
 _COMMENT = "  # "
 

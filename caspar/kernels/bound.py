@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, SupportsIndex
 
-from caspar.frontend.kernel_trace import TracedKernel
-from caspar.kernels.blocked_array import BlockedArray
-from caspar.kernels.plan import CallPlan
-from caspar.kernels.profile import RUNS, KernelProfile, kept, profile_plan
+from caspar.arrays.blocked_array import BlockedArray
+from caspar.frontend.kernels.trace import TracedKernel
+from caspar.kernels.call.plan import CallPlan
+from caspar.kernels.measure.profile import RUNS, KernelProfile, kept, profile_plan
 
 
 class BoundKernel:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from caspar.errors import KernelError
-from caspar.frontend.kernel_trace import KernelFunction
+from caspar.frontend.kernels.trace import KernelFunction
 from caspar.kernels.kernel import Kernel
 from caspar.options import BackendChoice
 

@@ -14,15 +14,15 @@ from html import escape
 
 import caspar
 from caspar.errors import BackendError, KernelError
-from caspar.frontend.kernel_markers import Marked, marked
-from caspar.frontend.kernel_outputs import declared_outputs
-from caspar.frontend.kernel_trace import KernelFunction, KernelInput, KernelOutput, TracedKernel
-from caspar.frontend.kernel_values import type_name
+from caspar.frontend.kernels.markers import Marked, marked
+from caspar.frontend.kernels.outputs import declared_outputs
+from caspar.frontend.kernels.trace import KernelFunction, KernelInput, KernelOutput, TracedKernel
+from caspar.frontend.kernels.values import type_name
 from caspar.frontend.printing import access_text, declared_text
-from caspar.frontend.signature import Role, argument_annotations
+from caspar.frontend.tracing.signature import Role, argument_annotations
 from caspar.ir.dtype import DType
-from caspar.kernels.profile import KernelProfile
-from caspar.kernels.traffic import Traffic, item_bytes, item_traffic, object_count
+from caspar.kernels.measure.profile import KernelProfile
+from caspar.kernels.measure.traffic import Traffic, item_bytes, item_traffic, object_count
 
 _NOTE = "read, written, index: bytes that an item moves, padding included. n: items; m: any number."
 

@@ -18,7 +18,7 @@ from caspar.memory.accessors.scope import CpuScope, CudaScope
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.layout import PARTIAL_CHUNK, chunk_widths, partial_chunk_widths
-from caspar.memory.tiles import TileIndex, TileOrder
+from caspar.memory.tiling.tiles import TileIndex, TileOrder
 
 Options = Mapping[str, Any]
 """What is passed for an argument besides its values, by the names an access declares."""
@@ -26,7 +26,7 @@ Options = Mapping[str, Any]
 
 TILES = "tiles"
 """The argument that stands for the node tiles of a tiled kernel. Its length is the number of
-groups. As the owner of an index: that of the items' partners, see `memory.node_tiles`."""
+groups. As the owner of an index: that of the items' partners, see `memory.tiling.node_tiles`."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ class ReadAccessor(Accessor):
 class ExchangeAccessor(ReadAccessor):
     """A pattern by which items that share an object pass values to each other, such as sums.
 
-    Its kernels are `tiled`: see `memory.node_tiles`. What comes before the exchange is done twice
+    Its kernels are `tiled`: see `memory.tiling.node_tiles`. What comes before the exchange is done twice
     where an object's items fill several tiles, so no store may come before it.
     """
 

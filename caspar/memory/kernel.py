@@ -16,7 +16,7 @@ class KernelSpec:
         graph: What one item computes.
         guard: Name of a 1-scalar `ReadUnique` argument; the kernel does nothing while it is
             not zero. None: it always runs.
-        tiled: Whether its items are in node tiles, with holes; see `memory.node_tiles`.
+        tiled: Whether its items are in node tiles, with holes; see `memory.tiling.node_tiles`.
         stretches: Whether a block may take several tiles one after the other: what the next one
             begins with is then on its way before it is needed.
         few_items: Whether its items may be too few to fill a device: then they are dealt to many

@@ -1,6 +1,5 @@
 """All access patterns, by name: what `caspar.ReadSequential` and the like are."""
 
-from caspar.memory.accessors.block_sum import AddBlockSum, WriteBlockSum
 from caspar.memory.accessors.indexed import AddIndexed, ReadIndexed, WriteIndexed
 from caspar.memory.accessors.pair import (
     AddPair,
@@ -8,22 +7,23 @@ from caspar.memory.accessors.pair import (
     ReadPairStridedWithDefault,
     WritePair,
 )
-from caspar.memory.accessors.partials import (
-    AddSharedPartials,
-    AddStretchPartials,
-    AddSumPartials,
-    ReadPartials,
-)
 from caspar.memory.accessors.rows import ReadRows, WriteRows
 from caspar.memory.accessors.sequential import AddSequential, ReadSequential, WriteSequential
-from caspar.memory.accessors.shared import AddSharedSum, ReadShared
 from caspar.memory.accessors.strided import (
     AddStrided,
     ReadStrided,
     ReadStridedWithDefault,
     WriteStrided,
 )
-from caspar.memory.accessors.sums import AddSum, AddUnique, WriteSum
+from caspar.memory.accessors.sums.block_sum import AddBlockSum, WriteBlockSum
+from caspar.memory.accessors.sums.partials import (
+    AddSharedPartials,
+    AddStretchPartials,
+    AddSumPartials,
+    ReadPartials,
+)
+from caspar.memory.accessors.sums.shared import AddSharedSum, ReadShared
+from caspar.memory.accessors.sums.sums import AddSum, AddUnique, WriteSum
 from caspar.memory.accessors.unique import ReadUnique, WriteUnique
 
 __all__ = [

@@ -8,19 +8,19 @@ from collections.abc import Callable
 
 from caspar.ir.graph import Graph
 from caspar.ir.program import Program
-from caspar.passes.assign_registers import assign_registers
 from caspar.passes.cost import OpCosts
-from caspar.passes.decompose_powers import decompose_powers
-from caspar.passes.flatten_reductions import flatten_reductions
-from caspar.passes.fuse_sincos import fuse_sincos
-from caspar.passes.push_negations import push_negations
-from caspar.passes.scale_exponents import scale_exponents
-from caspar.passes.schedule import schedule
-from caspar.passes.share_partial_reductions import share_partial_products, share_partial_sums
-from caspar.passes.share_reciprocals import share_reciprocals
-from caspar.passes.simplify_selects import simplify_selects
-from caspar.passes.steps import Schedule
-from caspar.passes.use_norms import use_norms
+from caspar.passes.graph.decompose_powers import decompose_powers
+from caspar.passes.graph.flatten_reductions import flatten_reductions
+from caspar.passes.graph.fuse_sincos import fuse_sincos
+from caspar.passes.graph.push_negations import push_negations
+from caspar.passes.graph.scale_exponents import scale_exponents
+from caspar.passes.graph.share_partial_reductions import share_partial_products, share_partial_sums
+from caspar.passes.graph.share_reciprocals import share_reciprocals
+from caspar.passes.graph.simplify_selects import simplify_selects
+from caspar.passes.graph.use_norms import use_norms
+from caspar.passes.scheduling.assign_registers import assign_registers
+from caspar.passes.scheduling.schedule import schedule
+from caspar.passes.scheduling.steps import Schedule
 
 StageResult = Graph | Schedule | Program
 Observer = Callable[[str, StageResult], None]

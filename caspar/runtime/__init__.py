@@ -1,5 +1,6 @@
 """Backends: compile generated sources, bind them to memory, run them.
 
-A runtime does not know where a source came from. `runtime.cuda` is the only place with CuPy,
-`runtime.cpu` and `runtime.cpu_support` the only ones with Numba.
+`backend` says what a backend can do, `select` chooses one, `cache` keeps what was compiled. A
+runtime does not know where a source came from. CuPy is imported under `cuda` and `nvidia` only,
+Numba under `cpu` only.
 """

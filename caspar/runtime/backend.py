@@ -17,8 +17,8 @@ from caspar.ir.dtype import DType
 from caspar.memory.access import TILES
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
-from caspar.memory.node_tiles import NodeTiles, PlaceType
-from caspar.memory.tiles import TileIndex, TileOrder
+from caspar.memory.tiling.node_tiles import NodeTiles, PlaceType
+from caspar.memory.tiling.tiles import TileIndex, TileOrder
 from caspar.runtime.factorization import DenseFactorization, SparseFactorization
 from caspar.runtime.usage import KernelUsage
 
@@ -159,14 +159,14 @@ class Backend(Protocol):
         """Lets the host write and read (n,) float64 of the device while that works."""
 
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
-        """Tiles of an index; see `memory.tiles.build_tile_index`."""
+        """Tiles of an index; see `memory.tiling.tiles.build_tile_index`."""
 
     def tile_order(self, index: Array, tile_size: int) -> TileOrder:
         """Order of an index within tiles; waits for the device.
 
         Args:
             index: (n,) int32, any numbers.
-            tile_size: Items of a tile, one of `memory.tiles.ORDER_TILE_SIZES`.
+            tile_size: Items of a tile, one of `memory.tiling.tiles.ORDER_TILE_SIZES`.
         """
 
     def first_outside(self, index: Array, size: int) -> int | None:
@@ -186,7 +186,7 @@ class Backend(Protocol):
         """
 
     def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
-        """Order of items in which tiles have few partials; see `memory.tiles.locality_order`."""
+        """Order of items in which tiles have few partials; see `memory.tiling.tiles.locality_order`."""
 
     def node_tiles(
         self,
@@ -197,14 +197,14 @@ class Backend(Protocol):
         tile_size: int,
         dtype: PlaceType | None = None,
     ) -> NodeTiles:
-        """Tiles that do not split nodes; see `memory.node_tiles.build_node_tiles`.
+        """Tiles that do not split nodes; see `memory.tiling.node_tiles.build_node_tiles`.
 
         Args:
             node: (n,) int32, within 0 .. num_nodes - 1.
             partner: (n,) int32, within 0 .. num_partners - 1, or None.
             num_nodes: Number of nodes.
             num_partners: Number of partners.
-            tile_size: Items of a tile, one of `memory.tiles.ORDER_TILE_SIZES`.
+            tile_size: Items of a tile, one of `memory.tiling.tiles.ORDER_TILE_SIZES`.
             dtype: Of the items' places; None: the narrowest that takes them.
         """
 

@@ -5,7 +5,7 @@ import importlib
 from caspar.errors import BackendError
 from caspar.options import BackendChoice
 from caspar.runtime.backend import Backend
-from caspar.runtime.probe import cuda_problem
+from caspar.runtime.nvidia.probe import cuda_problem
 
 
 def select_backend(chosen: BackendChoice) -> Backend:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from caspar.codegen.source import KernelSource
-from caspar.runtime.nvrtc import KernelResources
-from caspar.runtime.occupancy import Occupancy, occupancy
+from caspar.runtime.nvidia.nvrtc import KernelResources
+from caspar.runtime.nvidia.occupancy import Occupancy, occupancy
 
 MIN_BLOCK_SIZE = 64
 """Smaller blocks are never chosen: a multiprocessor holds at most 16 to 32 of them."""

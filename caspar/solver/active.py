@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from threading import Lock
 
 from caspar.errors import InputError, UnsuitedError
-from caspar.frontend.trace import TracedFactor
+from caspar.frontend.factors.trace import TracedFactor
 from caspar.options import LinearSolverChoice, PreconditionerChoice
 from caspar.runtime.backend import Backend
-from caspar.solver.form_choice import Recipe, usual_precision
+from caspar.solver.choice.form import Recipe, usual_precision
+from caspar.solver.input.problem import Problem
 from caspar.solver.preparation import Preparation
-from caspar.solver.problem import Problem
 
 
 @dataclass(frozen=True)

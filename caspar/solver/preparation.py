@@ -20,34 +20,34 @@ from caspar.driver import (
     slot_sources,
     solver_sources,
 )
+from caspar.equations.linear.coarse_form import coarse_form, coarse_refusal
+from caspar.equations.linear.coarse_kernels import apply_name
+from caspar.equations.node_kernels import STEP_OF_MANY_SLOTS
 from caspar.errors import BackendError, SizeError
-from caspar.frontend.coarse_form import coarse_form, coarse_refusal
-from caspar.frontend.coarse_kernels import apply_name
 from caspar.frontend.names import kernel_name
-from caspar.frontend.node_kernels import STEP_OF_MANY_SLOTS
 from caspar.frontend.precision import TYPES, Types
-from caspar.memory.accessors.slots import MAX_OBJECT_SLOTS, USUAL_SLOTS
-from caspar.memory.node_tiles import needs_wide_places
+from caspar.memory.accessors.sums.slots import MAX_OBJECT_SLOTS, USUAL_SLOTS
+from caspar.memory.tiling.node_tiles import needs_wide_places
 from caspar.options import (
     LinearSolverChoice,
     PreconditionerChoice,
 )
 from caspar.runtime.backend import Backend
-from caspar.solver.chain_structure import build_chains
-from caspar.solver.coarse_structure import build_coarse_structure
-from caspar.solver.elimination_choice import OWN_GRADIENTS, choose_eliminated
-from caspar.solver.factor_order import most_partners
-from caspar.solver.form_choice import Recipe, choose_form
-from caspar.solver.kernel_library import KernelLibrary
-from caspar.solver.launches import Binder
-from caspar.solver.linear_solvers import LinearSolver, make_linear_solver
-from caspar.solver.normal_equations import NormalEquations
-from caspar.solver.phases import Phases
-from caspar.solver.plan import Plan
-from caspar.solver.planning import make_plan, plan_factors, plan_nodes
-from caspar.solver.problem import Problem
-from caspar.solver.tridiagonal import TridiagonalGradients
-from caspar.solver.two_level import TwoLevelGradients
+from caspar.solver.choice.elimination import OWN_GRADIENTS, choose_eliminated
+from caspar.solver.choice.form import Recipe, choose_form
+from caspar.solver.input.problem import Problem
+from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.linear.linear_solvers import LinearSolver, make_linear_solver
+from caspar.solver.linear.tridiagonal.chain_structure import build_chains
+from caspar.solver.linear.tridiagonal.tridiagonal import TridiagonalGradients
+from caspar.solver.linear.two_level.coarse_structure import build_coarse_structure
+from caspar.solver.linear.two_level.two_level import TwoLevelGradients
+from caspar.solver.plan.factor_order import most_partners
+from caspar.solver.plan.kernel_library import KernelLibrary
+from caspar.solver.plan.plan import Plan
+from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes
+from caspar.solver.system.launches import Binder
+from caspar.solver.system.phases import Phases
 
 COARSE_TILE_SIZE = 128
 """Items of a tile on CUDA with a coarse space: its kernels sum float64 over nodes and clusters, for
@@ -114,7 +114,7 @@ class Preparation:
 
         Args:
             design: How they are made. None: as for counts that are not known.
-            wide_places: Of items in node tiles, see `memory.node_tiles.needs_wide_places`.
+            wide_places: Of items in node tiles, see `memory.tiling.node_tiles.needs_wide_places`.
         """
         made = self.design() if design is None else design
         with self._compiling:

@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex, TypeVar
 
+from caspar.equations.solver_form import DEFAULT_INNER_ITERATIONS
 from caspar.errors import FactorError
-from caspar.frontend.factor import Factor
+from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.precision import TYPES
-from caspar.frontend.solver_form import DEFAULT_INNER_ITERATIONS
-from caspar.frontend.trace import NodeType, TracedFactor
 from caspar.options import (
     MAX_INNER_ITERATIONS,
     BackendChoice,
@@ -26,13 +26,13 @@ from caspar.runtime.arrays import HOST, Moved, give_back, location
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import select_backend
 from caspar.solver.active import Active, Preparations
-from caspar.solver.array_reader import ArrayReader
-from caspar.solver.form_choice import Recipe, usual_precision
-from caspar.solver.interrupts import Callback, PassedOn, passing_on
-from caspar.solver.levenberg import minimize
-from caspar.solver.normal_equations import NormalEquations
-from caspar.solver.problem import Problem, check_problem
-from caspar.solver.result import IterationRecord, ProblemSize, SolveResult
+from caspar.solver.choice.form import Recipe, usual_precision
+from caspar.solver.input.array_reader import ArrayReader
+from caspar.solver.input.problem import Problem, check_problem
+from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
+from caspar.solver.iterate.levenberg import minimize
+from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult
 from caspar.tracing import traced_factor
 
 _Kind = TypeVar("_Kind", bound="Solver")

@@ -15,10 +15,10 @@ from benchmarks.kernels.measure import ARCHITECTURES, Measured
 from benchmarks.kernels.report import Report, markdown, write
 from benchmarks.kernels.source import Side
 from caspar.driver import TARGETS, compile_kernel
-from caspar.frontend.trace import trace
+from caspar.frontend.factors.trace import trace
 from caspar.ir.dtype import DType
-from caspar.runtime.nvrtc import compile_kernel_text
-from caspar.runtime.sass import disassemble
+from caspar.runtime.nvidia.nvrtc import compile_kernel_text
+from caspar.runtime.nvidia.sass import disassemble
 
 MEMOPS = """\
 template <uint dim>

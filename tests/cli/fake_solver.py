@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from caspar.cli import main
-from caspar.solver.result import SolveResult
+from caspar.solver.result.result import SolveResult
 from tests.examples import make_result
 
 

@@ -11,7 +11,7 @@ import pytest
 import caspar
 from caspar.errors import BackendError, CompileError
 from caspar.io import read_bal
-from caspar.solver.result import SolveStatus
+from caspar.solver.result.result import SolveStatus
 from tests.cli.fake_solver import FakeSolver, run
 from tests.examples import make_record, make_result
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from caspar.cli import doctor, packages
-from caspar.runtime.probe import CudaDevice, CudaDriver, CupyState
+from caspar.runtime.nvidia.probe import CudaDevice, CudaDriver, CupyState
 from tests.cli.fake_solver import run
 
 ROOT = Path(__file__).parents[2]

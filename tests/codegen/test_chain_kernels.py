@@ -6,11 +6,11 @@ What they compute: tests/solver/test_tridiagonal.py.
 import pytest
 
 from caspar.driver import TARGETS
-from caspar.frontend.chain_kernels import chain_node_kernels
+from caspar.equations.linear.chain_kernels import chain_node_kernels
+from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.precision import TYPES
-from caspar.frontend.trace import NodeType
 from caspar.options import Precision
-from caspar.runtime.nvrtc import compile_kernel_text
+from caspar.runtime.nvidia.nvrtc import compile_kernel_text
 from tests.solver.linear_cases import View
 from tests.support_kernels import generate
 

@@ -9,11 +9,11 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.codegen.comments import MAX_COMMENT, comment_text
-from caspar.codegen.cuda_header import HEADER
+from caspar.codegen.cuda.header import HEADER
 from caspar.driver import TARGETS, compile_kernel
-from caspar.frontend.factor_kernels import factor_kernels
+from caspar.equations.factor_kernels import factor_kernels
+from caspar.frontend.factors.trace import trace
 from caspar.frontend.precision import TYPES
-from caspar.frontend.trace import trace
 from caspar.ir.dtype import DType
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential

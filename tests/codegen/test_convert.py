@@ -15,9 +15,9 @@ from caspar.ir.dtype import DType
 from caspar.memory.binding import Binding
 from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.layout import rows_are_blocked
-from caspar.runtime.cpu import CpuBackend
-from caspar.runtime.nvrtc import compile_kernel_text, compile_text
-from caspar.runtime.sass import disassemble
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.runtime.nvidia.nvrtc import compile_kernel_text, compile_text
+from caspar.runtime.nvidia.sass import disassemble
 from tests.harness import compile_cuda, find_compiler
 from tests.support_kernels import launch_cuda, one_text
 from tests.support_memory import Placement, canaries_live, place, with_canaries

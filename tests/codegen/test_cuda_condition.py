@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from caspar.codegen.cuda_condition import BEGIN_KERNEL, CONDITION_KERNEL, CONDITION_SOURCE
-from caspar.runtime.nvrtc import compile_text
+from caspar.codegen.cuda.loop.condition import BEGIN_KERNEL, CONDITION_KERNEL, CONDITION_SOURCE
+from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.harness import compile_cuda, find_compiler
 
 HANDLE = 12_345

@@ -4,20 +4,20 @@ import re
 
 import pytest
 
-from caspar.codegen.cuda_barriers import (
+from caspar.codegen.cuda.loop.barriers import (
     CLUSTER_BLOCKS,
     CLUSTER_OPTION,
     ONE_BLOCK_LOOP_OPTION,
 )
-from caspar.codegen.cuda_fuse import fuse
-from caspar.codegen.cuda_loop_kernel import LoopKernel, guard_name
+from caspar.codegen.cuda.loop.fuse import fuse
+from caspar.codegen.cuda.loop.kernel import LoopKernel, guard_name
 from caspar.codegen.source import KernelSource
 from caspar.driver import TARGETS, compile_kernel
 from caspar.ir.dtype import DType
-from caspar.memory.accessors.shared_atomics import AddSharedRuns
+from caspar.memory.accessors.sums.shared_atomics import AddSharedRuns
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
-from caspar.runtime.nvrtc import compile_text
+from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.support_loops import REDUCTION, loop_sources, own_lines
 
 ARCHITECTURES = ("sm_75", "sm_86", "sm_90")

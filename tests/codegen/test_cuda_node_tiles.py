@@ -10,14 +10,19 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.codegen.cuda_checksum import CHECKSUM_KERNEL, CHECKSUM_SOURCE
-from caspar.codegen.cuda_node_tiles import NODE_TILE_KERNELS, NODE_TILE_SOURCE
-from caspar.codegen.cuda_tiles import SCAN_BLOCK_SIZE, TILE_SOURCE, WARPS_OF_BLOCK, sort_source
-from caspar.memory.node_tiles import build_node_tiles
-from caspar.memory.tile_packing import TILES_OF_CHUNK
-from caspar.memory.tiles import ORDER_TILE_SIZES
-from caspar.runtime.node_tile_steps import make_node_tiles
-from caspar.runtime.nvrtc import compile_text
+from caspar.codegen.cuda.structure.checksum import CHECKSUM_KERNEL, CHECKSUM_SOURCE
+from caspar.codegen.cuda.structure.node_tiles import NODE_TILE_KERNELS, NODE_TILE_SOURCE
+from caspar.codegen.cuda.structure.tiles import (
+    SCAN_BLOCK_SIZE,
+    TILE_SOURCE,
+    WARPS_OF_BLOCK,
+    sort_source,
+)
+from caspar.memory.tiling.node_tiles import build_node_tiles
+from caspar.memory.tiling.tile_packing import TILES_OF_CHUNK
+from caspar.memory.tiling.tiles import ORDER_TILE_SIZES
+from caspar.runtime.cuda.structure.node_tile_steps import make_node_tiles
+from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.harness import CudaModule, KernelArgument, compile_cuda, find_compiler
 from tests.memory.node_tile_problems import PROBLEMS, Problem, draw_problem
 

@@ -8,8 +8,8 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.codegen.cuda_header import BLOCK_SIZE
-from caspar.codegen.cuda_tiles import (
+from caspar.codegen.cuda.header import BLOCK_SIZE
+from caspar.codegen.cuda.structure.tiles import (
     SCAN_BLOCK_SIZE,
     SORT_KERNELS,
     TILE_KERNELS,
@@ -17,14 +17,14 @@ from caspar.codegen.cuda_tiles import (
     WARPS_OF_BLOCK,
     sort_source,
 )
-from caspar.memory.tiles import (
+from caspar.memory.tiling.tiles import (
     ORDER_TILE_SIZES,
     TileIndex,
     TileOrder,
     build_tile_index,
     build_tile_order,
 )
-from caspar.runtime.nvrtc import compile_text
+from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.harness import CudaModule, KernelArgument, compile_cuda, find_compiler
 from tests.kernels.patterns import INDEX_KINDS
 from tests.memory.test_tiles import FAR_APART
@@ -61,7 +61,7 @@ def sort_tiles(
 
 
 def list_tiles(module: CudaModule, index: Index, num_objects: int, tile_size: int) -> TileIndex:
-    """What `runtime.cuda_tiles` does, launch by launch."""
+    """What `runtime.cuda.structure.tiles` does, launch by launch."""
     order, tile_start, block_start = sort_tiles(module, index, tile_size)
     num_blocks = len(block_start)
     args: list[KernelArgument] = [np.uint32(num_blocks), block_start]

@@ -7,9 +7,9 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.codegen.cuda_body import FIRST_LOOK, GUARD
-from caspar.codegen.cuda_fuse import fuse
-from caspar.codegen.cuda_loop_kernel import LoopKernel, guard_name
+from caspar.codegen.cuda.body import FIRST_LOOK, GUARD
+from caspar.codegen.cuda.loop.fuse import fuse
+from caspar.codegen.cuda.loop.kernel import LoopKernel, guard_name
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.driver import TARGETS, compile_kernel
 from caspar.options import Precision

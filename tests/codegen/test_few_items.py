@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from caspar.codegen.cuda_barriers import CLUSTER_BLOCKS
-from caspar.codegen.cuda_header import BLOCK_SIZE
+from caspar.codegen.cuda.header import BLOCK_SIZE
+from caspar.codegen.cuda.loop.barriers import CLUSTER_BLOCKS
 from caspar.codegen.source import (
     CLUSTERED_BLOCKS,
     CLUSTERED_ITEMS,
@@ -15,9 +15,9 @@ from caspar.codegen.source import (
     KernelSource,
 )
 from caspar.driver import TARGETS, compile_kernel
-from caspar.frontend.memory_kernels import memory_kernels
+from caspar.equations.memory_kernels import memory_kernels
 from caspar.ir.dtype import DType
-from caspar.memory.accessors.partials import MAX_SLOTS
+from caspar.memory.accessors.sums.partials import MAX_SLOTS
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import AddSumPartials, ReadSequential, WriteSequential

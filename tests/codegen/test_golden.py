@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from caspar.codegen.cuda_header import HEADER
+from caspar.codegen.cuda.header import HEADER
 from caspar.driver import TARGETS, compile_kernel
 from caspar.ir.dtype import DType
 from caspar.memory.kernel import KernelSpec

@@ -7,19 +7,19 @@ from numpy.typing import NDArray
 
 from caspar.bundle_adjustment import snavely
 from caspar.driver import TARGETS, kernel_specs
-from caspar.frontend.factor_builder import SharedSums
-from caspar.frontend.jacobian import JacobianStorage
+from caspar.equations.factor_builder import SharedSums
+from caspar.equations.solver_form import eliminable_types, solver_form
+from caspar.frontend.factors.jacobian import JacobianStorage
+from caspar.frontend.factors.trace import trace
 from caspar.frontend.precision import TYPES
-from caspar.frontend.solver_form import eliminable_types, solver_form
-from caspar.frontend.trace import trace
 from caspar.ir.dtype import DType
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadIndexed, ReadSequential, WriteSequential
 from caspar.options import Precision
-from caspar.runtime.cpu import CpuBackend
-from caspar.runtime.nvrtc import compile_text
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.harness import compile_cuda, find_compiler
 from tests.support_kernels import generate, launch_cuda, one_text
 from tests.support_memory import canaries_live, place, with_canaries

@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from caspar.codegen.cpu import generate_cpu
-from caspar.codegen.cuda import generate_cuda
-from caspar.codegen.cuda_ops import literal
+from caspar.codegen.cpu.kernel import generate_cpu
+from caspar.codegen.cuda.kernel import generate_cuda
+from caspar.codegen.cuda.ops import literal
 from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
@@ -19,7 +19,7 @@ from caspar.memory.access import ArgSpec
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.patterns import WriteRows
-from caspar.runtime.cpu import CpuBackend
+from caspar.runtime.cpu.backend import CpuBackend
 from tests.harness import compile_cuda, find_compiler
 from tests.support_kernels import launch_cuda
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from caspar.codegen.cuda_header import BLOCK_SIZE
+from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
 from caspar.memory.access import TILES
-from caspar.memory.accessors.exchanges import ReadForNode, SpreadOverNode, SumOverNode
-from caspar.memory.accessors.node_sums import AddOwnNode, WriteOwnNode
-from caspar.memory.accessors.partials import MIN_SLOTS, AddSumSlots
-from caspar.memory.accessors.runs import MANY_SCALARS, AddRuns
+from caspar.memory.accessors.nodes.exchanges import ReadForNode, SpreadOverNode, SumOverNode
+from caspar.memory.accessors.nodes.node_sums import AddOwnNode, WriteOwnNode
+from caspar.memory.accessors.sums.partials import MIN_SLOTS, AddSumSlots
+from caspar.memory.accessors.sums.runs import MANY_SCALARS, AddRuns
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import (

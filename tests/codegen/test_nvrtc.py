@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from caspar.codegen.cuda_body import FIRST_WORDS
-from caspar.codegen.cuda_header import BLOCK_SIZE_OPTION, KEEP_SOME_OPTION, MIN_BLOCKS_OPTION
-from caspar.codegen.cuda_tiles import TILE_KERNELS, TILE_SOURCE
+from caspar.codegen.cuda.body import FIRST_WORDS
+from caspar.codegen.cuda.header import BLOCK_SIZE_OPTION, KEEP_SOME_OPTION, MIN_BLOCKS_OPTION
+from caspar.codegen.cuda.structure.tiles import TILE_KERNELS, TILE_SOURCE
 from caspar.driver import TARGETS, kernel_specs
+from caspar.equations.solver_form import usual_form
 from caspar.errors import CompileError
-from caspar.frontend.factor import Factor
+from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.trace import NodeType, TracedFactor, trace
 from caspar.frontend.precision import TYPES
-from caspar.frontend.solver_form import usual_form
-from caspar.frontend.trace import NodeType, TracedFactor, trace
 from caspar.ir.dtype import DType
-from caspar.memory.accessors.exchanges import SumOverNode
-from caspar.memory.accessors.node_sums import STAGED_SCALARS, AddOwnNode
-from caspar.memory.accessors.partials import ReadPartials
-from caspar.memory.accessors.runs import AddRuns
+from caspar.memory.accessors.nodes.exchanges import SumOverNode
+from caspar.memory.accessors.nodes.node_sums import STAGED_SCALARS, AddOwnNode
+from caspar.memory.accessors.sums.partials import ReadPartials
+from caspar.memory.accessors.sums.runs import AddRuns
 from caspar.memory.reduce import ReduceSpec
 from caspar.options import Precision
-from caspar.runtime.nvrtc import CompiledText, compile_source, compile_text
+from caspar.runtime.nvidia.nvrtc import CompiledText, compile_source, compile_text
 from tests.support_kernels import generate, one_text
 from tests.support_problems import PROBLEMS, Way, distinct_specs
 

@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from caspar.codegen import cpu_ops, cuda_ops
-from caspar.codegen.cpu import generate_cpu
-from caspar.codegen.cuda import generate_cuda
+from caspar.codegen.cpu import ops as cpu_ops
+from caspar.codegen.cpu.kernel import generate_cpu
+from caspar.codegen.cuda import ops as cuda_ops
+from caspar.codegen.cuda.kernel import generate_cuda
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_program
 from caspar.ir.ops import Op
-from caspar.runtime.cpu import CpuBackend
-from caspar.runtime.nvrtc import compile_text
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.harness import find_compiler
 from tests.support_op_truth import MAX_ULPS, worst_results
 from tests.support_ops import OPS, Array, EveryOp, every_op, nasty, run_rows, run_rows_in_harness

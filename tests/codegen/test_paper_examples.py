@@ -9,8 +9,8 @@ from caspar.ir.ops import Op
 from caspar.ir.scalar import Scalar
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
-from caspar.runtime.nvrtc import compile_kernel_text
-from caspar.runtime.sass import disassemble
+from caspar.runtime.nvidia.nvrtc import compile_kernel_text
+from caspar.runtime.nvidia.sass import disassemble
 
 Expressions = Callable[[GraphBuilder, Sequence[int]], list[int]]
 

@@ -12,12 +12,12 @@ from caspar.codegen.source import KernelSource
 from caspar.driver import TARGETS
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
-from caspar.memory.accessors.partials import object_fields
+from caspar.memory.accessors.sums.partials import object_fields
 from caspar.memory.binding import Binding
 from caspar.memory.patterns import ReadPartials
 from caspar.memory.reduce import ReduceSpec
-from caspar.memory.tiles import TileIndex, build_tile_index, single_object_tiles
-from caspar.runtime.cpu import CpuBackend
+from caspar.memory.tiling.tiles import TileIndex, build_tile_index, single_object_tiles
+from caspar.runtime.cpu.backend import CpuBackend
 from tests.harness import compile_cuda, find_compiler
 from tests.support_cases import SPARE
 from tests.support_kernels import launch_cuda, one_text

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from caspar.codegen.cuda_header import BLOCK_SIZE
+from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.ir.dtype import DType
-from caspar.memory.accessors.runs import MANY_SCALARS, AddRuns
-from caspar.memory.accessors.slots import (
+from caspar.memory.accessors.sums.runs import MANY_SCALARS, AddRuns
+from caspar.memory.accessors.sums.slots import (
     BUSY_ITEMS,
     BUSY_ROWS,
     FEW_ROWS,

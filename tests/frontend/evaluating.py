@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.frontend.lower import Lowering
+from caspar.frontend.symbolic.lower import Lowering
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph

@@ -9,7 +9,7 @@ import symforce.symbolic as sf
 from numpy.typing import NDArray
 
 import caspar
-from caspar.frontend.kernel_trace import KernelFunction, TracedKernel, trace_kernel
+from caspar.frontend.kernels.trace import KernelFunction, TracedKernel, trace_kernel
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
 from caspar.memory.access import WriteAccessor

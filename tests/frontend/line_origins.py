@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import symforce.symbolic as sf
 
-from caspar.frontend.lines import Lines, run_with_lines
+from caspar.frontend.symbolic.lines import Lines, run_with_lines
 
 UNTRACED = pytest.mark.skipif(
     sys.gettrace() is not None, reason="under a debugger or a coverage tool no line is recorded"

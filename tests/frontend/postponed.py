@@ -7,7 +7,7 @@ from typing import Annotated
 import symforce.symbolic as sf
 
 import caspar
-from caspar.frontend.factor import Factor
+from caspar.frontend.factors.factor import Factor
 
 
 class Spot(sf.V2):

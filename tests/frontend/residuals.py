@@ -11,7 +11,7 @@ from symforce.opt.noise_models import BarronNoiseModel
 
 import caspar
 from caspar.bundle_adjustment import snavely
-from caspar.frontend.factor import Factor
+from caspar.frontend.factors.factor import Factor
 
 Array = NDArray[np.float64]
 Tunable = caspar.TunableShared

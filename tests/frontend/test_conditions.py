@@ -12,9 +12,9 @@ from symengine.lib.symengine_wrapper import Basic
 
 import caspar
 from caspar.errors import FactorError
-from caspar.frontend import conditions
-from caspar.frontend.conditions import Watch
-from caspar.frontend.trace import TracedFactor, trace
+from caspar.frontend.factors.trace import TracedFactor, trace
+from caspar.frontend.tracing import conditions
+from caspar.frontend.tracing.conditions import Watch
 from tests.frontend import deciding
 from tests.frontend.evaluating import lowered
 from tests.frontend.refused_kernels import error_of as error_of_kernel

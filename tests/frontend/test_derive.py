@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.frontend.derive import _PARTIALS, _SELECTIONS, gradient
+from caspar.frontend.symbolic.derive import _PARTIALS, _SELECTIONS, gradient
 from caspar.ir.ops import Op
 from tests.frontend.evaluating import Scene
 from tests.frontend.expressions import NAMES, POINTS, Sample, samples

@@ -18,8 +18,8 @@ from symforce import geo, ops
 
 import caspar
 from caspar.errors import FactorError
-from caspar.frontend.epsilon import SYMBOL, _prepared, value, with_symbolic_epsilon
-from caspar.frontend.trace import trace
+from caspar.frontend.factors.trace import trace
+from caspar.frontend.symbolic.epsilon import SYMBOL, _prepared, value, with_symbolic_epsilon
 from caspar.ir.dtype import DType
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +100,7 @@ def test_functions_look_as_before() -> None:
     program = """
 import inspect, pickle
 import symforce.opt.barrier_functions, symforce.opt.noise_models, symforce.opt.residual_block
-from caspar.frontend.epsilon import _chosen, prepare_symforce
+from caspar.frontend.symbolic.epsilon import _chosen, prepare_symforce
 from tests.frontend.test_epsilon import all_functions
 def look(function):
     code = function.__code__
@@ -208,7 +208,7 @@ def test_a_fork_while_another_thread_traces() -> None:
 import os, threading
 import symforce.symbolic as sf
 from tests.frontend.test_epsilon import prior, unit
-from caspar.frontend.trace import trace
+from caspar.frontend.factors.trace import trace
 done = threading.Event()
 def work():
     while not done.is_set():
@@ -282,8 +282,8 @@ import sys
 from typing import Annotated
 import symforce.symbolic as sf
 import caspar
-from caspar.frontend.epsilon import SYMBOL
-from caspar.frontend.trace import trace
+from caspar.frontend.symbolic.epsilon import SYMBOL
+from caspar.frontend.factors.trace import trace
 class Point(sf.V2): ...
 times = []
 @caspar.factor
@@ -326,7 +326,7 @@ def test_an_epsilon_that_was_set_is_kept() -> None:
 import symforce
 symforce.set_epsilon_to_number(1e-5)
 import symforce.symbolic as sf
-from caspar.frontend.epsilon import SYMBOL, with_symbolic_epsilon
+from caspar.frontend.symbolic.epsilon import SYMBOL, with_symbolic_epsilon
 def inside():
     assert sf.epsilon() == SYMBOL
     assert SYMBOL not in sf.V3.symbolic("a").norm().free_symbols
@@ -353,7 +353,7 @@ def test_whatever_symforce_was_set_to(setting: str, outside: str | None) -> None
 import symforce
 symforce.{setting}
 import symforce.symbolic as sf
-from caspar.frontend.epsilon import with_symbolic_epsilon
+from caspar.frontend.symbolic.epsilon import with_symbolic_epsilon
 def norm():
     return str(sf.V1(sf.Symbol("a0")).norm())
 for _ in range(2):

@@ -6,8 +6,8 @@ from typing import Any
 import symengine
 import symforce.symbolic as sf
 
-from caspar.frontend.expression_key import expression_key
-from caspar.frontend.lines import Lines
+from caspar.frontend.symbolic.expression_key import expression_key
+from caspar.frontend.symbolic.lines import Lines
 
 x, y = sf.symbols("x y")
 

@@ -10,11 +10,11 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 import caspar
-from caspar.frontend.factor_builder import FactorForm, SharedSums
-from caspar.frontend.factor_kernels import FactorKernels, factor_kernels
-from caspar.frontend.jacobian import JacobianStorage
+from caspar.equations.factor_builder import FactorForm, SharedSums
+from caspar.equations.factor_kernels import FactorKernels, factor_kernels
+from caspar.frontend.factors.jacobian import JacobianStorage
+from caspar.frontend.factors.trace import trace
 from caspar.frontend.precision import TYPES
-from caspar.frontend.trace import trace
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
 from caspar.memory.access import WriteAccessor

@@ -9,12 +9,12 @@ import symforce.symbolic as sf
 import sympy
 
 from caspar.driver import TARGETS, compile_kernel
-from caspar.frontend.lower import _function_name
-from caspar.frontend.lower_rules import NUMBER_RULES, TRUTH_RULES
+from caspar.frontend.symbolic.lower import _function_name
+from caspar.frontend.symbolic.lower_rules import NUMBER_RULES, TRUTH_RULES
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_program
 from caspar.passes.pipeline import compile_graph
-from caspar.runtime.cpu import CpuBackend
+from caspar.runtime.cpu.backend import CpuBackend
 from tests import support_functions as functions
 from tests import support_groups as groups
 from tests import support_jets as jets

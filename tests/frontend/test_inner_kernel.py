@@ -11,13 +11,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 import caspar
-from caspar.frontend.factor_builder import SharedSums
-from caspar.frontend.factor_kernels import factor_kernels
-from caspar.frontend.inner_kernel import DAMPING_GROWTH, SMALLEST_RAISED
-from caspar.frontend.jacobian import JacobianStorage
+from caspar.equations.factor_builder import SharedSums
+from caspar.equations.factor_kernels import factor_kernels
+from caspar.equations.inner_kernel import DAMPING_GROWTH, SMALLEST_RAISED
+from caspar.equations.solver_form import solver_form
+from caspar.frontend.factors.jacobian import JacobianStorage
+from caspar.frontend.factors.trace import NodeType, trace
 from caspar.frontend.precision import TYPES
-from caspar.frontend.solver_form import solver_form
-from caspar.frontend.trace import NodeType, trace
 from caspar.ir.evaluate import evaluate_graph
 from caspar.memory.kernel import KernelSpec
 from caspar.options import Precision

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import pytest
 import symforce.symbolic as sf
 
-from caspar.frontend.kernel_trace import KernelFunction, trace_kernel
+from caspar.frontend.kernels.trace import KernelFunction, trace_kernel
 from caspar.memory.access import ArgSpec, ReadAccessor
 from caspar.memory.accessors.scope import CpuScope
 from caspar.memory.patterns import ReadSequential, ReadUnique, WriteBlockSum, WriteSequential

@@ -9,8 +9,8 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.errors import FactorError, KernelError
-from caspar.frontend.kernel_trace import CALL_KEYWORDS, KernelFunction, trace_kernel
-from caspar.frontend.trace import trace
+from caspar.frontend.factors.trace import trace
+from caspar.frontend.kernels.trace import CALL_KEYWORDS, KernelFunction, trace_kernel
 from caspar.memory.access import Accessor, ArgSpec, Options, ReadAccessor, WriteAccessor
 from caspar.memory.accessors.scope import CpuScope, CudaScope
 from caspar.memory.patterns import (

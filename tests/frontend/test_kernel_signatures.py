@@ -12,8 +12,8 @@ from symforce.ops import StorageOps
 from symforce.typing import Tuple
 
 import caspar
-from caspar.frontend.kernel_trace import kernel_spec
-from caspar.frontend.unit_ranges import UnitRange
+from caspar.frontend.kernels.trace import kernel_spec
+from caspar.frontend.symbolic.unit_ranges import UnitRange
 from caspar.ir.dtype import DType
 from caspar.memory.patterns import (
     ReadIndexed,
@@ -132,7 +132,7 @@ class TestInputs:
         def residual(e: Annotated[Ellipse, caspar.TunableShared]) -> sf.V2:
             return e.shape
 
-        assert caspar.frontend.trace.trace(residual).arguments[0].matrix_shape == ()
+        assert caspar.frontend.factors.trace.trace(residual).arguments[0].matrix_shape == ()
 
     def test_positional_and_keyword_only_and_without_any(self) -> None:
         five = sf.S(5)

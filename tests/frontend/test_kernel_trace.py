@@ -12,13 +12,13 @@ from symforce.ops import StorageOps
 
 import caspar
 from caspar.driver import TARGETS, compile_kernel
-from caspar.frontend import epsilon
-from caspar.frontend.kernel_trace import (
+from caspar.frontend.kernels.trace import (
     KernelPart,
     TracedKernel,
     kernel_argument,
     kernel_spec,
 )
+from caspar.frontend.symbolic import epsilon
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.binding import Binding
@@ -34,8 +34,8 @@ from caspar.memory.patterns import (
     WriteSequential,
     WriteSum,
 )
-from caspar.runtime.cpu import CpuBackend
-from caspar.runtime.nvrtc import compile_kernel_text
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.runtime.nvidia.nvrtc import compile_kernel_text
 from tests.frontend.kernel_functions import (
     DTYPES,
     KERNELS,

@@ -5,8 +5,8 @@ from typing import Any
 
 import symforce.symbolic as sf
 
-from caspar.frontend import lines
-from caspar.frontend.lines import run_with_lines
+from caspar.frontend.symbolic import lines
+from caspar.frontend.symbolic.lines import run_with_lines
 from tests.frontend.line_origins import UNTRACED, square
 
 pytestmark = UNTRACED

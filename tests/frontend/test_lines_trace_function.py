@@ -12,8 +12,8 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.frontend.lines import run_with_lines
-from caspar.frontend.trace import trace
+from caspar.frontend.factors.trace import trace
+from caspar.frontend.symbolic.lines import run_with_lines
 from tests.frontend.line_origins import UNTRACED, lines_of, origins, square
 from tests.frontend.residuals import FACTORS
 

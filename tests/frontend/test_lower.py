@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from caspar.errors import UnsupportedFunctionError
-from caspar.frontend.lower import Lowering
+from caspar.frontend.symbolic.lower import Lowering
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.ops import PROGRAM_ONLY, Op

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import caspar
 from caspar.errors import FactorError, KernelError
+from caspar.frontend.factors.trace import retracted_storage, trace
 from caspar.frontend.names import (
     SEPARATOR,
     internal_name,
@@ -22,7 +23,6 @@ from caspar.frontend.names import (
     normalised_hint,
     part_name,
 )
-from caspar.frontend.trace import retracted_storage, trace
 from caspar.memory.patterns import ReadPair
 
 Value = TypeVar("Value")

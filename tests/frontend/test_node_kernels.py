@@ -8,10 +8,9 @@ import pytest
 import symforce.symbolic as sf
 from numpy.testing import assert_allclose, assert_array_equal
 
-from caspar.frontend.factor_builder import FactorForm, SharedSums
-from caspar.frontend.jacobian import JacobianStorage
-from caspar.frontend.node_blocks import ABSENT, damped_step
-from caspar.frontend.node_kernels import (
+from caspar.equations.factor_builder import FactorForm, SharedSums
+from caspar.equations.node_blocks import ABSENT, damped_step
+from caspar.equations.node_kernels import (
     NODE_ROLES,
     eliminated_retract_kernel,
     factorize_kernel,
@@ -23,10 +22,11 @@ from caspar.frontend.node_kernels import (
     step_kernel,
     turn_kernel,
 )
+from caspar.equations.scalar_kernels import scalar_kernels
+from caspar.equations.solver_form import SolverForm
+from caspar.frontend.factors.jacobian import JacobianStorage
+from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.precision import TYPES
-from caspar.frontend.scalar_kernels import scalar_kernels
-from caspar.frontend.solver_form import SolverForm
-from caspar.frontend.trace import NodeType
 from caspar.ir.dtype import DType
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential

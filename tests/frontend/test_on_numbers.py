@@ -16,12 +16,12 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.errors import FactorError, KernelError
-from caspar.frontend.code_digest import user_code
-from caspar.frontend.kernel_trace import KernelFunction, kernel_comparison, trace_kernel
-from caspar.frontend.on_numbers import compare_with_numbers
-from caspar.frontend.points import PointArgument, drawn_points
-from caspar.frontend.trace import factor_comparison, trace
-from caspar.frontend.unit_ranges import unit_ranges
+from caspar.frontend.factors.trace import factor_comparison, trace
+from caspar.frontend.kernels.trace import KernelFunction, kernel_comparison, trace_kernel
+from caspar.frontend.symbolic.unit_ranges import unit_ranges
+from caspar.frontend.tracing.code_digest import user_code
+from caspar.frontend.tracing.on_numbers import compare_with_numbers
+from caspar.frontend.tracing.points import PointArgument, drawn_points
 from tests.frontend import residuals
 from tests.support_functions import CASES
 from tests.support_functions import x as first

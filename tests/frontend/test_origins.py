@@ -13,15 +13,15 @@ import symforce.symbolic as sf
 from symengine import I
 
 import caspar
-from caspar.codegen.cuda_header import HEADER
+from caspar.codegen.cuda.header import HEADER
 from caspar.driver import TARGETS, compile_kernel
+from caspar.equations.factor_kernels import FactorKernels, factor_kernels
 from caspar.errors import UnsupportedFunctionError
-from caspar.frontend.expression_key import expression_key
-from caspar.frontend.factor import Factor
-from caspar.frontend.factor_kernels import FactorKernels, factor_kernels
-from caspar.frontend.lines import Line, Lines
+from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.trace import TracedFactor, trace
 from caspar.frontend.precision import TYPES
-from caspar.frontend.trace import TracedFactor, trace
+from caspar.frontend.symbolic.expression_key import expression_key
+from caspar.frontend.symbolic.lines import Line, Lines
 from caspar.ir.graph import Call, Graph
 from caspar.ir.ops import Op
 from caspar.ir.program import Instruction, Program
@@ -29,7 +29,7 @@ from caspar.ir.text import parse_graph, print_graph
 from caspar.options import Precision
 from caspar.passes.cost import CUDA_FLOAT32
 from caspar.passes.pipeline import StageResult, compile_graph
-from caspar.passes.steps import Step
+from caspar.passes.scheduling.steps import Step
 from tests.frontend.residuals import FACTORS
 
 pytestmark = pytest.mark.skipif(

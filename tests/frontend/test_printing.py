@@ -5,8 +5,8 @@ from typing import Annotated
 import symforce.symbolic as sf
 
 import caspar
+from caspar.frontend.factors.trace import trace
 from caspar.frontend.printing import access_text, print_factor, print_kernel, print_retraction
-from caspar.frontend.trace import trace
 
 
 class Spot(sf.V2):

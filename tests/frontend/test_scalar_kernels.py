@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from caspar.frontend.scalar_kernels import LinearOutcome, scalar_kernels
+from caspar.equations.scalar_kernels import LinearOutcome, scalar_kernels
 from tests.frontend.evaluating_kernels import FLOAT64, evaluate
 
 

@@ -15,14 +15,14 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 import caspar
-from caspar.frontend.factor_builder import SharedSums
-from caspar.frontend.factor_kernels import factor_kernels
-from caspar.frontend.jacobian import JacobianStorage
+from caspar.equations.factor_builder import SharedSums
+from caspar.equations.factor_kernels import factor_kernels
+from caspar.equations.solver_form import solver_form
+from caspar.frontend.factors.jacobian import JacobianStorage
+from caspar.frontend.factors.trace import Argument, TracedFactor, trace
 from caspar.frontend.precision import TYPES
-from caspar.frontend.solver_form import solver_form
-from caspar.frontend.trace import Argument, TracedFactor, trace
 from caspar.ir.evaluate import evaluate_graph
-from caspar.memory.accessors.exchanges import SpreadOverNode, SumOverNode
+from caspar.memory.accessors.nodes.exchanges import SpreadOverNode, SumOverNode
 from caspar.memory.kernel import KernelSpec
 from caspar.options import Precision
 

@@ -7,17 +7,17 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.frontend.factor_builder import SharedSums
-from caspar.frontend.factor_kernels import FACTOR_ROLES, factor_kernels
-from caspar.frontend.jacobian import JacobianStorage
-from caspar.frontend.precision import TYPES
-from caspar.frontend.solver_form import (
+from caspar.equations.factor_builder import SharedSums
+from caspar.equations.factor_kernels import FACTOR_ROLES, factor_kernels
+from caspar.equations.solver_form import (
     SolverForm,
     eliminable_types,
     solver_form,
     usual_form,
 )
-from caspar.frontend.trace import NodeType, TracedFactor, trace
+from caspar.frontend.factors.jacobian import JacobianStorage
+from caspar.frontend.factors.trace import NodeType, TracedFactor, trace
+from caspar.frontend.precision import TYPES
 from caspar.options import Precision
 
 

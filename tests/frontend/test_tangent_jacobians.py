@@ -10,13 +10,19 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 from symforce.ops import LieGroupOps, StorageOps
 
-from caspar.frontend.epsilon import SYMBOL, value, with_symbolic_epsilon
-from caspar.frontend.factor import Factor
-from caspar.frontend.jacobian import tangent_jacobians
-from caspar.frontend.lower import Lowering
+from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.jacobian import tangent_jacobians
+from caspar.frontend.factors.trace import (
+    Argument,
+    ArgumentKind,
+    TracedFactor,
+    retracted_storage,
+    trace,
+)
 from caspar.frontend.markers import Pair
-from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor, retracted_storage, trace
-from caspar.frontend.turned_vectors import TurnedVector
+from caspar.frontend.symbolic.epsilon import SYMBOL, value, with_symbolic_epsilon
+from caspar.frontend.symbolic.lower import Lowering
+from caspar.frontend.symbolic.turned_vectors import TurnedVector
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph
 from caspar.memory.kernel_builder import KernelBuilder

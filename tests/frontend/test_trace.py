@@ -9,7 +9,13 @@ from symforce.ops import StorageOps
 
 import caspar
 from caspar.bundle_adjustment import snavely
-from caspar.frontend.trace import Argument, ArgumentKind, TracedFactor, retracted_storage, trace
+from caspar.frontend.factors.trace import (
+    Argument,
+    ArgumentKind,
+    TracedFactor,
+    retracted_storage,
+    trace,
+)
 from tests.frontend import postponed
 
 

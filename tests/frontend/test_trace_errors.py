@@ -8,11 +8,11 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
+from caspar.equations.factor_kernels import factor_kernels
 from caspar.errors import FactorError, UnsupportedFunctionError
-from caspar.frontend.factor_kernels import factor_kernels
+from caspar.frontend.factors.trace import trace
 from caspar.frontend.markers import Const, Marker, Tunable
 from caspar.frontend.precision import TYPES
-from caspar.frontend.trace import trace
 from caspar.options import Precision
 from tests.frontend import postponed
 

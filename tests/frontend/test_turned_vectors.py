@@ -12,9 +12,9 @@ from symforce.geo.unsupported.pose3_se3 import Pose3_SE3
 
 import caspar
 from caspar.bundle_adjustment import snavely
-from caspar.frontend.factor import Factor
-from caspar.frontend.trace import trace
-from caspar.frontend.turned_vectors import Triple, TurnedVector
+from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.trace import trace
+from caspar.frontend.symbolic.turned_vectors import Triple, TurnedVector
 from caspar.ir.dtype import DType
 from tests.frontend.residuals import FACTORS, Rig
 from tests.frontend.test_tangent_jacobians import (

@@ -9,7 +9,7 @@ import symforce.symbolic as sf
 from numpy.testing import assert_allclose
 
 from caspar.bundle_adjustment import Cam
-from caspar.frontend.unit_ranges import unit_ranges
+from caspar.frontend.symbolic.unit_ranges import unit_ranges
 from tests.frontend.residuals import Rig, random_storage
 
 

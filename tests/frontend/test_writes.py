@@ -10,9 +10,9 @@ import symforce.symbolic as sf
 from symforce.ops import StorageOps
 
 import caspar
-from caspar.frontend.kernel_trace import KernelFunction, kernel_comparison, trace_kernel
-from caspar.frontend.on_numbers import compare_with_numbers
-from caspar.frontend.trace import factor_comparison, trace
+from caspar.frontend.factors.trace import factor_comparison, trace
+from caspar.frontend.kernels.trace import KernelFunction, kernel_comparison, trace_kernel
+from caspar.frontend.tracing.on_numbers import compare_with_numbers
 from caspar.memory.patterns import ReadPair, ReadSequential, WriteSequential
 from tests.frontend.evaluating import lowered
 

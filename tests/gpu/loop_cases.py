@@ -7,10 +7,10 @@ import pytest
 
 import caspar
 from caspar.bundle_adjustment import snavely
-from caspar.runtime.probe import graph_loop_problem
+from caspar.runtime.nvidia.probe import graph_loop_problem
 
-cuda = pytest.importorskip("caspar.runtime.cuda")
-cuda_loop = pytest.importorskip("caspar.runtime.cuda_loop")
+cuda = pytest.importorskip("caspar.runtime.cuda.backend")
+cuda_loop = pytest.importorskip("caspar.runtime.cuda.loop.loop")
 
 
 def repeating_backend() -> Any:

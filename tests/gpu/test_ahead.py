@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import caspar
-from caspar.solver import plan
+from caspar.solver.plan import plan
 from tests.solver.ahead_cases import BUNDLE, CASES, course, made
 from tests.solver.solving import assert_same_values
 

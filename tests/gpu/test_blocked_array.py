@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from caspar.arrays.blocked_array import BlockedArray
+from caspar.arrays.convert import shared_backend
 from caspar.errors import InputError
 from caspar.ir.dtype import DType
-from caspar.kernels.blocked_array import BlockedArray
-from caspar.kernels.convert import shared_backend
 from tests.kernels.blocked_cases import (
     DIMS,
     SIZES,
@@ -29,7 +29,7 @@ both = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def cupy() -> Any:
-    pytest.importorskip("caspar.runtime.cuda")
+    pytest.importorskip("caspar.runtime.cuda.backend")
     return shared_backend("cuda").xp
 
 

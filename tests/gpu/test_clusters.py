@@ -8,17 +8,17 @@ import pytest
 
 import caspar
 from caspar.bundle_adjustment import snavely
-from caspar.codegen.cuda_barriers import CLUSTER_BLOCKS
-from caspar.runtime import loops, repeat
-from caspar.runtime.loops import LOOP_NAME
+from caspar.codegen.cuda.loop.barriers import CLUSTER_BLOCKS
+from caspar.runtime.cuda.loop import loops, repeat
+from caspar.runtime.cuda.loop.loops import LOOP_NAME
 from tests.gpu.loop_cases import keeps_products_apart, repeating_backend
 from tests.solver.bundles import arrays_of, copies_of, read
 from tests.support_loops import conjugate
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
-cuda = pytest.importorskip("caspar.runtime.cuda")
-cuda_loop = pytest.importorskip("caspar.runtime.cuda_loop")
+cuda = pytest.importorskip("caspar.runtime.cuda.backend")
+cuda_loop = pytest.importorskip("caspar.runtime.cuda.loop.loop")
 
 MANY_RUNS = 10_000
 SIZES = 900_000, 300, 100

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from caspar.arrays.convert import pack, shared_backend, unpack
 from caspar.ir.dtype import DType
-from caspar.kernels.convert import pack, shared_backend, unpack
-from caspar.kernels.operands import OperandReader
+from caspar.kernels.call.operands import OperandReader
 from caspar.memory.binding import Binding
 from tests.kernels.blocked_cases import placement, rows_of_size
 
@@ -25,7 +25,7 @@ each_dtype = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def cupy() -> Any:
-    pytest.importorskip("caspar.runtime.cuda")
+    pytest.importorskip("caspar.runtime.cuda.backend")
     return shared_backend("cuda").xp
 
 

@@ -21,7 +21,7 @@ extern "C" __global__ void spin(long long cycles) {
 
 
 def cuda_backend() -> Any:
-    return pytest.importorskip("caspar.runtime.cuda").CudaBackend()
+    return pytest.importorskip("caspar.runtime.cuda.backend").CudaBackend()
 
 
 def assert_only_enqueues(solver: Any, size: int) -> None:

@@ -6,7 +6,7 @@ the message, and printed (`pytest -s`) when all is well.
 
 import pytest
 
-from caspar.codegen.cuda import generate_cuda
+from caspar.codegen.cuda.kernel import generate_cuda
 from caspar.driver import TARGETS, compile_kernel
 from caspar.ir.dtype import DType
 from caspar.runtime.backend import Backend
@@ -25,7 +25,7 @@ DTYPES = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def backend() -> Backend:
-    cuda = pytest.importorskip("caspar.runtime.cuda")
+    cuda = pytest.importorskip("caspar.runtime.cuda.backend")
     made: Backend = cuda.CudaBackend()
     return made
 

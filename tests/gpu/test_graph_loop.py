@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caspar.codegen.cuda_header import KEEP_SOME_OPTION
-from caspar.runtime import repeat
-from caspar.runtime.loops import SequenceLoop
+from caspar.codegen.cuda.header import KEEP_SOME_OPTION
+from caspar.runtime.cuda.loop import repeat
+from caspar.runtime.cuda.loop.loops import SequenceLoop
 from tests.gpu.loop_cases import (
     assert_same_bits,
     keeps_products_apart,
@@ -22,10 +22,10 @@ from tests.support_loops import Conjugate, conjugate
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
-cuda = pytest.importorskip("caspar.runtime.cuda")
-cuda_loop = pytest.importorskip("caspar.runtime.cuda_loop")
-cuda_launch = pytest.importorskip("caspar.runtime.cuda_launch")
-cuda_scalars = pytest.importorskip("caspar.runtime.cuda_scalars")
+cuda = pytest.importorskip("caspar.runtime.cuda.backend")
+cuda_loop = pytest.importorskip("caspar.runtime.cuda.loop.loop")
+cuda_launch = pytest.importorskip("caspar.runtime.cuda.launch.launch")
+cuda_scalars = pytest.importorskip("caspar.runtime.cuda.launch.scalars")
 
 MANY_RUNS = 10_000
 SIZES = {
@@ -247,7 +247,7 @@ def test_a_driver_that_refuses_early_launches(
     monkeypatch: pytest.MonkeyPatch, backend: Any
 ) -> None:
     """By an error of its own: a capture in which there was one is not to be gone on with."""
-    dependent = importlib.import_module("caspar.runtime.cuda_dependent")
+    dependent = importlib.import_module("caspar.runtime.cuda.launch.dependent")
     usual = dependent._attributes
 
     def in_large_clusters(**more: bool) -> list[Any]:

@@ -31,7 +31,8 @@ class Allocations(MemoryHook):
 def test_one_read_and_no_allocation(
     is_fused: bool, jacobian: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from caspar.runtime import cuda, cuda_scalars
+    from caspar.runtime.cuda import backend as cuda
+    from caspar.runtime.cuda.launch import scalars as cuda_scalars
 
     if not is_fused:
         monkeypatch.setattr(cuda, "fits_device", lambda _: False)

@@ -13,8 +13,8 @@ from tests.support_loops import conjugate
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
-cuda_launch = pytest.importorskip("caspar.runtime.cuda_launch")
-cuda_loop = pytest.importorskip("caspar.runtime.cuda_loop")
+cuda_launch = pytest.importorskip("caspar.runtime.cuda.launch.launch")
+cuda_loop = pytest.importorskip("caspar.runtime.cuda.loop.loop")
 
 MANY_RUNS = 10_000
 SOME_RUNS = 5
@@ -27,7 +27,7 @@ SIZES = {
 
 
 def cuda_backend() -> Any:
-    return pytest.importorskip("caspar.runtime.cuda").CudaBackend()
+    return pytest.importorskip("caspar.runtime.cuda.backend").CudaBackend()
 
 
 def state_after(

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caspar.memory.node_tiles import NodeTiles, build_node_tiles
-from caspar.memory.tiles import ORDER_TILE_SIZES
+from caspar.memory.tiling.node_tiles import NodeTiles, build_node_tiles
+from caspar.memory.tiling.tiles import ORDER_TILE_SIZES
 from tests.memory.node_tile_problems import PROBLEMS, Problem, draw_problem
 
 pytestmark = pytest.mark.gpu
@@ -17,7 +17,7 @@ SIZES = (0, 1, 127, 129, 1025, 10_003, 300_007)
 
 
 def cuda_backend() -> Any:
-    return pytest.importorskip("caspar.runtime.cuda").CudaBackend()
+    return pytest.importorskip("caspar.runtime.cuda.backend").CudaBackend()
 
 
 def entries(tiles: NodeTiles) -> dict[str, Any]:

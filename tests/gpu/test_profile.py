@@ -8,7 +8,7 @@ import symforce.symbolic as sf
 from numpy.testing import assert_array_equal
 
 import caspar
-from caspar.kernels.convert import shared_backend
+from caspar.arrays.convert import shared_backend
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")

@@ -7,7 +7,7 @@ cupy = pytest.importorskip("cupy")
 
 
 def test_what_is_read_was_there_when_it_was_fetched() -> None:
-    backend = pytest.importorskip("caspar.runtime.cuda").CudaBackend()
+    backend = pytest.importorskip("caspar.runtime.cuda.backend").CudaBackend()
     scalars = cupy.arange(5, dtype=cupy.float64)
     own = backend.host_scalars(scalars)
     with backend.scope():

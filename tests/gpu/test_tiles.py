@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.errors import InputError
-from caspar.memory.tiles import (
+from caspar.memory.tiling.tiles import (
     ORDER_TILE_SIZES,
     TileIndex,
     TileOrder,
@@ -29,7 +29,7 @@ tile_sizes = pytest.mark.parametrize("tile_size", ORDER_TILE_SIZES)
 
 
 def cuda_backend() -> Any:
-    return pytest.importorskip("caspar.runtime.cuda").CudaBackend()
+    return pytest.importorskip("caspar.runtime.cuda.backend").CudaBackend()
 
 
 def assert_same(made: TileOrder | TileIndex, expected: TileOrder | TileIndex, what: str) -> None:

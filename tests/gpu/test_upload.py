@@ -17,7 +17,7 @@ SIZES = (1, MIB, 8 * MIB - 4, 8 * MIB, 8 * MIB + 4, 33 * MIB + 12, 100 * MIB)
 
 
 def cuda_backend() -> Any:
-    return pytest.importorskip("caspar.runtime.cuda").CudaBackend()
+    return pytest.importorskip("caspar.runtime.cuda.backend").CudaBackend()
 
 
 def numbers(num_bytes: int, seed: int) -> NDArray[np.int32]:

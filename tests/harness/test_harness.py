@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caspar.runtime.nvrtc import compile_text
+from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.harness import (
     DEFAULT_SCHEDULES,
     REVERSED,

@@ -14,7 +14,7 @@ from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.ir.program import Program
 from caspar.passes.pipeline import StageResult, compile_graph
-from caspar.passes.steps import Schedule
+from caspar.passes.scheduling.steps import Schedule
 
 
 class Spot(sf.V2):

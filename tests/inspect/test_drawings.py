@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from caspar.errors import OptionError
-from caspar.inspect import draw_graph as module
-from caspar.inspect.draw_graph import draw_graph, draw_progress
-from caspar.inspect.draw_program import draw_program
-from caspar.inspect.svg import Drawing
+from caspar.inspect.pictures import draw_graph as module
+from caspar.inspect.pictures.draw_graph import draw_graph, draw_progress
+from caspar.inspect.pictures.draw_program import draw_program
+from caspar.inspect.pictures.svg import Drawing
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
@@ -144,8 +144,8 @@ def test_random_graphs_can_be_drawn(seed: int) -> None:
 
 
 PROGRAM = """
-from caspar.inspect.draw_graph import draw_graph, draw_progress
-from caspar.inspect.draw_program import draw_program
+from caspar.inspect.pictures.draw_graph import draw_graph, draw_progress
+from caspar.inspect.pictures.draw_program import draw_program
 from tests.inspect.cases import scheduled
 from tests.ir.random_graphs import random_graph
 from caspar.ir.dtype import DType

@@ -6,10 +6,10 @@ import pytest
 
 import caspar
 from caspar.driver import kernel_specs
+from caspar.equations.solver_form import usual_form
 from caspar.errors import OptionError
+from caspar.frontend.factors.trace import trace
 from caspar.frontend.precision import TYPES
-from caspar.frontend.solver_form import usual_form
-from caspar.frontend.trace import trace
 from caspar.inspect import FactorInspection, inspect_factor
 from caspar.ir.dtype import DType
 from caspar.memory.kernel import KernelSpec

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from caspar.codegen.cuda_header import HEADER
+from caspar.codegen.cuda.header import HEADER
 from caspar.driver import TARGETS, compile_kernel
 from caspar.errors import BackendError, OptionError
 from caspar.inspect import (

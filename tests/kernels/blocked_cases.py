@@ -9,9 +9,9 @@ import numpy as np
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
+from caspar.arrays.blocked_array import BlockedArray
+from caspar.arrays.convert import shared_backend
 from caspar.ir.dtype import DType
-from caspar.kernels.blocked_array import BlockedArray
-from caspar.kernels.convert import shared_backend
 from caspar.memory.access import ArgSpec
 from caspar.memory.patterns import WriteSequential
 from tests.support_memory import Placement, place

@@ -13,7 +13,7 @@ import symforce.symbolic as sf
 from numpy.typing import NDArray
 
 import caspar
-from caspar.frontend.kernel_trace import KernelFunction
+from caspar.frontend.kernels.trace import KernelFunction
 from caspar.kernels.kernel import Kernel
 from caspar.memory.access import ReadAccessor, WriteAccessor
 

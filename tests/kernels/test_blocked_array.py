@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from caspar.arrays.blocked_array import BlockedArray
 from caspar.errors import InputError
 from caspar.ir.dtype import DType
-from caspar.kernels.blocked_array import BlockedArray
 from tests.kernels.blocked_cases import (
     DIMS,
     SIZES,

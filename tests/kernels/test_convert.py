@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from caspar.errors import InputError, OptionError
-from caspar.ir.dtype import DType
-from caspar.kernels.convert import (
+from caspar.arrays.convert import (
     backend_of,
     chunk_views,
     float_type,
@@ -18,6 +16,8 @@ from caspar.kernels.convert import (
     shared_backend,
     unpack,
 )
+from caspar.errors import InputError, OptionError
+from caspar.ir.dtype import DType
 from caspar.memory.binding import Binding
 from caspar.options import BackendChoice
 from tests.kernels.blocked_cases import placement, rows_of_size

@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import caspar
-from caspar.runtime.cpu import CpuBackend
+from caspar.runtime.cpu.backend import CpuBackend
 from tests.harness import HarnessError
 from tests.harness_backend import HarnessBackend
 from tests.kernels.bad_input import (

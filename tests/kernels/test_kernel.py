@@ -11,9 +11,9 @@ import symforce.symbolic as sf
 from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
+from caspar.arrays.passed import share_memory
 from caspar.errors import FactorError, InputError, KernelError
-from caspar.frontend.trace import trace
-from caspar.kernels.passed import share_memory
+from caspar.frontend.factors.trace import trace
 from tests.kernels.bad_input import SHIFT, fails, points
 from tests.kernels.test_convert import Exported
 

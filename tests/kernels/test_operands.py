@@ -8,10 +8,10 @@ import symforce.symbolic as sf
 from numpy.testing import assert_array_equal
 
 import caspar
+from caspar.arrays.blocked_array import BlockedArray
+from caspar.arrays.convert import shared_backend
 from caspar.ir.dtype import DType
-from caspar.kernels.blocked_array import BlockedArray
-from caspar.kernels.convert import shared_backend
-from caspar.kernels.operands import OperandReader
+from caspar.kernels.call.operands import OperandReader
 from tests.kernels.blocked_cases import rows_of_size
 
 

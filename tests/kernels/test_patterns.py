@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 from caspar.kernels.kernel import Kernel
 from caspar.options import BackendChoice
 from caspar.runtime.backend import Backend
-from caspar.runtime.cpu import CpuBackend
+from caspar.runtime.cpu.backend import CpuBackend
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 from tests.kernels.patterns import (
@@ -52,8 +52,8 @@ def use_backend(monkeypatch: pytest.MonkeyPatch, backend: Backend) -> None:
         BackendChoice.CUDA: backend,
         BackendChoice.CPU: CpuBackend(),
     }
-    monkeypatch.setattr("caspar.kernels.convert._BACKENDS", known)
-    monkeypatch.setattr("caspar.kernels.compiled._FINISHES", {})
+    monkeypatch.setattr("caspar.arrays.convert._BACKENDS", known)
+    monkeypatch.setattr("caspar.kernels.call.compiled._FINISHES", {})
 
 
 def draws(dim: int, dtype: str, sizes: tuple[int, ...] = SIZES) -> Iterator[Draw]:

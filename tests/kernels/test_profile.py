@@ -13,11 +13,11 @@ from numpy.testing import assert_array_equal
 import caspar
 from caspar.errors import InputError
 from caspar.ir.dtype import DType
-from caspar.kernels.profile import RUNS, KernelProfile, on_copies
-from caspar.kernels.traffic import Traffic
+from caspar.kernels.measure.profile import RUNS, KernelProfile, on_copies
+from caspar.kernels.measure.traffic import Traffic
 from caspar.options import BackendChoice
-from caspar.runtime.cpu import CpuBackend
-from caspar.runtime.occupancy import Occupancy
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.runtime.nvidia.occupancy import Occupancy
 from caspar.runtime.usage import KernelUsage
 from tests.harness_backend import HarnessBackend
 from tests.kernels.test_patterns import needs_compiler, use_backend
@@ -47,7 +47,7 @@ def scatter(
 
 @pytest.fixture(autouse=True)
 def _small_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caspar.kernels.profile.MIN_COPY_BYTES", 2**16)
+    monkeypatch.setattr("caspar.kernels.measure.profile.MIN_COPY_BYTES", 2**16)
 
 
 def ones(dim: int, count: int = COUNT) -> caspar.BlockedArray:
@@ -115,8 +115,8 @@ class TestMeasuring:
 
         backend = Counting()
         known = {BackendChoice.CPU: backend}
-        monkeypatch.setattr("caspar.kernels.convert._BACKENDS", known)
-        monkeypatch.setattr("caspar.kernels.profile.MAX_COPY_BYTES", 2**18)
+        monkeypatch.setattr("caspar.arrays.convert._BACKENDS", known)
+        monkeypatch.setattr("caspar.kernels.measure.profile.MAX_COPY_BYTES", 2**18)
         for count, expected in ((100, 2**16), (3000, 3000 * 24), (20_000, 2**18)):
             x, out = ones(4, count), ones(4, count)
             del sizes[:]

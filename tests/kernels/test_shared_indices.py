@@ -8,12 +8,12 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import caspar
+from caspar.arrays.convert import shared_backend
+from caspar.arrays.shared_indices import ORDER_TILE_SIZE, SharedIndices
 from caspar.errors import InputError
-from caspar.kernels.convert import shared_backend
-from caspar.kernels.shared_indices import ORDER_TILE_SIZE, SharedIndices
-from caspar.memory.tiles import ORDER_TILE_SIZES, build_tile_index, build_tile_order
+from caspar.memory.tiling.tiles import ORDER_TILE_SIZES, build_tile_index, build_tile_order
 from caspar.options import BackendChoice
-from caspar.runtime.cpu import CpuBackend
+from caspar.runtime.cpu.backend import CpuBackend
 from tests.codegen.test_cuda_tiles import assert_same
 from tests.harness_backend import HarnessBackend
 from tests.kernels.patterns import INDEX_KINDS
@@ -27,7 +27,7 @@ BEYOND_INT32 = (2**31, 2**32, 2**32 + 3, 2**62, -(2**31) - 1, -(2**32), -(2**32)
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A name that arrays of the host are prepared for; CUDA's arrays are then NumPy's."""
     known = {BackendChoice.CUDA: HarnessBackend(), BackendChoice.CPU: CpuBackend()}
-    monkeypatch.setattr("caspar.kernels.convert._BACKENDS", known)
+    monkeypatch.setattr("caspar.arrays.convert._BACKENDS", known)
     name: str = request.param
     return name
 
@@ -56,7 +56,7 @@ class CountingBackend(HarnessBackend):
 def counting(monkeypatch: pytest.MonkeyPatch) -> CountingBackend:
     """Stands for CUDA."""
     made = CountingBackend()
-    monkeypatch.setattr("caspar.kernels.convert._BACKENDS", {BackendChoice.CUDA: made})
+    monkeypatch.setattr("caspar.arrays.convert._BACKENDS", {BackendChoice.CUDA: made})
     return made
 
 

@@ -10,8 +10,8 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.codegen.source import KernelSource
+from caspar.kernels.call.tuning import MeasuredSizes, best_size
 from caspar.kernels.kernel import Kernel
-from caspar.kernels.tuning import MeasuredSizes, best_size
 from caspar.runtime.backend import Kernel as LoadedKernel
 from tests.harness_backend import HarnessBackend, HarnessKernel
 from tests.kernels.test_patterns import needs_compiler, use_backend

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from caspar.memory.tiles import build_tile_index, locality_order
+from caspar.memory.tiling.tiles import build_tile_index, locality_order
 
 
 def _banded(num_points: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -38,7 +38,7 @@ def test_is_a_permutation_that_lowers_the_number_of_partials() -> None:
 
 @pytest.mark.gpu
 def test_equals_the_order_made_on_a_device() -> None:
-    cuda = pytest.importorskip("caspar.runtime.cuda")
+    cuda = pytest.importorskip("caspar.runtime.cuda.backend")
     point, camera = _banded(5_000, 1)
     backend = cuda.CudaBackend()
     with backend.scope():

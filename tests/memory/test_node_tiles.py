@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.memory.node_keys import KEY_BITS, along_curve
-from caspar.memory.node_tiles import (
+from caspar.memory.tiling.node_keys import KEY_BITS, along_curve
+from caspar.memory.tiling.node_tiles import (
     HOLE,
     LENGTH_SHIFT,
     NodeOrder,
     NodeTiles,
     build_node_tiles,
 )
-from caspar.memory.tile_packing import TILES_OF_CHUNK
+from caspar.memory.tiling.tile_packing import TILES_OF_CHUNK
 from tests.memory.node_tile_problems import PROBLEMS, Index, Problem, draw_problem
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from caspar.memory.partner_labels import (
+from caspar.memory.tiling.partner_labels import (
     CENTRE,
     FEWEST_PARTNERS,
     MOST_PARTNERS,

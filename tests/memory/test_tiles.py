@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.memory.tiles import (
+from caspar.memory.tiling.tiles import (
     NEW_INDEX,
     PLACE_MASK,
     TileIndex,

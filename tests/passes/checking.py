@@ -14,11 +14,11 @@ from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.ir.program import Program
 from caspar.ir.text import print_graph, print_program
-from caspar.passes.orders import OperandOrder, TraversalSpec
-from caspar.passes.plan_accumulators import plan_accumulators
-from caspar.passes.priority import Policy
-from caspar.passes.schedule import schedule_once
-from caspar.passes.steps import Schedule
+from caspar.passes.scheduling.orders import OperandOrder, TraversalSpec
+from caspar.passes.scheduling.plan_accumulators import plan_accumulators
+from caspar.passes.scheduling.priority import Policy
+from caspar.passes.scheduling.schedule import schedule_once
+from caspar.passes.scheduling.steps import Schedule
 
 Inputs = Mapping[str, NDArray[np.float64]]
 

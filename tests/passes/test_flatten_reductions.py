@@ -4,7 +4,7 @@ from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.passes.cost import CUDA_FLOAT32
-from caspar.passes.flatten_reductions import flatten_reductions
+from caspar.passes.graph.flatten_reductions import flatten_reductions
 from tests.passes.checking import assert_graph, graph_of
 
 

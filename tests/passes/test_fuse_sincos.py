@@ -4,7 +4,7 @@ from caspar.ir.builder import GraphBuilder
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.passes.cost import CPU, CUDA_FLOAT32
-from caspar.passes.fuse_sincos import fuse_sincos
+from caspar.passes.graph.fuse_sincos import fuse_sincos
 from tests.passes.checking import assert_graph, graph_of
 
 

@@ -29,12 +29,12 @@ from caspar.ir.ops import GRAPH_ONLY, OP_INFO, PROGRAM_ONLY, Op
 from caspar.ir.program import Operand, Program
 from caspar.ir.verify import verify_graph, verify_program
 from caspar.passes import cost
-from caspar.passes.assign_registers import assign_registers
 from caspar.passes.cost import OpCosts
+from caspar.passes.graph.rewrite import rebuild
 from caspar.passes.pipeline import GRAPH_STAGES, StageResult, compile_graph
-from caspar.passes.rewrite import rebuild
-from caspar.passes.schedule import schedule
-from caspar.passes.steps import Schedule, peak_pressure
+from caspar.passes.scheduling.assign_registers import assign_registers
+from caspar.passes.scheduling.schedule import schedule
+from caspar.passes.scheduling.steps import Schedule, peak_pressure
 from tests.ir.graph_cases import GraphCase
 from tests.ir.graph_strategies import exact_cases, mixed_cases, special_cases
 from tests.ir.random_graphs import NORMS, random_graph
@@ -63,7 +63,7 @@ TWO_THIRDS = settings(max_examples=settings().max_examples * 2 // 3)
 @pytest.fixture(autouse=True, scope="module")
 def few_orders() -> Iterator[None]:
     """Three orders instead of 32, for speed; `test_every_schedule` has every kind of order."""
-    with patch("caspar.passes.schedule.MAX_TRIALS", 3):
+    with patch("caspar.passes.scheduling.schedule.MAX_TRIALS", 3):
         yield
 
 

@@ -9,8 +9,8 @@ from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.ir.verify import verify_graph
 from caspar.passes.cost import CUDA_FLOAT32
+from caspar.passes.graph.push_negations import push_negations
 from caspar.passes.pipeline import compile_graph
-from caspar.passes.push_negations import push_negations
 from tests.passes.checking import (
     assert_graph,
     assert_program,

@@ -7,7 +7,7 @@ from caspar.ir.builder import GraphBuilder
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
-from caspar.passes.scale_exponents import scale_exponents
+from caspar.passes.graph.scale_exponents import scale_exponents
 from tests.passes.checking import assert_graph, assert_same_evaluation, graph_of
 
 FREE_SCALING = OpCosts("free scaling", {**CUDA_FLOAT32.prices, Op.LDEXP: 0.5})

@@ -8,8 +8,8 @@ from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op
 from caspar.ir.verify import verify_program
-from caspar.passes.assign_registers import assign_registers
-from caspar.passes.schedule import schedule
+from caspar.passes.scheduling.assign_registers import assign_registers
+from caspar.passes.scheduling.schedule import schedule
 from tests.passes.checking import assert_program, graph_of, ops_of
 from tests.passes.kernels import KERNELS
 

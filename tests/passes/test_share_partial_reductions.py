@@ -7,7 +7,7 @@ from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.passes.cost import CUDA_FLOAT32
-from caspar.passes.share_partial_reductions import share_partial_products, share_partial_sums
+from caspar.passes.graph.share_partial_reductions import share_partial_products, share_partial_sums
 from tests.passes.checking import assert_graph, assert_same_evaluation, graph_of, ops_of
 from tests.passes.wide_sums import num_additions, wide_sums
 

@@ -3,7 +3,7 @@
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.graph import Graph
 from caspar.passes.cost import CUDA_FLOAT32
-from caspar.passes.share_reciprocals import share_reciprocals
+from caspar.passes.graph.share_reciprocals import share_reciprocals
 from tests.passes.checking import assert_graph, graph_of
 
 

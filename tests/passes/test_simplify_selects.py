@@ -5,7 +5,7 @@ import numpy as np
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.ops import Op
 from caspar.passes.cost import CUDA_FLOAT32
-from caspar.passes.simplify_selects import simplify_selects
+from caspar.passes.graph.simplify_selects import simplify_selects
 from tests.passes.checking import assert_graph, assert_same_evaluation, graph_of
 
 

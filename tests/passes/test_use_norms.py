@@ -8,7 +8,7 @@ from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
-from caspar.passes.use_norms import use_norms
+from caspar.passes.graph.use_norms import use_norms
 from tests.passes.checking import assert_graph, assert_same_evaluation, graph_of, ops_of
 
 CHEAP_NORMS = OpCosts(

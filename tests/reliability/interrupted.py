@@ -20,10 +20,10 @@ import symforce.symbolic as sf
 from threadpoolctl import threadpool_info
 
 import caspar
-from caspar.runtime import cpu_compile
 from caspar.runtime.cache import clear_cache
-from caspar.runtime.cpu import CpuBackend
-from caspar.solver import interrupts
+from caspar.runtime.cpu import compile as cpu_compile
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.solver.iterate import interrupts
 
 
 class Point(sf.V3):

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.runtime.cpu import CpuBackend
+from caspar.runtime.cpu.backend import CpuBackend
 
 
 def test_it_tells_arrays_apart() -> None:

@@ -18,9 +18,10 @@ from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential, WriteUnique
-from caspar.runtime import cpu_compile, cpu_support
 from caspar.runtime.backend import Launch
-from caspar.runtime.cpu import CpuBackend
+from caspar.runtime.cpu import compile as cpu_compile
+from caspar.runtime.cpu import support as cpu_support
+from caspar.runtime.cpu.backend import CpuBackend
 
 Array = NDArray[np.float64]
 
@@ -185,7 +186,7 @@ class TestCache:
         """Machine code has the functions of `cpu_support` compiled into it."""
         (source,) = sources_of(double("supported"))
         doubled([source], np.ones(3))
-        monkeypatch.setattr("caspar.runtime.cpu_compile.SUPPORT_DIGEST", "another")
+        monkeypatch.setattr("caspar.runtime.cpu.compile.SUPPORT_DIGEST", "another")
         doubled([source], np.ones(3))
         assert len(list(cache.iterdir())) == 2
 

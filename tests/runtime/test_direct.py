@@ -14,9 +14,9 @@ from threadpoolctl import ThreadpoolController
 
 from caspar.errors import BackendError
 from caspar.io import read_g2o
-from caspar.runtime import direct_cpu
-from caspar.runtime.cpu import CpuBackend
-from caspar.runtime.direct_cpu import (
+from caspar.runtime.cpu import direct as direct_cpu
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.runtime.cpu.direct import (
     FEW_DENSE,
     FEW_ROWS,
     QdldlFactorization,
@@ -183,6 +183,6 @@ def test_factorisations_at_the_same_time_leave_the_threads(monkeypatch: pytest.M
 
 
 def test_missing_cudss_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "caspar.runtime.direct_cudss", None)
+    monkeypatch.setitem(sys.modules, "caspar.runtime.cuda.direct.cudss", None)
     with pytest.raises(BackendError, match=r"nvmath-python.*pip install 'caspar\[sparse-cuda13\]'"):
         load_direct_solver("direct_cudss", "CudssFactorization")

@@ -6,19 +6,19 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.codegen.cuda_header import BLOCK_SIZE_OPTION
+from caspar.codegen.cuda.header import BLOCK_SIZE_OPTION
 from caspar.codegen.source import KernelSource
 from caspar.driver import TARGETS, kernel_source
 from caspar.errors import BackendError, CompileError, OutOfMemoryError, ResourceError
 from caspar.ir.dtype import DType
 from caspar.kernels.kernel import Kernel
-from caspar.runtime.limits import (
+from caspar.runtime.nvidia.limits import (
     compile_refusal,
     first_that_fits,
     launch_refusal,
     load_refusal,
 )
-from caspar.runtime.nvrtc import compile_text
+from caspar.runtime.nvidia.nvrtc import compile_text
 
 Spread = Annotated[caspar.Pair[sf.V3], caspar.WritePair]
 V3In = Annotated[sf.V3, caspar.ReadSequential]

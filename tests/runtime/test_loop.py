@@ -15,8 +15,8 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, ReadUnique, WriteSequential, WriteUnique
 from caspar.runtime.backend import Backend, Launch
-from caspar.runtime.cpu import CpuBackend
-from caspar.runtime.loops import plan_loop
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.runtime.cuda.loop.loops import plan_loop
 from tests.harness import find_compiler
 from tests.harness.schedule import REVERSED, Schedule, shuffled
 from tests.harness_backend import HarnessBackend, bound

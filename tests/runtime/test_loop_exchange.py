@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import caspar
-from caspar.codegen.cuda_barriers import CLUSTER_BLOCKS, CLUSTER_OPTION
+from caspar.codegen.cuda.loop.barriers import CLUSTER_BLOCKS, CLUSTER_OPTION
 from caspar.codegen.source import DATA, LENGTH
-from caspar.runtime.bound_kernel import BoundKernel
-from caspar.runtime.loops import LoopPlan, plan_loop
-from caspar.runtime.nvrtc import compile_text
+from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
+from caspar.runtime.cuda.loop.loops import LoopPlan, plan_loop
+from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend, bound
 from tests.solver.linear_cases import glimpse, hold, make_arrays, pin

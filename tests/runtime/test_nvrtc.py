@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from caspar.errors import BackendError, CompileError, OptionError
-from caspar.runtime import toolkit
-from caspar.runtime.nvrtc import CUPY_OPTIONS, architectures, compile_text, nvrtc_version
+from caspar.runtime.nvidia import toolkit
+from caspar.runtime.nvidia.nvrtc import CUPY_OPTIONS, architectures, compile_text, nvrtc_version
 
 TWO_KERNELS = """
 extern "C" __global__ void small(float* a) { a[threadIdx.x] *= 2.0f; }

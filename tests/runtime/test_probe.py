@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from caspar.runtime import probe
-from caspar.runtime.cupy_cache import import_cupy
-from caspar.runtime.probe import (
+from caspar.runtime.nvidia import probe
+from caspar.runtime.nvidia.cupy_cache import import_cupy
+from caspar.runtime.nvidia.probe import (
     CudaDevice,
     CudaDriver,
     cuda_problem,

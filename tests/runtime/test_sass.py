@@ -7,9 +7,9 @@ import pytest
 from caspar.driver import TARGETS
 from caspar.errors import BackendError
 from caspar.options import Precision
-from caspar.runtime import sass
-from caspar.runtime.nvrtc import compile_text
-from caspar.runtime.sass import (
+from caspar.runtime.nvidia import sass
+from caspar.runtime.nvidia.nvrtc import compile_text
+from caspar.runtime.nvidia.sass import (
     DOUBLE_KINDS,
     KINDS,
     OTHER,

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from caspar.runtime import direct_cpu
-from caspar.runtime.cpu import CpuBackend
-from caspar.runtime.direct_cpu import LapackCholesky
-from caspar.runtime.uninterrupted import uninterrupted
+from caspar.runtime.cpu import direct as direct_cpu
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.runtime.cpu.direct import LapackCholesky
+from caspar.runtime.cpu.uninterrupted import uninterrupted
 
 ROOT = Path(__file__).parents[2]
 

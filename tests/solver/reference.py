@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from symforce.ops import LieGroupOps, StorageOps
 
-from caspar.frontend.epsilon import SYMBOL, value, with_symbolic_epsilon
-from caspar.frontend.factor import Factor
-from caspar.frontend.node_blocks import LEVELLING_DAMPING
-from caspar.frontend.trace import Argument, ArgumentKind, NodeType, trace
+from caspar.equations.node_blocks import LEVELLING_DAMPING
+from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, trace
+from caspar.frontend.symbolic.epsilon import SYMBOL, value, with_symbolic_epsilon
 from caspar.ir.dtype import DType
 
 Array = NDArray[np.float64]
@@ -120,7 +120,7 @@ def damped_step(factors: Sequence[Factor], arrays: Mapping[str, Any], damping: f
 
 
 def levelled(node: NodeType, squares: Array, damping: float) -> Array:
-    """D of (n, tangent_dim) entries of diag(J^T J): see `frontend.node_blocks.node_diagonal`."""
+    """D of (n, tangent_dim) entries of diag(J^T J): see `equations.node_blocks.node_diagonal`."""
     share = damping / (damping + LEVELLING_DAMPING)
     found = squares.copy()
     for part in node.tangent_parts:

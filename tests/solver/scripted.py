@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from caspar.frontend.scalar_kernels import LinearOutcome
+from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
-from caspar.solver.levenberg import Course, minimize
-from caspar.solver.normal_equations import LinearGoal, NormalEquations, TriedStep
+from caspar.solver.iterate.levenberg import Course, minimize
+from caspar.solver.iterate.normal_equations import LinearGoal, NormalEquations, TriedStep
 
 STEP = TriedStep(
     cost=math.nan,

@@ -9,8 +9,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import caspar
-from caspar.solver.launches import Binder
-from caspar.solver.plan import Plan
+from caspar.solver.plan.plan import Plan
+from caspar.solver.system.launches import Binder
 from tests.problems import EXAMPLES
 
 Arrays = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import caspar
-from caspar.solver import plan
+from caspar.solver.plan import plan
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend, HarnessLaunch
 from tests.solver.ahead_cases import BUNDLE, CASES, VIEWS, course, made

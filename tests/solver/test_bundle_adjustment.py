@@ -8,7 +8,7 @@ import pytest
 
 import caspar
 from caspar.bundle_adjustment import snavely
-from caspar.runtime.cpu import CpuBackend
+from caspar.runtime.cpu.backend import CpuBackend
 from tests.solver.bundles import arrays_of, cost_of, part_of, read
 from tests.solver.solving import assert_same_values, solver
 

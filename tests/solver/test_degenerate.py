@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
 from caspar.bundle_adjustment import snavely
-from caspar.runtime.cpu import CpuBackend
+from caspar.runtime.cpu.backend import CpuBackend
 from tests.problems import EXAMPLES, Arrays, anchor, between, height, relative_turn
 from tests.solver import reference
 from tests.solver.bundles import arrays_of, cost_of, observed, part_of, read

@@ -8,7 +8,7 @@ import symforce.symbolic as sf
 from numpy.testing import assert_allclose
 
 import caspar
-from caspar.solver.elimination_choice import choose_eliminated
+from caspar.solver.choice.elimination import choose_eliminated
 from tests.solver.linear_cases import (
     Arrays,
     Lens,

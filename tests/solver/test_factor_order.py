@@ -7,10 +7,10 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import caspar
-from caspar.memory.node_tiles import NARROW_BITS
-from caspar.solver.array_reader import ArrayReader
-from caspar.solver.factor_order import order_factors
-from caspar.solver.problem import Problem, check_problem
+from caspar.memory.tiling.node_tiles import NARROW_BITS
+from caspar.solver.input.array_reader import ArrayReader
+from caspar.solver.input.problem import Problem, check_problem
+from caspar.solver.plan.factor_order import order_factors
 from tests.solver.linear_cases import Arrays, glance, hold, make_arrays, pin, problem_of
 from tests.solver.solving import assert_same_values
 

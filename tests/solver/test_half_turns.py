@@ -7,7 +7,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.frontend.factor import Factor
+from caspar.frontend.factors.factor import Factor
 
 IDENTITY = [0.0, 0.0, 0.0, 1.0]
 

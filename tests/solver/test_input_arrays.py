@@ -13,9 +13,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
 from caspar.errors import InputError
-from caspar.frontend.unit_ranges import unit_ranges
-from caspar.runtime.cpu import CpuBackend
-from caspar.solver.array_reader import ArrayReader
+from caspar.frontend.symbolic.unit_ranges import unit_ranges
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.solver.input.array_reader import ArrayReader
 from tests.problems import EXAMPLES, Arrays
 from tests.solver.solving import assert_same_values, changed, solve_example
 

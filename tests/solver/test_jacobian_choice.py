@@ -10,14 +10,14 @@ import symforce.symbolic as sf
 import caspar
 from caspar.bundle_adjustment import Cam, Pixel, Point, snavely
 from caspar.driver import TARGETS, JacobianPrice, jacobian_price
-from caspar.frontend.jacobian import JacobianStorage
+from caspar.frontend.factors.jacobian import JacobianStorage
+from caspar.frontend.factors.trace import trace
 from caspar.frontend.precision import TYPES, Types
-from caspar.frontend.trace import trace
 from caspar.ir.dtype import DType
 from caspar.options import Precision
-from caspar.runtime.cpu import CpuBackend
-from caspar.runtime.machine_balance import H200_BALANCE, machine_balance
-from caspar.solver.jacobian_choice import recomputing_pays
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.runtime.nvidia.machine_balance import H200_BALANCE, machine_balance
+from caspar.solver.choice.jacobian import recomputing_pays
 from tests.harness_backend import HarnessBackend
 
 MIXED = TYPES[Precision.MIXED]

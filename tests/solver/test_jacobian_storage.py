@@ -14,7 +14,7 @@ from caspar.bundle_adjustment import snavely
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.patterns import ReadSequential
-from caspar.runtime.cpu import CpuBackend
+from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver import solver as solver_module
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend

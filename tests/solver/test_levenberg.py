@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from caspar.frontend.scalar_kernels import LinearOutcome
-from caspar.solver.levenberg import FORCING_FACTOR, GREATEST_SHRINK
-from caspar.solver.normal_equations import TriedStep
-from caspar.solver.result import SolveStatus
+from caspar.equations.scalar_kernels import LinearOutcome
+from caspar.solver.iterate.levenberg import FORCING_FACTOR, GREATEST_SHRINK
+from caspar.solver.iterate.normal_equations import TriedStep
+from caspar.solver.result.result import SolveStatus
 from tests.solver.scripted import REJECTED, STEP, run, step, steps
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.errors import OptionError
-from caspar.frontend.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
-from caspar.solver.course_remarks import CRAWLING
-from caspar.solver.levenberg import CONFIRMING_ITERATIONS, GREATEST_SHRINK
-from caspar.solver.normal_equations import TriedStep
-from caspar.solver.result import SolveStatus
-from caspar.solver.stopping import GREATEST_RELIEF, LEAST_RELIEF, NEGLIGIBLE
+from caspar.solver.iterate.course_remarks import CRAWLING
+from caspar.solver.iterate.levenberg import CONFIRMING_ITERATIONS, GREATEST_SHRINK
+from caspar.solver.iterate.normal_equations import TriedStep
+from caspar.solver.iterate.stopping import GREATEST_RELIEF, LEAST_RELIEF, NEGLIGIBLE
+from caspar.solver.result.result import SolveStatus
 from tests.solver.scripted import REJECTED, STEP, FakeSystem, run, step, steps
 
 # -- convergence -----------------------------------------------------------------------------------

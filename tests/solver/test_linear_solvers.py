@@ -9,9 +9,10 @@ import pytest
 import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import BackendError, FactorError, OutOfMemoryError
-from caspar.runtime.cpu import CpuBackend
-from caspar.solver import explicit_choice, explicit_structure
-from caspar.solver.normal_equations import CHAIN_DAMPING, USUAL_DAMPING
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.solver.iterate.normal_equations import CHAIN_DAMPING, USUAL_DAMPING
+from caspar.solver.linear.explicit import choice as explicit_choice
+from caspar.solver.linear.explicit import structure as explicit_structure
 from examples import pose_graph, pose_graph_3d
 from tests.harness_backend import HarnessBackend
 from tests.solver.bundles import arrays_of, read

@@ -19,7 +19,7 @@ import caspar
 from caspar.codegen.source import KernelSource
 from caspar.errors import FactorError, InputError
 from caspar.runtime.backend import Kernel
-from caspar.runtime.nvrtc import compile_text
+from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.harness_backend import HarnessBackend
 from tests.support_kernels import one_text
 

@@ -14,7 +14,7 @@ import caspar
 from caspar.errors import BackendError, OptionError, OutOfMemoryError
 from caspar.options import SOLVER_CHOICES
 from caspar.runtime import select
-from caspar.runtime.probe import cuda_problem
+from caspar.runtime.nvidia.probe import cuda_problem
 from tests.problems import EXAMPLES, anchor
 from tests.solver.solving import solve_example, solver
 

@@ -14,8 +14,9 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.errors import BackendError, InputError
-from caspar.solver import planning, preparation
-from caspar.solver.normal_equations import NormalEquations
+from caspar.solver import preparation
+from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.plan import planning
 from tests.problems import EXAMPLES
 from tests.solver.linear_cases import MIX, MIXES, fresh, problem_of, solver_names
 from tests.solver.solving import ON_BACKENDS, Arrays, assert_same_result, changed, moved
@@ -239,8 +240,8 @@ def test_release_lets_go_of_the_memory(num_plans: Callable[[], int]) -> None:
 
 
 def _checked(made: caspar.Solver, arrays: Arrays) -> Any:
-    from caspar.solver.array_reader import ArrayReader
-    from caspar.solver.problem import check_problem
+    from caspar.solver.input.array_reader import ArrayReader
+    from caspar.solver.input.problem import check_problem
 
     reader = ArrayReader(made.backend, "float64", True)
     return check_problem(arrays, made._factors, made._nodes, reader)

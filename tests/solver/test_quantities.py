@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caspar.solver.quantities import bytes_text, change_text, cost_text, count_text, time_text
+from caspar.solver.result.quantities import (
+    bytes_text,
+    change_text,
+    cost_text,
+    count_text,
+    time_text,
+)
 
 
 @pytest.mark.parametrize(

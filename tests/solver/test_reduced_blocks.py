@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 import caspar
-from caspar.solver.array_reader import ArrayReader
-from caspar.solver.problem import check_problem
+from caspar.solver.input.array_reader import ArrayReader
+from caspar.solver.input.problem import check_problem
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 from tests.solver import reference

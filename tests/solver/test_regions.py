@@ -11,14 +11,14 @@ import caspar
 from benchmarks.synthetic import make_bal
 from caspar.bundle_adjustment import snavely
 from caspar.codegen.source import KernelSource
-from caspar.memory.accessors.slots import MAX_OBJECT_SLOTS
-from caspar.runtime.cpu import CpuBackend
-from caspar.solver import regions
+from caspar.memory.accessors.sums.slots import MAX_OBJECT_SLOTS
+from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver import solver as solver_module
-from caspar.solver.arena import Scratch
-from caspar.solver.array_reader import ArrayReader
-from caspar.solver.planning import make_plan, plan_factors, plan_nodes
-from caspar.solver.problem import check_problem
+from caspar.solver.input.array_reader import ArrayReader
+from caspar.solver.input.problem import check_problem
+from caspar.solver.plan import regions
+from caspar.solver.plan.arena import Scratch
+from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend, HarnessKernel
 from tests.solver.bundles import arrays_of, part_of, read

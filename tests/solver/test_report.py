@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from caspar.options import Precision
-from caspar.solver.report import (
+from caspar.solver.result.report import (
     COST_DIGITS,
     SHOWN_AT_ENDS,
     html_report,
@@ -17,7 +17,7 @@ from caspar.solver.report import (
     terminal_report,
     text_report,
 )
-from caspar.solver.result import SolveStatus
+from caspar.solver.result.result import SolveStatus
 from tests.examples import failed_result, make_record, make_result
 
 VOID_TAGS = {"img"}

@@ -7,8 +7,8 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.solver import roundings
-from caspar.solver.explicit_choice import (
+from caspar.solver.iterate import roundings
+from caspar.solver.linear.explicit.choice import (
     FULL,
     MAX_DENSE_ON_CPU,
     MIN_DENSE_ON_CPU,

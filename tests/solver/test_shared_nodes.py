@@ -7,8 +7,9 @@ import symforce.symbolic as sf
 from numpy.testing import assert_allclose
 
 import caspar
-from caspar.memory import node_tiles, reduce
-from caspar.memory.accessors import slots
+from caspar.memory import reduce
+from caspar.memory.accessors.sums import slots
+from caspar.memory.tiling import node_tiles
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 from tests.solver.linear_cases import MIXES, Glass, glimpse, hold, make_arrays, pin

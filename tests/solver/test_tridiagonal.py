@@ -13,10 +13,10 @@ from caspar.bundle_adjustment import snavely
 from caspar.errors import FactorError, InputError, OptionError
 from caspar.memory.access import ArgSpec
 from caspar.memory.patterns import ReadSequential
-from caspar.solver.chain_structure import eliminate
-from caspar.solver.launches import Binder
-from caspar.solver.phases import Phases, flattened
-from caspar.solver.tridiagonal import ChainLaunches
+from caspar.solver.linear.tridiagonal.chain_structure import eliminate
+from caspar.solver.linear.tridiagonal.tridiagonal import ChainLaunches
+from caspar.solver.system.launches import Binder
+from caspar.solver.system.phases import Phases, flattened
 from examples import pose_graph_3d
 from tests.harness_backend import HarnessBackend
 from tests.solver.chain_cases import (

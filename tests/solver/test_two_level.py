@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import FactorError, OptionError
-from caspar.runtime.cpu import CpuBackend
-from caspar.solver.clusters import make_clusters
-from caspar.solver.coarse_space import SHIFT
-from caspar.solver.launches import Binder
-from caspar.solver.phases import Phases, flattened
-from caspar.solver.two_level import GradientLaunches
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.solver.linear.two_level.clusters import make_clusters
+from caspar.solver.linear.two_level.coarse_space import SHIFT
+from caspar.solver.linear.two_level.two_level import GradientLaunches
+from caspar.solver.system.launches import Binder
+from caspar.solver.system.phases import Phases, flattened
 from tests.harness_backend import HarnessBackend
 from tests.solver import linear_cases
 from tests.solver.bundles import arrays_of, part_of, read

@@ -14,7 +14,7 @@ import symforce.symbolic as sf
 import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import InputError
-from caspar.solver.result import SolveResult, SolveStatus
+from caspar.solver.result.result import SolveResult, SolveStatus
 from tests.solver.bundles import arrays_of, part_of, read
 
 

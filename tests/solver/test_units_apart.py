@@ -7,7 +7,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.solver.result import SolveStatus
+from caspar.solver.result.result import SolveStatus
 from tests.solver.test_units import Sample, Unit, assert_same_course, decay_arrays
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 import caspar
-from caspar.solver.result import SolveResult
+from caspar.solver.result.result import SolveResult
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 from tests.solver.linear_cases import problem_of
@@ -42,7 +42,7 @@ def test_they_change_no_bit(
     monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
     narrow, expected = solve(mix, solver, jacobian)
     assert "typedef u32 Place;" in text_of_score(narrow, "glance")
-    monkeypatch.setattr("caspar.memory.node_tiles.NUM_NARROW_PARTNERS", 3)
+    monkeypatch.setattr("caspar.memory.tiling.node_tiles.NUM_NARROW_PARTNERS", 3)
     wide, found = solve(mix, solver, jacobian)
     assert "typedef u64 Place;" in text_of_score(wide, "glance")
     assert_same_values(found.values, expected.values)
@@ -53,7 +53,7 @@ def test_one_solver_takes_few_nodes_and_many(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
     solver, first = solve("bundle adjustment", "schur_pcg", "recompute")
     _, arrays = problem_of("bundle adjustment")
-    monkeypatch.setattr("caspar.memory.node_tiles.NUM_NARROW_PARTNERS", 3)
+    monkeypatch.setattr("caspar.memory.tiling.node_tiles.NUM_NARROW_PARTNERS", 3)
     fewer = {**arrays, "glance": {name: rows[:-1] for name, rows in arrays["glance"].items()}}
     solver.solve(fewer, max_iterations=2)
     assert "typedef u64 Place;" in text_of_score(solver, "glance")

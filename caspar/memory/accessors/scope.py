@@ -43,7 +43,7 @@ class CudaScope(Protocol):
     first thread on.
     `BLOCK_SIZE` is a macro: the runtime chooses it. A tiled kernel loops over the tiles from
     `first_tile` to `last_tile`, several times where `is_long`, they hold one node: `pass` counts.
-    There an item has a place, see `memory.node_tiles`: where its node's items begin in the tile,
+    There an item has a place, see `memory.tiling.node_tiles`: where its node's items begin in the tile,
     `tiles_begin`, its own `tiles_position`, and its partner, `tiles_object`.
     """
 

@@ -1,0 +1,151 @@
+"""What users pass as arrays: refused where a kernel could not read it, or not write to it.
+
+Nothing is copied. Of NumPy's arrays only the type is looked at before they are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.arrays.convert import SCALARS, shared_array
+from caspar.arrays.shared_indices import SharedIndices
+from caspar.errors import InputError
+from caspar.memory.array import Array
+from caspar.runtime.arrays import location, wants_gradient
+
+_MAX_WORK: Any = 100_000
+"""Steps that NumPy may take to solve for a common byte of two strided arrays."""
+
+_LIBRARIES_OF_CONSTANTS = ("jax", "jaxlib")
+"""Libraries whose arrays never change."""
+
+
+def is_array(given: Any) -> bool:
+    """Whether it is an array of some library: no sequence or number of Python, none of NumPy."""
+    if isinstance(given, np.generic):
+        return False
+    return hasattr(given, "__array__") or hasattr(given, "__dlpack__")
+
+
+def check_readable(where: str, given: Any) -> None:
+    """Refuse what is no array of numbers, or more than that.
+
+    Args:
+        where: Kernel and argument.
+        given: What was passed as values.
+
+    Raises:
+        InputError: Names `where`, what is wrong and what to do.
+    """
+    if type(given) is np.ndarray:
+        return
+    if given is None:
+        raise InputError(f"{where}: None; pass an array")
+    if isinstance(given, SharedIndices):
+        raise InputError(
+            f"{where}: SharedIndices are no values; pass {{'values': array, 'index': indices}} "
+            "where the access takes an index"
+        )
+    if wants_gradient(given):
+        raise InputError(
+            f"{where}: {_name(given)} with requires_grad; a kernel is not differentiable, so its "
+            "result would carry no gradient: pass .detach()"
+        )
+    python_type: type = type(given)
+    if _is_traced(python_type):
+        raise InputError(
+            f"{where}: {_name(given)}, a value that jax traces (in jit, grad or vmap); a kernel "
+            "runs over arrays and is not differentiable: call it outside"
+        )
+    place = location(given)
+    if place.kind not in ("host", "cuda"):
+        raise InputError(
+            f"{where}: lives on {place}; kernels run on the host and on CUDA devices: copy it to "
+            "one of them"
+        )
+
+
+def writable_array(where: str, given: Any) -> Array:
+    """The memory of an array that is written to, as NumPy or CuPy array.
+
+    Args:
+        where: Kernel and output.
+        given: What was passed for it.
+
+    Raises:
+        InputError: It has no memory of its own, not of float32 or float64, or must not be written.
+    """
+    has_memory = any(hasattr(given, name) for name in ("__dlpack__", "__array_interface__"))
+    if not has_memory or isinstance(given, np.generic):
+        raise InputError(
+            f"{where}: {_name(given)} cannot be written to; pass an array of NumPy, CuPy or torch "
+            "or a BlockedArray, or leave it away: a new array is returned"
+        )
+    if type(given).__module__.split(".")[0] in _LIBRARIES_OF_CONSTANTS:
+        raise InputError(
+            f"{where}: arrays of jax never change; leave it away: a new array is returned"
+        )
+    array = shared_array(where, given)
+    if array.dtype.newbyteorder("=") not in SCALARS:
+        raise InputError(
+            f"{where}: dtype {array.dtype}, which results would be rounded to; allowed are float32 "
+            "and float64"
+        )
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        raise InputError(f"{where}: its memory is read-only; pass a copy")
+    places = zip(array.strides, array.shape, strict=True)
+    if array.size > 0 and any(stride == 0 and size > 1 for stride, size in places):
+        raise InputError(
+            f"{where}: shape {tuple(array.shape)} with strides {tuple(array.strides)}: several "
+            "objects are one place in memory; pass a copy"
+        )
+    return array
+
+
+def share_memory(one: Array, other: Array) -> bool:
+    """Whether a byte belongs to both of two arrays of one device; also where that is not known."""
+    try:
+        return bool(np.shares_memory(_outline(one), _outline(other), max_work=_MAX_WORK))
+    except np.exceptions.TooHardError:
+        return True
+
+
+@dataclass(frozen=True)
+class _Outline:
+    """Where an array lies, as NumPy takes it."""
+
+    __array_interface__: dict[str, Any]
+
+
+def _outline(array: Array) -> NDArray[Any]:
+    """An array of which NumPy may ask where it lies, but not what it holds."""
+    if isinstance(array, np.ndarray):
+        return array
+    interface = {
+        "version": 3,
+        "data": (int(array.data.ptr), True),
+        "shape": tuple(array.shape),
+        "strides": tuple(array.strides),
+        "typestr": array.dtype.str,
+    }
+    return np.asarray(_Outline(interface))
+
+
+def _name(given: Any) -> str:
+    """Library and type, for errors."""
+    library = type(given).__module__.split(".")[0]
+    name = type(given).__name__
+    return name if library == "builtins" else f"{library}.{name}"
+
+
+@cache
+def _is_traced(python_type: type) -> bool:
+    return any(
+        base.__name__ == "Tracer" and base.__module__.split(".")[0] == "jax"
+        for base in python_type.__mro__
+    )

@@ -1,0 +1,5 @@
+"""Kernels for the processor, as Python that Numba compiles.
+
+`kernel` writes the function of a program, `ops` the text of each operation. How it is compiled and
+called is the business of `runtime.cpu`.
+"""

@@ -1,0 +1,392 @@
+"""Many kernels as one: a loop of launches that stays on the device until a flag is set.
+
+Input: the sources of kernels, in phases. Output: a source whose kernel runs all of them, again
+and again, with a barrier of the whole grid after each phase. All its blocks must be resident at
+the same time: a cooperative launch, or a cluster, which has a barrier of its own; a grid of one
+block needs no more than barriers of the block.
+
+Each kernel's own text becomes a function (`cuda_loop_kernel`). Blocks of a phase are dealt to the
+blocks of the grid in turn: those of kernels of few items, then those of the kernels of a phase that
+stand last. A kernel of one block, which others do not wait for, then has a block that has less to
+do else.
+
+Kernels that make scalars of sums are *replicated*: every block runs them, on scalars of its own in
+shared memory. All find the same, and none has to wait for another's.
+
+What kernels of few items load of an item's own object may be taken out of them: it is on its way
+while others are waited for, what nobody writes meanwhile before the barrier, all else right behind
+it. There it comes behind what the next scalars are sums of, and before they are made.
+
+Cost tier: once for each set of launches that is put into a loop.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeVar
+
+from caspar.codegen.cuda.header import AWAIT_LAUNCH
+from caspar.codegen.cuda.kernel import KERNEL_START, declared_as
+from caspar.codegen.cuda.loop.barriers import EXCHANGE, GRID_BARRIER
+from caspar.codegen.cuda.loop.kernel import (
+    LOADS,
+    LoopKernel,
+    Part,
+    arguments_of,
+    guard_name,
+    helpers_of,
+    part_of,
+)
+from caspar.codegen.source import COUNT, DATA, KernelSource, Param
+from caspar.ir.dtype import DType
+
+MAX_RUNS = Param(COUNT, "runs")
+"""Runs of all phases, at most."""
+
+FLAG = Param(DATA, "flag", DType.FLOAT64)
+"""The loop ends where it is not zero."""
+
+SCALARS = Param(DATA, "scalars", DType.FLOAT64, written=True)
+"""What every block has a copy of; the flag is among them."""
+
+BARRIER = Param(DATA, "barrier", DType.INT32, written=True)
+"""State of the grid's barrier: one number, zero before the first launch. Every launch leaves it
+ready for the next."""
+
+
+MAX_KEPT = 32
+"""Loops whose text is kept: writing one takes 4 ms, a third of the setup of a small problem."""
+
+
+@dataclass(frozen=True)
+class LoopScalars:
+    """Scalars of which every block has a copy.
+
+    Attributes:
+        number: How many.
+        flag: Which one is the flag.
+    """
+
+    number: int
+    flag: int
+
+
+@lru_cache(maxsize=MAX_KEPT)
+def fuse(
+    name: str,
+    phases: tuple[tuple[LoopKernel, ...], ...],
+    block_size: int,
+    scalars: LoopScalars | None = None,
+    *,
+    between: bool = False,
+) -> KernelSource:
+    """Write a loop.
+
+    What a kernel writes, no other kernel of its phase may touch; the flag alone may be a guard in
+    a phase that sets it, and the phase is then done in full.
+
+    Args:
+        name: Name of the entry point.
+        phases: Kernels that run at the same time.
+        block_size: Threads of a block, of all kernels.
+        scalars: What replicated kernels write; None: no kernel is replicated.
+        between: It is run once at a time, between other launches: the kernel may begin before the
+            one ahead has ended.
+
+    Returns:
+        The source. Parameters: `MAX_RUNS`, `FLAG` or `SCALARS`, `BARRIER`; then for each kernel its
+        number of blocks (in x) and its own parameters.
+    """
+    kernels = [kernel for phase in phases for kernel in phase]
+    assert scalars is not None or not any(kernel.replicated for kernel in kernels)
+    params = (MAX_RUNS, FLAG if scalars is None else SCALARS, BARRIER, *_params_of(kernels))
+    parts = {kernel.source.name: part_of(kernel) for kernel in kernels}
+    # a kernel with and one without a guard would be two functions of one name
+    assert all(parts[kernel.source.name] == part_of(kernel) for kernel in kernels)
+    helpers = [unit for kernel in kernels for unit in helpers_of(kernel.source.text)]
+    flag = "flag_data[0]" if scalars is None else f"own[{scalars.flag}]"
+    loop = _Loop(phases, parts, flag, between=between)
+    helpers += [AWAIT_LAUNCH] if between else []
+    helpers += [GRID_BARRIER, EXCHANGE] if loop.exchanges else [GRID_BARRIER]
+    declared = ",\n    ".join(declared_as(param, restrict=False) for param in params)
+    lines = loop.lines() if scalars is None else _with_copies(loop.lines(), scalars)
+    text = "\n".join(
+        (
+            *dict.fromkeys(helpers),
+            f"#undef BLOCK_SIZE\n#define BLOCK_SIZE {block_size}",
+            *(part.function for part in parts.values()),
+            f"{KERNEL_START} void __launch_bounds__(BLOCK_SIZE MIN_BLOCKS) IN_A_CLUSTER",
+            f"{name}(\n    {declared}) {{",
+            *(f"  {line}" for line in (*_shared_memory(parts), *lines)),
+            "}\n",
+        )
+    )
+    registers = max((kernel.source.num_registers for kernel in kernels), default=0)
+    early = [SCALARS.arg] if scalars is not None else []
+    return KernelSource(
+        name,
+        text,
+        params,
+        (block_size,),
+        num_registers=registers,
+        early=(*early, *loop.early) if between else None,
+    )
+
+
+def _params_of(kernels: Sequence[LoopKernel]) -> Iterator[Param]:
+    """The parameters of all kernels, told apart by the kernel's number."""
+    for number, kernel in enumerate(kernels):
+        yield Param(COUNT, f"k{number}_blocks")
+        for param in kernel.source.params:
+            yield replace(param, arg=f"k{number}_{param.arg}" if param.arg else f"k{number}")
+
+
+def _shared_memory(parts: dict[str, Part]) -> list[str]:
+    """The shared memory of all kernels in one place."""
+    using = [name for name, part in parts.items() if len(part.shared) > 0]
+    if len(using) == 0:
+        return []
+    members = " ".join(f"{name}_shared of_{name};" for name in using)
+    return [f"__shared__ union {{ {members} }} shared;"]
+
+
+# -- the loop -----------------------------------------------------------------------------------
+
+_NumberedPhase = Sequence[tuple[int, LoopKernel]]
+_One = TypeVar("_One")
+
+
+def dealt_in_turn(phase: Sequence[_One], source_of: Callable[[_One], KernelSource]) -> list[_One]:
+    """Kernels of a phase, as blocks of the grid get theirs: those of few items first.
+
+    So an item's block is the same in all phases. Then those that stand last.
+    """
+    return sorted(reversed(phase), key=lambda one: not source_of(one).few_items)
+
+
+class _Loop:
+    """The lines of the entry point.
+
+    Attributes:
+        exchanges: Whether the barrier inside the loop is an exchange.
+    """
+
+    def __init__(
+        self,
+        phases: Sequence[Sequence[LoopKernel]],
+        parts: dict[str, Part],
+        flag: str,
+        *,
+        between: bool,
+    ) -> None:
+        self._parts = parts
+        self._flag = flag
+        self._between = between
+        numbers = iter(range(sum(map(len, phases))))
+        self._phases = [[(next(numbers), kernel) for kernel in phase] for phase in phases]
+        kernels = [kernel for phase in phases for kernel in phase]
+        self._is_own = any(kernel.replicated for kernel in kernels)
+        exchanging = [kernel for kernel in kernels if kernel.exchanged is not None]
+        self.exchanges = len(exchanging) > 0
+        assert between or not self.exchanges
+        # whoever left early would neither send nor wait
+        assert all(one.guarded or guard_name(one.source) is None for one in exchanging)
+        self._sets = [any(kernel.sets_flag for kernel in phase) for phase in phases]
+        self._shares = [
+            number
+            for number, phase in enumerate(phases)
+            if not all(one.replicated for one in phase)
+        ]
+
+    @property
+    def early(self) -> list[str]:
+        """Arguments of the loop that are read before all else."""
+        return [
+            f"k{number}_{arg}"
+            for phase in self._shares[:1]
+            for number, kernel in self._phases[phase]
+            for arg in kernel.early or ()
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """All of them, but for copies of scalars."""
+        yield from self._begin()
+        runs = "1u" if self._between else "runs_count"
+        yield f"for (u32 run = 0; !done && run < {runs}; ++run) {{"
+        begins = True
+        for number in range(len(self._phases)):
+            if begins:
+                yield from _nested(self._loads_behind(number))
+            begins = number in self._shares
+            yield "  {"
+            yield from _nested(_nested(self._phase(number)))
+            yield "  }"
+            if begins:
+                yield from _nested(self._barrier(number))
+            if self._sets[number]:
+                yield f"  done = {self._flag} != 0.0;"
+                if self._sets[(number + 1) % len(self._phases)] and not self._is_own:
+                    yield f"  {_BARRIER}"
+                yield "  if (done) break;"
+        yield "}"
+
+    def _begin(self) -> Iterator[str]:
+        """Ahead of the first run: what is declared, loaded and waited for."""
+        for phase in self._phases:
+            yield from self._declared(phase)
+        if self.exchanges:
+            yield "__shared__ Exchange exchange;"
+            yield "begin_exchange(exchange);"
+        for first in self._shares[:1]:
+            yield from self._loads(first, early=True)
+        found = f"bool done = {self._flag} != 0.0;"
+        if self._is_own:
+            # a copy was loaded before
+            yield found
+        if self.exchanges:
+            yield "await_begin();"
+        if self._between:
+            yield "await_launch();"
+        if not self._is_own:
+            yield found
+            if self._sets[0]:
+                # nobody sets the flag before everybody has seen it
+                yield _BARRIER
+
+    def _barrier(self, number: int) -> Iterator[str]:
+        """Behind a phase: what the next one loads before it, and the barrier.
+
+        An exchange is one: who sums what others send waits for it. Blocks that have nothing to do
+        in the phase send nothing of worth.
+        """
+        place = self._shares.index(number)
+        ahead = list(self._loads(self._shares[(place + 1) % len(self._shares)], early=True))
+        # Behind the last phase of the last run nobody waits for anybody. But one barrier there
+        # must be where scalars have copies: the last block stores what others load at first.
+        is_last = number == len(self._phases) - 1
+        if is_last and (not self._is_own or len(self._shares) > 1):
+            if not self._between:
+                yield "if (run + 1u < runs_count) {"
+                yield from _nested([*ahead, _BARRIER])
+                yield "}"
+        elif self.exchanges:
+            yield from ahead
+            blocks = " + ".join(_num_blocks(*one) for one in self._in_turn(self._phases[number]))
+            yield f"if (blockIdx.x >= {blocks}) {{"
+            # all have looked at the flag, as behind the turn of a block that has one
+            yield "  __syncthreads();"
+            yield "  if (threadIdx.x == 0u) SentPartials{&exchange}[blockIdx.x] = 0.0;"
+            yield "}"
+        else:
+            yield from ahead
+            yield _BARRIER
+
+    def _declared(self, phase: _NumberedPhase) -> Iterator[str]:
+        """A block's share of few items; where loads are taken out, what they fill and its turn."""
+        for number, kernel in phase:
+            if kernel.source.few_items:
+                count, blocks = f"k{number}_count", f"k{number}_blocks_count"
+                yield f"const u32 k{number}_share = ({count} + {blocks} - 1u) / {blocks};"
+            if kernel.early is None:
+                continue
+            if not kernel.replicated:
+                in_turn = self._in_turn(phase)
+                before = in_turn[: in_turn.index((number, kernel))]
+                dealt = "".join(f" - {_num_blocks(*one)}" for one in before)
+                yield f"const u32 k{number}_first = blockIdx.x{dealt};"
+            yield f"{kernel.source.name}_loaded k{number}_loaded = {{}};"
+
+    def _loads_behind(self, barrier: int) -> Iterator[str]:
+        """Behind a barrier: what replicated kernels sum, then what the next shared phase loads."""
+        for number, phase in enumerate(self._phases[barrier:], barrier):
+            for place, kernel in phase:
+                if kernel.replicated and kernel.early is not None:
+                    arguments = arguments_of(kernel, place, "0u, 0u", "1u")
+                    yield f"{LOADS[False]}_{kernel.source.name}({arguments}, k{place}_loaded);"
+            if number in self._shares:
+                yield from self._loads(number, early=False)
+                return
+
+    def _loads(self, phase: int, *, early: bool) -> Iterator[str]:
+        """The block's first turn of each kernel of a phase."""
+        for number, kernel in self._phases[phase]:
+            if not kernel.replicated and len(kernel.loads(early=early)) > 0:
+                yield self._load(kernel, number, f"k{number}_first", early=early)
+
+    def _load(self, kernel: LoopKernel, number: int, block: str, *, early: bool) -> str:
+        blocks = f"k{number}_blocks_count"
+        arguments = arguments_of(kernel, number, f"{block}, 0u", blocks)
+        return f"{LOADS[early]}_{kernel.source.name}({arguments}, k{number}_loaded);"
+
+    def _phase(self, phase: int) -> Iterator[str]:
+        """All blocks of a phase, dealt in turn."""
+        numbered = self._phases[phase]
+        for number, kernel in numbered:
+            if kernel.replicated:
+                # other kernels of the phase need nothing of it, and may use the same shared memory
+                arguments = arguments_of(kernel, number, "0u, 0u", "1u", self._shared(kernel))
+                yield f"run_{kernel.source.name}({arguments}{_loaded(kernel, number)});"
+                yield "__syncthreads();"
+        if phase in self._shares:
+            yield "u32 turn = blockIdx.x;"
+        for number, kernel in self._in_turn(numbered):
+            name, layers = kernel.source.name, kernel.source.num_layers
+            blocks = f"k{number}_blocks_count"
+            block = "turn, 0u" if layers == 1 else f"turn % {blocks}, turn / {blocks}"
+            arguments = arguments_of(kernel, number, block, blocks, self._shared(kernel))
+            yield "#pragma unroll 1"
+            yield f"for (; turn < {_num_blocks(number, kernel)}; turn += gridDim.x) {{"
+            again = [
+                self._load(kernel, number, "turn", early=early)
+                for early in LOADS
+                if len(kernel.loads(early=early)) > 0
+            ]
+            if len(again) > 0:
+                yield f"  if (turn != k{number}_first) {{ {' '.join(again)} }}"
+            yield f"  run_{name}({arguments}{_loaded(kernel, number)});"
+            yield "  __syncthreads();"
+            yield "}"
+            yield f"turn -= {_num_blocks(number, kernel)};"
+
+    def _in_turn(self, phase: _NumberedPhase) -> list[tuple[int, LoopKernel]]:
+        """The kernels that share a phase, in the order in which their blocks are dealt."""
+        shared = [one for one in phase if not one[1].replicated]
+        return dealt_in_turn(shared, lambda one: one[1].source)
+
+    def _shared(self, kernel: LoopKernel) -> str | None:
+        name = kernel.source.name
+        return f"shared.of_{name}" if len(self._parts[name].shared) > 0 else None
+
+
+_BARRIER = "grid_barrier(reinterpret_cast<u32*>(barrier_data));"
+
+
+def _nested(lines: Iterable[str]) -> Iterator[str]:
+    return (f"  {line}" for line in lines)
+
+
+def _loaded(kernel: LoopKernel, number: int) -> str:
+    """The argument that holds what is loaded ahead."""
+    return "" if kernel.early is None else f", k{number}_loaded"
+
+
+def _num_blocks(number: int, kernel: LoopKernel) -> str:
+    return f"k{number}_blocks_count * {kernel.source.num_layers}u"
+
+
+def _with_copies(loop: Iterator[str], scalars: LoopScalars) -> Iterator[str]:
+    """A loop between the load of the block's scalars and the store of the last block's.
+
+    That one has the least to do: kernels wait for the loop to end.
+    """
+    each = f"for (u32 number = threadIdx.x; number < {scalars.number}u; number += BLOCK_SIZE)"
+    yield f"__shared__ double own[{scalars.number}];"
+    yield f"{each} own[number] = scalars_data[number];"
+    yield "__syncthreads();"
+    yield from loop
+    # All have loaded: the last block has passed a barrier. Or it has set the flag before the first
+    # one, and who loads that leaves the loop as all others do.
+    yield "__syncthreads();"
+    yield "if (blockIdx.x == gridDim.x - 1u) {"
+    yield f"  {each} scalars_data[number] = own[number];"
+    yield "}"

@@ -1,0 +1,312 @@
+"""Writing a factor's kernels: its form, its arguments, its residual and Jacobian."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from caspar.equations.block_parts import block_places
+from caspar.frontend.factors.jacobian import (
+    Blocks,
+    JacobianSlots,
+    JacobianStorage,
+    Linearization,
+    load_jacobian,
+    tangent_jacobians,
+)
+from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
+from caspar.frontend.names import kernel_name
+from caspar.frontend.precision import Types
+from caspar.frontend.symbolic.epsilon import SYMBOL, value
+from caspar.frontend.symbolic.lower import Lowering
+from caspar.ir.dtype import DType
+from caspar.ir.scalar import Scalar, dot
+from caspar.memory.access import TILES, ReadAccessor, WriteAccessor
+from caspar.memory.accessors.nodes.exchanges import ReadForNode, SpreadOverNode, SumOverNode
+from caspar.memory.accessors.nodes.node_sums import AddOwnNode
+from caspar.memory.accessors.sums.partials import AddSumSlots
+from caspar.memory.accessors.sums.runs import AddRuns
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import (
+    AddSharedPartials,
+    AddStretchPartials,
+    AddSumPartials,
+    ReadIndexed,
+    ReadSequential,
+    ReadUnique,
+)
+
+ROW_PARTS = ("gradient", "block")
+"""Of nodes that are not eliminated: sums, whose scalars stand together for quick additions."""
+
+
+class SharedSums(Enum):
+    """How values are summed over the items that share a node.
+
+    ATOMIC: neighbouring lanes, then atomics: quickest, the bits differ from run to run.
+    ORDERED: a partial for each node of a tile, summed in order by a second kernel.
+    """
+
+    ATOMIC = "atomic"
+    ORDERED = "ordered"
+
+
+@dataclass(frozen=True)
+class FactorForm:
+    """How a factor's kernels are made.
+
+    Attributes:
+        sums: How sums over shared nodes are taken.
+        jacobian: Where Jacobians are between linearisation and product.
+        eliminated: The argument whose node is eliminated; None: it has none.
+        is_fused: No other factor touches that node type: sums over its nodes stay in a block.
+        inner_iterations: Steps that eliminated nodes take by themselves after each common one.
+        solver_eliminates: Some node type is eliminated, if not of this factor: no `block` of the
+            others is whole, and D is summed by itself.
+    """
+
+    sums: SharedSums
+    jacobian: JacobianStorage = JacobianStorage.STORED
+    eliminated: Argument | None = None
+    is_fused: bool = False
+    inner_iterations: int = 0
+    solver_eliminates: bool = False
+
+    @property
+    def eliminated_argument(self) -> Argument:
+        """The argument whose node is eliminated, where there is one."""
+        assert self.eliminated is not None
+        return self.eliminated
+
+    def eliminates(self, node_type: str) -> bool:
+        """Whether the eliminated node is of the type of that name."""
+        return self.eliminated is not None and self.eliminated.node_type.name == node_type
+
+    def linearized(self, argument: Argument) -> tuple[str, ...]:
+        """What a linearisation adds to an argument's node; blocks may come after it."""
+        adds_block = self.has_block(argument) and not self.jacobian.is_stored
+        # D is of the block, where that has the parts of all factors
+        is_whole = adds_block and (argument is self.eliminated or not self.solver_eliminates)
+        parts = ("gradient",) if is_whole else ("gradient", "diagonal")
+        return (*parts, "block") if adds_block else parts
+
+    def partner(self, factor: TracedFactor) -> Argument | None:
+        """The argument whose nodes come with the places in node tiles; None: each has an index."""
+        others = [node for node in factor.nodes if node is not self.eliminated]
+        shared = [node for node in others if node.kind is not ArgumentKind.NODE_UNIQUE]
+        return shared[0] if self.eliminated is not None and len(shared) == 1 else None
+
+    def has_block(self, argument: Argument) -> bool:
+        """Whether its block of J^T J is summed; else only what is left of it by elimination."""
+        return argument is self.eliminated or self.eliminated is None
+
+    @property
+    def key(self) -> str:
+        """Text that determines the form."""
+        name = "" if self.eliminated is None else self.eliminated.name
+        own = f"{name} {self.is_fused} {self.inner_iterations} {self.solver_eliminates}"
+        return f"{self.sums.value} {self.jacobian.value} {own}"
+
+
+class FactorBuilder(KernelBuilder):
+    """A `KernelBuilder` that knows a factor's arguments and reads each index once.
+
+    Args:
+        factor: The factor.
+        role: What the kernel does.
+        form: How it is made.
+        dtype: Type it computes in.
+        types: Floating types of memory.
+        stretches: Whether a block may take several tiles one after the other.
+    """
+
+    def __init__(
+        self,
+        factor: TracedFactor,
+        role: str,
+        form: FactorForm,
+        dtype: DType,
+        types: Types,
+        *,
+        stretches: bool = False,
+    ) -> None:
+        tiled = form.eliminated is not None
+        super().__init__(kernel_name(factor.name, role), dtype, tiled=tiled, stretches=stretches)
+        self.factor = factor
+        self.form = form
+        self.types = types
+        partner = form.partner(factor)
+        self._index_owner = {} if partner is None else {partner.name: TILES}
+        self._runs_owner: dict[str, str] = {}
+        self._team_owner = ""
+
+    @property
+    def reduced(self) -> tuple[Argument, ...]:
+        """The node arguments that are not eliminated."""
+        return tuple(node for node in self.factor.nodes if node is not self.form.eliminated)
+
+    def _index_of(self, argument: Argument, name: str) -> str:
+        """The argument that has read the index; empty if this one is the first."""
+        owner = self._index_owner.setdefault(argument.name, name)
+        return "" if owner == name else owner
+
+    def _known_index(self, argument: Argument) -> str:
+        """The same for what reads no index on CUDA, and so none that others could use."""
+        return self._index_owner.get(argument.name, "")
+
+    def _read_access(self, argument: Argument, name: str) -> ReadAccessor:
+        if argument.kind in (ArgumentKind.NODE_UNIQUE, ArgumentKind.CONST_UNIQUE):
+            return ReadUnique()
+        if argument.kind is ArgumentKind.CONST_SEQUENTIAL:
+            return ReadSequential()
+        return ReadIndexed(self._index_of(argument, name))
+
+    def read_argument(self, argument: Argument) -> list[Scalar]:
+        """The storage of an argument's object."""
+        access = self._read_access(argument, argument.value_name)
+        return self.read(argument.value_name, argument.storage_dim, self.types.storage, access)
+
+    def read_node(self, argument: Argument, part: str, dim: int, dtype: DType) -> list[Scalar]:
+        """A part of a node."""
+        name = argument.part(part)
+        return self.read(name, dim, dtype, self._read_access(argument, name))
+
+    def add_node(
+        self, argument: Argument, part: str, values: Sequence[Scalar], dtype: DType
+    ) -> None:
+        """Add to a part of a node."""
+        name = argument.part(part)
+        self.write(name, values, dtype, self._add_access(argument, name, part))
+
+    def _add_access(self, argument: Argument, name: str, part: str) -> WriteAccessor:
+        if argument.kind is ArgumentKind.NODE_UNIQUE:
+            return AddStretchPartials() if self._stretches else AddSumPartials()
+        if argument is self.form.eliminated:
+            team_of, self._team_owner = self._team_owner, self._team_owner or name
+            return AddOwnNode(self._known_index(argument), team_of, in_order=self.form.is_fused)
+        if self.form.sums is SharedSums.ORDERED:
+            return AddSharedPartials()
+        owner = self._runs_owner.setdefault(argument.name, name)
+        runs_of = "" if owner == name else owner
+        # of all sums those of a product alone are taken so often that a few slow ones show
+        rows, spread = part in ROW_PARTS, part == "product"
+        return AddRuns(self._index_of(argument, name), runs_of, rows=rows, spread=spread)
+
+    def add_curvature(self, value: Scalar) -> None:
+        """Add to p.(A p)."""
+        ordered = self.form.sums is SharedSums.ORDERED
+        access = AddSumPartials() if ordered else AddSumSlots()
+        self.write("curvature", [value], self.types.sums, access)
+
+    def sum_over_node(self, values: Sequence[Scalar]) -> list[Scalar]:
+        """The sums over the items of the eliminated node, for its leader."""
+        name = self.form.eliminated_argument.part("sum")
+        return self.exchange(name, values, SumOverNode())
+
+    def read_for_node(self, part: str, dim: int, dtype: DType) -> list[Scalar]:
+        """A part of the eliminated node, for what its leader does with the sums."""
+        argument = self.form.eliminated
+        assert argument is not None
+        name = argument.part(part)
+        access = ReadForNode(argument.part("sum"), self._known_index(argument))
+        return self.read(name, dim, dtype, access)
+
+    def spread_over_node(self, values: Sequence[Scalar]) -> list[Scalar]:
+        """What came of the sums over a node, for each of its items."""
+        argument = self.form.eliminated
+        assert argument is not None
+        access = SpreadOverNode(argument.part("sum"))
+        return self.exchange(argument.part("spread"), values, access)
+
+
+def lower_residual(
+    kernel: FactorBuilder, epsilon_of: DType
+) -> tuple[list[Scalar], Lowering, dict[str, list[Scalar]]]:
+    """Read the arguments and lower the residual, with the epsilon of a type.
+
+    Returns:
+        The rows, the lowering, and by argument what was read.
+    """
+    factor = kernel.factor
+    symbols = {str(SYMBOL): kernel.graph.const(value(epsilon_of))}
+    storage = {}
+    for argument in factor.arguments:
+        storage[argument.name] = kernel.read_argument(argument)
+        for symbol, scalar in zip(argument.symbols, storage[argument.name], strict=True):
+            symbols[str(symbol)] = scalar.value
+    where = f"factor {factor.name} ({factor.location})"
+    kernel.graph.origin = f"{factor.name}: residual"
+    lowering = Lowering(kernel.graph, symbols, where, factor.lines)
+    rows = [Scalar(kernel.graph, lowering.lower(row)) for row in factor.residual]
+    return rows, lowering, storage
+
+
+def add_linearized(kernel: FactorBuilder, blocks: Blocks) -> None:
+    """Gradients, and what else a linearisation adds to nodes, from `residual`.
+
+    That was evaluated by `score`, in the type of the sums: with residuals evaluated in float32 the
+    gradient is off by enough to stop Ladybug-49 at 13344.77 instead of 13344.24.
+    """
+    factor, types = kernel.factor, kernel.types
+    residual = kernel.read("residual", len(factor.residual), types.storage, ReadSequential())
+    for argument in factor.nodes:
+        _, *squares = kernel.form.linearized(argument)
+        kernel.graph.origin = f"gradient and {' and '.join(squares)} of {argument.name}"
+        columns = list(zip(*blocks[argument.name], strict=True))
+        slope = [dot(column, residual) for column in columns]
+        kernel.add_node(argument, "gradient", slope, types.sums)
+        if "diagonal" in squares:
+            diagonal = [dot(column, column) for column in columns]
+            kernel.add_node(argument, "diagonal", diagonal, types.storage)
+        if "block" in squares:
+            add_block(kernel, argument, columns)
+
+
+def add_block(
+    kernel: FactorBuilder,
+    argument: Argument,
+    columns: Sequence[Sequence[Scalar]],
+    others: Sequence[Sequence[Scalar]] | None = None,
+) -> None:
+    """The products of its columns with each other, or with `others`, to an argument's blocks.
+
+    Of `others` the products must be symmetric: half of them are added.
+    """
+    rows = columns if others is None else others
+    square = [dot(rows[i], columns[j]) for i, j in block_places(argument.node_type)]
+    kernel.add_node(argument, "block", square, kernel.types.sums)
+
+
+def computed_jacobian(kernel: FactorBuilder) -> Blocks:
+    """The Jacobian by each node argument, from the values.
+
+    The epsilon is that of the linearisation in every kernel, or their Jacobians would differ where
+    it counts.
+    """
+    rows, lowering, storage = lower_residual(kernel, kernel.types.storage)
+    factor = kernel.factor
+    return tangent_jacobians(kernel, factor.nodes, rows, lowering, storage, factor.turned)
+
+
+def linearization(kernel: FactorBuilder, slots: JacobianSlots | None) -> Linearization:
+    """The linearised residual, from stored entries or from the values."""
+    if slots is None:
+        return Linearization(computed_jacobian(kernel))
+    return Linearization(load_jacobian(kernel, slots))
+
+
+def moved_residual(kernel: FactorBuilder, linear: Linearization) -> list[Scalar]:
+    """J p over the node arguments that are not eliminated."""
+    kernel.graph.origin = "J p"
+    vectors = {}
+    for argument in kernel.reduced:
+        dim = argument.tangent_dim
+        vectors[argument.name] = kernel.read_node(argument, "direction", dim, kernel.types.storage)
+    return linear.forward(vectors)
+
+
+def add_products(kernel: FactorBuilder, linear: Linearization, moved: Sequence[Scalar]) -> None:
+    """J^T v for each node argument that is not eliminated."""
+    for argument in kernel.reduced:
+        kernel.graph.origin = f"J^T (J p) by {argument.name}"
+        product = linear.transposed(argument, moved)
+        kernel.add_node(argument, "product", product, kernel.types.storage)

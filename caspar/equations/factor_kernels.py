@@ -1,0 +1,160 @@
+"""The kernels of a factor: score, linearise, and the products that linear solvers are made of.
+
+Which kernels there are depends on the factor's form: whether one of its nodes is eliminated
+(`schur_kernels` has the products then), and how sums over shared nodes are taken.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from caspar.equations.factor_builder import (
+    FactorBuilder,
+    FactorForm,
+    SharedSums,
+    add_block,
+    add_linearized,
+    add_products,
+    computed_jacobian,
+    linearization,
+    lower_residual,
+    moved_residual,
+)
+from caspar.equations.schur_kernels import schur_kernels
+from caspar.frontend.factors.jacobian import (
+    Blocks,
+    JacobianSlots,
+    load_jacobian,
+    scaled_blocks,
+    store_jacobian,
+)
+from caspar.frontend.factors.trace import TracedFactor
+from caspar.frontend.precision import Types
+from caspar.ir.scalar import dot
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.patterns import AddSumPartials, WriteSequential
+
+FACTOR_ROLES = (
+    *("score", "linearize", "store", "square"),
+    *("product", "gather", "scatter", "reduce", "inner"),
+)
+"""Ends of the names of a factor's kernels."""
+
+
+@dataclass(frozen=True)
+class FactorKernels:
+    """The kernels of one factor.
+
+    Attributes:
+        kernels: By role. `score`: `residual`, and half the sum of its squares: `cost`.
+            `linearize`: from `residual`, at the values it was scored at, for each node argument
+            `FactorForm.linearized`. `store`: with the `diagonal` of all factors, the scaled
+            Jacobian and, where it is not rounded, the scaled blocks. `square`: the blocks of the
+            rounded one. `product`: J^T (J p) for each node argument, and |J p|^2: `curvature`;
+            the Schur complement's where a node is eliminated. Others: see `schur_kernels`.
+        jacobian_dim: Stored Jacobian entries.
+        slots: Where they are; None: Jacobians are recomputed.
+    """
+
+    kernels: Mapping[str, KernelSpec]
+    jacobian_dim: int
+    slots: JacobianSlots | None
+
+
+def factor_kernels(
+    factor: TracedFactor, types: Types, form: FactorForm | None = None
+) -> FactorKernels:
+    """Derive a factor and write its kernels; the one form that tests and views need by default."""
+    chosen = FactorForm(SharedSums.ORDERED) if form is None else form
+    kernels = {
+        "score": _score(factor, types, chosen),
+        "linearize": _linearize(factor, types, chosen),
+    }
+    jacobian: JacobianSlots | None = None
+    if chosen.jacobian.is_stored:
+        kernels["store"], jacobian = _store(factor, types, chosen)
+    if jacobian is not None and chosen.jacobian.is_rounded:
+        kernels["square"] = _square(factor, types, chosen, jacobian)
+    if chosen.eliminated is None:
+        kernels["product"] = _product(factor, types, chosen, jacobian)
+    else:
+        kernels |= schur_kernels(factor, types, chosen, jacobian)
+    return FactorKernels(kernels, 0 if jacobian is None else jacobian.num_stored, jacobian)
+
+
+def jacobian_kernel(factor: TracedFactor, types: Types) -> KernelSpec:
+    """Derives the Jacobian by all nodes and writes its entries, but for those that are zero.
+
+    No solver runs it: it says what a Jacobian takes.
+    """
+    form = FactorForm(SharedSums.ATOMIC)
+    kernel = FactorBuilder(factor, "jacobian", form, types.storage, types)
+    blocks = computed_jacobian(kernel)
+    entries = [entry for block in blocks.values() for row in block for entry in row]
+    kept = [entry for entry in entries if kernel.graph.literal(entry.value) != 0.0]
+    kernel.write("jacobian", kept, types.storage, WriteSequential())
+    return kernel.build()
+
+
+def _score(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
+    kernel = FactorBuilder(factor, "score", form, types.sums, types)
+    rows, _, _ = lower_residual(kernel, types.sums)
+    kernel.write("residual", rows, types.storage, WriteSequential())
+    kernel.graph.origin = f"{factor.name}: cost"
+    kernel.write("cost", [dot(rows, rows) * 0.5], types.sums, AddSumPartials())
+    return kernel.build()
+
+
+def _linearize(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
+    kernel = FactorBuilder(factor, "linearize", form, types.storage, types)
+    add_linearized(kernel, computed_jacobian(kernel))
+    return kernel.build()
+
+
+def _store(
+    factor: TracedFactor, types: Types, form: FactorForm
+) -> tuple[KernelSpec, JacobianSlots]:
+    kernel = FactorBuilder(factor, "store", form, types.storage, types)
+    blocks = computed_jacobian(kernel)
+    kernel.graph.origin = "D^-1/2"
+    scales = {}
+    for argument in factor.nodes:
+        dim = argument.tangent_dim
+        diagonal = kernel.read_node(argument, "diagonal", dim, types.storage)
+        scales[argument.name] = [entry.sqrt().reciprocal() for entry in diagonal]
+    slots = store_jacobian(kernel, blocks, scales, form.jacobian.dtype(types))
+    if not form.jacobian.is_rounded:
+        _add_blocks(kernel, scaled_blocks(blocks, scales))
+    return kernel.build(), slots
+
+
+def _square(
+    factor: TracedFactor, types: Types, form: FactorForm, slots: JacobianSlots
+) -> KernelSpec:
+    """Blocks that belong to the very Jacobian of the products.
+
+    With those of another one the Schur complement is indefinite wherever a node's block is nearly
+    singular: there J^T J and the rounded J's differ by more than it.
+    """
+    kernel = FactorBuilder(factor, "square", form, types.storage, types)
+    _add_blocks(kernel, load_jacobian(kernel, slots))
+    return kernel.build()
+
+
+def _add_blocks(kernel: FactorBuilder, blocks: Blocks) -> None:
+    for argument in kernel.factor.nodes:
+        if kernel.form.has_block(argument):
+            kernel.graph.origin = f"diagonal block of {argument.name}"
+            add_block(kernel, argument, list(zip(*blocks[argument.name], strict=True)))
+
+
+def _product(
+    factor: TracedFactor, types: Types, form: FactorForm, slots: JacobianSlots | None
+) -> KernelSpec:
+    kernel = FactorBuilder(factor, "product", form, types.storage, types)
+    kernel.guard("done")
+    linear = linearization(kernel, slots)
+    moved = moved_residual(kernel, linear)
+    add_products(kernel, linear, moved)
+    kernel.graph.origin = "|J p|^2"
+    kernel.add_curvature(dot(moved, moved))
+    return kernel.build()

@@ -1,0 +1,300 @@
+"""The kernels of a node type: retract, and its part of the preconditioned conjugate gradients.
+
+The linear system is (J^T J + damping D) step = -gradient with D by `node_diagonal`, preconditioned
+by the inverse of its diagonal blocks. Blocks are factorised after scaling to unit diagonal; what is
+stored is W = L^-1 S, so that W^T W r is positive semidefinite whatever rounding does to W.
+
+Where Jacobians are stored (`scaled`) the system is in the variables D^1/2 step, in which it is
+(J'^T J' + damping I) step' = -gradient' with J' = J D^-1/2: `gradient`, `block`, what `reduce`
+makes of them, `preconditioner`, and all vectors are in these variables. `scale` gets there, after
+the linearisation of all factors; `retract` takes the step back.
+
+D is diag(J^T J) while damping is small. A node that factors hold in one direction only, such as a
+beacon whose distance was measured once, may have next to nothing in one entry, and a step that goes
+there far is all that the damped system sees: so with growing damping the entries of one part of the
+tangent become alike, see `node_diagonal`.
+
+Gradients and blocks are padded rows, but those of an eliminated type: see `factor_builder`.
+"""
+
+from collections.abc import Sequence
+
+from caspar.equations.block_parts import block_dim, block_parts, block_places
+from caspar.equations.node_blocks import ROUNDING, inverse_of_parts, node_diagonal
+from caspar.equations.solver_form import SolverForm
+from caspar.frontend.factors.retraction import retracted
+from caspar.frontend.factors.trace import NodeType
+from caspar.frontend.names import kernel_name
+from caspar.frontend.precision import Types
+from caspar.ir.scalar import Scalar, dot, total
+from caspar.memory.accessors.sums.slots import BeginSlots, ReadSlots
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import AddSumPartials, ReadSequential, WriteSequential
+
+MODEL_DIM = 5
+"""Sums a retraction takes for the model of the cost: see `retract_kernel`."""
+
+
+NODE_ROLES = ("scale", "factorize", "start", "step", "turn", "solve", "retract")
+"""Ends of the names of a node type's kernels."""
+
+STEP_OF_MANY_SLOTS = "step_of_many_slots"
+"""The same of the `step` of few nodes, whose products have many slots; made when first needed."""
+
+
+def node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelSpec]:
+    """All kernels of a node type."""
+    eliminated, scaled = node.name in form.eliminated, form.is_scaled
+    made = [scale_kernel(node, types, eliminated=eliminated)] if scaled else []
+    if eliminated:
+        return [
+            *made,
+            factorize_kernel(node, types, eliminated=True, scaled=scaled),
+            solve_kernel(node, types),
+            eliminated_retract_kernel(node, types, scaled=scaled),
+        ]
+    return [
+        *made,
+        factorize_kernel(node, types, reduced=len(form.eliminated) > 0, scaled=scaled),
+        start_kernel(node, types, scaled=scaled),
+        step_kernel(node, types),
+        turn_kernel(node, types, scaled=scaled),
+        retract_kernel(node, types, scaled=scaled),
+    ]
+
+
+def damping_diagonal(
+    kernel: KernelBuilder, dim: int, types: Types, *, scaled: bool
+) -> list[Scalar]:
+    """What the damping multiplies in the variables of the linear system: D, or 1 where scaled."""
+    if scaled:
+        return [Scalar(kernel.graph, kernel.graph.const(1.0))] * dim
+    return kernel.read("diagonal", dim, types.storage, ReadSequential())
+
+
+def scale_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -> KernelSpec:
+    """After linearisation, in place: `diagonal` D without zeros, `gradient` times D^-1/2."""
+    dim = node.tangent_dim
+    kernel = KernelBuilder(kernel_name(node.name, "scale"), types.sums)
+    squares = kernel.read("diagonal", dim, types.storage, ReadSequential())
+    gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=not eliminated))
+    diagonal = node_diagonal(kernel, node, squares, kernel.scalar("damping"))
+    slope = [g * entry.sqrt().reciprocal() for g, entry in zip(gradient, diagonal, strict=True)]
+    kernel.write("diagonal", diagonal, types.storage, WriteSequential())
+    kernel.write("gradient", slope, types.sums, WriteSequential(rows=not eliminated))
+    return kernel.build()
+
+
+def factorize_kernel(
+    node: NodeType,
+    types: Types,
+    *,
+    eliminated: bool = False,
+    reduced: bool = False,
+    scaled: bool = False,
+) -> KernelSpec:
+    """From a block and `damping`: `preconditioner` W, lower triangle by rows, and `diagonal` D.
+
+    Where blocks are scaled, D is there. Else it is of `block`; of a reduced type it was summed, and
+    is freed of zeros in place.
+
+    Args:
+        node: The type.
+        types: Floating types.
+        eliminated: The type is eliminated.
+        reduced: Others are: W is of `reduced_block`, a block of the system that is solved.
+        scaled: Blocks are.
+    """
+    dim = node.tangent_dim
+    kernel = KernelBuilder(kernel_name(node.name, "factorize"), types.sums)
+    name, access = "reduced_block" if reduced else "block", ReadSequential(rows=not eliminated)
+    places = block_places(node)
+    packed = kernel.read(name, block_dim(node), types.sums, access)
+    block = dict(zip(places, packed, strict=True))
+    num_rows = max(len(part) for part in block_parts(node))
+    damped_one = kernel.scalar("damping") + num_rows * ROUNDING[types.storage]
+    if scaled:
+        for row in range(dim):
+            block[row, row] = block[row, row] + damped_one
+        inverse = inverse_of_parts(node, block)
+        stored = [inverse[place] for place in places]
+        kernel.write("preconditioner", stored, types.storage, WriteSequential())
+        return kernel.build()
+    squares = [block[row, row] for row in range(dim)]
+    if reduced:
+        squares = kernel.read("diagonal", dim, types.storage, ReadSequential())
+    diagonal = node_diagonal(kernel, node, squares, kernel.scalar("damping"))
+    scale = [entry.sqrt().reciprocal() for entry in diagonal]
+    damped = {
+        (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)
+        for (i, j), entry in block.items()
+    }
+    inverse = inverse_of_parts(node, damped)
+    stored = [inverse[i, j] * scale[j] for i, j in places]
+    kernel.write("diagonal", diagonal, types.storage, WriteSequential())
+    kernel.write("preconditioner", stored, types.storage, WriteSequential())
+    return kernel.build()
+
+
+def _preconditioned(
+    kernel: KernelBuilder, node: NodeType, types: Types, residual: Sequence[Scalar]
+) -> list[Scalar]:
+    """z = W^T (W r)."""
+    packed = kernel.read("preconditioner", block_dim(node), types.storage, ReadSequential())
+    lower = dict(zip(block_places(node), packed, strict=True))
+    parts = [part for part in block_parts(node) for _ in part]
+    inner = [
+        total(lower[i, j] * residual[j] for j in range(part.start, i + 1))
+        for i, part in enumerate(parts)
+    ]
+    return [
+        total(lower[i, j] * inner[i] for i in range(j, part.stop)) for j, part in enumerate(parts)
+    ]
+
+
+def write_direction(
+    kernel: KernelBuilder, dim: int, types: Types, direction: Sequence[Scalar], *, scaled: bool
+) -> None:
+    """Write `direction` p, and `product` = damping D p with its part of the curvature p.(A p)."""
+    diagonal = damping_diagonal(kernel, dim, types, scaled=scaled)
+    damping = kernel.scalar("damping")
+    damped = [damping * entry * p for entry, p in zip(diagonal, direction, strict=True)]
+    kernel.write("direction", direction, types.storage, WriteSequential())
+    kernel.write("product", damped, types.storage, BeginSlots())
+    kernel.write("curvature", [dot(damped, direction)], types.sums, AddSumPartials())
+
+
+def start_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
+    """First vectors of PCG: step 0, residual -gradient, direction z; sums `descent` = r.z."""
+    dim = node.tangent_dim
+    kernel = KernelBuilder(kernel_name(node.name, "start"), types.storage, few_items=True)
+    gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
+    residual = [-entry for entry in gradient]
+    preconditioned = _preconditioned(kernel, node, types, residual)
+    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
+    kernel.write("step", [zero] * dim, types.storage, WriteSequential())
+    kernel.write("residual", residual, types.storage, WriteSequential())
+    kernel.write("descent", [dot(residual, preconditioned)], types.sums, AddSumPartials())
+    write_direction(kernel, dim, types, preconditioned, scaled=scaled)
+    return kernel.build()
+
+
+def write_advanced(
+    kernel: KernelBuilder, dim: int, types: Types, *, many_slots: bool = False
+) -> list[Scalar]:
+    """Write step += alpha p and residual -= alpha A p; returns the residual."""
+    alpha = kernel.scalar("alpha")
+
+    def read(name: str) -> list[Scalar]:
+        return kernel.read(name, dim, types.storage, ReadSequential())
+
+    step = [x + alpha * p for x, p in zip(read("step"), read("direction"), strict=True)]
+    product = kernel.read("product", dim, types.storage, ReadSlots(many=many_slots))
+    residual = [r - alpha * q for r, q in zip(read("residual"), product, strict=True)]
+    kernel.write("step", step, types.storage, WriteSequential())
+    kernel.write("residual", residual, types.storage, WriteSequential())
+    return residual
+
+
+def step_kernel(node: NodeType, types: Types, *, many_slots: bool = False) -> KernelSpec:
+    """step += alpha p, residual -= alpha A p, z = W^T W r; sums `descent` = r.z."""
+    dim = node.tangent_dim
+    role = STEP_OF_MANY_SLOTS if many_slots else "step"
+    kernel = KernelBuilder(kernel_name(node.name, role), types.storage, few_items=True)
+    kernel.guard("done")
+    residual = write_advanced(kernel, dim, types, many_slots=many_slots)
+    preconditioned = _preconditioned(kernel, node, types, residual)
+    kernel.write("preconditioned", preconditioned, types.storage, WriteSequential())
+    kernel.write("descent", [dot(residual, preconditioned)], types.sums, AddSumPartials())
+    return kernel.build()
+
+
+def turn_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
+    """The next direction: p = z + beta p."""
+    dim = node.tangent_dim
+    kernel = KernelBuilder(kernel_name(node.name, "turn"), types.storage, few_items=True)
+    kernel.guard("done")
+    beta = kernel.scalar("beta")
+    preconditioned = kernel.read("preconditioned", dim, types.storage, ReadSequential())
+    previous = kernel.read("direction", dim, types.storage, ReadSequential())
+    direction = [z + beta * p for z, p in zip(preconditioned, previous, strict=True)]
+    write_direction(kernel, dim, types, direction, scaled=scaled)
+    return kernel.build()
+
+
+def solve_kernel(node: NodeType, types: Types) -> KernelSpec:
+    """Of an eliminated type: `inner` = W^T W `inner`."""
+    dim = node.tangent_dim
+    kernel = KernelBuilder(kernel_name(node.name, "solve"), types.storage)
+    kernel.guard("done")
+    inner = kernel.read("inner", dim, types.storage, ReadSequential())
+    solved = _preconditioned(kernel, node, types, inner)
+    kernel.write("inner", solved, types.storage, WriteSequential())
+    return kernel.build()
+
+
+def retract_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
+    """Move `nodes` by `step` to `candidate`; sums `model`.
+
+    The sums are step.gradient, step.residual, damping step.D step, D-weighted squared norm of
+    the step, and 0: the first three give the decrease of the linear model by an inexact step,
+    -1/2 step.gradient + 1/2 step.residual + 1/2 damping step.D step (residual = b - A step).
+    """
+    dim = node.tangent_dim
+    kernel = KernelBuilder(kernel_name(node.name, "retract"), types.storage, few_items=True)
+    step = kernel.read("step", dim, types.storage, ReadSequential())
+    _write_moved(kernel, node, types, step, scaled=scaled)
+    gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
+    residual = kernel.read("residual", dim, types.storage, ReadSequential())
+    model = [dot(step, gradient), dot(step, residual)]
+    _write_model(kernel, types, step, model, 0.0, scaled=scaled)
+    return kernel.build()
+
+
+def eliminated_retract_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
+    """Of an eliminated type: the step -W^T W (gradient + `inner`), and as `retract_kernel`.
+
+    Its rows of the system hold exactly, so there is no residual; the last sum is |W gradient|^2,
+    twice the decrease that these nodes promise by themselves.
+    """
+    dim = node.tangent_dim
+    kernel = KernelBuilder(kernel_name(node.name, "retract"), types.storage)
+    gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
+    inner = kernel.read("inner", dim, types.storage, ReadSequential())
+    rest = [g + t for g, t in zip(gradient, inner, strict=True)]
+    step = [-entry for entry in _preconditioned(kernel, node, types, rest)]
+    _write_moved(kernel, node, types, step, scaled=scaled)
+    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
+    promised = dot(gradient, _preconditioned(kernel, node, types, gradient))
+    _write_model(kernel, types, step, [dot(step, gradient), zero], promised, scaled=scaled)
+    return kernel.build()
+
+
+def _write_moved(
+    kernel: KernelBuilder, node: NodeType, types: Types, step: Sequence[Scalar], *, scaled: bool
+) -> None:
+    """`candidate`: the node after the step."""
+    if scaled:
+        diagonal = kernel.read("diagonal", node.tangent_dim, types.storage, ReadSequential())
+        pairs = zip(step, diagonal, strict=True)
+        step = [x * entry.sqrt().reciprocal() for x, entry in pairs]
+    nodes = kernel.read("nodes", node.storage_dim, types.storage, ReadSequential())
+    candidate = retracted(node, nodes, step)
+    kernel.write("candidate", candidate, types.storage, WriteSequential())
+
+
+def _write_model(
+    kernel: KernelBuilder,
+    types: Types,
+    step: Sequence[Scalar],
+    first: Sequence[Scalar],
+    last: Scalar | float,
+    *,
+    scaled: bool,
+) -> None:
+    diagonal = damping_diagonal(kernel, len(step), types, scaled=scaled)
+    squared = dot([d * x for d, x in zip(diagonal, step, strict=True)], step)
+    promised = squared * 0.0 + last
+    model = [*first, kernel.scalar("damping") * squared, squared, promised]
+    kernel.write("model", model, types.sums, AddSumPartials())

@@ -1,0 +1,115 @@
+"""The kernels of one item that steer PCG on the device, and collect what the host reads.
+
+`done` is 0 while PCG runs and then says why it stopped; every kernel of the loop is guarded by it,
+so that running the loop once too often does nothing.
+"""
+
+import sys
+from enum import IntEnum
+
+from caspar.equations.node_kernels import MODEL_DIM
+from caspar.frontend.precision import Types
+from caspar.ir.dtype import DType
+from caspar.ir.scalar import Scalar
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import ReadPartials, WriteUnique
+
+LARGEST = sys.float_info.max
+"""Comparisons with it are false for infinity and NaN."""
+
+
+class LinearOutcome(IntEnum):
+    """Why PCG stopped."""
+
+    RUNNING = 0
+    TOLERANCE = 1
+    ITERATIONS = 2
+    NO_CURVATURE = 3
+    """p.Ap was not positive: the step so far is kept."""
+    NOT_FINITE = 4
+    AT_OPTIMUM = 5
+    """The gradient is zero."""
+
+
+def scalar_kernels(types: Types) -> list[KernelSpec]:
+    """All of them: `pcg_begin`, `pcg_alpha`, `pcg_beta` and `collect`."""
+    return [_begin(types), _alpha(types), _beta(types), _collect(types)]
+
+
+def begin_kernel(name: str) -> KernelSpec:
+    """Before a first direction that is made later: nothing is done, and none was before it."""
+    kernel = KernelBuilder(name, DType.FLOAT64)
+    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
+    for written in ("done", "beta"):
+        _put(kernel, written, zero)
+    return kernel.build()
+
+
+def _put(kernel: KernelBuilder, name: str, value: Scalar) -> None:
+    kernel.write(name, [value], DType.FLOAT64, WriteUnique())
+
+
+def _sum(kernel: KernelBuilder, name: str, types: Types) -> Scalar:
+    return kernel.read(name, 1, types.sums, ReadPartials())[0]
+
+
+def _begin(types: Types) -> KernelSpec:
+    """After `start`: remember r.z, reset the count, see whether there is anything to do."""
+    kernel = KernelBuilder("pcg_begin", DType.FLOAT64)
+    descent = _sum(kernel, "descents", types)
+    finite = descent < LARGEST
+    positive = 0.0 < descent
+    one = Scalar(kernel.graph, kernel.graph.const(1.0))
+    stopped = positive.where(float(LinearOutcome.RUNNING), float(LinearOutcome.AT_OPTIMUM))
+    _put(kernel, "done", finite.where(stopped, float(LinearOutcome.NOT_FINITE)))
+    _put(kernel, "descent", descent)
+    _put(kernel, "first_descent", descent)
+    _put(kernel, "linear_iterations", one * 0.0)
+    return kernel.build()
+
+
+def _alpha(types: Types) -> KernelSpec:
+    """alpha = r.z / p.Ap; without curvature along p the step is kept as it is."""
+    kernel = KernelBuilder("pcg_alpha", DType.FLOAT64)
+    kernel.guard("done")
+    curvature = _sum(kernel, "curvatures", types)
+    usable = (0.0 < curvature) & (curvature < LARGEST)
+    safe = usable.where(curvature, 1.0)
+    _put(kernel, "alpha", usable.where(kernel.scalar("descent") / safe, 0.0))
+    running = float(LinearOutcome.RUNNING)
+    _put(kernel, "done", usable.where(running, float(LinearOutcome.NO_CURVATURE)))
+    return kernel.build()
+
+
+def _beta(types: Types) -> KernelSpec:
+    """beta = r.z / previous r.z; stop on the preconditioned residual norm or the count."""
+    kernel = KernelBuilder("pcg_beta", DType.FLOAT64)
+    kernel.guard("done")
+    descent = _sum(kernel, "descents", types)
+    count = kernel.scalar("linear_iterations") + 1.0
+    tolerance = kernel.scalar("linear_tolerance")
+    goal = tolerance * tolerance * kernel.scalar("first_descent")
+    enough = kernel.scalar("min_linear_iterations") <= count
+    # an exactly solved system has no next direction, however few iterations it took
+    reached = ((descent <= goal) & enough) | (descent <= 0.0)
+    exhausted = kernel.scalar("max_linear_iterations") <= count
+    outcome = exhausted.where(float(LinearOutcome.ITERATIONS), float(LinearOutcome.RUNNING))
+    outcome = reached.where(float(LinearOutcome.TOLERANCE), outcome)
+    finite = descent < LARGEST
+    _put(kernel, "done", finite.where(outcome, float(LinearOutcome.NOT_FINITE)))
+    _put(kernel, "beta", descent / kernel.scalar("descent"))
+    _put(kernel, "descent", descent)
+    _put(kernel, "linear_iterations", count)
+    return kernel.build()
+
+
+def _collect(types: Types) -> KernelSpec:
+    """Sum the partial costs and model terms of a candidate."""
+    kernel = KernelBuilder("collect", DType.FLOAT64)
+    _put(kernel, "cost", _sum(kernel, "costs", types))
+    names = ("step_gradient", "step_residual", "step_damping", "step_norm", "eliminated_descent")
+    sums = kernel.read("models", MODEL_DIM, types.sums, ReadPartials())
+    for name, value in zip(names, sums, strict=True):
+        _put(kernel, name, value)
+    return kernel.build()

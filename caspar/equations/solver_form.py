@@ -1,0 +1,196 @@
+"""Which node types are eliminated, and how each factor's kernels are made.
+
+Input: traced factors. Output: a `SolverForm`. Once for each solver.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from caspar.equations.factor_builder import FactorForm, SharedSums
+from caspar.frontend.factors.jacobian import JacobianStorage
+from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
+
+DEFAULT_INNER_ITERATIONS = 3
+"""Ladybug-49 to 1e-4 of its optimum: 21 iterations without, 10 with one, 6 with 3, 5 with 5."""
+
+
+FEWER = 2
+"""How many times as many unknowns other types must have to be eliminated instead of the usual ones:
+kernels would be compiled anew where counts of two types are about the same."""
+
+
+SMALL = 3
+"""Scalars of a tangent that is eliminated as well as any other: sums over a node of nine, as inner
+iterations take them, need 118 KiB of shared memory."""
+
+
+MAX_ELIMINATED_DIM = 15
+"""Degrees of freedom of a node that can be eliminated: see design record 0018."""
+
+
+@dataclass(frozen=True)
+class SolverForm:
+    """How a solver's kernels are made.
+
+    Attributes:
+        factors: The form of each factor, by its name.
+        eliminated: Names of the eliminated node types.
+    """
+
+    factors: Mapping[str, FactorForm]
+    eliminated: tuple[str, ...] = ()
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether linear systems are solved in scaled variables: see `node_kernels`."""
+        return any(form.jacobian.is_stored for form in self.factors.values())
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether sums are taken in a fixed order."""
+        return all(form.sums is SharedSums.ORDERED for form in self.factors.values())
+
+    @property
+    def key(self) -> str:
+        """Text that determines the form."""
+        forms = "; ".join(f"{name} {form.key}" for name, form in self.factors.items())
+        return f"{forms}; eliminated {self.eliminated}"
+
+
+def eliminable_types(
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    counts: Mapping[str, int] | None = None,
+) -> tuple[NodeType, ...]:
+    """Node types that can be eliminated together, at least one other remaining.
+
+    A type can be eliminated where no factor touches two of its instances; several can where no
+    factor touches two of them. Small tangents go first: there tend to be more of them, and their
+    blocks are cheaper to invert. Of tangents up to SMALL, where counts say otherwise, by FEWER,
+    what has the most unknowns does: points, not the few lenses that took their pictures.
+
+    Args:
+        factors: Traced factors.
+        nodes: Their node types.
+        counts: Instances of each, by name; None: not known yet.
+    """
+    usual = _in_order(factors, sorted(nodes, key=lambda node: node.tangent_dim))
+    if counts is None:
+        return usual
+
+    def unknowns(*chosen: NodeType) -> int:
+        return sum(counts[node.name] * node.tangent_dim for node in chosen)
+
+    def place(node: NodeType) -> int:
+        return -unknowns(node) if node.tangent_dim <= SMALL else node.tangent_dim
+
+    largest = _in_order(factors, sorted(nodes, key=place))
+    return largest if unknowns(*largest) > FEWER * unknowns(*usual) else usual
+
+
+def _in_order(factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) -> tuple[NodeType, ...]:
+    """What can be eliminated, the first ones before the others."""
+    chosen: list[NodeType] = []
+    for node in nodes:
+        if len(chosen) + 1 == len(nodes) or not _stands_alone(factors, node):
+            continue
+        together = {node.name, *(other.name for other in chosen)}
+        if all(len(_touched(factor, together)) <= 1 for factor in factors):
+            chosen.append(node)
+    return tuple(chosen)
+
+
+def _touched(factor: TracedFactor, names: set[str]) -> list[Argument]:
+    return [node for node in factor.nodes if node.node_type.name in names]
+
+
+def _stands_alone(factors: Sequence[TracedFactor], node: NodeType) -> bool:
+    """Whether it is small enough, and no factor touches two of its nodes.
+
+    A type that all factors share stays.
+    """
+    return node.tangent_dim <= MAX_ELIMINATED_DIM and all(
+        len(touched) <= 1 and all(one.kind is ArgumentKind.NODE_SHARED for one in touched)
+        for touched in (_touched(factor, {node.name}) for factor in factors)
+    )
+
+
+def solver_form(
+    factors: Sequence[TracedFactor],
+    eliminated: Sequence[NodeType],
+    sums: SharedSums,
+    jacobian: JacobianStorage,
+    inner_iterations: int = 0,
+) -> SolverForm:
+    """The forms of all factors.
+
+    Args:
+        factors: Traced factors.
+        eliminated: The node types to eliminate; none: the full normal equations.
+        sums: How sums over shared nodes are taken.
+        jacobian: Where Jacobians are between linearisation and product.
+        inner_iterations: Steps that eliminated nodes take by themselves after each common one.
+    """
+    names = {node.name for node in eliminated}
+    arguments = {factor.name: next(iter(_touched(factor, names)), None) for factor in factors}
+    touching = [argument.node for argument in arguments.values() if argument is not None]
+    forms = {}
+    for name, argument in arguments.items():
+        is_fused = argument is not None and touching.count(argument.node) == 1
+        forms[name] = FactorForm(
+            sums, jacobian, argument, is_fused, inner_iterations, solver_eliminates=len(names) > 0
+        )
+    return SolverForm(forms, tuple(node.name for node in eliminated))
+
+
+def usual_sums(target: str, *, deterministic: bool = False) -> SharedSums:
+    """How sums over shared nodes are taken on `cuda` or `cpu`."""
+    return SharedSums.ATOMIC if target == "cuda" and not deterministic else SharedSums.ORDERED
+
+
+def usual_storage(
+    factors: Sequence[TracedFactor], eliminated: Sequence[NodeType], target: str
+) -> JacobianStorage:
+    """Where Jacobians are on `cuda` or `cpu` where nobody chose, but for their price.
+
+    A solver stores what is dear to derive again: see `solver.choice.jacobian`.
+
+    Recomputed on CUDA where PCG is the usual linear solver: nodes are eliminated, and no factor
+    couples two of those that remain of one type. A direct solver reads each Jacobian a few times
+    only, and exactly.
+    """
+    is_quick = len(eliminated) > 0 and not couples_reduced(factors, eliminated)
+    recomputes = target == "cuda" and is_quick
+    return JacobianStorage.RECOMPUTED if recomputes else JacobianStorage.STORED
+
+
+def couples_reduced(factors: Sequence[TracedFactor], eliminated: Sequence[NodeType]) -> bool:
+    """Whether a factor couples two nodes of one type that remains."""
+    names = {node.name for node in eliminated}
+    return any(
+        couples_one_type([one for one in factor.nodes if one.node_type.name not in names])
+        for factor in factors
+    )
+
+
+def couples_one_type(reduced: Sequence[Argument]) -> bool:
+    """Whether two of a factor's reduced arguments are of one type: chains are slow for PCG."""
+    names = [argument.node_type.name for argument in reduced]
+    return len(set(names)) < len(names)
+
+
+def usual_form(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], target: str
+) -> SolverForm:
+    """The forms of all factors in a solver for `cuda` or `cpu` whose user chose nothing.
+
+    See `usual_storage` for what may differ.
+    """
+    eliminated = eliminable_types(factors, nodes)
+    return solver_form(
+        factors,
+        eliminated,
+        usual_sums(target),
+        usual_storage(factors, eliminated, target),
+        DEFAULT_INNER_ITERATIONS,
+    )

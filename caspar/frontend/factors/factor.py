@@ -1,0 +1,88 @@
+"""The `factor` decorator: a residual function with the names it needs to be traced later."""
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any, ClassVar, SupportsIndex
+
+import caspar
+from caspar.errors import FactorError
+from caspar.frontend.tracing.signature import UserFunction
+
+
+@dataclass(frozen=True, repr=False)
+class Factor(UserFunction):
+    """A residual function. Calling it calls the function.
+
+    Attributes:
+        function: Maps symbolic arguments to a residual (a SymForce column vector).
+        name: The function's name; arrays are passed under it.
+        local_names: Names visible where the function was defined, for postponed annotations.
+    """
+
+    kind: ClassVar[str] = "factor"
+    error: ClassVar[type[FactorError]] = FactorError
+    example: ClassVar[str] = "Annotated[Point, caspar.TunableShared]"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate the residual function as it was written."""
+        return self.function(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Pickled as functions are, by module and name.
+
+        Raises:
+            pickle.PicklingError: It is not found there.
+        """
+        if not self.is_found_as(self):
+            raise self.not_found()
+        return resolve_name, (self.place,)
+
+    def __copy__(self) -> "Factor":
+        """Itself, as of functions."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> "Factor":
+        """Itself, as of functions."""
+        return self
+
+    def inspect(
+        self, precision: str = "mixed", target: str = "cuda", arch: str = "sm_90"
+    ) -> "caspar.inspect.FactorInspection":
+        """Every kernel this factor is compiled to, at every stage; no GPU is needed.
+
+        Args:
+            precision: `mixed`, `float32` or `float64`.
+            target: `cuda` or `cpu`.
+            arch: Architecture of machine code.
+
+        Raises:
+            FactorError: The factor cannot be traced.
+            OptionError: A choice that does not exist.
+        """
+        return caspar.inspect.inspect_factor(self, precision, target, arch)
+
+
+def factor(function: Callable[..., Any]) -> Factor:
+    """Turn a residual function into a factor.
+
+    Every argument is annotated `Annotated[Type, Marker]`, where the type is a SymForce type, a
+    subclass of one, or a dataclass of them, and the marker says how factors map to instances
+    (see `caspar.frontend.markers`). The function returns a SymForce column vector. It is traced
+    when a `Solver` is made: it runs on symbols, and, unless the cache knows it, some twenty times
+    more to be compared with itself on numbers.
+
+    Args:
+        function: The residual function.
+
+    Raises:
+        FactorError: The argument is not a plain function.
+    """
+    if not inspect.isfunction(function):
+        raise FactorError(
+            f"caspar.factor needs a function, got {function!r}: write it with def, "
+            "its arguments annotated Annotated[Type, Marker]"
+        )
+    return Factor(function, function.__name__, dict(sys._getframe(1).f_locals))

@@ -1,0 +1,40 @@
+"""The retraction of a node in a kernel: its storage after a step in the tangent space."""
+
+from collections.abc import Sequence
+
+from caspar.frontend.factors.trace import NodeType, retracted_storage
+from caspar.frontend.symbolic.epsilon import SYMBOL, value
+from caspar.frontend.symbolic.lower import Lowering
+from caspar.frontend.symbolic.unit_ranges import DIRECTION
+from caspar.ir.scalar import Scalar, dot
+
+
+def retracted(node: NodeType, storage: Sequence[Scalar], step: Sequence[Scalar]) -> list[Scalar]:
+    """The storage of a node after a step.
+
+    SymForce's retraction of a `Unit3` moves it also by no step, by 1e-6 in float32, since its chart
+    divides by a distance plus epsilon. That part is taken away, what is left gets unit length, and
+    what has no step stays.
+    """
+    graph = storage[0].builder
+    names, tangent, moved = retracted_storage(node, "node")
+    symbols = {str(SYMBOL): graph.const(value(graph.dtype))}
+    for symbol_list, scalars in ((names, storage), (tangent, step)):
+        symbols |= {str(name): s.value for name, s in zip(symbol_list, scalars, strict=True)}
+    lowering = Lowering(graph, symbols, f"node type {node.name}")
+    result = [Scalar(graph, lowering.lower(entry)) for entry in moved]
+    no_step = dict.fromkeys(tangent, 0)
+    for part in node.unit_ranges:
+        if part.meaning != DIRECTION:
+            continue
+        has_step = 0.0 < dot(step, step)
+        places = range(part.start, part.stop)
+        unmoved = [Scalar(graph, lowering.lower(moved[place].subs(no_step))) for place in places]
+        direction = [
+            storage[place] + (result[place] - start)
+            for place, start in zip(places, unmoved, strict=True)
+        ]
+        scale = dot(direction, direction).sqrt().reciprocal()
+        for place, entry in zip(places, direction, strict=True):
+            result[place] = has_step.where(entry * scale, storage[place])
+    return result

@@ -1,0 +1,387 @@
+"""Tracing: run a residual function on symbols.
+
+Input: a `Factor`. Output: a `TracedFactor`, SymForce expressions of the residual over the storage
+of its arguments. Once for each solver, a few milliseconds; derivatives come later and only when
+no compiled plan is cached.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import Annotated, Any, get_args, get_origin
+
+import symforce.symbolic as sf
+from symforce.ops import LieGroupOps, StorageOps
+
+from caspar.errors import FactorError
+from caspar.frontend.factors.factor import Factor
+from caspar.frontend.markers import (
+    Const,
+    ConstIndexed,
+    ConstSequential,
+    ConstShared,
+    ConstUnique,
+    Marker,
+    Pair,
+    Tunable,
+    TunablePair,
+    TunableShared,
+    TunableUnique,
+)
+from caspar.frontend.names import VALUE, internal_name, part_name
+from caspar.frontend.symbolic.epsilon import SYMBOL, SymForceGrewError, with_symbolic_epsilon
+from caspar.frontend.symbolic.expression_key import expression_key
+from caspar.frontend.symbolic.lines import Lines
+from caspar.frontend.symbolic.symbols import with_own_symbols
+from caspar.frontend.symbolic.tangent_parts import tangent_parts
+from caspar.frontend.symbolic.turned_vectors import TurnedVector, turned_vectors
+from caspar.frontend.symbolic.unit_ranges import UnitRange, unit_ranges
+from caspar.frontend.tracing.on_numbers import Comparison
+from caspar.frontend.tracing.points import PointArgument
+from caspar.frontend.tracing.signature import (
+    argument_annotations,
+    argument_value,
+    check_is_number,
+    check_name,
+    copied_value,
+    marker_name,
+    markers_in,
+    matrix_shape,
+    run_on_symbols,
+)
+from caspar.memory.access import Accessor
+from caspar.user_warnings import warn_user
+
+
+class ArgumentKind(Enum):
+    """How an argument maps to instances."""
+
+    NODE_SHARED = "TunableShared"
+    NODE_UNIQUE = "TunableUnique"
+    NODE_PAIR = "TunablePair"
+    CONST_SEQUENTIAL = "ConstSequential"
+    CONST_INDEXED = "ConstIndexed"
+    CONST_UNIQUE = "ConstUnique"
+
+
+_KINDS: dict[type[Marker], ArgumentKind] = {
+    TunableShared: ArgumentKind.NODE_SHARED,
+    TunableUnique: ArgumentKind.NODE_UNIQUE,
+    TunablePair: ArgumentKind.NODE_PAIR,
+    ConstSequential: ArgumentKind.CONST_SEQUENTIAL,
+    ConstIndexed: ArgumentKind.CONST_INDEXED,
+    ConstUnique: ArgumentKind.CONST_UNIQUE,
+}
+
+
+@dataclass(frozen=True)
+class NodeType:
+    """A type the solver moves.
+
+    Attributes:
+        name: The class's name; arrays are passed under it.
+        python_type: The class.
+        storage_dim: Scalars of an instance in memory.
+        tangent_dim: Degrees of freedom.
+        unit_ranges: Its parts of unit length, such as quaternions.
+        tangent_parts: Ranges of the tangent whose scalars are in one unit.
+    """
+
+    name: str
+    python_type: type
+    storage_dim: int
+    tangent_dim: int
+    unit_ranges: tuple[UnitRange, ...] = ()
+    tangent_parts: tuple[range, ...] = ()
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a kernel: a pair of the user's signature counts as two.
+
+    Attributes:
+        name: Unique within the factor; ASCII: see `caspar.frontend.names`.
+        source: The argument's name in the user's signature.
+        kind: How factors map to instances.
+        successor: The second half of a pair: node i + 1.
+        storage_dim: Scalars of an instance.
+        unit_ranges: Its parts of unit length, such as quaternions.
+        node: The node type; None for constants.
+        symbolic: A value of symbols; not the one that the function gets, which may write into it.
+    """
+
+    name: str
+    source: str
+    kind: ArgumentKind
+    successor: bool
+    storage_dim: int
+    unit_ranges: tuple[UnitRange, ...]
+    node: NodeType | None
+    symbolic: Any
+
+    @property
+    def node_type(self) -> NodeType:
+        """The type of its nodes, of one that is no constant."""
+        assert self.node is not None
+        return self.node
+
+    def part(self, part: str) -> str:
+        """What kernels call a part of it, such as the gradient of a node."""
+        return part_name(self.name, part)
+
+    @property
+    def value_name(self) -> str:
+        """What kernels call its storage."""
+        return self.part(VALUE)
+
+    @property
+    def tangent_dim(self) -> int:
+        """Scalars of a step of such a node."""
+        return self.node_type.tangent_dim
+
+    @property
+    def matrix_shape(self) -> tuple[int, ...]:
+        """(rows, columns) of a matrix with several columns; () of everything else."""
+        return matrix_shape(self.symbolic)
+
+    @property
+    def symbols(self) -> list[Any]:
+        """Its storage as symbols."""
+        return list(StorageOps.to_storage(self.symbolic))
+
+    @property
+    def storage_by_tangent(self) -> Any:
+        """d storage / d tangent at the symbolic value: (storage_dim, tangent_dim)."""
+        return LieGroupOps.storage_D_tangent(self.symbolic, SYMBOL)
+
+    @property
+    def chart_key(self) -> str:
+        """Text that determines `storage_by_tangent`; empty for constants."""
+        return "" if self.node is None else expression_key(self.storage_by_tangent.to_flat_list())
+
+
+@dataclass(frozen=True)
+class TracedFactor:
+    """A residual as expressions.
+
+    Attributes:
+        name: The factor's name.
+        location: File and line of the function.
+        arguments: In the order of the signature.
+        residual: One expression for each row.
+        lines: Which line of the function each sub-expression comes from.
+    """
+
+    name: str
+    location: str
+    arguments: tuple[Argument, ...]
+    residual: tuple[Any, ...]
+    lines: Lines = field(repr=False, compare=False)
+
+    @property
+    def nodes(self) -> tuple[Argument, ...]:
+        """The tunable arguments."""
+        return tuple(argument for argument in self.arguments if argument.node is not None)
+
+    @cached_property
+    def turned(self) -> tuple[TurnedVector, ...]:
+        """Rotations whose derivatives are those by the vector that they turn."""
+        return turned_vectors(self.arguments, self.residual, f"factor {self.name}")
+
+    @cached_property
+    def key(self) -> str:
+        """Text that determines the generated kernels."""
+        arguments = "; ".join(
+            f"{argument.name} {argument.kind.value} {argument.successor} {argument.symbols}"
+            f" {argument.chart_key}"
+            for argument in self.arguments
+        )
+        return f"{self.name}({arguments}) = {expression_key(self.residual, self.lines)}"
+
+
+def trace(factor: Factor) -> TracedFactor:
+    """Run a factor's function on symbols.
+
+    Raises:
+        FactorError: The signature or the return value is not what a factor needs; the message
+            names the factor and the argument.
+    """
+    arguments: list[Argument] = []
+    call_values: dict[str, Any] = {}
+    taken: set[str] = set()
+    for name, annotation in argument_annotations(factor).items():
+        made, value = _make_argument(factor, name, annotation, taken)
+        arguments += made
+        # a copy: the function may write into it
+        call_values[name] = copied_value(value)
+    if not any(argument.node is not None for argument in arguments):
+        raise FactorError(
+            f"factor {factor.name} has no tunable argument: mark at least one with TunableShared, "
+            "TunableUnique or TunablePair, or there is nothing to solve for"
+        )
+    try:
+        residual, lines = run_on_symbols(factor, call_values)
+    except SymForceGrewError:
+        return trace(factor)
+    rows = _residual_rows(factor, residual, lines)
+    _warn_unused(factor, arguments, rows)
+    return TracedFactor(factor.name, factor.location, tuple(arguments), rows, lines)
+
+
+def _warn_unused(factor: Factor, arguments: Sequence[Argument], rows: Sequence[Any]) -> None:
+    used = {str(symbol) for row in rows for symbol in sf.sympify(row).free_symbols}
+    for argument in arguments:
+        if argument.node is not None and used.isdisjoint(map(str, argument.symbols)):
+            warn_user(
+                f"factor {factor.name}, argument {argument.source}: the residual does not depend "
+                "on it"
+            )
+
+
+def _make_argument(
+    factor: Factor, source: str, annotation: Any, taken: set[str]
+) -> tuple[list[Argument], Any]:
+    where = f"{factor.title}, argument {source}"
+    name = internal_name(source)
+    marker = _marker(where, annotation)
+    kind = next(_KINDS[base] for base in marker.__mro__ if base in _KINDS)
+    declared = get_args(annotation)[0]
+    if kind is ArgumentKind.NODE_PAIR:
+        if get_origin(declared) is not Pair:
+            raise FactorError(f"{where}: TunablePair needs caspar.Pair[Type], got {declared!r}")
+        element = get_args(declared)[0]
+        halves = [
+            _one_argument(
+                factor,
+                part_name(name, half),
+                source,
+                kind,
+                half == "second",
+                element,
+                argument_value(factor, element, source, taken, half),
+            )
+            for half in ("first", "second")
+        ]
+        return halves, Pair(half.symbolic for half in halves)
+    if get_origin(declared) is Pair:
+        raise FactorError(f"{where}: caspar.Pair needs the marker TunablePair")
+    symbolic = argument_value(factor, declared, source, taken)
+    made = _one_argument(factor, name, source, kind, False, declared, symbolic)
+    return [made], made.symbolic
+
+
+def _marker(where: str, annotation: Any) -> type[Marker]:
+    allowed = ", ".join(kind.__name__ for kind in (*_KINDS, ConstShared))
+    if get_origin(annotation) is not Annotated:
+        raise FactorError(f"{where}: has no marker; write Annotated[Type, Marker] with {allowed}")
+    accesses = markers_in(annotation, Accessor)
+    if len(accesses) > 0:
+        raise FactorError(
+            f"{where}: {marker_name(accesses[0])} is for kernels (caspar.kernel); arguments of a "
+            f"factor take one of {allowed}"
+        )
+    markers = [
+        item if isinstance(item, type) else type(item) for item in markers_in(annotation, Marker)
+    ]
+    if len(markers) != 1 or markers[0] in (Marker, Tunable, Const):
+        found = ", ".join(marker.__name__ for marker in markers) or "none"
+        raise FactorError(f"{where}: needs exactly one marker of {allowed}; found {found}")
+    return markers[0]
+
+
+def _one_argument(
+    factor: Factor,
+    name: str,
+    source: str,
+    kind: ArgumentKind,
+    successor: bool,
+    declared: Any,
+    symbolic: Any,
+) -> Argument:
+    storage_dim = StorageOps.storage_dim(declared)
+    node = None
+    if kind.name.startswith("NODE"):
+        node = _node_type(factor, source, declared, storage_dim)
+    units = unit_ranges(declared)
+    return Argument(name, source, kind, successor, storage_dim, units, node, symbolic)
+
+
+def _node_type(factor: Factor, source: str, declared: Any, storage_dim: int) -> NodeType:
+    name = getattr(declared, "__name__", None)
+    check_name(factor, f"argument {source}, node type {declared!r}", name)
+    try:
+        tangent_dim = LieGroupOps.tangent_dim(declared)
+    except (NotImplementedError, TypeError, AttributeError) as error:
+        raise FactorError(
+            f"{factor.title}, argument {source}: {declared!r} has no tangent space, so it cannot "
+            f"be tunable ({error})"
+        ) from error
+    units, parts = unit_ranges(declared), tangent_parts(declared)
+    return NodeType(str(name), declared, storage_dim, tangent_dim, units, parts)
+
+
+def factor_comparison(factor: Factor, traced: TracedFactor) -> Comparison:
+    """What comparing a factor with numbers needs."""
+    halves: dict[str, list[Argument]] = {}
+    for argument in traced.arguments:
+        halves.setdefault(argument.source, []).append(argument)
+    arguments = tuple(
+        PointArgument(
+            name, tuple(one.symbolic for one in ones), ones[0].storage_dim, ones[0].unit_ranges
+        )
+        for name, ones in halves.items()
+    )
+    names = tuple(f"row {number} of the residual" for number in range(len(traced.residual)))
+    return Comparison(
+        factor, arguments, names, traced.residual, lambda result: _column(factor, result)
+    )
+
+
+def _residual_rows(factor: Factor, residual: Any, lines: Lines) -> tuple[Any, ...]:
+    rows = _column(factor, residual)
+    for row in rows:
+        check_is_number(factor, "the residual", row, lines)
+    return rows
+
+
+def _column(factor: Factor, residual: Any) -> tuple[Any, ...]:
+    if isinstance(residual, sf.Matrix) and residual.shape[1] == 1 and residual.shape[0] >= 1:
+        return tuple(residual.to_flat_list())
+    needed = "it must return a SymForce column vector such as sf.V2"
+    hint = ""
+    if residual is None:
+        hint = "; is the return statement missing?"
+    elif isinstance(residual, tuple | list):
+        hint = "; write sf.Vector(...) or sf.V2(a, b) around its elements"
+    elif isinstance(residual, int | float | sf.Expr):
+        hint = "; wrap it as sf.V1(value)"
+    shape = f" of shape {residual.shape}" if isinstance(residual, sf.Matrix) else ""
+    raise FactorError(
+        f"factor {factor.name} ({factor.location}) returned {type(residual).__name__}{shape}: "
+        f"{needed}{hint}"
+    )
+
+
+def retracted_storage(node: NodeType, prefix: str) -> tuple[list[Any], list[Any], list[Any]]:
+    """The retraction of a node type as expressions.
+
+    Args:
+        node: The type.
+        prefix: Name of the symbolic instance.
+
+    Returns:
+        Storage symbols, tangent symbols, and the storage after the step.
+    """
+    steps = [f"{prefix}_step{number}" for number in range(node.tangent_dim)]
+    symbolic = StorageOps.symbolic(node.python_type, prefix)
+    symbolic = with_own_symbols(symbolic, prefix, {*steps})
+    step = list(map(sf.Symbol, steps))
+    moved = with_symbolic_epsilon(LieGroupOps.retract, symbolic, step, SYMBOL)
+    return list(StorageOps.to_storage(symbolic)), step, list(StorageOps.to_storage(moved))
+
+
+def retraction_key(node: NodeType) -> str:
+    """Text that determines the retraction of a node type."""
+    storage, step, moved = retracted_storage(node, "node")
+    return f"{storage} {step} {expression_key(moved)}"

@@ -1,0 +1,364 @@
+"""Tracing of kernels: run a function on symbols, write down what its outputs are.
+
+Input: a `KernelFunction`, whose arguments are marked with how they are read and whose result with
+how it is written. Output: a `TracedKernel`; `kernel_spec` makes the expression graph of one. Once
+for each kernel, some milliseconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+from symforce.ops import StorageOps
+
+from caspar.errors import KernelError
+from caspar.frontend.kernels.markers import Marked, access_key, marked
+from caspar.frontend.kernels.outputs import (
+    ResultType,
+    declared_outputs,
+    declared_rows,
+    returned_rows,
+)
+from caspar.frontend.kernels.values import is_scalar_type, is_symbolic, type_name
+from caspar.frontend.markers import Pair
+from caspar.frontend.names import VALUE, internal_name, kernel_name, part_name
+from caspar.frontend.symbolic.epsilon import SYMBOL, SymForceGrewError, value
+from caspar.frontend.symbolic.expression_key import expression_key
+from caspar.frontend.symbolic.lines import Lines
+from caspar.frontend.symbolic.lower import Lowering
+from caspar.frontend.symbolic.unit_ranges import UnitRange, unit_ranges
+from caspar.frontend.tracing.on_numbers import Comparison
+from caspar.frontend.tracing.points import PointArgument
+from caspar.frontend.tracing.signature import (
+    Role,
+    UserFunction,
+    argument_annotations,
+    argument_value,
+    check_name,
+    copied_value,
+    run_on_symbols,
+)
+from caspar.ir.dtype import DType
+from caspar.ir.scalar import Scalar
+from caspar.memory.access import ReadAccessor, WriteAccessor
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
+
+__all__ = [
+    "CALL_KEYWORDS",
+    "KernelFunction",
+    "KernelInput",
+    "KernelOutput",
+    "KernelPart",
+    "TracedKernel",
+    "is_symbolic",
+    "kernel_argument",
+    "kernel_spec",
+    "trace_kernel",
+]
+
+CALL_KEYWORDS = ("self", "out", "count", "check", "dtype", "block_size", "runs")
+"""Keywords of a kernel's call: no argument may have the name of one."""
+
+
+@dataclass(frozen=True, repr=False)
+class KernelFunction(UserFunction):
+    """A function that becomes a kernel.
+
+    Attributes:
+        function: Maps symbolic arguments to symbolic outputs.
+        name: The function's name.
+        local_names: Names visible where the function was defined, for postponed annotations.
+    """
+
+    kind: ClassVar[str] = "kernel"
+    error: ClassVar[type[KernelError]] = KernelError
+    example: ClassVar[str] = "Annotated[sf.V3, caspar.ReadSequential]"
+
+
+def kernel_argument(name: str) -> str:
+    """What a kernel calls the argument or output, no pair, that the user calls so."""
+    return part_name(internal_name(name), VALUE)
+
+
+@dataclass(frozen=True)
+class KernelPart:
+    """What the kernel itself reads: an argument, or one half of a pair.
+
+    Attributes:
+        name: Unique in the kernel; ASCII: see `caspar.frontend.names`.
+        access: How it is read.
+        symbols: Its storage in the outputs' expressions.
+    """
+
+    name: str
+    access: ReadAccessor
+    symbols: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class KernelInput:
+    """An argument of the user's function.
+
+    Attributes:
+        name: As in the signature.
+        access: How it is read.
+        type_name: Name of the declared type; of a pair, of a half.
+        storage_dim: Scalars of an object.
+        unit_ranges: The parts of an object of unit length, such as quaternions.
+        matrix_shape: (rows, columns) of a matrix of several columns, else ().
+        is_scalar: Whether objects are declared as numbers, not as vectors of one.
+        symbolic: A value of symbols, or a pair of them; not the one that the function gets.
+        parts: What the kernel reads: one part, of a pair two.
+    """
+
+    name: str
+    access: ReadAccessor
+    type_name: str
+    storage_dim: int
+    unit_ranges: tuple[UnitRange, ...]
+    matrix_shape: tuple[int, ...]
+    is_scalar: bool
+    symbolic: Any = field(repr=False, compare=False)
+    parts: tuple[KernelPart, ...]
+
+
+@dataclass(frozen=True)
+class KernelOutput:
+    """An output of the user's function.
+
+    Attributes:
+        name: `out`, of several `out0`, `out1`, ..., or the field of a NamedTuple.
+        access: How it is written.
+        type_name: Name of the declared type; of a pair, of a half.
+        storage_dim: Scalars of an object.
+        matrix_shape: (rows, columns) of a matrix of several columns, else ().
+        is_scalar: Whether objects are declared as numbers, not as vectors of one.
+        rows: An expression for each scalar; of a pair the first half's, then the second's.
+    """
+
+    name: str
+    access: WriteAccessor
+    type_name: str
+    storage_dim: int
+    matrix_shape: tuple[int, ...]
+    is_scalar: bool
+    rows: tuple[Any, ...]
+
+    @property
+    def kernel_argument(self) -> str:
+        """What the kernel calls it."""
+        return kernel_argument(self.name)
+
+
+@dataclass(frozen=True)
+class TracedKernel:
+    """A kernel function as expressions.
+
+    Attributes:
+        name: The function's name.
+        location: File and line of the function.
+        inputs: In the order of the signature.
+        outputs: In the order they are returned.
+        result_type: What the outputs are returned in: `tuple` or a NamedTuple class; None: a
+            single output is returned as it is.
+        lines: Which line of the function each sub-expression comes from.
+    """
+
+    name: str
+    location: str
+    inputs: tuple[KernelInput, ...]
+    outputs: tuple[KernelOutput, ...]
+    result_type: ResultType
+    lines: Lines = field(repr=False, compare=False)
+
+    def make_result(self, outputs: Sequence[Any]) -> Any:
+        """What a call returns: the outputs in the form in which the function returns its own."""
+        if self.result_type is None:
+            return outputs[0]
+        return tuple(outputs) if self.result_type is tuple else self.result_type(*outputs)
+
+    @cached_property
+    def key(self) -> str:
+        """Text that determines the generated kernel, but for types and writes of the call."""
+        where = f"kernel {self.name}"
+        inputs = "; ".join(
+            f"{part.name} {access_key(f'{where}, argument {argument.name}', part.access)}"
+            f" {part.symbols}"
+            for argument in self.inputs
+            for part in argument.parts
+        )
+        outputs = "; ".join(
+            f"{output.name} {access_key(f'{where}, output {output.name}', output.access)}"
+            f" {len(output.rows)}"
+            for output in self.outputs
+        )
+        rows = [row for output in self.outputs for row in output.rows]
+        return f"{self.name}({inputs}) -> {outputs} = {expression_key(rows, self.lines)}"
+
+
+def trace_kernel(function: KernelFunction) -> TracedKernel:
+    """Run a kernel function on symbols.
+
+    Raises:
+        KernelError: The signature or the returned value is not what a kernel needs; the message
+            names the kernel and the argument or output.
+    """
+    taken: set[str] = set()
+    inputs = tuple(
+        _input(function, name, marked(function, Role.ARGUMENT, name, annotation), taken)
+        for name, annotation in argument_annotations(function).items()
+    )
+    declared, result_type = _outputs(function)
+    _check_names(function, inputs, list(declared))
+    # copies: the function may write into what it is called with
+    values = {argument.name: copied_value(argument.symbolic) for argument in inputs}
+    try:
+        result, lines = run_on_symbols(function, values)
+    except SymForceGrewError:
+        return trace_kernel(function)
+    rows = returned_rows(function, declared, result_type, result, lines, frozenset(taken))
+    outputs = tuple(
+        _output(name, one, own) for (name, one), own in zip(declared.items(), rows, strict=True)
+    )
+    return TracedKernel(function.name, function.location, inputs, outputs, result_type, lines)
+
+
+def kernel_comparison(function: KernelFunction, traced: TracedKernel) -> Comparison:
+    """What comparing a kernel with numbers needs."""
+    arguments = tuple(
+        PointArgument(
+            one.name,
+            tuple(one.symbolic) if one.access.is_pair else (one.symbolic,),
+            one.storage_dim,
+            one.unit_ranges,
+        )
+        for one in traced.inputs
+    )
+    names = tuple(
+        f"scalar {number} of output {output.name}"
+        for output in traced.outputs
+        for number in range(len(output.rows))
+    )
+    rows = tuple(row for output in traced.outputs for row in output.rows)
+    declared, result_type = _outputs(function)
+
+    def rows_of(result: Any) -> list[Any]:
+        found = declared_rows(function, declared, result_type, result)
+        return [row for output in found for row in output]
+
+    return Comparison(function, arguments, names, rows, rows_of)
+
+
+def _outputs(function: KernelFunction) -> tuple[dict[str, Marked], ResultType]:
+    annotations, result_type = declared_outputs(function)
+    declared = {
+        name: marked(function, Role.OUTPUT, name, annotation)
+        for name, annotation in annotations.items()
+    }
+    return declared, result_type
+
+
+def _input(function: KernelFunction, name: str, one: Marked, taken: set[str]) -> KernelInput:
+    parts: tuple[KernelPart, ...]
+    if one.access.is_pair:
+        halves = ("first", "second")
+        symbolic = Pair(
+            argument_value(function, one.declared, name, taken, half) for half in halves
+        )
+        parts = tuple(
+            KernelPart(
+                part_name(internal_name(name), half),
+                one.access.half(successor=number == 1),
+                _symbols(symbolic[number]),
+            )
+            for number, half in enumerate(halves)
+        )
+    else:
+        symbolic = argument_value(function, one.declared, name, taken)
+        parts = (KernelPart(kernel_argument(name), one.access, _symbols(symbolic)),)
+    return KernelInput(
+        name=name,
+        access=one.access,
+        type_name=type_name(one.declared),
+        storage_dim=one.storage_dim,
+        unit_ranges=unit_ranges(one.declared),
+        matrix_shape=one.matrix_shape,
+        is_scalar=is_scalar_type(one.declared),
+        symbolic=symbolic,
+        parts=parts,
+    )
+
+
+def _symbols(symbolic: Any) -> tuple[Any, ...]:
+    return tuple(StorageOps.to_storage(symbolic))
+
+
+def _output(name: str, one: Marked, rows: tuple[Any, ...]) -> KernelOutput:
+    return KernelOutput(
+        name=name,
+        access=one.access,
+        type_name=type_name(one.declared),
+        storage_dim=one.storage_dim,
+        matrix_shape=one.matrix_shape,
+        is_scalar=is_scalar_type(one.declared),
+        rows=rows,
+    )
+
+
+def _check_names(
+    function: KernelFunction, inputs: Sequence[KernelInput], outputs: Sequence[str]
+) -> None:
+    """Names differ from each other and from the keywords of a call."""
+    names = {argument.name for argument in inputs}
+    for argument in inputs:
+        if argument.name in CALL_KEYWORDS:
+            raise KernelError(
+                f"{function.title}, argument {argument.name}: is a keyword of the kernel's call; "
+                f"names other than {', '.join(CALL_KEYWORDS)} are allowed; rename the argument"
+            )
+    for output in outputs:
+        check_name(function, f"output {output!r}", output)
+        if output in names:
+            raise KernelError(
+                f"{function.title}, output {output}: its {output!r} is also that of argument "
+                f"{output}; rename the output"
+            )
+
+
+# -- the graph -------------------------------------------------------------------------------------
+
+
+def kernel_spec(
+    traced: TracedKernel, dtype: DType, writes: Mapping[str, WriteAccessor]
+) -> KernelSpec:
+    """The kernel of a traced function.
+
+    Args:
+        traced: The function.
+        dtype: Type it computes in and its arrays have.
+        writes: How the kernel itself writes each output, by the output's name: what
+            `WriteAccessor.in_kernel` gave.
+
+    Raises:
+        UnsupportedFunctionError: Names the function, the kernel and the line.
+    """
+    kernel = KernelBuilder(kernel_name(traced.name, "kernel"), dtype)
+    symbols = {str(SYMBOL): kernel.graph.const(value(dtype))}
+    for argument in traced.inputs:
+        for part in argument.parts:
+            dim = argument.storage_dim
+            scalars = kernel.read(part.name, dim, dtype, part.access, windowed=True)
+            for symbol, scalar in zip(part.symbols, scalars, strict=True):
+                symbols[str(symbol)] = scalar.value
+    where = f"kernel {traced.name} ({traced.location})"
+    lowering = Lowering(kernel.graph, symbols, where, traced.lines)
+    for output in traced.outputs:
+        kernel.graph.origin = f"{traced.name}: {output.name}"
+        rows = [Scalar(kernel.graph, lowering.lower(row)) for row in output.rows]
+        access = writes[output.name]
+        stored = output.access.stored_dtype(dtype)
+        windowed = not access.holds_partials
+        kernel.write(output.kernel_argument, rows, stored, access, windowed=windowed)
+    return kernel.build()

@@ -1,0 +1,114 @@
+"""What determines how a function of the user runs: its code and that of what it calls.
+
+Input: functions and classes. Output: text for cache keys, and the numbers that stand in the code.
+What cannot be followed, such as functions in containers, is not in it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from caspar.frontend.symbolic.lines import is_users_file
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_LIBRARIES = ("builtins", "caspar", "numpy", "symengine", "symforce", "sympy", "typing")
+"""Packages whose types are not looked into."""
+
+MAX_ELEMENTS = 100
+"""Of a tuple: a table of the user's may be long, and this is done in every process."""
+
+MAX_LITERAL = 1e6
+"""Greater numbers are not tried as arguments: what is made of them overflows."""
+
+
+@dataclass
+class UserCode:
+    """Code that a function runs.
+
+    Attributes:
+        parts: Texts that determine it.
+        literals: Numbers that stand in it, each once, in the order of their places.
+    """
+
+    parts: list[str] = field(default_factory=list)
+    literals: list[float] = field(default_factory=list)
+
+
+def user_code(function: Callable[..., Any], types: Sequence[type]) -> UserCode:
+    """The code of a function, of its arguments' types, and of what they name.
+
+    Args:
+        function: Of the user, wherever it is.
+        types: Of its arguments.
+    """
+    code = UserCode()
+    seen: dict[int, Any] = {id(function): function}  # kept, so that no other thing has their id
+    pending: list[Any] = [*_enter_function(code, function), *types]
+    for thing in pending:  # grows meanwhile
+        if id(thing) not in seen:
+            seen[id(thing)] = thing
+            pending += _enter(code, thing)
+    return code
+
+
+def _enter(code: UserCode, thing: Any) -> Iterator[Any]:
+    """Add what a thing is; yield what it leads to."""
+    if isinstance(thing, _PLAIN):
+        _enter_constant(code, thing)
+    elif isinstance(thing, tuple):
+        yield from thing[:MAX_ELEMENTS]
+    elif isinstance(thing, FunctionType):
+        if is_users_file(thing.__code__.co_filename):
+            yield from _enter_function(code, thing)
+    elif isinstance(thing, type):
+        if thing.__module__.partition(".")[0] not in _LIBRARIES:
+            yield from vars(thing).values()
+            yield from thing.__mro__[1:]
+    elif isinstance(thing, property):
+        yield thing.fget
+    elif isinstance(thing, staticmethod | classmethod):
+        yield thing.__func__
+    elif isinstance(thing, partial):
+        yield from (thing.func, thing.args, tuple(thing.keywords.values()))
+    else:  # what decorators return, and factors and kernels
+        held = getattr(thing, "__dict__", {})
+        yield from (held[name] for name in ("__wrapped__", "function") if name in held)
+
+
+def _enter_function(code: UserCode, function: Any) -> Iterator[Any]:
+    names: dict[str, None] = {}
+    pending = [function.__code__]
+    while pending:
+        own = pending.pop()
+        names |= dict.fromkeys(own.co_names)
+        code.parts += [own.co_code.hex(), repr(own.co_names), repr(own.co_varnames)]
+        for constant in own.co_consts:
+            if isinstance(constant, CodeType):
+                pending.append(constant)
+            elif isinstance(constant, frozenset):
+                yield from sorted(constant, key=repr)
+            else:
+                yield constant
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # not filled yet
+            yield cell.cell_contents
+    for name in names:
+        found = function.__globals__.get(name)
+        if isinstance(found, ModuleType):
+            if is_users_file(getattr(found, "__file__", None) or ""):
+                yield from (vars(found).get(attribute) for attribute in names)
+        else:
+            yield found
+
+
+def _enter_constant(code: UserCode, constant: Any) -> None:
+    code.parts.append(repr(constant))
+    if isinstance(constant, int | float) and not isinstance(constant, bool):
+        number = float(constant) if abs(constant) < MAX_LITERAL else 0.0
+        if number not in (0.0, 1.0, -1.0, *code.literals):  # these are points anyhow
+            code.literals.append(number)

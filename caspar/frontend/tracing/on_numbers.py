@@ -1,0 +1,268 @@
+"""A traced function is compared with the same function run on numbers.
+
+Decisions that tracing does not refuse (`dict.get`, `functools.cache`, `str(x)`, a comparison whose
+error was caught, what the function keeps from call to call) lose a branch without a word. At some
+points the function runs once more. Its arguments are made of symbols again, which have numbers: its
+own code gets the answers that the numbers give (`conditions`). If it returns other expressions than
+were traced, both are evaluated there, and must not differ by more than rounding explains.
+
+What cannot run on numbers is left out, and so are infinities and numbers that are none. Running on
+SymEngine's own floats was tried: it tells 1.0 from 1 in `Eq`, and the floor of infinity ends the
+process by a signal.
+
+Input: a function and its expressions. Output: at how many points it ran. Some 10 ms, once for each
+function: `caspar.tracing` keeps the verdict in the cache.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from symforce.ops import StorageOps
+
+from caspar.errors import CasparError, UnsupportedFunctionError
+from caspar.frontend.markers import Pair
+from caspar.frontend.symbolic.epsilon import SYMBOL, SymForceGrewError, value, with_symbolic_epsilon
+from caspar.frontend.symbolic.expression_key import expression_key
+from caspar.frontend.symbolic.lower import Lowering
+from caspar.frontend.tracing.advice import CONDITIONS
+from caspar.frontend.tracing.conditions import Watch, installed
+from caspar.frontend.tracing.points import Array, PointArgument, drawn_points
+from caspar.frontend.tracing.signature import UserFunction, bound, copied_value
+from caspar.ir.builder import GraphBuilder
+from caspar.ir.dtype import DType
+from caspar.ir.evaluate import evaluate_graph
+
+MAX_WORK = 6_000
+"""Sub-expressions times points: large functions run at fewer points, but `MIN_POINTS`."""
+MIN_POINTS = 3
+TOLERANCE = 1e-6
+"""Of a difference between a trace and a run, relative to the numbers."""
+SAME_RUN = 1e-12
+"""Of a difference between two runs."""
+SMALL = 1e-9
+"""Of a difference, relative to the row's usual size."""
+MAX_NUMBERS = 8
+"""Numbers of an argument in an error."""
+
+_Rows = Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A function, its expressions, and how to run it.
+
+    Attributes:
+        user: The function.
+        arguments: Its arguments.
+        row_names: What each row is, for errors.
+        rows: The expressions.
+        rows_of: The rows of a result; raises the function's kind of error if it is not what is
+            declared.
+    """
+
+    user: UserFunction
+    arguments: tuple[PointArgument, ...]
+    row_names: tuple[str, ...]
+    rows: tuple[Any, ...]
+    rows_of: Callable[[Any], Sequence[Any]]
+
+
+def compare_with_numbers(comparison: Comparison, literals: Sequence[float]) -> int:
+    """Compare the expressions with the function; return at how many points it ran.
+
+    Args:
+        comparison: The function.
+        literals: Numbers that stand in the function.
+
+    Raises:
+        FactorError or KernelError: They differ; names the row, both numbers and the arguments.
+    """
+    num_points = max(MAX_WORK // _num_sub_expressions(comparison.rows), MIN_POINTS)
+    points = drawn_points(comparison.arguments, literals)[:num_points]
+    function = _OnNumbers(comparison, points)
+    try:
+        runs, again = with_symbolic_epsilon(function.run_at, points)
+    except SymForceGrewError:
+        return compare_with_numbers(comparison, literals)
+    compared = [(point, rows) for point, rows in zip(points, runs, strict=True) if rows is not None]
+    if again is not None:
+        function.check_same(*compared[0], again)
+    for point, rows in compared:
+        function.check(point, rows)
+    return len(compared)
+
+
+def _num_sub_expressions(rows: Sequence[Any]) -> int:
+    seen = set(rows)
+    pending = list(rows)
+    for expression in pending:  # grows meanwhile
+        new = [child for child in expression.args if child not in seen]
+        seen.update(new)
+        pending += new
+    return len(seen)
+
+
+class _OnNumbers:
+    """The function at points.
+
+    Args:
+        comparison: The function.
+        points: All of them.
+    """
+
+    def __init__(self, comparison: Comparison, points: Array) -> None:
+        self._comparison = comparison
+        self._user = comparison.user
+        self._key = expression_key(comparison.rows)
+        self._points = points
+        self._names = [
+            str(symbol)
+            for argument in comparison.arguments
+            for template in argument.templates
+            for symbol in StorageOps.to_storage(template)
+        ]
+
+    def run_at(self, points: Array) -> tuple[list[_Rows | None], _Rows | None]:
+        """The rows that the function returns at points, and what it returns at one of them again.
+
+        None: it does not run on these numbers.
+
+        Raises:
+            FactorError or KernelError: It returned something else than when it was traced.
+        """
+        with installed():  # once for all runs
+            runs = [self._rows_at(point) for point in points]
+            first = next((number for number, rows in enumerate(runs) if rows is not None), None)
+            return runs, None if first is None else self._rows_at(points[first])
+
+    def _rows_at(self, point: Array) -> _Rows | None:
+        numbers = dict(zip(self._names, point.tolist(), strict=True))
+
+        def number(expression: Any) -> float:
+            return float(_evaluated([expression], numbers)[0])
+
+        watch = Watch(self._user.function.__code__.co_filename, frozenset(numbers), number)
+        try:
+            call = bound(self._user, self._values())
+            result = watch.run(self._user.function, *call.args, **call.kwargs)
+        except Exception:  # such as the user's own, for numbers that are not allowed
+            return None
+        try:
+            rows = self._comparison.rows_of(result)
+        except CasparError as error:
+            raise self._error(f"on numbers, at {self._text(point)}, it fails: {error}") from error
+        if len(rows) != len(self._comparison.rows):
+            raise self._error(
+                f"it returns {len(self._comparison.rows)} rows on symbols, but {len(rows)} on "
+                f"numbers, at {self._text(point)}"
+            )
+        return rows
+
+    def check(self, point: Array, rows: _Rows) -> None:
+        """Compare what was traced with what the function returned at a point.
+
+        Raises:
+            FactorError or KernelError: They differ.
+        """
+        # not ==, whose time is exponential where expressions share parts
+        if expression_key(rows) == self._key:
+            return
+        number = self._first_difference(point, self._comparison.rows, rows, TOLERANCE)
+        if number is not None:
+            traced, found = self._both(point, self._comparison.rows[number], rows[number])
+            raise self._error(
+                f"{self._comparison.row_names[number]} is {traced:.9g} by the expressions that "
+                f"tracing found, but {found:.9g} when the function runs on numbers, at "
+                f"{self._text(point)}. The function takes another way on numbers than on symbols: "
+                "by a dictionary, a set or functools.cache of arguments, their text, an error it "
+                "catches, or something it keeps from call to call. Make it a formula: "
+                f"{CONDITIONS}"
+            )
+
+    def check_same(self, point: Array, rows: _Rows, again: _Rows) -> None:
+        """Compare two runs at a point.
+
+        Raises:
+            FactorError or KernelError: The function is not deterministic.
+        """
+        if expression_key(rows) == expression_key(again):
+            return
+        if self._first_difference(point, rows, again, SAME_RUN) is not None:
+            raise self._error(
+                f"it is not deterministic: two runs on the same numbers, at {self._text(point)}, "
+                "give different results. Random numbers, times, counters and what the function "
+                "changes outside itself are traced once and then stay as they are; pass them as "
+                "arguments"
+            )
+
+    def _first_difference(
+        self, point: Array, first: _Rows, second: _Rows, tolerance: float
+    ) -> int | None:
+        """The first row whose numbers at a point differ by more than rounding explains."""
+        for number, (one, other) in enumerate(zip(first, second, strict=True)):
+            if self._differs(point, one, other, tolerance):
+                return number
+        return None
+
+    def _differs(self, point: Array, first: Any, second: Any, tolerance: float) -> bool:
+        one, other = self._both(point, first, second)
+        if not np.isfinite(one) or not np.isfinite(other):
+            return False
+        error = abs(one - other)
+        if error <= tolerance * max(abs(one), abs(other)):
+            return False
+        usual = np.abs([self._both(place, first, second) for place in self._points])
+        return bool(error > min(tolerance, SMALL) * np.median(usual[np.isfinite(usual)]))
+
+    def _both(self, point: Array, first: Any, second: Any) -> tuple[float, float]:
+        numbers = dict(zip(self._names, point.tolist(), strict=True))
+        one, other = _evaluated([first, second], numbers)
+        return one, other
+
+    def _values(self) -> dict[str, Any]:
+        """Arguments for one run, which may write into them."""
+        values: dict[str, Any] = {}
+        for argument in self._comparison.arguments:
+            templates = argument.templates
+            values[argument.name] = copied_value(
+                templates[0] if len(templates) == 1 else Pair(templates)
+            )
+        return values
+
+    def _error(self, text: str) -> CasparError:
+        return self._user.error(f"{self._user.title} ({self._user.location}): {text}")
+
+    def _text(self, point: Array) -> str:
+        """The arguments at a point."""
+        texts = []
+        start = 0
+        for argument in self._comparison.arguments:
+            numbers = point[start : start + argument.num_scalars]
+            start += argument.num_scalars
+            shown = [f"{number:.6g}" for number in numbers[:MAX_NUMBERS]]
+            if len(numbers) > MAX_NUMBERS:
+                shown.append("...")
+            texts.append(f"{argument.name} = ({', '.join(shown)})")
+        return ", ".join(texts)
+
+
+def _evaluated(rows: Sequence[Any], numbers: Mapping[str, float]) -> list[float]:
+    """Numbers of expressions; NaN where kernels could not compute them.
+
+    Args:
+        rows: The expressions.
+        numbers: Of the symbols.
+    """
+    builder = GraphBuilder(DType.FLOAT64)
+    symbols = {name: builder.const(number) for name, number in numbers.items()}
+    symbols[str(SYMBOL)] = builder.const(value(DType.FLOAT64))
+    lowering = Lowering(builder, symbols, "")
+    try:
+        for place, row in enumerate(rows):
+            builder.store("row", place, [lowering.lower(row)])
+    except UnsupportedFunctionError:
+        return [np.nan] * len(rows)
+    found: list[float] = evaluate_graph(builder.build(), {}, {"row": 1})["row"][0].tolist()
+    return found

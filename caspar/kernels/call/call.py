@@ -1,0 +1,178 @@
+"""What a call passes, by argument and output: names, numbers, options of the whole call.
+
+Once for each call that is planned.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from caspar.arrays.array_memory import checked_size
+from caspar.arrays.convert import float_type
+from caspar.arrays.passed import is_array
+from caspar.errors import InputError
+from caspar.frontend.kernels.trace import KernelFunction, TracedKernel, is_symbolic
+from caspar.kernels.call.operands import Operand, meant, operand
+from caspar.kernels.call.plan import CallOptions
+
+Operands = dict[str, Operand]
+
+
+def operands_of(
+    traced: TracedKernel, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
+) -> tuple[Operands, Operands]:
+    """What is passed for every argument and every output, by name.
+
+    Args:
+        traced: The kernel.
+        args: Arguments in order.
+        kwargs: Arguments by name.
+        out: What outputs are written to.
+
+    Raises:
+        InputError: Names the argument or output, what is wrong and what is allowed.
+    """
+    given = _by_name(traced, args, kwargs)
+    inputs = {
+        one.name: operand(
+            f"kernel {traced.name}, argument {one.name}",
+            one.access,
+            given[one.name],
+            is_output=False,
+        )
+        for one in traced.inputs
+    }
+    targets = _targets(traced, out)
+    outputs = {
+        one.name: operand(
+            f"kernel {traced.name}, output {one.name}",
+            one.access,
+            targets.get(one.name),
+            is_output=True,
+        )
+        for one in traced.outputs
+    }
+    return inputs, outputs
+
+
+def _by_name(
+    traced: TracedKernel, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    names = [one.name for one in traced.inputs]
+    if len(args) > len(names):
+        raise InputError(f"kernel {traced.name}: {len(args)} arguments; it takes {_listed(names)}")
+    given = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name not in names:
+            raise InputError(
+                f"kernel {traced.name}: unknown argument {name!r}{meant(name, names)}; it takes "
+                f"{_listed(names)}"
+            )
+        if name in given:
+            raise InputError(f"kernel {traced.name}, argument {name}: passed twice")
+        given[name] = value
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise InputError(
+            f"kernel {traced.name}: {_listed(missing)} missing; it takes {_listed(names)}"
+        )
+    return given
+
+
+def _targets(traced: TracedKernel, out: Any) -> dict[str, Any]:
+    names = [one.name for one in traced.outputs]
+    if out is None:
+        return {}
+    if isinstance(out, Mapping) and all(name in names for name in out):
+        return dict(out)
+    if len(names) == 1:
+        return {names[0]: out}
+    if isinstance(out, Mapping):
+        wrong = next(name for name in out if name not in names)
+        raise InputError(
+            f"kernel {traced.name}: unknown output {wrong!r}{meant(wrong, names)}; its outputs are "
+            f"{_listed(names)}"
+        )
+    if isinstance(out, Sequence) and len(out) == len(names):
+        return dict(zip(names, out, strict=True))
+    held = f" of {len(out)}" if isinstance(out, Sequence) else ""
+    raise InputError(
+        f"kernel {traced.name}: out= takes a mapping of {_listed(names)}, or a sequence of "
+        f"{len(names)}; got {type(out).__name__}{held}"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) > 0 else "none"
+
+
+def call_options(
+    kernel: str,
+    count: Any,
+    check: bool,
+    dtype: Any,
+    block_size: Any,
+    deterministic: bool,
+) -> CallOptions:
+    """How a kernel is called, checked.
+
+    Args:
+        kernel: Its name, for errors.
+        count: Items; None: as many as the arguments stand for.
+        check: Whether to test indices.
+        dtype: float32 or float64; None: that of the arrays.
+        block_size: Threads of a block; None: chosen.
+        deterministic: Whether equal input must give equal bits.
+
+    Raises:
+        InputError: A number or a type that is not allowed.
+    """
+    where = f"kernel {kernel}"
+    return CallOptions(
+        None if count is None else checked_size(where, "count", count, 0),
+        check,
+        None if dtype is None else float_type(where, dtype),
+        None if block_size is None else checked_size(where, "block_size", block_size, 1),
+        deterministic,
+    )
+
+
+def call_symbolic(
+    function: KernelFunction, args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any
+) -> Any:
+    """The function itself, on symbolic values: what a kernel is inside another.
+
+    Args:
+        function: The function.
+        args: Arguments in order.
+        kwargs: Arguments by name.
+        **options: Of calls with arrays: all must be None.
+
+    Raises:
+        InputError: Names the argument that is an array, or does not fit the signature.
+    """
+    where = f"kernel {function.name}"
+    signature = inspect.signature(function.function)
+    try:
+        values = signature.bind(*args, **kwargs).arguments
+    except TypeError as error:
+        takes = _listed(list(signature.parameters))
+        raise InputError(f"{where}: {error}; it takes {takes}") from error
+    symbolic = [name for name, value in values.items() if is_symbolic(value)]
+    for name, value in values.items():
+        if is_array(value) or isinstance(value, Mapping):
+            raise InputError(
+                f"{where}, argument {name}: {type(value).__name__}, but {_symbolic(symbolic)}; "
+                "arguments are all symbolic or all arrays. For one value for all items pass its "
+                "storage to a ReadUnique argument: to_storage()"
+            )
+    for name, option in options.items():
+        if option is not None:
+            raise InputError(f"{where}: {name}= is for arrays, but {_symbolic(symbolic)}")
+    return function.function(*args, **kwargs)
+
+
+def _symbolic(names: Sequence[str]) -> str:
+    return f"{_listed(names)} {'is' if len(names) == 1 else 'are'} symbolic"

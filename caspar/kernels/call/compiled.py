@@ -1,0 +1,80 @@
+"""Compiled forms of a kernel: one for each backend, type and way to write.
+
+Once each: traced expressions to source text, which a cache on disk keeps, and source to machine
+code, which CuPy's and Numba's caches keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from caspar.driver import TARGETS, finish_source, kernel_source
+from caspar.errors import InputError
+from caspar.frontend.kernels.trace import TracedKernel
+from caspar.ir.dtype import DType
+from caspar.kernels.call.tuning import MeasuredSizes, tuning_key
+from caspar.memory.access import FinishSpec, WriteAccessor
+from caspar.runtime.backend import Backend, Kernel
+
+_Key = tuple[str, DType, tuple[tuple[str, WriteAccessor], ...], int | None]
+
+
+@dataclass
+class KernelCache:
+    """The compiled forms of one kernel function in this process.
+
+    Attributes:
+        kernels: By what they were compiled for.
+        sizes: Block sizes that were found by measurement.
+    """
+
+    kernels: dict[_Key, Kernel] = field(default_factory=dict)
+    sizes: MeasuredSizes = field(default_factory=MeasuredSizes)
+
+    def kernel(
+        self,
+        traced: TracedKernel,
+        backend: Backend,
+        dtype: DType,
+        writes: Mapping[str, WriteAccessor],
+        block_size: int | None,
+    ) -> Kernel:
+        """The kernel for one way to call it.
+
+        Args:
+            traced: What to compile.
+            backend: Where it runs.
+            dtype: Type it computes in.
+            writes: How the kernel itself writes each output.
+            block_size: Threads of a block; None: as measured, or else chosen.
+
+        Raises:
+            InputError: A block size that the kernel's accesses do not allow.
+        """
+        key = (backend.name, dtype, tuple(writes.items()), block_size)
+        found = self.kernels.get(key)
+        if found is not None:
+            return found
+        source = kernel_source(traced, dtype, writes, TARGETS[backend.name])
+        wanted = block_size
+        if wanted is None:
+            wanted = self.sizes.find(tuning_key(traced, backend, dtype, writes))
+        if block_size is not None and block_size not in source.block_sizes:
+            allowed = ", ".join(map(str, sorted(source.block_sizes)))
+            raise InputError(
+                f"kernel {traced.name}: block_size={block_size}; its accesses allow {allowed}"
+            )
+        self.kernels[key] = backend.load([source], wanted)[source.name]
+        return self.kernels[key]
+
+    def finish(self, backend: Backend, spec: FinishSpec) -> Kernel:
+        """A kernel that completes a write."""
+        key = (backend.name, spec.name)
+        if key not in _FINISHES:
+            source = finish_source(spec, TARGETS[backend.name])
+            _FINISHES[key] = backend.load([source], backend.tile_size)[source.name]
+        return _FINISHES[key]
+
+
+_FINISHES: dict[tuple[str, str], Kernel] = {}

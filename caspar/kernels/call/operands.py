@@ -1,0 +1,255 @@
+"""What a call passes for each argument, checked.
+
+Input: what the user passed for an argument: an array, or a mapping of `values` and what the
+argument's access takes besides (`index`, `offset`, ...). Output: an `Operand`. Once for each call:
+nothing here may cost more than microseconds, or wait for the device unless it checks indices.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from caspar.arrays.array_memory import MAX_LENGTH, checked_size
+from caspar.arrays.blocked_array import BlockedArray
+from caspar.arrays.passed import check_readable, writable_array
+from caspar.arrays.shared_indices import SharedIndices, narrowed
+from caspar.errors import InputError
+from caspar.ir.dtype import DType
+from caspar.memory.access import Accessor
+from caspar.memory.array import Array
+from caspar.memory.layout import rows_are_blocked
+from caspar.runtime.arrays import HOST, Location, location, to_numpy
+from caspar.runtime.backend import Backend
+from caspar.user_arrays import object_advice, with_dtype
+
+FLOATS = {np.dtype(dtype.value): dtype for dtype in (DType.FLOAT32, DType.FLOAT64)}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What was passed for an argument.
+
+    Attributes:
+        where: Kernel and argument, for errors.
+        given: The values as they were passed; None where only their number is known.
+        options: What was passed besides values.
+        size: Objects of an output that is to be made; None where it was not said.
+        target: Of an output whose values are no blocked array: their memory, NumPy or CuPy.
+    """
+
+    where: str
+    given: Any
+    options: Mapping[str, Any]
+    size: int | None = None
+    target: Array | None = None
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the values are a blocked array."""
+        return isinstance(self.given, BlockedArray)
+
+
+def operand(where: str, access: Accessor, given: Any, *, is_output: bool) -> Operand:
+    """Take apart what was passed for an argument.
+
+    Args:
+        where: Kernel and argument.
+        access: The argument's access: it declares the names of its options.
+        given: An array, or a mapping.
+        is_output: Whether `values` may be left out, and a `size` given instead.
+
+    Raises:
+        InputError: A name that is unknown or missing.
+    """
+    if not isinstance(given, Mapping):
+        missing = [name for name in access.options if name not in access.defaults]
+        if missing:
+            wanted = ", ".join(f"{name!r}: ..." for name in missing)
+            values = "" if is_output and given is None else "'values': array, "
+            raise InputError(
+                f"{where}: {access.name} needs {' and '.join(missing)}; pass {{{values}{wanted}}}"
+            )
+        return _operand(where, given, access.defaults, None, is_output)
+    allowed = ("values", *(("size",) if is_output else ()), *access.options)
+    for name in given:
+        if name not in allowed:
+            raise InputError(
+                f"{where}: unknown name {name!r}{meant(name, allowed)}; {access.name} takes "
+                f"{', '.join(allowed)}"
+            )
+    for name in access.options:
+        if given.get(name) is None and name not in access.defaults:
+            raise InputError(
+                f"{where}: {name!r} is missing; {access.name} takes {', '.join(allowed)}"
+            )
+    if not is_output and "values" not in given:
+        raise InputError(f"{where}: 'values' is missing; it takes {', '.join(allowed)}")
+    options = {name: given.get(name, access.defaults.get(name)) for name in access.options}
+    return _operand(where, given.get("values"), options, given.get("size"), is_output)
+
+
+def _operand(
+    where: str, given: Any, options: Mapping[str, Any], size: Any, is_output: bool
+) -> Operand:
+    """Values, options and size, if these can be what they are."""
+    if size is not None:
+        size = checked_size(where, "size", size, 0)
+        if given is not None:
+            raise InputError(f"{where}: both 'values' and 'size'; 'size' is for a new array")
+    if isinstance(given, BlockedArray) or (is_output and given is None):
+        return Operand(where, given, options, size)
+    check_readable(where, given)
+    if not is_output:
+        given = with_dtype(given)
+    target = writable_array(where, given) if is_output else None
+    return Operand(where, given, options, size, target)
+
+
+def meant(name: object, allowed: Iterable[str]) -> str:
+    """Which name somebody may have meant, in brackets; else nothing."""
+    close = difflib.get_close_matches(str(name), list(allowed), 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def place_of(given: Any) -> Location | None:
+    """Where values live; None of what is nowhere."""
+    if given is None:
+        return None
+    if isinstance(given, BlockedArray | SharedIndices):
+        return given.location
+    return location(given)
+
+
+def floating_dtype(given: Any) -> DType | None:
+    """The type of values that are float32 or float64 arrays, or None."""
+    dtype = getattr(given, "dtype", None)
+    if dtype is None:
+        return None
+    if not isinstance(dtype, np.dtype):  # torch and jax have types of their own
+        name = str(dtype).removeprefix("torch.")
+        return {"float32": DType.FLOAT32, "float64": DType.FLOAT64}.get(name)
+    known = FLOATS.get(dtype)
+    if known is None and dtype.kind == "f":
+        known = FLOATS.get(dtype.newbyteorder("="))
+    return known
+
+
+class OperandReader:
+    """Brings values and indices to a backend's device.
+
+    Args:
+        backend: Where the kernel runs.
+        dtype: Type the kernel computes in and its arrays have.
+        check: Whether indices are tested: on the device, which is waited for.
+    """
+
+    def __init__(self, backend: Backend, dtype: DType, check: bool) -> None:
+        self.backend = backend
+        self.dtype = dtype
+        self.check = check
+
+    def blocked(
+        self, where: str, given: Any, dim: int, shape: Sequence[int], *, share: bool = False
+    ) -> BlockedArray:
+        """Values as a blocked array: as they are if they are one, else converted.
+
+        Args:
+            where: Kernel and argument.
+            given: A blocked array, or what `rows` takes.
+            dim: Scalars of an object.
+            shape: As of `rows`.
+            share: Whether rows that have the bytes of the blocked layout are taken without a copy:
+                for what is only read.
+        """
+        if isinstance(given, BlockedArray):
+            if given.dim != dim or given.scalar is not self.dtype:
+                raise InputError(
+                    f"{where}: a BlockedArray of shape {given.shape} and {given.dtype}; expected "
+                    f"(n, {dim}) and {self.dtype.value}"
+                )
+            return given
+        rows = self.rows(where, given, dim, shape)
+        if share and self._are_blocked(rows, dim):
+            length = int(rows.shape[0])
+            return BlockedArray(rows.reshape(-1), dim, length, 0, length)
+        return BlockedArray.from_rows(rows, dtype=self.dtype.value, backend=self.backend.name)
+
+    def _are_blocked(self, rows: Array, dim: int) -> bool:
+        """Whether rows lie where and as the kernel reads a blocked array."""
+        if not rows_are_blocked(dim, self.dtype) or FLOATS.get(rows.dtype) is not self.dtype:
+            return False
+        if not rows.flags.c_contiguous or not 0 < rows.shape[0] <= MAX_LENGTH:
+            return False
+        if isinstance(rows, np.ndarray):
+            return self.backend.xp is np and bool(rows.flags.aligned)
+        return bool(rows.data.ptr % (dim * self.dtype.itemsize) == 0)
+
+    def rows(self, where: str, given: Any, dim: int, shape: Sequence[int]) -> Array:
+        """(n, dim) values where they live, of any numeric type.
+
+        Args:
+            where: Kernel and argument.
+            given: (n, dim), of a matrix also (n, rows, columns), of scalars also (n,); one object
+                may come without its leading 1.
+            dim: Scalars of an object.
+            shape: (rows, columns) of a matrix of several columns, else ().
+        """
+        array, _ = self._array(where, given)
+        if array.dtype.kind not in "iu" and floating_dtype(array) is None:
+            raise InputError(
+                f"{where}: dtype {array.dtype}; allowed are float32, float64 and integers"
+                f"{object_advice(given, array) or ': convert it first'}"
+            )
+        if len(shape) > 0 and array.ndim == 3 and array.shape[1:] == tuple(shape):
+            # SymForce stores matrices column by column
+            return array.transpose(0, 2, 1).reshape(-1, dim)
+        if array.ndim <= 1 and (dim == 1 or array.shape == (dim,)):
+            return array.reshape(-1, dim)
+        if array.ndim != 2 or array.shape[1] != dim:
+            also = f" or (n, {shape[0]}, {shape[1]})" if len(shape) > 0 else ""
+            raise InputError(
+                f"{where}: shape {tuple(array.shape)}; expected (n, {dim}){also}: {dim} "
+                f"{'scalar' if dim == 1 else 'scalars'} an object"
+            )
+        return array
+
+    def index(self, where: str, given: Any) -> Array:
+        """(n,) int32 indices on the device; their range is checked against an array later."""
+        if isinstance(given, SharedIndices):
+            return given.index
+        if isinstance(given, list | tuple) and len(given) == 0:
+            given = np.zeros(0, np.int32)  # NumPy would take it for real numbers
+        array, xp = self._array(where, given)
+        if array.dtype.kind not in "iu":
+            raise InputError(
+                f"{where}: dtype {array.dtype}; indices must be integers"
+                f"{object_advice(given, array)}"
+            )
+        if array.ndim != 1:
+            raise InputError(
+                f"{where}: shape {tuple(array.shape)}; indices are one-dimensional, (n,)"
+            )
+        converted = narrowed(array, check=self.check)
+        return self.backend.upload(converted) if xp is np else converted
+
+    def _array(self, where: str, given: Any) -> tuple[Array, ModuleType]:
+        place = location(given)
+        if place != HOST and not self.backend.accepts_device(place.kind, place.number):
+            raise InputError(
+                f"{where}: lives on {place}, but the kernel runs on {self.backend.device}; move "
+                "the array there, or choose another backend"
+            )
+        try:
+            if place == HOST:
+                return to_numpy(given), np
+            return self.backend.upload(given), self.backend.xp
+        except (TypeError, ValueError, RuntimeError, BufferError) as error:
+            raise InputError(
+                f"{where}: {type(given).__name__} cannot be read as an array: {error}"
+            ) from error

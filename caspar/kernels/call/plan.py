@@ -1,0 +1,308 @@
+"""From checked operands to launches: what a call of a kernel does, and what a bound kernel keeps.
+
+Once for each call (or once for a bound kernel): where it runs, in which type, over how many items;
+which access every output uses; compile or fetch; bind. Nothing is left for the launch itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from caspar.arrays.blocked_array import BlockedArray
+from caspar.arrays.convert import shared_backend
+from caspar.arrays.shared_indices import SharedIndices
+from caspar.errors import InputError
+from caspar.frontend.kernels.trace import KernelInput, KernelOutput, TracedKernel
+from caspar.ir.dtype import DType
+from caspar.kernels.call.arguments import (
+    CallArgument,
+    check_objects,
+    check_overlaps,
+    count_items,
+)
+from caspar.kernels.call.compiled import KernelCache
+from caspar.kernels.call.operands import Operand, OperandReader, floating_dtype, place_of
+from caspar.memory.access import ArgSpec, BoundWrite, WriteAccessor
+from caspar.memory.array import Array
+from caspar.memory.binding import Binding
+from caspar.memory.tiling.tiles import TileIndex, TileOrder
+from caspar.runtime.arrays import HOST
+from caspar.runtime.backend import Backend, Kernel, Launch
+
+
+@dataclass(frozen=True)
+class CallOptions:
+    """How a kernel is called.
+
+    Attributes:
+        count: Items; None: as many as the arguments stand for.
+        check: Whether to test indices for range and repetition, which waits for the device.
+        dtype: Type to compute in and to convert arrays to; None: that of the arrays.
+        block_size: Threads of a block; None: chosen.
+        deterministic: Whether equal input must give equal bits.
+    """
+
+    count: int | None = None
+    check: bool = True
+    dtype: DType | None = None
+    block_size: int | None = None
+    deterministic: bool = False
+
+
+@dataclass(frozen=True)
+class CallPlan:
+    """A call with everything decided.
+
+    Attributes:
+        backend: Where it runs.
+        dtype: Type it computes in.
+        count: Items.
+        kernel: The compiled kernel; None where there are no items.
+        inputs: What the kernel reads, by name.
+        outputs: By name, in order.
+        arguments: The outputs as they were declared, by name.
+        writes: How the kernel itself writes each output, by name.
+        launches: The kernel's, and those that complete its writes.
+    """
+
+    backend: Backend
+    dtype: DType
+    count: int
+    kernel: Kernel | None
+    inputs: Mapping[str, BlockedArray]
+    outputs: Mapping[str, BlockedArray]
+    arguments: Mapping[str, KernelOutput]
+    writes: Mapping[str, WriteAccessor]
+    launches: tuple[Launch, ...]
+
+    def runner(self) -> Callable[[], None]:
+        """A call that runs it on the caller's current stream."""
+        return self.backend.runner(self.launches)
+
+
+def plan_call(
+    traced: TracedKernel,
+    cache: KernelCache,
+    inputs: Mapping[str, Operand],
+    outputs: Mapping[str, Operand],
+    chosen: str,
+    options: CallOptions,
+) -> CallPlan:
+    """Check, convert, compile and bind.
+
+    Args:
+        traced: The kernel.
+        cache: Its compiled forms.
+        inputs: By argument name.
+        outputs: By output name.
+        chosen: Backend for arrays on the host: `auto`, `cuda` or `cpu`.
+        options: How it is called.
+
+    Raises:
+        InputError: Names the argument, what is wrong and what is allowed.
+    """
+    operands = [*inputs.values(), *outputs.values()]
+    backend = _backend(operands, chosen)
+    dtype = _dtype(operands, options.dtype)
+    reader = OperandReader(backend, dtype, options.check)
+    return _Planner(traced, cache, reader, options).plan(inputs, outputs)
+
+
+def _backend(operands: Sequence[Operand], chosen: str) -> Backend:
+    """Where the arrays live, or for arrays on the host what was chosen."""
+    first: Operand | None = None
+    for operand in operands:
+        for given in (operand.given, operand.options.get("index")):
+            place = place_of(given)
+            if place is None:
+                continue
+            if first is None:
+                first, first_place = operand, place
+            elif place != first_place:
+                raise InputError(
+                    f"{operand.where}: lives on {place}, but {first.where} lives on "
+                    f"{first_place}; put all arrays on one device"
+                )
+    if first is not None and first_place != HOST:
+        return shared_backend("cuda")
+    blocked = any(isinstance(operand.given, BlockedArray) for operand in operands)
+    return shared_backend("cpu" if blocked else chosen)
+
+
+def _dtype(operands: Sequence[Operand], wanted: DType | None) -> DType:
+    """The floating type all arrays have; float32 where none says."""
+    if wanted is not None:
+        return wanted
+    first: tuple[str, DType] | None = None
+    for operand in operands:
+        dtype = floating_dtype(operand.given)
+        if dtype is None:
+            continue
+        if first is None:
+            first = operand.where, dtype
+        elif dtype is not first[1]:
+            raise InputError(
+                f"{operand.where}: {dtype.value}, but {first[0]} is {first[1].value}; give all "
+                "arrays one type, or say dtype='float32' or 'float64' to convert them"
+            )
+    return DType.FLOAT32 if first is None else first[1]
+
+
+class _Planner:
+    """Plans one call."""
+
+    def __init__(
+        self,
+        traced: TracedKernel,
+        cache: KernelCache,
+        reader: OperandReader,
+        options: CallOptions,
+    ) -> None:
+        self._traced = traced
+        self._cache = cache
+        self._reader = reader
+        self._backend = reader.backend
+        self._options = options
+
+    def plan(self, inputs: Mapping[str, Operand], outputs: Mapping[str, Operand]) -> CallPlan:
+        """Read and check the arguments, then bind."""
+        arguments = [self._input(one, inputs[one.name]) for one in self._traced.inputs]
+        targets = [self._target(one, outputs[one.name]) for one in self._traced.outputs]
+        count = self._options.count
+        if count is None:
+            count = count_items(self._traced.name, [*arguments, *targets])
+        results = [self._with_array(one, count) for one in targets]
+        check_objects([*arguments, *results], count, self._backend, self._options.check)
+        check_overlaps(arguments, results)
+        if count > 0:
+            return self._bind(arguments, results, count)
+        for one, target in zip(results, targets, strict=True):
+            if target.array is None:
+                one.values.buffer[...] = 0  # where nothing is written
+        made = {one.name: one.values for one in results}
+        declared = {one.name: one for one in self._traced.outputs}
+        return CallPlan(self._backend, self._reader.dtype, 0, None, {}, made, declared, {}, ())
+
+    # -- arguments -----------------------------------------------------------------------------
+
+    def _input(self, argument: KernelInput, operand: Operand) -> CallArgument:
+        array = self._reader.blocked(
+            operand.where, operand.given, argument.storage_dim, argument.matrix_shape, share=True
+        )
+        return CallArgument(argument, operand, self._read_options(operand), array)
+
+    def _target(self, output: KernelOutput, operand: Operand) -> CallArgument:
+        """An output, with the array that was passed for it, if one was."""
+        array = None
+        if isinstance(operand.given, BlockedArray) and not operand.given.is_writable:
+            raise InputError(f"{operand.where}: its memory is read-only; pass a copy()")
+        if operand.given is not None:
+            array = self._reader.blocked(
+                operand.where, operand.given, output.storage_dim, output.matrix_shape
+            )
+        return CallArgument(output, operand, self._read_options(operand), array)
+
+    def _read_options(self, operand: Operand) -> dict[str, Any]:
+        """Options with the index on the device; one that is prepared stays beside it."""
+        options = dict(operand.options)
+        index = options.get("index")
+        if index is not None:
+            if isinstance(index, SharedIndices):
+                index = index.on(self._backend)
+                options["prepared"] = index
+            options["index"] = self._reader.index(f"{operand.where}, index", index)
+        return options
+
+    def _with_array(self, output: CallArgument, count: int) -> CallArgument:
+        """An output with the array that was passed, or a new one."""
+        if output.array is not None:
+            return output
+        options, access = output.options, output.access
+        assert isinstance(access, WriteAccessor)
+        size = output.operand.size
+        if size is None and "prepared" in options:
+            size = options["prepared"].size
+        if size is None and "index" in options:
+            raise InputError(
+                f"{output.where}: {access.name} needs an array to write to, or its number of "
+                "objects: pass 'values' or 'size' beside 'index'"
+            )
+        if size is None:
+            size = access.num_objects(count, options)
+        make = BlockedArray.zeros if access.begins_with_zeros else BlockedArray.empty
+        dim, dtype = output.argument.storage_dim, self._reader.dtype.value
+        return replace(output, array=make(size, dim, dtype=dtype, backend=self._backend.name))
+
+    # -- launches ------------------------------------------------------------------------------
+
+    def _bind(
+        self, inputs: Sequence[CallArgument], outputs: Sequence[CallArgument], count: int
+    ) -> CallPlan:
+        backend, dtype, options = self._backend, self._reader.dtype, self._options
+        accesses = zip(self._traced.outputs, outputs, strict=True)
+        writes = {
+            one.name: one.access.in_kernel(given.options, backend.name, options.deterministic)
+            for one, given in accesses
+        }
+        kernel = self._cache.kernel(self._traced, backend, dtype, writes, options.block_size)
+        kit = _Kit(backend, count, kernel.block_size)
+        bindings: dict[str, Binding] = {}
+        for argument, given in zip(self._traced.inputs, inputs, strict=True):
+            for part in argument.parts:
+                fields = part.access.field_values(given.options, len(given.values))
+                bindings[part.name] = given.values.binding().with_fields(fields)
+        finishes: list[Launch] = []
+        for output, given in zip(self._traced.outputs, outputs, strict=True):
+            stored = output.access.stored_dtype(dtype)
+            name, access = output.kernel_argument, writes[output.name]
+            arg = ArgSpec(name, output.storage_dim, stored, write=access)
+            bound = output.access.bind(arg, given.values.binding(), given.options, kit)
+            bindings[name] = bound.binding
+            finishes += self._finishes(bound)
+        launches = (backend.bind(kernel, bindings, count), *finishes)
+        made = {one.name: one.values for one in outputs}
+        declared = {one.name: one for one in self._traced.outputs}
+        read = {one.name: one.values for one in inputs}
+        return CallPlan(backend, dtype, count, kernel, read, made, declared, writes, launches)
+
+    def _finishes(self, bound: BoundWrite) -> list[Launch]:
+        return [
+            self._backend.bind(
+                self._cache.finish(self._backend, finish.spec), finish.bindings, finish.count
+            )
+            for finish in bound.finish
+        ]
+
+
+@dataclass(frozen=True)
+class _Kit:
+    """Scratch memory and tiles for the writes of a call."""
+
+    backend: Backend
+    count: int
+    tile_size: int
+
+    def allocate(self, num_scalars: int, dtype: DType) -> Array:
+        """A flat array."""
+        return self.backend.xp.empty(num_scalars, dtype=dtype.value)
+
+    @property
+    def num_multiprocessors(self) -> int:
+        """Multiprocessors of the device."""
+        return self.backend.num_multiprocessors
+
+    def order(self, options: Mapping[str, Any]) -> TileOrder:
+        """Of the prepared index."""
+        order: TileOrder = options["prepared"].order(self.tile_size)
+        return order
+
+    def tiles(self, options: Mapping[str, Any], num_objects: int) -> TileIndex:
+        """Those that were prepared, or new ones."""
+        prepared = options.get("prepared")
+        if prepared is not None and prepared.size <= num_objects:
+            tiles: TileIndex = prepared.tiles(self.tile_size)
+            if prepared.size == num_objects:
+                return tiles
+        return self.backend.tile_index(options["index"], num_objects, self.tile_size)

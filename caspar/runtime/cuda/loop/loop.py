@@ -1,0 +1,327 @@
+"""A loop of launches as one kernel on CUDA, cooperative or a cluster; see `codegen.cuda.loop.fuse`.
+
+The kernel stays on the device until the flag is set: the host enqueues it and goes on. A barrier
+of the grid takes the place of a launch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy_backends.cuda.api import driver
+from numpy.typing import NDArray
+
+from caspar.codegen.cuda.header import COMPILE_OPTIONS, MIN_BLOCKS_OPTION
+from caspar.codegen.cuda.loop.barriers import (
+    CLUSTER_BLOCKS,
+    CLUSTER_OPTION,
+    ONE_BLOCK_LOOP_OPTION,
+)
+from caspar.errors import BackendError, CasparError
+from caspar.memory.array import Array
+from caspar.runtime.backend import Launch
+from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
+from caspar.runtime.cuda.launch.compile import CudaKernel, loaded_kernel, resident_blocks
+from caspar.runtime.cuda.launch.launch import CudaLaunch, address, parameter_table
+from caspar.runtime.cuda.loop.loops import LoopPlan, plan_loop
+from caspar.runtime.nvidia.limits import launch_refusal, load_refusal
+
+ROOMY_BLOCKS = 1
+"""Blocks on a multiprocessor up to which threads have the registers to load ahead of barriers. Of
+36 k factors, which take two, an iteration takes 11.5 us with such loads and 9.0 without (H200)."""
+
+FIRST_WITH_HINTS, FIRST_WITH_CLUSTERS = 80, 90
+"""Compute capabilities, 8.0 and 9.0: of loads that say what stays in a cache, and of clusters."""
+
+ROOM_FOR_A_CLUSTER = 64
+"""Multiprocessors from which on there is a place for a cluster: it needs as many as it has blocks
+that lie close to each other. Parts of a device may have less."""
+
+KEPT_SIZES = (0.5, 1.5)
+"""Bytes that large launches read, by those of the second-level cache, between which some of them
+stay there until they are launched again. H200, 60 MiB, us an iteration, PCG on bundle adjustment:
+
+* 0.6 (0.7 M factors, float16): 23.6 instead of 24.5
+* 1.1 (0.7 M, stored; 0.68 M, stored): 28.1 instead of 30.1; 26.5 instead of 27.8
+* 1.2 (1.3 M, float16): 34.2 instead of 35.2
+* 2.1 (1.3 M, stored): 45.8 instead of 45.7
+* 2.7 (3 M, float16): 70.2 instead of 67.7
+
+Less fits anyway.
+"""
+
+MAX_SPILLED_BYTES = 128
+"""Local memory of a thread that is taken for more blocks at the same time: bundle adjustment with
+680 k factors takes 87 us an iteration with 4 blocks and none, 80 with 5 and 8 bytes, 79 with 6 and
+112, 84 with 8 and 224 (H200)."""
+
+
+@dataclass(frozen=True)
+class CudaLoop:
+    """A fused kernel with grid and arguments.
+
+    Attributes:
+        kernel: The kernel.
+        grid: Its blocks, all resident at the same time.
+        places: (num_params,) the parameters: 8 bytes each, integers in the lower half.
+        addresses: (num_params,) their addresses, as the driver takes them.
+        kept: The arrays behind the parameters.
+        is_cooperative: Whether its blocks wait for each other, and are no cluster.
+        remarks: None.
+    """
+
+    kernel: CudaKernel
+    grid: int
+    places: NDArray[np.uint64]
+    addresses: NDArray[np.uint64]
+    kept: tuple[int | Array, ...]
+    is_cooperative: bool
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> int:
+        """Address of the table of the parameters' addresses."""
+        return int(self.addresses.ctypes.data)
+
+    def run(self, max_runs: int) -> None:
+        """Enqueue on the current stream; may be captured in a graph, with `max_runs` as it is.
+
+        Raises:
+            BackendError: The driver refuses; says why.
+        """
+        self.places[0] = max_runs
+        function = self.kernel.function
+        size = self.kernel.block_size
+        stream: int = cupy.cuda.get_current_stream().ptr
+        launch = driver.launchCooperativeKernel if self.is_cooperative else driver.launchKernel
+        more = () if self.is_cooperative else (0,)
+        try:
+            launch(function.kernel.ptr, self.grid, 1, 1, size, 1, 1, 0, stream, self.table, *more)
+        except driver.CUDADriverError as error:
+            raise _refusal(self.kernel, str(error)) from error
+
+
+def cuda_loop(
+    phases: Sequence[Sequence[Launch]],
+    flag: Array,
+    scalars: Array,
+    device: str,
+    ahead: Sequence[CudaLaunch] | None = None,
+) -> CudaLoop:
+    """Compile a loop for the current device and fix its grid.
+
+    Args:
+        phases: Launches that run at the same time.
+        flag: (1,) float64, one of the scalars.
+        scalars: (n,) float64.
+        device: The device in words, for errors.
+        ahead: What is launched ahead of it each time; None: it stands alone.
+
+    Raises:
+        ValueError: No launches, or blocks of several sizes.
+        CompileError: The compiler does not take the source.
+        ResourceError: The device has too little for the kernel.
+        BackendError: The device cannot keep a grid resident, or the driver refuses.
+    """
+    own = [[own_launch(launch) for launch in phase] for phase in phases]
+    num_multiprocessors = _num_multiprocessors(device)
+    bound = [[launch.bound for launch in phase] for phase in own]
+    before = None if ahead is None else [launch.bound for launch in ahead]
+    planned = partial(
+        plan_loop,
+        bound,
+        flag,
+        scalars,
+        address,
+        ahead=before,
+        cluster_blocks=CLUSTER_BLOCKS if _has_clusters() else 0,
+    )
+    roomy_blocks = ROOMY_BLOCKS * num_multiprocessors
+    plan = planned(roomy_blocks=roomy_blocks)
+    largest = [launch for phase in own for launch in phase][plan.largest].kernel
+    # as many as there are, and no more than the largest kernel has when it runs alone
+    wanted = min(-(-plan.max_blocks // num_multiprocessors), resident_blocks(largest))
+    compiled = partial(_compiled, wanted=max(wanted, 1))
+    try:
+        kernel = compiled(plan)
+        if _spills(kernel) and plan.max_blocks <= roomy_blocks:
+            # what is loaded ahead of barriers takes registers, which it lacks
+            plain = planned()
+            plan, kernel = min((plan, kernel), (plain, compiled(plain)), key=_spilled_bytes)
+        resident = resident_blocks(kernel)
+    except driver.CUDADriverError as error:
+        raise load_refusal(plan.source.name, device, str(error)) from error
+    if resident == 0:
+        raise _refusal(kernel, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: no block fits")
+    grid = max(1, min(plan.max_blocks, resident * num_multiprocessors))
+    assert grid == plan.max_blocks or not plan.is_cluster
+    state = cupy.zeros(1, dtype=np.int32)
+    values: tuple[Any, ...] = (0, plan.state, state, *plan.values)
+    places, addresses = parameter_table(values)
+    is_cooperative = grid > 1 and not plan.is_cluster
+    return CudaLoop(kernel, grid, places, addresses, values, is_cooperative)
+
+
+def _num_multiprocessors(device: str) -> int:
+    """Of a device that can wait for a whole grid."""
+    attributes = cupy.cuda.Device().attributes
+    if attributes.get("CooperativeLaunch", 0) == 0:
+        raise BackendError(
+            f"{device} has no cooperative launches, which loops on the device need: "
+            "use a GPU from Volta (sm_70) on, or backend='cpu'"
+        )
+    return int(attributes["MultiProcessorCount"])
+
+
+def _has_clusters() -> bool:
+    """Whether the blocks of a loop can be one thread block cluster."""
+    device = cupy.cuda.Device()
+    return (
+        int(device.compute_capability) >= FIRST_WITH_CLUSTERS
+        and int(device.attributes["MultiProcessorCount"]) >= ROOM_FOR_A_CLUSTER
+    )
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """A loop that is run once wherever it stands in a sequence."""
+
+    loop: CudaLoop
+
+    @property
+    def call(self) -> tuple[int, ...]:
+        """Function, grid, block and shared memory."""
+        kernel = self.loop.kernel
+        return (kernel.function.kernel.ptr, self.loop.grid, 1, 1, kernel.block_size, 1, 1, 0)
+
+    @property
+    def table(self) -> int:
+        """Address of the table of the parameters' addresses."""
+        self.loop.places[0] = 1
+        return self.loop.table
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether its blocks wait for each other, and are no cluster."""
+        return self.loop.is_cooperative
+
+    @property
+    def bound(self) -> BoundKernel:
+        """What it is made of."""
+        loop = self.loop
+        return BoundKernel(loop.kernel.source, loop.kernel.block_size, loop.grid, loop.kept)
+
+    def run(self) -> None:
+        """Enqueue on the current stream."""
+        self.loop.run(1)
+
+
+def fits_device(phases: Sequence[Sequence[Launch]]) -> bool:
+    """Whether all blocks of every phase are resident at the same time.
+
+    Where they are not, the largest kernel is quicker by itself than among others, whose registers
+    and turns it would have to share: 200 us instead of 300 for 5 M factors (H200).
+    """
+    return all(_is_resident(phase) for phase in phases)
+
+
+def _is_resident(phase: Sequence[Launch]) -> bool:
+    own = [own_launch(launch) for launch in phase]
+    if len(own) == 0:
+        return True
+    num_blocks = sum(launch.call[1] * launch.call[2] for launch in own)
+    resident = min(resident_blocks(launch.kernel) for launch in own)
+    return num_blocks <= resident * int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+
+
+def merged_launches(
+    phases: Sequence[Sequence[Launch]], flag: Array, scalars: Array, device: str
+) -> list[CudaLaunch | OneRun]:
+    """One run of a loop: large phases as launches, small ones between them as one kernel each."""
+    own = [[own_launch(launch) for launch in phase] for phase in phases]
+    are_small = [_is_resident(phase) for phase in own]
+    large = [phase for phase, is_small in zip(own, are_small, strict=True) if not is_small]
+    keeps = _some_stays([launch for phase in large for launch in phase])
+    merged: list[CudaLaunch | OneRun] = []
+    small: list[Sequence[CudaLaunch]] = []
+
+    def finish() -> None:
+        if len(small) == 1:
+            merged.extend(small[0])
+        elif len(small) > 1:
+            ahead = [one for one in merged if isinstance(one, CudaLaunch)]
+            merged.append(OneRun(cuda_loop(small, flag, scalars, device, ahead)))
+        small.clear()
+
+    for phase, is_small in zip(own, are_small, strict=True):
+        if is_small:
+            small.append(phase)
+        else:
+            finish()
+            merged.extend(one.with_kernel(one.kernel.keeping) if keeps else one for one in phase)
+    finish()
+    return merged
+
+
+def _some_stays(launches: Sequence[CudaLaunch]) -> bool:
+    """Whether some of what launches read, again and again, stays in a cache; see `KEPT_SIZES`."""
+    device = cupy.cuda.Device()
+    if int(device.compute_capability) < FIRST_WITH_HINTS:
+        return False
+    read = {
+        area
+        for launch in launches
+        for param, area in zip(
+            launch.kernel.source.params, launch.bound.all_areas(address), strict=True
+        )
+        if area is not None and not param.written
+    }
+    least, most = (share * int(device.attributes["L2CacheSize"]) for share in KEPT_SIZES)
+    return least <= sum(end - begin for begin, end in read) <= most
+
+
+def own_launch(launch: Launch) -> CudaLaunch:
+    """The same: all launches of this backend are."""
+    assert isinstance(launch, CudaLaunch)
+    return launch
+
+
+def _compiled(plan: LoopPlan, wanted: int) -> CudaKernel:
+    """The kernel for `wanted` blocks on a multiprocessor, or as many as go without much spilling.
+
+    Where few are wanted it has all the registers it can use: with four blocks in all 13.3 us an
+    iteration instead of 14.7, left to the compiler (bundle adjustment, H200).
+    """
+    options: tuple[str, ...] = COMPILE_OPTIONS
+    if plan.max_blocks <= 1:
+        options = (*options, ONE_BLOCK_LOOP_OPTION)
+    if plan.is_cluster:
+        options = (*options, CLUSTER_OPTION.format(plan.max_blocks))
+    for number in range(wanted, 0, -1):
+        chosen = (*options, MIN_BLOCKS_OPTION.format(number))
+        kernel = loaded_kernel(plan.source, plan.block_size, chosen)
+        if not _spills(kernel):
+            break
+    return kernel
+
+
+def _spills(kernel: CudaKernel) -> bool:
+    """Whether it has more local memory than more blocks are worth."""
+    return bool(kernel.function.local_size_bytes > MAX_SPILLED_BYTES)
+
+
+def _spilled_bytes(made: tuple[LoopPlan, CudaKernel]) -> int:
+    return int(made[1].function.local_size_bytes)
+
+
+def _refusal(kernel: CudaKernel, error: str) -> CasparError:
+    function = kernel.function
+    return launch_refusal(
+        kernel.source,
+        kernel.block_size,
+        lambda: (function.num_regs, function.shared_size_bytes),
+        error,
+    )

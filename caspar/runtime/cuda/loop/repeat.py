@@ -1,0 +1,49 @@
+"""Who repeats the launches of a large loop: the device, or the host, which asks it for a flag.
+
+Once for a plan.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from caspar.memory.array import Array
+from caspar.runtime.backend import LaunchSequence, Loop
+from caspar.runtime.cuda.loop.loops import SequenceLoop
+from caspar.runtime.nvidia.probe import first_line, graph_loop_problem
+
+GRAPH_MODULE = "caspar.runtime.cuda.loop.graph_while"
+"""Imports a library that exists on some machines only."""
+
+
+def repeated_loop(
+    stream: Any,
+    launches: Sequence[Any],
+    flag: Array,
+    sequence: Callable[[], LaunchSequence],
+) -> Loop:
+    """A loop on CUDA whose launches stay launches.
+
+    Args:
+        stream: Where it runs.
+        launches: One run; they enqueue themselves on the current stream.
+        flag: (1,) float64 on the device; the launches set it.
+        sequence: The same launches as graphs that the host launches again and again.
+
+    Returns:
+        One graph that repeats itself where library, driver and compiler allow it; else what the
+        host drives, with a remark that says why.
+    """
+    problem = graph_loop_problem()
+    if problem is None:
+        try:
+            loop: Loop = importlib.import_module(GRAPH_MODULE).GraphLoop(stream, launches, flag)
+        except Exception as error:  # `cuda.core` has no public class for what a driver refuses
+            problem = f"CUDA makes no such graph: {first_line(error)}"
+        else:
+            return loop
+    return SequenceLoop(sequence(), flag, (_polled(problem),))
+
+
+def _polled(problem: str) -> str:
+    return f"The host asks the device every few PCG iterations whether to go on: {problem}."

@@ -1,0 +1,308 @@
+"""Reading one array of the user's: shape, type, finiteness, range.
+
+Arrays are checked and converted where they are: those of the host by NumPy before they are
+uploaded, so that half the bytes travel and CUDA compiles nothing for it.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from caspar.errors import InputError
+from caspar.frontend.symbolic.unit_ranges import UnitRange
+from caspar.memory.array import Array
+from caspar.memory.tiling.tiles import TileIndex
+from caspar.runtime.arrays import (
+    HOST,
+    Location,
+    location,
+    to_numpy,
+    wants_gradient,
+    warn_of_gradient,
+)
+from caspar.runtime.backend import Backend
+from caspar.runtime.pieces import in_pieces
+from caspar.user_arrays import object_advice
+
+UNIT_TOLERANCE = 0.02
+"""Rotations and directions may be off unit length by this, as rounded to two decimals; the rest is
+an error, most often a wrong storage order or an array of zeros."""
+
+UNIT_ROUNDINGS = 8.0
+"""Roundings of the storage type by which they may be off and are taken as they are."""
+
+
+@runtime_checkable
+class Blocked(Protocol):
+    """A `caspar.BlockedArray`: known by what it can do, as kernels stand beside the solver."""
+
+    @property
+    def chunks(self) -> Sequence[Array]:
+        """Its memory."""
+
+    def to_rows(self) -> Array:
+        """(n, dim), NumPy or CuPy."""
+
+
+@runtime_checkable
+class PreparedIndex(Protocol):
+    """A `caspar.SharedIndices`."""
+
+    @property
+    def index(self) -> Array:
+        """(n,) int32, NumPy or CuPy."""
+
+    def tiles(self, tile_size: int) -> TileIndex:
+        """Its tiles."""
+
+
+def unblocked(given: Any) -> Any:
+    """The rows of a blocked array, which are new; everything else as it is."""
+    return given.to_rows() if isinstance(given, Blocked) else given
+
+
+class ArrayReader:
+    """Reads arrays one by one and remembers where the first one lived.
+
+    Args:
+        backend: Where the solve runs.
+        storage: NumPy name of the floating type values are stored in.
+        check_values: Also look for NaN, infinity and indices out of range.
+    """
+
+    def __init__(self, backend: Backend, storage: str, check_values: bool) -> None:
+        self._backend = backend
+        self._storage = storage
+        self._check_values = check_values
+        self._first: tuple[str, Location] | None = None
+        self._has_warned = False
+
+    def rows(
+        self,
+        where: str,
+        given: Any,
+        dim: int,
+        unit_ranges: Sequence[UnitRange] = (),
+        matrix_shape: tuple[int, ...] = (),
+        *,
+        is_one: bool = False,
+    ) -> Array:
+        """(n, dim) values where they were given, C-contiguous, of the storage type.
+
+        Parts that must have unit length, and nearly do, get it.
+
+        Args:
+            where: Node type, or factor and argument.
+            given: The user's array, also a `BlockedArray`.
+            dim: Scalars of a row.
+            unit_ranges: Parts of a row that must have unit length.
+            matrix_shape: (rows, columns) of a matrix argument; (n, rows, columns) is then
+                accepted too.
+            is_one: Whether one row is expected.
+
+        Raises:
+            InputError: Names `where`, what is wrong and what is allowed.
+        """
+        array, xp = self._array(where, unblocked(given))
+        if array.dtype.kind not in "fiu":
+            raise InputError(
+                f"{where}: dtype {array.dtype}; allowed are float32, float64 and integers"
+                f"{object_advice(given, array)}"
+            )
+        if array.ndim == 3 and array.shape[1:] == matrix_shape:
+            # SymForce stores matrices column by column
+            array = array.transpose(0, 2, 1).reshape(-1, dim)
+        if array.ndim <= 1 and (dim == 1 or array.shape in ((dim,), (0,))):
+            array = array.reshape(-1, dim)
+        if array.ndim != 2 or array.shape[1] != dim:
+            expected = f"({dim},)" if is_one else f"(n, {dim}), {dim} scalars a row"
+            # SymForce's order again
+            hint = f"; matrices as array.transpose(0, 2, 1).reshape(-1, {dim})"
+            matrices = hint if array.ndim == 3 and array.shape[1] * array.shape[2] == dim else ""
+            raise InputError(f"{where}: shape {tuple(array.shape)}; expected {expected}{matrices}")
+        converted, is_finite = _converted(array, self._storage, xp, look=self._check_values)
+        if not is_finite:
+            raise self._not_finite(where, array, converted, xp)
+        if self._check_values:
+            column = _vanished_column(array, converted, unit_ranges)
+            if column is not None:
+                raise InputError(
+                    f"{where}: column {column} holds numbers that are not zero, and all of them "
+                    f"are zero in {self._storage}; use another unit, or precision='float64'"
+                )
+            for part in unit_ranges:
+                converted = _with_unit(where, converted, part, xp)
+        return converted
+
+    def index(self, where: str, given: Any, size: int, of: str) -> Array:
+        """(n,) int32 indices where they were given, within 0 .. size - 1.
+
+        Args:
+            where: Factor and argument.
+            given: The user's array, or `SharedIndices`.
+            size: Rows of what is indexed.
+            of: Name of what is indexed.
+
+        Raises:
+            InputError: Names `where`, what is wrong and what is allowed.
+        """
+        if isinstance(given, PreparedIndex):
+            given = given.index
+        array, xp = self._array(where, given)
+        if array.shape == (0,):  # an empty list has no integers
+            return xp.empty(0, np.int32)
+        if array.dtype.kind not in "iu":
+            raise InputError(
+                f"{where}: dtype {array.dtype}; indices must be integers"
+                f"{object_advice(given, array)}"
+            )
+        if array.ndim != 1:
+            raise InputError(
+                f"{where}: shape {tuple(array.shape)}; indices are one-dimensional, (n,)"
+            )
+        # without rows there is nothing that an index could name
+        if self._check_values or size == 0:
+            entry = self._first_outside(array, size, xp)
+            if entry is not None:
+                allowed = f"0 to {size - 1} are allowed" if size > 0 else "none is allowed"
+                raise InputError(
+                    f"{where}: index {int(array[entry])} at entry {entry} is out of range; {of} "
+                    f"has {size} rows, so {allowed}"
+                )
+        converted = xp.ascontiguousarray(array, dtype=np.int32)
+        return converted
+
+    def _first_outside(self, index: Array, size: int, xp: ModuleType) -> int | None:
+        """First entry outside 0 .. size - 1; None: all are inside."""
+        if xp is not np and index.dtype == np.int32:
+            return self._backend.first_outside(xp.ascontiguousarray(index), size)
+        bounds = in_pieces(_bounds, index) if xp is np else [_bounds(index)]
+        if all(low >= 0 and high < size for low, high in bounds):
+            return None
+        return int(xp.flatnonzero((index < 0) | (index >= size))[0])
+
+    def dtype(self, given: Any) -> Any:
+        """NumPy type in which values go back to the user: what was given, if it is floating."""
+        dtype = to_numpy(given).dtype if location(given) == HOST else self._on_device(given).dtype
+        # half precision would not hold what the solver finds
+        keeps = dtype.kind == "f" and dtype.itemsize >= np.dtype(np.float32).itemsize
+        return dtype.newbyteorder("=") if keeps else np.dtype(self._storage)
+
+    def _on_device(self, given: Any) -> Array:
+        return self._backend.upload(given)
+
+    def _array(self, where: str, given: Any) -> tuple[Array, ModuleType]:
+        """The array where it is, and the module that works on it there."""
+        if given is None or isinstance(given, Mapping):
+            raise InputError(f"{where}: expected an array, got {type(given).__name__}")
+        if isinstance(given, list | tuple) and len(given) == 0:
+            return np.empty(0), np  # nothing of it goes anywhere
+        place = self._location(where, given)
+        if self._first is None:
+            self._first = (where, place)
+        elif place != self._first[1]:
+            raise InputError(
+                f"{where}: lives on {place}, but {self._first[0]} lives on {self._first[1]}; "
+                "put all arrays on one device"
+            )
+        if place != HOST and not self._backend.accepts_device(place.kind, place.number):
+            raise InputError(
+                f"{where}: lives on {place}, but the solver runs on {self._backend.device}; "
+                "move the array there, or choose another backend"
+            )
+        if wants_gradient(given) and not self._has_warned:
+            self._has_warned = True  # one warning a solve
+            warn_of_gradient(where, given)
+        try:
+            if place == HOST:
+                return to_numpy(given), np
+            return self._on_device(given), self._backend.xp
+        except MemoryError:
+            raise
+        except Exception as error:  # it is the array's own, and may be anything
+            raise _unreadable(where, given, error) from error
+
+    def _location(self, where: str, given: Any) -> Location:
+        try:
+            return location(given)
+        except Exception as error:  # likewise: of a deleted array, of one that has no memory
+            raise _unreadable(where, given, error) from error
+
+    def _not_finite(self, where: str, array: Array, converted: Array, xp: ModuleType) -> InputError:
+        bad = xp.flatnonzero(~xp.isfinite(converted).all(axis=1))
+        row = int(bad[0])
+        return InputError(
+            f"{where}: {int(bad.shape[0])} of {array.shape[0]} rows hold NaN, infinity or numbers "
+            f"beyond {self._storage}, first row {row}: {[float(scalar) for scalar in array[row]]}; "
+            "values must be finite"
+        )
+
+
+def _unreadable(where: str, given: Any, error: Exception) -> InputError:
+    kind = type(given).__name__
+    return InputError(f"{where}: {kind} cannot be read as an array: {error}")
+
+
+def _converted(array: Array, storage: str, xp: ModuleType, *, look: bool) -> tuple[Array, bool]:
+    """The array C-contiguous and of a type, and whether all is finite; True without a look."""
+    if xp is not np:
+        converted = xp.ascontiguousarray(array, dtype=storage)
+        return converted, not look or bool(xp.isfinite(converted).all())
+    needs_copy = array.dtype != storage or not array.flags.c_contiguous
+    converted = np.empty(array.shape, storage) if needs_copy else array
+
+    def convert(part: Array, given: Array) -> bool:
+        if needs_copy:
+            with np.errstate(over="ignore"):  # the overflow is reported as not finite
+                part[...] = given
+        return not look or bool(np.isfinite(part).all())
+
+    return converted, all(in_pieces(convert, converted, array))
+
+
+def _vanished_column(
+    array: Array, converted: Array, unit_ranges: Sequence[UnitRange]
+) -> int | None:
+    """First column that is zero in the storage type alone; in those of unit length it is noise."""
+    if len(array) == 0 or array.dtype.itemsize <= converted.dtype.itemsize:
+        return None
+    units = {column for part in unit_ranges for column in range(part.start, part.stop)}
+    for column, first in enumerate(converted[0].tolist()):
+        if first != 0.0 or column in units or bool(converted[:, column].any()):
+            continue
+        if bool(array[:, column].any()):
+            return column
+    return None
+
+
+def _bounds(index: Array) -> tuple[int, int]:
+    """The least and the greatest of an index."""
+    return int(index.min()), int(index.max())
+
+
+def _with_unit(where: str, rows: Array, part: UnitRange, xp: ModuleType) -> Array:
+    """Rows of which a part has unit length: the same, or a copy where that is not so already."""
+    if len(rows) == 0:
+        return rows
+    columns = slice(part.start, part.stop)
+    norms = xp.sqrt((rows[:, columns] ** 2).sum(axis=1))
+    distances = xp.abs(norms - 1.0)
+    furthest = float(distances.max())
+    rounding = UNIT_ROUNDINGS * float(np.finfo(rows.dtype).eps)
+    if furthest <= rounding:
+        return rows
+    if furthest <= UNIT_TOLERANCE:
+        inexact = distances > rounding
+        scaled = rows.copy()
+        scaled[:, columns] = xp.where(
+            inexact[:, None], rows[:, columns] / norms[:, None], rows[:, columns]
+        )
+        return scaled
+    row = int(xp.flatnonzero(distances > UNIT_TOLERANCE)[0])
+    raise InputError(
+        f"{where}: columns {part.start} to {part.stop - 1} are a {part.meaning} and must have "
+        f"norm 1; row {row} has {float(norms[row]):.6g}. SymForce stores rotations as qx qy qz qw "
+        "(3-D) or cos sin (2-D), in front of the translation"
+    )

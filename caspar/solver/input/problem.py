@@ -1,0 +1,270 @@
+"""Checking what `Solver.solve` was given.
+
+Input: the user's nested mapping. Output: a `Problem`, every name, type, shape, range and device
+checked before any kernel could read out of bounds. Once for each solve.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from caspar.errors import InputError
+from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
+from caspar.frontend.names import normalised_hint
+from caspar.memory.array import Array
+from caspar.runtime.backend import Backend
+from caspar.solver.input.array_reader import ArrayReader, unblocked
+
+
+@dataclass(frozen=True)
+class ConstantArray:
+    """Values of a constant argument.
+
+    Attributes:
+        rows: (m, dim) floating values of the storage type.
+        index: (n,) int32 row of each factor; None where rows are sequential or unique.
+    """
+
+    rows: Array
+    index: Array | None
+
+
+@dataclass(frozen=True)
+class FactorArrays:
+    """Arrays of one factor, by argument name.
+
+    Attributes:
+        count: Instances; may be 0.
+        nodes: (count,) int32 node of each instance; None for unique nodes.
+        constants: Values of the constant arguments.
+    """
+
+    count: int
+    nodes: Mapping[str, Array | None]
+    constants: Mapping[str, ConstantArray]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Checked arrays, where they were given: on the host, or on the backend's device.
+
+    Attributes:
+        values: For each node type's name its (n, storage_dim) values of the storage type.
+        given: For each node type's name what the user passed; of a blocked array its rows.
+        dtypes: For each node type's name the floating type its values go back in.
+        factors: For each factor's name its arrays.
+    """
+
+    values: Mapping[str, Array]
+    given: Mapping[str, Any]
+    dtypes: Mapping[str, Any]
+    factors: Mapping[str, FactorArrays]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Instances of each node type, by name."""
+        return {name: int(array.shape[0]) for name, array in self.values.items()}
+
+    def with_indices(self, upload: Callable[[Array], Array]) -> "Problem":
+        """The same, with the indices where a function puts them."""
+        factors = {
+            name: FactorArrays(
+                arrays.count,
+                {
+                    argument: None if index is None else upload(index)
+                    for argument, index in arrays.nodes.items()
+                },
+                {
+                    source: constant
+                    if constant.index is None
+                    else ConstantArray(constant.rows, upload(constant.index))
+                    for source, constant in arrays.constants.items()
+                },
+            )
+            for name, arrays in self.factors.items()
+        }
+        return replace(self, factors=factors)
+
+    def part(self, factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) -> "Problem":
+        """What belongs to some of the factors and node types."""
+        return Problem(
+            {node.name: self.values[node.name] for node in nodes},
+            {node.name: self.given[node.name] for node in nodes},
+            {node.name: self.dtypes[node.name] for node in nodes},
+            {factor.name: self.factors[factor.name] for factor in factors},
+        )
+
+    def bytes_on(self, backend: Backend) -> int:
+        """Bytes of those values, constants and indices that are on a backend's device."""
+        arrays = list(self.values.values())
+        for factor in self.factors.values():
+            arrays += [index for index in factor.nodes.values() if index is not None]
+            for constant in factor.constants.values():
+                arrays += [constant.rows] + ([] if constant.index is None else [constant.index])
+        kind = backend.xp.ndarray
+        return sum(int(array.nbytes) for array in arrays if isinstance(array, kind))
+
+
+def check_problem(
+    arrays: Mapping[str, Any],
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    reader: ArrayReader,
+) -> Problem:
+    """Check the user's arrays, where they are.
+
+    Args:
+        arrays: Node type name -> values; factor name -> argument name -> indices or values. Values
+            may be blocked arrays, indices `SharedIndices`.
+        factors: Traced factors.
+        nodes: Their node types.
+        reader: Reads single arrays.
+
+    Raises:
+        InputError: Names the factor or node type, the argument, what is wrong, what is allowed.
+    """
+    by_name = _Reader(reader)
+    expected = [node.name for node in nodes] + [factor.name for factor in factors]
+    _check_names("arrays", "node types and factors", arrays, expected)
+    given = {node.name: unblocked(arrays[node.name]) for node in nodes}
+    values = {node.name: by_name.node_values(node, given[node.name]) for node in nodes}
+    counts = {name: int(array.shape[0]) for name, array in values.items()}
+    checked = {
+        factor.name: by_name.factor_arrays(factor, arrays[factor.name], counts)
+        for factor in factors
+    }
+    dtypes = {name: reader.dtype(array) for name, array in given.items()}
+    return Problem(values, given, dtypes, checked)
+
+
+def _check_names(where: str, what: str, given: Any, expected: Sequence[str]) -> None:
+    if not isinstance(given, Mapping):
+        raise InputError(
+            f"{where}: expected a mapping of {what} ({', '.join(expected)}), "
+            f"got {type(given).__name__}"
+        )
+    unknown = [str(name) for name in given if name not in expected]
+    missing = [name for name in expected if name not in given]
+    if not unknown and not missing:
+        return
+    problems = []
+    for name in unknown:
+        close = difflib.get_close_matches(name, missing or expected, 1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        hint = normalised_hint(name, expected) or hint
+        problems.append(f"unknown name {name!r}{hint}")
+    problems += [f"{name!r} is missing" for name in missing]
+    raise InputError(f"{where}: {'; '.join(problems)}; expected {what}: {', '.join(expected)}")
+
+
+class _Reader:
+    """Reads node types and factors."""
+
+    def __init__(self, arrays: ArrayReader) -> None:
+        self._arrays = arrays
+
+    def node_values(self, node: NodeType, given: Any) -> Array:
+        """(n, storage_dim) values of a node type."""
+        where = f"node type {node.name}"
+        if isinstance(given, Mapping):
+            raise InputError(
+                f"{where}: expected an (n, {node.storage_dim}) array, got a mapping; "
+                "mappings are for factors"
+            )
+        return self._arrays.rows(where, given, node.storage_dim, node.unit_ranges)
+
+    def factor_arrays(
+        self, factor: TracedFactor, given: Any, counts: Mapping[str, int]
+    ) -> FactorArrays:
+        """Indices and constants of a factor."""
+        where = f"factor {factor.name}"
+        by_source = {argument.source: argument for argument in factor.arguments}
+        expected = [
+            source
+            for source, argument in by_source.items()
+            if argument.kind not in (ArgumentKind.NODE_PAIR, ArgumentKind.NODE_UNIQUE)
+        ]
+        _check_names(where, "arguments", given, expected)
+        lengths: dict[str, int] = {}
+        indices: dict[str, Array] = {}
+        constants: dict[str, ConstantArray] = {}
+        for source in expected:
+            argument = by_source[source]
+            inner = f"{where}, argument {source}"
+            if argument.kind is ArgumentKind.NODE_SHARED:
+                node = argument.node_type.name
+                indices[source] = self._arrays.index(inner, given[source], counts[node], node)
+                lengths[source] = int(indices[source].shape[0])
+            else:
+                constants[source] = self._constant(inner, argument, given[source], lengths)
+        count = _count(where, factor, lengths, counts)
+        nodes = {
+            argument.name: self._node_index(argument, indices, count) for argument in factor.nodes
+        }
+        return FactorArrays(count, nodes, constants)
+
+    def _node_index(
+        self, argument: Argument, indices: Mapping[str, Array], count: int
+    ) -> Array | None:
+        if argument.kind is ArgumentKind.NODE_UNIQUE:
+            return None
+        if argument.kind is ArgumentKind.NODE_PAIR:
+            first = 1 if argument.successor else 0
+            return np.arange(first, first + count, dtype=np.int32)
+        return indices[argument.source]
+
+    def _constant(
+        self, where: str, argument: Argument, given: Any, lengths: dict[str, int]
+    ) -> ConstantArray:
+        if argument.kind is ArgumentKind.CONST_INDEXED:
+            if isinstance(given, list | tuple) and len(given) == 0:
+                given = {"values": given, "index": given}
+            _check_names(where, "entries", given, ["values", "index"])
+            rows = self._rows(f"{where}, values", argument, given["values"])
+            index = self._arrays.index(
+                f"{where}, index", given["index"], int(rows.shape[0]), "values"
+            )
+            lengths[argument.source] = int(index.shape[0])
+            return ConstantArray(rows, index)
+        if argument.kind is ArgumentKind.CONST_UNIQUE:
+            rows = self._rows(where, argument, given)
+            num_rows = int(rows.shape[0])
+            if num_rows != 1:
+                advice = "; use ConstSequential for one each" if num_rows > 1 else ""
+                raise InputError(
+                    f"{where}: ConstUnique is one value of {argument.storage_dim} scalars for all "
+                    f"factors, got {num_rows} rows{advice}"
+                )
+            return ConstantArray(rows, None)
+        rows = self._rows(where, argument, given)
+        lengths[argument.source] = int(rows.shape[0])
+        return ConstantArray(rows, None)
+
+    def _rows(self, where: str, argument: Argument, given: Any) -> Array:
+        dim, units = argument.storage_dim, argument.unit_ranges
+        is_one = argument.kind is ArgumentKind.CONST_UNIQUE
+        return self._arrays.rows(where, given, dim, units, argument.matrix_shape, is_one=is_one)
+
+
+def _count(
+    where: str, factor: TracedFactor, lengths: Mapping[str, int], counts: Mapping[str, int]
+) -> int:
+    """Instances of a factor: all its arguments agree."""
+    agreed = dict(lengths)
+    for argument in factor.nodes:
+        size = counts[argument.node_type.name]
+        if argument.kind is ArgumentKind.NODE_PAIR:
+            agreed[f"{argument.source} (pairs)"] = max(size - 1, 0)
+        elif argument.kind is ArgumentKind.NODE_UNIQUE and size != 1:
+            advice = "; use TunableShared for several" if size > 1 else ""
+            raise InputError(
+                f"{where}, argument {argument.source}: TunableUnique needs exactly 1 instance of "
+                f"{argument.node_type.name}, got {size}{advice}"
+            )
+    if len(set(agreed.values())) > 1:
+        listed = ", ".join(f"{name} has {length}" for name, length in agreed.items())
+        raise InputError(f"{where}: arguments differ in length: {listed}; all must be equal")
+    return next(iter(agreed.values()), 1)

@@ -1,0 +1,107 @@
+"""What the course of a solve shows, in words, with advice."""
+
+import itertools
+import math
+from collections.abc import Collection, Sequence
+
+from caspar.options import SolveOptions
+from caspar.solver.result.result import IterationRecord, SolveStatus
+
+NO_FINITE_COST = "the cost of the candidate is not finite"
+"""Why a step is rejected."""
+
+MANY_LIMITED = 0.2
+"""Share of the iterations whose linear solve was cut short, from which on it is remarked."""
+
+SLOW_SOLVES, SLOW_SOLVE = 1000, 50
+"""PCG iterations in all, and of a linear solve on average, from which on a stronger preconditioner
+may pay (docs/design/0015-two-level-preconditioner.md)."""
+
+MUCH_ROUNDING = 1e-3
+"""Of the cost, by a rounding of the values: a solve that reached its limit says so, if its last
+iterations gained no more than such a rounding changes."""
+
+CRAWLING = 20
+"""Iterations that are looked at for that."""
+
+MUCH_GAINED = 0.1
+"""Of the cost, by those: then nobody asks what rounding changes, which takes some evaluations."""
+
+
+def remarks_on_linear_solves(
+    options: SolveOptions, records: Sequence[IterationRecord], num_limited: int, stronger: str
+) -> tuple[str, ...]:
+    """Sentences for users.
+
+    Args:
+        options: Of the solve.
+        records: Its iterations.
+        num_limited: Linear solves that ended at the limit of PCG iterations.
+        stronger: What takes fewer of them, as users ask for it; empty: nothing known.
+    """
+    remarks = []
+    if num_limited > MANY_LIMITED * len(records):
+        remarks.append(
+            f"PCG stopped at max_linear_iterations={options.max_linear_iterations} in "
+            f"{num_limited} of {len(records)} iterations: long chains, such as pose graphs, need "
+            "more, and a lower linear_tolerance and min_linear_tolerance, to find the better "
+            "minimum."
+        )
+    total = sum(record.linear_iterations for record in records)
+    if stronger != "" and total >= max(SLOW_SOLVES, SLOW_SOLVE * len(records)):
+        remarks.append(
+            f"PCG took {total / len(records):.0f} iterations a step: {stronger} takes far fewer "
+            "where nodes stand along a path, such as the cameras of a street; each costs more, and "
+            "it has kernels of its own to compile."
+        )
+    return tuple(remarks)
+
+
+def remarks_on_faults(what: str, factors: Sequence[str]) -> tuple[str, ...]:
+    """Factors of which something is not finite."""
+    if len(factors) == 0:
+        return ()
+    return (f"The {what} of these factors are not finite: {', '.join(factors)}.",)
+
+
+def remarks_on_lost_squares(types: Collection[str]) -> tuple[str, ...]:
+    """Node types whose derivatives are too small or too large."""
+    if len(types) == 0:
+        return ()
+    return (
+        f"Squares of derivatives by {', '.join(types)} are zero or infinite in the floating type: "
+        "these values may not have moved. Choose precision='float64', or another unit for these "
+        "values or for the residuals.",
+    )
+
+
+def remarks_on_candidates(
+    status: SolveStatus, records: Sequence[IterationRecord]
+) -> tuple[str, ...]:
+    """Why no step lowered the cost, where all ended at values that have none."""
+    last = itertools.takewhile(lambda record: not record.step_accepted, reversed(records))
+    reasons = [record.reason for record in last]
+    if status is not SolveStatus.DAMPING_LIMIT or set(reasons) != {NO_FINITE_COST}:
+        return ()
+    return (
+        f"None of the last {len(reasons)} candidates had a finite cost: look for what overflows, "
+        "or for a root, a logarithm or a quotient that the values are at the edge of.",
+    )
+
+
+def gained_at_last(records: Sequence[IterationRecord]) -> float:
+    """What the last iterations lowered the cost by; infinite where there are too few."""
+    if len(records) < CRAWLING:
+        return math.inf
+    return records[-CRAWLING].cost - records[-1].cost
+
+
+def remarks_on_rounding(rounding: float | None) -> tuple[str, ...]:
+    """What rounding the values changes the cost by; None: nothing to tell."""
+    if rounding is None:
+        return ()
+    return (
+        f"Values are rounded to float32, which alone changes the cost by {rounding:.2g}: steps can "
+        "hardly lower it any more. precision='float64' gets further; so does an origin near the "
+        "values, where they are large beside what they differ by.",
+    )

@@ -1,0 +1,118 @@
+"""What the first derivatives show: units too far apart, squares out of the floating type's range.
+
+D levels the entries of a part of a tangent, which is taken for a place or a rotation
+(`node_blocks`). If it is an amplitude of 1e-30 and a rate of 1, levelling holds the rate at every
+damping, and the solve would end with success where the rate started. A place shows itself: which
+of its entries are small differs from node to node.
+
+Input: D and gradient of a linearisation, once a linear solve has begun. Cost: some kilobytes are
+copied to the host.
+"""
+
+from functools import cached_property
+
+import numpy as np
+
+from caspar.equations.node_blocks import ABSENT, LEVELLING_DAMPING
+from caspar.frontend.factors.trace import NodeType
+from caspar.ir.dtype import DType
+from caspar.memory.array import Array
+from caspar.memory.layout import padded_chunks
+from caspar.solver.plan.plan import NodePlan, Plan
+
+LOOKED_AT = 200
+"""Nodes of a type, its first ones."""
+
+UNITS_APART = {DType.FLOAT32: 1e-14, DType.FLOAT64: 1e-26}
+"""Share of a part's largest entry of diag(J^T J), by the type of the values. Entries above it are
+moved by steps of little damping although D is levelled."""
+
+_ROUNDING = 1e-5
+"""Of a levelled entry, which may be float32."""
+
+
+class DerivativeSizes:
+    """D and gradient of the first nodes of each type, on their way to the host.
+
+    Args:
+        plan: Has them in its memory.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._storage = plan.types.storage
+        self._nodes = [node.node for node in plan.nodes if node.count > 0]
+        self._chunks = [_first_chunks(plan, node) for node in plan.nodes if node.count > 0]
+        flat = [chunk for of_node in self._chunks for of_array in of_node for chunk in of_array]
+        self._fetched = plan.library.backend.fetch(flat)
+
+    @cached_property
+    def _rows(self) -> list[tuple[NodeType, Array, Array]]:
+        """D and gradient of each type, (n, tangent_dim) each."""
+        fetched = iter(self._fetched())
+        rows = []
+        for node, of_node in zip(self._nodes, self._chunks, strict=True):
+            # only the last of an array's chunks is padded
+            squares, slopes = (
+                np.concatenate([next(fetched) for _ in of_array], axis=1)[:, : node.tangent_dim]
+                for of_array in of_node
+            )
+            rows.append((node, squares, slopes))
+        return rows
+
+    def levelling_holds(self, damping: float) -> bool:
+        """Whether a levelled D may hold some scalar: in all nodes its entry is a levelled one."""
+        share = (1.0 + _ROUNDING) * damping / (damping + LEVELLING_DAMPING)
+        return any(_units_are_apart(*rows, share) for rows in self._rows)
+
+    def units_are_apart(self) -> bool:
+        """Of a D that is not levelled: whether levelling would hold a scalar at every damping."""
+        return any(_units_are_apart(*rows, UNITS_APART[self._storage]) for rows in self._rows)
+
+    def lost_squares(self) -> dict[str, bool]:
+        """Node types with squares of derivatives that are zero or infinite in the floating type.
+
+        Returns:
+            By the type's name, whether nothing can be said of its values: a square is infinite, or
+            that of a scalar is zero in all nodes, not only in some, such as points that run to
+            infinity.
+        """
+        found = {}
+        for node, squares, slopes in self._rows:
+            is_absent = squares == ABSENT
+            if 0.0 < squares.min() and squares.max() < np.inf and not is_absent.any():
+                continue
+            is_zero = (slopes != 0.0) & (is_absent | (squares == 0.0))
+            is_infinite = squares == np.inf
+            if is_zero.any() or is_infinite.any():
+                found[node.name] = bool(is_infinite.any() or is_zero.all(axis=0).any())
+        return found
+
+
+def _units_are_apart(node: NodeType, squares: Array, slopes: Array, share: float) -> bool:
+    """Whether some entry of a part of D is at most this share of the largest in all nodes.
+
+    If it is zero in all of them, and its gradient too, no factor touches it: that says nothing.
+    """
+    for part in map(list, node.tangent_parts):
+        own = squares[:, part]
+        if own.min() > share * own.max():
+            continue
+        own = np.where(own == ABSENT, 0.0, own)
+        largest = own.max(axis=1, keepdims=True)
+        is_small = (own <= share * largest).all(axis=0)
+        is_touched = ((own > 0.0) | (slopes[:, part] != 0.0)).any(axis=0)
+        if (is_small & is_touched).any():
+            return True
+    return False
+
+
+def _first_chunks(plan: Plan, node: NodePlan) -> tuple[list[Array], list[Array]]:
+    """Of D and of the gradient, contiguous."""
+    name, count, dim = node.node.name, node.count, node.node.tangent_dim
+    diagonal, gradient = plan.memory[f"{name}.diagonal"], plan.memory[f"{name}.gradient"]
+    squares = padded_chunks(diagonal, count, dim, plan.types.storage)
+    if node.is_eliminated:
+        slopes = padded_chunks(gradient, count, dim, plan.types.sums)
+    else:
+        slopes = [gradient.reshape(count, -1)]
+    return [chunk[:LOOKED_AT] for chunk in squares], [chunk[:LOOKED_AT] for chunk in slopes]

@@ -1,0 +1,91 @@
+"""Which factors make a cost or a derivative that is not finite, and which of their instances.
+
+Input: a plan, the residuals or gradients that were just evaluated. Output: words for users.
+Cost: some passes over the arrays, of a solve that failed or is likely to.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from caspar.ir.dtype import DType
+from caspar.memory.array import Array
+from caspar.memory.layout import chunk_views
+from caspar.solver.plan.plan import FactorPlan, Plan
+from caspar.solver.result.quantities import count_text
+from caspar.solver.system.phases import Phases
+
+
+def faulty_costs(plan: Plan) -> tuple[str, ...]:
+    """Factors whose cost is not finite, after their residuals have been evaluated."""
+    costs = plan.library.backend.to_host(plan.memory["costs"])
+    return tuple(
+        _described(plan, one)
+        for one in plan.factors
+        if not np.isfinite(costs[one.first_tile : one.first_tile + one.num_tiles]).all()
+    )
+
+
+def _described(plan: Plan, factor: FactorPlan) -> str:
+    """Name of a factor, how many of its residuals are not finite, and the first."""
+    backend, storage = plan.library.backend, plan.types.storage
+    residuals = plan.memory[f"{factor.factor.name}.residual"]
+    dim = len(factor.factor.residual)
+    is_faulty = _not_finite(backend.xp, residuals, factor.count, dim, storage)
+    slots = np.flatnonzero(backend.to_host(is_faulty))
+    if factor.order.node_tiles is not None:
+        slots = slots[~_holes(plan, factor)[slots]]
+    if factor.order.order is not None:
+        slots = backend.to_host(factor.order.order)[slots]
+    if len(slots) == 0:
+        # in the type of the sums alone
+        return factor.factor.name
+    return f"{factor.factor.name} ({count_text(len(slots), 'instance')}, first {slots.min():,})"
+
+
+def largest_residual(plan: Plan) -> float:
+    """The largest magnitude of a residual, after they have been evaluated."""
+    backend, largest = plan.library.backend, 0.0
+    for factor in plan.factors:
+        residuals = plan.memory[f"{factor.factor.name}.residual"]
+        dim = len(factor.factor.residual)
+        for chunk in chunk_views(residuals, factor.count, dim, plan.types.storage):
+            sizes = backend.to_host(abs(chunk).max(axis=1))
+            if factor.order.node_tiles is not None:
+                sizes = sizes[~_holes(plan, factor)]
+            largest = max(largest, float(sizes.max(initial=0.0)))
+    return largest
+
+
+def _not_finite(xp: Any, data: Array, count: int, dim: int, dtype: DType) -> Array:
+    """(count,) objects of a blocked array of which a scalar is not finite."""
+    found = xp.zeros(count, dtype=bool)
+    for chunk in chunk_views(data, count, dim, dtype):
+        found |= ~xp.isfinite(chunk).all(axis=1)
+    return found
+
+
+def _holes(plan: Plan, factor: FactorPlan) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """(num_slots,) places that no instance is at."""
+    tiles = factor.order.node_tiles
+    assert tiles is not None
+    items = plan.library.backend.to_host(tiles.tile_items)
+    return (np.arange(plan.library.tile_size) >= items[:, None]).reshape(-1)
+
+
+def faulty_derivatives(plan: Plan, phases: Phases) -> tuple[str, ...]:
+    """Factors of which a gradient is not finite, where residuals are of the linearised values.
+
+    What was linearised is lost.
+    """
+    backend = plan.library.backend
+    found = []
+    for factor in plan.factors:
+        names = {one.node_type.name for one in factor.factor.nodes}
+        gradients = [plan.memory[f"{name}.gradient"] for name in names]
+        for gradient in gradients:
+            gradient[...] = 0.0
+        backend.sequence(phases.gradients(factor)).run()
+        if not all(backend.xp.isfinite(gradient).all() for gradient in gradients):
+            found.append(factor.factor.name)
+    return tuple(found)

@@ -1,0 +1,377 @@
+"""The linearised problem on the device, as Levenberg-Marquardt sees it.
+
+Calling schedule: `load` and `score` once; then `linearize` after every move, `try_step` for every
+damping, `accept` to move. The host reads the scalars once for each tried step.
+
+While it does, the device would have nothing to do, for some 60 us of the 250 that an iteration with
+36,000 factors takes (H200). So small problems go *ahead*: the candidate is linearised before anyone
+knows whether it will be accepted, and the linear solve begins with the damping that is expected.
+`nodes` stay what they are until then. A step that was rejected costs a linearisation more, and
+after it nothing is done ahead until one is accepted.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from caspar.equations.scalar_kernels import LinearOutcome
+from caspar.ir.dtype import DType
+from caspar.memory.array import Array
+from caspar.solver.input.problem import Problem
+from caspar.solver.iterate.derivative_sizes import DerivativeSizes
+from caspar.solver.iterate.faults import faulty_costs, faulty_derivatives, largest_residual
+from caspar.solver.iterate.roundings import DRAWS, half_digits, write_rounded
+from caspar.solver.linear.linear_solvers import LinearSolver
+from caspar.solver.plan.arena import Scratch
+from caspar.solver.plan.memory_table import memory_table
+from caspar.solver.plan.plan import SCALARS, Plan
+from caspar.solver.plan.regions import SCRATCH
+from caspar.solver.system.launches import Binder
+from caspar.solver.system.phases import Phases
+
+USUAL_DAMPING, CHAIN_DAMPING = 1e-3, 1e-8
+"""First damping. A chain bends as a whole along directions that damping holds long after it lets
+others go: where those are solved for exactly, M3500 takes 41 iterations with the first and 7 with
+the second (docs/design/0014-levenberg-policy.md)."""
+
+
+@dataclass(frozen=True)
+class LinearGoal:
+    """What the linear solver is asked for.
+
+    Attributes:
+        damping: Factor of D added to J^T J.
+        tolerance: Relative decrease of the preconditioned residual norm.
+        min_iterations: PCG iterations before the tolerance is tested.
+        max_iterations: PCG iterations at most.
+        expected_damping: Of the next step, if this one is as good as the linear model says; None:
+            there is no next one.
+    """
+
+    damping: float
+    tolerance: float
+    min_iterations: int
+    max_iterations: int
+    expected_damping: float | None = None
+
+
+@dataclass(frozen=True)
+class TriedStep:
+    """The end of a step that was tried.
+
+    Attributes:
+        cost: Cost of the candidate.
+        model_decrease: Decrease of the cost the linear model predicts for this step.
+        gradient_norm: Preconditioned gradient norm, sqrt(g . M^-1 g): its square is about twice
+            the decrease that a full linear step promises.
+        step_norm: Norm of the step weighted by D.
+        linear_iterations: PCG iterations.
+        outcome: Why PCG stopped.
+    """
+
+    cost: float
+    model_decrease: float
+    gradient_norm: float
+    step_norm: float
+    linear_iterations: int
+    outcome: LinearOutcome
+
+
+class NormalEquations:
+    """A plan's launches, by what they mean.
+
+    Args:
+        plan: Memory and structure.
+        binder: Binds its kernels.
+        phases: Its launches.
+        linear: Solves the reduced system.
+        stronger: What users may ask for that takes fewer PCG iterations; empty: nothing known.
+    """
+
+    def __init__(
+        self, plan: Plan, binder: Binder, phases: Phases, linear: LinearSolver, stronger: str
+    ) -> None:
+        self.plan = plan
+        self.stronger = stronger
+        self._backend = plan.library.backend
+        self._binder = binder
+        self._linear = linear
+        self._phases = phases
+        self._scalars = self._backend.host_scalars(plan.memory["scalars"])
+        self._starts: Mapping[str, Array] = {}
+        self._has_jacobians = False
+        self._is_ahead = False
+        self._was_rejected = False
+        self._begun_damping: float | None = None
+        self._levelling = 1.0
+        sequence = self._backend.sequence
+        self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
+        self._linearize = sequence(phases.linearize(exact=linear.is_direct))
+        self._candidate = sequence(phases.candidate())
+        self._accept = sequence(phases.accept())
+        self._restore = sequence(phases.restore())
+
+    @property
+    def linear_solver(self) -> str:
+        """Name of the linear solver."""
+        return self._linear.name
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Why the linear solver was chosen, where that may surprise."""
+        return self._linear.remarks
+
+    @property
+    def storage(self) -> DType:
+        """Type of the values."""
+        return self.plan.types.storage
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether a matrix is factorised."""
+        return self._linear.is_direct
+
+    @property
+    def usual_damping(self) -> float:
+        """The first one, where the user leaves it open."""
+        # in float32 a chain that nothing holds would drift: its gradient is no better than that
+        is_exact = self.is_direct and self.storage is DType.FLOAT64
+        return CHAIN_DAMPING if is_exact and self.plan.is_chained else USUAL_DAMPING
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the plan and of the linear solver."""
+        return self.plan.num_bytes + self._linear.num_bytes
+
+    def memory_table(self) -> str:
+        """What the plan and the linear solver hold."""
+        held = "matrix, without its factor" if self._linear.is_direct else "preconditioner"
+        part = f"{self._linear.name}: {held}"
+        return memory_table(self.plan, part, self._linear.num_bytes)
+
+    def uploader(self) -> Callable[[Array], Array]:
+        """Brings arrays of the host to the plan's memory, until any other method is called."""
+        scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
+        return lambda array: self._on_device(array, scratch)
+
+    def load(self, problem: Problem) -> None:
+        """Bring start values and constants into the plan's memory."""
+        self._has_jacobians = self._was_rejected = False
+        self._levelling = 1.0
+        self._starts = problem.values
+        scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
+        for plan in self.plan.nodes:
+            rows = self._on_device(problem.values[plan.node.name], scratch)
+            rows = self._in_order(rows, None if plan.order is None else plan.order.node, scratch)
+            self._binder.pack(f"{plan.node.name}.nodes", rows)
+        for factor in self.plan.factors:
+            arrays = problem.factors[factor.factor.name]
+            for argument in factor.factor.arguments:
+                constant = arrays.constants.get(argument.source)
+                if constant is not None:
+                    rows = self._on_device(constant.rows, scratch)
+                    rows = self._in_order(rows, factor.order.order_of(argument), scratch)
+                    self._binder.pack(f"{factor.factor.name}.{argument.value_name}", rows)
+        # the rows must live until they are packed
+        self._backend.synchronize()
+
+    def _on_device(self, rows: Array, scratch: Scratch) -> Array:
+        """Rows of the host are copied."""
+        if self._backend.name == "cpu" or not isinstance(rows, np.ndarray):
+            return rows
+        copied = scratch.take(rows.shape, rows.dtype.name)
+        self._backend.write(copied, rows)
+        return copied
+
+    def _in_order(self, rows: Array, order: Array | None, scratch: Scratch) -> Array:
+        if order is None:
+            return rows
+        sorted_rows = scratch.take((int(order.shape[0]), int(rows.shape[1])), rows.dtype.name)
+        self._backend.xp.take(rows, order, axis=0, out=sorted_rows)
+        return sorted_rows
+
+    def score(self) -> float:
+        """Cost of the current values."""
+        self._score.run()
+        self._is_ahead, self._begun_damping = False, None
+        self._scalars.fetch()
+        return self._read()["cost"]
+
+    def faulty_costs(self) -> tuple[str, ...]:
+        """The factors whose cost was not finite when the values were scored."""
+        return faulty_costs(self.plan)
+
+    @property
+    def num_residuals(self) -> int:
+        """Rows of all residuals, those of holes of node tiles among them."""
+        return sum(plan.count * len(plan.factor.residual) for plan in self.plan.factors)
+
+    def largest_residual(self) -> float:
+        """The largest magnitude of a residual when the values were scored."""
+        return largest_residual(self.plan)
+
+    def faulty_derivatives(self) -> tuple[str, ...]:
+        """The factors whose gradient is not finite; for the end of a solve."""
+        self._score.run()
+        self._is_ahead, self._has_jacobians, self._begun_damping = False, False, None
+        return faulty_derivatives(self.plan, self._phases)
+
+    def linearize(self, damping: float) -> None:
+        """Jacobians, gradient, diagonal and blocks at the current values.
+
+        `damping`: of the next step. D depends on it, and so do variables that are scaled by D.
+        """
+        if self._is_ahead and self.plan.is_scaled and self._begun_damping != damping:
+            # another D than was expected; what was linearised lies where residuals were
+            self._is_ahead, self._has_jacobians, self._begun_damping = False, False, None
+            return
+        if not self._is_ahead:
+            if self.plan.is_scaled:
+                self._scalars.write((damping, self._levelling))
+            self._linearize.run()
+        self._is_ahead = False
+        self._has_jacobians = True
+
+    def try_first_step(self, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
+        """The same as `try_step`, and choose whether D is levelled from here on.
+
+        It is not if a part has units far apart, see `derivative_sizes`.
+
+        Returns:
+            The step; and node types that have squares out of range, with whether nothing can be
+            said of their values.
+        """
+        tried, sizes = self._try_and_look(goal)
+        if sizes.levelling_holds(goal.damping):
+            tried, sizes = self._try_anew(goal, levelling=0.0)
+            if not sizes.units_are_apart():
+                tried, _ = self._try_anew(goal, levelling=1.0)
+        # a levelled D hides a square of zero, but then levelling would hold its scalar
+        return tried, sizes.lost_squares()
+
+    def _try_anew(self, goal: LinearGoal, levelling: float) -> tuple[TriedStep, DerivativeSizes]:
+        self.reject()
+        self._levelling = levelling
+        self.score()
+        self.linearize(goal.damping)
+        return self._try_and_look(goal)
+
+    def try_step(self, goal: LinearGoal) -> TriedStep:
+        """Solve the damped linear system, retract and score."""
+        self._enqueue_step(goal)
+        self._enqueue_ahead(goal)
+        return self._tried_step()
+
+    def _try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
+        self._enqueue_step(goal)
+        sizes = DerivativeSizes(self.plan)  # before they are overwritten
+        self._enqueue_ahead(goal)
+        return self._tried_step(), sizes
+
+    def _enqueue_step(self, goal: LinearGoal) -> None:
+        limits = (goal.tolerance, goal.min_iterations, goal.max_iterations)
+        self._scalars.write((goal.damping, self._levelling, *limits))
+        if not self._has_jacobians:
+            self._score.run()  # residuals are of the last candidate
+            self._linearize.run()
+        self._has_jacobians = not self.plan.jacobians_are_shared
+        if self._begun_damping != goal.damping:
+            self._linear.begin()
+        self._begun_damping = None
+        self._linear.solve(goal.max_iterations)
+        self._candidate.run()
+        self._scalars.fetch()
+
+    def _enqueue_ahead(self, goal: LinearGoal) -> None:
+        """Linearise the candidate, if that is done before it is known whether it is accepted."""
+        if self.plan.goes_ahead and not self._was_rejected and goal.expected_damping is not None:
+            self._scalars.write((goal.expected_damping, self._levelling))
+            self._linearize.run()
+            self._is_ahead = True
+            self._linear.begin()
+            self._begun_damping = goal.expected_damping
+
+    def _tried_step(self) -> TriedStep:
+        scalars = self._read()
+        model = -scalars["step_gradient"] + scalars["step_residual"] + scalars["step_damping"]
+        promised = scalars["first_descent"] + scalars["eliminated_descent"]
+        outcome = LinearOutcome(int(scalars["done"]))
+        if outcome is LinearOutcome.AT_OPTIMUM and promised > 0.0:
+            # only the eliminated nodes have anywhere to go, and theirs is a full step
+            outcome = LinearOutcome.TOLERANCE
+        return TriedStep(
+            cost=scalars["cost"],
+            model_decrease=0.5 * model,
+            gradient_norm=math.sqrt(max(promised, 0.0)),
+            step_norm=math.sqrt(max(scalars["step_norm"], 0.0)),
+            linear_iterations=int(scalars["linear_iterations"]),
+            outcome=outcome,
+        )
+
+    def accept(self) -> None:
+        """Make the candidate the current values."""
+        self._accept.run()
+        self._was_rejected = False
+
+    def reject(self) -> None:
+        """Keep the current values."""
+        self._was_rejected = True
+        if self.plan.is_scaled:
+            # the next damping has another D
+            self._has_jacobians = False
+        if self._is_ahead:
+            # the Jacobians are the candidate's
+            self._is_ahead, self._has_jacobians, self._begun_damping = False, False, None
+        elif self.plan.goes_ahead:
+            self._restore.run()
+
+    def rounded_costs(self, *, coarsely: bool = False) -> tuple[float, ...]:
+        """Costs of values that are moved by a rounding each, but for zeros, up or down in no order.
+
+        Several draws. What was linearised is lost.
+
+        Args:
+            coarsely: They are moved by half of the digits of their type's largest start value.
+        """
+        sizes = {
+            plan.node.name: half_digits(self._starts[plan.node.name]) if coarsely else 0.0
+            for plan in self.plan.nodes
+        }
+        score = self._backend.sequence(self._phases.score("candidate"))
+        costs = []
+        for draw in DRAWS:
+            for name, size in sizes.items():
+                nodes, candidate = (self.plan.memory[f"{name}.{s}"] for s in ("nodes", "candidate"))
+                write_rounded(self._backend.xp, nodes, candidate, draw, size)
+            score.run()
+            self._scalars.fetch()
+            costs.append(self._read()["cost"])
+        self._score.run()
+        self._is_ahead, self._has_jacobians, self._begun_damping = False, False, None
+        return tuple(costs)
+
+    def values(self) -> Mapping[str, Array]:
+        """The current values as (n, storage_dim) arrays of the storage type.
+
+        They are in memory that a solve needs no more; the next one overwrites them.
+        """
+        self._has_jacobians = False  # the rows may lie where they were
+        self._starts = {}
+        scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
+        storage = self.plan.types.storage.value
+        rows = {
+            plan.node.name: scratch.take((plan.count, plan.node.storage_dim), storage)
+            for plan in self.plan.nodes
+        }
+        for plan in self.plan.nodes:
+            name = plan.node.name
+            self._binder.unpack(f"{name}.nodes", rows[name])
+            if plan.order is not None:
+                rows[name] = self._in_order(rows[name], plan.order.rank, scratch)
+        self._backend.synchronize()
+        return rows
+
+    def _read(self) -> dict[str, float]:
+        return dict(zip(SCALARS, self._scalars.read(), strict=True))

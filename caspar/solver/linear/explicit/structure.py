@@ -1,0 +1,397 @@
+"""Which blocks the system has as a matrix, and what adds to each.
+
+Input: a plan. Output: lists of blocks, and for the items of factors and the pairs of items of
+eliminated nodes the number of the block they add to. Once for each structure, on the backend's
+device. The number of pairs is the sum over eliminated nodes of k (k + 1) / 2 with k items.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from caspar.equations.linear.explicit_kernels import ArgumentPair, argument_pairs
+from caspar.errors import OutOfMemoryError
+from caspar.memory.array import Array
+from caspar.runtime.backend import Backend, array_tools
+from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
+
+MAX_FILL_PAIRS = 1 << 27
+"""Pairs of items that are listed: building the lists takes about 100 bytes for each."""
+
+TypePair = tuple[str, str]
+"""Names of the node types of the rows and of the columns of a block."""
+
+
+@dataclass(frozen=True)
+class BlockList:
+    """The blocks of two node types.
+
+    Of one type all diagonal blocks are first, in the order of the nodes, and the others are below
+    the diagonal.
+
+    Attributes:
+        row: Type of the rows.
+        column: Type of the columns; the same or an earlier one.
+        num_diagonal: Diagonal blocks.
+        rows: (n,) int64 node of the rows of each block off the diagonal.
+        columns: (n,) int64 node of its columns.
+    """
+
+    row: NodePlan
+    column: NodePlan
+    num_diagonal: int
+    rows: Array
+    columns: Array
+
+    @property
+    def num_blocks(self) -> int:
+        """All of them."""
+        return self.num_diagonal + int(self.rows.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """Scalars of a block."""
+        return self.row.node.tangent_dim * self.column.node.tangent_dim
+
+
+@dataclass(frozen=True)
+class FactorBlocks:
+    """Blocks that the items of a factor add to.
+
+    Attributes:
+        plan: The factor.
+        pair: Its arguments.
+        types: Their types.
+        number: (num_slots,) int32 block of each item.
+        weights: (num_slots, 2) of the storage type, of the item's block and of its transpose; None
+            where the arguments are of two types, or one and the same.
+    """
+
+    plan: FactorPlan
+    pair: ArgumentPair
+    types: TypePair
+    number: Array
+    weights: Array | None
+
+
+@dataclass(frozen=True)
+class FillBlocks:
+    """Blocks that pairs of items of eliminated nodes add to, sorted by block.
+
+    Attributes:
+        eliminated: The nodes' type.
+        types: Of rows and columns.
+        first: (n,) int32 item of the rows, a place in the window of its factor and argument.
+        second: (n,) int32 item of the columns.
+        number: (n,) int32 block.
+    """
+
+    eliminated: str
+    types: TypePair
+    first: Array
+    second: Array
+    number: Array
+
+
+@dataclass(frozen=True)
+class MixedWindows:
+    """Where the items' Z are: one array for each eliminated and reduced type.
+
+    Attributes:
+        counts: Places of each array, by eliminated and reduced type.
+        first: First place of a factor's argument, by their names.
+    """
+
+    counts: Mapping[tuple[str, str], int]
+    first: Mapping[tuple[str, str], int]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """All blocks of the system.
+
+    Attributes:
+        blocks: By types; of every reduced type with itself at least.
+        factors: What factors add.
+        fills: What eliminated nodes add.
+        windows: Where the items' Z are.
+    """
+
+    blocks: Mapping[TypePair, BlockList]
+    factors: tuple[FactorBlocks, ...]
+    fills: tuple[FillBlocks, ...]
+    windows: MixedWindows
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all arrays."""
+        arrays = [array for one in self.blocks.values() for array in (one.rows, one.columns)]
+        arrays += [array for one in self.fills for array in (one.first, one.second, one.number)]
+        arrays += [array for one in self.factors for array in (one.number, one.weights)]
+        return sum(int(array.nbytes) for array in arrays if array is not None)
+
+
+@dataclass(frozen=True)
+class _Coupling:
+    """Nodes that share blocks: (n,) int64 each."""
+
+    types: TypePair
+    rows: Array
+    columns: Array
+
+
+def num_fill_pairs(plan: Plan) -> int:
+    """Pairs of items of eliminated nodes, each item with itself too."""
+    num_items = sum(one.count for one in plan.factors) + sum(one.count for one in plan.nodes)
+    xp, brought = array_tools(plan.library.backend, num_items)
+    total = 0
+    for eliminated in plan.eliminated:
+        items = xp.zeros(eliminated.count, dtype=np.int64)
+        for factor in _touching(plan, eliminated):
+            tiles = factor.order.node_tiles
+            assert tiles is not None
+            is_taken = slots_with_items(xp, brought(tiles.tile_items), factor.count)
+            nodes = brought(eliminated_nodes(factor))[is_taken]
+            items += len(factor.reduced) * xp.bincount(nodes, minlength=eliminated.count)
+        total += int((items * (items + 1)).sum()) // 2
+    return total
+
+
+def build_structure(plan: Plan) -> Structure:
+    """Find all blocks.
+
+    Raises:
+        OutOfMemoryError: Eliminated nodes have too many pairs of items.
+    """
+    num_pairs = num_fill_pairs(plan)
+    if num_pairs > MAX_FILL_PAIRS:
+        raise OutOfMemoryError(
+            f"the reduced system has {num_pairs:,} pairs of factors that share an eliminated node, "
+            f"allowed are {MAX_FILL_PAIRS:,}: use linear_solver='schur_pcg', which does not list "
+            "them"
+        )
+    backend = plan.library.backend
+    ranks = {node.node.name: rank for rank, node in enumerate(plan.nodes)}
+    pairs = [
+        (factor, pair)
+        for factor in plan.factors
+        for pair in argument_pairs(factor.factor, factor.form, ranks)
+    ]
+    direct = [_factor_coupling(backend, factor, pair) for factor, pair in pairs]
+    windows = _windows(plan)
+    fills = [fill for node in plan.eliminated for fill in _fills(plan, node, windows)]
+    couplings = [*direct, *(coupling for _, coupling, _, _ in fills)]
+    blocks = _block_lists(plan, couplings)
+    return Structure(
+        blocks=blocks,
+        factors=tuple(
+            _factor_blocks(plan, factor, pair, coupling, blocks[coupling.types])
+            for (factor, pair), coupling in zip(pairs, direct, strict=True)
+        ),
+        fills=tuple(
+            _fill_blocks(backend, name, coupling, first, second, blocks[coupling.types])
+            for name, coupling, first, second in fills
+        ),
+        windows=windows,
+    )
+
+
+# -- factors -------------------------------------------------------------------------------------
+
+
+def _nodes_of(backend: Backend, factor: FactorPlan, name: str) -> Array:
+    """Node of each item; of a unique node always the first."""
+    index = factor.order.index(name)
+    if index is None:
+        return backend.xp.zeros(factor.count, dtype=np.int64)
+    return index.astype(np.int64)
+
+
+def _factor_coupling(backend: Backend, factor: FactorPlan, pair: ArgumentPair) -> _Coupling:
+    rows = _nodes_of(backend, factor, pair.row.name)
+    columns = _nodes_of(backend, factor, pair.column.name)
+    types = (pair.row.node_type.name, pair.column.node_type.name)
+    if pair.is_of_one_type:
+        xp = backend.xp
+        rows, columns = xp.maximum(rows, columns), xp.minimum(rows, columns)
+    return _Coupling(types, rows, columns)
+
+
+def _factor_blocks(
+    plan: Plan,
+    factor: FactorPlan,
+    pair: ArgumentPair,
+    coupling: _Coupling,
+    blocks: BlockList,
+) -> FactorBlocks:
+    backend = plan.library.backend
+    number = _block_numbers(backend.xp, coupling, blocks)
+    weights = None
+    if pair.is_of_one_type and not pair.is_of_one_argument:
+        rows = _nodes_of(backend, factor, pair.row.name)
+        columns = _nodes_of(backend, factor, pair.column.name)
+        order = backend.xp.stack([rows >= columns, rows <= columns], axis=1)
+        weights = order.astype(plan.types.storage.value)
+    return FactorBlocks(factor, pair, coupling.types, number, weights)
+
+
+# -- eliminated nodes ----------------------------------------------------------------------------
+
+
+def _touching(plan: Plan, eliminated: NodePlan) -> list[FactorPlan]:
+    """Factors that touch an eliminated type, and others."""
+    return [
+        factor
+        for factor in plan.factors
+        if factor.form.eliminates(eliminated.node.name) and len(factor.reduced) > 0
+    ]
+
+
+def eliminated_nodes(factor: FactorPlan) -> Array:
+    """Eliminated node of each slot."""
+    return factor.order.nodes[factor.form.eliminated_argument.name]
+
+
+def is_item(xp: Any, factor: FactorPlan) -> Array:
+    """(num_slots,) which slots are not holes."""
+    tiles = factor.order.node_tiles
+    assert tiles is not None
+    return slots_with_items(xp, tiles.tile_items, factor.count)
+
+
+def slots_with_items(xp: Any, tile_items: Array, num_slots: int) -> Array:
+    """The same, from the number of items of each tile."""
+    size = num_slots // max(1, int(tile_items.shape[0]))
+    return (xp.arange(size, dtype=np.int32) < tile_items[:, None]).reshape(-1)
+
+
+def _windows(plan: Plan) -> MixedWindows:
+    counts: dict[tuple[str, str], int] = {}
+    first: dict[tuple[str, str], int] = {}
+    for eliminated in plan.eliminated:
+        for factor in _touching(plan, eliminated):
+            for argument in factor.reduced:
+                array = (eliminated.node.name, argument.node_type.name)
+                first[factor.factor.name, argument.name] = counts.get(array, 0)
+                counts[array] = counts.get(array, 0) + factor.count
+    return MixedWindows(counts, first)
+
+
+def _fills(
+    plan: Plan, eliminated: NodePlan, windows: MixedWindows
+) -> list[tuple[str, _Coupling, Array, Array]]:
+    """Pairs of items: the type, the nodes they couple, and both items of each."""
+    backend = plan.library.backend
+    xp, name = backend.xp, eliminated.node.name
+    ranks = {node.node.name: rank for rank, node in enumerate(plan.nodes)}
+    parts = []
+    for factor in _touching(plan, eliminated):
+        slot = xp.flatnonzero(is_item(xp, factor))
+        owner = eliminated_nodes(factor)[slot].astype(np.int64)
+        for argument in factor.reduced:
+            rank = xp.full(slot.shape, ranks[argument.node_type.name])
+            node = _nodes_of(backend, factor, argument.name)[slot]
+            place = slot + windows.first[factor.factor.name, argument.name]
+            parts.append((owner, rank, node, place))
+    if len(parts) == 0:
+        return []
+    owner, rank, node, place = (xp.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    first, second = pairs_within(xp, owner)
+    types = [plan.nodes[number] for number in sorted({ranks[type_] for _, type_ in windows.counts})]
+    fills = []
+    for row in types:
+        for column in types:
+            wanted = (ranks[row.node.name], ranks[column.node.name])
+            if wanted[0] < wanted[1] or (name, row.node.name) not in windows.counts:
+                continue
+            chosen = _oriented(xp, rank, node, first, second, wanted)
+            coupling = _Coupling(
+                (row.node.name, column.node.name), node[chosen[0]], node[chosen[1]]
+            )
+            fills.append((name, coupling, place[chosen[0]], place[chosen[1]]))
+    return [fill for fill in fills if int(fill[2].shape[0]) > 0]
+
+
+def pairs_within(xp: Any, owner: Array) -> tuple[Array, Array]:
+    """All pairs of items of one owner, the later one first, and each item with itself."""
+    order = xp.argsort(owner, kind="stable")
+    grouped = owner[order]
+    start = xp.searchsorted(grouped, grouped, side="left")
+    up_to = xp.arange(1, grouped.shape[0] + 1) - start
+    ends = xp.cumsum(up_to)
+    total = int(ends[-1]) if int(ends.shape[0]) > 0 else 0
+    number = xp.arange(total)
+    later = xp.searchsorted(ends, number, side="right")
+    earlier = start[later] + number - (ends - up_to)[later]
+    return order[later], order[earlier]
+
+
+def _oriented(
+    xp: Any, rank: Array, node: Array, first: Array, second: Array, wanted: tuple[int, int]
+) -> tuple[Array, Array]:
+    """Pairs of two types, the row's item first; two items of one node both ways round."""
+    ahead = (rank[first] == wanted[0]) & (rank[second] == wanted[1])
+    back = (rank[second] == wanted[0]) & (rank[first] == wanted[1])
+    if wanted[0] == wanted[1]:
+        ahead &= node[first] >= node[second]
+        back &= (node[second] >= node[first]) & (first != second)
+    return (
+        xp.concatenate([first[ahead], second[back]]),
+        xp.concatenate([second[ahead], first[back]]),
+    )
+
+
+def _fill_blocks(
+    backend: Backend,
+    name: str,
+    coupling: _Coupling,
+    first: Array,
+    second: Array,
+    blocks: BlockList,
+) -> FillBlocks:
+    xp = backend.xp
+    number = _block_numbers(xp, coupling, blocks)
+    order = xp.argsort(number, kind="stable")
+    return FillBlocks(
+        eliminated=name,
+        types=coupling.types,
+        first=first[order].astype(np.int32),
+        second=second[order].astype(np.int32),
+        number=number[order],
+    )
+
+
+# -- blocks --------------------------------------------------------------------------------------
+
+
+def _block_lists(plan: Plan, couplings: Sequence[_Coupling]) -> dict[TypePair, BlockList]:
+    """Distinct pairs of nodes, by types."""
+    xp, nodes = plan.library.backend.xp, plan.node_plans
+    names = [node.node.name for node in plan.reduced]
+    pairs = [(name, name) for name in names]
+    pairs += list(dict.fromkeys(one.types for one in couplings if one.types not in pairs))
+    lists = {}
+    for row, column in pairs:
+        is_diagonal = row == column
+        keys = [xp.empty(0, dtype=np.int64)]
+        for one in couplings:
+            if one.types == (row, column):
+                key = one.rows * nodes[column].count + one.columns
+                keys.append(key[one.rows != one.columns] if is_diagonal else key)
+        rows, columns = xp.divmod(xp.unique(xp.concatenate(keys)), nodes[column].count)
+        num_diagonal = nodes[row].count if is_diagonal else 0
+        lists[row, column] = BlockList(nodes[row], nodes[column], num_diagonal, rows, columns)
+    return lists
+
+
+def _block_numbers(xp: Any, coupling: _Coupling, blocks: BlockList) -> Array:
+    """(n,) int32."""
+    key = coupling.rows * blocks.column.count + coupling.columns
+    number = blocks.num_diagonal + xp.searchsorted(
+        blocks.rows * blocks.column.count + blocks.columns, key
+    )
+    if blocks.num_diagonal > 0:
+        number = xp.where(coupling.rows == coupling.columns, coupling.rows, number)
+    return number.astype(np.int32)

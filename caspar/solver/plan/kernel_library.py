@@ -1,0 +1,142 @@
+"""The compiled kernels of a solver. Once for each solver; reductions when first needed."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from caspar.codegen.source import KernelSource
+from caspar.driver import SolverSources, Target
+from caspar.equations.factor_kernels import FACTOR_ROLES
+from caspar.equations.node_kernels import NODE_ROLES
+from caspar.errors import ResourceError
+from caspar.frontend.factors.trace import NodeType
+from caspar.frontend.names import kernel_name
+from caspar.memory.reduce import ReduceSpec
+from caspar.runtime.backend import Backend, Kernel
+
+HOT_ROLES = ("product", "scatter")
+"""Kernels of factors that run in every iteration of a linear solver."""
+
+
+LOOPED = ("clear",)
+"""Other kernels of several blocks that run there."""
+
+
+class KernelLibrary:
+    """Compiled kernels by name; the ones that sum partials are made when first needed.
+
+    Args:
+        backend: Where they run.
+        target: What is generated.
+        sources: The solver's kernels.
+        owners: Names of factors and node types, whose kernels' names begin with them.
+        wide_places: Whether items' places in node tiles have 64 bits.
+        max_tile_size: Items of a tile at most; None: what kernels allow.
+
+    Attributes:
+        tile_size: Items of a tile.
+        reductions_time_s: Seconds of compiling what sums partials.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        target: Target,
+        sources: SolverSources,
+        owners: Sequence[str],
+        *,
+        wide_places: bool = False,
+        max_tile_size: int | None = None,
+    ) -> None:
+        self.backend = backend
+        self.reductions_time_s = 0.0
+        self.jacobian_dims = sources.jacobian_dims
+        self._target = target
+        self._wide_places = wide_places
+        sources = self._rewritten(sources)
+        self._kernels = dict(backend.load(list(sources.kernels.values())))
+        own = {
+            role: [
+                sources.kernels[kernel_name(owner, role)]
+                for owner in owners
+                if kernel_name(owner, role) in sources.kernels
+            ]
+            for role in (*FACTOR_ROLES, *NODE_ROLES)
+        }
+        hot = [source for role in HOT_ROLES for source in own[role]]
+        shared = [sources.kernels[name] for name in LOOPED if name in sources.kernels]
+        together = [*shared, *(source for role in own.values() for source in role)]
+        self.tile_size = self._common_tile_size(together, hot, max_tile_size)
+
+    def _rewritten(self, sources: SolverSources) -> SolverSources:
+        """For places as wide as they are here."""
+        rewrite = self._target.with_wide_places
+        if rewrite is None or not self._wide_places:
+            return sources
+        kernels = {name: rewrite(source) for name, source in sources.kernels.items()}
+        return replace(sources, kernels=kernels)
+
+    def _common_tile_size(
+        self,
+        sources: Sequence[KernelSource],
+        hot: Sequence[KernelSource],
+        limit: int | None,
+    ) -> int:
+        """One tile size for all kernels: they share tiles, and run in one loop.
+
+        Each has been loaded with the block size that suits it; the kernels of the inner loop
+        decide for all, unless another one does not fit.
+
+        Raises:
+            ResourceError: There is no size with which all fit.
+        """
+        chosen = sources if len(hot) == 0 else hot
+        most = min(self._kernels[source.name].block_size for source in chosen)
+        most = most if limit is None else min(most, limit)
+        common = set.intersection(*({*source.block_sizes} for source in chosen))
+        refusal: ResourceError | None = None
+        for size in sorted((size for size in common if size <= most), reverse=True):
+            others = [one for one in sources if self._kernels[one.name].block_size != size]
+            try:
+                self._kernels.update(self.backend.load(others, size))
+            except ResourceError as error:
+                refusal = error if refusal is None else refusal
+                continue
+            return size
+        assert refusal is not None
+        raise refusal
+
+    def num_node_tiles(self, node: NodeType, count: int) -> int:
+        """Partial sums that the kernels of a node type make, each of as many."""
+        return self._kernels[kernel_name(node.name, "retract")].source.num_blocks(
+            count, self.tile_size
+        )
+
+    def has_kernel(self, name: str) -> bool:
+        """Whether the solver has a kernel of that name."""
+        return name in self._kernels
+
+    def kernel(self, name: str) -> Kernel:
+        """A kernel of the solver."""
+        return self._kernels[name]
+
+    def load(self, sources: SolverSources) -> None:
+        """Compile more kernels of the solver, unless they have been."""
+        found = self._rewritten(sources).kernels.items()
+        missing = [one for name, one in found if name not in self._kernels]
+        self._kernels.update(self.backend.load(missing, self.tile_size))
+
+    def load_reductions(self, specs: Iterable[ReduceSpec]) -> None:
+        """Compile what is missing, all at once."""
+        missing = {spec.name: spec for spec in specs if spec.name not in self._kernels}
+        if len(missing) == 0:
+            # most often; and loading nothing starts threads, 0.7 ms of the setup under a profiler
+            return
+        start = time.perf_counter()
+        sources = [self._target.generate_reduce(spec) for spec in missing.values()]
+        self._kernels.update(self.backend.load(sources, self.tile_size))
+        self.reductions_time_s += time.perf_counter() - start
+
+    def reduction(self, spec: ReduceSpec) -> Kernel:
+        """A kernel that sums partials."""
+        return self._kernels[spec.name]

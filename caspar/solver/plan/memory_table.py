@@ -1,0 +1,80 @@
+"""The memory of a plan as a table: what is where, and what shares its bytes."""
+
+import io
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from caspar.solver.plan.arena import Region
+from caspar.solver.plan.plan import Plan
+from caspar.solver.result.quantities import bytes_text
+from caspar.solver.result.report import LINE_UNDER_HEAD
+
+COLUMNS = ("array", "type", "scalars", "memory", "first byte", "shares bytes with")
+NUMBERS = ("scalars", "memory", "first byte")
+WIDTH = 100
+"""Columns of the text."""
+
+
+def memory_table(plan: Plan, linear_part: str, linear_bytes: int) -> str:
+    """The arena's regions in the order of their bytes, then what lies outside of it.
+
+    Args:
+        plan: The plan.
+        linear_part: What its linear solver holds beside the plan.
+        linear_bytes: Bytes of that.
+    """
+    own = {name: region for name, region in plan.arena.regions.items() if not _is_joined(name)}
+    rows = [
+        _row(name, region, [other for other in own if _overlap(region, own[other], name, other)])
+        for name, region in sorted(own.items(), key=lambda entry: entry[1].first_byte)
+        if region.num_scalars > 0
+    ]
+    for factor in plan.factors:
+        rows.append(_outside(f"{factor.factor.name}: order, indices and tiles", factor.num_bytes))
+    for node in plan.nodes:
+        if node.order is not None:
+            rows.append(_outside(f"{node.node.name}: order", node.num_bytes))
+    if linear_bytes > 0:
+        rows.append(_outside(linear_part, linear_bytes))
+    rows.append(_outside("together", plan.num_bytes + linear_bytes))
+    table = Table(box=LINE_UNDER_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for column in COLUMNS:
+        table.add_column(column, justify="right" if column in NUMBERS else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    text = io.StringIO()
+    Console(file=text, width=WIDTH, color_system=None, force_terminal=False).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def _is_joined(name: str) -> bool:
+    """Whether a region only names others together."""
+    return name.startswith("all ") or name in ("sums", "reduced_sums")
+
+
+def _num_bytes(region: Region) -> int:
+    return region.num_scalars * region.dtype.itemsize
+
+
+def _overlap(one: Region, other: Region, name: str, other_name: str) -> bool:
+    if name == other_name:
+        return False
+    end, other_end = one.first_byte + _num_bytes(one), other.first_byte + _num_bytes(other)
+    return one.first_byte < other_end and other.first_byte < end
+
+
+def _row(name: str, region: Region, shared: list[str]) -> tuple[str, ...]:
+    return (
+        name,
+        region.dtype.value,
+        f"{region.num_scalars:,}",
+        bytes_text(_num_bytes(region)),
+        f"{region.first_byte:,}",
+        ", ".join(shared),
+    )
+
+
+def _outside(name: str, num_bytes: int) -> tuple[str, ...]:
+    return (name, "", "", bytes_text(num_bytes), "", "")

@@ -1,0 +1,249 @@
+"""The structure of a problem, and where its arrays are: what the launches will be bound to."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from caspar.equations.factor_builder import FactorForm, SharedSums
+from caspar.equations.solver_form import couples_one_type
+from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
+from caspar.frontend.precision import Types
+from caspar.memory.accessors.sums.partials import num_slots
+from caspar.memory.accessors.sums.slots import USUAL_SLOTS
+from caspar.memory.array import Array
+from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles
+from caspar.memory.tiling.tiles import TileIndex
+from caspar.runtime.backend import Backend
+from caspar.solver.plan.arena import ArenaPlan
+from caspar.solver.plan.factor_order import FactorOrder
+from caspar.solver.plan.kernel_library import KernelLibrary
+
+SCALARS = (
+    # written by the host
+    "damping",
+    "levelling",
+    "linear_tolerance",
+    "min_linear_iterations",
+    "max_linear_iterations",
+    # written by kernels
+    "done",
+    "alpha",
+    "beta",
+    "descent",
+    "first_descent",
+    "linear_iterations",
+    "cost",
+    "step_gradient",
+    "step_residual",
+    "step_damping",
+    "step_norm",
+    "eliminated_descent",
+)
+"""The solver's scalars: one float64 array on the device, read by the host in one go."""
+
+MOST_AHEAD = 1 << 20
+"""Factors up to which the next linearisation begins before a step is accepted. Measured up to
+0.7 M: the host needs 40 us to decide, and what is done in vain grows."""
+
+
+@dataclass(frozen=True)
+class FactorPlan:
+    """Where a factor's arrays are.
+
+    Attributes:
+        factor: The factor.
+        form: How its kernels are made.
+        order: Its indices in the order of the slots.
+        tiles: Of each shared node argument whose sums are ordered, by name.
+        num_tiles: Tiles of the factor.
+        first_tile: First place of its partials in the solver-wide sums.
+    """
+
+    factor: TracedFactor
+    form: FactorForm
+    order: FactorOrder
+    tiles: Mapping[str, TileIndex]
+    num_tiles: int
+    first_tile: int
+
+    @property
+    def count(self) -> int:
+        """Slots: instances, and holes of node tiles."""
+        return self.order.num_slots
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of indices and tiles."""
+        return self.order.num_bytes + sum(tiles.num_bytes for tiles in self.tiles.values())
+
+    @property
+    def reduced(self) -> tuple[Argument, ...]:
+        """The node arguments that are not eliminated."""
+        return tuple(node for node in self.factor.nodes if node is not self.form.eliminated)
+
+    def has_partials(self, argument: Argument) -> bool:
+        """Whether sums over an argument go through partials."""
+        return argument.name in self.tiles or argument.kind is ArgumentKind.NODE_UNIQUE
+
+    def num_partials(self, argument: Argument) -> int:
+        """Partial sums a node argument has, where it has any."""
+        tiles = self.tiles.get(argument.name)
+        return self.num_tiles if tiles is None else tiles.num_partials
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """Where a node type's arrays are.
+
+    Attributes:
+        node: The type.
+        count: Instances.
+        is_eliminated: Whether the linear solver eliminates it.
+        first_tile: First place of its partials in the sums over node types.
+        num_tiles: Its partials.
+        num_slots: Times that `product` has each instance; see `accessors.slots`.
+        order: In which all its arrays are, where it is eliminated; None: as it was given.
+    """
+
+    node: NodeType
+    count: int
+    is_eliminated: bool
+    first_tile: int
+    num_tiles: int
+    num_slots: int
+    order: NodeOrder | None
+
+    @property
+    def has_many_slots(self) -> bool:
+        """Whether its step is the one of many slots."""
+        return self.num_slots > USUAL_SLOTS
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the order."""
+        return 0 if self.order is None else self.order.num_bytes
+
+    def num_rows(self, part: str) -> int:
+        """Objects that an array of a part has."""
+        return self.count * self.num_slots if part == "product" else self.count
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Memory and structure of a solve.
+
+    Attributes:
+        library: Compiled kernels.
+        types: Floating types.
+        factors: In the order of the solver.
+        nodes: In the order of the solver.
+        memory: Views of the arena, by name.
+        arena: What is where in it.
+        num_bytes: Size of the arena, the indices and the tiles.
+        jacobians_are_shared: Whether candidates are in the bytes of the Jacobians, which have to be
+            made again after a rejected step.
+    """
+
+    library: KernelLibrary
+    types: Types
+    factors: tuple[FactorPlan, ...]
+    nodes: tuple[NodePlan, ...]
+    memory: Mapping[str, Array]
+    arena: ArenaPlan
+    num_bytes: int
+    jacobians_are_shared: bool
+
+    @property
+    def num_factor_curvatures(self) -> int:
+        """Sums that factors have in the curvature."""
+        return num_factor_curvatures(self.factors)
+
+    @property
+    def num_node_tiles(self) -> int:
+        """Tiles of all node types."""
+        return sum(plan.num_tiles for plan in self.nodes)
+
+    @property
+    def num_reduced_tiles(self) -> int:
+        """Tiles of the reduced node types, which stand first."""
+        return sum(plan.num_tiles for plan in self.reduced)
+
+    @cached_property
+    def node_plans(self) -> dict[str, NodePlan]:
+        """By the node type's name."""
+        return {plan.node.name: plan for plan in self.nodes}
+
+    @property
+    def reduced(self) -> tuple[NodePlan, ...]:
+        """Node types whose steps the linear solver finds."""
+        return tuple(plan for plan in self.nodes if not plan.is_eliminated)
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether a factor couples two nodes of a type that remains."""
+        return any(couples_one_type(plan.reduced) for plan in self.factors)
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether linear systems are solved in scaled variables."""
+        return any(plan.form.jacobian.is_stored for plan in self.factors)
+
+    @cached_property
+    def goes_ahead(self) -> bool:
+        """Whether a candidate is linearised before the host has decided whether to accept it."""
+        num_factors = sum(plan.count for plan in self.factors)
+        is_small = num_factors <= MOST_AHEAD and not self.jacobians_are_shared
+        return self.library.backend.name == "cuda" and is_small
+
+    @property
+    def linearized_state(self) -> str:
+        """`nodes` or `candidate`: where Jacobians are taken.
+
+        Until a step is retracted the candidate is the same as the nodes: it was accepted, or has
+        become them again.
+        """
+        return "candidate" if self.goes_ahead else "nodes"
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether sums over factors are partials; else slots that atomics add to."""
+        return all(plan.form.sums is SharedSums.ORDERED for plan in self.factors)
+
+    @property
+    def eliminated(self) -> tuple[NodePlan, ...]:
+        """Node types whose steps follow from the others'."""
+        return tuple(plan for plan in self.nodes if plan.is_eliminated)
+
+    def scalar(self, name: str) -> Array:
+        """One of `SCALARS`, as a (1,) view."""
+        place = SCALARS.index(name)
+        return self.memory["scalars"][place : place + 1]
+
+
+def num_factor_curvatures(factors: Sequence[FactorPlan]) -> int:
+    """One for each tile where sums are ordered, else slots."""
+    if any(plan.form.sums is SharedSums.ATOMIC for plan in factors):
+        return num_slots(sum(plan.num_tiles for plan in factors))
+    return sum(plan.num_tiles for plan in factors)
+
+
+def item_tiles(
+    backend: Backend, index: Array, num_nodes: int, node_tiles: NodeTiles | None, tile_size: int
+) -> TileIndex:
+    """Tiles of an index; holes name one more object, whose partials nobody reads.
+
+    Args:
+        backend: Where the index is.
+        index: (num_slots,) int32 object of each slot of a factor.
+        num_nodes: Objects.
+        node_tiles: Of the factor; None: it has no holes.
+        tile_size: Items of a tile.
+    """
+    if node_tiles is None:
+        return backend.tile_index(index, num_nodes, tile_size)
+    xp = backend.xp
+    is_hole = xp.arange(tile_size, dtype=np.int32) >= node_tiles.tile_items[:, None]
+    named = xp.where(is_hole.reshape(-1), np.int32(num_nodes), index)
+    return backend.tile_index(named, num_nodes + 1, tile_size)

@@ -1,0 +1,200 @@
+"""From the structure of a problem to memory.
+
+Once for each structure (counts and indices): order factors, build tiles, reserve and allocate the
+arena. Values are brought in by every solve.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from caspar.equations.factor_builder import FactorForm, SharedSums
+from caspar.equations.solver_form import SolverForm
+from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
+from caspar.frontend.precision import Types
+from caspar.memory.accessors.sums.slots import num_object_slots
+from caspar.memory.tiling.node_tiles import NodeOrder
+from caspar.memory.tiling.tiles import TileIndex
+from caspar.runtime.backend import Backend, array_tools
+from caspar.solver.input.problem import Problem
+from caspar.solver.plan.factor_order import FactorOrder, order_factors
+from caspar.solver.plan.kernel_library import KernelLibrary
+from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan, item_tiles
+from caspar.solver.plan.regions import jacobians_are_shared, reserve_regions
+from caspar.user_warnings import warn_user
+
+
+def plan_factors(
+    library: KernelLibrary, form: SolverForm, factors: Sequence[TracedFactor], problem: Problem
+) -> list[FactorPlan]:
+    """Put the instances of each factor into an order, and cut it into tiles.
+
+    Args:
+        library: Compiled kernels.
+        form: How they are made.
+        factors: In the order of the solver.
+        problem: Its indices are on the device; none of them is kept.
+    """
+    backend, tile_size = library.backend, library.tile_size
+    orders = order_factors(backend, factors, form.factors, problem, tile_size)
+    plans: list[FactorPlan] = []
+    first_tile = 0
+    for factor in factors:
+        order = orders[factor.name]
+        tiles = {}
+        if form.factors[factor.name].sums is SharedSums.ORDERED:
+            tiles = _sum_tiles(library, factor, form.factors[factor.name], order, problem.counts)
+        num_tiles = -(-order.num_slots // tile_size)
+        plans.append(
+            FactorPlan(factor, form.factors[factor.name], order, tiles, num_tiles, first_tile)
+        )
+        first_tile += num_tiles
+    return plans
+
+
+def make_plan(
+    library: KernelLibrary,
+    types: Types,
+    factors: Sequence[FactorPlan],
+    nodes: Sequence[NodePlan],
+) -> Plan:
+    """Reserve and allocate.
+
+    Raises:
+        OutOfMemoryError: Names needed and available bytes.
+    """
+    backend = library.backend
+    _warn_untouched(backend, factors, nodes)
+    arena = reserve_regions(library, types, factors, nodes)
+    # what was taken so far and given back is not kept beside the arena
+    backend.trim()
+    memory = arena.allocate(backend)
+    backend.clear(memory["scalars"])
+    # `collect` sums the model's partials with the initial cost, before any retraction; not every
+    # factor has a part in the curvature
+    backend.clear(memory["models"])
+    backend.clear(memory["curvatures"])
+    return Plan(
+        library,
+        types,
+        tuple(factors),
+        tuple(nodes),
+        memory,
+        arena,
+        arena.num_bytes
+        + sum(plan.num_bytes for plan in factors)
+        + sum(plan.num_bytes for plan in nodes),
+        jacobians_are_shared(library, types, factors),
+    )
+
+
+def plan_nodes(
+    library: KernelLibrary,
+    form: SolverForm,
+    nodes: Sequence[NodeType],
+    counts: Mapping[str, int],
+    factors: Sequence[FactorPlan],
+    most_slots: int,
+) -> list[NodePlan]:
+    """In the order of the solver; the partials of reduced types stand first.
+
+    Args:
+        library: Compiled kernels.
+        form: How they are made.
+        nodes: Node types.
+        counts: Instances of each, by name.
+        factors: All factors.
+        most_slots: Times that a product has each node, at most.
+    """
+    plans: dict[str, NodePlan] = {}
+    first_tile = 0
+    for node in sorted(nodes, key=lambda node: node.name in form.eliminated):
+        is_eliminated = node.name in form.eliminated
+        num_tiles = library.num_node_tiles(node, counts[node.name])
+        num_slots = num_object_slots(_num_added(factors, node), counts[node.name], most_slots)
+        plans[node.name] = NodePlan(
+            node,
+            counts[node.name],
+            is_eliminated,
+            first_tile,
+            num_tiles,
+            num_slots,
+            _order_of(factors, node),
+        )
+        first_tile += num_tiles
+    return [plans[node.name] for node in nodes]
+
+
+def _order_of(factors: Sequence[FactorPlan], node: NodeType) -> NodeOrder | None:
+    """Tiles of all factors have the nodes of a type in one order."""
+    for plan in factors:
+        if plan.form.eliminates(node.name):
+            assert plan.order.node_tiles is not None
+            return plan.order.node_tiles.node_order
+    return None
+
+
+def _num_added(factors: Sequence[FactorPlan], node: NodeType) -> int:
+    """Items that add to the nodes of a type by atomics."""
+    return sum(
+        plan.count
+        for plan in factors
+        for argument in plan.reduced
+        if argument.node == node
+        and plan.form.sums is SharedSums.ATOMIC
+        and not plan.has_partials(argument)
+    )
+
+
+def _sum_tiles(
+    library: KernelLibrary,
+    factor: TracedFactor,
+    form: FactorForm,
+    order: FactorOrder,
+    counts: Mapping[str, int],
+) -> dict[str, TileIndex]:
+    """Of the shared node arguments that are not eliminated, by name."""
+    tiles = {}
+    for argument in factor.nodes:
+        index = order.index(argument.name)
+        if index is None or argument is form.eliminated:
+            continue
+        num_nodes = counts[argument.node_type.name]
+        tiles[argument.name] = item_tiles(
+            library.backend, index, num_nodes, order.node_tiles, library.tile_size
+        )
+    return tiles
+
+
+def _has_all(plan: FactorPlan, argument: Argument, count: int) -> bool:
+    """Whether the tiles of an eliminated node type have all of its nodes: most often they have."""
+    tiles = plan.order.node_tiles
+    if tiles is None or argument is not plan.form.eliminated:
+        return False
+    return int(tiles.node_items.shape[0]) == count
+
+
+def _warn_untouched(
+    backend: Backend, factors: Sequence[FactorPlan], nodes: Sequence[NodePlan]
+) -> None:
+    num_items = sum(plan.count for plan in factors) + sum(plan.count for plan in nodes)
+    xp, brought = array_tools(backend, num_items)
+    touched = {plan.node.name: xp.zeros(plan.count, dtype=bool) for plan in nodes}
+    for plan in factors:
+        for argument in plan.factor.nodes:
+            flags = touched[argument.node_type.name]
+            is_whole = _has_all(plan, argument, flags.shape[0])
+            index = None if is_whole else plan.order.index(argument.name)
+            flags[slice(None) if index is None else brought(index)] = True
+    orders = {plan.node.name: plan.order for plan in nodes}
+    for name, flags in touched.items():
+        if bool(flags.all()):
+            continue
+        untouched = np.flatnonzero(~(flags if xp is np else backend.to_host(flags)))
+        order = orders[name]
+        if order is not None:
+            untouched = np.sort(backend.to_host(order.node)[untouched])
+        warn_user(
+            f"node type {name}: {untouched.shape[0]} of {flags.shape[0]} instances are touched "
+            f"by no factor, first {untouched[0]}; they are kept as they are"
+        )

@@ -1,0 +1,381 @@
+"""Binding: the kernels of a plan to its memory.
+
+Once for each plan. What comes out are launches; `phases` puts them in the order of the iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from caspar.equations.block_parts import block_dim
+from caspar.equations.factor_builder import ROW_PARTS
+from caspar.equations.linear.explicit_kernels import exact_role
+from caspar.equations.memory_kernels import WIDTH
+from caspar.frontend.factors.trace import Argument
+from caspar.frontend.names import kernel_name
+from caspar.ir.dtype import DType
+from caspar.memory.access import TILES
+from caspar.memory.accessors.sums.partials import object_fields, tile_fields
+from caspar.memory.array import Array
+from caspar.memory.binding import Binding
+from caspar.memory.conversion import ConvertSpec, Direction
+from caspar.memory.layout import rows_are_blocked
+from caspar.memory.reduce import ReduceSpec, num_lanes
+from caspar.runtime.backend import Launch
+from caspar.solver.plan.plan import SCALARS, FactorPlan, NodePlan, Plan
+
+NOTHING: Mapping[str, Binding] = {}
+
+REDUCED_ROLES = ("start", "begin_direct")
+"""Kernels of a node type that take the gradient of the reduced system."""
+
+REDUCED_SUMS = ("gradient", "block")
+"""Sums over factors that nodes have, of the system and of the reduced one alike."""
+
+
+@dataclass(frozen=True)
+class _Reduction:
+    """Partials of a factor's argument that are added to a node type's array."""
+
+    plan: FactorPlan
+    argument: Argument
+    part: str
+
+
+class Binder:
+    """Binds kernels of a plan to its memory."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._backend = plan.library.backend
+        self._memory = plan.memory
+        # each is asked for dozens of times, and a view of a device's array takes microseconds
+        self._scalars = {name: Binding(plan.scalar(name), 1) for name in SCALARS}
+        self._parts = {node.node.name: self._bind_parts(node) for node in plan.nodes}
+        plan.library.load_reductions(
+            self._reduce_spec(use)
+            for factor in plan.factors
+            for argument in factor.reduced
+            for use in self._uses(
+                factor,
+                [argument],
+                dict.fromkeys((*REDUCED_SUMS, *factor.form.linearized(argument), "product")),
+            )
+        )
+
+    # -- memory --------------------------------------------------------------------------------
+
+    def pack(self, name: str, rows: Array) -> None:
+        """Enqueue: (n, dim) rows to a blocked region of the arena."""
+        self._convert(Direction.PACK, name, rows)
+
+    def unpack(self, name: str, rows: Array) -> None:
+        """Enqueue: a blocked region of the arena to (n, dim) rows."""
+        self._convert(Direction.UNPACK, name, rows)
+
+    def _convert(self, direction: Direction, name: str, rows: Array) -> None:
+        count, dim = (int(size) for size in rows.shape)
+        region, storage = self._memory[name], self._plan.types.storage
+        if rows_are_blocked(dim, storage):
+            packs = direction is Direction.PACK
+            target, source = (region, rows.reshape(-1)) if packs else (rows.reshape(-1), region)
+            self._backend.copy(target, source)
+            return
+        kernel = self._plan.library.kernel(ConvertSpec(direction, dim, storage).name)
+        bindings = {"rows": Binding(rows, count), "blocked": Binding(region, count)}
+        self._backend.runner([self._backend.bind(kernel, bindings, count)])()
+
+    def clear(self, name: str) -> Launch:
+        """Zeros to a region."""
+        return self._on_chunks("clear", target=self._memory[name])
+
+    def clear_array(self, array: Array) -> Launch:
+        """Zeros to float32 numbers in whole 16 bytes."""
+        return self._on_chunks("clear", target=array)
+
+    def clear_curvatures(self) -> Launch:
+        """Zeros to what factors add to p.(A p)."""
+        slots = self._memory["curvatures"][: self._plan.num_factor_curvatures]
+        return self._on_chunks("clear", target=slots.view(np.float32))
+
+    def copy(self, target: str, source: str) -> Launch:
+        """A region to another of the same make."""
+        return self._on_chunks("copy", target=self._memory[target], source=self._memory[source])
+
+    def _on_chunks(self, kernel: str, **arrays: Array) -> Launch:
+        """A kernel whose items are 16 bytes; regions end on more than that."""
+        num_items = -(-int(arrays["target"].nbytes) // (WIDTH * DType.FLOAT32.itemsize))
+        bindings = {name: Binding(array, num_items) for name, array in arrays.items()}
+        return self._backend.bind(self._plan.library.kernel(kernel), bindings, num_items)
+
+    # -- scalars and sums ----------------------------------------------------------------------
+
+    def _sums(self, name: str) -> Binding:
+        return Binding(self._memory[name], int(self._memory[name].shape[0]))
+
+    def scalars(self) -> dict[str, Binding]:
+        """The solver's scalars, by name."""
+        return dict(self._scalars)
+
+    def scalar_launch(self, name: str, more: Mapping[str, Binding] = NOTHING) -> Launch:
+        """A kernel of one item; `more` is bound besides."""
+        sums = {name: self._sums(name) for name in ("costs", "curvatures", "descents")}
+        models = Binding(self._memory["models"], self._plan.num_node_tiles)
+        bindings = {**self.scalars(), **sums, "models": models, **more}
+        return self._backend.bind(self._plan.library.kernel(name), bindings, 1)
+
+    # -- node types ----------------------------------------------------------------------------
+
+    def node_launch(
+        self, plan: NodePlan, role: str, more: Mapping[str, Binding] = NOTHING
+    ) -> Launch:
+        """A kernel of a node type; `more` is bound besides."""
+        bindings = {**self._scalars, **self._parts[plan.node.name]}
+        # where nothing is eliminated the reduced system is the system
+        bindings.setdefault("reduced_block", bindings["block"])
+        if role in REDUCED_ROLES and "reduced_gradient" in bindings:
+            bindings["gradient"] = bindings["reduced_gradient"]
+        num_factors, num_reduced = self._plan.num_factor_curvatures, self._plan.num_reduced_tiles
+        for name, array, first, length in (
+            ("descent", "descents", 0, num_reduced),
+            ("model", "models", 0, self._plan.num_node_tiles),
+            ("curvature", "curvatures", num_factors, num_factors + num_reduced),
+        ):
+            offset = {"offset": first + plan.first_tile}
+            bindings[name] = Binding(self._memory[array], length, fields=offset)
+        bindings |= more
+        kernel = self._plan.library.kernel(kernel_name(plan.node.name, role))
+        return self._backend.bind(kernel, bindings, plan.count)
+
+    def _bind_parts(self, plan: NodePlan) -> dict[str, Binding]:
+        """All arrays of a node type."""
+        prefix = f"{plan.node.name}."
+        names = [name.removeprefix(prefix) for name in self._memory if name.startswith(prefix)]
+        parts = {part: Binding(self._memory[prefix + part], plan.num_rows(part)) for part in names}
+        if "product" in parts:
+            slots = {"slots": plan.num_slots, "stride": plan.count}
+            parts["product"] = parts["product"].with_fields(slots)
+        return parts
+
+    # -- factors -------------------------------------------------------------------------------
+
+    def score(self, plan: FactorPlan, state: str) -> Launch:
+        """Residual and cost at `nodes` or `candidate`."""
+        bindings = self._arguments(plan, state)
+        bindings["cost"] = self._tile_sums(plan, "costs")
+        return self._bind(plan, "score", bindings)
+
+    def linearize(self, plan: FactorPlan, *, exact: bool) -> list[Launch]:
+        """Gradients, and diagonal blocks or their diagonals."""
+        role = self.exact_role(plan, "linearize") if exact else "linearize"
+        parts = [plan.form.linearized(argument) for argument in plan.reduced]
+        all_parts = tuple(dict.fromkeys(chain.from_iterable(parts)))
+        launches = [self._bind(plan, role, self._with_sums(plan, all_parts))]
+        for argument, own in zip(plan.reduced, parts, strict=True):
+            launches += self._reductions(plan, [argument], own)
+        return launches
+
+    def store(self, plan: FactorPlan) -> list[Launch]:
+        """Scaled Jacobian and diagonal blocks, where Jacobians are stored."""
+        bindings = self._with_sums(plan, ("block",))
+        roles = [
+            role
+            for role in ("store", "square")
+            if self._plan.library.has_kernel(kernel_name(plan.factor.name, role))
+        ]
+        launches = [self._bind(plan, role, bindings) for role in roles]
+        added = filter(plan.form.has_block, plan.reduced)
+        return [*launches, *self._reductions(plan, added, ("block",))]
+
+    def reduce(self, plan: FactorPlan) -> list[Launch]:
+        """What eliminated nodes leave of gradients and diagonal blocks."""
+        bindings = self._with_sums(plan, REDUCED_SUMS, "reduced_")
+        eliminated = plan.form.eliminated_argument
+        # the eliminated node's gradient is read here
+        gradient = self._node_binding(plan, eliminated, "gradient")
+        bindings[eliminated.part("gradient")] = gradient
+        launch = self._bind(plan, "reduce", bindings)
+        return [launch, *self._reductions(plan, plan.reduced, REDUCED_SUMS, "reduced_")]
+
+    def product(self, plan: FactorPlan, role: str) -> list[Launch]:
+        """`product` or `scatter`: adds the system times `direction` to `product`."""
+        launch = self._bind(plan, role, self._with_sums(plan, ("product",)))
+        return [launch, *self._reductions(plan, plan.reduced, ("product",))]
+
+    def gather(self, plan: FactorPlan, vector: str) -> Launch:
+        """Adds to `inner` of the eliminated nodes, for `direction` or `step`."""
+        bindings = self._with_sums(plan, ("inner",))
+        for argument in plan.reduced:
+            moved = self._node_binding(plan, argument, vector)
+            bindings[argument.part("direction")] = moved
+        return self._bind(plan, "gather", bindings)
+
+    def exact_role(self, plan: FactorPlan, role: str) -> str:
+        """A kernel with Jacobians in float64, if there is one, else the usual one."""
+        exact = exact_role(role)
+        has_one = self._plan.library.has_kernel(kernel_name(plan.factor.name, exact))
+        return exact if has_one else role
+
+    def inner(self, plan: FactorPlan) -> Launch:
+        """Steps of the eliminated nodes alone, from `candidate`."""
+        tiles, eliminated = plan.order.node_tiles, plan.form.eliminated_argument
+        assert tiles is not None
+        bindings = {**self.scalars(), **self._arguments(plan, "candidate")}
+        exchange = Binding(tiles.node_items, 0, fields=tiles.node_fields)
+        for number in range(plan.form.inner_iterations + 1):
+            for part in ("sum", "spread"):
+                bindings[eliminated.part(f"{part}{number + 1}")] = exchange
+        return self._bind(plan, "inner", bindings)
+
+    def pair(self, plan: FactorPlan, role: str, more: Mapping[str, Binding]) -> Launch:
+        """A kernel that reads Jacobians and writes `more`."""
+        return self._bind(plan, role, {**self._with_sums(plan, ()), **more})
+
+    def mix(self, plan: FactorPlan, more: Mapping[str, Binding]) -> list[Launch]:
+        """Reduced gradients; C^T C to the blocks; Z of each item to what `more` is bound to."""
+        bindings = {**self._with_sums(plan, REDUCED_SUMS, "reduced_"), **more}
+        launch = self._bind(plan, "mix", bindings)
+        return [launch, *self._reductions(plan, plan.reduced, REDUCED_SUMS, "reduced_")]
+
+    def _bind(self, plan: FactorPlan, role: str, bindings: Mapping[str, Binding]) -> Launch:
+        kernel = self._plan.library.kernel(kernel_name(plan.factor.name, role))
+        tiles = plan.order.node_tiles
+        if kernel.source.stretches and tiles is not None:
+            num_blocks = tiles.num_stretches(self._backend.resident_blocks(kernel))
+            taken = Binding(tiles.tile_items, num_blocks, fields=tiles.stretch_fields(num_blocks))
+            bindings = {**bindings, TILES: taken}
+        return self._backend.bind(kernel, bindings, plan.count)
+
+    def _arguments(self, plan: FactorPlan, state: str) -> dict[str, Binding]:
+        """Bindings of a factor's arguments and arrays, nodes taken from `nodes` or `candidate`."""
+        bindings = {}
+        for argument in plan.factor.arguments:
+            if argument.node is None:
+                data = self._memory[f"{plan.factor.name}.{argument.value_name}"]
+                index = plan.order.constants.get(argument.source)
+                fields = {} if index is None else {"index": index}
+                rows = plan.order.constant_rows[argument.source]
+                bindings[argument.value_name] = Binding(data, rows, fields=fields)
+            else:
+                bindings[argument.value_name] = self._node_binding(plan, argument, state)
+        for name in ("residual", "jacobian"):
+            bindings[name] = Binding(self._memory[f"{plan.factor.name}.{name}"], plan.count)
+        tiles = plan.order.node_tiles
+        if tiles is not None:
+            bindings[TILES] = Binding(tiles.tile_items, tiles.num_groups, fields=tiles.fields)
+        return bindings
+
+    def _with_sums(
+        self, plan: FactorPlan, parts: Sequence[str], prefix: str = ""
+    ) -> dict[str, Binding]:
+        """Bindings of everything a factor's kernel may touch, its sums going to some parts.
+
+        Jacobians are of the linearised state, wherever they are.
+        """
+        bindings = {**self.scalars(), **self._arguments(plan, self._plan.linearized_state)}
+        slots = {"slots": self._plan.num_factor_curvatures}
+        bindings["curvature"] = self._tile_sums(plan, "curvatures").with_fields(slots)
+        for argument in plan.factor.nodes:
+            if argument is plan.form.eliminated:
+                self._bind_eliminated(plan, argument, bindings)
+            else:
+                direction = self._node_binding(plan, argument, "direction")
+                bindings[argument.part("direction")] = direction
+                diagonal = self._node_binding(plan, argument, "diagonal")
+                bindings[argument.part("diagonal")] = diagonal
+                for part in parts if "inner" not in parts else ():
+                    made = self._target(plan, argument, part, prefix)
+                    bindings[argument.part(part)] = made
+        return bindings
+
+    def _bind_eliminated(
+        self, plan: FactorPlan, argument: Argument, bindings: dict[str, Binding]
+    ) -> None:
+        tiles = plan.order.node_tiles
+        assert tiles is not None
+        placed = tiles.node_fields
+        if plan.order.node_at is not None:
+            placed = {**placed, "node_at": plan.order.node_at}
+        for part in (*REDUCED_SUMS, "diagonal", "preconditioner", "inner"):
+            binding = self._node_binding(plan, argument, part)
+            bindings[argument.part(part)] = binding.with_fields(placed)
+        for part in ("sum", "spread"):
+            exchange = Binding(tiles.node_items, 0, fields=tiles.node_fields)
+            bindings[argument.part(part)] = exchange
+
+    def _tile_sums(self, plan: FactorPlan, name: str) -> Binding:
+        """One number for each tile."""
+        length = int(self._memory[name].shape[0])
+        return Binding(self._memory[name], length, fields={"offset": plan.first_tile})
+
+    def _node_binding(self, plan: FactorPlan, argument: Argument, name: str) -> Binding:
+        part = self._parts[argument.node_type.name][name]
+        index = plan.order.nodes.get(argument.name)
+        return part if index is None else part.with_fields({"index": index})
+
+    def _target(self, plan: FactorPlan, argument: Argument, part: str, prefix: str) -> Binding:
+        """Where sums over an argument go: into partials, or to the nodes."""
+        if not plan.has_partials(argument):
+            return self._node_binding(plan, argument, f"{prefix}{part}")
+        data = self._memory[f"{plan.factor.name}.{argument.part(part)}"]
+        tiles = plan.tiles.get(argument.name)
+        # a node that all factors share: one partial for each tile
+        fields = {"offset": 0} if tiles is None else tile_fields(tiles)
+        return Binding(data, plan.num_partials(argument), fields=fields)
+
+    # -- reductions ----------------------------------------------------------------------------
+
+    def _uses(
+        self, plan: FactorPlan, arguments: Iterable[Argument], parts: Iterable[str]
+    ) -> list[_Reduction]:
+        return [
+            _Reduction(plan, argument, part)
+            for argument in arguments
+            if argument is not plan.form.eliminated and plan.has_partials(argument)
+            for part in parts
+        ]
+
+    def _reductions(
+        self,
+        plan: FactorPlan,
+        arguments: Iterable[Argument],
+        parts: Sequence[str],
+        prefix: str = "",
+    ) -> list[Launch]:
+        return [self._reduce(use, prefix) for use in self._uses(plan, arguments, parts)]
+
+    def _num_sums(self, use: _Reduction) -> int:
+        """Partials that were written: a product has one for each stretch of a node all share."""
+        plan, node_tiles = use.plan, use.plan.order.node_tiles
+        is_unique = use.argument.name not in plan.tiles
+        if is_unique and use.part == "product" and plan.form.is_fused and node_tiles is not None:
+            product = self._plan.library.kernel(kernel_name(plan.factor.name, "product"))
+            if product.source.stretches:
+                return node_tiles.num_stretches(self._backend.resident_blocks(product))
+        return plan.num_partials(use.argument)
+
+    def _reduce_spec(self, use: _Reduction) -> ReduceSpec:
+        dim = use.argument.tangent_dim
+        if use.part == "block":
+            dim = block_dim(use.argument.node_type)
+        count = self._plan.node_plans[use.argument.node_type.name].count
+        lanes = num_lanes(self._num_sums(use), count)
+        types = self._plan.types
+        dtype = types.storage if use.part in ("product", "diagonal") else types.sums
+        return ReduceSpec(dim, dtype, lanes, accumulate=True, rows=use.part in ROW_PARTS)
+
+    def _reduce(self, use: _Reduction, prefix: str) -> Launch:
+        partials = self._target(use.plan, use.argument, use.part, prefix)
+        tiles = use.plan.tiles.get(use.argument.name)
+        if tiles is None:
+            tiles = self._backend.single_object_tiles(self._num_sums(use))
+        partials = partials.with_fields(object_fields(tiles))
+        node = use.argument.node_type.name
+        count = self._plan.node_plans[node].count
+        output = self._parts[node][f"{prefix}{use.part}"]
+        kernel = self._plan.library.reduction(self._reduce_spec(use))
+        return self._backend.bind(kernel, {"partials": partials, "output": output}, count)

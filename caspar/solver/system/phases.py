@@ -1,0 +1,164 @@
+"""The launches of every phase of an iteration, in order.
+
+Input: a plan. Output: sequences that Levenberg-Marquardt and the linear solvers run. Once for each
+plan.
+"""
+
+from collections.abc import Sequence
+
+from caspar.equations.node_kernels import STEP_OF_MANY_SLOTS
+from caspar.runtime.backend import Launch, Loop
+from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
+from caspar.solver.system.launches import Binder
+
+
+class Phases:
+    """Lists of launches by what they do.
+
+    Args:
+        plan: Memory and structure.
+        binder: Binds its kernels.
+    """
+
+    def __init__(self, plan: Plan, binder: Binder) -> None:
+        self._plan = plan
+        self._binder = binder
+
+    def score(self, state: str) -> list[Launch]:
+        """Cost of `nodes` or `candidate`, and what else the host reads."""
+        scores = [self._binder.score(plan, state) for plan in self._plan.factors]
+        return [*scores, self._binder.scalar_launch("collect")]
+
+    def accept(self) -> list[Launch]:
+        """The candidate to the nodes."""
+        return [self._binder.copy("all nodes", "all candidate")]
+
+    def restore(self) -> list[Launch]:
+        """The nodes to the candidate, where Jacobians are taken there; else nothing."""
+        if not self._plan.goes_ahead:
+            return []
+        return [self._binder.copy("all candidate", "all nodes")]
+
+    def linearize(self, *, exact: bool) -> list[Launch]:
+        """Jacobians, gradients, diagonals and blocks, where residuals are of the same state.
+
+        `exact`: for a direct solver.
+        """
+        launches = [self._binder.clear("all sums")]
+        for plan in self._plan.factors:
+            launches += self._binder.linearize(plan, exact=exact)
+        if not self._plan.is_scaled:
+            return launches
+        launches += [self._binder.node_launch(plan, "scale") for plan in self._plan.nodes]
+        for plan in self._plan.factors:
+            launches += self._binder.store(plan)
+        return launches
+
+    def gradients(self, factor: FactorPlan) -> list[Launch]:
+        """Gradients of one factor alone."""
+        return [self._binder.clear("all sums"), *self._binder.linearize(factor, exact=False)]
+
+    def reduce(self) -> list[Launch]:
+        """Factorise blocks with the current damping; gradient and blocks of the reduced system."""
+        launches = [*self.clear_curvatures(), *self._each("factorize", eliminated=True)]
+        if len(self._plan.eliminated) > 0:
+            launches.append(self._binder.copy("reduced_sums", "sums"))
+            for plan in self._schur_factors():
+                launches += self._binder.reduce(plan)
+        return [*launches, *self._each("factorize", eliminated=False)]
+
+    def begin_gradients(self) -> list[Launch]:
+        """First vectors and scalars of conjugate gradients."""
+        starts = self._each("start", eliminated=False)
+        return [*starts, self._binder.scalar_launch("pcg_begin")]
+
+    def iterate_gradients(self) -> list[list[Launch]]:
+        """One iteration of conjugate gradients; launches of a phase may run at the same time."""
+        phases = self._inner_phases()
+        sums: list[list[Launch]] = []
+        together: list[Launch] = []
+        for plan in self._plan.factors:
+            role = self._product_role(plan)
+            if role != "":
+                launch, *reductions = self._binder.product(plan, role)
+                together.append(launch)
+                # reductions of several arguments may add to one node type
+                sums += [[reduction] for reduction in reductions]
+        return [
+            *phases,
+            together,
+            *sums,
+            [self._binder.scalar_launch("pcg_alpha")],
+            [self._step(plan) for plan in self._plan.reduced],
+            [self._binder.scalar_launch("pcg_beta")],
+            [*self._each("turn", eliminated=False), *self.clear_curvatures()],
+        ]
+
+    def repeated(self, iteration: Sequence[Sequence[Launch]]) -> Loop:
+        """An iteration of conjugate gradients, again and again until `done` is set."""
+        plan = self._plan
+        backend = plan.library.backend
+        return backend.loop(iteration, plan.scalar("done"), plan.memory["scalars"])
+
+    def clear_curvatures(self) -> list[Launch]:
+        """What products add to p.(A p), after it was read; nothing where they write partials."""
+        return [] if self._plan.is_ordered else [self._binder.clear_curvatures()]
+
+    def candidate(self) -> list[Launch]:
+        """Steps of the eliminated nodes, retraction, inner iterations, cost of the candidate."""
+        launches: list[Launch] = []
+        if len(self._plan.eliminated) > 0:
+            launches.append(self._binder.clear("all inner"))
+            launches += [self._binder.gather(plan, "step") for plan in self._schur_factors()]
+        retractions = [self._binder.node_launch(plan, "retract") for plan in self._plan.nodes]
+        inner = [
+            self._binder.inner(plan)
+            for plan in self._schur_factors()
+            if plan.form.is_fused and plan.form.inner_iterations > 0
+        ]
+        return [*launches, *retractions, *inner, *self.score("candidate")]
+
+    def _step(self, plan: NodePlan) -> Launch:
+        role = STEP_OF_MANY_SLOTS if plan.has_many_slots else "step"
+        return self._binder.node_launch(plan, role)
+
+    def _each(self, role: str, *, eliminated: bool) -> list[Launch]:
+        nodes = self._plan.eliminated if eliminated else self._plan.reduced
+        return [self._binder.node_launch(plan, role) for plan in nodes]
+
+    def _schur_factors(self) -> list[FactorPlan]:
+        """Factors that touch eliminated nodes and others."""
+        return [
+            plan
+            for plan in self._plan.factors
+            if plan.form.eliminated is not None and len(plan.reduced) > 0
+        ]
+
+    def _product_role(self, plan: FactorPlan) -> str:
+        """The kernel that multiplies; empty where the factor has no part in the reduced system."""
+        if plan.form.eliminated is None:
+            return "product"
+        if len(plan.reduced) == 0:
+            return ""
+        return "product" if plan.form.is_fused else "scatter"
+
+    def _inner_phases(self) -> list[list[Launch]]:
+        """y = V^-1 E^T C p of node types that several factors touch."""
+        gathered = [plan for plan in self._schur_factors() if not plan.form.is_fused]
+        if len(gathered) == 0:
+            return []
+        solved = [
+            plan
+            for plan in self._plan.eliminated
+            if any(factor.form.eliminates(plan.node.name) for factor in gathered)
+        ]
+        return [
+            [self._binder.clear("all inner")],
+            *([self._binder.gather(plan, "direction")] for plan in gathered),
+            [self._binder.node_launch(plan, "solve") for plan in solved],
+        ]
+
+
+def flattened(phases: Sequence[Sequence[Launch]]) -> list[Launch]:
+    """All launches in order."""
+    return [launch for phase in phases for launch in phase]
