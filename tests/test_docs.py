@@ -15,7 +15,19 @@ DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 
 FOLDERS = ("caspar", "tests", "docs", "examples", "benchmarks", "data", ".ci")
-PARTS = ("ir", "memory", "passes", "frontend", "codegen", "runtime", "driver", "solver", "io")
+PARTS = (
+    "ir",
+    "memory",
+    "passes",
+    "frontend",
+    "equations",
+    "codegen",
+    "runtime",
+    "arrays",
+    "driver",
+    "solver",
+    "io",
+)
 
 WRITTEN_LATER = ("benchmarks/results",)
 """What a page may name although a clone need not have it."""

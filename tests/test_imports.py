@@ -30,38 +30,76 @@ PARTS = {
     "memory": "version errors options ir",
     "passes": "version errors options ir memory",
     "frontend": "version errors options user_warnings ir memory",
-    "codegen": "version errors options ir memory passes frontend",
-    "runtime": "version errors options user_arrays user_warnings ir memory passes frontend codegen",
-    "driver": "version errors options ir memory passes frontend codegen runtime",
-    "tracing": "version errors options ir memory passes frontend codegen runtime driver",
-    "inspect": "version errors options ir memory passes frontend codegen runtime driver tracing",
-    "solver": "version errors options user_arrays user_warnings ir memory passes frontend codegen"
-    " runtime driver tracing",
+    "equations": "version errors options user_warnings ir memory frontend",
+    "codegen": "version errors options ir memory passes frontend equations",
+    "runtime": "version errors options user_arrays user_warnings ir memory passes frontend"
+    " equations codegen",
+    "driver": "version errors options ir memory passes frontend equations codegen runtime",
+    "tracing": "version errors options ir memory passes frontend equations codegen runtime driver",
+    "inspect": "version errors options ir memory passes frontend equations codegen runtime driver"
+    " tracing",
+    "arrays": "version errors options user_arrays ir memory codegen runtime driver",
+    "solver": "version errors options user_arrays user_warnings ir memory passes frontend equations"
+    " codegen runtime driver tracing",
     "kernels": "version errors options user_arrays ir memory passes frontend codegen runtime driver"
-    " tracing inspect",
+    " tracing inspect arrays",
     "io": "errors user_arrays",
     "bundle_adjustment": "frontend",
     "report": "solver",
     "plot": "errors solver io",
-    "cli": "version errors options ir memory passes frontend codegen runtime driver inspect solver"
-    " io",
+    "cli": "version errors options ir memory passes frontend equations codegen runtime driver"
+    " inspect solver io",
     "__main__": "cli",
 }
 
+# Rooms of a part, and the rooms beside it that each may import. A part and its rooms see each
+# other.
+ROOMS = {
+    "codegen": {"cpu": "", "cuda": ""},
+    "codegen/cuda": {"loop": "", "structure": ""},
+    "equations": {"linear": ""},
+    "frontend": {
+        "symbolic": "",
+        "tracing": "symbolic",
+        "factors": "symbolic tracing",
+        "kernels": "symbolic tracing",
+    },
+    "inspect": {"pictures": ""},
+    "kernels": {"call": "", "measure": "call"},
+    "memory": {"tiling": "", "accessors": "tiling"},
+    "memory/accessors": {"sums": "", "nodes": ""},
+    "passes": {"graph": "", "scheduling": ""},
+    "runtime": {"nvidia": "", "cpu": "", "cuda": "nvidia"},
+    "runtime/cuda": {"launch": "", "loop": "launch", "structure": "", "direct": ""},
+    "solver": {
+        "choice": "",
+        "input": "",
+        "result": "",
+        "plan": "input result",
+        "system": "plan",
+        "linear": "plan system",
+        "iterate": "input result plan system linear",
+    },
+    "solver/linear": {"explicit": "", "two_level": "explicit", "tridiagonal": ""},
+}
+
+MAX_FILES = 12
+"""In a folder, besides its `__init__`."""
+
 # Parts that may `import caspar` itself, to reach public names that are loaded when first used: what
 # draws, reports and inspects, and the solver behind the command line.
-LAZY_PARTS = "frontend kernels solver cli"
+LAZY_PARTS = "frontend kernels arrays solver cli"
 
 # Modules that import inside a function: public names, and what exists on some machines only.
 LAZY_MODULES = (
     "__init__.py",
-    "inspect/layout.py",
-    "runtime/cupy_cache.py",
+    "inspect/pictures/layout.py",
+    "runtime/nvidia/cupy_cache.py",
     "runtime/factorization.py",
-    "runtime/probe.py",
-    "runtime/repeat.py",
+    "runtime/nvidia/probe.py",
+    "runtime/cuda/loop/repeat.py",
     "runtime/select.py",
-    "runtime/toolkit.py",
+    "runtime/nvidia/toolkit.py",
 )
 
 # Third-party packages, and the parts that may import them.
@@ -152,6 +190,72 @@ def test_imports_follow_the_contract(path: Path) -> None:
         if (wrong := _contract_break(part, dotted))
     ]
     assert not breaks, "\n".join(breaks)
+
+
+def _room_break(path: Path, dotted: list[str]) -> str:
+    """What is wrong with an import between rooms that stand beside each other, or ""."""
+    here = path.relative_to(ROOT).with_suffix("").parts
+    depth = 0
+    while depth < min(len(here), len(dotted)) and here[depth] == dotted[depth]:
+        depth += 1
+    folder = ROOT.joinpath(*here[:depth])
+    rooms = [parts[depth] for parts in (here, dotted) if depth < len(parts)]
+    if depth < 2 or len(rooms) < 2 or not all((folder / room).is_dir() for room in rooms):
+        return ""
+    own, other = rooms
+    allowed = ROOMS["/".join(here[1:depth])][own].split()
+    return "" if other in allowed else f"{own} must not import {'.'.join(dotted)}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_rooms_follow_the_contract(path: Path) -> None:
+    breaks = [
+        f"{_name(path)}:{line}: {wrong}"
+        for line, dotted in _imports(path)
+        if (wrong := _room_break(path, dotted))
+    ]
+    assert not breaks, "\n".join(breaks)
+
+
+def test_rooms_are_those_of_the_tables() -> None:
+    folders = {folder for module in MODULES for folder in (module.parent,) if folder != PACKAGE}
+    said = {name for name in PARTS if (PACKAGE / name).is_dir()}
+    said |= {f"{part}/{room}" for part, rooms in ROOMS.items() for room in rooms}
+    assert {folder.relative_to(PACKAGE).as_posix() for folder in folders} == said
+
+
+def test_rooms_are_in_order() -> None:
+    """Each room imports only rooms that the table has before it: there is no circle."""
+    for part, rooms in ROOMS.items():
+        before: set[str] = set()
+        for room, allowed in rooms.items():
+            assert set(allowed.split()) <= before, f"{part}/{room}"
+            before.add(room)
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=_name)
+def test_rooms_are_small_and_say_what_they_do(folder: Path) -> None:
+    files = [file.name for file in folder.glob("*.py") if file.name != "__init__.py"]
+    assert len(files) <= MAX_FILES, f"{_name(folder)} holds {len(files)} files"
+    said = ast.get_docstring(_tree(folder / "__init__.py")) or ""
+    sentences = re.findall(r"[.:?](?=\s|$)", said)
+    assert len(sentences) >= 3, f"{_name(folder)}: its docstring has {len(sentences)} sentences"
+
+
+@pytest.mark.parametrize(
+    ("name", "imported", "is_allowed"),
+    [
+        ("solver/plan/plan.py", "caspar.solver.input.problem", True),
+        ("solver/plan/plan.py", "caspar.solver.linear.linear_solvers", False),
+        ("solver/plan/plan.py", "caspar.solver.active", True),
+        ("solver/solver.py", "caspar.solver.iterate.levenberg", True),
+        ("runtime/cpu/backend.py", "caspar.runtime.cuda.backend", False),
+        ("runtime/cuda/loop/loop.py", "caspar.runtime.cuda.launch.launch", True),
+        ("runtime/cuda/launch/launch.py", "caspar.runtime.cuda.loop.loop", False),
+    ],
+)
+def test_room_contract_refuses(name: str, imported: str, is_allowed: bool) -> None:
+    assert (_room_break(PACKAGE / name, imported.split(".")) == "") == is_allowed
 
 
 @pytest.mark.parametrize(

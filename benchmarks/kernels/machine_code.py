@@ -1,9 +1,9 @@
 """Sources to machine code with nvcc, and what is in it.
 
-Instructions are sorted twice. By the control flow (`caspar.runtime.nvidia.sass`): straight-line, loops,
-out of line. And by the line of the source that they come from, which nvcc keeps on request
-without changing the code: a kernel's *sums* are what adds the items of a block up, everything
-else is its *body*: reads, arithmetic, stores.
+Instructions are sorted twice. By the control flow (`caspar.runtime.nvidia.sass`): straight-line,
+loops, out of line. And by the line of the source that they come from, which nvcc keeps on request
+without changing the code: a kernel's *sums* are what adds the items of a block up, everything else
+is its *body*: reads, arithmetic, stores.
 
 * Ours: `add_segments`, `block_sum`, and the staging in shared memory before them.
 * The reference's: `WriteSum*`, `FlushSum*`, `SumStore` and `SumFlushFinal` of its `memops.cuh`.

@@ -1,4 +1,8 @@
-"""The command line: `caspar bal`, `caspar inspect`, `caspar doctor`, `caspar cache`."""
+"""The command line: `caspar bal`, `caspar inspect`, `caspar doctor`, `caspar cache`.
+
+`app` reads the arguments, the other files each have a command or what commands share. A package
+that is missing or broken is reported in words.
+"""
 
 from functools import partial
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from caspar.equations.block_parts import block_places
+from caspar.frontend.factors.block_parts import block_places
 from caspar.frontend.factors.jacobian import (
     Blocks,
     JacobianSlots,

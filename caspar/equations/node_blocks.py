@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from caspar.equations.block_parts import block_parts
+from caspar.frontend.factors.block_parts import block_parts
 from caspar.frontend.factors.trace import NodeType
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, total

@@ -19,9 +19,9 @@ Gradients and blocks are padded rows, but those of an eliminated type: see `fact
 
 from collections.abc import Sequence
 
-from caspar.equations.block_parts import block_dim, block_parts, block_places
 from caspar.equations.node_blocks import ROUNDING, inverse_of_parts, node_diagonal
 from caspar.equations.solver_form import SolverForm
+from caspar.frontend.factors.block_parts import block_dim, block_parts, block_places
 from caspar.frontend.factors.retraction import retracted
 from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.names import kernel_name

@@ -246,8 +246,8 @@ class ReadAccessor(Accessor):
 class ExchangeAccessor(ReadAccessor):
     """A pattern by which items that share an object pass values to each other, such as sums.
 
-    Its kernels are `tiled`: see `memory.tiling.node_tiles`. What comes before the exchange is done twice
-    where an object's items fill several tiles, so no store may come before it.
+    Its kernels are `tiled`: see `memory.tiling.node_tiles`. What comes before the exchange is done
+    twice where an object's items fill several tiles, so no store may come before it.
     """
 
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:

@@ -186,7 +186,7 @@ class Backend(Protocol):
         """
 
     def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
-        """Order of items in which tiles have few partials; see `memory.tiling.tiles.locality_order`."""
+        """Order of items in which tiles have few partials: `memory.tiling.tiles.locality_order`."""
 
     def node_tiles(
         self,

@@ -28,5 +28,5 @@ def select_backend(chosen: BackendChoice) -> Backend:
 
 
 def _load(module: str, name: str) -> Backend:
-    backend: Backend = getattr(importlib.import_module(f"caspar.runtime.{module}"), name)()
+    backend: Backend = getattr(importlib.import_module(f"caspar.runtime.{module}.backend"), name)()
     return backend

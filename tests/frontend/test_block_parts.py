@@ -6,14 +6,14 @@ import pytest
 import symforce.symbolic as sf
 from symforce.ops import LieGroupOps, StorageOps
 
-from caspar.equations.block_parts import (
+from caspar.equations.node_blocks import triangle
+from caspar.frontend.factors.block_parts import (
     MAX_PART,
     MAX_WHOLE_BLOCK,
     block_dim,
     block_parts,
     block_places,
 )
-from caspar.equations.node_blocks import triangle
 from caspar.frontend.factors.trace import NodeType
 
 

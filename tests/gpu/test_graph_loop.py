@@ -10,7 +10,7 @@ import pytest
 
 from caspar.codegen.cuda.header import KEEP_SOME_OPTION
 from caspar.runtime.cuda.loop import repeat
-from caspar.runtime.cuda.loop.loops import SequenceLoop
+from caspar.runtime.sequence_loop import SequenceLoop
 from tests.gpu.loop_cases import (
     assert_same_bits,
     keeps_products_apart,

@@ -185,4 +185,4 @@ def test_factorisations_at_the_same_time_leave_the_threads(monkeypatch: pytest.M
 def test_missing_cudss_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "caspar.runtime.cuda.direct.cudss", None)
     with pytest.raises(BackendError, match=r"nvmath-python.*pip install 'caspar\[sparse-cuda13\]'"):
-        load_direct_solver("direct_cudss", "CudssFactorization")
+        load_direct_solver("cuda.direct.cudss", "CudssFactorization")

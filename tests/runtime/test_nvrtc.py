@@ -130,7 +130,7 @@ def _error_of(call: str, first_path: Path) -> str:
     program = (
         f"import sys; sys.path.insert(0, {str(first_path)!r})\n"
         "from caspar.errors import BackendError\n"
-        "from caspar.runtime import toolkit\n"
+        "from caspar.runtime.nvidia import toolkit\n"
         f"try:\n    print('found', toolkit.{call}())\n"
         "except BackendError as error:\n    print(error)\n"
     )

@@ -280,7 +280,7 @@ def test_library_of_graph_loops(
 
 def test_without_a_driver_cupy_is_not_imported() -> None:
     program = (
-        "import sys; from caspar.runtime import probe; probe._load_driver = lambda: None; "
+        "import sys; from caspar.runtime.nvidia import probe; probe._load_driver = lambda: None; "
         "probe.cuda_problem(); print('cupy' in sys.modules)"
     )
     done = subprocess.run(

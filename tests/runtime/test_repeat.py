@@ -10,8 +10,8 @@ import pytest
 import caspar
 from caspar.runtime.cpu.backend import CpuBackend, CpuSequence
 from caspar.runtime.cuda.loop import repeat
-from caspar.runtime.cuda.loop.loops import SequenceLoop
 from caspar.runtime.cuda.loop.repeat import repeated_loop
+from caspar.runtime.sequence_loop import SequenceLoop
 from tests.solver.linear_cases import MIXES, problem_of
 
 FLAG = np.zeros(1)

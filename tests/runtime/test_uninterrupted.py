@@ -92,7 +92,7 @@ def leave_scope() -> None:
 FORK = """
 import os, threading
 from caspar.errors import BackendError
-from caspar.runtime import cpu_compile
+from caspar.runtime.cpu import compile as cpu_compile
 from tests.runtime.test_cpu import double, sources_of
 (source,) = sources_of(double("forked"))
 with cpu_compile._COMPILING:  # as while another thread compiles

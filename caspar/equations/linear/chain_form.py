@@ -6,10 +6,10 @@ instances join neighbours, indices say.
 
 from collections.abc import Sequence
 
-from caspar.equations.block_parts import MAX_WHOLE_BLOCK, has_whole_block
 from caspar.equations.factor_builder import FactorForm
 from caspar.equations.linear.explicit_kernels import ArgumentPair, argument_pairs
 from caspar.equations.solver_form import SolverForm
+from caspar.frontend.factors.block_parts import MAX_WHOLE_BLOCK, has_whole_block
 from caspar.frontend.factors.trace import ArgumentKind, TracedFactor
 
 

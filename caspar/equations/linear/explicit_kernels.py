@@ -11,7 +11,6 @@ precision.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from caspar.equations.block_parts import block_dim, block_places, has_whole_block
 from caspar.equations.factor_builder import (
     FactorBuilder,
     FactorForm,
@@ -26,6 +25,7 @@ from caspar.equations.node_kernels import damping_diagonal
 from caspar.equations.scalar_kernels import LARGEST, LinearOutcome
 from caspar.equations.schur_kernels import mixed_blocks
 from caspar.equations.solver_form import SolverForm
+from caspar.frontend.factors.block_parts import block_dim, block_places, has_whole_block
 from caspar.frontend.factors.jacobian import JacobianSlots
 from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
 from caspar.frontend.names import SEPARATOR, internal_name, kernel_name, part_name

@@ -46,7 +46,7 @@ _ABSENT = object()
 _LIBRARIES = tuple(
     f"{folder}{os.sep}"
     for folder in (
-        Path(__file__).parents[1],
+        Path(__file__).parents[2],
         *(Path(str(package.__file__)).parent for package in (np, symengine, symforce, sympy)),
     )
 )

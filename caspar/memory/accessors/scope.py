@@ -40,11 +40,10 @@ class CudaScope(Protocol):
     In its body `item` is the item of the thread, `active` whether it has one of its own (idle
     threads repeat another item), `tile` the tile's number and `count` the number of items. Where
     threads follow the items' order, a block has `share` items at most from the `own_item` of its
-    first thread on.
-    `BLOCK_SIZE` is a macro: the runtime chooses it. A tiled kernel loops over the tiles from
-    `first_tile` to `last_tile`, several times where `is_long`, they hold one node: `pass` counts.
-    There an item has a place, see `memory.tiling.node_tiles`: where its node's items begin in the tile,
-    `tiles_begin`, its own `tiles_position`, and its partner, `tiles_object`.
+    first thread on. `BLOCK_SIZE` is a macro: the runtime chooses it. A tiled kernel loops over the
+    tiles from `first_tile` to `last_tile`, several times where `is_long`, they hold one node:
+    `pass` counts. There an item has a place, see `memory.tiling.node_tiles`: where its node's items
+    begin in the tile, `tiles_begin`, its own `tiles_position`, and its partner, `tiles_object`.
     """
 
     @property

@@ -48,12 +48,12 @@ from caspar.runtime.cpu.compile import SUPPORT_DIGEST, function_address
 from caspar.runtime.cpu.machine_code import stored_njit
 from caspar.runtime.cpu.support import call_tile
 from caspar.runtime.cpu.threads import turn
-from caspar.runtime.cuda.loop.loops import SequenceLoop
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
     load_direct_solver,
 )
+from caspar.runtime.sequence_loop import SequenceLoop
 from caspar.runtime.timing import time_on_host
 from caspar.runtime.usage import KernelUsage
 
@@ -302,7 +302,7 @@ class CpuBackend:
 
     def dense_factorization(self, size: int, failed: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by LAPACK."""
-        solver = load_direct_solver("direct_cpu", "LapackCholesky")
+        solver = load_direct_solver("cpu.direct", "LapackCholesky")
         factorization: DenseFactorization = solver(size, failed)
         return factorization
 
@@ -310,7 +310,7 @@ class CpuBackend:
         self, indptr: Array, indices: Array, size: int, failed: Array | None = None
     ) -> SparseFactorization:
         """Cholesky factorisation by QDLDL."""
-        solver = load_direct_solver("direct_cpu", "QdldlFactorization")
+        solver = load_direct_solver("cpu.direct", "QdldlFactorization")
         factorization: SparseFactorization = solver(indptr, indices, size, failed)
         return factorization
 

@@ -12,8 +12,8 @@ from caspar.errors import BackendError, CompileError
 from caspar.runtime.cpu.machine_code import LoadedKernel, load_kernel, store_kernel
 from caspar.runtime.cpu.uninterrupted import uninterrupted
 
-SUPPORT_DIGEST = hashlib.sha256(Path(__file__).with_name("cpu_support.py").read_bytes()).hexdigest()
-"""Part of the key of every kernel: its machine code has the functions of `cpu_support` compiled
+SUPPORT_DIGEST = hashlib.sha256(Path(__file__).with_name("support.py").read_bytes()).hexdigest()
+"""Part of the key of every kernel: its machine code has the functions of `support` compiled
 into it."""
 
 _LOADED: dict[str, LoadedKernel] = {}

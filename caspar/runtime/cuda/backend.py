@@ -7,7 +7,7 @@ denormal float32 numbers are flushed to zero.
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
@@ -18,11 +18,10 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.codegen.cuda.header import BLOCK_SIZE, COMPILE_OPTIONS
+from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.codegen.source import KernelSource
 from caspar.errors import BackendError, OutOfMemoryError
 from caspar.ir.dtype import DType
-from caspar.memory.accessors.nodes.node_sums import NODE_TILE_SIZES
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.tiling.node_tiles import NodeTiles, PlaceType
@@ -48,11 +47,8 @@ from caspar.runtime.cuda.launch.timing import time_on_stream
 from caspar.runtime.cuda.launch.upload import uploader
 from caspar.runtime.cuda.loop.loop import cuda_loop, fits_device, merged_launches, own_launch
 from caspar.runtime.cuda.loop.repeat import repeated_loop
-from caspar.runtime.cuda.structure.checksum import Checksum
-from caspar.runtime.cuda.structure.indices import IndexChecker
 from caspar.runtime.cuda.structure.node_tile_steps import make_node_tiles
-from caspar.runtime.cuda.structure.node_tiles import NodeTileTools
-from caspar.runtime.cuda.structure.tiles import TileBuilder
+from caspar.runtime.cuda.structure.tools import StructureTools
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
@@ -100,10 +96,7 @@ class CudaBackend:
             ) from error
         self._name = properties["name"].decode()
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        self._tiles: TileBuilder | None = None
-        self._node_tiles: NodeTileTools | None = None
-        self._checker: IndexChecker | None = None
-        self._checksum: Checksum | None = None
+        self._structure = StructureTools(self._device, self.num_multiprocessors)
 
     @property
     def xp(self) -> ModuleType:
@@ -123,50 +116,14 @@ class CudaBackend:
 
         Each thread starts with the device's context: a module that CuPy has already gives it none.
         """
-        self._tile_builder()
+        jobs = self._structure.jobs(tiled=any(source.tiled for source in sources))
         compiled = partial(compiled_kernel, block_size=block_size, device=self.device)
         with ThreadPoolExecutor(initializer=self._device.use) as pool:
-            tools: list[Future[object]] = [pool.submit(self._structure_checksum)]
-            if any(source.tiled for source in sources):
-                tools += [pool.submit(self._node_tile_tools), pool.submit(self._index_checker)]
-                tools += [pool.submit(self._prepare_sorter, size) for size in NODE_TILE_SIZES]
+            tools = [pool.submit(job) for job in jobs]
             kernels = list(pool.map(compiled, sources))
             for tool in tools:
                 tool.result()
         return {kernel.source.name: kernel for kernel in kernels}
-
-    def _tile_builder(self) -> TileBuilder:
-        """Compile the kernels that build tiles, before any other.
-
-        The first compilation of a process makes CuPy preprocess an empty file to know NVRTC's
-        version; in parallel every thread would do it.
-        """
-        if self._tiles is None:
-            with self._device:
-                self._tiles = TileBuilder(COMPILE_OPTIONS)
-        return self._tiles
-
-    def _prepare_sorter(self, tile_size: int) -> None:
-        with self._device:
-            self._tile_builder().prepare(tile_size)
-
-    def _node_tile_tools(self) -> NodeTileTools:
-        if self._node_tiles is None:
-            with self._device:
-                self._node_tiles = NodeTileTools(COMPILE_OPTIONS, self._tile_builder())
-        return self._node_tiles
-
-    def _structure_checksum(self) -> Checksum:
-        if self._checksum is None:
-            with self._device:
-                self._checksum = Checksum(COMPILE_OPTIONS, self.num_multiprocessors)
-        return self._checksum
-
-    def _index_checker(self) -> IndexChecker:
-        if self._checker is None:
-            with self._device:
-                self._checker = IndexChecker(COMPILE_OPTIONS)
-        return self._checker
 
     def allocate(self, num_bytes: int) -> Array:
         """Uninitialised device memory."""
@@ -197,23 +154,23 @@ class CudaBackend:
 
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index."""
-        return self._tile_builder().build(index, num_objects, tile_size)
+        return self._structure.tiles.build(index, num_objects, tile_size)
 
     def tile_order(self, index: Array, tile_size: int) -> TileOrder:
         """Order of an index within tiles; waits for the device."""
-        return self._tile_builder().order(index, tile_size)
+        return self._structure.tiles.order(index, tile_size)
 
     def first_outside(self, index: Array, size: int) -> int | None:
         """First entry outside 0 .. size - 1."""
-        return self._index_checker().first_outside(index, size)
+        return self._structure.checker.first_outside(index, size)
 
     def first_repeated(self, index: Array, size: int) -> int | None:
         """An entry whose object another one names."""
-        return self._index_checker().first_repeated(index, size)
+        return self._structure.checker.first_repeated(index, size)
 
     def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
         """Order of items in which tiles have few partials."""
-        return self._tile_builder().locality_order(main, partner, num_main)
+        return self._structure.tiles.locality_order(main, partner, num_main)
 
     def node_tiles(
         self,
@@ -226,11 +183,11 @@ class CudaBackend:
     ) -> NodeTiles:
         """Tiles that do not split nodes; waits for the device."""
         sizes = (num_nodes, num_partners, tile_size)
-        return make_node_tiles(self._node_tile_tools(), node, partner, *sizes, dtype)
+        return make_node_tiles(self._structure.node_tiles, node, partner, *sizes, dtype)
 
     def checksum(self, arrays: Sequence[Array]) -> int:
         """A number that tells whether indices are still the same; waits for the device."""
-        return self._structure_checksum().of(arrays)
+        return self._structure.checksum.of(arrays)
 
     def single_object_tiles(self, num_tiles: int) -> TileIndex:
         """One partial for each tile, all of one object."""
@@ -283,7 +240,7 @@ class CudaBackend:
 
     def dense_factorization(self, size: int, failed: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation by cuSOLVER."""
-        solver = load_direct_solver("direct_cuda", "CusolverCholesky")
+        solver = load_direct_solver("cuda.direct.dense", "CusolverCholesky")
         factorization: DenseFactorization = solver(size, failed)
         return factorization
 
@@ -291,7 +248,7 @@ class CudaBackend:
         self, indptr: Array, indices: Array, size: int, failed: Array | None = None
     ) -> SparseFactorization:
         """Cholesky factorisation by cuDSS."""
-        solver = load_direct_solver("direct_cudss", "CudssFactorization")
+        solver = load_direct_solver("cuda.direct.cudss", "CudssFactorization")
         factorization: SparseFactorization = solver(indptr, indices, size, failed)
         return factorization
 

@@ -14,8 +14,8 @@ after the linearisation has read them.
 
 from collections.abc import Sequence
 
-from caspar.equations.block_parts import block_dim
 from caspar.equations.node_kernels import MODEL_DIM
+from caspar.frontend.factors.block_parts import block_dim
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
 from caspar.memory.layout import array_scalars, object_scalars, row_scalars

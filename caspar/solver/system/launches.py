@@ -11,10 +11,10 @@ from itertools import chain
 
 import numpy as np
 
-from caspar.equations.block_parts import block_dim
 from caspar.equations.factor_builder import ROW_PARTS
 from caspar.equations.linear.explicit_kernels import exact_role
 from caspar.equations.memory_kernels import WIDTH
+from caspar.frontend.factors.block_parts import block_dim
 from caspar.frontend.factors.trace import Argument
 from caspar.frontend.names import kernel_name
 from caspar.ir.dtype import DType

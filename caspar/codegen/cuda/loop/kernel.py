@@ -1,4 +1,4 @@
-"""Kernels as functions that a loop calls (`cuda_fuse`).
+"""Kernels as functions that a loop calls (`fuse`).
 
 Input: the source of a kernel. Output: a function of its own text, whose parameters `blockIdx` and
 `gridDim` hide CUDA's variables of these names; and, of loads that are taken out of it, what they

@@ -1,4 +1,6 @@
-"""CUDA kernels that build `memory.tiling.node_tiles.NodeTiles`; `runtime.cuda.structure.node_tile_steps` launches them.
+"""CUDA kernels that build `memory.tiling.node_tiles.NodeTiles`.
+
+`runtime.cuda.structure.node_tile_steps` launches them.
 
 Once for a structure. Nodes are sorted by key, tiles are packed in chunks side by side, and the sort
 inside tiles is that of `cuda_tiles`.
@@ -223,8 +225,8 @@ __device__ __forceinline__ u32 first_fit(u32 size, u32 room) {
   return chosen;
 }
 
-// A warp a chunk: cuts tiles and packs them, as `memory.tiling.tile_packing` does, by which `order` and
-// `start` change. tile_node: (num_chunks, MAX_TILES_OF_CHUNK): first node of each tile.
+// A warp a chunk: cuts tiles and packs them, as `memory.tiling.tile_packing` does, by which `order`
+// and `start` change. tile_node: (num_chunks, MAX_TILES_OF_CHUNK): first node of each tile.
 extern "C" __global__ void __launch_bounds__(32) pack_chunks(
     u32 num_chunks, u32 num_nodes, u32 tile_size, const int* chunk_first, long long* order,
     int* start, int* tile_node, u32* num_tiles) {

@@ -1,10 +1,10 @@
 """Exchanges: sums over the items of one node, within the kernel that goes on with them.
 
-All items of the node lie in one tile, see `memory.tiling.node_tiles` and `accessors.node_sums`. On CUDA a
-*team* of neighbouring lanes works for each node of the tile, as many for each as the block has
-threads for: they sum over its items together, whichever items the threads have themselves, and the
-first of them *leads*: it works with the sums on the node's behalf, and what comes of it is passed
-to the items. Nodes of a tile are neighbours in memory, so what teams load of them is too.
+All items of the node lie in one tile, see `memory.tiling.node_tiles` and `accessors.node_sums`. On
+CUDA a *team* of neighbouring lanes works for each node of the tile, as many for each as the block
+has threads for: they sum over its items together, whichever items the threads have themselves, and
+the first of them *leads*: it works with the sums on the node's behalf, and what comes of it is
+passed to the items. Nodes of a tile are neighbours in memory, so what teams load of them is too.
 """
 
 from dataclasses import dataclass

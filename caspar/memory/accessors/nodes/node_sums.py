@@ -1,4 +1,6 @@
-"""Sums over the items of one eliminated node, which all lie in one tile; see `memory.tiling.node_tiles`.
+"""Sums over the items of one eliminated node, which all lie in one tile.
+
+`memory.tiling.node_tiles` makes the tiles.
 
 Nothing is added by atomics and no partial leaves the block: the sums have the same bits in every
 run. An item knows its position in the tile's order by node, and where its node's items begin.

@@ -1,8 +1,8 @@
 """Partial sums: one for each tile, or one for each object of each tile, in a fixed order.
 
 A second kernel sums the partials, again in a fixed order: the result has the same bits in every
-run. The solver's kernels use these patterns by name; the patterns of `memory.accessors.sums.sums` and
-`.shared` put both halves together.
+run. The solver's kernels use these patterns by name; the patterns of `memory.accessors.sums.sums`
+and `.shared` put both halves together.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,8 @@
 
 A barrier of a cluster waits until all that its blocks have stored is seen by all others, which
 takes longer than the rest of it. Where the partials of a phase are all that other blocks need
-behind it, an exchange does (`codegen.cuda.loop.barriers`): a block goes on when it has that of each.
+behind it, an exchange does (`codegen.cuda.loop.barriers`): a block goes on when it has that of
+each.
 
 Cost tier: once for a plan.
 """

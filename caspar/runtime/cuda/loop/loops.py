@@ -1,7 +1,6 @@
-"""Launches that are repeated until the device says that it is enough.
+"""Launches that are repeated until the device says that it is enough, as one kernel of them all.
 
-Two ways: one kernel made of all of them (`codegen.cuda.loop.fuse`), which `plan_loop` prepares, and
-a sequence that the host runs again and again (`SequenceLoop`).
+`codegen.cuda.loop.fuse` makes its text, `plan_loop` prepares it.
 
 Cost tier: once for a plan; a run is in the inner loop.
 """
@@ -13,31 +12,11 @@ from caspar.codegen.cuda.loop.fuse import LoopScalars, fuse
 from caspar.codegen.cuda.loop.kernel import LoopKernel, guard_name
 from caspar.codegen.source import DATA, KernelSource
 from caspar.memory.array import Array
-from caspar.runtime.backend import LaunchSequence
 from caspar.runtime.cuda.launch.bound_kernel import BoundKernel, overlap
 from caspar.runtime.cuda.loop.loop_exchange import exchanged_params
 
 LOOP_NAME = "loop"
 """Entry point of fused kernels."""
-
-
-@dataclass(frozen=True)
-class SequenceLoop:
-    """A loop that the host drives.
-
-    Attributes:
-        sequence: The launches of all phases, in order.
-        flag: (1,) float64 on the device.
-        remarks: Why the host drives it, where the device could.
-    """
-
-    sequence: LaunchSequence
-    flag: Array
-    remarks: tuple[str, ...] = ()
-
-    def run(self, max_runs: int) -> None:
-        """Run until the flag is set, at most `max_runs` times; may wait for the device."""
-        self.sequence.run_until(self.flag, max_runs)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 from caspar.memory.array import Array
 from caspar.runtime.backend import LaunchSequence, Loop
-from caspar.runtime.cuda.loop.loops import SequenceLoop
 from caspar.runtime.nvidia.probe import first_line, graph_loop_problem
+from caspar.runtime.sequence_loop import SequenceLoop
 
 GRAPH_MODULE = "caspar.runtime.cuda.loop.graph_while"
 """Imports a library that exists on some machines only."""
