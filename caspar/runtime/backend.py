@@ -99,42 +99,12 @@ class HostScalars(Protocol):
         """All scalars as they were fetched; waits for that, not for what was enqueued since."""
 
 
-class Backend(Protocol):
-    """A device and the ways to use it."""
-
-    @property
-    def name(self) -> str:
-        """`cuda` or `cpu`."""
-
-    @property
-    def device(self) -> str:
-        """The device in words."""
+class Memory(Protocol):
+    """Memory of a device, and arrays on their way to it and back."""
 
     @property
     def xp(self) -> ModuleType:
         """NumPy or CuPy."""
-
-    @property
-    def clock(self) -> str:
-        """What `time` measures with, in words."""
-
-    @property
-    def tile_size(self) -> int:
-        """Items of a tile."""
-
-    def load(
-        self, sources: Sequence[KernelSource], block_size: int | None = None
-    ) -> Mapping[str, Kernel]:
-        """Compile (or fetch from the cache) kernels, by name.
-
-        Args:
-            sources: What to compile.
-            block_size: Threads of a block, of the kernels that allow it; None: chosen for each
-                kernel by the registers and the shared memory it needs.
-
-        Raises:
-            CompileError: A source did not compile.
-        """
 
     def allocate(self, num_bytes: int) -> Array:
         """Uninitialised memory as a (num_bytes,) uint8 array.
@@ -155,8 +125,28 @@ class Backend(Protocol):
     def write(self, target: Array, host: NDArray[Any]) -> None:
         """Copy a host array to the device."""
 
+    def upload(self, array: Any) -> Array:
+        """An array of this backend's device: the same memory where possible, else a copy.
+
+        Args:
+            array: A NumPy array, or an array of a device the backend accepts.
+        """
+
+    def accepts_device(self, kind: str, number: int) -> bool:
+        """Whether arrays of a device, such as ("cuda", 0), can be read without a copy."""
+
+    def to_host(self, array: Array) -> NDArray[Any]:
+        """A NumPy copy, after all work is done."""
+
+    def fetch(self, arrays: Sequence[Array]) -> Callable[[], list[NDArray[Any]]]:
+        """Enqueue copies of contiguous arrays to the host; what is returned waits for them."""
+
     def host_scalars(self, scalars: Array) -> HostScalars:
         """Lets the host write and read (n,) float64 of the device while that works."""
+
+
+class Indexing(Protocol):
+    """What is found out about indices, on the device: tiles, orders, checks."""
 
     def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
         """Tiles of an index; see `memory.tiling.tiles.build_tile_index`."""
@@ -221,6 +211,28 @@ class Backend(Protocol):
     def single_object_tiles(self, num_tiles: int) -> TileIndex:
         """One partial for each tile, all of one object: for nodes that every factor shares."""
 
+
+class Executor(Protocol):
+    """Kernels of a device: compiled, bound to memory, run, timed."""
+
+    @property
+    def tile_size(self) -> int:
+        """Items of a tile."""
+
+    def load(
+        self, sources: Sequence[KernelSource], block_size: int | None = None
+    ) -> Mapping[str, Kernel]:
+        """Compile (or fetch from the cache) kernels, by name.
+
+        Args:
+            sources: What to compile.
+            block_size: Threads of a block, of the kernels that allow it; None: chosen for each
+                kernel by the registers and the shared memory it needs.
+
+        Raises:
+            CompileError: A source did not compile.
+        """
+
     def bind(self, kernel: Kernel, bindings: Mapping[str, Binding], count: int) -> Launch:
         """Fix the parameters of a kernel for `count` items."""
 
@@ -245,6 +257,52 @@ class Backend(Protocol):
             ValueError: No launches, or blocks of several sizes.
             ResourceError: The device has too little for all of them in one kernel.
         """
+
+    def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
+        """A call that runs launches in order, on CUDA on the caller's current stream."""
+
+    def repeated_runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
+        """The same for many runs, each as cheap as can be."""
+
+    def time(self, run: Callable[[], None], num_samples: int) -> list[float]:
+        """Seconds of a run, measured some times.
+
+        Args:
+            run: Enqueues the work, as `runner` does; it is run many more times than that.
+            num_samples: How often. Each sample is the mean over runs that take about a
+                millisecond together, on CUDA without what their launches cost the host.
+        """
+
+    @property
+    def clock(self) -> str:
+        """What `time` measures with, in words."""
+
+    def usage(self, kernel: Kernel) -> KernelUsage | None:
+        """What a kernel takes of the device; None where that is not known."""
+
+    def resident_blocks(self, kernel: Kernel) -> int:
+        """Blocks of a kernel, tiles on the processor, that run at the same time."""
+
+    def machine_balance(self, dtype: DType) -> float:
+        """Multiplications that the device does in the time in which it moves a byte."""
+
+    @property
+    def num_multiprocessors(self) -> int:
+        """What runs at the same time: multiprocessors, or threads."""
+
+    @property
+    def current_stream(self) -> int:
+        """Where the caller's work goes; 0 on the processor."""
+
+    def scope(self) -> AbstractContextManager[object]:
+        """Everything a solve enqueues happens inside it, after the caller's own work."""
+
+    def synchronize(self) -> None:
+        """Wait for all work."""
+
+
+class Factorizations(Protocol):
+    """Direct solvers for matrices on the device."""
 
     def dense_factorization(self, size: int, failed: Array | None = None) -> DenseFactorization:
         """Cholesky factorisation of dense matrices of one size, in float64.
@@ -272,59 +330,17 @@ class Backend(Protocol):
             BackendError: The library it needs is not installed, or refuses.
         """
 
-    def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
-        """A call that runs launches in order, on CUDA on the caller's current stream."""
 
-    def repeated_runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
-        """The same for many runs, each as cheap as can be."""
-
-    def time(self, run: Callable[[], None], num_samples: int) -> list[float]:
-        """Seconds of a run, measured some times.
-
-        Args:
-            run: Enqueues the work, as `runner` does; it is run many more times than that.
-            num_samples: How often. Each sample is the mean over runs that take about a
-                millisecond together, on CUDA without what their launches cost the host.
-        """
-
-    def usage(self, kernel: Kernel) -> KernelUsage | None:
-        """What a kernel takes of the device; None where that is not known."""
-
-    def resident_blocks(self, kernel: Kernel) -> int:
-        """Blocks of a kernel, tiles on the processor, that run at the same time."""
+class Backend(Memory, Indexing, Executor, Factorizations, Protocol):
+    """A device and the ways to use it."""
 
     @property
-    def current_stream(self) -> int:
-        """Where the caller's work goes; 0 on the processor."""
+    def name(self) -> str:
+        """`cuda` or `cpu`."""
 
     @property
-    def num_multiprocessors(self) -> int:
-        """What runs at the same time: multiprocessors, or threads."""
-
-    def machine_balance(self, dtype: DType) -> float:
-        """Multiplications that the device does in the time in which it moves a byte."""
-
-    def accepts_device(self, kind: str, number: int) -> bool:
-        """Whether arrays of a device, such as ("cuda", 0), can be read without a copy."""
-
-    def upload(self, array: Any) -> Array:
-        """An array of this backend's device: the same memory where possible, else a copy.
-
-        Args:
-            array: A NumPy array, or an array of a device the backend accepts.
-        """
-
-    def scope(self) -> AbstractContextManager[object]:
-        """Everything a solve enqueues happens inside it, after the caller's own work."""
-
-    def to_host(self, array: Array) -> NDArray[Any]:
-        """A NumPy copy, after all work is done."""
-
-    def fetch(self, arrays: Sequence[Array]) -> Callable[[], list[NDArray[Any]]]:
-        """Enqueue copies of contiguous arrays to the host; what is returned waits for them."""
-
-    def synchronize(self) -> None:
-        """Wait for all work."""
+    def device(self) -> str:
+        """The device in words."""
 
 
 def parameter_values(

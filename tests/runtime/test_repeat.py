@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import caspar
-from caspar.runtime.cpu.backend import CpuBackend, CpuSequence
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.runtime.cpu.launch import CpuSequence
 from caspar.runtime.cuda.loop import repeat
 from caspar.runtime.cuda.loop.repeat import repeated_loop
 from caspar.runtime.sequence_loop import SequenceLoop

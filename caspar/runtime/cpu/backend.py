@@ -1,23 +1,15 @@
-"""The CPU backend: the same scheduled programs, compiled by Numba, spread over cores.
+"""The CPU backend: the same scheduled programs, compiled by Numba, spread over cores."""
 
-A launch is an entry in three integer arrays (function, parameter table, tiles), so that one
-compiled driver runs a whole list without returning to Python.
-"""
-
-import hashlib
 import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numba import get_num_threads, prange
+from numba import get_num_threads
 from numpy.typing import NDArray
 
 from caspar.codegen.cpu.kernel import TILE_SIZE
@@ -26,15 +18,6 @@ from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
-from caspar.memory.tiling.node_tiles import NodeTiles, PlaceType, build_node_tiles
-from caspar.memory.tiling.tiles import (
-    TileIndex,
-    TileOrder,
-    build_tile_index,
-    build_tile_order,
-    locality_order,
-    single_object_tiles,
-)
 from caspar.runtime.backend import (
     HostScalars,
     Kernel,
@@ -44,10 +27,9 @@ from caspar.runtime.backend import (
     bound_blocks,
     parameter_values,
 )
-from caspar.runtime.cpu.compile import SUPPORT_DIGEST, function_address
-from caspar.runtime.cpu.machine_code import stored_njit
-from caspar.runtime.cpu.support import call_tile
-from caspar.runtime.cpu.threads import turn
+from caspar.runtime.cpu.compile import function_address
+from caspar.runtime.cpu.indexing import CpuIndexing
+from caspar.runtime.cpu.launch import CpuKernel, CpuLaunch, CpuScalars, CpuSequence
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
@@ -57,125 +39,8 @@ from caspar.runtime.sequence_loop import SequenceLoop
 from caspar.runtime.timing import time_on_host
 from caspar.runtime.usage import KernelUsage
 
-IntArray = NDArray[np.int64]
 
-_stored = partial(stored_njit, Path(__file__).read_bytes() + SUPPORT_DIGEST.encode())
-
-
-@dataclass(frozen=True)
-class CpuKernel:
-    """A compiled kernel: the address of `f(parameter table, tile)`."""
-
-    source: KernelSource
-    address: int
-
-    @property
-    def block_size(self) -> int:
-        """Items of a tile."""
-        return self.source.block_size
-
-
-@dataclass(frozen=True)
-class CpuLaunch:
-    """A kernel with its parameter table.
-
-    Attributes:
-        kernel: The kernel.
-        table: (num_params,) int64: addresses and integers.
-        num_tiles: Tiles to run.
-        values: What the table was made of.
-    """
-
-    kernel: CpuKernel
-    table: IntArray
-    num_tiles: int
-    values: tuple[int | Array, ...]
-
-    def without(self, arrays: Sequence[Array]) -> "CpuLaunch":
-        """The same, but it does not keep some arrays alive."""
-        kept = tuple(
-            0 if any(value is array for array in arrays) else value for value in self.values
-        )
-        return replace(self, values=kept)
-
-    def set_address(self, number: int, address: int) -> None:
-        """Pass another address."""
-        self.table[number] = address
-
-    def run(self) -> None:
-        """Run every tile."""
-        CpuSequence([self]).run()
-
-
-@_stored("void(int64[::1], int64[::1], int64[::1])", parallel=True, nogil=True)
-def _run(functions: IntArray, tables: IntArray, num_tiles: IntArray) -> None:
-    for number in range(functions.shape[0]):
-        function, table = functions[number], tables[number]
-        if num_tiles[number] == 1:
-            call_tile(function, table, 0)
-        else:
-            for tile in prange(num_tiles[number]):
-                call_tile(function, table, tile)
-
-
-@_stored("void(int64[::1], int64[::1], int64[::1], float64[::1], int64)", nogil=True)
-def _run_until(
-    functions: IntArray,
-    tables: IntArray,
-    num_tiles: IntArray,
-    flag: NDArray[np.float64],
-    max_runs: int,
-) -> None:
-    for _ in range(max_runs):
-        if flag[0] != 0.0:
-            return
-        _run(functions, tables, num_tiles)
-
-
-class CpuSequence:
-    """Launches that the compiled driver runs in order."""
-
-    def __init__(self, launches: Sequence[CpuLaunch]) -> None:
-        self._launches = tuple(launches)
-        self._arrays = (
-            np.array([launch.kernel.address for launch in launches], dtype=np.int64),
-            np.array([launch.table.ctypes.data for launch in launches], dtype=np.int64),
-            np.array([launch.num_tiles for launch in launches], dtype=np.int64),
-        )
-        self._is_parallel = any(launch.num_tiles > 1 for launch in launches)
-
-    def run(self) -> None:
-        """Run every launch once."""
-        with turn(self._is_parallel):
-            _run(*self._arrays)
-
-    def run_until(self, flag: Array, max_runs: int) -> None:
-        """Run until the flag is set, at most `max_runs` times."""
-        with turn(self._is_parallel):
-            _run_until(*self._arrays, flag, max_runs)
-
-
-class CpuScalars:
-    """Scalars of the host, see `HostScalars`: nothing is under way when a call returns."""
-
-    def __init__(self, scalars: Array) -> None:
-        self._scalars = scalars
-        self._fetched: list[float] = []
-
-    def write(self, values: Sequence[float]) -> None:
-        """Set the first."""
-        self._scalars[: len(values)] = values
-
-    def fetch(self) -> None:
-        """Copy all of them."""
-        self._fetched = self._scalars.tolist()
-
-    def read(self) -> list[float]:
-        """What was copied."""
-        return self._fetched
-
-
-class CpuBackend:
+class CpuBackend(CpuIndexing):
     """The host's cores."""
 
     name = "cpu"
@@ -233,54 +98,6 @@ class CpuBackend:
     def host_scalars(self, scalars: Array) -> HostScalars:
         """The scalars themselves."""
         return CpuScalars(scalars)
-
-    def tile_index(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
-        """Tiles of an index."""
-        return build_tile_index(index, num_objects, tile_size)
-
-    def tile_order(self, index: Array, tile_size: int) -> TileOrder:
-        """Order of an index within tiles."""
-        return build_tile_order(index, tile_size)
-
-    def first_outside(self, index: Array, size: int) -> int | None:
-        """First entry outside 0 .. size - 1."""
-        wrong = np.flatnonzero((index < 0) | (index >= size))
-        return int(wrong[0]) if wrong.shape[0] > 0 else None
-
-    def first_repeated(self, index: Array, size: int) -> int | None:
-        """First entry whose object an earlier one names."""
-        first = np.full(size, -1, dtype=np.int64)
-        first[index[::-1]] = np.arange(index.shape[0])[::-1]
-        repeated = np.flatnonzero(first[index] != np.arange(index.shape[0]))
-        return int(repeated[0]) if repeated.shape[0] > 0 else None
-
-    def locality_order(self, main: Array, partner: Array | None, num_main: int) -> Array:
-        """Order of items in which tiles have few partials."""
-        return locality_order(main, partner, num_main)
-
-    def node_tiles(
-        self,
-        node: Array,
-        partner: Array | None,
-        num_nodes: int,
-        num_partners: int,
-        tile_size: int,
-        dtype: PlaceType | None = None,
-    ) -> NodeTiles:
-        """Tiles that do not split nodes."""
-        return build_node_tiles(node, partner, num_nodes, num_partners, tile_size, dtype)
-
-    def checksum(self, arrays: Sequence[Array]) -> int:
-        """A number that tells whether indices are still the same; a gigabyte a second."""
-        digest = hashlib.blake2b(digest_size=8)
-        for array in arrays:
-            digest.update(f"{array.dtype.str}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        return int.from_bytes(digest.digest(), "little")
-
-    def single_object_tiles(self, num_tiles: int) -> TileIndex:
-        """One partial for each tile, all of one object."""
-        return single_object_tiles(num_tiles)
 
     def bind(self, kernel: Kernel, bindings: Mapping[str, Binding], count: int) -> Launch:
         """Fill the parameter table."""

@@ -1,0 +1,138 @@
+"""Kernels with their parameters, and lists of them that one compiled driver runs.
+
+A launch is an entry in three integer arrays (function, parameter table, tiles), so that the driver
+runs a whole list without returning to Python.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numba import prange
+from numpy.typing import NDArray
+
+from caspar.codegen.source import KernelSource
+from caspar.memory.array import Array
+from caspar.runtime.cpu.compile import SUPPORT_DIGEST
+from caspar.runtime.cpu.machine_code import stored_njit
+from caspar.runtime.cpu.support import call_tile
+from caspar.runtime.cpu.threads import turn
+
+IntArray = NDArray[np.int64]
+
+_stored = partial(stored_njit, Path(__file__).read_bytes() + SUPPORT_DIGEST.encode())
+
+
+@dataclass(frozen=True)
+class CpuKernel:
+    """A compiled kernel: the address of `f(parameter table, tile)`."""
+
+    source: KernelSource
+    address: int
+
+    @property
+    def block_size(self) -> int:
+        """Items of a tile."""
+        return self.source.block_size
+
+
+@dataclass(frozen=True)
+class CpuLaunch:
+    """A kernel with its parameter table.
+
+    Attributes:
+        kernel: The kernel.
+        table: (num_params,) int64: addresses and integers.
+        num_tiles: Tiles to run.
+        values: What the table was made of.
+    """
+
+    kernel: CpuKernel
+    table: IntArray
+    num_tiles: int
+    values: tuple[int | Array, ...]
+
+    def without(self, arrays: Sequence[Array]) -> "CpuLaunch":
+        """The same, but it does not keep some arrays alive."""
+        kept = tuple(
+            0 if any(value is array for array in arrays) else value for value in self.values
+        )
+        return replace(self, values=kept)
+
+    def set_address(self, number: int, address: int) -> None:
+        """Pass another address."""
+        self.table[number] = address
+
+    def run(self) -> None:
+        """Run every tile."""
+        CpuSequence([self]).run()
+
+
+@_stored("void(int64[::1], int64[::1], int64[::1])", parallel=True, nogil=True)
+def _run(functions: IntArray, tables: IntArray, num_tiles: IntArray) -> None:
+    for number in range(functions.shape[0]):
+        function, table = functions[number], tables[number]
+        if num_tiles[number] == 1:
+            call_tile(function, table, 0)
+        else:
+            for tile in prange(num_tiles[number]):
+                call_tile(function, table, tile)
+
+
+@_stored("void(int64[::1], int64[::1], int64[::1], float64[::1], int64)", nogil=True)
+def _run_until(
+    functions: IntArray,
+    tables: IntArray,
+    num_tiles: IntArray,
+    flag: NDArray[np.float64],
+    max_runs: int,
+) -> None:
+    for _ in range(max_runs):
+        if flag[0] != 0.0:
+            return
+        _run(functions, tables, num_tiles)
+
+
+class CpuSequence:
+    """Launches that the compiled driver runs in order."""
+
+    def __init__(self, launches: Sequence[CpuLaunch]) -> None:
+        self._launches = tuple(launches)
+        self._arrays = (
+            np.array([launch.kernel.address for launch in launches], dtype=np.int64),
+            np.array([launch.table.ctypes.data for launch in launches], dtype=np.int64),
+            np.array([launch.num_tiles for launch in launches], dtype=np.int64),
+        )
+        self._is_parallel = any(launch.num_tiles > 1 for launch in launches)
+
+    def run(self) -> None:
+        """Run every launch once."""
+        with turn(self._is_parallel):
+            _run(*self._arrays)
+
+    def run_until(self, flag: Array, max_runs: int) -> None:
+        """Run until the flag is set, at most `max_runs` times."""
+        with turn(self._is_parallel):
+            _run_until(*self._arrays, flag, max_runs)
+
+
+class CpuScalars:
+    """Scalars of the host, see `HostScalars`: nothing is under way when a call returns."""
+
+    def __init__(self, scalars: Array) -> None:
+        self._scalars = scalars
+        self._fetched: list[float] = []
+
+    def write(self, values: Sequence[float]) -> None:
+        """Set the first."""
+        self._scalars[: len(values)] = values
+
+    def fetch(self) -> None:
+        """Copy all of them."""
+        self._fetched = self._scalars.tolist()
+
+    def read(self) -> list[float]:
+        """What was copied."""
+        return self._fetched
