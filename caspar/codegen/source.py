@@ -160,8 +160,6 @@ class KernelSource:
         few_items: CUDA: the blocks of the grid share the items evenly; see `ENOUGH_BLOCKS`.
         loads: CUDA: what a thread loads first of partials that its block sums; where items are
             few, all loads of the item's own objects.
-        own: CUDA: where items are few, arguments of which each item touches its own object alone.
-        sums: CUDA: where items are few, arguments of which each block writes one scalar.
         early: CUDA: arguments that it may read before it waits for the launch ahead to end. All its
             blocks wait before they store anything: what is launched behind it relies on that. None:
             it does not wait, and may not begin before.
@@ -180,8 +178,6 @@ class KernelSource:
     few_items: bool = False
     stretches: bool = False
     loads: tuple[Load, ...] = ()
-    own: tuple[str, ...] = ()
-    sums: tuple[str, ...] = ()
     early: tuple[str, ...] | None = None
 
     def num_blocks(self, count: int, block_size: int) -> int:
@@ -259,8 +255,6 @@ def source_from_json(data: Mapping[str, Any]) -> KernelSource:
             Load(arg, vector, name, tuple(lines), is_address)
             for arg, vector, name, lines, is_address in data["loads"]
         ),
-        "own": tuple(data["own"]),
-        "sums": tuple(data["sums"]),
         "early": None if data["early"] is None else tuple(data["early"]),
     }
     return KernelSource(**{**data, **read})

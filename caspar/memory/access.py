@@ -87,11 +87,6 @@ class ArgSpec:
         return any(access.holds_partials for access in self.accessors)
 
     @property
-    def sums_blocks(self) -> bool:
-        """Whether each block writes a partial of its own, and nothing else is done with it."""
-        return self.read is None and self.write is not None and self.write.sums_blocks
-
-    @property
     def in_rows(self) -> bool:
         """Whether all scalars of an object stand together, see `layout.row_scalars`."""
         return any(access.rows for access in self.accessors)
@@ -127,7 +122,6 @@ class Accessor(ABC):
         cuda_functions: Device functions its CUDA text calls.
         has_array: Whether it reads or writes an array.
         holds_partials: Whether its array holds partial sums: chunks of 4, not padded.
-        sums_blocks: Whether each block writes one partial, as many of them as the grid has blocks.
         rows: Whether all scalars of an object stand together: see `layout.row_scalars`.
         needs_rows: Whether its array is (n, dim) and C-contiguous instead of blocked.
         tile_sizes: Where it depends on which items share a tile: the block sizes it allows, the
@@ -149,7 +143,6 @@ class Accessor(ABC):
     cuda_functions: ClassVar[str] = ""
     has_array: ClassVar[bool] = True
     holds_partials: ClassVar[bool] = False
-    sums_blocks: ClassVar[bool] = False
     needs_rows: ClassVar[bool] = False
     tile_sizes: ClassVar[tuple[int, ...]] = ()
     is_pair: ClassVar[bool] = False

@@ -4,7 +4,7 @@ One thread handles one item, one block one tile. Threads beyond the last item re
 no barrier diverges: they store nothing and contribute exact zeros.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from caspar.codegen.cuda.body import cuda_body
 from caspar.codegen.cuda.half import half_functions
@@ -57,15 +57,8 @@ def generate_cuda(spec: KernelSpec, program: Program) -> KernelSource:
         few_items=spec.few_items,
         stretches=spec.stretches,
         loads=body.loads,
-        own=_names(spec, lambda arg: all(one.touches_own_object for one in arg.accessors)),
-        sums=_names(spec, lambda arg: arg.dim == 1 and arg.sums_blocks),
         early=_early(spec) if body.waits else None,
     )
-
-
-def _names(spec: KernelSpec, are_meant: Callable[[ArgSpec], bool]) -> tuple[str, ...]:
-    """Arguments of a kernel of few items."""
-    return tuple(arg.name for arg in spec.args if spec.few_items and are_meant(arg))
 
 
 def _early(spec: KernelSpec) -> tuple[str, ...]:

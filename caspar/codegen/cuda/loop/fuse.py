@@ -20,20 +20,18 @@ it. There it comes behind what the next scalars are sums of, and before they are
 Cost tier: once for each set of launches that is put into a loop.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeVar
 
 from caspar.codegen.cuda.header import AWAIT_LAUNCH
 from caspar.codegen.cuda.kernel import KERNEL_START, declared_as
-from caspar.codegen.cuda.loop.barriers import EXCHANGE, GRID_BARRIER
+from caspar.codegen.cuda.loop.barriers import GRID_BARRIER
 from caspar.codegen.cuda.loop.kernel import (
     LOADS,
     LoopKernel,
     Part,
     arguments_of,
-    guard_name,
     helpers_of,
     part_of,
 )
@@ -107,7 +105,7 @@ def fuse(
     flag = "flag_data[0]" if scalars is None else f"own[{scalars.flag}]"
     loop = _Loop(phases, parts, flag, between=between)
     helpers += [AWAIT_LAUNCH] if between else []
-    helpers += [GRID_BARRIER, EXCHANGE] if loop.exchanges else [GRID_BARRIER]
+    helpers.append(GRID_BARRIER)
     declared = ",\n    ".join(declared_as(param, restrict=False) for param in params)
     lines = loop.lines() if scalars is None else _with_copies(loop.lines(), scalars)
     text = "\n".join(
@@ -153,23 +151,10 @@ def _shared_memory(parts: dict[str, Part]) -> list[str]:
 # -- the loop -----------------------------------------------------------------------------------
 
 _NumberedPhase = Sequence[tuple[int, LoopKernel]]
-_One = TypeVar("_One")
-
-
-def dealt_in_turn(phase: Sequence[_One], source_of: Callable[[_One], KernelSource]) -> list[_One]:
-    """Kernels of a phase, as blocks of the grid get theirs: those of few items first.
-
-    So an item's block is the same in all phases. Then those that stand last.
-    """
-    return sorted(reversed(phase), key=lambda one: not source_of(one).few_items)
 
 
 class _Loop:
-    """The lines of the entry point.
-
-    Attributes:
-        exchanges: Whether the barrier inside the loop is an exchange.
-    """
+    """The lines of the entry point."""
 
     def __init__(
         self,
@@ -186,11 +171,6 @@ class _Loop:
         self._phases = [[(next(numbers), kernel) for kernel in phase] for phase in phases]
         kernels = [kernel for phase in phases for kernel in phase]
         self._is_own = any(kernel.replicated for kernel in kernels)
-        exchanging = [kernel for kernel in kernels if kernel.exchanged is not None]
-        self.exchanges = len(exchanging) > 0
-        assert between or not self.exchanges
-        # whoever left early would neither send nor wait
-        assert all(one.guarded or guard_name(one.source) is None for one in exchanging)
         self._sets = [any(kernel.sets_flag for kernel in phase) for phase in phases]
         self._shares = [
             number
@@ -234,17 +214,12 @@ class _Loop:
         """Ahead of the first run: what is declared, loaded and waited for."""
         for phase in self._phases:
             yield from self._declared(phase)
-        if self.exchanges:
-            yield "__shared__ Exchange exchange;"
-            yield "begin_exchange(exchange);"
         for first in self._shares[:1]:
             yield from self._loads(first, early=True)
         found = f"bool done = {self._flag} != 0.0;"
         if self._is_own:
             # a copy was loaded before
             yield found
-        if self.exchanges:
-            yield "await_begin();"
         if self._between:
             yield "await_launch();"
         if not self._is_own:
@@ -254,11 +229,7 @@ class _Loop:
                 yield _BARRIER
 
     def _barrier(self, number: int) -> Iterator[str]:
-        """Behind a phase: what the next one loads before it, and the barrier.
-
-        An exchange is one: who sums what others send waits for it. Blocks that have nothing to do
-        in the phase send nothing of worth.
-        """
+        """Behind a phase: what the next one loads before it, and the barrier."""
         place = self._shares.index(number)
         ahead = list(self._loads(self._shares[(place + 1) % len(self._shares)], early=True))
         # Behind the last phase of the last run nobody waits for anybody. But one barrier there
@@ -269,14 +240,6 @@ class _Loop:
                 yield "if (run + 1u < runs_count) {"
                 yield from _nested([*ahead, _BARRIER])
                 yield "}"
-        elif self.exchanges:
-            yield from ahead
-            blocks = " + ".join(_num_blocks(*one) for one in self._in_turn(self._phases[number]))
-            yield f"if (blockIdx.x >= {blocks}) {{"
-            # all have looked at the flag, as behind the turn of a block that has one
-            yield "  __syncthreads();"
-            yield "  if (threadIdx.x == 0u) SentPartials{&exchange}[blockIdx.x] = 0.0;"
-            yield "}"
         else:
             yield from ahead
             yield _BARRIER
@@ -349,9 +312,12 @@ class _Loop:
             yield f"turn -= {_num_blocks(number, kernel)};"
 
     def _in_turn(self, phase: _NumberedPhase) -> list[tuple[int, LoopKernel]]:
-        """The kernels that share a phase, in the order in which their blocks are dealt."""
-        shared = [one for one in phase if not one[1].replicated]
-        return dealt_in_turn(shared, lambda one: one[1].source)
+        """The kernels that share a phase, in the order in which their blocks are dealt.
+
+        Those of few items come first, so that an item has the same block in all phases.
+        """
+        shared = [one for one in reversed(phase) if not one[1].replicated]
+        return sorted(shared, key=lambda one: not one[1].source.few_items)
 
     def _shared(self, kernel: LoopKernel) -> str | None:
         name = kernel.source.name

@@ -36,9 +36,6 @@ class LoopKernel:
         early: Arguments that nobody writes between the barrier before the last and the one ahead
             of the kernel: they are loaded before the latter, of a kernel that is not replicated.
             None: all loads stay in the kernel.
-        exchanged: A parameter that holds a partial of each block: the loop is a cluster, whose
-            blocks send it to each other. Of a replicated kernel, which sums them; or of one that
-            writes one. None: partials go by way of the array.
     """
 
     source: KernelSource
@@ -47,29 +44,17 @@ class LoopKernel:
     replicated: bool = False
     scalars: tuple[tuple[str, int], ...] = ()
     early: tuple[str, ...] | None = None
-    exchanged: str | None = None
-
-    @property
-    def _exchange_type(self) -> str:
-        return "ReceivedPartials" if self.replicated else "SentPartials"
 
     def declared(self) -> list[str]:
         """Its parameters, in a function.
 
         Not __restrict__: what another block writes must not be read past the coherent caches.
         """
-        return [
-            f"{self._exchange_type} {param.name}"
-            if param.name == self.exchanged
-            else declared_as(param, restrict=False)
-            for param in self.source.params
-        ]
+        return [declared_as(param, restrict=False) for param in self.source.params]
 
     def passed(self, number: int) -> list[str]:
         """What is passed for them; `number` is that of the kernel."""
         places = {name: f"own + {place}" for name, place in self.scalars}
-        if self.exchanged is not None:
-            places[self.exchanged] = f"{self._exchange_type}{{&exchange}}"
         return [places.get(param.name, f"k{number}_{param.name}") for param in self.source.params]
 
     def loads(self, *, early: bool) -> list[Load]:

@@ -149,7 +149,6 @@ class AddSumPartials(WriteAccessor):
 
     cuda_functions: ClassVar[str] = BLOCK_SUM
     holds_partials: ClassVar[bool] = True
-    sums_blocks: ClassVar[bool] = True
     cooperates: ClassVar[bool] = True
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:

@@ -13,7 +13,6 @@ from caspar.codegen.cuda.loop.kernel import LoopKernel, guard_name
 from caspar.codegen.source import DATA, KernelSource
 from caspar.memory.array import Array
 from caspar.runtime.cuda.launch.bound_kernel import BoundKernel, overlap
-from caspar.runtime.cuda.loop.loop_exchange import exchanged_params
 
 LOOP_NAME = "loop"
 """Entry point of fused kernels."""
@@ -76,8 +75,6 @@ def plan_loop(
     copies = _Copies(scalars, address, launches)
     max_blocks = max(sum(launch.all_blocks for launch in phase) for phase in phases)
     early = _early(phases, copies.hold, ahead, address) if max_blocks <= roomy_blocks else {}
-    before = ahead if 1 < max_blocks <= cluster_blocks else None  # None: no cluster
-    exchanged = {} if before is None else exchanged_params(phases, before, copies, address)
     place = copies.place(flag)
     assert place is not None
     kernels = tuple(
@@ -85,7 +82,6 @@ def plan_loop(
             replace(
                 _as_kernel(launch, copies, place),
                 early=early.get(launch.source.name),
-                exchanged=exchanged.get(launch.source.name),
             )
             for launch in phase
         )
@@ -100,7 +96,7 @@ def plan_loop(
         max(range(len(launches)), key=lambda number: launches[number].all_blocks),
         scalars if copies.are_used else flag,
         tuple(value for launch in launches for value in (launch.num_blocks, *launch.values)),
-        before is not None,
+        ahead is not None and 1 < max_blocks <= cluster_blocks,
     )
 
 
