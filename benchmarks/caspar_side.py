@@ -130,9 +130,6 @@ VARIANTS = (
 GRAPH_VARIANTS = (
     AUTO,
     FULL,
-    Variant(
-        "pcg, block tridiagonal", {"linear_solver": "pcg", "preconditioner": "block_tridiagonal"}
-    ),
     SPARSE,
     FLOAT64,
 )

@@ -21,7 +21,6 @@ from caspar.codegen.cuda.places import with_wide_places
 from caspar.codegen.cuda.reduce import generate_cuda_reduce
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.equations.factor_kernels import factor_kernels, jacobian_kernel
-from caspar.equations.linear.chain_kernels import chain_kernels
 from caspar.equations.linear.coarse_form import coarse_form
 from caspar.equations.linear.coarse_kernels import coarse_factor_kernels, coarse_kernels
 from caspar.equations.linear.explicit_kernels import (
@@ -195,15 +194,6 @@ def slot_sources(design: SolverDesign, node: NodeType) -> SolverSources:
         return [step_kernel(node, design.types, many_slots=True)]
 
     return _cached_specs([design.key, "slots", node.name], design.target, specs)
-
-
-def chain_sources(design: SolverDesign) -> SolverSources:
-    """The same for the block tridiagonal preconditioner."""
-
-    def specs() -> list[KernelSpec]:
-        return chain_kernels(design.factors, design.nodes, design.types, design.form)
-
-    return _cached_specs([design.key, "chains"], design.target, specs)
 
 
 def _coarse_specs(design: SolverDesign, width: int) -> list[KernelSpec]:

@@ -76,15 +76,12 @@ class LinearSolverChoice(Enum):
 class PreconditionerChoice(Enum):
     """How conjugate gradients are preconditioned.
 
-    BLOCK_JACOBI: by the inverse of each node's diagonal block. BLOCK_TRIDIAGONAL: besides by what
-    factors add between nodes k and k + 1 of a type, such as odometry. TWO_LEVEL: on the Schur
-    complement, besides by a coarse system, in which clusters of nodes move together. AUTO: block
-    Jacobi.
+    BLOCK_JACOBI: by the inverse of each node's diagonal block. TWO_LEVEL: on the Schur complement,
+    besides by a coarse system, in which clusters of nodes move together. AUTO: block Jacobi.
     """
 
     AUTO = "auto"
     BLOCK_JACOBI = "block_jacobi"
-    BLOCK_TRIDIAGONAL = "block_tridiagonal"
     TWO_LEVEL = "two_level"
 
 

@@ -80,7 +80,7 @@ ROOMS = {
         "linear": "plan system",
         "iterate": "input result plan system linear",
     },
-    "solver/linear": {"explicit": "", "two_level": "explicit", "tridiagonal": ""},
+    "solver/linear": {"explicit": "", "two_level": "explicit"},
 }
 
 MAX_FILES = 12

@@ -153,7 +153,7 @@ def _preconditioned(
     ]
 
 
-def write_direction(
+def _write_direction(
     kernel: KernelBuilder, dim: int, types: Types, direction: Sequence[Scalar], *, scaled: bool
 ) -> None:
     """Write `direction` p, and `product` = damping D p with its part of the curvature p.(A p)."""
@@ -176,14 +176,16 @@ def start_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Kerne
     kernel.write("step", [zero] * dim, types.storage, WriteSequential())
     kernel.write("residual", residual, types.storage, WriteSequential())
     kernel.write("descent", [dot(residual, preconditioned)], types.sums, AddSumPartials())
-    write_direction(kernel, dim, types, preconditioned, scaled=scaled)
+    _write_direction(kernel, dim, types, preconditioned, scaled=scaled)
     return kernel.build()
 
 
-def write_advanced(
-    kernel: KernelBuilder, dim: int, types: Types, *, many_slots: bool = False
-) -> list[Scalar]:
-    """Write step += alpha p and residual -= alpha A p; returns the residual."""
+def step_kernel(node: NodeType, types: Types, *, many_slots: bool = False) -> KernelSpec:
+    """step += alpha p, residual -= alpha A p, z = W^T W r; sums `descent` = r.z."""
+    dim = node.tangent_dim
+    role = STEP_OF_MANY_SLOTS if many_slots else "step"
+    kernel = KernelBuilder(kernel_name(node.name, role), types.storage, few_items=True)
+    kernel.guard("done")
     alpha = kernel.scalar("alpha")
 
     def read(name: str) -> list[Scalar]:
@@ -194,16 +196,6 @@ def write_advanced(
     residual = [r - alpha * q for r, q in zip(read("residual"), product, strict=True)]
     kernel.write("step", step, types.storage, WriteSequential())
     kernel.write("residual", residual, types.storage, WriteSequential())
-    return residual
-
-
-def step_kernel(node: NodeType, types: Types, *, many_slots: bool = False) -> KernelSpec:
-    """step += alpha p, residual -= alpha A p, z = W^T W r; sums `descent` = r.z."""
-    dim = node.tangent_dim
-    role = STEP_OF_MANY_SLOTS if many_slots else "step"
-    kernel = KernelBuilder(kernel_name(node.name, role), types.storage, few_items=True)
-    kernel.guard("done")
-    residual = write_advanced(kernel, dim, types, many_slots=many_slots)
     preconditioned = _preconditioned(kernel, node, types, residual)
     kernel.write("preconditioned", preconditioned, types.storage, WriteSequential())
     kernel.write("descent", [dot(residual, preconditioned)], types.sums, AddSumPartials())
@@ -219,7 +211,7 @@ def turn_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Kernel
     preconditioned = kernel.read("preconditioned", dim, types.storage, ReadSequential())
     previous = kernel.read("direction", dim, types.storage, ReadSequential())
     direction = [z + beta * p for z, p in zip(preconditioned, previous, strict=True)]
-    write_direction(kernel, dim, types, direction, scaled=scaled)
+    _write_direction(kernel, dim, types, direction, scaled=scaled)
     return kernel.build()
 
 

@@ -14,7 +14,6 @@ from caspar.driver import (
     TARGETS,
     SolverDesign,
     SolverSources,
-    chain_sources,
     coarse_sources,
     explicit_sources,
     slot_sources,
@@ -38,8 +37,6 @@ from caspar.solver.choice.form import Recipe, choose_form
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.linear.linear_solvers import LinearSolver, make_linear_solver
-from caspar.solver.linear.tridiagonal.chain_structure import build_chains
-from caspar.solver.linear.tridiagonal.tridiagonal import TridiagonalGradients
 from caspar.solver.linear.two_level.coarse_structure import build_coarse_structure
 from caspar.solver.linear.two_level.two_level import TwoLevelGradients
 from caspar.solver.plan.factor_order import most_partners
@@ -270,14 +267,10 @@ class Preparation:
         remarks: tuple[str, ...],
     ) -> LinearSolver:
         """Conjugate gradients of `OWN_GRADIENTS`."""
-        if self._recipe.preconditioner is PreconditionerChoice.TWO_LEVEL:
-            structure = build_coarse_structure(plan, coarse_form(design.factors, design.form))
-            sources = partial(coarse_sources, design, structure.width)
-            self._load(plan.library, apply_name(structure.width), sources)
-            return TwoLevelGradients(plan, binder, phases, structure, remarks)
-        chains = build_chains(plan)
-        self._load(plan.library, "chain_begin", partial(chain_sources, design))
-        return TridiagonalGradients(plan, binder, phases, chains, remarks)
+        structure = build_coarse_structure(plan, coarse_form(design.factors, design.form))
+        sources = partial(coarse_sources, design, structure.width)
+        self._load(plan.library, apply_name(structure.width), sources)
+        return TwoLevelGradients(plan, binder, phases, structure, remarks)
 
     def _load(
         self, library: KernelLibrary, name: str, sources: Callable[[], SolverSources]

@@ -57,7 +57,7 @@ class Solver:
             have no instances.
         linear_solver: `auto`, `pcg`, `schur_pcg`, `schur_dense` or `sparse`: see
             `caspar.LinearSolverChoice`.
-        preconditioner: `auto`, `block_jacobi`, `block_tridiagonal` or `two_level`: see
+        preconditioner: `auto`, `block_jacobi` or `two_level`: see
             `caspar.PreconditionerChoice`.
         jacobian: `auto`, `stored`, `float16` or `recompute`: see `caspar.JacobianChoice`.
         deterministic: Equal input gives equal bits, on CUDA at a price: sums over shared nodes are

@@ -19,7 +19,7 @@ CASES: tuple[tuple[str, Mapping[str, str]], ...] = (
     (BUNDLE, {"linear_solver": "schur_pcg", "jacobian": "float16"}),
     (BUNDLE, {"linear_solver": "schur_dense"}),
     (VIEWS, {"linear_solver": "pcg"}),
-    (CHAIN, {"preconditioner": "block_tridiagonal", "jacobian": "recompute"}),
+    (CHAIN, {"linear_solver": "pcg", "jacobian": "recompute"}),
 )
 """Problems, and options of a solver."""
 
@@ -28,7 +28,7 @@ def made(name: str) -> tuple[Any, Any]:
     if name == BUNDLE:
         return snavely, arrays_of(part_of(read("problem-49-7776"), 20))
     if name == CHAIN:
-        return chain_cases.CHAIN, chain_cases.chain_arrays(chain_cases.CHAIN, 23)
+        return chain_cases.CHAIN, chain_cases.chain_arrays(23)
     return problem_of(name)
 
 

@@ -94,7 +94,6 @@ CHAIN = (glance, drift, hold, pin)
         (30, {"linear_solver": "sparse"}, ("Mark",)),
         (29, {"linear_solver": "schur_pcg"}, ("Mark",)),
         (29, {"linear_solver": "schur_dense"}, ("Mark",)),
-        (29, {"preconditioner": "block_tridiagonal"}, ("Mark",)),
     ],
 )
 def test_a_factorisation_eliminates_what_has_the_most_unknowns(

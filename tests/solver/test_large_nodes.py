@@ -214,7 +214,3 @@ class TestRefusals:
         }
         with pytest.raises(UnsuitedError, match="at most 15 degrees of freedom"):
             caspar.Solver([caspar.factor(pair)], backend="cpu", linear_solver="schur_pcg")
-
-    def test_chains_of_large_nodes_have_no_tridiagonal_preconditioner(self) -> None:
-        with pytest.raises(UnsuitedError, match=r"factor link, argument first: .* has 27 degrees"):
-            caspar.Solver([link], backend="cpu", preconditioner="block_tridiagonal")

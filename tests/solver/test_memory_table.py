@@ -74,22 +74,10 @@ def test_reported_is_what_is_held(chosen: dict[str, Any]) -> None:
     assert_reported(Solver([snavely], backend="cpu", **chosen), arrays_of(read("problem-49-7776")))
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_reported_is_what_chains_hold(deterministic: bool) -> None:
-    solver = Solver(
-        CHAIN,
-        backend="cpu",
-        linear_solver="pcg",
-        preconditioner="block_tridiagonal",
-        deterministic=deterministic,
-    )
-    assert_reported(solver, chain_arrays(CHAIN, 6000))
-
-
 @pytest.mark.parametrize("precision", ["mixed", "float64"])
 def test_reported_is_what_a_sparse_matrix_of_one_type_holds(precision: str) -> None:
     solver = Solver(CHAIN, backend="cpu", linear_solver="sparse", precision=precision)
-    assert_reported(solver, chain_arrays(CHAIN, 6000))
+    assert_reported(solver, chain_arrays(6000))
 
 
 def assert_reported(solver: Solver, arrays: dict[str, Any]) -> None:

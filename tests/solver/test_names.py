@@ -173,7 +173,6 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "two_level": ("seen", COARSE_OPTIONS),
     "two_level-recompute": ("seen", {**COARSE_OPTIONS, "jacobian": "recompute"}),
     "two_level-float16": ("seen", {**COARSE_OPTIONS, "jacobian": "float16"}),
-    "chain": ("moved", {"linear_solver": "pcg", "preconditioner": "block_tridiagonal"}),
 }
 
 
@@ -214,7 +213,7 @@ class CompilingBackend(HarnessBackend):
         return super().load(sources, block_size)
 
 
-CUDA_WAYS = ("pcg", "schur_pcg", "inner", "two_level", "schur_dense-recompute", "chain")
+CUDA_WAYS = ("pcg", "schur_pcg", "inner", "two_level", "schur_dense-recompute")
 
 
 @settings(max_examples=3, suppress_health_check=list(HealthCheck))

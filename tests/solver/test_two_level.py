@@ -259,9 +259,10 @@ def test_other_linear_solvers_have_no_preconditioner(linear_solver: str) -> None
         _solver(linear_solver=linear_solver)
 
 
-def test_unknown_preconditioners_are_refused() -> None:
-    with pytest.raises(OptionError, match="must be one of 'auto', 'block_jacobi', 'block_tri"):
-        caspar.Solver(snavely, backend="cpu", preconditioner="ilu")
+@pytest.mark.parametrize("name", ["ilu", "block_tridiagonal"])
+def test_unknown_preconditioners_are_refused(name: str) -> None:
+    with pytest.raises(OptionError, match="must be one of 'auto', 'block_jacobi', 'two_level'"):
+        caspar.Solver(snavely, backend="cpu", preconditioner=name)
 
 
 # -- clusters and inverses -----------------------------------------------------------------------

@@ -119,7 +119,7 @@ def explicit_factor_kernels(
     """
     is_exact = slots is None and types.storage is not DType.FLOAT64
     pairs = argument_pairs(factor, form, ranks)
-    made = [pair_kernel(factor, types, form, slots, pair, exact=is_exact) for pair in pairs]
+    made = [_pair(factor, types, form, slots, pair, exact=is_exact) for pair in pairs]
     if is_exact:
         made.append(_linearize(factor, types, form))
     if form.eliminated is not None and len(factor.nodes) > 1:
@@ -142,7 +142,7 @@ def add_blocks(sums: SharedSums) -> WriteAccessor:
     return AddSharedPartials() if sums is SharedSums.ORDERED else AddRuns()
 
 
-def pair_kernel(
+def _pair(
     factor: TracedFactor,
     types: Types,
     form: FactorForm,

@@ -11,7 +11,7 @@ from caspar.frontend.factors.trace import NodeType
 from caspar.options import LinearSolverChoice, PreconditionerChoice
 from caspar.solver.choice.form import Recipe
 
-OWN_GRADIENTS = (PreconditionerChoice.TWO_LEVEL, PreconditionerChoice.BLOCK_TRIDIAGONAL)
+OWN_GRADIENTS = (PreconditionerChoice.TWO_LEVEL,)
 """Preconditioners that have kernels, and phases of an iteration, of their own."""
 
 

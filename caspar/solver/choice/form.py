@@ -7,7 +7,6 @@ again where counts have other types eliminated.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caspar.equations.linear.chain_form import chain_refusal
 from caspar.equations.linear.coarse_form import coarse_refusal
 from caspar.equations.solver_form import (
     MAX_ELIMINATED_DIM,
@@ -103,8 +102,6 @@ def choose_form(backend: Backend, recipe: Recipe, eliminated: Sequence[NodeType]
     )
     if recipe.preconditioner is PreconditionerChoice.TWO_LEVEL:
         _check_two_level(recipe, form)
-    if recipe.preconditioner is PreconditionerChoice.BLOCK_TRIDIAGONAL:
-        _check_tridiagonal(recipe, form)
     return form
 
 
@@ -136,16 +133,3 @@ def _check_two_level(recipe: Recipe, form: SolverForm) -> None:
     refusal = coarse_refusal(recipe.factors, form)
     if refusal != "":
         raise UnsuitedError(f"preconditioner='two_level': {refusal}", USE_BLOCK_JACOBI)
-
-
-def _check_tridiagonal(recipe: Recipe, form: SolverForm) -> None:
-    direct = (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE)
-    if recipe.linear_solver in direct:
-        raise OptionError(
-            "preconditioner='block_tridiagonal' with linear_solver="
-            f"{recipe.linear_solver.value!r}: it is one of conjugate gradients; use "
-            "linear_solver='pcg', 'schur_pcg' or 'auto'"
-        )
-    refusal = chain_refusal(recipe.factors, form)
-    if refusal != "":
-        raise UnsuitedError(f"preconditioner='block_tridiagonal': {refusal}", USE_BLOCK_JACOBI)

@@ -113,7 +113,6 @@ def _gradients(too_many: str) -> Choice:
     """With advice, as chains may need more."""
     remark = (
         f"PCG solves the linear systems: with {too_many} a factorisation may take too much memory; "
-        "chains, such as pose graphs, may need it: try linear_solver='sparse', or "
-        "preconditioner='block_tridiagonal'."
+        "chains, such as pose graphs, may need it: try linear_solver='sparse'."
     )
     return Choice(Method.GRADIENTS, (remark,))
