@@ -55,6 +55,7 @@ from caspar.runtime.factorization import (
     load_direct_solver,
 )
 from caspar.runtime.nvidia.machine_balance import machine_balance
+from caspar.runtime.traits import CUDA_TRAITS
 from caspar.runtime.usage import KernelUsage
 
 _MUCH_MEMORY = 1 << 28
@@ -81,6 +82,7 @@ class CudaBackend:
     """
 
     name = "cuda"
+    traits = CUDA_TRAITS
     clock = "CUDA events"
     tile_size = BLOCK_SIZE
 
