@@ -24,6 +24,7 @@ from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
 from caspar.runtime.cuda.loop.loops import LoopPlan, plan_loop
 from caspar.runtime.nvidia.machine_balance import H200_BALANCE
+from caspar.runtime.traits import CUDA_TRAITS
 from tests.harness import CudaModule, compile_cuda
 from tests.harness.schedule import FORWARD, Schedule
 
@@ -149,6 +150,7 @@ class HarnessBackend(CpuBackend):
     """
 
     name = "cuda"
+    traits = CUDA_TRAITS
     clock = "the host's clock"
     tile_size = BLOCK_SIZE
     _roomy_blocks = 1 << 30

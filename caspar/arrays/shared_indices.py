@@ -76,7 +76,7 @@ class SharedIndices:
             self._check_range(given)
 
     def _check_range(self, given: Array) -> None:
-        if self._backend.name == "cuda":
+        if self._backend.traits.ranges_are_known_by_order:
             order = self.prepare().order(ORDER_TILE_SIZE)
             if order.lowest >= 0 and order.highest < self._size:
                 return

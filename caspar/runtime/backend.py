@@ -20,6 +20,7 @@ from caspar.memory.binding import Binding
 from caspar.memory.tiling.node_tiles import NodeTiles, PlaceType
 from caspar.memory.tiling.tiles import TileIndex, TileOrder
 from caspar.runtime.factorization import DenseFactorization, SparseFactorization
+from caspar.runtime.traits import BackendTraits
 from caspar.runtime.usage import KernelUsage
 
 
@@ -336,7 +337,11 @@ class Backend(Memory, Indexing, Executor, Factorizations, Protocol):
 
     @property
     def name(self) -> str:
-        """`cuda` or `cpu`."""
+        """`cuda` or `cpu`, for reports; what decisions depend on is in `traits`."""
+
+    @property
+    def traits(self) -> BackendTraits:
+        """What solver, kernels and arrays need to know of it."""
 
     @property
     def device(self) -> str:

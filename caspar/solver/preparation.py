@@ -46,10 +46,6 @@ from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
 
-COARSE_TILE_SIZE = 128
-"""Items of a tile on CUDA with a coarse space: its kernels sum float64 over nodes and clusters, for
-which blocks of 256 have too little shared memory."""
-
 Signature = tuple[object, ...]
 """What two problems of the same structure have in common."""
 
@@ -89,7 +85,7 @@ class Preparation:
         Args:
             counts: Instances of each node type, by name: what they have eliminated. None: unknown.
         """
-        recipe, target = self._recipe, TARGETS[self._backend.name]
+        recipe, target = self._recipe, TARGETS[self._backend.traits.target]
         eliminated = choose_eliminated(recipe, counts)
         names = tuple(node.name for node in eliminated)
         if names not in self._designs:
@@ -148,7 +144,7 @@ class Preparation:
             sources,
             owners,
             wide_places=wide_places,
-            max_tile_size=COARSE_TILE_SIZE if is_coarse and design.target.name == "cuda" else None,
+            max_tile_size=self._backend.traits.max_cluster_tile if is_coarse else None,
         )
 
     def _library_for(self, design: SolverDesign, problem: Problem) -> KernelLibrary:

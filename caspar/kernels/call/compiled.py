@@ -56,7 +56,7 @@ class KernelCache:
         found = self.kernels.get(key)
         if found is not None:
             return found
-        source = kernel_source(traced, dtype, writes, TARGETS[backend.name])
+        source = kernel_source(traced, dtype, writes, TARGETS[backend.traits.target])
         wanted = block_size
         if wanted is None:
             wanted = self.sizes.find(tuning_key(traced, backend, dtype, writes))
@@ -72,7 +72,7 @@ class KernelCache:
         """A kernel that completes a write."""
         key = (backend.name, spec.name)
         if key not in _FINISHES:
-            source = finish_source(spec, TARGETS[backend.name])
+            source = finish_source(spec, TARGETS[backend.traits.target])
             _FINISHES[key] = backend.load([source], backend.tile_size)[source.name]
         return _FINISHES[key]
 

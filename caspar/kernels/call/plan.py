@@ -241,9 +241,10 @@ class _Planner:
         self, inputs: Sequence[CallArgument], outputs: Sequence[CallArgument], count: int
     ) -> CallPlan:
         backend, dtype, options = self._backend, self._reader.dtype, self._options
+        target = backend.traits.target
         accesses = zip(self._traced.outputs, outputs, strict=True)
         writes = {
-            one.name: one.access.in_kernel(given.options, backend.name, options.deterministic)
+            one.name: one.access.in_kernel(given.options, target, options.deterministic)
             for one, given in accesses
         }
         kernel = self._cache.kernel(self._traced, backend, dtype, writes, options.block_size)

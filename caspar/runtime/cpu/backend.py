@@ -37,6 +37,7 @@ from caspar.runtime.factorization import (
 )
 from caspar.runtime.sequence_loop import SequenceLoop
 from caspar.runtime.timing import time_on_host
+from caspar.runtime.traits import CPU_TRAITS
 from caspar.runtime.usage import KernelUsage
 
 
@@ -44,6 +45,7 @@ class CpuBackend(CpuIndexing):
     """The host's cores."""
 
     name = "cpu"
+    traits = CPU_TRAITS
     clock = "the host's clock"
     tile_size = TILE_SIZE
 

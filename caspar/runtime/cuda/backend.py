@@ -38,6 +38,7 @@ from caspar.runtime.factorization import (
     SparseFactorization,
     load_direct_solver,
 )
+from caspar.runtime.traits import CUDA_TRAITS
 from caspar.runtime.usage import KernelUsage
 
 
@@ -49,6 +50,7 @@ class CudaBackend(CudaIndexing):
     """
 
     name = "cuda"
+    traits = CUDA_TRAITS
     tile_size = BLOCK_SIZE
 
     def load(

@@ -96,7 +96,7 @@ def choose_form(backend: Backend, recipe: Recipe, eliminated: Sequence[NodeType]
     form = solver_form(
         recipe.factors,
         eliminated,
-        usual_sums(backend.name, deterministic=recipe.deterministic),
+        usual_sums(backend.traits.target, deterministic=recipe.deterministic),
         _choose_storage(backend, recipe, eliminated),
         recipe.inner_iterations,
     )
@@ -112,14 +112,14 @@ def _choose_storage(
         return _JACOBIANS[recipe.jacobian]
     if recipe.linear_solver in (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE):
         return JacobianStorage.STORED
-    on_cuda = backend.name == "cuda"
-    usual = JacobianStorage.RECOMPUTED if on_cuda else JacobianStorage.STORED
-    if recipe.linear_solver is LinearSolverChoice.AUTO:
-        usual = usual_storage(recipe.factors, eliminated, backend.name)
-    types = TYPES[recipe.precision]
-    if not usual.is_stored and not recomputing_pays(recipe.factors, types, backend):
+    if not backend.traits.prices_are_known:
         return JacobianStorage.STORED
-    return usual
+    if recipe.linear_solver is LinearSolverChoice.AUTO:
+        usual = usual_storage(recipe.factors, eliminated, backend.traits.target)
+        if usual.is_stored:
+            return usual
+    pays = recomputing_pays(recipe.factors, TYPES[recipe.precision], backend)
+    return JacobianStorage.RECOMPUTED if pays else JacobianStorage.STORED
 
 
 def _check_two_level(recipe: Recipe, form: SolverForm) -> None:

@@ -22,7 +22,8 @@ def recomputing_pays(factors: Sequence[TracedFactor], types: Types, backend: Bac
     quicker where a step has eight PCG iterations, 5 % where it has twelve; at 407 recomputing is
     by 6 and 5 %. Record 0012 has all figures.
     """
-    prices = [jacobian_price(factor, types, TARGETS["cuda"]) for factor in factors]
+    target = TARGETS[backend.traits.target]
+    prices = [jacobian_price(factor, types, target) for factor in factors]
     multiplications = sum(price.multiplications for price in prices)
     num_bytes = sum(price.num_bytes for price in prices)
     return multiplications <= backend.machine_balance(types.storage) * num_bytes

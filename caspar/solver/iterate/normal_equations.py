@@ -179,7 +179,7 @@ class NormalEquations:
 
     def _on_device(self, rows: Array, scratch: Scratch) -> Array:
         """Rows of the host are copied."""
-        if self._backend.name == "cpu" or not isinstance(rows, np.ndarray):
+        if not self._backend.traits.host_arrays_are_copied or not isinstance(rows, np.ndarray):
             return rows
         copied = scratch.take(rows.shape, rows.dtype.name)
         self._backend.write(copied, rows)

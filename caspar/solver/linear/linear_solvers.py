@@ -111,10 +111,10 @@ def _factorization(
 ) -> LinearSolver | None:
     """The direct solver; None where the matrix, now that it is known, suits PCG better."""
     is_open = choice is LinearSolverChoice.AUTO
-    on_cuda = plan.library.backend.name == "cuda"
+    traits = plan.library.backend.traits
     structure = build_structure(plan)
     size = sum(node.count * node.node.tangent_dim for node in plan.reduced)
-    if is_open and not on_cuda:
+    if is_open and not traits.factorizes_in_parallel:
         num_entries = sum(blocks.num_blocks * blocks.dim for blocks in structure.blocks.values())
         method = where_full(method, size, num_entries)
     if method is Method.GRADIENTS:
@@ -125,7 +125,7 @@ def _factorization(
     try:
         return SparseSolver(plan, binder, structure)
     except BackendError as error:
-        if not (is_open and on_cuda and size <= MAX_DENSE_FOR_SPARSE):
+        if not (is_open and traits.dense_replaces_sparse and size <= MAX_DENSE_FOR_SPARSE):
             raise
         remark = f"A dense matrix is factorised, where a sparse one is quicker: {error}."
     return DenseSolver(plan, binder, structure, (remark,))

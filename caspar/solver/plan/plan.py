@@ -195,7 +195,7 @@ class Plan:
         """Whether a candidate is linearised before the host has decided whether to accept it."""
         num_factors = sum(plan.count for plan in self.factors)
         is_small = num_factors <= MOST_AHEAD and not self.jacobians_are_shared
-        return self.library.backend.name == "cuda" and is_small
+        return self.library.backend.traits.launches_are_asynchronous and is_small
 
     @property
     def linearized_state(self) -> str:

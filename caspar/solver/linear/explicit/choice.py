@@ -96,13 +96,13 @@ def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
     is_eliminated = len(plan.eliminated) > 0
     if is_eliminated and not plan.is_chained and size > MAX_DENSE_QUICK_PCG:
         return Choice(Method.GRADIENTS)
-    on_cuda = plan.library.backend.name == "cuda"
-    most_pairs = MAX_AUTO_PAIRS if on_cuda or plan.is_chained else MAX_PAIRS_QUICK_PCG
+    in_parallel = plan.library.backend.traits.factorizes_in_parallel
+    most_pairs = MAX_AUTO_PAIRS if in_parallel or plan.is_chained else MAX_PAIRS_QUICK_PCG
     num_pairs = num_fill_pairs(plan)
     if num_pairs > most_pairs:
         reason = f"{num_pairs:,} pairs of factors that share an eliminated node"
         return _gradients(reason) if plan.is_chained else Choice(Method.GRADIENTS)
-    if on_cuda and size <= MAX_DENSE:
+    if in_parallel and size <= MAX_DENSE:
         return Choice(Method.DENSE)
     if size <= (MAX_SPARSE_ELIMINATED if is_eliminated else MAX_SPARSE):
         return Choice(Method.SPARSE)
