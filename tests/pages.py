@@ -1,8 +1,10 @@
-"""Blocks of code in pages for readers: find them, run them, see what they print."""
+"""Pages for readers: their tables, and their blocks of code: find them, run them."""
 
 import contextlib
 import io
+import itertools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,19 @@ def blocks(page: Path, *languages: str) -> list[Block]:
 def prose(page: Path) -> str:
     """A page without its blocks."""
     return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def table(pages: Iterable[Path], head: str) -> list[list[str]]:
+    """Cells of the only table whose first column has this name, without backticks."""
+    (lines,) = (
+        lines[number + 2 :]
+        for page in pages
+        for lines in [page.read_text(encoding="utf-8").splitlines()]
+        for number, line in enumerate(lines)
+        if line.startswith(f"| {head} |")
+    )
+    rows = itertools.takewhile(lambda line: line.startswith("|"), lines)
+    return [[cell.strip().replace("`", "") for cell in row.strip("|").split("|")] for row in rows]
 
 
 def run(page: Path, block: Block, names: dict[str, Any]) -> str:

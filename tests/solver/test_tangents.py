@@ -1,4 +1,4 @@
-"""The order and the side of a step for each type, as README and docs/NUMERICS.md state them.
+"""The order and the side of a step for each type, as docs/guide and docs/NUMERICS.md state them.
 
 The formulas are written here in NumPy, without SymForce. They are compared with SymForce's
 retraction, coordinate by coordinate, and with one damped iteration of a solve: damping by the
