@@ -14,7 +14,7 @@ from caspar.errors import OptionError
 from caspar.ir.dtype import DType
 from caspar.solver.iterate.course_remarks import CRAWLING
 from caspar.solver.iterate.levenberg import CONFIRMING_ITERATIONS, GREATEST_SHRINK
-from caspar.solver.iterate.normal_equations import TriedStep
+from caspar.solver.iterate.steps import TriedStep
 from caspar.solver.iterate.stopping import GREATEST_RELIEF, LEAST_RELIEF, NEGLIGIBLE
 from caspar.solver.result.result import SolveStatus
 from tests.solver.scripted import REJECTED, STEP, FakeSystem, run, step, steps

@@ -29,7 +29,8 @@ from caspar.solver.iterate.course_remarks import (
     remarks_on_rounding,
 )
 from caspar.solver.iterate.interrupts import Callback
-from caspar.solver.iterate.normal_equations import LinearGoal, NormalEquations, TriedStep
+from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.iterate.stopping import StoppingRules, change_by_rounding
 from caspar.solver.result.result import IterationRecord, SolveStatus
 

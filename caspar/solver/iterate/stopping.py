@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
-from caspar.solver.iterate.normal_equations import NormalEquations, TriedStep
+from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.iterate.steps import TriedStep
 from caspar.solver.result.result import SolveStatus
 
 NEGLIGIBLE = 2.0**-104
