@@ -13,7 +13,7 @@ from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.errors import OptionError
 from caspar.ir.dtype import DType
 from caspar.solver.iterate.course_remarks import CRAWLING
-from caspar.solver.iterate.levenberg import CONFIRMING_ITERATIONS, GREATEST_SHRINK
+from caspar.solver.iterate.policy import CONFIRMING_ITERATIONS, GREATEST_SHRINK
 from caspar.solver.iterate.steps import TriedStep
 from caspar.solver.iterate.stopping import GREATEST_RELIEF, LEAST_RELIEF, NEGLIGIBLE
 from caspar.solver.result.result import SolveStatus
