@@ -8,24 +8,9 @@ from typing import Any
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
-from caspar.solver.iterate.policy import (
-    FORCING_FACTOR,
-    GREATEST_SHRINK,
-    first_state,
-)
-from caspar.solver.iterate.steps import (
-    AskRounding,
-    PolicyState,
-    TriedStep,
-    Verdict,
-)
-from caspar.solver.iterate.stopping import (
-    LEAST_RELIEF,
-    MAX_NOT_FINITE,
-    NEARLY_NEGLIGIBLE,
-    NEGLIGIBLE,
-    RELIEF_GROWTH,
-)
+from caspar.solver.iterate import stopping
+from caspar.solver.iterate.policy import FORCING_FACTOR, GREATEST_SHRINK, first_state
+from caspar.solver.iterate.steps import AskRounding, PolicyState, TriedStep, Verdict
 from caspar.solver.result.result import SolveStatus
 
 OPTIONS = SolveOptions(
@@ -38,7 +23,7 @@ OPTIONS = SolveOptions(
     max_time_s=60.0,
 )
 STATE = first_state(100.0, 1e-3, DType.FLOAT32, OPTIONS)
-LEAST = LEAST_RELIEF[DType.FLOAT32]
+LEAST = stopping.LEAST_RELIEF[DType.FLOAT32]
 
 STEP = TriedStep(
     cost=90.0,
@@ -53,14 +38,14 @@ STEP = TriedStep(
 WORSE = {"cost": 150.0, "model_decrease": 1.0}
 """A step is rejected, and promised a decrease of 1."""
 
-SLIGHT = {"cost": 100.0 - 1e-5, "model_decrease": 1e-5}
+SLIGHT = {"cost": 100.0 - 2.0**-16, "model_decrease": 2.0**-16}
 """A step gains next to nothing."""
 
 VAIN = {"cost": 100.0, "model_decrease": 1e-5}
 """A step is rejected, and promised next to nothing."""
 
-FALLEN = {"cost": 50.0 * NEARLY_NEGLIGIBLE, "model_decrease": 100.0}
-GONE = {"cost": 50.0 * NEGLIGIBLE, "model_decrease": 100.0}
+FALLEN = {"cost": 50.0 * stopping.NEARLY_NEGLIGIBLE, "model_decrease": 100.0}
+GONE = {"cost": 50.0 * stopping.NEGLIGIBLE, "model_decrease": 100.0}
 """After such a step only rounding errors may be left; then the cost may be zero."""
 
 
@@ -156,9 +141,9 @@ FORCING = [
     Row("first gradient", {"gradient_norm": 7.0}, after={"tolerance": 0.3}),
     Row(
         "falls with the gradient",
-        {"gradient_norm": 8.0},
+        {"gradient_norm": 0.4},
         after={"tolerance": FORCING_FACTOR * 0.8},
-        before={"gradient_norm": 10.0},
+        before={"gradient_norm": 0.5},
         options={"linear_tolerance": 0.8},
     ),
     Row("least", {}, after={"tolerance": 0.01}, before={"gradient_norm": 1e9, **TIGHT}),
@@ -172,11 +157,13 @@ FORCING = [
     Row("rejected", WORSE, REJECTED, before={"gradient_norm": 1e9, **TIGHT}),
 ]
 
+UNEXPECTED = {"damping": 0.1 * (1.0 + 0.875**3)}
+DAMPED = {"damping": 2.0}
 CONFIRMING = {"confirming": True}
 RELIEVED = {"confirming": True, "relief": 1e-5}
 """The next step has less than the usual damping, which is 0.1."""
 
-WAITING = {"relief": RELIEF_GROWTH * 1e-5, "relief_cost": 100.0}
+WAITING = {"relief": stopping.RELIEF_GROWTH * 1e-5, "relief_cost": 100.0}
 """A step of little damping has failed."""
 
 HELD = {"damping": 0.1, "growth": 2.0, "promised": -math.inf}
@@ -197,16 +184,17 @@ CONVERGENCE = [
         after={"damping": GREATEST_SHRINK * LEAST, "confirming": False},
         before=CONFIRMING,
     ),
-    Row("little gain of large damping", SLIGHT, before={"damping": 10.0}),
-    Row("little promised, much gained", {"cost": 90.0, "model_decrease": 1e-5}),
+    Row("little gain of large damping", SLIGHT, before=DAMPED),
+    Row("little promised, much gained", {"model_decrease": 1e-5}),
+    Row("much promised", {**SLIGHT, "model_decrease": 2.0**-12}, after=UNEXPECTED),
     Row("vain step", VAIN, REJECTED, after=CONFIRMING),
-    Row("vain step of large damping", VAIN, REJECTED, {"promised": 5.5}, before={"damping": 10.0}),
+    Row("vain step of large damping", VAIN, REJECTED, {"promised": 1.5}, before=DAMPED),
     Row(
         "vain step of large damping at a small gradient",
-        {**VAIN, "gradient_norm": 2e-4},
+        {**VAIN, "gradient_norm": 7e-3},
         REJECTED,
-        after=CONFIRMING,
-        before={"damping": 10.0},
+        after={"promised": 1.5 * 7e-3**2, **CONFIRMING},
+        before=DAMPED,
     ),
     Row(
         "confirmed by a vain step",
@@ -221,7 +209,12 @@ CONVERGENCE = [
         "relieved in vain at last",
         WORSE,
         REJECTED,
-        after={**HELD, "relief": RELIEF_GROWTH * 1e-2, "relief_cost": 100.0, "confirming": False},
+        after={
+            **HELD,
+            "relief": stopping.RELIEF_GROWTH * 1e-2,
+            "relief_cost": 100.0,
+            "confirming": False,
+        },
         before={"confirming": True, "relief": 1e-2},
     ),
     Row(
@@ -250,22 +243,29 @@ CONVERGENCE = [
         after={"relief": LEAST, "relief_cost": math.inf},
         before={"relief": 1e-2, "relief_cost": 102.0},
     ),
+    Row(
+        "no linear solution confirms nothing",
+        NOT_FINITE,
+        Verdict.NO_LINEAR_SOLUTION,
+        before={"confirming": True, "relief": 1.0, "relief_cost": 100.0},
+    ),
     Row("zero gradient", AT_OPTIMUM, Verdict.NO_GRADIENT, end=SolveStatus.CONVERGED_GRADIENT),
     Row("small gradient", {"gradient_norm": 1.4e-4}, end=SolveStatus.CONVERGED_GRADIENT),
     Row("gradient not small", {"gradient_norm": 1.5e-4}),
-    Row("gradient small by damping", {"gradient_norm": 1e-4}, before={"damping": 10.0}),
+    Row("gradient small by damping", {"gradient_norm": 1e-4}, before=DAMPED),
     Row("small step", {"step_norm": 1.4e-4}, end=SolveStatus.CONVERGED_STEP),
+    Row("no step at all", {"step_norm": 0.0}, end=SolveStatus.CONVERGED_STEP),
     Row("step not small", {"step_norm": 1.5e-4}),
-    Row("step small by damping", {"step_norm": 1e-4}, before={"damping": 10.0}),
-    Row("step lost by damping", {"step_norm": 0.0}, before={"damping": 10.0}),
+    Row("step small by damping", {"step_norm": 1e-4}, before=DAMPED),
+    Row("step lost by damping", {"step_norm": 0.0}, before=DAMPED),
     Row(
         "step small by damping, only rounding is left",
         {"step_norm": 1e-4},
         end=SolveStatus.CONVERGED_STEP,
-        before={"damping": 10.0, "is_rounding": True},
+        before={**DAMPED, "is_rounding": True},
     ),
-    Row("promised without damping", WORSE, REJECTED, {"promised": 5.5}, before={"damping": 10.0}),
-    Row("less was promised before", WORSE, REJECTED, before={"damping": 10.0, "promised": 0.5}),
+    Row("promised without damping", WORSE, REJECTED, {"promised": 1.5}, before=DAMPED),
+    Row("less was promised before", WORSE, REJECTED, before={**DAMPED, "promised": 0.5}),
     Row("more was promised before", WORSE, REJECTED, before={"promised": 2.0}),
     Row(
         "a linear solve that did not begin",
@@ -278,16 +278,16 @@ CONVERGENCE = [
         "none began",
         NOT_BEGUN,
         Verdict.NO_LINEAR_SOLUTION,
-        after={"num_not_finite": MAX_NOT_FINITE},
+        after={"num_not_finite": stopping.MAX_NOT_FINITE},
         end=SolveStatus.DERIVATIVES_NOT_FINITE,
-        before={"num_not_finite": MAX_NOT_FINITE - 1},
+        before={"num_not_finite": stopping.MAX_NOT_FINITE - 1},
     ),
     Row(
         "one began",
         NOT_FINITE,
         Verdict.NO_LINEAR_SOLUTION,
         after={"num_not_finite": 0},
-        before={"num_not_finite": MAX_NOT_FINITE - 1},
+        before={"num_not_finite": stopping.MAX_NOT_FINITE - 1},
     ),
 ]
 
@@ -323,8 +323,8 @@ LIMITS = [
     ),
 ] + [
     Row(
-        f"most damping, rounding changes {change}",
-        WORSE,
+        f"most damping, {promised} was promised, rounding changes {change}",
+        {"cost": 150.0, "model_decrease": 1e-3},
         REJECTED,
         after={"promised": promised},
         end=end,
@@ -334,6 +334,7 @@ LIMITS = [
     for promised, change, end in (
         (2.0, 2.0, SolveStatus.CONVERGED_COST),
         (2.0, 1.9, SolveStatus.DAMPING_LIMIT),
+        (0.1, 0.5, SolveStatus.CONVERGED_COST),
         (1e6, 100.0, SolveStatus.CONVERGED_COST),
         (2.0, math.inf, SolveStatus.DAMPING_LIMIT),
         (2.0, math.nan, SolveStatus.DAMPING_LIMIT),
@@ -342,7 +343,7 @@ LIMITS = [
 
 ROUNDINGS = [
     Row("a fallen cost", FALLEN, end=AskRounding.LAST_DIGIT),
-    Row("one not yet fallen", {**FALLEN, "cost": 150.0 * NEARLY_NEGLIGIBLE}),
+    Row("one not yet fallen", {**FALLEN, "cost": 150.0 * stopping.NEARLY_NEGLIGIBLE}),
     Row(
         "rounding errors",
         FALLEN,
