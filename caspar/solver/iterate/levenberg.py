@@ -38,17 +38,15 @@ class _Progress:
 
     Attributes:
         state: What the policy decides by.
-        is_linearized: The system is linearised at the current values.
         lost: Node types whose derivatives had squares out of range in the first iteration, see
-            `NormalEquations.try_first_step`; None: not looked at yet.
+            `NormalEquations.try_first_step`.
         num_limited: Linear solves that ended at the limit of PCG iterations.
         rounding: How much rounding the values changes the cost, if that ended the solve.
         records: Iterations so far.
     """
 
     state: PolicyState
-    is_linearized: bool = False
-    lost: Mapping[str, bool] | None = None
+    lost: Mapping[str, bool] = field(default_factory=dict)
     num_limited: int = 0
     rounding: float | None = None
     records: list[IterationRecord] = field(default_factory=list)
@@ -145,7 +143,7 @@ def _lost_squares(
 
     It comes from the units mostly, so that the start shows it.
     """
-    if not progress.lost:
+    if len(progress.lost) == 0:
         return {}
     goal = next_goal(progress.state, options)
     system.score()
@@ -183,10 +181,10 @@ def _iterate(
 ) -> SolveStatus | None:
     """One iteration; returns the status that ends the solve, or None."""
     goal = next_goal(progress.state, options)
-    if not progress.is_linearized:
+    is_first = progress.state.num_iterations == 0
+    if is_first or progress.records[-1].step_accepted:
         system.linearize(goal.damping)
-        progress.is_linearized = True
-    if progress.lost is None:
+    if is_first:
         tried, progress.lost = system.try_first_step(goal)
     else:
         tried = system.try_step(goal)
@@ -196,7 +194,6 @@ def _iterate(
     state, decision = decide(progress.state, tried, elapsed_s, options, changes)
     if decision.accepted:
         system.accept()
-        progress.is_linearized = False
     else:
         system.reject()
     while isinstance(decision.end, AskRounding):
