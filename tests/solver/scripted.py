@@ -9,7 +9,8 @@ from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
 from caspar.solver.iterate.levenberg import Course, minimize
-from caspar.solver.iterate.normal_equations import LinearGoal, NormalEquations, TriedStep
+from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.iterate.steps import LinearGoal, TriedStep
 
 STEP = TriedStep(
     cost=math.nan,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from caspar.equations.scalar_kernels import LinearOutcome
-from caspar.solver.iterate.levenberg import FORCING_FACTOR, GREATEST_SHRINK
-from caspar.solver.iterate.normal_equations import TriedStep
+from caspar.solver.iterate.policy import FORCING_FACTOR, GREATEST_SHRINK
+from caspar.solver.iterate.steps import TriedStep
 from caspar.solver.result.result import SolveStatus
 from tests.solver.scripted import REJECTED, STEP, run, step, steps
 

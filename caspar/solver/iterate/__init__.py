@@ -1,5 +1,5 @@
 """Levenberg-Marquardt: steps, damping, when to stop, and what to tell about the course.
 
-`levenberg` decides, `normal_equations` is the system on the device that it tries steps with,
-`stopping` has the rules. It knows no kernel by name.
+`levenberg` is the loop, `policy` decides with the rules of `stopping`, `normal_equations` is the
+system on the device that steps are tried with. Neither loop nor policy knows a kernel by name.
 """

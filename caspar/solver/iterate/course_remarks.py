@@ -5,10 +5,8 @@ import math
 from collections.abc import Collection, Sequence
 
 from caspar.options import SolveOptions
+from caspar.solver.iterate.steps import Verdict
 from caspar.solver.result.result import IterationRecord, SolveStatus
-
-NO_FINITE_COST = "the cost of the candidate is not finite"
-"""Why a step is rejected."""
 
 MANY_LIMITED = 0.2
 """Share of the iterations whose linear solve was cut short, from which on it is remarked."""
@@ -81,7 +79,7 @@ def remarks_on_candidates(
     """Why no step lowered the cost, where all ended at values that have none."""
     last = itertools.takewhile(lambda record: not record.step_accepted, reversed(records))
     reasons = [record.reason for record in last]
-    if status is not SolveStatus.DAMPING_LIMIT or set(reasons) != {NO_FINITE_COST}:
+    if status is not SolveStatus.DAMPING_LIMIT or set(reasons) != {Verdict.NO_FINITE_COST.value}:
         return ()
     return (
         f"None of the last {len(reasons)} candidates had a finite cost: look for what overflows, "

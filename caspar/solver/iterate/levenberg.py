@@ -1,14 +1,12 @@
-"""Levenberg-Marquardt with the gain-ratio damping of Madsen, Nielsen and Tingleff (2004).
+"""Levenberg-Marquardt on the device: asks the policy, obeys it, and keeps the records.
 
-The damped linear system is solved inexactly, as tightly as the progress warrants (a forcing term
-in the manner of Eisenstat and Walker). A step that gains next to nothing may be small because its
-linear solve stopped early: before the solve ends, it is repeated with the tightest tolerance.
+`policy.decide` decides after each step; where that takes what only the device knows, it asks.
 """
 
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,7 +18,6 @@ from caspar.solver.iterate import interrupts
 from caspar.solver.iterate.course_remarks import (
     MUCH_GAINED,
     MUCH_ROUNDING,
-    NO_FINITE_COST,
     gained_at_last,
     remarks_on_candidates,
     remarks_on_faults,
@@ -29,53 +26,29 @@ from caspar.solver.iterate.course_remarks import (
     remarks_on_rounding,
 )
 from caspar.solver.iterate.interrupts import Callback
-from caspar.solver.iterate.normal_equations import LinearGoal, NormalEquations, TriedStep
-from caspar.solver.iterate.stopping import StoppingRules, change_by_rounding
+from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.iterate.policy import decide, first_state, next_goal
+from caspar.solver.iterate.steps import AskRounding, PolicyState
 from caspar.solver.result.result import IterationRecord, SolveStatus
-
-MIN_GAIN_RATIO = 1e-3
-"""Steps with less of the predicted decrease are rejected."""
-
-GOOD_GAIN_RATIO = 0.25
-"""With which a step of less than the usual damping makes its damping the usual one."""
-
-GREATEST_SHRINK = 0.2
-"""Damping shrinks by this at most for each accepted step."""
-
-FORCING_FACTOR = 0.9
-"""Share of the gradient norm's ratio that becomes the next tolerance."""
-
-CONFIRMING_ITERATIONS = 10
-"""PCG iterations at least of the step that confirms convergence."""
 
 
 @dataclass
-class LevenbergState:
+class _Progress:
     """What changes from iteration to iteration.
 
     Attributes:
-        cost: Cost of the current values.
-        rules: Whether the solve ends.
-        damping: Next damping.
-        growth: Factor of the damping after the next rejection.
-        tolerance: Next tolerance of the linear solver.
-        gradient_norm: Of the last linearisation; None before the first.
-        linearized: The system is linearised at the current values.
+        state: What the policy decides by.
         lost: Node types whose derivatives had squares out of range in the first iteration, see
-            `NormalEquations.try_first_step`; None: not looked at yet.
+            `NormalEquations.try_first_step`.
         num_limited: Linear solves that ended at the limit of PCG iterations.
+        rounding: How much rounding the values changes the cost, if that ended the solve.
         records: Iterations so far.
     """
 
-    cost: float
-    rules: StoppingRules
-    damping: float
-    tolerance: float
-    growth: float = 2.0
-    gradient_norm: float | None = None
-    linearized: bool = False
-    lost: Mapping[str, bool] | None = None
+    state: PolicyState
+    lost: Mapping[str, bool] = field(default_factory=dict)
     num_limited: int = 0
+    rounding: float | None = None
     records: list[IterationRecord] = field(default_factory=list)
 
 
@@ -114,21 +87,17 @@ def minimize(
     """
     start = time.perf_counter()
     initial_cost = system.score()
-    damping = options.initial_damping
-    if damping is None:
-        damping = min(max(system.usual_damping, options.min_damping), options.max_damping)
-    rules = StoppingRules(system, options, initial_cost)
-    state = LevenbergState(initial_cost, rules, damping, options.linear_tolerance)
     if not math.isfinite(initial_cost):
         remarks = remarks_on_faults("residuals", system.faulty_costs())
         at_once = SolveStatus.INITIAL_COST_NOT_FINITE
         return Course(at_once, initial_cost, initial_cost, (), remarks)
+    progress = _Progress(first_state(initial_cost, system.usual_damping, system.storage, options))
     too_small = _residuals_are_too_small(system, initial_cost)
     status: SolveStatus | None = None
     try:
         while status is None:
-            status = _iterate(system, options, state, start)
-            stop = on_iteration is not None and _asks_to_stop(on_iteration(state.records[-1]))
+            status = _iterate(system, options, progress, start)
+            stop = on_iteration is not None and _asks_to_stop(on_iteration(progress.records[-1]))
             if status is None and stop:
                 status = SolveStatus.STOPPED
     except KeyboardInterrupt:
@@ -136,22 +105,22 @@ def minimize(
             raise
         status = SolveStatus.INTERRUPTED
         # it may have come between a move and its record
-        state.cost = system.score()
-    lost = _lost_squares(system, options, state) if status.is_success else {}
+        progress.state = replace(progress.state, cost=system.score())
+    lost = _lost_squares(system, options, progress) if status.is_success else {}
     if any(lost.values()) or (status.is_success and too_small):
         status = SolveStatus.OUT_OF_RANGE
-    records = tuple(state.records)
+    records = tuple(progress.records)
     faulty: tuple[str, ...] = ()
     if status is SolveStatus.DERIVATIVES_NOT_FINITE:
         faulty = system.faulty_derivatives()
     remarks = (
         *remarks_on_faults("derivatives", faulty),
         *remarks_on_lost_squares(lost),
-        *remarks_on_linear_solves(options, records, state.num_limited, system.stronger),
+        *remarks_on_linear_solves(options, records, progress.num_limited, system.stronger),
         *remarks_on_candidates(status, records),
-        *remarks_on_rounding(_told_rounding(system, status, state)),
+        *remarks_on_rounding(_told_rounding(system, status, progress)),
     )
-    return Course(status, initial_cost, state.cost, records, remarks)
+    return Course(status, initial_cost, progress.state.cost, records, remarks)
 
 
 def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
@@ -168,15 +137,15 @@ def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
 
 
 def _lost_squares(
-    system: NormalEquations, options: SolveOptions, state: LevenbergState
+    system: NormalEquations, options: SolveOptions, progress: _Progress
 ) -> Mapping[str, bool]:
     """Node types whose derivatives have squares out of range, at the start and now.
 
     It comes from the units mostly, so that the start shows it.
     """
-    if not state.lost:
+    if len(progress.lost) == 0:
         return {}
-    goal = _goal(options, state)
+    goal = next_goal(progress.state, options)
     system.score()
     system.linearize(goal.damping)
     _, lost = system.try_first_step(goal)
@@ -195,127 +164,62 @@ def _asks_to_stop(answer: object) -> bool:
 
 
 def _told_rounding(
-    system: NormalEquations, status: SolveStatus, state: LevenbergState
+    system: NormalEquations, status: SolveStatus, progress: _Progress
 ) -> float | None:
     """How much rounding changes the cost, where users should know."""
     if system.storage is not DType.FLOAT32:
         return None
-    gained = gained_at_last(state.records)
-    if status is not SolveStatus.ITERATION_LIMIT or gained > MUCH_GAINED * state.cost:
-        return state.rules.rounding
-    found = change_by_rounding(system, state.cost)
-    return found if max(MUCH_ROUNDING * state.cost, gained) < found < math.inf else None
+    cost, gained = progress.state.cost, gained_at_last(progress.records)
+    if status is not SolveStatus.ITERATION_LIMIT or gained > MUCH_GAINED * cost:
+        return progress.rounding
+    found = _change(system, cost, AskRounding.LAST_DIGIT)
+    return found if max(MUCH_ROUNDING * cost, gained) < found < math.inf else None
 
 
 def _iterate(
-    system: NormalEquations, options: SolveOptions, state: LevenbergState, start: float
+    system: NormalEquations, options: SolveOptions, progress: _Progress, start: float
 ) -> SolveStatus | None:
     """One iteration; returns the status that ends the solve, or None."""
-    goal = _goal(options, state)
-    if not state.linearized:
+    goal = next_goal(progress.state, options)
+    is_first = progress.state.num_iterations == 0
+    if is_first or progress.records[-1].step_accepted:
         system.linearize(goal.damping)
-        state.linearized = True
-    if state.lost is None:
-        tried, state.lost = system.try_first_step(goal)
+    if is_first:
+        tried, progress.lost = system.try_first_step(goal)
     else:
         tried = system.try_step(goal)
-    state.num_limited += tried.outcome is LinearOutcome.ITERATIONS
-    decrease = state.cost - tried.cost
-    gain_ratio = decrease / tried.model_decrease if tried.model_decrease > 0.0 else math.nan
-    reason = _rejection(tried, gain_ratio)
-    accepted = reason == ""
-    relieved = goal.damping < state.damping
-    status = state.rules.after_step(
-        state.cost, goal.damping, tried, accepted=accepted, relieved=relieved
-    )
-    if accepted:
-        if gain_ratio >= GOOD_GAIN_RATIO:
-            state.damping = goal.damping
+    progress.num_limited += tried.outcome is LinearOutcome.ITERATIONS
+    elapsed_s = time.perf_counter() - start
+    changes: dict[AskRounding, float] = {}
+    state, decision = decide(progress.state, tried, elapsed_s, options, changes)
+    if decision.accepted:
         system.accept()
-        state.cost = tried.cost
-        state.linearized = False
     else:
         system.reject()
-    if accepted or not relieved:
-        _update_damping(options, state, gain_ratio, accepted)
-    if accepted:
-        _update_tolerance(options, state, tried)
-        if status is None:
-            status = state.rules.fallen(state.cost)
-    elapsed, number = time.perf_counter() - start, len(state.records) + 1
-    if status is None:
-        status = state.rules.limit(state.cost, state.damping, number, elapsed)
-    state.records.append(
+    while isinstance(decision.end, AskRounding):
+        changes[decision.end] = _change(system, decision.cost, decision.end)
+        state, decision = decide(progress.state, tried, elapsed_s, options, changes)
+    if decision.end is SolveStatus.CONVERGED_COST:
+        progress.rounding = changes.get(AskRounding.LAST_DIGIT)
+    progress.state = state
+    progress.records.append(
         IterationRecord(
-            iteration=number,
-            cost=state.cost,
+            iteration=state.num_iterations,
+            cost=decision.cost,
             candidate_cost=tried.cost,
             damping=goal.damping,
-            gain_ratio=gain_ratio,
+            gain_ratio=decision.gain_ratio,
             linear_iterations=tried.linear_iterations,
-            step_accepted=accepted,
-            reason=reason,
-            time_s=elapsed,
+            step_accepted=decision.accepted,
+            reason=decision.verdict.value,
+            time_s=elapsed_s,
         )
     )
-    return status
+    return decision.end
 
 
-def _goal(options: SolveOptions, state: LevenbergState) -> LinearGoal:
-    least, damping, tolerance = options.min_linear_iterations, state.damping, state.tolerance
-    if state.rules.confirming:
-        tolerance = min(tolerance, options.min_linear_tolerance)
-        least = max(least, CONFIRMING_ITERATIONS)
-        damping = state.rules.confirming_damping(damping)
-    most = options.max_linear_iterations
-    # a step that confirms convergence is mostly the last one too
-    is_last = state.rules.confirming or len(state.records) + 1 >= options.max_iterations
-    expected = None if is_last else _shrunk(options, state, GREATEST_SHRINK)
-    return LinearGoal(damping, tolerance, min(least, most), most, expected)
-
-
-def _rejection(tried: TriedStep, gain_ratio: float) -> str:
-    """Why a step is rejected; empty for an accepted one. NaN is never accepted."""
-    if tried.outcome is LinearOutcome.AT_OPTIMUM:
-        return "the gradient is zero: there is no step"
-    if tried.outcome is LinearOutcome.NOT_FINITE:
-        return "the linear solve is not finite"
-    if not math.isfinite(tried.cost):
-        return NO_FINITE_COST
-    if not tried.model_decrease > 0.0:
-        return "the linear model predicts no decrease"
-    if not gain_ratio > MIN_GAIN_RATIO:
-        return "the cost did not decrease as predicted"
-    return ""
-
-
-def _update_damping(
-    options: SolveOptions, state: LevenbergState, gain_ratio: float, accepted: bool
-) -> None:
-    """Madsen, Nielsen, Tingleff (2004), equation 3.16 and algorithm 3.16."""
-    if accepted:
-        # powers of huge numbers raise
-        factor = max(GREATEST_SHRINK, 1.0 - (2.0 * min(gain_ratio, 1.0) - 1.0) ** 3)
-        state.damping = _shrunk(options, state, factor)
-        state.growth = 2.0
-    else:
-        state.damping *= state.growth
-        state.growth *= 2.0
-
-
-def _shrunk(options: SolveOptions, state: LevenbergState, factor: float) -> float:
-    """The damping after an accepted step, which ends no solve: one of little gain makes it grow."""
-    return min(max(options.min_damping, state.damping * factor), options.max_damping)
-
-
-def _update_tolerance(options: SolveOptions, state: LevenbergState, tried: TriedStep) -> None:
-    """Solve the next system as tightly as the gradient shrinks, and never loosen abruptly."""
-    previous = state.gradient_norm
-    state.gradient_norm = tried.gradient_norm
-    if previous is None or not previous > 0.0:
-        return
-    tolerance = FORCING_FACTOR * tried.gradient_norm / previous
-    kept = FORCING_FACTOR * state.tolerance
-    if kept > 0.1:
-        tolerance = max(tolerance, kept)
-    state.tolerance = min(max(tolerance, options.min_linear_tolerance), options.linear_tolerance)
+def _change(system: NormalEquations, cost: float, ask: AskRounding) -> float:
+    """How much the cost changes by such a rounding: the most of several draws; NaN if any is."""
+    others = system.rounded_costs(coarsely=ask is AskRounding.HALF_DIGITS)
+    changes = [abs(other - cost) for other in others]
+    return math.nan if any(map(math.isnan, changes)) else max(changes)

@@ -1,7 +1,8 @@
 """The linearised problem on the device, as Levenberg-Marquardt sees it.
 
 Calling schedule: `load` and `score` once; then `linearize` after every move, `try_step` for every
-damping, `accept` to move. The host reads the scalars once for each tried step.
+damping, `accept` to move. The host reads the scalars once for each tried step. What is valid after
+each of these, `linearization` says.
 
 While it does, the device would have nothing to do, for some 60 us of the 250 that an iteration with
 36,000 factors takes (H200). So small problems go *ahead*: the candidate is linearised before anyone
@@ -12,7 +13,7 @@ after it nothing is done ahead until one is accepted.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,7 +23,9 @@ from caspar.memory.array import Array
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.derivative_sizes import DerivativeSizes
 from caspar.solver.iterate.faults import faulty_costs, faulty_derivatives, largest_residual
+from caspar.solver.iterate.linearization import Linearization, Place
 from caspar.solver.iterate.roundings import DRAWS, half_digits, write_rounded
+from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.linear.linear_solvers import LinearSolver
 from caspar.solver.plan.arena import Scratch
 from caspar.solver.plan.memory_table import memory_table
@@ -35,48 +38,6 @@ USUAL_DAMPING, CHAIN_DAMPING = 1e-3, 1e-8
 """First damping. A chain bends as a whole along directions that damping holds long after it lets
 others go: where those are solved for exactly, M3500 takes 41 iterations with the first and 7 with
 the second (docs/design/0014-levenberg-policy.md)."""
-
-
-@dataclass(frozen=True)
-class LinearGoal:
-    """What the linear solver is asked for.
-
-    Attributes:
-        damping: Factor of D added to J^T J.
-        tolerance: Relative decrease of the preconditioned residual norm.
-        min_iterations: PCG iterations before the tolerance is tested.
-        max_iterations: PCG iterations at most.
-        expected_damping: Of the next step, if this one is as good as the linear model says; None:
-            there is no next one.
-    """
-
-    damping: float
-    tolerance: float
-    min_iterations: int
-    max_iterations: int
-    expected_damping: float | None = None
-
-
-@dataclass(frozen=True)
-class TriedStep:
-    """The end of a step that was tried.
-
-    Attributes:
-        cost: Cost of the candidate.
-        model_decrease: Decrease of the cost the linear model predicts for this step.
-        gradient_norm: Preconditioned gradient norm, sqrt(g . M^-1 g): its square is about twice
-            the decrease that a full linear step promises.
-        step_norm: Norm of the step weighted by D.
-        linear_iterations: PCG iterations.
-        outcome: Why PCG stopped.
-    """
-
-    cost: float
-    model_decrease: float
-    gradient_norm: float
-    step_norm: float
-    linear_iterations: int
-    outcome: LinearOutcome
 
 
 class NormalEquations:
@@ -101,11 +62,7 @@ class NormalEquations:
         self._phases = phases
         self._scalars = self._backend.host_scalars(plan.memory["scalars"])
         self._starts: Mapping[str, Array] = {}
-        self._has_jacobians = False
-        self._is_ahead = False
-        self._was_rejected = False
-        self._begun_damping: float | None = None
-        self._levelling = 1.0
+        self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
         sequence = self._backend.sequence
         self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
         self._linearize = sequence(phases.linearize(exact=linear.is_direct))
@@ -158,8 +115,7 @@ class NormalEquations:
 
     def load(self, problem: Problem) -> None:
         """Bring start values and constants into the plan's memory."""
-        self._has_jacobians = self._was_rejected = False
-        self._levelling = 1.0
+        self._held = self._held.loaded()
         self._starts = problem.values
         scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
         for plan in self.plan.nodes:
@@ -195,7 +151,7 @@ class NormalEquations:
     def score(self) -> float:
         """Cost of the current values."""
         self._score.run()
-        self._is_ahead, self._begun_damping = False, None
+        self._held = self._held.overwritten()
         self._scalars.fetch()
         return self._read()["cost"]
 
@@ -215,7 +171,7 @@ class NormalEquations:
     def faulty_derivatives(self) -> tuple[str, ...]:
         """The factors whose gradient is not finite; for the end of a solve."""
         self._score.run()
-        self._is_ahead, self._has_jacobians, self._begun_damping = False, False, None
+        self._held = self._held.overwritten()
         return faulty_derivatives(self.plan, self._phases)
 
     def linearize(self, damping: float) -> None:
@@ -223,16 +179,12 @@ class NormalEquations:
 
         `damping`: of the next step. D depends on it, and so do variables that are scaled by D.
         """
-        if self._is_ahead and self.plan.is_scaled and self._begun_damping != damping:
-            # another D than was expected; what was linearised lies where residuals were
-            self._is_ahead, self._has_jacobians, self._begun_damping = False, False, None
-            return
-        if not self._is_ahead:
+        if self._held.place is not Place.CANDIDATE:
             if self.plan.is_scaled:
-                self._scalars.write((damping, self._levelling))
+                self._scalars.write((damping, self._held.levelling))
             self._linearize.run()
-        self._is_ahead = False
-        self._has_jacobians = True
+        # of another damping than was expected, the step does it: residuals are overwritten
+        self._held = self._held.linearized(damping)
 
     def try_first_step(self, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
         """The same as `try_step`, and choose whether D is levelled from here on.
@@ -253,7 +205,7 @@ class NormalEquations:
 
     def _try_anew(self, goal: LinearGoal, levelling: float) -> tuple[TriedStep, DerivativeSizes]:
         self.reject()
-        self._levelling = levelling
+        self._held = replace(self._held, levelling=levelling)
         self.score()
         self.linearize(goal.damping)
         return self._try_and_look(goal)
@@ -272,26 +224,28 @@ class NormalEquations:
 
     def _enqueue_step(self, goal: LinearGoal) -> None:
         limits = (goal.tolerance, goal.min_iterations, goal.max_iterations)
-        self._scalars.write((goal.damping, self._levelling, *limits))
-        if not self._has_jacobians:
+        self._scalars.write((goal.damping, self._held.levelling, *limits))
+        if self._held.place is not Place.CURRENT:
             self._score.run()  # residuals are of the last candidate
             self._linearize.run()
-        self._has_jacobians = not self.plan.jacobians_are_shared
-        if self._begun_damping != goal.damping:
+        if self._held.begun_damping != goal.damping:
             self._linear.begin()
-        self._begun_damping = None
+        self._held = self._held.tried()
         self._linear.solve(goal.max_iterations)
         self._candidate.run()
         self._scalars.fetch()
 
     def _enqueue_ahead(self, goal: LinearGoal) -> None:
         """Linearise the candidate, if that is done before it is known whether it is accepted."""
-        if self.plan.goes_ahead and not self._was_rejected and goal.expected_damping is not None:
-            self._scalars.write((goal.expected_damping, self._levelling))
+        if (
+            self.plan.goes_ahead
+            and not self._held.was_rejected
+            and goal.expected_damping is not None
+        ):
+            self._scalars.write((goal.expected_damping, self._held.levelling))
             self._linearize.run()
-            self._is_ahead = True
             self._linear.begin()
-            self._begun_damping = goal.expected_damping
+            self._held = self._held.went_ahead(goal.expected_damping)
 
     def _tried_step(self) -> TriedStep:
         scalars = self._read()
@@ -313,19 +267,13 @@ class NormalEquations:
     def accept(self) -> None:
         """Make the candidate the current values."""
         self._accept.run()
-        self._was_rejected = False
+        self._held = self._held.accepted()
 
     def reject(self) -> None:
         """Keep the current values."""
-        self._was_rejected = True
-        if self.plan.is_scaled:
-            # the next damping has another D
-            self._has_jacobians = False
-        if self._is_ahead:
-            # the Jacobians are the candidate's
-            self._is_ahead, self._has_jacobians, self._begun_damping = False, False, None
-        elif self.plan.goes_ahead:
+        if self.plan.goes_ahead and self._held.place is not Place.CANDIDATE:
             self._restore.run()
+        self._held = self._held.rejected()
 
     def rounded_costs(self, *, coarsely: bool = False) -> tuple[float, ...]:
         """Costs of values that are moved by a rounding each, but for zeros, up or down in no order.
@@ -349,7 +297,7 @@ class NormalEquations:
             self._scalars.fetch()
             costs.append(self._read()["cost"])
         self._score.run()
-        self._is_ahead, self._has_jacobians, self._begun_damping = False, False, None
+        self._held = self._held.overwritten()
         return tuple(costs)
 
     def values(self) -> Mapping[str, Array]:
@@ -357,7 +305,7 @@ class NormalEquations:
 
         They are in memory that a solve needs no more; the next one overwrites them.
         """
-        self._has_jacobians = False  # the rows may lie where they were
+        self._held = self._held.overwritten()
         self._starts = {}
         scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
         storage = self.plan.types.storage.value

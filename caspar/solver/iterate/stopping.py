@@ -1,16 +1,16 @@
-"""Whether a solve ends after a step, and why.
+"""Whether a solve ends after a step, and why: pure functions.
 
 All tests are relative to the cost. Damping and loose linear solves make a step small without being
 near a minimum: what such a step shows is discounted, or confirmed by another one.
 """
 
 import math
-from collections.abc import Sequence
+from dataclasses import replace
 
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
-from caspar.solver.iterate.normal_equations import NormalEquations, TriedStep
+from caspar.solver.iterate.steps import AskRounding, CostChanges, End, PolicyState, TriedStep
 from caspar.solver.result.result import SolveStatus
 
 NEGLIGIBLE = 2.0**-104
@@ -45,182 +45,160 @@ MAX_NOT_FINITE = 5
 """Linear solves in a row that could not begin, after which derivatives are taken to be at fault."""
 
 
-class StoppingRules:
-    """What the steps of a solve have shown so far.
+def step_damping(state: PolicyState, options: SolveOptions) -> float:
+    """Damping of the next step: the usual one, unless it confirms.
+
+    Then it is very small at first: where a part of a tangent has several units, more of it holds
+    the entries that have the largest ones (D by `node_blocks.node_diagonal`), and what they could
+    gain is not seen.
+    """
+    if not state.confirming:
+        return state.damping
+    most = state.damping if state.damping < 1.0 else max(GREATEST_RELIEF, options.min_damping)
+    return min(state.relief, most)
+
+
+def after_step(
+    state: PolicyState, tried: TriedStep, options: SolveOptions, *, accepted: bool
+) -> tuple[PolicyState, SolveStatus | None]:
+    """Whether a step shows a minimum, or that there is no way on.
 
     Args:
-        system: Asked how much rounding changes the cost.
-        options: Limits and tolerances.
-        initial_cost: Cost of the start values.
+        state: Before the step.
+        tried: What came of it.
+        options: Tolerances.
+        accepted: Whether it is taken.
 
-    Attributes:
-        confirming: The next step decides whether the solve has converged.
-        rounding: How much rounding the values changes the cost, where that ended the solve.
+    Returns:
+        The state, with what the step has shown; and why the solve ends, if it does.
     """
+    damping = step_damping(state, options)
+    if damping < state.damping and not accepted:
+        status, _ = _shown(state, damping, tried, options, accepted=False)
+        if status is not None:
+            return state, status
+        # it promised something: more damping may keep it
+        relief, confirming = RELIEF_GROWTH * damping, damping < GREATEST_RELIEF
+        return replace(state, relief=relief, relief_cost=state.cost, confirming=confirming), None
+    has_gained = state.cost <= (1.0 - GAINED_SINCE) * state.relief_cost
+    # damping may mend blocks that overflow, but no gradient that is not finite
+    is_faulty = tried.outcome is LinearOutcome.NOT_FINITE and tried.linear_iterations == 0
+    state = replace(
+        state,
+        relief=state.least_relief if has_gained else state.relief,
+        relief_cost=math.inf if has_gained else state.relief_cost,
+        promised=-math.inf if accepted else _promised(state, damping, tried),
+        num_not_finite=state.num_not_finite + 1 if is_faulty else 0,
+    )
+    if is_faulty:
+        is_end = state.num_not_finite >= MAX_NOT_FINITE
+        return state, SolveStatus.DERIVATIVES_NOT_FINITE if is_end else None
+    status, confirming = _shown(state, damping, tried, options, accepted=accepted)
+    return replace(state, confirming=confirming), status
 
-    def __init__(self, system: NormalEquations, options: SolveOptions, initial_cost: float) -> None:
-        self.confirming = False
-        self.rounding: float | None = None
-        self._system = system
-        self._options = options
-        self._initial_cost = initial_cost
-        self._least_relief = max(options.min_damping, LEAST_RELIEF[system.storage])
-        self._relief = self._least_relief
-        """Damping of the next step that confirms, unless the usual one is less."""
-        self._relief_cost = math.inf
-        """Cost at which a step of little damping did not keep what it promised last."""
-        self._num_not_finite = 0
-        """Linear solves in a row that could not begin."""
-        self._asked_cost = math.inf
-        """Cost at which it was asked last whether rounding alone is left."""
-        self._is_rounding = False
-        """Whether it is."""
-        self._promised = -math.inf
-        """Largest decrease that a step promised since the last one was accepted."""
 
-    def confirming_damping(self, damping: float) -> float:
-        """Damping of a step that confirms, from the usual one.
+def _promised(state: PolicyState, damping: float, tried: TriedStep) -> float:
+    """The decrease of the cost that rejected steps stand for, now that there is another one.
 
-        It is very small at first: where a part of a tangent has several units, more of it holds
-        the entries that have the largest ones (D by `node_blocks.node_diagonal`), and what they
-        could gain is not seen.
-        """
-        most = damping if damping < 1.0 else max(GREATEST_RELIEF, self._options.min_damping)
-        return min(self._relief, most)
+    Large damping alone makes what it promises small. Where no step with less was rejected before
+    it, what counts is half of what a step would promise without.
+    """
+    promised = tried.model_decrease
+    if not math.isfinite(promised):
+        return state.promised
+    if damping >= 1.0 and not math.isfinite(state.promised):
+        promised = max(promised, 0.5 * (1.0 + damping) * _square(tried.gradient_norm))
+    return max(state.promised, promised)
 
-    def after_step(
-        self, cost: float, damping: float, tried: TriedStep, *, accepted: bool, relieved: bool
-    ) -> SolveStatus | None:
-        """Whether a step shows a minimum, or that there is no way on; to be asked of each, once.
 
-        Args:
-            cost: Before the step.
-            damping: Of its linear system.
-            tried: What came of it.
-            accepted: Whether it is taken.
-            relieved: Whether it confirms with less than the usual damping.
-        """
-        if relieved and not accepted:
-            status = self._judged(cost, damping, tried, accepted=False)
-            if status is None:
-                # it promised something: more damping may keep it
-                self._relief, self._relief_cost = RELIEF_GROWTH * damping, cost
-                self.confirming = damping < GREATEST_RELIEF
-            return status
-        if cost <= (1.0 - GAINED_SINCE) * self._relief_cost:
-            self._relief, self._relief_cost = self._least_relief, math.inf
-        self._note_promise(damping, tried, accepted)
-        if tried.outcome is LinearOutcome.NOT_FINITE and tried.linear_iterations == 0:
-            # damping may mend blocks that overflow, but no gradient that is not finite
-            self._num_not_finite += 1
-            at_fault = self._num_not_finite >= MAX_NOT_FINITE
-            return SolveStatus.DERIVATIVES_NOT_FINITE if at_fault else None
-        self._num_not_finite = 0
-        return self._judged(cost, damping, tried, accepted=accepted)
-
-    def _judged(
-        self, cost: float, damping: float, tried: TriedStep, *, accepted: bool
-    ) -> SolveStatus | None:
-        """Whether a step shows a minimum; notes whether the next one is to confirm that."""
-        if tried.outcome is LinearOutcome.AT_OPTIMUM:
-            # unless it was not zero with less damping: float32 holds nothing that small
-            return None if self._promised > 0.0 else SolveStatus.CONVERGED_GRADIENT
-        if tried.outcome is LinearOutcome.NOT_FINITE or not math.isfinite(tried.cost):
-            return None
-        options = self._options
-        # of the damped system: large damping alone makes them small
-        relief = 1.0 if damping < 1.0 or self._is_rounding else 1.0 + damping
-        slope = relief * _square(tried.gradient_norm)
-        if slope <= 2.0 * options.gradient_tolerance * cost:
-            return SolveStatus.CONVERGED_GRADIENT
-        # float32 may hold nothing of the square of a step that large damping makes small
-        is_lost = relief > 1.0 and tried.step_norm == 0.0 < tried.gradient_norm
-        step = _square(relief * tried.step_norm)
-        if not is_lost and step <= 2.0 * options.step_tolerance**2 * cost:
-            return SolveStatus.CONVERGED_STEP
-        if accepted:
-            # a step is also small where the damping is large: that says nothing about the minimum
-            gain = max(cost - tried.cost, tried.model_decrease)
-            small = gain <= options.cost_tolerance * cost and damping < 1.0
-        else:
-            promised = tried.model_decrease
-            if damping >= 1.0:
-                promised = max(promised, 0.5 * slope)
-            small = 0.0 < promised <= options.cost_tolerance * cost
-        if small and self.confirming:
-            return SolveStatus.CONVERGED_COST
-        self.confirming = small
-        return None
-
-    def fallen(self, cost: float) -> SolveStatus | None:
-        """Whether the cost of an accepted step is zero: relative tests never hold at zero."""
-        if cost > NEARLY_NEGLIGIBLE * self._initial_cost:
-            return None
-        least = ROUNDING_SHARE * cost
-        if cost <= ROUNDING_SHARE * self._asked_cost:
-            self._asked_cost = cost
-            self._is_rounding = change_by_rounding(self._system, cost) >= least
-        if cost > NEGLIGIBLE * self._initial_cost:
-            return None
-        is_zero = self._is_rounding or change_by_half_digits(self._system, cost) >= least
-        return SolveStatus.CONVERGED_GRADIENT if is_zero else None
-
-    def limit(
-        self, cost: float, damping: float, num_iterations: int, elapsed_s: float
-    ) -> SolveStatus | None:
-        """Whether a limit is reached, with the next damping."""
-        if damping > self._options.max_damping:
-            return self._stalled(cost)
-        if num_iterations >= self._options.max_iterations:
-            return SolveStatus.ITERATION_LIMIT
-        if self._options.max_time_s is not None and elapsed_s >= self._options.max_time_s:
-            return SolveStatus.TIME_LIMIT
-        return None
-
-    def _note_promise(self, damping: float, tried: TriedStep, accepted: bool) -> None:
-        """The decrease of the cost that a rejected step stands for.
-
-        Large damping alone makes what it promises small. Where no step with less was rejected
-        before it, what counts is half of what a step would promise without.
-        """
-        if accepted:
-            self._promised = -math.inf
-            return
+def _shown(
+    state: PolicyState, damping: float, tried: TriedStep, options: SolveOptions, *, accepted: bool
+) -> tuple[SolveStatus | None, bool]:
+    """Whether a step shows a minimum, and whether the next one is to confirm that."""
+    cost = state.cost
+    if tried.outcome is LinearOutcome.AT_OPTIMUM:
+        # unless it was not zero with less damping: float32 holds nothing that small
+        is_zero = not state.promised > 0.0
+        return SolveStatus.CONVERGED_GRADIENT if is_zero else None, state.confirming
+    if tried.outcome is LinearOutcome.NOT_FINITE or not math.isfinite(tried.cost):
+        return None, state.confirming
+    # of the damped system: large damping alone makes them small
+    relief = 1.0 if damping < 1.0 or state.is_rounding else 1.0 + damping
+    slope = relief * _square(tried.gradient_norm)
+    if slope <= 2.0 * options.gradient_tolerance * cost:
+        return SolveStatus.CONVERGED_GRADIENT, state.confirming
+    # float32 may hold nothing of the square of a step that large damping makes small
+    is_lost = relief > 1.0 and tried.step_norm == 0.0 < tried.gradient_norm
+    step = _square(relief * tried.step_norm)
+    if not is_lost and step <= 2.0 * options.step_tolerance**2 * cost:
+        return SolveStatus.CONVERGED_STEP, state.confirming
+    if accepted:
+        # a step is also small where the damping is large: that says nothing about the minimum
+        gain = max(cost - tried.cost, tried.model_decrease)
+        is_small = gain <= options.cost_tolerance * cost and damping < 1.0
+    else:
         promised = tried.model_decrease
-        if not math.isfinite(promised):
-            return
-        if damping >= 1.0 and not math.isfinite(self._promised):
-            promised = max(promised, 0.5 * (1.0 + damping) * _square(tried.gradient_norm))
-        self._promised = max(self._promised, promised)
-
-    def _stalled(self, cost: float) -> SolveStatus:
-        """No step lowered the cost. Where none promised more than rounding takes, it is a minimum.
-
-        None can keep what it promises beyond the whole cost, of which little is left where
-        measurements have no noise.
-        """
-        found = change_by_rounding(self._system, cost)
-        promised = min(self._promised, cost)
-        explains = math.isfinite(found) and found > 0.0 and found >= promised
-        if not (explains and math.isfinite(self._promised)):
-            return SolveStatus.DAMPING_LIMIT
-        self.rounding = found
-        return SolveStatus.CONVERGED_COST
+        if damping >= 1.0:
+            promised = max(promised, 0.5 * slope)
+        is_small = 0.0 < promised <= options.cost_tolerance * cost
+    return SolveStatus.CONVERGED_COST if is_small and state.confirming else None, is_small
 
 
-def change_by_rounding(system: NormalEquations, cost: float) -> float:
-    """How much rounding the values changes their cost: the most of several draws; NaN if any is."""
-    return _greatest_change(system.rounded_costs(), cost)
+def after_fall(state: PolicyState, changes: CostChanges) -> tuple[PolicyState, End]:
+    """Whether the cost of an accepted step is zero: relative tests never hold at zero.
+
+    Args:
+        state: With the cost of the step.
+        changes: What the device has answered about this cost.
+    """
+    if state.cost > NEARLY_NEGLIGIBLE * state.initial_cost:
+        return state, None
+    least = ROUNDING_SHARE * state.cost
+    if state.cost <= ROUNDING_SHARE * state.asked_cost:
+        if AskRounding.LAST_DIGIT not in changes:
+            return state, AskRounding.LAST_DIGIT
+        is_rounding = changes[AskRounding.LAST_DIGIT] >= least
+        state = replace(state, asked_cost=state.cost, is_rounding=is_rounding)
+    if state.cost > NEGLIGIBLE * state.initial_cost:
+        return state, None
+    if not state.is_rounding and AskRounding.HALF_DIGITS not in changes:
+        return state, AskRounding.HALF_DIGITS
+    is_zero = state.is_rounding or changes[AskRounding.HALF_DIGITS] >= least
+    return state, SolveStatus.CONVERGED_GRADIENT if is_zero else None
 
 
-def change_by_half_digits(system: NormalEquations, cost: float) -> float:
-    """The same, for values of which the lower half of the digits is changed."""
-    return _greatest_change(system.rounded_costs(coarsely=True), cost)
+def at_limit(
+    state: PolicyState, elapsed_s: float, options: SolveOptions, changes: CostChanges
+) -> End:
+    """Whether a limit is reached.
+
+    Args:
+        state: After the step, with the next damping.
+        elapsed_s: Seconds since the start of the iterations.
+        options: Limits.
+        changes: What the device has answered about the cost.
+    """
+    if state.damping > options.max_damping:
+        return _stalled(state, changes)
+    if state.num_iterations >= options.max_iterations:
+        return SolveStatus.ITERATION_LIMIT
+    if options.max_time_s is not None and elapsed_s >= options.max_time_s:
+        return SolveStatus.TIME_LIMIT
+    return None
 
 
-def _greatest_change(others: Sequence[float], cost: float) -> float:
-    changes = [abs(other - cost) for other in others]
-    return math.nan if any(map(math.isnan, changes)) else max(changes)
+def _stalled(state: PolicyState, changes: CostChanges) -> SolveStatus | AskRounding:
+    """No step lowered the cost. If none promised more than rounding takes, it is a minimum.
+
+    None can keep what it promises beyond the whole cost, of which little is left where
+    measurements have no noise.
+    """
+    if AskRounding.LAST_DIGIT not in changes:
+        return AskRounding.LAST_DIGIT
+    change = changes[AskRounding.LAST_DIGIT]
+    explains = math.isfinite(change) and change > 0.0 and change >= min(state.promised, state.cost)
+    is_minimum = explains and math.isfinite(state.promised)
+    return SolveStatus.CONVERGED_COST if is_minimum else SolveStatus.DAMPING_LIMIT
 
 
 def _square(number: float) -> float:

@@ -1,0 +1,80 @@
+"""What the device holds of the linearised problem: a frozen value, and what each event makes of it.
+
+`NormalEquations` asks it what has to run, and tells it what has run. Nothing here touches a device.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+
+class Place(Enum):
+    """The values at which Jacobians, gradients and blocks were taken."""
+
+    NOWHERE = "none that are needed: the next step must score and linearise first"
+    CURRENT = "the current values"
+    CANDIDATE = "the candidate of the last step, before it is known whether it is accepted"
+
+
+@dataclass(frozen=True)
+class Linearization:
+    """What the device holds of the linearised problem.
+
+    Attributes:
+        is_scaled: Jacobians are stored, of variables that are scaled by D: they belong to one
+            damping. Of the plan, never changes.
+        is_shared: Candidates are in the memory of the Jacobians. Of the plan, never changes.
+        place: Where it was linearised.
+        begun_damping: Damping with which the linear solve has begun; None: it has not.
+        was_rejected: The last step was rejected.
+        levelling: 1 if D levels the entries of a part of a tangent, else 0.
+    """
+
+    is_scaled: bool
+    is_shared: bool
+    place: Place = Place.NOWHERE
+    begun_damping: float | None = None
+    was_rejected: bool = False
+    levelling: float = 1.0
+
+    def loaded(self) -> "Linearization":
+        """After other start values and constants were packed."""
+        return Linearization(self.is_scaled, self.is_shared)
+
+    def overwritten(self) -> "Linearization":
+        """After other work in the same memory, such as scoring the current values."""
+        return self._at(Place.NOWHERE)
+
+    def linearized(self, damping: float) -> "Linearization":
+        """After the current values were linearised, unless that was done ahead.
+
+        Args:
+            damping: Of the next step. What was scaled for another damping is of no use.
+        """
+        if self.place is not Place.CANDIDATE:
+            return self._at(Place.CURRENT)
+        if self.is_scaled and self.begun_damping != damping:
+            return self._at(Place.NOWHERE)
+        return replace(self, place=Place.CURRENT)
+
+    def tried(self) -> "Linearization":
+        """After a step was solved for, retracted and scored."""
+        return self._at(Place.NOWHERE if self.is_shared else Place.CURRENT)
+
+    def went_ahead(self, damping: float) -> "Linearization":
+        """After the candidate was linearised, and the linear solve begun with this damping."""
+        return replace(self, place=Place.CANDIDATE, begun_damping=damping)
+
+    def accepted(self) -> "Linearization":
+        """After the candidate became the current values: only what was done ahead is of use."""
+        kept = self if self.place is Place.CANDIDATE else self._at(Place.NOWHERE)
+        return replace(kept, was_rejected=False)
+
+    def rejected(self) -> "Linearization":
+        """After the current values were kept. The next damping is another one."""
+        is_kept = self.place is Place.CURRENT and not self.is_scaled
+        kept = self._at(Place.CURRENT if is_kept else Place.NOWHERE)
+        return replace(kept, was_rejected=True)
+
+    def _at(self, place: Place) -> "Linearization":
+        """Linearised elsewhere, and no linear solve has begun."""
+        return replace(self, place=place, begun_damping=None)

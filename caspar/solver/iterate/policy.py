@@ -1,0 +1,163 @@
+"""Levenberg-Marquardt's decisions: from a state and a step that was tried to the next state.
+
+Damping by the gain ratio, after Madsen, Nielsen and Tingleff (2004). The damped linear system is
+solved inexactly, as tightly as the progress warrants (a forcing term in the manner of Eisenstat and
+Walker). A step that gains next to nothing may be small because its linear solve stopped early:
+before the solve ends, it is repeated with the tightest tolerance.
+
+Pure functions on the host, once an iteration. Whoever calls them moves the values and asks the
+device; `docs/design/0014-levenberg-policy.md` has the reasons and measurements.
+"""
+
+import math
+from dataclasses import replace
+
+from caspar.equations.scalar_kernels import LinearOutcome
+from caspar.ir.dtype import DType
+from caspar.options import SolveOptions
+from caspar.solver.iterate import stopping
+from caspar.solver.iterate.steps import (
+    AskRounding,
+    CostChanges,
+    Decision,
+    End,
+    LinearGoal,
+    PolicyState,
+    TriedStep,
+    Verdict,
+)
+
+MIN_GAIN_RATIO = 1e-3
+"""Steps with less of the predicted decrease are rejected."""
+
+GOOD_GAIN_RATIO = 0.25
+"""With which a step of less than the usual damping makes its damping the usual one."""
+
+GREATEST_SHRINK = 0.2
+"""Damping shrinks by this at most for each accepted step."""
+
+FORCING_FACTOR = 0.9
+"""Share of the gradient norm's ratio that becomes the next tolerance."""
+
+CONFIRMING_ITERATIONS = 10
+"""PCG iterations at least of the step that confirms convergence."""
+
+
+def first_state(
+    initial_cost: float, usual_damping: float, storage: DType, options: SolveOptions
+) -> PolicyState:
+    """The state before the first iteration.
+
+    Args:
+        initial_cost: Cost of the start values.
+        usual_damping: The first damping, if the user leaves it open.
+        storage: Type of the values.
+        options: Limits and tolerances.
+    """
+    damping = options.initial_damping
+    if damping is None:
+        damping = min(max(usual_damping, options.min_damping), options.max_damping)
+    relief = max(options.min_damping, stopping.LEAST_RELIEF[storage])
+    return PolicyState(
+        initial_cost=initial_cost,
+        least_relief=relief,
+        cost=initial_cost,
+        damping=damping,
+        tolerance=options.linear_tolerance,
+        relief=relief,
+    )
+
+
+def next_goal(state: PolicyState, options: SolveOptions) -> LinearGoal:
+    """What the linear solver is asked for in the next iteration."""
+    least, tolerance = options.min_linear_iterations, state.tolerance
+    if state.confirming:
+        tolerance = min(tolerance, options.min_linear_tolerance)
+        least = max(least, CONFIRMING_ITERATIONS)
+    most = options.max_linear_iterations
+    # a step that confirms convergence is mostly the last one too
+    is_last = state.confirming or state.num_iterations + 1 >= options.max_iterations
+    expected = None if is_last else _bounded(GREATEST_SHRINK * state.damping, options)
+    return LinearGoal(
+        stopping.step_damping(state, options), tolerance, min(least, most), most, expected
+    )
+
+
+def decide(
+    state: PolicyState,
+    tried: TriedStep,
+    elapsed_s: float,
+    options: SolveOptions,
+    changes: CostChanges,
+) -> tuple[PolicyState, Decision]:
+    """What becomes of the step that `next_goal` of this state led to.
+
+    Args:
+        state: Before the step.
+        tried: What came of it.
+        elapsed_s: Seconds since the start of the iterations.
+        options: Limits and tolerances.
+        changes: What the device has answered about the cost of this decision.
+
+    Returns:
+        The state behind the step, and the decision. If the decision asks for a rounding, the state
+        is the one before the step: obey the verdict, ask the device, and call again with its answer
+        among `changes`. The verdict stays.
+    """
+    damping = stopping.step_damping(state, options)
+    decrease = state.cost - tried.cost
+    gain_ratio = decrease / tried.model_decrease if tried.model_decrease > 0.0 else math.nan
+    verdict = _verdict(tried, gain_ratio)
+    accepted = verdict is Verdict.ACCEPTED
+    end: End
+    after, end = stopping.after_step(state, tried, options, accepted=accepted)
+    after = replace(after, num_iterations=state.num_iterations + 1)
+    if accepted:
+        # Madsen, Nielsen, Tingleff (2004), equation 3.16; powers of huge numbers raise
+        usual = damping if gain_ratio >= GOOD_GAIN_RATIO else state.damping
+        factor = max(GREATEST_SHRINK, 1.0 - (2.0 * min(gain_ratio, 1.0) - 1.0) ** 3)
+        after = replace(
+            after,
+            cost=tried.cost,
+            damping=_bounded(factor * usual, options),
+            growth=2.0,
+            tolerance=_next_tolerance(state, tried, options),
+            gradient_norm=tried.gradient_norm,
+        )
+        if end is None:
+            after, end = stopping.after_fall(after, changes)
+    elif damping >= state.damping:
+        after = replace(after, damping=state.damping * state.growth, growth=2.0 * state.growth)
+    if end is None:
+        end = stopping.at_limit(after, elapsed_s, options, changes)
+    decision = Decision(verdict, gain_ratio, after.cost, end)
+    return (state if isinstance(end, AskRounding) else after), decision
+
+
+def _verdict(tried: TriedStep, gain_ratio: float) -> Verdict:
+    """NaN is never accepted."""
+    if tried.outcome is LinearOutcome.AT_OPTIMUM:
+        return Verdict.NO_GRADIENT
+    if tried.outcome is LinearOutcome.NOT_FINITE:
+        return Verdict.NO_LINEAR_SOLUTION
+    if not math.isfinite(tried.cost):
+        return Verdict.NO_FINITE_COST
+    if not tried.model_decrease > 0.0:
+        return Verdict.NO_PREDICTED_DECREASE
+    return Verdict.ACCEPTED if gain_ratio > MIN_GAIN_RATIO else Verdict.TOO_LITTLE_DECREASE
+
+
+def _bounded(damping: float, options: SolveOptions) -> float:
+    """The damping after an accepted step, which ends no solve: one of little gain makes it grow."""
+    return min(max(options.min_damping, damping), options.max_damping)
+
+
+def _next_tolerance(state: PolicyState, tried: TriedStep, options: SolveOptions) -> float:
+    """Solve the next system as tightly as the gradient shrinks, but never tighten abruptly."""
+    if not state.gradient_norm > 0.0:
+        return state.tolerance
+    tolerance = FORCING_FACTOR * tried.gradient_norm / state.gradient_norm
+    kept = FORCING_FACTOR * state.tolerance
+    if kept > 0.1:
+        tolerance = max(tolerance, kept)
+    return min(max(tolerance, options.min_linear_tolerance), options.linear_tolerance)

@@ -1,0 +1,136 @@
+"""What the loop, the policy and the device pass to each other: frozen values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from caspar.equations.scalar_kernels import LinearOutcome
+from caspar.solver.result.result import SolveStatus
+
+
+@dataclass(frozen=True)
+class LinearGoal:
+    """What the linear solver is asked for.
+
+    Attributes:
+        damping: Factor of D added to J^T J.
+        tolerance: Relative decrease of the preconditioned residual norm.
+        min_iterations: PCG iterations before the tolerance is tested.
+        max_iterations: PCG iterations at most.
+        expected_damping: Of the next step, if this one is as good as the linear model says; None:
+            there is no next one.
+    """
+
+    damping: float
+    tolerance: float
+    min_iterations: int
+    max_iterations: int
+    expected_damping: float | None = None
+
+
+@dataclass(frozen=True)
+class TriedStep:
+    """The end of a step that was tried.
+
+    Attributes:
+        cost: Cost of the candidate.
+        model_decrease: Decrease of the cost the linear model predicts for this step.
+        gradient_norm: Preconditioned gradient norm, sqrt(g . M^-1 g): its square is about twice
+            the decrease that a full linear step promises.
+        step_norm: Norm of the step weighted by D.
+        linear_iterations: PCG iterations.
+        outcome: Why PCG stopped.
+    """
+
+    cost: float
+    model_decrease: float
+    gradient_norm: float
+    step_norm: float
+    linear_iterations: int
+    outcome: LinearOutcome
+
+
+@dataclass(frozen=True)
+class PolicyState:
+    """Everything that decisions depend on, besides the step and the options.
+
+    Attributes:
+        initial_cost: Cost of the start values.
+        least_relief: Damping of a confirming step at least.
+        cost: Cost of the current values.
+        damping: Next damping, unless the next step confirms with less.
+        tolerance: Next tolerance of the linear solver.
+        relief: Damping of the next step that confirms, unless the usual one is less.
+        growth: Factor of the damping after the next rejection.
+        gradient_norm: Of the last accepted step; 0 before the first.
+        num_iterations: Iterations so far.
+        confirming: The next step decides whether the solve has converged.
+        relief_cost: Cost at which a step of little damping last failed to gain what it promised.
+        promised: Largest decrease that a step promised since the last one was accepted.
+        num_not_finite: Linear solves in a row that could not begin.
+        asked_cost: Cost at which the device was last asked whether only rounding errors are left.
+        is_rounding: Whether only rounding errors are left.
+    """
+
+    initial_cost: float
+    least_relief: float
+    cost: float
+    damping: float
+    tolerance: float
+    relief: float
+    growth: float = 2.0
+    gradient_norm: float = 0.0
+    num_iterations: int = 0
+    confirming: bool = False
+    relief_cost: float = float("inf")
+    promised: float = float("-inf")
+    num_not_finite: int = 0
+    asked_cost: float = float("inf")
+    is_rounding: bool = False
+
+
+class Verdict(Enum):
+    """Whether a step is accepted; the value says why not."""
+
+    ACCEPTED = ""
+    NO_GRADIENT = "the gradient is zero: there is no step"
+    NO_LINEAR_SOLUTION = "the linear solve is not finite"
+    NO_FINITE_COST = "the cost of the candidate is not finite"
+    NO_PREDICTED_DECREASE = "the linear model predicts no decrease"
+    TOO_LITTLE_DECREASE = "the cost did not decrease as predicted"
+
+
+class AskRounding(Enum):
+    """A question to the device: how much does the cost change if the current values are moved?"""
+
+    LAST_DIGIT = "by a rounding each"
+    HALF_DIGITS = "by half of their digits"
+
+
+CostChanges = Mapping[AskRounding, float]
+"""Answers of the device: the greatest change of several draws; NaN if one of them has no cost."""
+
+End = SolveStatus | AskRounding | None
+"""Why a solve ends; None: it goes on; or what has to be known to decide that."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of a step that was tried.
+
+    Attributes:
+        verdict: Whether the candidate becomes the current values.
+        gain_ratio: Actual over predicted decrease of the cost; NaN if none is predicted.
+        cost: Cost of the current values after the verdict.
+        end: Whether the solve ends.
+    """
+
+    verdict: Verdict
+    gain_ratio: float
+    cost: float
+    end: End
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the candidate becomes the current values."""
+        return self.verdict is Verdict.ACCEPTED

@@ -1,0 +1,98 @@
+"""What the device holds after each event: the whole table, without a device."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from caspar.solver.iterate.linearization import Linearization, Place
+
+EXPECTED, OTHER = 1e-3, 2e-3
+"""The damping with which a solve was begun ahead, and another one."""
+
+PLAIN = Linearization(is_scaled=False, is_shared=False)
+SCALED = replace(PLAIN, is_scaled=True)
+SHARED = replace(SCALED, is_shared=True)
+KINDS = {"plain": PLAIN, "scaled": SCALED, "shared": SHARED}
+
+Change = Callable[[Linearization], Linearization]
+
+EVENTS: dict[str, Change] = {
+    "loaded": Linearization.loaded,
+    "overwritten": Linearization.overwritten,
+    "linearized, as expected": lambda held: held.linearized(EXPECTED),
+    "linearized, otherwise": lambda held: held.linearized(OTHER),
+    "tried": Linearization.tried,
+    "accepted": Linearization.accepted,
+    "rejected": Linearization.rejected,
+}
+
+NOWHERE, CURRENT, CANDIDATE = Place.NOWHERE, Place.CURRENT, Place.CANDIDATE
+
+# event -> for kinds of plans, the place after it from each place, in the order of `Place`
+TABLE = {
+    "loaded": {"plain scaled shared": (NOWHERE, NOWHERE, NOWHERE)},
+    "overwritten": {"plain scaled shared": (NOWHERE, NOWHERE, NOWHERE)},
+    "linearized, as expected": {"plain scaled shared": (CURRENT, CURRENT, CURRENT)},
+    "linearized, otherwise": {
+        "plain": (CURRENT, CURRENT, CURRENT),
+        "scaled shared": (CURRENT, CURRENT, NOWHERE),
+    },
+    "tried": {"plain scaled": (CURRENT,) * 3, "shared": (NOWHERE,) * 3},
+    "accepted": {"plain scaled shared": (NOWHERE, NOWHERE, CANDIDATE)},
+    "rejected": {
+        "plain": (NOWHERE, CURRENT, NOWHERE),
+        "scaled shared": (NOWHERE, NOWHERE, NOWHERE),
+    },
+}
+
+CASES = [
+    pytest.param(kind, event, before, after, id=f"{kind}: {event} at {before.name}")
+    for event, by_kinds in TABLE.items()
+    for kinds, places in by_kinds.items()
+    for kind in kinds.split()
+    for before, after in zip(Place, places, strict=True)
+]
+
+
+def held_at(kind: str, place: Place) -> Linearization:
+    begun = EXPECTED if place is CANDIDATE else None
+    return replace(KINDS[kind], place=place, begun_damping=begun)
+
+
+@pytest.mark.parametrize(("kind", "event", "before", "after"), CASES)
+def test_place_after_each_event(kind: str, event: str, before: Place, after: Place) -> None:
+    held = EVENTS[event](held_at(kind, before))
+    assert held.place is after
+    # a linear solve begun ahead is of use as long as the system that it belongs to
+    is_begun = before is CANDIDATE and after is not NOWHERE and event != "tried"
+    assert held.begun_damping == (EXPECTED if is_begun else None)
+    assert (held.is_scaled, held.is_shared) == (KINDS[kind].is_scaled, KINDS[kind].is_shared)
+
+
+def test_table_is_complete() -> None:
+    assert TABLE.keys() == EVENTS.keys()
+    assert len(CASES) == len(EVENTS) * len(KINDS) * len(Place)
+
+
+def test_work_ahead_is_of_the_candidate() -> None:
+    ahead = PLAIN.tried().went_ahead(EXPECTED)
+    assert (ahead.place, ahead.begun_damping) == (CANDIDATE, EXPECTED)
+    moved = ahead.accepted().linearized(EXPECTED)
+    assert (moved.place, moved.begun_damping) == (CURRENT, EXPECTED)
+    assert moved.tried().begun_damping is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rejection_is_remembered_until_a_step_is_accepted(kind: str) -> None:
+    rejected = KINDS[kind].tried().rejected()
+    for held in (rejected, rejected.overwritten(), rejected.linearized(OTHER), rejected.tried()):
+        assert held.was_rejected
+    assert not rejected.tried().accepted().was_rejected
+    assert not rejected.loaded().was_rejected
+
+
+def test_levelling_stays_until_other_values_are_loaded() -> None:
+    level = replace(SCALED, levelling=0.0)
+    for event, change in EVENTS.items():
+        assert change(level).levelling == (1.0 if event == "loaded" else 0.0)
