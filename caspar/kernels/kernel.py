@@ -31,13 +31,13 @@ from caspar.frontend.kernels.trace import (
 from caspar.kernels.bound import BoundKernel
 from caspar.kernels.call.call import Operands, call_options, call_symbolic, operands_of
 from caspar.kernels.call.compiled import KernelCache
+from caspar.kernels.call.look import Look, look_at
 from caspar.kernels.call.operands import Operand
 from caspar.kernels.call.plan import CallPlan, plan_call
+from caspar.kernels.call.recipes import RecipeBook
 from caspar.kernels.call.results import give_back
 from caspar.kernels.call.tuning import Tuning, best_size, tuning_key
-from caspar.kernels.measure.look import Look, look_at
 from caspar.kernels.measure.profile import RUNS, KernelProfile, on_copies, profile_plan
-from caspar.kernels.measure.recipes import RecipeBook
 from caspar.kernels.views import KernelDescription, describe_kernel, error_html, signature_text
 from caspar.options import BackendChoice, choice
 from caspar.tracing import traced_kernel

@@ -20,8 +20,8 @@ from caspar.arrays.blocked_array import BlockedArray
 from caspar.arrays.convert import conversion_launch
 from caspar.arrays.shared_indices import SharedIndices, check_range
 from caspar.frontend.kernels.trace import kernel_argument
+from caspar.kernels.call.look import Look
 from caspar.kernels.call.plan import CallPlan
-from caspar.kernels.measure.look import Look
 from caspar.memory.array import Array
 from caspar.memory.conversion import Direction
 from caspar.memory.layout import rows_are_blocked
