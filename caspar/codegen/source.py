@@ -128,7 +128,7 @@ takes 2.8 us in 8 blocks and 2.1 in 54 (H200)."""
 
 
 CLUSTERED_ITEMS = 384
-"""Items up to which blocks are as few as a cluster can have (`cuda_barriers.CLUSTER_BLOCKS`), where
+"""Items up to which blocks are as few as a cluster can have (`codegen.cuda.loop.barriers`), where
 one block does not take them all. 0.7 M observations of 330 cameras, us an iteration: 24.1
 instead of 24.9 recomputed, 23.1 instead of 24.5 with float16, 29.0 instead of 30.1 stored. Where
 there is no cluster they take as long as in more blocks: 0.23 M of 257 cameras, all in one kernel,

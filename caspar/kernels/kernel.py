@@ -33,11 +33,11 @@ from caspar.kernels.call.call import Operands, call_options, call_symbolic, oper
 from caspar.kernels.call.compiled import KernelCache
 from caspar.kernels.call.operands import Operand
 from caspar.kernels.call.plan import CallPlan, plan_call
+from caspar.kernels.call.recipes import RecipeBook
 from caspar.kernels.call.results import give_back
+from caspar.kernels.call.signature import CallSignature, call_signature
 from caspar.kernels.call.tuning import Tuning, best_size, tuning_key
-from caspar.kernels.measure.look import Look, look_at
 from caspar.kernels.measure.profile import RUNS, KernelProfile, on_copies, profile_plan
-from caspar.kernels.measure.recipes import RecipeBook
 from caspar.kernels.views import KernelDescription, describe_kernel, error_html, signature_text
 from caspar.options import BackendChoice, choice
 from caspar.tracing import traced_kernel
@@ -125,24 +125,24 @@ class Kernel:
         """
         if any(is_symbolic(value) for value in (*args, *kwargs.values())):
             return call_symbolic(self.function, args, kwargs, out=out, count=count, dtype=dtype)
-        look = self._look(args, kwargs, out, (count, check, dtype))
-        recipe = None if look is None else self._recipes.find(look, check=check)
-        if look is not None and recipe is not None:
-            return self.traced.make_result(recipe.run(look))
+        signature = self._signature(args, kwargs, out, (count, check, dtype))
+        recipe = None if signature is None else self._recipes.find(signature, check=check)
+        if signature is not None and recipe is not None:
+            return self.traced.make_result(recipe.run(signature))
         inputs, outputs = self._operands(args, kwargs, out)
         plan = self._plan(inputs, outputs, count, check, dtype, None)
         plan.runner()()
         results = [
             give_back(plan, one, outputs[one.name], inputs.values()) for one in self.traced.outputs
         ]
-        if look is not None:
-            self._recipes.keep(look, plan, results, check=check)
+        if signature is not None:
+            self._recipes.keep(signature, plan, results, check=check)
         return self.traced.make_result(results)
 
-    def _look(
+    def _signature(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, options: tuple[Any, ...]
-    ) -> Look | None:
-        """What a call looks like; None where it has to be planned."""
+    ) -> CallSignature | None:
+        """The signature of a call; None if the call has to be planned."""
         names = [one.name for one in self.traced.inputs]
         if len(args) > len(names) or any(type(one) not in _OPTION_TYPES for one in options):
             return None
@@ -150,7 +150,7 @@ class Kernel:
         if len(inputs) != len(args) + len(kwargs):
             return None
         outputs = [one.name for one in self.traced.outputs]
-        return look_at(inputs, out, outputs, (*options, current_stream()))
+        return call_signature(inputs, out, outputs, (*options, current_stream()))
 
     def bind(
         self,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from caspar.codegen.cuda.body import FIRST_WORDS
-from caspar.codegen.cuda.header import BLOCK_SIZE_OPTION, KEEP_SOME_OPTION, MIN_BLOCKS_OPTION
+from caspar.codegen.cuda.header import BLOCK_SIZE_OPTION
 from caspar.codegen.cuda.structure.tiles import TILE_KERNELS, TILE_SOURCE
 from caspar.driver import TARGETS, kernel_specs
 from caspar.equations.solver_form import usual_form
@@ -52,9 +52,6 @@ REGISTERS_OF_SUMS = {DType.FLOAT32: 0, DType.FLOAT64: 16}
 REGISTERS_OF_PARTIALS = 16
 """More where a thread has several partials of an array, in float64, on their way."""
 
-PRODUCT_BLOCKS = 4
-"""Blocks of a product on a multiprocessor."""
-
 SPILLED_BYTES = {"preintegrated_imu__store": 12}
 """A Jacobian of 9 rows by two poses, velocities and biases takes all registers there are, and some
 bytes more: stores and loads together."""
@@ -86,29 +83,6 @@ def test_solver_kernels_compile_to_few_registers(
             allowed += FIRST_WORDS if specs[name].few_items else 0
             assert entry.registers <= min(allowed, MAX_REGISTERS), where
             record_property(f"registers {arch} {name}", entry.registers)
-
-
-def test_what_stays_in_the_cache_leaves_room_for_as_many_blocks() -> None:
-    """All that is loaded once has the hint, from sm_80 on."""
-    specs = distinct_specs(Precision.MIXED)["bundle_adjustment", Way.CUDA]
-    (source,) = generate([one for one in specs if one.stretches], TARGETS["cuda"]).values()
-    for arch in ARCHITECTURES:
-        blocks = MIN_BLOCKS_OPTION.format(PRODUCT_BLOCKS)
-        usual, keeping = (
-            compile_text(source.text, arch, (blocks, *options))
-            for options in ((), (KEEP_SOME_OPTION,))
-        )
-        entry, other = usual.resources[source.name], keeping.resources[source.name]
-        assert other.spill_bytes <= entry.spill_bytes
-        loads = usual.ptx.count("ld.global.cs")
-        assert loads > 0
-        assert "cache_hint" not in usual.ptx
-        if arch == "sm_75":
-            assert keeping.ptx.count("ld.global.cs") == loads
-        else:
-            assert "ld.global.cs" not in keeping.ptx
-            # the compiler makes one of two that load the same
-            assert 0 < keeping.ptx.count("ld.global.L2::cache_hint") <= loads
 
 
 @pytest.mark.parametrize("module", EXAMPLES)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caspar.codegen.cuda.header import KEEP_SOME_OPTION
 from caspar.runtime.cuda.loop import repeat
 from caspar.runtime.sequence_loop import SequenceLoop
 from tests.gpu.loop_cases import (
@@ -23,7 +22,6 @@ from tests.support_loops import Conjugate, conjugate
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
 cuda = pytest.importorskip("caspar.runtime.cuda.backend")
-cuda_loop = pytest.importorskip("caspar.runtime.cuda.loop.loop")
 cuda_launch = pytest.importorskip("caspar.runtime.cuda.launch.launch")
 cuda_scalars = pytest.importorskip("caspar.runtime.cuda.launch.scalars")
 
@@ -70,33 +68,6 @@ def test_both_have_the_same_bits(
     assert states[0]["scalars"][4] > 8
     for name, values in states[0].items():
         np.testing.assert_array_equal(values, states[1][name], name)
-
-
-@pytest.mark.parametrize("jacobian", ["recompute", "float16", "stored"])
-def test_what_stays_in_the_cache_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch, backend: Any, jacobian: str
-) -> None:
-    keeping: list[bool] = []
-    usual = cuda.merged_launches
-
-    def merged(*arguments: Any) -> Any:
-        found = usual(*arguments)
-        (large,) = (one for one in found if isinstance(one, cuda_launch.CudaLaunch))
-        keeping.append(KEEP_SOME_OPTION in large.kernel.options)
-        return found
-
-    keeps_products_apart(monkeypatch)
-    monkeypatch.setattr(cuda, "merged_launches", merged)
-    arrays = arrays_of(read("problem-21-11315"))
-    results = []
-    for sizes in ((0.0, 1.5), (1.0, 1.5)):
-        monkeypatch.setattr(cuda_loop, "KEPT_SIZES", sizes)
-        solver = ordered_solver(jacobian)
-        results.append(solver.solve(arrays))
-    # with float16 and ordered sums it would spill registers: then it stays as it is
-    assert keeping[0] or jacobian == "float16"
-    assert not keeping[1]
-    assert_same_bits(results[0], results[1])
 
 
 def test_at_most_so_many_runs(backend: Any) -> None:

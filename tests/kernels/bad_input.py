@@ -10,7 +10,7 @@ import symforce.symbolic as sf
 import caspar
 from caspar.errors import InputError
 from caspar.kernels.call.compiled import KernelCache
-from caspar.kernels.measure.recipes import RecipeBook
+from caspar.kernels.call.recipes import RecipeBook
 from caspar.memory.patterns import WriteUnique
 from caspar.runtime.cpu.backend import CpuBackend
 from tests.harness_backend import HarnessBackend

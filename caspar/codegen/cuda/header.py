@@ -15,10 +15,6 @@ ONE_BLOCK_OPTION = MIN_BLOCKS_OPTION.format(1)
 one more run at a time; a kernel that spills is compiled again with this option, and then does not,
 up to 255 registers."""
 
-KEEP_SOME_OPTION = "-DKEEP_SOME"
-"""For a kernel that is launched again and again, and reads about as much as the second-level cache
-holds: some of that stays there."""
-
 BLOCK_SIZES = (256, 128, 512, 1024, 64, 32)
 """Threads a block may have, the preferred number first. The text leaves it open: `BLOCK_SIZE`."""
 
@@ -71,15 +67,10 @@ template <typename T> __device__ __forceinline__ T min_nan(T a, T b) {
 template <typename T> __device__ __forceinline__ T max_nan(T a, T b) {
   return (a > b || a != a) ? a : b;
 }
-// What is not read again soon leaves the caches to what is. Where the next launch reads the same,
-// three tenths, by address, stay in the second-level cache till then.
+// What is not read again soon leaves the caches to what is.
 template <typename T> __device__ __forceinline__ T load_once(const T* place) {
 #if !defined(__CUDA_ARCH__)
   return *place;
-#elif defined(KEEP_SOME) && __CUDA_ARCH__ >= 800
-  u64 policy;
-  asm("createpolicy.fractional.L2::evict_normal.L2::evict_first.b64 %0, 0.3;" : "=l"(policy));
-  return *static_cast<const T*>(__nv_associate_access_property(place, policy));
 #else
   return __ldcs(place);
 #endif

@@ -5,10 +5,10 @@ and again, with a barrier of the whole grid after each phase. All its blocks mus
 the same time: a cooperative launch, or a cluster, which has a barrier of its own; a grid of one
 block needs no more than barriers of the block.
 
-Each kernel's own text becomes a function (`cuda_loop_kernel`). Blocks of a phase are dealt to the
-blocks of the grid in turn: those of kernels of few items, then those of the kernels of a phase that
-stand last. A kernel of one block, which others do not wait for, then has a block that has less to
-do else.
+Each kernel's own text becomes a function (`codegen.cuda.loop.kernel`). Blocks of a phase are dealt
+to the blocks of the grid in turn: those of kernels of few items, then those of the kernels of a
+phase that stand last. A kernel of one block, which others do not wait for, then has a block that
+has less to do else.
 
 Kernels that make scalars of sums are *replicated*: every block runs them, on scalars of its own in
 shared memory. All find the same, and none has to wait for another's.

@@ -1,7 +1,7 @@
 """Compiling a source for CUDA, for the number of threads in a block that suits it."""
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import cupy
@@ -9,7 +9,6 @@ import cupy
 from caspar.codegen.cuda.header import (
     BLOCK_SIZE_OPTION,
     COMPILE_OPTIONS,
-    KEEP_SOME_OPTION,
     MIN_BLOCKS_OPTION,
     ONE_BLOCK_OPTION,
 )
@@ -41,16 +40,6 @@ class CudaKernel:
     function: Any
     block_size: int
     options: tuple[str, ...]
-
-    @cached_property
-    def keeping(self) -> "CudaKernel":
-        """The same, but some of what it reads once stays in the second-level cache.
-
-        Itself, where that would spill more registers, or leave room for fewer blocks.
-        """
-        kernel = self.with_options(KEEP_SOME_OPTION)
-        spills_more = kernel.function.local_size_bytes > self.function.local_size_bytes
-        return self if spills_more or resident_blocks(kernel) < resident_blocks(self) else kernel
 
     def with_options(self, *options: str) -> "CudaKernel":
         """The same, compiled with more options."""

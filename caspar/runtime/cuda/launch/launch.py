@@ -54,11 +54,6 @@ class CudaLaunch:
         """What it is made of."""
         return BoundKernel(self.kernel.source, self.kernel.block_size, self.call[1], self.values)
 
-    def with_kernel(self, kernel: CudaKernel) -> "CudaLaunch":
-        """The same of a kernel with the same parameters and blocks; both pass one table."""
-        call = (kernel.function.kernel.ptr, *self.call[1:])
-        return replace(self, call=call, kernel=kernel)
-
     def without(self, arrays: Sequence[Array]) -> "CudaLaunch":
         """The same, but it does not keep some arrays alive."""
         kept = tuple(

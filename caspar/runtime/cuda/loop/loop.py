@@ -33,25 +33,12 @@ ROOMY_BLOCKS = 1
 """Blocks on a multiprocessor up to which threads have the registers to load ahead of barriers. Of
 36 k factors, which take two, an iteration takes 11.5 us with such loads and 9.0 without (H200)."""
 
-FIRST_WITH_HINTS, FIRST_WITH_CLUSTERS = 80, 90
-"""Compute capabilities, 8.0 and 9.0: of loads that say what stays in a cache, and of clusters."""
+FIRST_WITH_CLUSTERS = 90
+"""Compute capability of the first devices with thread block clusters: 9.0."""
 
 ROOM_FOR_A_CLUSTER = 64
 """Multiprocessors from which on there is a place for a cluster: it needs as many as it has blocks
 that lie close to each other. Parts of a device may have less."""
-
-KEPT_SIZES = (0.5, 1.5)
-"""Bytes that large launches read, by those of the second-level cache, between which some of them
-stay there until they are launched again. H200, 60 MiB, us an iteration, PCG on bundle adjustment:
-
-* 0.6 (0.7 M factors, float16): 23.6 instead of 24.5
-* 1.1 (0.7 M, stored; 0.68 M, stored): 28.1 instead of 30.1; 26.5 instead of 27.8
-* 1.2 (1.3 M, float16): 34.2 instead of 35.2
-* 2.1 (1.3 M, stored): 45.8 instead of 45.7
-* 2.7 (3 M, float16): 70.2 instead of 67.7
-
-Less fits anyway.
-"""
 
 MAX_SPILLED_BYTES = 128
 """Local memory of a thread that is taken for more blocks at the same time: bundle adjustment with
@@ -242,9 +229,6 @@ def merged_launches(
 ) -> list[CudaLaunch | OneRun]:
     """One run of a loop: large phases as launches, small ones between them as one kernel each."""
     own = [[own_launch(launch) for launch in phase] for phase in phases]
-    are_small = [_is_resident(phase) for phase in own]
-    large = [phase for phase, is_small in zip(own, are_small, strict=True) if not is_small]
-    keeps = _some_stays([launch for phase in large for launch in phase])
     merged: list[CudaLaunch | OneRun] = []
     small: list[Sequence[CudaLaunch]] = []
 
@@ -256,31 +240,14 @@ def merged_launches(
             merged.append(OneRun(cuda_loop(small, flag, scalars, device, ahead)))
         small.clear()
 
-    for phase, is_small in zip(own, are_small, strict=True):
-        if is_small:
+    for phase in own:
+        if _is_resident(phase):
             small.append(phase)
         else:
             finish()
-            merged.extend(one.with_kernel(one.kernel.keeping) if keeps else one for one in phase)
+            merged.extend(phase)
     finish()
     return merged
-
-
-def _some_stays(launches: Sequence[CudaLaunch]) -> bool:
-    """Whether some of what launches read, again and again, stays in a cache; see `KEPT_SIZES`."""
-    device = cupy.cuda.Device()
-    if int(device.compute_capability) < FIRST_WITH_HINTS:
-        return False
-    read = {
-        area
-        for launch in launches
-        for param, area in zip(
-            launch.kernel.source.params, launch.bound.all_areas(address), strict=True
-        )
-        if area is not None and not param.written
-    }
-    least, most = (share * int(device.attributes["L2CacheSize"]) for share in KEPT_SIZES)
-    return least <= sum(end - begin for begin, end in read) <= most
 
 
 def own_launch(launch: Launch) -> CudaLaunch:

@@ -1,7 +1,7 @@
-"""What a call looks like: all that planning depends on, without where arrays lie.
+"""The signature of a call: everything that planning it depends on, except where arrays lie.
 
-For each call, some microseconds: nothing is converted, and what is not understood is left to the
-planner, which then says what is wrong with it.
+Cost tier: some microseconds for each call. Nothing is converted, and arguments that are not
+understood are left to the planner, which then says what is wrong with them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from caspar.runtime.arrays import library_of
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a call looks like, and its arrays.
+class CallSignature:
+    """What planning a call depends on, and the arrays of the call.
 
     Attributes:
-        key: All that planning depends on.
+        key: Calls with equal keys are planned alike.
         arrays: Memory that the launches are given, in the order of the key.
-        indices: Of those, what are indices: where, for errors, index and number of objects.
+        indices: The indices among them: a name for errors, the index and the number of objects.
         indexed: Names of the arguments and outputs that they were passed for.
         written: Places among `arrays` of what the call writes to.
         rows: Places among `arrays` of rows, with the argument's name.
@@ -47,8 +47,8 @@ class Look:
     prepared: tuple[SharedIndices, ...]
 
 
-class _Looker:
-    """Looks at the arguments of a call, one after the other."""
+class _SignatureReader:
+    """Reads the arguments of a call, one after the other."""
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
@@ -145,10 +145,10 @@ def _device(array: Array) -> int:
     return -1 if isinstance(array, np.ndarray) else int(array.data.device_id)
 
 
-def look_at(
+def call_signature(
     inputs: Mapping[str, Any], out: Any, output_names: Sequence[str], options: tuple[Any, ...]
-) -> Look | None:
-    """What a call looks like; None where it has to be planned.
+) -> CallSignature | None:
+    """The signature of a call; None if the call has to be planned.
 
     Args:
         inputs: What is passed, by argument name.
@@ -156,9 +156,9 @@ def look_at(
         output_names: Names of the outputs.
         options: Whatever else planning depends on.
     """
-    looker = _Looker()
+    reader = _SignatureReader()
     for name, value in inputs.items():
-        if not looker.add(name, value, is_output=False):
+        if not reader.add(name, value, is_output=False):
             return None
     targets = {}
     if out is not None:
@@ -169,17 +169,17 @@ def look_at(
         else:
             return None
     for name, value in targets.items():
-        if not looker.add(name, value, is_output=True):
+        if not reader.add(name, value, is_output=True):
             return None
-    first = {id(array): number for number, array in reversed(list(enumerate(looker.arrays)))}
-    same = tuple(first[id(array)] for array in looker.arrays)  # an array may be passed twice
-    return Look(
-        (*options, *looker.parts, same),
-        tuple(looker.arrays),
-        tuple(looker.indices),
-        tuple(looker.indexed),
-        tuple(looker.written),
-        tuple(looker.rows),
-        looker.outputs,
-        tuple(looker.prepared),
+    first = {id(array): number for number, array in reversed(list(enumerate(reader.arrays)))}
+    same = tuple(first[id(array)] for array in reader.arrays)  # an array may be passed twice
+    return CallSignature(
+        (*options, *reader.parts, same),
+        tuple(reader.arrays),
+        tuple(reader.indices),
+        tuple(reader.indexed),
+        tuple(reader.written),
+        tuple(reader.rows),
+        reader.outputs,
+        tuple(reader.prepared),
     )

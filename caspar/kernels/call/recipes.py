@@ -1,7 +1,7 @@
 """Calls like an earlier one: the same launches with other addresses.
 
 Planning a call takes 50 to 200 us of Python. What it decides depends on the shapes, types and
-options of what is passed, not on where it lies: a second call that looks the same takes the
+options of what is passed, not on where it lies: a second call with the same signature takes the
 launches of the first, writes new addresses into their parameters, and runs them. Only calls on
 blocked arrays, and on rows where the kernel runs; all others are planned.
 
@@ -21,7 +21,7 @@ from caspar.arrays.convert import conversion_launch
 from caspar.arrays.shared_indices import SharedIndices, check_range
 from caspar.frontend.kernels.trace import kernel_argument
 from caspar.kernels.call.plan import CallPlan
-from caspar.kernels.measure.look import Look
+from caspar.kernels.call.signature import CallSignature
 from caspar.memory.array import Array
 from caspar.memory.conversion import Direction
 from caspar.memory.layout import rows_are_blocked
@@ -80,9 +80,9 @@ class Recipe:
         backend: Where it runs.
         launches: In order: rows to blocked arrays, the kernel, what completes it, back to rows.
         memories: What each call takes anew.
-        places: Of each array of the look, then of each memory.
+        places: Of each array of the signature, then of each memory.
         results: All outputs in order.
-        keep_alive: Indices that the look's key names by identity.
+        keep_alive: Indices that the signature's key names by identity.
         lock: Held while addresses are written and used.
     """
 
@@ -94,21 +94,21 @@ class Recipe:
     keep_alive: tuple[SharedIndices, ...]
     lock: Any = field(default_factory=Lock)
 
-    def run(self, look: Look) -> list[Any]:
-        """Run on the arrays of a look; the outputs in order."""
+    def run(self, signature: CallSignature) -> list[Any]:
+        """Run on the arrays of a call with this signature; returns the outputs in order."""
         xp = self.backend.xp
         made = [
             (xp.zeros if one.clear else xp.empty)(one.shape, one.dtype) for one in self.memories
         ]
         with self.lock:
-            for array, places in zip((*look.arrays, *made), self.places, strict=True):
+            for array, places in zip((*signature.arrays, *made), self.places, strict=True):
                 where = address(array)
                 for launch, number in places:
                     launch.set_address(number, where)
             for launch in self.launches:
                 launch.run()
         return [
-            look.outputs[one.name] if one.memory is None else _as_result(one, made[one.memory])
+            signature.outputs[one.name] if one.memory is None else _as_result(one, made[one.memory])
             for one in self.results
         ]
 
@@ -122,8 +122,8 @@ def _as_result(result: _Result, memory: Array) -> Any:
 class _Writer:
     """Writes the recipe of a planned call: which launches, and where each array goes."""
 
-    def __init__(self, look: Look, plan: CallPlan) -> None:
-        self._look = look
+    def __init__(self, signature: CallSignature, plan: CallPlan) -> None:
+        self._signature = signature
         self._plan = plan
         self.before: list[Launch] = []
         self.after: list[Launch] = []
@@ -135,7 +135,7 @@ class _Writer:
         # an index of another library is another object here, in the same memory
         self._holders = [
             [array, *(one for one in bound if address(one) == address(array))]
-            for array in look.arrays
+            for array in signature.arrays
         ]
         self._memory_holders: list[list[Array]] = []
 
@@ -145,10 +145,10 @@ class _Writer:
         Args:
             given: What the call returned for each output.
         """
-        plan, look = self._plan, self._look
-        if not all(map(self._passes_index, look.indexed)):
+        plan, signature = self._plan, self._signature
+        if not all(map(self._passes_index, signature.indexed)):
             return None
-        if not all(self._read(number, name) for number, name in look.rows):
+        if not all(self._read(number, name) for number, name in signature.rows):
             return None
         if not all(map(self._write, plan.outputs, given)):
             return None
@@ -173,7 +173,7 @@ class _Writer:
             tuple(self.memories),
             places,
             tuple(self.results),
-            look.prepared,
+            signature.prepared,
         )
 
     def _passes_index(self, name: str) -> bool:
@@ -190,7 +190,7 @@ class _Writer:
 
     def _read(self, number: int, name: str) -> bool:
         """Rows that are read: as they lie, or through a blocked array of the call's own."""
-        rows, blocked = self._look.arrays[number], self._plan.inputs[name]
+        rows, blocked = self._signature.arrays[number], self._plan.inputs[name]
         if type(rows) is not self._plan.backend.xp.ndarray or rows.dtype != blocked.dtype:
             return False
         if address(blocked.buffer) == address(rows):
@@ -210,7 +210,7 @@ class _Writer:
         clear = plan.arguments[name].access.begins_with_zeros
         shape = None if isinstance(given, BlockedArray) else getattr(given, "shape", None)
         library = library_of(given)
-        if name in self._look.outputs:
+        if name in self._signature.outputs:
             self.results.append(_Result(name, None, blocked.dim, len(blocked), None))
             return True
         if shape is None and not isinstance(given, BlockedArray):
@@ -244,25 +244,27 @@ class RecipeBook:
         self._kernel = kernel
         self._recipes: dict[tuple[Any, ...], Recipe] = {}
 
-    def find(self, look: Look, *, check: bool) -> Recipe | None:
+    def find(self, signature: CallSignature, *, check: bool) -> Recipe | None:
         """The recipe for a call, if there is one; indices are checked.
 
         Raises:
             InputError: An index out of range.
         """
-        recipe = self._recipes.get(look.key)
-        if recipe is None or _overlap(look):
+        recipe = self._recipes.get(signature.key)
+        if recipe is None or _overlap(signature):
             return None
         if check:
-            for where, index, size in look.indices:
+            for where, index, size in signature.indices:
                 check_range(recipe.backend, f"kernel {self._kernel}, {where}", index, size)
         return recipe
 
-    def keep(self, look: Look, plan: CallPlan, given: Sequence[Any], *, check: bool) -> None:
+    def keep(
+        self, signature: CallSignature, plan: CallPlan, given: Sequence[Any], *, check: bool
+    ) -> None:
         """Make a recipe of a planned call, where that can be.
 
         Args:
-            look: What the call looks like.
+            signature: Of the call.
             plan: What was planned for it.
             given: What the call returned for each output.
             check: Whether indices are tested: for repetition that takes planning.
@@ -270,22 +272,22 @@ class RecipeBook:
         unique = any(one.access.needs_unique_index for one in plan.arguments.values())
         if plan.count == 0 or (check and unique):
             return
-        recipe = _Writer(look, plan).recipe(given)
+        recipe = _Writer(signature, plan).recipe(given)
         if recipe is None:
             return
         if len(self._recipes) >= MAX_RECIPES:
             self._recipes.clear()
-        self._recipes[look.key] = recipe
+        self._recipes[signature.key] = recipe
 
 
-def _overlap(look: Look) -> bool:
+def _overlap(signature: CallSignature) -> bool:
     """Whether what is written may share memory with something else."""
-    if len(look.written) == 0:
+    if len(signature.written) == 0:
         return False
-    bounds = [(address(array), address(array) + array.nbytes) for array in look.arrays]
+    bounds = [(address(array), address(array) + array.nbytes) for array in signature.arrays]
     return any(
         bounds[number][0] < stop and start < bounds[number][1]
-        for number in look.written
+        for number in signature.written
         for other, (start, stop) in enumerate(bounds)
         if other != number
     )
