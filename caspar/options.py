@@ -195,14 +195,14 @@ class SolveOptions:
         for name in options:
             if name in SOLVER_CHOICES:
                 raise OptionError(
-                    f"{name!r} is no option of solve: make a solver with it, "
+                    f"{name!r} is an option of Solver, not of solve: write "
                     f"caspar.Solver(factors, {name}={options[name]!r})"
                 )
             if name not in known:
                 # what `solve` takes besides is no option
                 close = difflib.get_close_matches(name, [*known, "on_iteration"], 1)
                 hint = f" (did you mean {close[0]!r}?)" if close else ""
-                raise OptionError(f"unknown option {name!r}{hint}; known are: {', '.join(known)}")
+                raise OptionError(f"unknown option {name!r}{hint}; allowed: {', '.join(known)}")
         return cls(**options)
 
 

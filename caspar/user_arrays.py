@@ -15,7 +15,7 @@ _BUFFERS = (ctypes.Array, python_array, memoryview)
 """Python's own arrays: typed memory without a `dtype`."""
 
 _STORAGE = (
-    "of SymForce values pass the numbers: "
+    "for SymForce values pass their numbers: "
     "np.array([value.to_storage() for value in values], dtype=float)"
 )
 
@@ -46,7 +46,7 @@ def refuse_masked(given: Any, where: str = "") -> None:
     if hidden.dtype == bool and hidden.any():
         raise ValueError(
             f"{where}{np.count_nonzero(hidden)} of {hidden.size} entries are masked; leave out the "
-            "rows that have masked entries, in all arrays that go with them"
+            "rows with masked entries, here and in the arrays that belong to them"
         )
 
 
@@ -68,16 +68,16 @@ def object_advice(given: Any, read: Any) -> str:
     if read.dtype != object:
         return ""
     if read.ndim == 0 and hasattr(given, "toarray"):
-        return "; of a sparse matrix pass .toarray()"
+        return "; for a sparse matrix pass .toarray()"
     if isinstance(given, set | frozenset | dict) or hasattr(given, "__next__"):
-        return f"; of a {type(given).__name__} pass a list in the order that the rows are to have"
+        return f"; instead of a {type(given).__name__} pass a list in the order of the rows"
     first = read.reshape(-1)[0] if read.size > 0 else None
     parts = given if isinstance(given, list | tuple) and len(given) > 0 else (given,)
     if any(hasattr(value, "to_storage") for value in (parts[0], first)):
         return f"; {_STORAGE}"
     if is_dataclass(first):
         return (
-            "; of dataclasses pass the numbers: from symforce.ops import StorageOps; "
+            "; for dataclasses pass their numbers: from symforce.ops import StorageOps; "
             "np.array([StorageOps.to_storage(value) for value in values], dtype=float)"
         )
     if hasattr(first, "__float__"):

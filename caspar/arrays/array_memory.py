@@ -59,7 +59,7 @@ def checked_size(where: str, name: str, value: Any, least: int) -> int:
         number = None
     if number is None or not least <= number <= MAX_LENGTH:
         raise InputError(
-            f"{where}: {name}={value!r}; allowed are integers of {least} to {MAX_LENGTH:,}"
+            f"{where}: {name}={value!r}; it must be an integer from {least} to {MAX_LENGTH:,}"
         )
     return number
 
@@ -78,7 +78,7 @@ def checked_window(where: str, key: slice | SupportsIndex, length: int) -> tuple
     """
     if isinstance(key, slice):
         if key.step is not None and key.step != 1:
-            raise InputError(f"{where}: only steps of 1 are views; use to_rows()[...]")
+            raise InputError(f"{where}: a slice must have step 1; use to_rows()[...]")
         start, stop, _ = key.indices(length)
         return start, max(0, stop - start)
     try:
@@ -87,11 +87,11 @@ def checked_window(where: str, key: slice | SupportsIndex, length: int) -> tuple
         number = None
     if number is None:
         raise InputError(
-            f"{where}: allowed are one integer, and slices, which are views; for an index write a "
-            "kernel with ReadIndexed, or take it of to_rows()"
+            f"{where}: only one integer or one slice is allowed; to select by an index use "
+            "to_rows()[index], or a kernel with ReadIndexed"
         )
     if not -length <= number < length:
-        raise InputError(f"{where}: out of range")
+        raise InputError(f"{where}: out of range; there are {length} objects")
     return number % length, 1
 
 
@@ -167,14 +167,14 @@ def flat_memory(where: str, flat: Any, dim: int, length: int | None) -> tuple[Ar
     size, of_object = int(buffer.shape[0]), object_scalars(dim, scalar)
     if length is None and size % of_object != 0:
         raise InputError(
-            f"{where}: {size} scalars; an object of dim {dim} and {scalar.value} takes "
-            f"{of_object}, so a multiple of that is needed"
+            f"{where}: {size} scalars; it must be a multiple of {of_object}, which an object of "
+            f"dim {dim} and {scalar.value} takes"
         )
     length = checked_size(where, "length", size // of_object if length is None else length, 0)
     if size != length * of_object:
         raise InputError(
-            f"{where}: {size} scalars; {length} objects of dim {dim} and {scalar.value} take "
-            f"{length * of_object}"
+            f"{where}: {size} scalars; it must be {length * of_object}, which {length} objects of "
+            f"dim {dim} and {scalar.value} take"
         )
     _check_alignment(where, buffer, dim, scalar)
     return buffer, length
@@ -193,7 +193,7 @@ def row_memory(where: str, array: Any) -> tuple[Array, int, int]:
     if dim > scalar.chunk_length:
         needed = f"no strides describe its chunks {chunks_text(dim, scalar)}"
     elif length > 0 and not _has_strides(strides, width, length, dim):
-        needed = f"needed are ({width}, 1)"
+        needed = f"they must be ({width}, 1)"
     else:
         # a stride may also be anything where it is never taken
         stride = rows.dtype.itemsize
@@ -202,7 +202,7 @@ def row_memory(where: str, array: Any) -> tuple[Array, int, int]:
         return flat, dim, length
     raise InputError(
         f"{where}: shape {(length, dim)} and {scalar.value} with strides {strides} in scalars; "
-        f"{needed}. BlockedArray.from_rows copies them to the blocked layout"
+        f"{needed}. BlockedArray.from_rows copies rows to the blocked layout"
     )
 
 

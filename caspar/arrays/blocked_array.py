@@ -134,7 +134,7 @@ class BlockedArray:
         """
         where = "BlockedArray.from_rows"
         if isinstance(array, BlockedArray):
-            raise InputError(f"{where}: a BlockedArray; use its copy(), or to_rows() first")
+            raise InputError(f"{where}: a BlockedArray already; use copy(), or to_rows() first")
         rows = rows_of(where, array)
         scalar = default_type(rows) if dtype is None else dtype
         home = backend_of(rows, backend, where=where)

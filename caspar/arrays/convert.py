@@ -88,7 +88,7 @@ def backend_of(
         wanted = device.device
     else:
         wanted = "the host or a CUDA device"
-    raise InputError(f"{where}: lives on {place}, needed is {wanted}; copy the array there first")
+    raise InputError(f"{where}: lives on {place}, but must be on {wanted}; copy it there first")
 
 
 SCALARS = {np.dtype(dtype.value): dtype for dtype in (DType.FLOAT32, DType.FLOAT64)}

@@ -48,7 +48,7 @@ def check_readable(where: str, given: Any) -> None:
         raise InputError(f"{where}: None; pass an array")
     if isinstance(given, SharedIndices):
         raise InputError(
-            f"{where}: SharedIndices are no values; pass {{'values': array, 'index': indices}} "
+            f"{where}: SharedIndices are not values; pass {{'values': array, 'index': indices}} "
             "where the access takes an index"
         )
     if wants_gradient(given):
@@ -65,7 +65,7 @@ def check_readable(where: str, given: Any) -> None:
     place = location(given)
     if place.kind not in ("host", "cuda"):
         raise InputError(
-            f"{where}: lives on {place}; kernels run on the host and on CUDA devices: copy it to "
+            f"{where}: lives on {place}, but kernels run on the host or a CUDA device; copy it to "
             "one of them"
         )
 
@@ -84,17 +84,17 @@ def writable_array(where: str, given: Any) -> Array:
     if not has_memory or isinstance(given, np.generic):
         raise InputError(
             f"{where}: {_name(given)} cannot be written to; pass an array of NumPy, CuPy or torch "
-            "or a BlockedArray, or leave it away: a new array is returned"
+            "or a BlockedArray, or leave it out: a new array is returned"
         )
     if type(given).__module__.split(".")[0] in _LIBRARIES_OF_CONSTANTS:
         raise InputError(
-            f"{where}: arrays of jax never change; leave it away: a new array is returned"
+            f"{where}: arrays of jax cannot be written; leave it out: a new array is returned"
         )
     array = shared_array(where, given)
     if array.dtype.newbyteorder("=") not in SCALARS:
         raise InputError(
-            f"{where}: dtype {array.dtype}, which results would be rounded to; allowed are float32 "
-            "and float64"
+            f"{where}: results cannot be written to dtype {array.dtype}; allowed are float32 and "
+            "float64"
         )
     if isinstance(array, np.ndarray) and not array.flags.writeable:
         raise InputError(f"{where}: its memory is read-only; pass a copy")
@@ -102,7 +102,7 @@ def writable_array(where: str, given: Any) -> Array:
     if array.size > 0 and any(stride == 0 and size > 1 for stride, size in places):
         raise InputError(
             f"{where}: shape {tuple(array.shape)} with strides {tuple(array.strides)}: several "
-            "objects are one place in memory; pass a copy"
+            "objects share memory; pass a copy"
         )
     return array
 

@@ -230,7 +230,7 @@ def _read(index: Any) -> Array:
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InputError(
             f"SharedIndices, index: shape {tuple(array.shape)} and dtype {array.dtype}; an index "
-            "is (n,) integers"
+            "must be (n,) integers"
         )
     if array.shape[0] > _HIGHEST:
         raise InputError(

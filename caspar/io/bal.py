@@ -91,8 +91,8 @@ class BalProblem:
                 wanted_text = ", ".join("any" if n is None else str(n) for n in shape)
                 kind_text = "floating point" if kinds == "f" else "integer"
                 raise ValueError(
-                    f"BalProblem.{name} has shape {array.shape} and dtype {array.dtype}; needed "
-                    f"is shape ({wanted_text}) and a {kind_text} dtype"
+                    f"BalProblem.{name} has shape {array.shape} and dtype {array.dtype}; it "
+                    f"must have shape ({wanted_text}) and a {kind_text} dtype"
                 )
 
     @property
@@ -150,8 +150,8 @@ def read_bal(path: FilePath) -> BalProblem:
         raise FileFormatError(
             f"{os.fspath(path)}: the file is cut short: its header ({layout.num_cameras} cameras, "
             f"{layout.num_points} points, {layout.num_observations} observations) calls for "
-            f"{layout.num_numbers} numbers after the first line, found were {num_found}; the "
-            f"first one missing is the {layout.name_of(num_found)}"
+            f"{layout.num_numbers} numbers after the first line, but {num_found} were found; the "
+            f"first missing one is the {layout.name_of(num_found)}"
         )
     if fault is not None:
         raise FileFormatError(f"{os.fspath(path)}, {fault}")
@@ -258,7 +258,7 @@ def _read_header(line: bytes, path: FilePath) -> _Layout:
         count = int(token)
         if not 1 <= count <= _LARGEST_COUNT:
             raise FileFormatError(
-                f"{os.fspath(path)}, line 1: {name} is {count}; allowed is 1 to {_LARGEST_COUNT}"
+                f"{os.fspath(path)}, line 1: {name} is {count}; it must be 1 to {_LARGEST_COUNT}"
             )
         counts.append(count)
     return _Layout(*counts)
@@ -335,7 +335,7 @@ def _check_writable(problem: BalProblem) -> None:
         if not is_good.all():
             row = int(np.argmin(is_good))
             raise ValueError(
-                f"BalProblem.{name}[{row}] is {indices[row]}; allowed is 0 to {count - 1}"
+                f"BalProblem.{name}[{row}] is {indices[row]}; it must be 0 to {count - 1}"
             )
     has_direction = problem.cameras[:, :4].any(axis=1)
     if not has_direction.all():

@@ -182,7 +182,7 @@ def _add_fixes(line: Line, fixes: dict[int, int], path: FilePath) -> None:
     tokens = line.text.split()
     if not tokens:
         raise FileFormatError(
-            f"{os.fspath(path)}, line {line.number}: FIX names no vertex; needed is at least 1"
+            f"{os.fspath(path)}, line {line.number}: FIX names no vertex; it must name at least one"
         )
     for token in tokens:
         fixes.setdefault(_parse_id(token, line, path), line.number)
@@ -213,7 +213,7 @@ def _parse_records(
         if len(tokens) != num_ids + num_values:
             raise FileFormatError(
                 f"{os.fspath(path)}, line {line.number}: {what} has {len(tokens)} entries after "
-                f"its tag; needed are {num_ids + num_values} ({num_ids} id, {num_values} numbers)"
+                f"its tag; it must have {num_ids + num_values} ({num_ids} id, {num_values} numbers)"
             )
         ids[row] = [_parse_id(token, line, path) for token in tokens[:num_ids]]
     # All at once, ids included: this is several times as fast as line by line.

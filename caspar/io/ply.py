@@ -58,10 +58,10 @@ def write_ply(
     point_positions = np.asarray(points, dtype=np.float64)
     poses = np.asarray(cameras, dtype=np.float64)
     if point_positions.ndim != 2 or point_positions.shape[1] != 3:
-        raise ValueError(f"points has shape {point_positions.shape}; needed is (num_points, 3)")
+        raise ValueError(f"points has shape {point_positions.shape}; it must be (num_points, 3)")
     if poses.ndim != 2 or poses.shape[1] < _POSE_DIM:
         raise ValueError(
-            f"cameras has shape {poses.shape}; needed is (num_cameras, {_POSE_DIM} or more)"
+            f"cameras has shape {poses.shape}; it must be (num_cameras, {_POSE_DIM} or more)"
         )
     vertices = np.concatenate(
         [

@@ -165,8 +165,8 @@ def warn_of_gradient(where: str, given: Any) -> None:
     """Warn that a tensor that requires gradients is read as constant numbers."""
     warn_user(
         f"{where}: {library_of(given)}.{type(given).__name__} with requires_grad: its numbers are "
-        "taken as constants and the result carries no gradient. This version of caspar gives no "
-        "gradients of a result by its input; pass tensor.detach() to silence this warning"
+        "taken as constants, as caspar computes no gradients of results. Pass tensor.detach() to "
+        "silence this warning"
     )
 
 

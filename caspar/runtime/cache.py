@@ -153,11 +153,11 @@ def folder_refusal(folder: Path, variable: str = FOLDER_VARIABLE) -> str:
     except FileNotFoundError:
         return ""
     if not stat.S_ISDIR(status.st_mode):
-        return f"{folder} is not a folder; delete it, or choose another by {variable}"
+        return f"{folder} is not a folder; delete it, or choose another with {variable}"
     if status.st_uid not in (os.geteuid(), 0):
         return (
-            f"{folder} belongs to user {status.st_uid}, who could have code executed; run "
-            f"chown -R {os.geteuid()} {folder}, or choose another folder by {variable}"
+            f"{folder} belongs to user {status.st_uid}, whose code could be executed; run "
+            f"chown -R {os.geteuid()} {folder}, or choose another folder with {variable}"
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"{folder} can be written by other users; run chmod -R go-w {folder}"
@@ -174,7 +174,7 @@ def _usable(kind: str, *, make: bool) -> Path | None:
     if folder is None:
         if make:
             warn_once(
-                "the user has no home folder, so caspar keeps nothing of what it compiles. Set "
+                "the user has no home folder, so caspar cannot cache compiled kernels. Set "
                 f"{FOLDER_VARIABLE} to a folder that can be written"
             )
         return None

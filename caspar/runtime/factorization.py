@@ -70,7 +70,7 @@ def load_direct_solver(module: str, name: str) -> Any:
         return getattr(importlib.import_module(f"caspar.runtime.{module}"), name)
     except ImportError as error:
         raise BackendError(
-            f"linear solver 'sparse' on CUDA needs {CUDSS_PACKAGES}, and importing them says: "
+            f"linear solver 'sparse' on CUDA needs {CUDSS_PACKAGES}, which cannot be imported: "
             f"{error}. Install them with: pip install 'caspar[sparse-cuda13]' (or -cuda12); "
             "the other linear solvers need neither"
         ) from error

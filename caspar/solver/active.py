@@ -107,7 +107,7 @@ class Preparations:
             return whole
         if len(factors) == 0:
             names = ", ".join(_names(whole.factors))
-            raise InputError(f"arrays: no factor has instances ({names}); at least one needs some")
+            raise InputError(f"arrays: no factor has instances ({names}); give at least one some")
         touched = {argument.node for factor in factors for argument in factor.nodes}
         nodes = tuple(node for node in whole.nodes if node in touched)
         precision = usual_precision(factors, nodes) if self._own_precision else whole.precision
@@ -129,7 +129,7 @@ class Preparations:
             try:
                 return Preparation(self._backend, tried), tuple(remarks)
             except UnsuitedError as error:
-                remarks[f"'auto' in its place for what has instances: {error.reason}"] = None
+                remarks[f"{error.reason}. So 'auto' was used for the other factors."] = None
         both = replace(usual, linear_solver=LinearSolverChoice.AUTO)
         return Preparation(self._backend, both), tuple(remarks)
 
@@ -137,8 +137,8 @@ class Preparations:
         whole = self._recipe
         idle = [factor.name for factor in whole.factors if factor not in recipe.factors]
         held = [node.name for node in whole.nodes if node not in recipe.nodes]
-        remark = f"no instances of {', '.join(idle)}"
-        return remark if len(held) == 0 else f"{remark}; {', '.join(held)} kept"
+        remark = f"No instances of {', '.join(idle)}: not part of this solve."
+        return remark if len(held) == 0 else f"{remark} {', '.join(held)} did not move."
 
 
 def _names(factors: Sequence[TracedFactor]) -> tuple[str, ...]:

@@ -57,7 +57,9 @@ class TestMaking:
         assert BlockedArray.from_rows(rows).device == "cpu"
         assert BlockedArray.from_rows(rows, backend="auto").device == "cuda:0"
         assert BlockedArray.from_rows(cupy.asarray(rows)).device == "cuda:0"
-        with pytest.raises(InputError, match=r"from_rows: lives on cuda:0, needed is .* CPU.*copy"):
+        with pytest.raises(
+            InputError, match=r"from_rows: lives on cuda:0, but must be on .* CPU.*copy"
+        ):
             BlockedArray.from_rows(cupy.asarray(rows), backend="cpu")
 
     @both

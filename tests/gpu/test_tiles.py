@@ -133,5 +133,7 @@ class TestSharedIndices:
         assert shared.order(512).num_unsorted_tiles == 2
 
     def test_an_index_of_the_device_for_the_processor(self) -> None:
-        with pytest.raises(InputError, match=r"SharedIndices: lives on cuda:0, needed is .*CPU"):
+        with pytest.raises(
+            InputError, match=r"SharedIndices: lives on cuda:0, but must be on .*CPU"
+        ):
             caspar.SharedIndices(cupy.zeros(3, cupy.int32), 3, "cpu")

@@ -112,10 +112,10 @@ def test_nothing(tmp_path: Path, encoding: PlyEncoding) -> None:
 @pytest.mark.parametrize(
     ("points", "cameras", "said"),
     [
-        (np.zeros((2, 2)), np.zeros((0, 7)), r"points has shape \(2, 2\); needed is"),
-        (np.zeros(3), np.zeros((0, 7)), r"points has shape \(3,\); needed is"),
-        (np.zeros((2, 3)), np.ones((1, 6)), r"cameras has shape \(1, 6\); needed is"),
-        (np.zeros((2, 3)), np.ones(10), r"cameras has shape \(10,\); needed is"),
+        (np.zeros((2, 2)), np.zeros((0, 7)), r"points has shape \(2, 2\); it must be"),
+        (np.zeros(3), np.zeros((0, 7)), r"points has shape \(3,\); it must be"),
+        (np.zeros((2, 3)), np.ones((1, 6)), r"cameras has shape \(1, 6\); it must be"),
+        (np.zeros((2, 3)), np.ones(10), r"cameras has shape \(10,\); it must be"),
         (np.array([[0, 0, 0], [0, np.nan, 0]]), np.ones((1, 7)), r"points\[1\] is at"),
         (np.array([[0, 0, 1e39]]), np.ones((1, 7)), r"points\[0\] is at .* 32-bit"),
         (np.zeros((2, 3)), np.array([[0, 0, 0, 1, np.inf, 0, 0]]), r"cameras\[0\] is at"),

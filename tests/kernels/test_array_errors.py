@@ -65,7 +65,7 @@ class TestArrays:
         fails(
             lambda: moved(points(dtype=np.float32), SHIFT, out=out),
             "argument shift: float64, but kernel moved, argument x is float32",
-            "say dtype='float32' or 'float64'",
+            "pass dtype='float32' or 'float64'",
         )
         swapped = points(dtype=">f4")
         fails(lambda: moved(swapped, SHIFT), "argument x is float32")
@@ -102,7 +102,7 @@ class TestArrays:
 
     def test_prepared_indices_are_no_values(self) -> None:
         index = caspar.SharedIndices([0, 1], 2, "cpu")
-        fails(lambda: moved(points(), index), "argument shift: SharedIndices are no values")
+        fails(lambda: moved(points(), index), "argument shift: SharedIndices are not values")
 
     def test_more_than_one_object_for_all(self) -> None:
         fails(
@@ -180,16 +180,19 @@ class TestOut:
     @pytest.mark.parametrize(
         ("out", "says"),
         [
-            (points(dtype=int), "dtype int64, which results would be rounded to; allowed are"),
-            (points(dtype=np.float16), "dtype float16, which results would be rounded to"),
-            (points(dtype=np.longdouble), "which results would be rounded to"),
+            (points(dtype=int), "results cannot be written to dtype int64; allowed are"),
+            (points(dtype=np.float16), "results cannot be written to dtype float16"),
+            (points(dtype=np.longdouble), "results cannot be written to dtype"),
             (points() > 0, "dtype bool"),
             (points(dtype=complex), "dtype complex128"),
             (points(dtype=np.float32), "float32, but kernel moved, argument x is float64"),
             (points().tolist(), "list cannot be written to; pass an array of NumPy, CuPy or torch"),
             (np.float64(1.0), "numpy.float64 cannot be written to"),
             (points()[:, :2], "shape (5, 2); expected (n, 3)"),
-            (np.lib.stride_tricks.as_strided(np.zeros(3), (5, 3), (0, 8)), "one place in memory"),
+            (
+                np.lib.stride_tricks.as_strided(np.zeros(3), (5, 3), (0, 8)),
+                "objects share memory",
+            ),
         ],
         ids=["int", "half", "long", "bool", "complex", "single", "list", "scalar", "dim", "stride"],
     )
@@ -203,19 +206,19 @@ class TestOut:
         out = np.zeros((4, 3))
         fails(
             lambda: moved(points(), SHIFT, out=out),
-            "kernel moved: its arguments stand for different numbers of items: "
-            "x for 5 (rows), out for 4 (rows); pass arrays that agree, or count=",
+            "kernel moved: its arguments are for different numbers of items: "
+            "x for 5 (rows), out for 4 (rows); pass arrays of matching lengths, or count=",
         )
         assert_array_equal(out, 0.0)
         fails(lambda: moved(points(), SHIFT, out={"size": 4}), "4 objects; WriteSequential over 5")
         fails(
             lambda: moved(points(), SHIFT, out={"size": 6}),
-            "output out: size=6, but WriteSequential over 5 items gives 5 objects; leave size away",
+            "output out: size=6, but WriteSequential over 5 items gives 5 objects; leave size out",
         )
         for size in (-1, 2.0, "5", True):
             fails(
                 partial(moved, points(), SHIFT, out={"size": size}),
-                f"moved, output out: size={size!r}; allowed are integers of 0 to 2,147,483,647",
+                f"moved, output out: size={size!r}; it must be an integer from 0 to 2,147,483,647",
             )
 
     def test_memory_that_is_read_only(self) -> None:
@@ -228,7 +231,7 @@ class TestOut:
         fails(lambda: moved(points(), SHIFT, out=Exported(rows)), says)
         fails(
             lambda: moved(points(), SHIFT, out=jax_like),
-            "output out: arrays of jax never change; leave it away",
+            "output out: arrays of jax cannot be written; leave it out",
         )
         x = BlockedArray.zeros(4, 3, "float64", "cpu")
         fails(lambda: split(x, out=(None, blocked)), "output out1: its memory is read-only")

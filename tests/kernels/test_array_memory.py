@@ -50,8 +50,8 @@ class TestWrap:
     @pytest.mark.parametrize(
         ("flat", "dim", "length", "says"),
         [
-            (np.zeros(25, np.float32), 3, None, "25 scalars; an object of dim 3 and float32 takes"),
-            (np.zeros(24, np.float32), 3, 8, "24 scalars; 8 objects of dim 3 and float32 take 32"),
+            (np.zeros(25, np.float32), 3, None, "25 scalars; it must be a multiple of 4"),
+            (np.zeros(24, np.float32), 3, 8, "24 scalars; it must be 32, which 8 objects of dim 3"),
             (np.zeros(24, np.float32), 3, -1, "length=-1"),
             (np.zeros(24, np.float32), 0, None, "dim=0"),
             (np.zeros(24, np.float16), 3, None, "dtype float16; allowed"),
@@ -127,13 +127,13 @@ class TestFromDlpack:
         [
             (
                 rows_with_strides((5, 3), 3, 1, "float32"),
-                "shape (5, 3) and float32 with strides (3, 1) in scalars; needed are (4, 1)",
+                "shape (5, 3) and float32 with strides (3, 1) in scalars; they must be (4, 1)",
             ),
-            (rows_with_strides((1, 3), 3, 1, "float32"), "strides (3, 1) in scalars; needed are"),
-            (rows_with_strides((5, 4), 5, 1, "float32"), "strides (5, 1) in scalars; needed are"),
-            (rows_with_strides((5, 2), 1, 5, "float64"), "strides (1, 5) in scalars; needed are"),
-            (rows_with_strides((5, 2), 2, 3, "float64"), "strides (2, 3) in scalars; needed are"),
-            (rows_with_strides((5, 1), 2, 1, "float64"), "strides (2, 1) in scalars; needed are"),
+            (rows_with_strides((1, 3), 3, 1, "float32"), "strides (3, 1) in scalars; they must be"),
+            (rows_with_strides((5, 4), 5, 1, "float32"), "strides (5, 1) in scalars; they must be"),
+            (rows_with_strides((5, 2), 1, 5, "float64"), "strides (1, 5) in scalars; they must be"),
+            (rows_with_strides((5, 2), 2, 3, "float64"), "strides (2, 3) in scalars; they must be"),
+            (rows_with_strides((5, 1), 2, 1, "float64"), "strides (2, 1) in scalars; they must be"),
             (
                 rows_with_strides((5, 10), 10, 1, "float32"),
                 "strides (10, 1) in scalars; no strides describe its chunks 4+4+2",

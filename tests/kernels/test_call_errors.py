@@ -109,7 +109,7 @@ class TestBinding:
         for size in (0, -32, 64.0, "64"):
             fails(
                 partial(moved.bind, x, shift, block_size=size),
-                f"kernel moved: block_size={size!r}; allowed are integers of 1 to",
+                f"kernel moved: block_size={size!r}; it must be an integer from 1 to",
             )
 
     def test_what_would_be_converted(self) -> None:

@@ -71,7 +71,9 @@ class TestBackends:
 
     def test_cuda_array_for_the_processor(self) -> None:
         array = Exported(np.zeros(3), (2, 0))
-        with pytest.raises(InputError, match=r"points: lives on cuda:0, needed is .* CPU.*copy"):
+        with pytest.raises(
+            InputError, match=r"points: lives on cuda:0, but must be on .* CPU.*copy"
+        ):
             backend_of(array, "cpu", where="points")
 
 

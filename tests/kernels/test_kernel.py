@@ -163,8 +163,8 @@ class TestItems:
         poses = np.tile([0, 0, 0, 1, 0, 0, 0.0], (3, 1))
         fails(
             lambda: transformed({"values": poses, "index": np.zeros(50, int)}, points(100)),
-            "kernel transformed: its arguments stand for different numbers of items: "
-            "pose for 50 (length of its index), point for 100 (rows); pass arrays that agree",
+            "kernel transformed: its arguments are for different numbers of items: "
+            "pose for 50 (length of its index), point for 100 (rows); pass arrays of matching",
         )
 
         fails(

@@ -136,7 +136,7 @@ class TestMeasuring:
         with pytest.raises(InputError, match="kernel add: there are no items"):
             add.profile(x, count=0)
         for runs in (0, -1, 1.5, None):
-            with pytest.raises(InputError, match=r"kernel add: runs=.*; allowed are integers"):
+            with pytest.raises(InputError, match=r"kernel add: runs=.*; it must be an integer"):
                 add.profile(x, runs=runs)  # type: ignore[arg-type]
 
 

@@ -199,7 +199,7 @@ class TestRefused:
         [np.zeros((3, 1), np.int32), np.zeros(3), np.zeros(3, bool), 3, [1.5], [None], ["1"]],
     )
     def test_index(self, index: Any) -> None:
-        with pytest.raises(InputError, match=r"SharedIndices, index: shape .* is \(n,\) integers"):
+        with pytest.raises(InputError, match=r"SharedIndices, index: .* must be \(n,\) integers"):
             SharedIndices(index, 3)
 
     def test_no_array(self) -> None:
@@ -209,7 +209,9 @@ class TestRefused:
     def test_other_devices(self) -> None:
         with pytest.raises(InputError, match=r"SharedIndices: lives on DLPack device type 10"):
             SharedIndices(Exported(np.zeros(3, np.int32), (10, 0)), 3)
-        with pytest.raises(InputError, match=r"SharedIndices: lives on cuda:0, needed is .*CPU"):
+        with pytest.raises(
+            InputError, match=r"SharedIndices: lives on cuda:0, but must be on .*CPU"
+        ):
             SharedIndices(Exported(np.zeros(3, np.int32), (2, 0)), 3, "cpu")
 
 

@@ -56,7 +56,7 @@ def test_blocks_of_another_size_need_less_shared_memory() -> None:
         compiled(source, 1024)
     assert str(caught.value) == (
         "kernel spread__kernel: a block of 1024 threads needs 65,536 bytes of shared memory, the "
-        "device allows 49,152; blocks of 32, 64, 128, 256, 512 should fit: say block_size=512; or "
+        "device allows 49,152; blocks of 32, 64, 128, 256, 512 should fit: pass block_size=512; or "
         "write fewer outputs in one kernel, or compute in float32"
     )
     assert compiled(source, 512) == 512
@@ -127,7 +127,7 @@ def test_too_many_registers() -> None:
     assert type(error) is ResourceError
     assert str(error) == (
         "kernel k: the device cannot hold a block of 256 threads with 255 registers each and 1,024 "
-        f"bytes of shared memory: {said}; say block_size=128, or write fewer outputs in one "
+        f"bytes of shared memory: {said}; pass block_size=128, or write fewer outputs in one "
         "kernel, or compute in float32"
     )
     error = launch_refusal(SOURCE, 64, lambda: (255, 0), said)
@@ -143,7 +143,7 @@ def never_asked() -> Any:
     [
         ("CUDA_ERROR_INVALID_VALUE: invalid argument", "the driver does not launch it: CUDA_ERROR"),
         ("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access", "an index out of range in a call"),
-        ("CUDA_ERROR_MISALIGNED_ADDRESS: misaligned address", "CUDA needs a new process"),
+        ("CUDA_ERROR_MISALIGNED_ADDRESS: misaligned address", "Start a new process"),
     ],
 )
 def test_other_errors_at_launch(said: str, advice: str) -> None:

@@ -55,7 +55,7 @@ def test_the_host_polls_where_something_is_missing(monkeypatch: pytest.MonkeyPat
     loop = chosen(monkeypatch, None, "there is no cuda-core >= 1.0")
     assert isinstance(loop, SequenceLoop)
     assert loop.remarks == (
-        "The host asks the device every few PCG iterations whether to go on: "
+        "The host polls PCG every few iterations, as it is not one CUDA graph: "
         "there is no cuda-core >= 1.0.",
     )
 

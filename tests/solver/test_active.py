@@ -60,7 +60,7 @@ def test_the_same_as_a_solver_without_the_factor(backend: str) -> None:
     assert result.status.is_success
     assert result.final_cost == pytest.approx(other.final_cost, rel=1e-10)
     np.testing.assert_allclose(result.values["State"], other.values["State"], atol=1e-6)
-    assert "no instances of ranging" in result.remarks
+    assert "No instances of ranging: not part of this solve." in result.remarks
     assert result.problem.factors == {"drive": 14, "ranging": 0, "compass": 15}
     assert result.problem.num_residuals == other.problem.num_residuals
 
@@ -70,7 +70,7 @@ def test_the_same_as_a_solver_without_the_factor(backend: str) -> None:
 def test_node_types_of_such_factors_stay(backend: str, given: type) -> None:
     marks = NO_MARKS["Mark"].astype(given)
     result = solver(WITH_MARKS, "mixed", backend).solve({**NO_MARKS, "Mark": marks})
-    assert "no instances of sighting; Mark kept" in result.remarks
+    assert "No instances of sighting: not part of this solve. Mark did not move." in result.remarks
     assert result.values["Mark"].dtype == given
     assert_array_equal(result.values["Mark"], marks)
     assert not np.shares_memory(result.values["Mark"], marks)
@@ -122,8 +122,9 @@ def test_what_is_left_does_not_suit_the_linear_solver() -> None:
         assert result.status.is_success
         assert result.linear_solver not in ("schur_pcg", "schur_dense")
         idle, unsuited = result.remarks[:2]
-        assert idle == "no instances of sighting; Mark kept"
-        assert unsuited.startswith("'auto' in its place for what has instances: linear_solver=")
+        assert idle == "No instances of sighting: not part of this solve. Mark did not move."
+        assert unsuited.startswith("linear_solver='schur_pcg': no node type can be eliminated")
+        assert unsuited.endswith("So 'auto' was used for the other factors.")
         assert "Use 'auto'" not in unsuited
 
 

@@ -223,5 +223,6 @@ def test_slow_linear_solves_name_what_is_stronger(number: int, count: int, is_to
     script = steps(*[1.0] * count, linear_iterations=number)
     stronger = "preconditioner='two_level'"
     found = remarks_on(script, stronger=stronger)
-    assert (f"PCG took {number} iterations a step: {stronger}" in found) is is_told
+    assert (f"PCG took {number} iterations a step." in found) is is_told
+    assert (stronger in found) is is_told
     assert remarks_on(script) == ""

@@ -392,6 +392,6 @@ def test_roundings_that_are_not_finite_excuse_nothing(wrong: float) -> None:
 def test_what_crawls_to_the_limit_says_why(decrease: float, rounding: float, is_told: bool) -> None:
     course, system = run(steps(*[decrease] * CRAWLING), rounding=rounding, cost_tolerance=0.0)
     assert course.status is SolveStatus.ITERATION_LIMIT
-    assert any("rounded to float32" in remark for remark in course.remarks) is is_told
+    assert any("Rounding the values to float32" in remark for remark in course.remarks) is is_told
     # scoring once more takes time
     assert ("rounded_costs" in system.calls) is (decrease < 1.0)

@@ -266,7 +266,7 @@ def test_a_matrix_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     result = made.solve(arrays)
     assert (expected.linear_solver, result.linear_solver) == ("pcg", "pcg")
     assert result.final_cost == pytest.approx(expected.final_cost)
-    assert "quicker and exact: Unable to allocate 8 TiB." in result.remarks[0]
+    assert "faster and exact. The reason: Unable to allocate 8 TiB." in result.remarks[0]
     named = caspar.Solver(factors, backend="cpu", linear_solver="sparse")
     for _ in range(2):
         with pytest.raises(OutOfMemoryError, match="host memory than is left: Unable to allocate"):

@@ -46,7 +46,7 @@ def test_deterministic_is_true_or_false(value: Any) -> None:
 
 def test_choices_of_the_solver_are_no_options() -> None:
     assert refusal(linear_solver="pcg") == (
-        "'linear_solver' is no option of solve: make a solver with it, "
+        "'linear_solver' is an option of Solver, not of solve: write "
         "caspar.Solver(factors, linear_solver='pcg')"
     )
     arguments = inspect.signature(caspar.Solver).parameters

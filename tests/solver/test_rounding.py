@@ -103,7 +103,7 @@ def test_values_far_from_their_origin(backend: str) -> None:
     optimum = caspar.Solver(FACTORS, backend=backend, precision="float64").solve(path()).final_cost
     result = caspar.Solver(FACTORS, backend=backend, precision="mixed").solve(path(origin=1e6))
     assert result.status.is_success
-    assert any("rounded to float32" in remark for remark in result.remarks)
+    assert any("Rounding the values to float32" in remark for remark in result.remarks)
     exact = caspar.Solver(FACTORS, backend=backend, precision="float64").solve(path(origin=1e6))
     assert exact.remarks == ()
     assert exact.final_cost == pytest.approx(optimum, rel=1e-6)
@@ -116,7 +116,7 @@ def test_values_are_rounded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(roundings, "_AT_ONCE", most)
         made = caspar.Solver(FACTORS, backend="cpu", precision="mixed")
         found.append(made.solve(path(origin=1e6)).remarks)
-    assert "alone changes the cost by" in found[0][0]
+    assert "Rounding the values to float32 changes the cost by" in found[0][0]
     assert found[0] == found[1]
 
 

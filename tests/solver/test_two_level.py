@@ -241,7 +241,7 @@ def test_solves_repeat_to_the_bit() -> None:
     ("mix", "part"),
     [
         ("shared lens", "1 eliminated and 2 that remain"),
-        ("two factors on marks", "factor parallax does not touch one View by an index"),
+        ("two factors on marks", "factor parallax does not touch exactly one View, by an index"),
         ("views alone", "0 eliminated and"),
         ("views and marks apart", "no factor joins Mark and View"),
     ],

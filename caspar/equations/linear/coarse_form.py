@@ -61,8 +61,8 @@ def coarse_refusal(factors: Sequence[TracedFactor], form: SolverForm) -> str:
     reduced = [name for name in nodes if name not in form.eliminated]
     if len(form.eliminated) != 1 or len(reduced) != 1:
         return (
-            f"the node types are {len(form.eliminated)} eliminated and {len(reduced)} that remain; "
-            "it needs one of each"
+            f"{len(form.eliminated)} node types are eliminated and {len(reduced)} remain; it needs "
+            "one of each"
         )
     node = nodes[form.eliminated[0]]
     if node.storage_dim != node.tangent_dim or node.tangent_dim > MAX_ELIMINATED_DIM:
@@ -74,8 +74,8 @@ def coarse_refusal(factors: Sequence[TracedFactor], form: SolverForm) -> str:
         kept = [one for one in factor.nodes if one.node_type.name in reduced]
         if len(kept) > 1 or any(one.kind is not ArgumentKind.NODE_SHARED for one in kept):
             return (
-                f"factor {factor.name} does not touch one {reduced[0]} by an index; it needs "
-                "factors that do"
+                f"factor {factor.name} does not touch exactly one {reduced[0]}, by an index; all "
+                "factors must"
             )
     if not any(is_coarsened(factor, form.factors[factor.name]) for factor in factors):
         return f"no factor joins {node.name} and {reduced[0]}; it needs one that does"

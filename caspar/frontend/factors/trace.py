@@ -235,7 +235,7 @@ def _warn_unused(factor: Factor, arguments: Sequence[Argument], rows: Sequence[A
         if argument.node is not None and used.isdisjoint(map(str, argument.symbols)):
             warn_user(
                 f"factor {factor.name}, argument {argument.source}: the residual does not depend "
-                "on it"
+                "on it; remove it, or use it"
             )
 
 

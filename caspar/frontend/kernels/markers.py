@@ -109,8 +109,8 @@ def _access(where: str, annotation: Any, role: Role) -> Any:
         )
     if not _is_for_users(type(access)):
         raise KernelError(
-            f"{where}: {access.name} is for kernels that are built by hand: its array is not a "
-            f"user's; use one of {allowed}"
+            f"{where}: {access.name} is only for caspar's own kernels, as it needs memory of "
+            f"their own; use one of {allowed}"
         )
     return access
 
@@ -120,7 +120,7 @@ def _instance(where: str, marker: Any) -> Accessor:
     parameters = getattr(marker, "__dataclass_params__", None)
     if parameters is None or not parameters.frozen:
         raise KernelError(
-            f"{where}: {name} is no frozen dataclass, so caspar cannot tell one {name} from "
+            f"{where}: {name} is not a frozen dataclass, so caspar cannot tell one {name} from "
             "another; write @dataclass(frozen=True) above the class"
         )
     if not isinstance(marker, type):
@@ -129,7 +129,7 @@ def _instance(where: str, marker: Any) -> Accessor:
     try:
         made = marker()
     except TypeError as error:
-        raise KernelError(f"{where}: {name} cannot be made by itself: {error}") from error
+        raise KernelError(f"{where}: {name} cannot be made without arguments: {error}") from error
     assert isinstance(made, Accessor)
     return made
 

@@ -315,15 +315,15 @@ def _check_names(
     for argument in inputs:
         if argument.name in CALL_KEYWORDS:
             raise KernelError(
-                f"{function.title}, argument {argument.name}: is a keyword of the kernel's call; "
-                f"names other than {', '.join(CALL_KEYWORDS)} are allowed; rename the argument"
+                f"{function.title}, argument {argument.name}: a call of a kernel has a keyword of "
+                f"this name, as of {', '.join(CALL_KEYWORDS)}; rename the argument"
             )
     for output in outputs:
         check_name(function, f"output {output!r}", output)
         if output in names:
             raise KernelError(
-                f"{function.title}, output {output}: its {output!r} is also that of argument "
-                f"{output}; rename the output"
+                f"{function.title}, output {output}: an argument has the same name; rename the "
+                "output"
             )
 
 

@@ -28,9 +28,9 @@ _FUNCTIONS = (
 )
 _ROUNDING = "use sf.floor(x), sf.ceiling(x) or sf.floor(x + 0.5) instead of int, round and floor"
 _PLACES = (
-    "a place, a count or a range must be known while the function is traced. To choose by a "
-    "number, write sf.Piecewise over what may be chosen, or make what is chosen an argument with "
-    "an index of its own, such as ConstIndexed"
+    "an index, a count or a range must be a number while the function is traced. To choose by a "
+    "symbol, write sf.Piecewise over the alternatives, or pass the chosen value as an argument "
+    "with an index of its own, such as ConstIndexed"
 )
 
 _PATTERNS = (

@@ -175,9 +175,10 @@ class _OnNumbers:
             raise self._error(
                 f"{self._comparison.row_names[number]} is {traced:.9g} by the expressions that "
                 f"tracing found, but {found:.9g} when the function runs on numbers, at "
-                f"{self._text(point)}. The function takes another way on numbers than on symbols: "
-                "by a dictionary, a set or functools.cache of arguments, their text, an error it "
-                "catches, or something it keeps from call to call. Make it a formula: "
+                f"{self._text(point)}. The function computes something else on numbers than on "
+                "symbols, for example because it uses arguments as keys of a dictionary, a set or "
+                "functools.cache, uses their text, catches an error, or keeps state between "
+                "calls. Make it a formula: "
                 f"{CONDITIONS}"
             )
 
@@ -192,9 +193,8 @@ class _OnNumbers:
         if self._first_difference(point, rows, again, SAME_RUN) is not None:
             raise self._error(
                 f"it is not deterministic: two runs on the same numbers, at {self._text(point)}, "
-                "give different results. Random numbers, times, counters and what the function "
-                "changes outside itself are traced once and then stay as they are; pass them as "
-                "arguments"
+                "give different results. Random numbers, times, counters and state outside the "
+                "function are traced once and then stay constant; pass them as arguments"
             )
 
     def _first_difference(

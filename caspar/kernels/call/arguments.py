@@ -77,8 +77,8 @@ def count_items(kernel: str, arguments: Sequence[CallArgument]) -> int:
             f"{name} for {items:,} ({_source(one, items)})" for name, (items, one) in exact.items()
         )
         raise InputError(
-            f"kernel {kernel}: its arguments stand for different numbers of items: {said}; pass "
-            "arrays that agree, or count="
+            f"kernel {kernel}: its arguments are for different numbers of items: {said}; pass "
+            "arrays of matching lengths, or count="
         )
     if len(exact) > 0:
         return next(iter(exact.values()))[0]
@@ -154,7 +154,7 @@ def _check_one_object(one: CallArgument, count: int) -> None:
     is_input, name = isinstance(one.argument, KernelInput), one.access.name
     if len(one.values) > 1:
         does = "reads object 0 for all items" if is_input else "writes object 0 only"
-        also = "; for one object of each item there is ReadSequential" if is_input else ""
+        also = "; for one object for each item use ReadSequential" if is_input else ""
         raise InputError(
             f"{one.where}: {len(one.values):,} objects, but {name} {does}; pass one, such as "
             f"array[:1]{also}"
@@ -172,7 +172,7 @@ def _check_size(one: CallArgument, count: int, needed: int) -> None:
     if isinstance(one.access, WriteAccessor) and one.access.writes_all:
         raise InputError(
             f"{one.where}: size={len(one.values):,}, but {one.access.name} over {count:,} items "
-            f"gives {needed:,} objects; leave size away"
+            f"gives {needed:,} objects; leave size out"
         )
 
 
@@ -189,8 +189,8 @@ def _check_index(one: CallArgument, backend: Backend) -> None:
     if repeated is not None:
         raise InputError(
             f"{one.where}, index: object {int(index[repeated])} is named by more than one item, "
-            f"at entry {repeated} for example; {one.access.name} needs indices without "
-            "repetition, AddSharedSum does not"
+            f"for example at entry {repeated}; {one.access.name} allows each object once, use "
+            "AddSharedSum for more"
         )
 
 

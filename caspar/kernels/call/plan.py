@@ -145,7 +145,7 @@ def _dtype(operands: Sequence[Operand], wanted: DType | None) -> DType:
         elif dtype is not first[1]:
             raise InputError(
                 f"{operand.where}: {dtype.value}, but {first[0]} is {first[1].value}; give all "
-                "arrays one type, or say dtype='float32' or 'float64' to convert them"
+                "arrays one type, or pass dtype='float32' or 'float64' to convert them"
             )
     return DType.FLOAT32 if first is None else first[1]
 

@@ -221,7 +221,7 @@ def _checked_runs(name: str, runs: Any) -> int:
     except TypeError:
         number = 0
     if number < 1:
-        raise InputError(f"kernel {name}: runs={runs!r}; allowed are integers of at least 1")
+        raise InputError(f"kernel {name}: runs={runs!r}; it must be an integer of at least 1")
     return number
 
 

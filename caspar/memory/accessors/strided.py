@@ -32,7 +32,7 @@ def _stride(options: Options) -> tuple[int, int]:
     """
     offset, stride = _integer("offset", options["offset"]), _integer("stride", options["stride"])
     if stride == 0:
-        raise ValueError("stride=0; it may be negative, not 0: ReadUnique is for one object")
+        raise ValueError("stride=0; it must not be 0; to read one object use ReadUnique")
     return offset, stride
 
 
@@ -168,8 +168,8 @@ class ReadStridedWithDefault(Strided, ReadAccessor):
         steps = count if self.is_pair else max(0, count - 1)
         if abs(offset) + abs(stride) * steps > _HIGHEST:
             raise ValueError(
-                f"offset={offset} and stride={stride} over {count:,} items: numbers of objects "
-                "must fit in int32"
+                f"offset={offset} and stride={stride} over {count:,} items: the numbers of "
+                "objects must fit in int32"
             )
         return 0
 

@@ -43,9 +43,9 @@ def _load_or_compile(digest: str, source: KernelSource) -> LoadedKernel:
     """One thread at a time."""
     if _numba_is_stuck:
         raise BackendError(
-            "this process was forked while another thread of its parent compiled a kernel, and "
-            "Numba cannot compile here any more. Start workers by "
-            "multiprocessing.get_context('spawn') or 'forkserver'"
+            "this process was forked while another thread of its parent compiled a kernel, so "
+            "Numba cannot compile here. Start workers with multiprocessing.get_context('spawn') "
+            "or 'forkserver'"
         )
     with _COMPILING:
         kernel = _LOADED.get(digest)

@@ -58,9 +58,9 @@ def turn(is_parallel: bool) -> AbstractContextManager[object]:
     threads = _begun()
     if is_parallel and threads.is_gnu and threads.process != os.getpid():
         raise BackendError(
-            "this process was forked from one that had used caspar on the processor, and GNU "
-            "OpenMP, whose threads that takes, ends such a process as soon as it uses them. Start "
-            "workers by multiprocessing.get_context('spawn') or 'forkserver', or use caspar in "
-            "the workers alone"
+            "this process was forked after its parent had used caspar on the processor. The "
+            "threads of GNU OpenMP, which caspar uses, do not work after a fork. Start workers "
+            "with multiprocessing.get_context('spawn') or 'forkserver', or use caspar only in the "
+            "workers"
         )
     return threads.turns

@@ -51,7 +51,7 @@ def _smaller_blocks(source: KernelSource, block_size: int, excess: float) -> str
     fitting = [size for size in sorted(source.block_sizes) if size * excess <= block_size]
     if len(fitting) > 0:
         sizes = ", ".join(map(str, fitting))
-        return f"blocks of {sizes} should fit: say block_size={fitting[-1]}; or {_LESS}"
+        return f"blocks of {sizes} should fit: pass block_size={fitting[-1]}; or {_LESS}"
     sizes = ", ".join(map(str, sorted(source.block_sizes)))
     return f"its accesses allow blocks of {sizes} only: {_LESS}"
 
@@ -87,7 +87,7 @@ def launch_refusal(
     if "LAUNCH_OUT_OF_RESOURCES" in error:
         registers, shared_bytes = resources()
         smaller = [size for size in sorted(source.block_sizes) if size < block_size]
-        what = f"say block_size={smaller[-1]}, or {_LESS}" if len(smaller) > 0 else _LESS
+        what = f"pass block_size={smaller[-1]}, or {_LESS}" if len(smaller) > 0 else _LESS
         return ResourceError(
             f"kernel {source.name}: the device cannot hold a block of {block_size} threads with "
             f"{registers} registers each and {shared_bytes:,} bytes of shared memory: {error}; "
@@ -95,9 +95,9 @@ def launch_refusal(
         )
     if "ILLEGAL_ADDRESS" in error or "MISALIGNED_ADDRESS" in error:
         return BackendError(
-            f"kernel {source.name}: not launched, as work before it failed on the device: {error}; "
-            "a cause may be an index out of range in a call with check=False. CUDA needs a new "
-            "process now"
+            f"kernel {source.name}: not launched, as earlier work failed on the device: {error}. "
+            "A possible cause is an index out of range in a call with check=False. Start a new "
+            "process: CUDA does not recover in this one"
         )
     return BackendError(f"kernel {source.name}: the driver does not launch it: {error}")
 

@@ -89,8 +89,8 @@ def choose_form(backend: Backend, recipe: Recipe, eliminated: Sequence[NodeType]
     if recipe.linear_solver in names and len(eliminated) == 0:
         raise UnsuitedError(
             f"linear_solver={recipe.linear_solver.value!r}: no node type can be eliminated; a type "
-            f"can if it has at most {MAX_ELIMINATED_DIM} degrees of freedom, no factor touches two "
-            "of its instances, and another type remains",
+            f"can if it has at most {MAX_ELIMINATED_DIM} degrees of freedom, every factor touches "
+            "at most one of its nodes, by an index, and another type remains",
             "Use 'auto', 'pcg' or 'sparse'.",
         )
     form = solver_form(

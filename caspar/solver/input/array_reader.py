@@ -119,7 +119,7 @@ class ArrayReader:
         if array.ndim != 2 or array.shape[1] != dim:
             expected = f"({dim},)" if is_one else f"(n, {dim}), {dim} scalars a row"
             # SymForce's order again
-            hint = f"; matrices as array.transpose(0, 2, 1).reshape(-1, {dim})"
+            hint = f"; pass matrices as array.transpose(0, 2, 1).reshape(-1, {dim})"
             matrices = hint if array.ndim == 3 and array.shape[1] * array.shape[2] == dim else ""
             raise InputError(f"{where}: shape {tuple(array.shape)}; expected {expected}{matrices}")
         converted, is_finite = _converted(array, self._storage, xp, look=self._check_values)
@@ -129,8 +129,8 @@ class ArrayReader:
             column = _vanished_column(array, converted, unit_ranges)
             if column is not None:
                 raise InputError(
-                    f"{where}: column {column} holds numbers that are not zero, and all of them "
-                    f"are zero in {self._storage}; use another unit, or precision='float64'"
+                    f"{where}: all numbers in column {column} become zero in {self._storage}; use "
+                    "another unit, or precision='float64'"
                 )
             for part in unit_ranges:
                 converted = _with_unit(where, converted, part, xp)

@@ -41,16 +41,16 @@ def remarks_on_linear_solves(
     if num_limited > MANY_LIMITED * len(records):
         remarks.append(
             f"PCG stopped at max_linear_iterations={options.max_linear_iterations} in "
-            f"{num_limited} of {len(records)} iterations: long chains, such as pose graphs, need "
-            "more, and a lower linear_tolerance and min_linear_tolerance, to find the better "
-            "minimum."
+            f"{num_limited} of {len(records)} iterations, so these steps were inexact. Long "
+            "chains, such as pose graphs, may then end in a worse minimum: raise "
+            "max_linear_iterations, and lower linear_tolerance and min_linear_tolerance."
         )
     total = sum(record.linear_iterations for record in records)
     if stronger != "" and total >= max(SLOW_SOLVES, SLOW_SOLVE * len(records)):
         remarks.append(
-            f"PCG took {total / len(records):.0f} iterations a step: {stronger} takes far fewer "
-            "where nodes stand along a path, such as the cameras of a street; each costs more, and "
-            "it has kernels of its own to compile."
+            f"PCG took {total / len(records):.0f} iterations a step. If nodes lie along a path, "
+            f"such as the cameras of a street, {stronger} takes far fewer. Each of them costs "
+            "more, and more kernels are compiled."
         )
     return tuple(remarks)
 
@@ -67,8 +67,8 @@ def remarks_on_lost_squares(types: Collection[str]) -> tuple[str, ...]:
     if len(types) == 0:
         return ()
     return (
-        f"Squares of derivatives by {', '.join(types)} are zero or infinite in the floating type: "
-        "these values may not have moved. Choose precision='float64', or another unit for these "
+        f"Squares of derivatives by {', '.join(types)} are zero or infinite in the floating type, "
+        "so these values may not have moved. Use precision='float64', or another unit for these "
         "values or for the residuals.",
     )
 
@@ -82,8 +82,8 @@ def remarks_on_candidates(
     if status is not SolveStatus.DAMPING_LIMIT or set(reasons) != {Verdict.NO_FINITE_COST.value}:
         return ()
     return (
-        f"None of the last {len(reasons)} candidates had a finite cost: look for what overflows, "
-        "or for a root, a logarithm or a quotient that the values are at the edge of.",
+        f"None of the last {len(reasons)} candidates had a finite cost. Look for an overflow, or "
+        "for a root, a logarithm or a quotient at the edge of its domain.",
     )
 
 
@@ -99,7 +99,7 @@ def remarks_on_rounding(rounding: float | None) -> tuple[str, ...]:
     if rounding is None:
         return ()
     return (
-        f"Values are rounded to float32, which alone changes the cost by {rounding:.2g}: steps can "
-        "hardly lower it any more. precision='float64' gets further; so does an origin near the "
-        "values, where they are large beside what they differ by.",
+        f"Rounding the values to float32 changes the cost by {rounding:.2g}, so steps can hardly "
+        "lower it further. Use precision='float64'. If the values are large compared with their "
+        "differences, an origin near them helps too.",
     )

@@ -97,7 +97,8 @@ def make_linear_solver(
         return gradients(chosen.remarks) if made is None else made
     plan.library.backend.trim()
     advice = (
-        f"PCG solves the linear systems, where a direct solver is quicker and exact: {refusal}."
+        "PCG solved the linear systems, although a direct solver is faster and exact. The reason: "
+        f"{refusal}."
     )
     return gradients((*chosen.remarks, advice))
 
@@ -127,7 +128,7 @@ def _factorization(
     except BackendError as error:
         if not (is_open and traits.dense_replaces_sparse and size <= MAX_DENSE_FOR_SPARSE):
             raise
-        remark = f"A dense matrix is factorised, where a sparse one is quicker: {error}."
+        remark = f"A dense matrix was factorised, although a sparse one is faster: {error}."
     return DenseSolver(plan, binder, structure, (remark,))
 
 
@@ -192,7 +193,7 @@ class DenseSolver:
         if system.size**2 > np.iinfo(np.int32).max:
             raise OutOfMemoryError(
                 f"linear_solver='schur_dense': the system has {system.size:,} unknowns, and its "
-                f"matrix {8 * system.size**2:,} bytes; use 'auto', 'sparse' or 'schur_pcg'"
+                f"matrix takes {8 * system.size**2:,} bytes; use 'auto', 'sparse' or 'schur_pcg'"
             )
         self._factorization = backend.dense_factorization(system.size, system.failed)
         matrix = self._factorization.matrix

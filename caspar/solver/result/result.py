@@ -9,36 +9,41 @@ import caspar
 
 
 class SolveStatus(Enum):
-    """How a solve ended; the value is a sentence of advice."""
+    """How a solve ended; the value says why, and what to do."""
 
     CONVERGED_COST = "The cost no longer decreases: this is a minimum at the given tolerance."
     CONVERGED_GRADIENT = "The gradient vanishes: this is a stationary point."
-    CONVERGED_STEP = "Steps no longer change the values: lower step_tolerance to go on."
+    CONVERGED_STEP = "Steps no longer change the residuals. To go on, lower step_tolerance."
     ITERATION_LIMIT = (
-        "The iteration limit came first: raise max_iterations, or solve again from these values."
+        "The solve reached max_iterations before it converged. Raise max_iterations, or solve "
+        "again from these values."
     )
-    TIME_LIMIT = "The time limit came first: raise max_time_s, or solve again from these values."
-    STOPPED = "The callback asked to stop: the values are those of the last accepted step."
+    TIME_LIMIT = (
+        "The solve reached max_time_s before it converged. Raise max_time_s, or solve again from "
+        "these values."
+    )
+    STOPPED = "on_iteration stopped the solve. The values are those of the last accepted step."
     INTERRUPTED = (
-        "The values are those of the last accepted step. A second Ctrl-C within two seconds, also "
-        "in the next solve, raises KeyboardInterrupt."
+        "Ctrl-C stopped the solve. The values are those of the last accepted step. A second Ctrl-C "
+        "within two seconds, also in the next solve, raises KeyboardInterrupt."
     )
     DAMPING_LIMIT = (
-        "No step lowered the cost at any damping: look for residuals that jump, or that have no "
-        "slope where they are least; values in float32 may be too coarse (precision='float64')."
+        "No step lowered the cost at any damping. Look for discontinuous residuals, or residuals "
+        "whose derivative vanishes at their minimum. If values are in float32, try "
+        "precision='float64'."
     )
     DERIVATIVES_NOT_FINITE = (
-        "The derivatives at these values are not finite: look for the root or the norm of zero and "
-        "guard it with sf.epsilon(), or for what overflows, which in float32 is 3e38 "
-        "(precision='float64')."
+        "The derivatives at these values are not finite. Look for a root or a norm of zero and "
+        "guard it with sf.epsilon(). Or a number overflows, in float32 at 3e38: try "
+        "precision='float64'."
     )
     INITIAL_COST_NOT_FINITE = (
-        "The cost of the start values is not finite: look for an overflow, a division by zero, a "
-        "root or logarithm of a negative number; guard it with sf.epsilon()."
+        "The cost of the start values is not finite. Look for an overflow, a division by zero, or "
+        "the root or logarithm of a negative number, and guard it with sf.epsilon()."
     )
     OUT_OF_RANGE = (
-        "Squares of the residuals, or of their derivatives, are out of the floating type's range, "
-        "so these values may be no minimum: choose precision='float64', or other units."
+        "Squares of residuals or derivatives are too small or too large for the floating type, so "
+        "these values may not be a minimum. Use precision='float64', or other units."
     )
 
     @property

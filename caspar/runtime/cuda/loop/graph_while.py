@@ -79,7 +79,7 @@ class GraphLoop:
                 raise
             self._graph = _repeating_graph(launches, [False] * len(early), enqueue_decision)
             problem = first_line(error)
-            self.remarks = (f"Each launch of a PCG iteration waits for the one ahead: {problem}.",)
+            self.remarks = (f"Launches of PCG iterations do not overlap, as CUDA says: {problem}.",)
 
     def run(self, max_runs: int) -> None:
         """Enqueue until the flag is set, at most `max_runs` times; the host goes on."""

@@ -46,4 +46,4 @@ def repeated_loop(
 
 
 def _polled(problem: str) -> str:
-    return f"The host asks the device every few PCG iterations whether to go on: {problem}."
+    return f"The host polls PCG every few iterations, as it is not one CUDA graph: {problem}."

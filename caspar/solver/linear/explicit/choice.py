@@ -112,7 +112,7 @@ def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
 def _gradients(too_many: str) -> Choice:
     """With advice, as chains may need more."""
     remark = (
-        f"PCG solves the linear systems: with {too_many} a factorisation may take too much memory; "
-        "chains, such as pose graphs, may need it: try linear_solver='sparse'."
+        f"PCG solved the linear systems: with {too_many} a factorisation may take too much memory. "
+        "Long chains, such as pose graphs, may need one: try linear_solver='sparse'."
     )
     return Choice(Method.GRADIENTS, (remark,))

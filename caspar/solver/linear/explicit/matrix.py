@@ -109,8 +109,8 @@ def place_blocks(structure: Structure) -> BlockMemory:
         size += -(-blocks.num_blocks * blocks.dim // ALIGNMENT) * ALIGNMENT
     if size >= np.iinfo(np.int32).max:
         raise OutOfMemoryError(
-            f"the blocks of the system have {size:,} scalars, allowed are "
-            f"{np.iinfo(np.int32).max:,}: use linear_solver='schur_pcg' or 'pcg'"
+            f"the blocks of the system have {size:,} scalars; at most "
+            f"{np.iinfo(np.int32).max:,} are allowed: use linear_solver='schur_pcg' or 'pcg'"
         )
     return BlockMemory(size, first)
 

@@ -168,9 +168,9 @@ def build_structure(plan: Plan) -> Structure:
     num_pairs = num_fill_pairs(plan)
     if num_pairs > MAX_FILL_PAIRS:
         raise OutOfMemoryError(
-            f"the reduced system has {num_pairs:,} pairs of factors that share an eliminated node, "
-            f"allowed are {MAX_FILL_PAIRS:,}: use linear_solver='schur_pcg', which does not list "
-            "them"
+            f"the reduced system has {num_pairs:,} pairs of factors that share an eliminated node; "
+            f"at most {MAX_FILL_PAIRS:,} are allowed: use linear_solver='schur_pcg', which does "
+            "not list them"
         )
     backend = plan.library.backend
     ranks = {node.node.name: rank for rank, node in enumerate(plan.nodes)}
