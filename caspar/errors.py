@@ -1,8 +1,8 @@
 """Every exception caspar raises on purpose.
 
 Wrong input is an exception; a numerical outcome (no convergence, a time limit) is not: it is a
-`SolveStatus` in the result. Each message names where (factor, argument, file), what is wrong and
-what is allowed.
+`SolveStatus` in the result. Each message names where (factor, argument, file), what is wrong, what
+is allowed and what to do.
 """
 
 
@@ -15,11 +15,11 @@ class FactorError(CasparError, TypeError):
 
 
 class UnsuitedError(FactorError):
-    """A linear solver or a preconditioner that is not for such factors.
+    """A linear solver or a preconditioner that does not suit the factors.
 
     Args:
-        reason: What does not suit.
-        advice: What does.
+        reason: What does not suit, and why.
+        advice: What to use instead.
     """
 
     def __init__(self, reason: str, advice: str) -> None:
@@ -40,7 +40,7 @@ class UnsupportedFunctionError(FactorError, KernelError):
 
 
 class SizeError(FactorError, KernelError):
-    """Kernels that would take minutes to compile.
+    """Kernels that are too large: they would take minutes to compile.
 
     Args:
         message: What is too large, and what to do.
@@ -65,7 +65,7 @@ class FileFormatError(CasparError, ValueError):
 
 
 class BackendError(CasparError, RuntimeError):
-    """A backend that was asked for is not usable on this machine."""
+    """The requested backend cannot be used on this machine."""
 
 
 class ResourceError(BackendError):

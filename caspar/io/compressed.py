@@ -174,8 +174,8 @@ class _Unpacked(io.RawIOBase):
         self._num_bytes += num_bytes
         if self._num_bytes > max(_ALWAYS_UNPACKED_BYTES, _LARGEST_RATIO * self._source.num_bytes):
             raise FileFormatError(
-                f"{os.fspath(self._path)}: the {self._compression.label} data unpack to more "
-                f"than {_LARGEST_RATIO} times their size, which text of numbers never does; if "
-                "you trust the file, unpack it yourself"
+                f"{os.fspath(self._path)}: the {self._compression.label} data grow to more "
+                f"than {_LARGEST_RATIO} times their size when unpacked, which text of numbers "
+                "never does; if you trust the file, unpack it yourself"
             )
         return num_bytes

@@ -131,7 +131,7 @@ def max_cache_bytes() -> int:
     found = _SIZE.fullmatch(text)
     if found is None:
         warn_once(
-            f"{SIZE_VARIABLE} is {text!r}; needed is a size such as 500M or 2G. caspar's cache "
+            f"{SIZE_VARIABLE} is {text!r}; it must be a size such as 500M or 2G. caspar's cache "
             "keeps its default of 1 GiB"
         )
         return DEFAULT_MAX_BYTES

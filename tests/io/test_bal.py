@@ -217,8 +217,8 @@ class TestWriting:
             ("points", (1, 2), np.nan, "points[1] is"),
             ("cameras", (0, 7), np.inf, "cameras[0] is"),
             ("pixels", (2, 0), -np.inf, "pixels[2] is"),
-            ("camera_index", (1,), 2, "camera_index[1] is 2; allowed is 0 to 1"),
-            ("point_index", (2,), -1, "point_index[2] is -1; allowed is 0 to 1"),
+            ("camera_index", (1,), 2, "camera_index[1] is 2; it must be 0 to 1"),
+            ("point_index", (2,), -1, "point_index[2] is -1; it must be 0 to 1"),
             ("cameras", (1, slice(0, 4)), 0.0, "cameras[1] has a quaternion of length zero"),
         ],
     )

@@ -94,7 +94,7 @@ class TestWrongFiles:
         tokens = LINES[0].split()
         tokens[column] = count
         message = message_of(write_lines(tmp_path, changed(1, " ".join(tokens))))
-        assert f"line 1: {name} is {count}; allowed is 1 to 2147483647" in message
+        assert f"line 1: {name} is {count}; it must be 1 to 2147483647" in message
 
     @pytest.mark.parametrize(
         ("line", "text", "what"),
@@ -165,13 +165,13 @@ class TestWrongFiles:
         message = message_of(write_lines(tmp_path, LINES[:num_lines]))
         assert "cut short" in message
         assert "calls for 36 numbers" in message
-        assert f"found were {found};" in message
+        assert f"but {found} were found;" in message
         assert missing in message
 
     def test_header_promises_far_too_much(self, tmp_path: Path) -> None:
         """Counts are not believed before the numbers are there."""
         message = message_of(write_lines(tmp_path, changed(1, "2 2 2000000000")))
-        assert "found were 36;" in message
+        assert "but 36 were found;" in message
 
     @pytest.mark.parametrize("extra", ["7", "the end", "# comment", "1 2 3"])
     def test_trailing_text(self, tmp_path: Path, extra: str) -> None:

@@ -107,7 +107,7 @@ class TestMemory:
     def test_counts_are_not_believed(self, tmp_path: Path) -> None:
         """Two thousand million cameras, points and observations of 36 numbers."""
         path = bal_files.write_lines(tmp_path, changed(1, " ".join(["2147483647"] * 3)))
-        assert "found were 36;" in said_within_memory("bal", path)
+        assert "but 36 were found;" in said_within_memory("bal", path)
 
     def test_honest_numbers_fit(self, tmp_path: Path) -> None:
         """Ten megabytes of one-digit numbers and as many tokens."""

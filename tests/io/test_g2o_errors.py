@@ -90,7 +90,7 @@ class TestWrongFiles:
         """A line with too few or too many entries."""
         message = message_of(tmp_path, [*LINES_SE2, line])
         assert f"line 5: an SE2 {'vertex' if line[0] == 'V' else 'edge'} has {found} " in message
-        assert f"needed are {needed} " in message
+        assert f"it must have {needed} " in message
 
     def test_one_entry_too_many_and_one_too_few(self, tmp_path: Path) -> None:
         """Two wrong lines do not make up for each other."""

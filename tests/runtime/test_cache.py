@@ -244,7 +244,7 @@ class TestSize:
     @pytest.mark.parametrize("text", ["much", "-1", "1e9"])
     def test_what_is_no_size(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
         monkeypatch.setenv("CASPAR_CACHE_SIZE", text)
-        with pytest.warns(UserWarning, match="needed is a size such as 500M"):
+        with pytest.warns(UserWarning, match="it must be a size such as 500M"):
             assert max_cache_bytes() == 1 << 30
 
     def test_the_least_recently_used_go(

@@ -126,7 +126,7 @@ def test_everything_works(monkeypatch: pytest.MonkeyPatch) -> None:
         (FakeLibrary(init_code=100), "no CUDA-capable device is detected"),
         (FakeLibrary(init_code=999), "error 999"),
         (FakeLibrary(devices=()), "shows no device"),
-        (FakeLibrary(cuda_version=11040), "CUDA up to 11.4; needed is a driver for CUDA 12.0"),
+        (FakeLibrary(cuda_version=11040), "CUDA up to 11.4; install a driver for CUDA 12.0"),
     ],
     ids=["no device", "unknown error", "hidden devices", "old driver"],
 )

@@ -240,7 +240,7 @@ def test_solves_repeat_to_the_bit() -> None:
 @pytest.mark.parametrize(
     ("mix", "part"),
     [
-        ("shared lens", "1 eliminated and 2 that remain"),
+        ("shared lens", "1 eliminated and 2 remaining"),
         ("two factors on marks", "factor parallax does not touch exactly one View, by an index"),
         ("views alone", "0 eliminated and"),
         ("views and marks apart", "no factor joins Mark and View"),

@@ -61,7 +61,7 @@ def coarse_refusal(factors: Sequence[TracedFactor], form: SolverForm) -> str:
     reduced = [name for name in nodes if name not in form.eliminated]
     if len(form.eliminated) != 1 or len(reduced) != 1:
         return (
-            f"{len(form.eliminated)} node types are eliminated and {len(reduced)} remain; it needs "
+            f"node types: {len(form.eliminated)} eliminated and {len(reduced)} remaining; it needs "
             "one of each"
         )
     node = nodes[form.eliminated[0]]

@@ -176,7 +176,7 @@ def _driver_problem(version: int, devices: tuple[CudaDevice, ...]) -> str | None
         return "the NVIDIA driver shows no device (see CUDA_VISIBLE_DEVICES)"
     if version < OLDEST_CUDA:
         return (
-            f"the NVIDIA driver runs CUDA up to {version_text(version)}; needed is a driver for "
+            f"the NVIDIA driver runs CUDA up to {version_text(version)}; install a driver for "
             f"CUDA {version_text(OLDEST_CUDA)} or newer"
         )
     return None

@@ -303,6 +303,6 @@ def _with_unit(where: str, rows: Array, part: UnitRange, xp: ModuleType) -> Arra
     row = int(xp.flatnonzero(distances > UNIT_TOLERANCE)[0])
     raise InputError(
         f"{where}: columns {part.start} to {part.stop - 1} are a {part.meaning} and must have "
-        f"norm 1; row {row} has {float(norms[row]):.6g}. SymForce stores rotations as qx qy qz qw "
-        "(3-D) or cos sin (2-D), in front of the translation"
+        f"norm 1; row {row} has {float(norms[row]):.6g}. Check the order: SymForce stores "
+        "rotations as qx qy qz qw (3-D) or cos sin (2-D), in front of the translation"
     )
