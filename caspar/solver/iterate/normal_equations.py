@@ -23,7 +23,7 @@ from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.derivative_sizes import DerivativeSizes
 from caspar.solver.iterate.faults import faulty_costs, faulty_derivatives, largest_residual
 from caspar.solver.iterate.roundings import DRAWS, half_digits, write_rounded
-from caspar.solver.linear.linear_solvers import LinearSolver
+from caspar.solver.linear.method import LinearSolver
 from caspar.solver.plan.arena import Scratch
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan

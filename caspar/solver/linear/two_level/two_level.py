@@ -1,23 +1,34 @@
-"""Conjugate gradients with the two-level preconditioner, as a linear solver."""
+"""The two-level preconditioner as a linear method."""
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.equations.linear.coarse_kernels import LANES, apply_name
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
+from caspar.memory.kernel import KernelSpec
 from caspar.memory.layout import padded_width
+from caspar.options import LinearSolverChoice, PreconditionerChoice
 from caspar.runtime.backend import Launch
+from caspar.solver.linear.gradients import ConjugateGradients
+from caspar.solver.linear.method import LinearMethod, LinearSystem
+from caspar.solver.linear.two_level.coarse_form import coarse_form, coarse_refusal
+from caspar.solver.linear.two_level.coarse_kernels import LANES, apply_name, coarse_kernels
 from caspar.solver.linear.two_level.coarse_space import CoarseSpace
-from caspar.solver.linear.two_level.coarse_structure import CoarseStructure
+from caspar.solver.linear.two_level.coarse_structure import build_coarse_structure
 from caspar.solver.plan.plan import Plan
 from caspar.solver.system.launches import Binder
-from caspar.solver.system.phases import Phases, flattened
+from caspar.solver.system.phases import Iteration, flattened
+
+TILE_SIZE = 128
+"""Items of a tile on CUDA with a coarse space: its kernels sum float64 over nodes and clusters, for
+which blocks of 256 have too little shared memory."""
 
 
-class GradientLaunches:
-    """Launches of preconditioned conjugate gradients.
+class CoarseLaunches:
+    """Launches of an iteration that has a coarse space.
 
     Those of block Jacobi, but r.z is summed into an array of the coarse space's.
 
@@ -41,7 +52,7 @@ class GradientLaunches:
         self.correct = self._correction()
         self.prolong = self._prolongation()
 
-    def begin(self) -> list[Launch]:
+    def start(self) -> list[Launch]:
         """After the inversion and `factorize`: first vectors and scalars."""
         size, numbers = self._space.structure.size, self._space.numbers
         count = int(numbers.inverse.shape[0])
@@ -63,17 +74,15 @@ class GradientLaunches:
             self._binder.node_launch(self._node, "turn"),
         ]
 
-    def iteration(self, phases: Phases) -> list[list[Launch]]:
-        """One iteration of conjugate gradients."""
-        *products, _, _, turn = phases.iterate_gradients()
-        return [
-            *products,
-            [self._own_launch("step")],
-            *self.correct,
+    def apply(self, iteration: Iteration) -> Iteration:
+        """An iteration of block Jacobi, and the coarse space besides."""
+        return replace(
+            iteration,
+            advance=[self._own_launch("step")],
+            apply=self.correct,
             # what sets the flag stands last
-            [self.prolong, self._own_scalars("pcg_beta")],
-            turn,
-        ]
+            beta=[self.prolong, self._own_scalars("pcg_beta")],
+        )
 
     def _index(self, numbers: Array) -> Array:
         """An index that a launch keeps."""
@@ -141,51 +150,53 @@ def _scalars_of(component: int, dim: int, count: int, dtype: DType) -> NDArray[n
     return (chunk * count + width * np.arange(count) + lane).astype(np.int32)
 
 
-class TwoLevelGradients:
-    """Conjugate gradients on the Schur complement with the two-level preconditioner.
+class TwoLevel:
+    """The two-level preconditioner of the Schur complement.
 
     Args:
-        plan: Memory and structure.
-        binder: Binds its kernels.
-        phases: Its launches.
-        structure: Of the coarse space; the kernels for its `width` are loaded.
-        remarks: Why it was chosen.
+        system: What is solved; `coarse_refusal` does not refuse its factors.
     """
 
-    is_direct = False
+    is_factorized = False
 
-    def __init__(
-        self,
-        plan: Plan,
-        binder: Binder,
-        phases: Phases,
-        structure: CoarseStructure,
-        remarks: tuple[str, ...] = (),
-    ) -> None:
-        self.name = "schur_pcg"
+    def __init__(self, system: LinearSystem) -> None:
+        design, plan, binder = system.design, system.plan, system.binder
+        structure = build_coarse_structure(plan, coarse_form(design.factors, design.form))
+
+        def specs() -> list[KernelSpec]:
+            return coarse_kernels(design.factors, design.types, design.form, structure.width)
+
+        system.load(apply_name(structure.width), specs)
         backend = self._backend = plan.library.backend
-        coarse = self._coarse = CoarseSpace(plan, binder, structure)
-        self._factorization = backend.dense_factorization(structure.size, coarse.failed)
-        matrix = self._factorization.matrix
-        launches = GradientLaunches(plan, binder, coarse)
-        self.num_bytes = coarse.num_bytes + launches.num_bytes + int(matrix.nbytes)
-        self._reduce = backend.sequence(phases.reduce())
-        self._form = backend.sequence(coarse.form())
-        self._entries = backend.sequence([coarse.entries(matrix)])
-        self._begin = backend.sequence(launches.begin())
-        self._iterate = phases.repeated(launches.iteration(phases))
-        self.remarks = (*remarks, *self._iterate.remarks)
+        self.space = CoarseSpace(plan, binder, structure)
+        self.factorization = backend.dense_factorization(structure.size, self.space.failed)
+        launches = CoarseLaunches(plan, binder, self.space)
+        self.num_bytes = self.space.num_bytes + launches.num_bytes
+        self.num_bytes += int(self.factorization.matrix.nbytes)
+        self.start, self.apply = launches.start, launches.apply
+        self._form = backend.sequence(self.space.form())
+        self._entries = backend.sequence([self.space.entries(self.factorization.matrix)])
 
-    def begin(self) -> None:
-        """Reduce."""
-        self._reduce.run()
-
-    def solve(self, max_iterations: int) -> None:
-        """Form and invert the coarse matrix, start, iterate."""
-        self._backend.clear(self._coarse.sums)
+    def factorize(self) -> None:
+        """Form and invert the coarse matrix."""
+        self._backend.clear(self.space.sums)
         self._form.run()
-        self._backend.clear(self._factorization.matrix)
+        self._backend.clear(self.factorization.matrix)
         self._entries.run()
-        self._factorization.invert(self._coarse.inverse)
-        self._begin.run()
-        self._iterate.run(max_iterations)
+        self.factorization.invert(self.space.inverse)
+
+
+def _make(system: LinearSystem, remarks: tuple[str, ...]) -> ConjugateGradients:
+    return ConjugateGradients(system, TwoLevel(system), remarks)
+
+
+TWO_LEVEL = LinearMethod(
+    "two_level",
+    _make,
+    preconditioner=PreconditionerChoice.TWO_LEVEL,
+    linear_solvers=(LinearSolverChoice.SCHUR_PCG, LinearSolverChoice.AUTO),
+    purpose="conjugate gradients on the Schur complement",
+    refusal=coarse_refusal,
+    max_tile_size=TILE_SIZE,
+    has_own_steps=True,
+)

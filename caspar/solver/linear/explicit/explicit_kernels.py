@@ -20,6 +20,7 @@ from caspar.equations.factor_builder import (
     computed_jacobian,
     linearization,
 )
+from caspar.equations.factor_kernels import exact_role, factor_kernels
 from caspar.equations.node_blocks import ROUNDING, damped_diagonal, inverse_root
 from caspar.equations.node_kernels import damping_diagonal
 from caspar.equations.scalar_kernels import LARGEST, LinearOutcome
@@ -93,18 +94,34 @@ def argument_pairs(
     return pairs
 
 
-def exact_role(role: str) -> str:
-    """End of the name of a kernel that takes another's place, with Jacobians in float64."""
-    return part_name(role, "exact")
-
-
 def fill_name(eliminated: str, row: str, column: str) -> str:
     """Name of the kernel that adds an eliminated type's part to the blocks of two types."""
     types = map(internal_name, (eliminated, row, column))
     return SEPARATOR.join(("fill", *types))
 
 
-def explicit_factor_kernels(
+def explicit_kernels(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types, form: SolverForm
+) -> list[KernelSpec]:
+    """All of them.
+
+    `entries_dense`, `entries_sparse`, `direct_end`; `fill__*` of eliminated types; of reduced ones
+    `begin_direct` and `end_direct`, before and after the factorisation; and those of each factor.
+    """
+    made = [_entries("dense"), _entries("sparse"), _outcome(types)]
+    made += _fill_kernels(factors, nodes, types, form)
+    for node in nodes:
+        if node.name not in form.eliminated:
+            made += [_begin(node, types, form), _end(node, types)]
+    ranks = {node.name: rank for rank, node in enumerate(nodes)}
+    for factor in factors:
+        own = form.factors[factor.name]
+        slots = factor_kernels(factor, types, own).slots
+        made += _factor_kernels(factor, types, own, slots, ranks)
+    return made
+
+
+def _factor_kernels(
     factor: TracedFactor,
     types: Types,
     form: FactorForm,
@@ -125,16 +142,6 @@ def explicit_factor_kernels(
     if form.eliminated is not None and len(factor.nodes) > 1:
         made.append(_mix(factor, types, form, slots))
     return made
-
-
-def explicit_node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelSpec]:
-    """`begin_direct` and `end_direct` of a reduced type: before and after the factorisation."""
-    return [_begin(node, types, form), _end(node, types)]
-
-
-def explicit_kernels(types: Types) -> list[KernelSpec]:
-    """`entries_dense`, `entries_sparse` and `direct_end`."""
-    return [_entries("dense"), _entries("sparse"), _outcome(types)]
 
 
 def add_blocks(sums: SharedSums) -> WriteAccessor:
@@ -229,7 +236,7 @@ def _mix(
     return kernel.build()
 
 
-def fill_kernels(
+def _fill_kernels(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types, form: SolverForm
 ) -> list[KernelSpec]:
     """Of each eliminated type and two types whose nodes are touched together with it."""
