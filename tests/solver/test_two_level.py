@@ -13,8 +13,8 @@ from caspar.bundle_adjustment import snavely
 from caspar.errors import FactorError, OptionError
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.linear.two_level.clusters import make_clusters
+from caspar.solver.linear.two_level.coarse_launches import CoarseLaunches
 from caspar.solver.linear.two_level.coarse_space import SHIFT
-from caspar.solver.linear.two_level.two_level import CoarseLaunches
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases, flattened
 from tests.harness_backend import HarnessBackend

@@ -8,37 +8,21 @@ not hold of a large node (see `block_parts`); and for each pair of items of an e
 precision.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from caspar.equations.factor_builder import (
-    FactorBuilder,
-    FactorForm,
-    SharedSums,
-    add_block,
-    add_linearized,
-    computed_jacobian,
-    linearization,
-)
-from caspar.equations.factor_kernels import exact_role, factor_kernels
-from caspar.equations.node_blocks import ROUNDING, damped_diagonal, inverse_root
+from caspar.equations.node_blocks import ROUNDING
 from caspar.equations.node_kernels import damping_diagonal
 from caspar.equations.scalar_kernels import LARGEST, LinearOutcome
-from caspar.equations.schur_kernels import mixed_blocks
 from caspar.equations.solver_form import SolverForm
-from caspar.frontend.factors.block_parts import block_dim, block_places, has_whole_block
-from caspar.frontend.factors.jacobian import JacobianSlots
-from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
-from caspar.frontend.names import SEPARATOR, internal_name, kernel_name, part_name
+from caspar.frontend.factors.block_parts import block_dim, block_places
+from caspar.frontend.factors.trace import NodeType, TracedFactor
+from caspar.frontend.names import SEPARATOR, internal_name, kernel_name
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot
-from caspar.memory.access import WriteAccessor
-from caspar.memory.accessors.sums.runs import AddRuns
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import (
-    AddSharedPartials,
     AddSumPartials,
     ReadIndexed,
     ReadPartials,
@@ -47,51 +31,7 @@ from caspar.memory.patterns import (
     WriteSequential,
     WriteUnique,
 )
-
-
-@dataclass(frozen=True)
-class ArgumentPair:
-    """Two node arguments of a factor that the system couples.
-
-    Attributes:
-        row: Its nodes are the rows of the block; of the type that comes later.
-        column: Its nodes are the columns. The same argument: the entries between the parts of its
-            block.
-    """
-
-    row: Argument
-    column: Argument
-
-    @property
-    def role(self) -> str:
-        """End of the name of the pair's kernel."""
-        return part_name(part_name("pair", self.row.name), self.column.name)
-
-    @property
-    def is_of_one_type(self) -> bool:
-        """Whether the nodes' numbers, item by item, say which of them is the row."""
-        return self.row.node_type.name == self.column.node_type.name
-
-    @property
-    def is_of_one_argument(self) -> bool:
-        """Whether it is of one node, and so on the diagonal."""
-        return self.row.name == self.column.name
-
-
-def argument_pairs(
-    factor: TracedFactor, form: FactorForm, ranks: Mapping[str, int]
-) -> list[ArgumentPair]:
-    """The pairs of reduced node arguments; `ranks` are the places of the node types by name.
-
-    An argument with a block in parts is also paired with itself.
-    """
-    reduced = [node for node in factor.nodes if node is not form.eliminated]
-    pairs = [ArgumentPair(one, one) for one in reduced if not has_whole_block(one.node_type)]
-    for place, second in enumerate(reduced):
-        for first in reduced[:place]:
-            in_order = ranks[first.node_type.name] >= ranks[second.node_type.name]
-            pairs.append(ArgumentPair(first, second) if in_order else ArgumentPair(second, first))
-    return pairs
+from caspar.solver.linear.explicit.pair_kernels import add_blocks, pair_kernels
 
 
 def fill_name(eliminated: str, row: str, column: str) -> str:
@@ -115,125 +55,8 @@ def explicit_kernels(
             made += [_begin(node, types, form), _end(node, types)]
     ranks = {node.name: rank for rank, node in enumerate(nodes)}
     for factor in factors:
-        own = form.factors[factor.name]
-        slots = factor_kernels(factor, types, own).slots
-        made += _factor_kernels(factor, types, own, slots, ranks)
+        made += pair_kernels(factor, types, form.factors[factor.name], ranks)
     return made
-
-
-def _factor_kernels(
-    factor: TracedFactor,
-    types: Types,
-    form: FactorForm,
-    slots: JacobianSlots | None,
-    ranks: Mapping[str, int],
-) -> list[KernelSpec]:
-    """`pair__*`: the blocks of two arguments. `mix`: Z of each item, where a node is eliminated.
-
-    Where Jacobians are recomputed, it is in float64, and a `linearize` of the same takes the place
-    of the other: with blocks of float32 Jacobians beside Z of float64 ones the matrix is indefinite
-    wherever an eliminated node is nearly undetermined.
-    """
-    is_exact = slots is None and types.storage is not DType.FLOAT64
-    pairs = argument_pairs(factor, form, ranks)
-    made = [_pair(factor, types, form, slots, pair, exact=is_exact) for pair in pairs]
-    if is_exact:
-        made.append(_linearize(factor, types, form))
-    if form.eliminated is not None and len(factor.nodes) > 1:
-        made.append(_mix(factor, types, form, slots))
-    return made
-
-
-def add_blocks(sums: SharedSums) -> WriteAccessor:
-    """How items' blocks of a matrix are summed."""
-    return AddSharedPartials() if sums is SharedSums.ORDERED else AddRuns()
-
-
-def _pair(
-    factor: TracedFactor,
-    types: Types,
-    form: FactorForm,
-    slots: JacobianSlots | None,
-    pair: ArgumentPair,
-    *,
-    exact: bool = False,
-) -> KernelSpec:
-    """A^T B, by items; of one type `pair_order` says (1, 0), (0, 1): transposed, (1, 1): both."""
-    role, dtype = (exact_role(pair.role), DType.FLOAT64) if exact else (pair.role, types.storage)
-    kernel = FactorBuilder(factor, role, form, dtype, types)
-    blocks = linearization(kernel, slots).blocks
-    kernel.graph.origin = f"block of {pair.row.name} and {pair.column.name}"
-    rows = list(zip(*blocks[pair.row.name], strict=True))
-    columns = list(zip(*blocks[pair.column.name], strict=True))
-    if pair.is_of_one_argument:
-        block = _between_parts(kernel, pair.row.node_type, columns)
-    else:
-        block = [[dot(row, column) for column in columns] for row in rows]
-    if pair.is_of_one_type and not pair.is_of_one_argument:
-        ahead, back = kernel.read("pair_order", 2, types.storage, ReadSequential())
-        size = range(len(block))
-        block = [[ahead * block[i][j] + back * block[j][i] for j in size] for i in size]
-    values = [entry for row in block for entry in row]
-    # partial sums have to be written where they are zero too
-    skips_zeros = form.sums is SharedSums.ATOMIC
-    access = add_blocks(form.sums)
-    kernel.write("pair_block", values, DType.FLOAT64, access, skips_zeros=skips_zeros)
-    return kernel.build()
-
-
-def _between_parts(
-    kernel: FactorBuilder, node: NodeType, columns: Sequence[Sequence[Scalar]]
-) -> list[list[Scalar]]:
-    """The entries of J^T J that a node's stored blocks do not hold.
-
-    Zero above the diagonal: the matrix takes the lower triangle of a block on its diagonal.
-    """
-    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
-    stored = set(block_places(node))
-    return [
-        [
-            dot(row, column) if j < i and (i, j) not in stored else zero
-            for j, column in enumerate(columns)
-        ]
-        for i, row in enumerate(columns)
-    ]
-
-
-def _linearize(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
-    """What the usual one adds."""
-    kernel = FactorBuilder(factor, exact_role("linearize"), form, DType.FLOAT64, types)
-    add_linearized(kernel, computed_jacobian(kernel))
-    return kernel.build()
-
-
-def _mix(
-    factor: TracedFactor, types: Types, form: FactorForm, slots: JacobianSlots | None
-) -> KernelSpec:
-    """Z, -Z W h to the gradient and C^T C to the block, in float64.
-
-    W is made again from V: rounded to float32, as `preconditioner` is, it leaves errors of 1e-4 in
-    Z where V is nearly singular, and the matrix is indefinite.
-    """
-    kernel = FactorBuilder(factor, "mix", form, DType.FLOAT64, types)
-    eliminated = form.eliminated_argument
-    dim = eliminated.tangent_dim
-    blocks = linearization(kernel, slots).blocks
-    square = kernel.read_node(eliminated, "block", dim * (dim + 1) // 2, types.sums)
-    gradient = kernel.read_node(eliminated, "gradient", dim, types.sums)
-    damping = kernel.scalar("damping")
-    node, is_scaled = eliminated.node_type, form.jacobian.is_stored
-    diagonal = damped_diagonal(kernel, node, square, damping, scaled=is_scaled)
-    root = inverse_root(dim, types.storage, square, damping, diagonal)
-    triangle = [[root[row, column] for column in range(row + 1)] for row in range(dim)]
-    scaled = [dot(row, gradient[: len(row)]) for row in triangle]
-    for argument, mixed in mixed_blocks(kernel, blocks, triangle):
-        slope = [-dot(entries, scaled) for entries in mixed]
-        kernel.add_node(argument, "gradient", slope, types.sums)
-        add_block(kernel, argument, list(zip(*blocks[argument.name], strict=True)))
-        values = [entry for row in mixed for entry in row]
-        name = argument.part("mixed")
-        kernel.write(name, values, types.storage, WriteSequential(), windowed=True)
-    return kernel.build()
 
 
 def _fill_kernels(
@@ -249,14 +72,13 @@ def _fill_kernels(
             if form.factors[factor.name].eliminates(eliminated.name):
                 touched |= {one.node_type.name for one in factor.nodes}
         together = [node for node in nodes if node.name in touched - {eliminated.name}]
-        sums = next(iter(form.factors.values())).sums
         for rank, row in enumerate(together):
-            made += [_fill(eliminated, row, other, types, sums) for other in together[: rank + 1]]
+            made += [_fill(eliminated, row, other, types, form) for other in together[: rank + 1]]
     return made
 
 
 def _fill(
-    eliminated: NodeType, row: NodeType, column: NodeType, types: Types, sums: SharedSums
+    eliminated: NodeType, row: NodeType, column: NodeType, types: Types, form: SolverForm
 ) -> KernelSpec:
     """-Z_a Z_b^T for each pair of items of an eliminated node."""
     kernel = KernelBuilder(fill_name(eliminated.name, row.name, column.name), DType.FLOAT64)
@@ -268,6 +90,7 @@ def _fill(
 
     rows, columns = read("row_mixed", row), read("column_mixed", column)
     values = [-dot(a, b) for a in rows for b in columns]
+    sums = next(iter(form.factors.values())).sums
     kernel.write("pair_block", values, DType.FLOAT64, add_blocks(sums))
     return kernel.build()
 

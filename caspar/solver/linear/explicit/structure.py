@@ -14,7 +14,7 @@ import numpy as np
 from caspar.errors import OutOfMemoryError
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend, array_tools
-from caspar.solver.linear.explicit.explicit_kernels import ArgumentPair, argument_pairs
+from caspar.solver.linear.explicit.pair_kernels import ArgumentPair, argument_pairs
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 
 MAX_FILL_PAIRS = 1 << 27

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from caspar.equations.factor_builder import FactorBuilder, FactorForm, linearization
 from caspar.equations.factor_kernels import factor_kernels
 from caspar.equations.node_blocks import damped_diagonal, damped_step, inverse_root
-from caspar.equations.scalar_kernels import begin_kernel
 from caspar.equations.schur_kernels import by_rows, mixed_blocks
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.jacobian import Blocks, JacobianSlots
@@ -36,8 +35,9 @@ from caspar.memory.patterns import (
     WriteBlockSum,
     WriteIndexed,
     WriteSequential,
+    WriteUnique,
 )
-from caspar.solver.linear.explicit.explicit_kernels import add_blocks
+from caspar.solver.linear.explicit.pair_kernels import add_blocks
 from caspar.solver.linear.two_level.coarse_form import CoarseForm, coarse_form, is_coarsened
 
 LANES = 32
@@ -63,7 +63,7 @@ def coarse_kernels(
         _scale(),
         _entries(),
         _inverse(),
-        begin_kernel("coarse_begin"),
+        _begin(),
         _set_aside(coarse, types),
         _restrict(coarse, types),
         _apply(types, width),
@@ -300,6 +300,15 @@ def _inverse() -> KernelSpec:
 
 
 # -- conjugate gradients -------------------------------------------------------------------------
+
+
+def _begin() -> KernelSpec:
+    """Before a first direction that is made later: nothing is done, and none was before it."""
+    kernel = KernelBuilder("coarse_begin", DType.FLOAT64)
+    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
+    for written in ("done", "beta"):
+        kernel.write(written, [zero], DType.FLOAT64, WriteUnique())
+    return kernel.build()
 
 
 def _set_aside(coarse: CoarseForm, types: Types) -> KernelSpec:
