@@ -294,6 +294,7 @@ def test_inverses_say_where_there_is_none() -> None:
     inverse = np.empty((3, 3))
     for sign in (1.0, -1.0, 1.0):
         solver.matrix[...] = np.tril(sign * matrix)
+        solver.factorize()
         solver.invert(inverse)
         assert solver.failed[0] == float(sign < 0.0)
     assert_allclose(inverse @ matrix, np.eye(3), atol=1e-12)

@@ -57,6 +57,7 @@ class DenseSolver:
         self._form.run()
         self._backend.clear(self._factorization.matrix)
         self._entries.run()
+        self._factorization.factorize()
         self._factorization.solve(self._system.rhs, self._system.solution)
         self._finish.run()
 
@@ -104,5 +105,6 @@ class SparseSolver:
     def solve(self, max_iterations: int) -> None:
         """Form the matrix, factorise, solve."""
         self._form.run()
+        self._factorization.factorize()
         self._factorization.solve(self._system.rhs, self._system.solution)
         self._finish.run()

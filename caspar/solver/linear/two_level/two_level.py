@@ -48,6 +48,7 @@ class TwoLevel:
         self._form.run()
         self._backend.clear(self.factorization.matrix)
         self._entries.run()
+        self.factorization.factorize()
         self.factorization.invert(self.space.inverse)
 
 
