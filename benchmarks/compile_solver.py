@@ -10,9 +10,11 @@ import json
 import time
 from dataclasses import dataclass, field
 
-from caspar.driver import TARGETS, compile_kernel, kernel_specs
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.equations.factor_builder import FactorForm, SharedSums
 from caspar.equations.solver_form import SolverForm
+from caspar.equations.solver_kernels import kernel_specs
 from caspar.frontend.factors.trace import trace
 from caspar.frontend.precision import TYPES
 from caspar.ir.graph import Graph

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from caspar.codegen.cuda.header import HEADER
 from caspar.codegen.cuda.places import with_wide_places
 from caspar.codegen.source import KernelSource
-from caspar.driver import TARGETS, Target, compile_kernel
+from caspar.codegen.targets import TARGETS, Target
+from caspar.driver import compile_kernel
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.binding import Binding

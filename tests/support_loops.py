@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.codegen.source import KernelSource
-from caspar.driver import TARGETS, compile_kernel
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.sums.partials import object_fields, tile_fields
 from caspar.memory.binding import Binding

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.bundle_adjustment import snavely
-from caspar.driver import kernel_specs
 from caspar.equations.factor_builder import SharedSums
 from caspar.equations.solver_form import (
     SolverForm,
@@ -25,6 +24,7 @@ from caspar.equations.solver_form import (
     solver_form,
     usual_form,
 )
+from caspar.equations.solver_kernels import kernel_specs
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.trace import NodeType, TracedFactor, trace

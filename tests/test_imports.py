@@ -57,7 +57,6 @@ PARTS = {
 ROOMS = {
     "codegen": {"cpu": "", "cuda": ""},
     "codegen/cuda": {"loop": "", "structure": ""},
-    "equations": {"linear": ""},
     "frontend": {
         "symbolic": "",
         "tracing": "symbolic",
@@ -77,7 +76,7 @@ ROOMS = {
         "result": "",
         "plan": "input result",
         "system": "plan",
-        "linear": "plan system",
+        "linear": "choice plan system",
         "iterate": "input result plan system linear",
     },
     "solver/linear": {"explicit": "", "two_level": "explicit"},
@@ -246,7 +245,7 @@ def test_rooms_are_small_and_say_what_they_do(folder: Path) -> None:
     ("name", "imported", "is_allowed"),
     [
         ("solver/plan/plan.py", "caspar.solver.input.problem", True),
-        ("solver/plan/plan.py", "caspar.solver.linear.linear_solvers", False),
+        ("solver/plan/plan.py", "caspar.solver.linear.methods", False),
         ("solver/plan/plan.py", "caspar.solver.active", True),
         ("solver/solver.py", "caspar.solver.iterate.levenberg", True),
         ("runtime/cpu/backend.py", "caspar.runtime.cuda.backend", False),

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from benchmarks.kernels.cases import CASES, Case, Role
 from benchmarks.kernels.source import Side, Source
-from caspar.driver import TARGETS, compile_kernel
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.equations.factor_builder import (
     FactorBuilder,
     FactorForm,

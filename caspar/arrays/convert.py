@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from caspar.driver import TARGETS
+from caspar.codegen.targets import TARGETS
 from caspar.errors import InputError
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array

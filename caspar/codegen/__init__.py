@@ -1,5 +1,6 @@
 """Source text from programs: CUDA C for NVRTC, Python for Numba.
 
 A scheduled program and the access of its arguments become a `KernelSource`: text, and what to pass
-for each parameter. Nothing is compiled or loaded here, and nobody asks where a program came from.
+for each parameter; `targets` lists the languages. Nothing is compiled or loaded here, and nobody
+asks where a program came from.
 """

@@ -28,6 +28,7 @@ from caspar.frontend.factors.jacobian import (
     store_jacobian,
 )
 from caspar.frontend.factors.trace import TracedFactor
+from caspar.frontend.names import part_name
 from caspar.frontend.precision import Types
 from caspar.ir.scalar import dot
 from caspar.memory.kernel import KernelSpec
@@ -38,6 +39,11 @@ FACTOR_ROLES = (
     *("product", "gather", "scatter", "reduce", "inner"),
 )
 """Ends of the names of a factor's kernels."""
+
+
+def exact_role(role: str) -> str:
+    """End of the name of a kernel that takes another's place, with Jacobians in float64."""
+    return part_name(role, "exact")
 
 
 @dataclass(frozen=True)

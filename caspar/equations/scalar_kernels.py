@@ -37,15 +37,6 @@ def scalar_kernels(types: Types) -> list[KernelSpec]:
     return [_begin(types), _alpha(types), _beta(types), _collect(types)]
 
 
-def begin_kernel(name: str) -> KernelSpec:
-    """Before a first direction that is made later: nothing is done, and none was before it."""
-    kernel = KernelBuilder(name, DType.FLOAT64)
-    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
-    for written in ("done", "beta"):
-        _put(kernel, written, zero)
-    return kernel.build()
-
-
 def _put(kernel: KernelBuilder, name: str, value: Scalar) -> None:
     kernel.write(name, [value], DType.FLOAT64, WriteUnique())
 

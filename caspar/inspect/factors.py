@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from caspar.driver import TARGETS, Target
+from caspar.codegen.targets import TARGETS, Target
 from caspar.equations.factor_kernels import factor_kernels
 from caspar.equations.node_kernels import node_kernels
 from caspar.equations.solver_form import usual_form

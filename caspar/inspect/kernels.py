@@ -1,6 +1,6 @@
 """The kernel that a kernel function becomes."""
 
-from caspar.driver import TARGETS
+from caspar.codegen.targets import TARGETS
 from caspar.errors import OptionError
 from caspar.frontend.kernels.trace import TracedKernel, kernel_spec
 from caspar.frontend.printing import print_kernel

@@ -12,7 +12,8 @@ from functools import cached_property
 
 from caspar.codegen.cuda.kernel import KERNEL_START
 from caspar.codegen.source import KernelSource
-from caspar.driver import TARGETS, Target, compile_kernel
+from caspar.codegen.targets import TARGETS, Target
+from caspar.driver import compile_kernel
 from caspar.errors import OptionError
 from caspar.inspect.changes import graph_changes
 from caspar.inspect.resources import KernelReport, ResourcesView

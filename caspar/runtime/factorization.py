@@ -2,7 +2,8 @@
 
 Existing libraries do the work: LAPACK and QDLDL on the processor, cuSOLVER and cuDSS on CUDA.
 Each is loaded when it is first asked for. Cost tiers: making one, once for a plan (memory, and for
-a sparse matrix the analysis of its pattern); `solve` for every step that is tried.
+a sparse matrix the analysis of its pattern); `factorize`, and then `solve` or `invert`, for every
+step that is tried.
 """
 
 import importlib
@@ -19,7 +20,7 @@ class Factorization(Protocol):
 
     @property
     def failed(self) -> Array:
-        """(1,) float64 on the device: 1 if the last solve failed, else 0.
+        """(1,) float64 on the device: 1 if the last solve or inversion failed, else 0.
 
         It failed if the matrix was seen not to be positive definite; the solution means nothing
         then. A pivot that is not positive shows it, and a solution that is not finite. cuDSS
@@ -27,8 +28,11 @@ class Factorization(Protocol):
         rhs . solution <= 0, that is, where the solution is no direction of descent.
         """
 
+    def factorize(self) -> None:
+        """Factorise the matrix as it is now; on CUDA only enqueued, on the current stream."""
+
     def solve(self, rhs: Array, solution: Array) -> None:
-        """Factorise the matrix and solve; on CUDA only enqueued, on the current stream.
+        """Solve by the last factorisation; on CUDA only enqueued, on the current stream.
 
         Args:
             rhs: (size,) right-hand side; it is kept.
@@ -44,7 +48,7 @@ class DenseFactorization(Factorization, Protocol):
         """(size, size) row-major: the lower triangle is read, and both are destroyed."""
 
     def invert(self, inverse: Array) -> None:
-        """Factorise and invert; on CUDA only enqueued, on the current stream.
+        """Invert by the last factorisation; on CUDA only enqueued, on the current stream.
 
         Args:
             inverse: (size, size) is written, both triangles; what it holds means nothing if it

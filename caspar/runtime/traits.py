@@ -21,8 +21,8 @@ class BackendTraits:
             place where it is missing.
         ranges_are_known_by_order: Whether kernels follow the order of an index, which tells its
             range too: the range is then tested by building that order.
-        max_cluster_tile: Items of a tile at most if kernels sum float64 over clusters of nodes,
-            since a tile's sums must fit shared memory; None: any number.
+        tile_sums_are_limited: Whether the sums of a tile must fit a memory of limited size, so that
+            a linear method may allow fewer items in a tile.
     """
 
     target: str
@@ -32,7 +32,7 @@ class BackendTraits:
     factorizes_in_parallel: bool
     dense_replaces_sparse: bool
     ranges_are_known_by_order: bool
-    max_cluster_tile: int | None
+    tile_sums_are_limited: bool
 
 
 CUDA_TRAITS = BackendTraits(
@@ -43,7 +43,7 @@ CUDA_TRAITS = BackendTraits(
     factorizes_in_parallel=True,
     dense_replaces_sparse=True,
     ranges_are_known_by_order=True,
-    max_cluster_tile=128,
+    tile_sums_are_limited=True,
 )
 
 CPU_TRAITS = BackendTraits(
@@ -54,5 +54,5 @@ CPU_TRAITS = BackendTraits(
     factorizes_in_parallel=False,
     dense_replaces_sparse=False,
     ranges_are_known_by_order=False,
-    max_cluster_tile=None,
+    tile_sums_are_limited=False,
 )

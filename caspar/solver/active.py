@@ -117,7 +117,7 @@ class Preparations:
         """With the recipe of some of the factors."""
         start = time.perf_counter()
         made, remarks = self._suited(recipe)
-        made.compile_time_s += time.perf_counter() - start
+        made.kernels.compile_time_s += time.perf_counter() - start
         return Active(recipe, made, (self._idle(recipe), *remarks))
 
     def _suited(self, recipe: Recipe) -> tuple[Preparation, tuple[str, ...]]:

@@ -161,14 +161,14 @@ class Solver:
         """
         if arrays is None:
             whole = self._preparations.whole
-            whole.compile_all()
-            self._preparations.add_backlog(whole.take_compile_time())
+            whole.kernels.compile_all()
+            self._preparations.add_backlog(whole.kernels.take_compile_time())
             return
         with self.backend.scope():
             problem, active = self._checked(arrays, SolveOptions())
             part = problem.part(active.recipe.factors, active.recipe.nodes)
             with active.preparation.system(part):
-                self._preparations.add_backlog(active.preparation.take_compile_time())
+                self._preparations.add_backlog(active.preparation.kernels.take_compile_time())
 
     def memory_table(self) -> str | None:
         """The memory kept for the next solve as a table: arrays, places, what shares bytes.
@@ -230,7 +230,7 @@ class Solver:
             problem, active = self._checked(arrays, checked)
             part = problem.part(active.recipe.factors, active.recipe.nodes)
             with active.preparation.system(part) as system:
-                compiled_s = active.preparation.take_compile_time()
+                compiled_s = active.preparation.kernels.take_compile_time()
                 # of two solves at the same time one may have compiled for both
                 setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
                 start = time.perf_counter()

@@ -14,7 +14,8 @@ from benchmarks.kernels.machine_code import Counts, Resources, offsets_of_sums
 from benchmarks.kernels.measure import ARCHITECTURES, Measured
 from benchmarks.kernels.report import Report, markdown, write
 from benchmarks.kernels.source import Side
-from caspar.driver import TARGETS, compile_kernel
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.frontend.factors.trace import trace
 from caspar.ir.dtype import DType
 from caspar.runtime.nvidia.nvrtc import compile_kernel_text

@@ -10,7 +10,7 @@ import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.cli.app import main
 from caspar.cli.inspect import load_function
-from caspar.driver import TARGETS
+from caspar.codegen.targets import TARGETS
 from caspar.errors import OptionError
 from caspar.inspect import stage_names
 

@@ -10,7 +10,8 @@ import symforce.symbolic as sf
 import caspar
 from caspar.codegen.comments import MAX_COMMENT, comment_text
 from caspar.codegen.cuda.header import HEADER
-from caspar.driver import TARGETS, compile_kernel
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.equations.factor_kernels import factor_kernels
 from caspar.frontend.factors.trace import trace
 from caspar.frontend.precision import TYPES

@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from caspar.codegen.source import KernelSource
-from caspar.driver import TARGETS
+from caspar.codegen.targets import TARGETS
 from caspar.ir.dtype import DType
 from caspar.memory.binding import Binding
 from caspar.memory.conversion import ConvertSpec, Direction

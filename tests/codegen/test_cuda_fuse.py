@@ -12,7 +12,8 @@ from caspar.codegen.cuda.loop.barriers import (
 from caspar.codegen.cuda.loop.fuse import fuse
 from caspar.codegen.cuda.loop.kernel import LoopKernel, guard_name
 from caspar.codegen.source import KernelSource
-from caspar.driver import TARGETS, compile_kernel
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.sums.shared_atomics import AddSharedRuns
 from caspar.memory.kernel_builder import KernelBuilder

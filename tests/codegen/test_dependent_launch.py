@@ -11,7 +11,8 @@ from caspar.codegen.cuda.body import FIRST_LOOK, GUARD
 from caspar.codegen.cuda.loop.fuse import fuse
 from caspar.codegen.cuda.loop.kernel import LoopKernel, guard_name
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
-from caspar.driver import TARGETS, compile_kernel
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.options import Precision
 from tests.support_problems import PROBLEMS, Way, distinct_specs, problem_of
 

@@ -6,7 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from caspar.driver import convert_specs
+from caspar.equations.solver_kernels import convert_specs
 from caspar.frontend.precision import TYPES
 from caspar.options import Precision
 from tests.support_problems import PROBLEMS, Way
@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import hashlib, sys
-from caspar.driver import TARGETS, SolverDesign, generate_sources
+from caspar.codegen.targets import TARGETS
+from caspar.driver import SolverDesign, generate_sources
 from caspar.options import Precision
 from tests.support_problems import PROBLEMS, Way
 names = sorted(PROBLEMS, reverse=sys.argv[1] == "reversed")

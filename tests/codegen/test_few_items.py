@@ -14,7 +14,8 @@ from caspar.codegen.source import (
     WARP,
     KernelSource,
 )
-from caspar.driver import TARGETS, compile_kernel
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.equations.memory_kernels import memory_kernels
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.sums.partials import MAX_SLOTS

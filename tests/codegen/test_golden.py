@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from caspar.codegen.cuda.header import HEADER
-from caspar.driver import TARGETS, compile_kernel
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.ir.dtype import DType
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder

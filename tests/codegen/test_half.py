@@ -6,9 +6,10 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from caspar.bundle_adjustment import snavely
-from caspar.driver import TARGETS, kernel_specs
+from caspar.codegen.targets import TARGETS
 from caspar.equations.factor_builder import SharedSums
 from caspar.equations.solver_form import eliminable_types, solver_form
+from caspar.equations.solver_kernels import kernel_specs
 from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.trace import trace
 from caspar.frontend.precision import TYPES

@@ -10,8 +10,9 @@ import pytest
 from caspar.codegen.cuda.body import FIRST_WORDS
 from caspar.codegen.cuda.header import BLOCK_SIZE_OPTION
 from caspar.codegen.cuda.structure.tiles import TILE_KERNELS, TILE_SOURCE
-from caspar.driver import TARGETS, kernel_specs
+from caspar.codegen.targets import TARGETS
 from caspar.equations.solver_form import usual_form
+from caspar.equations.solver_kernels import kernel_specs
 from caspar.errors import CompileError
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.trace import NodeType, TracedFactor, trace

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from caspar.driver import TARGETS, compile_kernel
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.ops import Op

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 from caspar.codegen.source import KernelSource
-from caspar.driver import TARGETS
+from caspar.codegen.targets import TARGETS
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.accessors.sums.partials import object_fields

@@ -8,7 +8,8 @@ import pytest
 import symforce.symbolic as sf
 import sympy
 
-from caspar.driver import TARGETS, compile_kernel
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.frontend.symbolic.lower import _function_name
 from caspar.frontend.symbolic.lower_rules import NUMBER_RULES, TRUTH_RULES
 from caspar.ir.dtype import DType

@@ -11,7 +11,8 @@ from numpy.testing import assert_allclose
 from symforce.ops import StorageOps
 
 import caspar
-from caspar.driver import TARGETS, compile_kernel
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.frontend.kernels.trace import (
     KernelPart,
     TracedKernel,

@@ -14,7 +14,8 @@ from symengine import I
 
 import caspar
 from caspar.codegen.cuda.header import HEADER
-from caspar.driver import TARGETS, compile_kernel
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.equations.factor_kernels import FactorKernels, factor_kernels
 from caspar.errors import UnsupportedFunctionError
 from caspar.frontend.factors.factor import Factor

@@ -25,14 +25,16 @@ def cuda_backend() -> Any:
 
 
 def assert_only_enqueues(solver: Any, size: int) -> None:
-    """The call returns while the device is still busy with what came before."""
+    """The calls return while the device is still busy with what came before."""
     backend = cuda_backend()
     spin = cupy.RawModule(code=SPIN).get_function("spin")
     with backend.scope():
         rhs, solution = cupy.ones(size), cupy.empty(size)
+        solver.factorize()
         solver.solve(rhs, solution)
         cupy.cuda.get_current_stream().synchronize()
         spin((1,), (1,), (np.int64(2_000_000_000),))
+        solver.factorize()
         solver.solve(rhs, solution)
         assert not cupy.cuda.get_current_stream().done
         cupy.cuda.get_current_stream().synchronize()

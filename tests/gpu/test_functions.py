@@ -7,7 +7,8 @@ the message, and printed (`pytest -s`) when all is well.
 import pytest
 
 from caspar.codegen.cuda.kernel import generate_cuda
-from caspar.driver import TARGETS, compile_kernel
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.ir.dtype import DType
 from caspar.runtime.backend import Backend
 from tests import support_functions as functions

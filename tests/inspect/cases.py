@@ -6,7 +6,7 @@ from typing import Annotated
 import symforce.symbolic as sf
 
 import caspar
-from caspar.driver import TARGETS
+from caspar.codegen.targets import TARGETS
 from caspar.inspect.progress import Progress
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType

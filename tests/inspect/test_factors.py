@@ -5,8 +5,8 @@ import inspect
 import pytest
 
 import caspar
-from caspar.driver import kernel_specs
 from caspar.equations.solver_form import usual_form
+from caspar.equations.solver_kernels import kernel_specs
 from caspar.errors import OptionError
 from caspar.frontend.factors.trace import trace
 from caspar.frontend.precision import TYPES

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from caspar.driver import TARGETS
+from caspar.codegen.targets import TARGETS
 from caspar.inspect.pictures.live_ranges import pressure
 from caspar.inspect.progress import CallState, Progress, ValueState
 from caspar.ir.dtype import DType

@@ -6,7 +6,8 @@ from itertools import pairwise
 import pytest
 
 from caspar.codegen.cuda.header import HEADER
-from caspar.driver import TARGETS, compile_kernel
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.errors import BackendError, OptionError
 from caspar.inspect import (
     FactorInspection,

@@ -188,7 +188,7 @@ class TestOnce:
             ("g2o", b"", "no vertices and no edges"),
             ("g2o", G2O_TEXT + b"VERTEX_SE2 7 0 0 0\n", "line 5: vertex 7 was declared before"),
             ("g2o", G2O_TEXT + b"VERTEX_SE2 8 0 x 0\n", "line 5: 'x' is not a number"),
-            ("g2o", gzip.compress(G2O_TEXT)[:-9], "gzip data are cut short"),
+            ("g2o", gzip.compress(G2O_TEXT, mtime=0)[:-9], "gzip data are cut short"),
         ],
     )
     def test_wrong(self, tmp_path: Path, reader: str, content: bytes, said: str) -> None:

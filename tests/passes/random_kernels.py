@@ -6,7 +6,8 @@ Two processes print the same, whatever their hash seeds.
 import hashlib
 from collections.abc import Iterator
 
-from caspar.driver import TARGETS, Target, compile_kernel
+from caspar.codegen.targets import TARGETS, Target
+from caspar.driver import compile_kernel
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.kernel import KernelSpec

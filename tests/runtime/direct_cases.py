@@ -60,6 +60,7 @@ def solved(backend: Backend, solver: Factorization, rhs: Array) -> tuple[Array, 
     with backend.scope():
         on_device = backend.upload(rhs.copy())
         solution = backend.upload(np.full_like(rhs, np.nan))
+        solver.factorize()
         solver.solve(on_device, solution)
         np.testing.assert_array_equal(backend.to_host(on_device), rhs)
         (failed,) = backend.to_host(solver.failed)

@@ -11,7 +11,8 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from caspar.codegen.source import KernelSource
-from caspar.driver import TARGETS, compile_kernel
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.errors import CompileError, OutOfMemoryError
 from caspar.ir.dtype import DType
 from caspar.memory.binding import Binding

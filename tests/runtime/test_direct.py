@@ -109,6 +109,7 @@ def test_size_for_ordering(degrees: list[int], size: int) -> None:
 def test_dense_matrix_is_factorised_in_its_place() -> None:
     solver = CpuBackend().dense_factorization(3)
     solver.matrix[...] = np.diag([4.0, 9.0, 16.0])
+    solver.factorize()
     solver.solve(np.ones(3), np.empty(3))
     np.testing.assert_array_equal(np.diag(solver.matrix), [2.0, 3.0, 4.0])
 
@@ -140,9 +141,11 @@ def test_small_matrices_have_one_thread(
     before = num_threads()
     solver = direct_cpu.LapackCholesky(size)
     solver.matrix[...] = np.eye(size)
+    solver.factorize()
     solver.solve(np.ones(size), np.empty(size))
     assert num_threads() == before
     solver.matrix[...] = np.eye(size)
+    solver.factorize()
     solver.invert(np.empty((size, size)))
     assert num_threads() == before
     assert seen == 2 * [[1] * len(before) if is_alone else before]
@@ -168,6 +171,7 @@ def test_factorisations_at_the_same_time_leave_the_threads(monkeypatch: pytest.M
     def factorise(size: int) -> None:
         solver = direct_cpu.LapackCholesky(size)
         solver.matrix[...] = np.eye(size)
+        solver.factorize()
         solver.solve(np.ones(size), np.empty(size))
 
     monkeypatch.setattr(direct_cpu, "get_lapack_funcs", staggered)

@@ -8,9 +8,10 @@ import symforce.symbolic as sf
 import caspar
 from caspar.codegen.cuda.header import BLOCK_SIZE_OPTION
 from caspar.codegen.source import KernelSource
-from caspar.driver import TARGETS, kernel_source
+from caspar.codegen.targets import TARGETS
 from caspar.errors import BackendError, CompileError, OutOfMemoryError, ResourceError
 from caspar.ir.dtype import DType
+from caspar.kernels.call.compiled import kernel_source
 from caspar.kernels.kernel import Kernel
 from caspar.runtime.nvidia.limits import (
     compile_refusal,

@@ -8,7 +8,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from caspar.codegen.source import KernelSource
-from caspar.driver import TARGETS, compile_kernel
+from caspar.codegen.targets import TARGETS
+from caspar.driver import compile_kernel
 from caspar.ir.dtype import DType
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from caspar.driver import TARGETS
+from caspar.codegen.targets import TARGETS
 from caspar.errors import BackendError
 from caspar.options import Precision
 from caspar.runtime.nvidia import sass

@@ -80,6 +80,7 @@ def test_threads_that_an_interrupt_left_are_given_back_by_the_next() -> None:
 def factorise() -> None:
     solver, solution = LapackCholesky(3), np.zeros(3)
     solver.matrix[...] = 4.0 * np.eye(3)
+    solver.factorize()
     solver.solve(np.ones(3), solution)
     assert solution.tolist() == [0.25] * 3
 

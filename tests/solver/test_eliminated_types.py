@@ -76,7 +76,7 @@ def test_kernels_of_a_choice_are_made_once() -> None:
     for num_lenses in (2, 150):
         solver.solve(arrays_of(num_lenses), max_iterations=1)
     again = solver.solve(arrays_of(2), max_iterations=1)
-    assert len(solver._preparations.whole._libraries) == 2
+    assert len(solver._preparations.whole.kernels._libraries) == 2
     assert again.compile_time_s == 0.0
 
 
@@ -100,13 +100,13 @@ def test_a_factorisation_eliminates_what_has_the_most_unknowns(
     num_marks: int, choices: Arrays, wanted: tuple[str, ...]
 ) -> None:
     """A view has three unknowns, a mark two."""
-    recipe = caspar.Solver(CHAIN, backend="cpu", **choices)._preparations.whole._recipe
+    recipe = caspar.Solver(CHAIN, backend="cpu", **choices)._preparations.whole.recipe
     found = choose_eliminated(recipe, {"View": 20, "Mark": num_marks})
     assert tuple(node.name for node in found) == wanted
 
 
 def test_gradients_eliminate_whatever_there_is() -> None:
-    recipe = caspar.Solver((glance, hold, pin), backend="cpu")._preparations.whole._recipe
+    recipe = caspar.Solver((glance, hold, pin), backend="cpu")._preparations.whole.recipe
     found = choose_eliminated(recipe, {"View": 20, "Mark": 29})
     assert [node.name for node in found] == ["Mark"]
 

@@ -20,7 +20,7 @@ def ordered(mix: str, linear_solver: str = "schur_pcg") -> tuple[Problem, Any]:
     made = caspar.Solver(factors, backend="cpu", linear_solver=linear_solver)
     reader = ArrayReader(made.backend, "float32", True)
     problem = check_problem(arrays, made._factors, made._nodes, reader)
-    forms = made._preparations.whole.design().form.factors
+    forms = made._preparations.whole.kernels.design().form.factors
     return problem, order_factors(made.backend, made._factors, forms, problem, 8)
 
 

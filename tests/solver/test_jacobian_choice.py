@@ -9,7 +9,7 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.bundle_adjustment import Cam, Pixel, Point, snavely
-from caspar.driver import TARGETS, JacobianPrice, jacobian_price
+from caspar.codegen.targets import TARGETS
 from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.trace import trace
 from caspar.frontend.precision import TYPES, Types
@@ -17,7 +17,7 @@ from caspar.ir.dtype import DType
 from caspar.options import Precision
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.nvidia.machine_balance import H200_BALANCE, machine_balance
-from caspar.solver.choice.jacobian import recomputing_pays
+from caspar.solver.choice.jacobian import JacobianPrice, jacobian_price, recomputing_pays
 from tests.harness_backend import HarnessBackend
 
 MIXED = TYPES[Precision.MIXED]
@@ -93,7 +93,7 @@ class TestPrice:
     ) -> None:
         monkeypatch.setenv("CASPAR_CACHE_DIR", str(tmp_path))
         found = price(snavely)
-        monkeypatch.setattr("caspar.driver.jacobian_kernel", None)
+        monkeypatch.setattr("caspar.solver.choice.jacobian.jacobian_kernel", None)
         assert price(snavely) == found
         with pytest.raises(TypeError):
             price(snavely, TYPES[Precision.FLOAT64])
@@ -132,7 +132,7 @@ def test_a_solver_on_cuda(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend())
-    form = caspar.Solver(factor, **choices)._preparations.whole.design().form
+    form = caspar.Solver(factor, **choices)._preparations.whole.kernels.design().form
     assert {one.jacobian for one in form.factors.values()} == {storage}
 
 

@@ -150,7 +150,7 @@ def test_options_are_refused_before_anything_is_compiled() -> None:
     solver = caspar.Solver([anchor], backend="cpu")
     with pytest.raises(OptionError):
         solver.solve({}, max_iterations=0)
-    assert solver._preparations.whole._libraries == {}
+    assert solver._preparations.whole.kernels._libraries == {}
 
 
 @pytest.mark.parametrize("name", ["precision", "backend"])

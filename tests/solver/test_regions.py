@@ -11,6 +11,7 @@ import caspar
 from benchmarks.synthetic import make_bal
 from caspar.bundle_adjustment import snavely
 from caspar.codegen.source import KernelSource
+from caspar.frontend.precision import TYPES
 from caspar.memory.accessors.sums.slots import MAX_OBJECT_SLOTS
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver import solver as solver_module
@@ -150,12 +151,13 @@ def test_bytes_of_an_observation(
     monkeypatch.setattr(solver_module, "select_backend", lambda _: Uncompiled())
     made = caspar.Solver(snavely, jacobian=jacobian, linear_solver="schur_pcg")
     prepared = made._preparations.whole
-    library, form = prepared.compile(), prepared.design().form
-    reader = ArrayReader(made.backend, prepared.types.storage.value, True)
+    library, form = prepared.kernels.compile(), prepared.kernels.design().form
+    types = TYPES[made.precision]
+    reader = ArrayReader(made.backend, types.storage.value, True)
     problem = check_problem(photos(), made._factors, made._nodes, reader)
     factors = plan_factors(library, form, made._factors, problem)
     nodes = plan_nodes(library, form, made._nodes, problem.counts, factors, MAX_OBJECT_SLOTS)
-    plan = make_plan(library, prepared.types, factors, nodes)
+    plan = make_plan(library, types, factors, nodes)
     num_observations = problem.factors["snavely"].count
     assert plan.num_bytes / num_observations <= most
 

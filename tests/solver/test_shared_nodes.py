@@ -53,7 +53,9 @@ def test_cuda_texts_equal_the_processor(
     solver = caspar.Solver(MIXES["shared lens"], deterministic=deterministic, **choices)
     found = solver.solve(arrays)
     lanes = [
-        name for name in solver._preparations.whole.compile()._kernels if name.endswith("_by_128")
+        name
+        for name in solver._preparations.whole.kernels.compile()._kernels
+        if name.endswith("_by_128")
     ]
     assert len(lanes) > 0
     assert_allclose(found.final_cost, expected.final_cost, rtol=1e-9)
@@ -81,7 +83,7 @@ def test_two_nodes_have_many_slots(
     monkeypatch.setattr(slots, "ITEMS_OF_SLOT", 32)
     solver = caspar.Solver(factors, **choices)
     found = solver.solve(arrays)
-    (library,) = solver._preparations.whole._libraries.values()
+    (library,) = solver._preparations.whole.kernels._libraries.values()
     assert library.has_kernel("Glass__step_of_many_slots")
     assert_allclose(found.final_cost, expected.final_cost, rtol=1e-9)
     for node, rows in expected.values.items():

@@ -13,8 +13,8 @@ from caspar.bundle_adjustment import snavely
 from caspar.errors import FactorError, OptionError
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.linear.two_level.clusters import make_clusters
+from caspar.solver.linear.two_level.coarse_launches import CoarseLaunches
 from caspar.solver.linear.two_level.coarse_space import SHIFT
-from caspar.solver.linear.two_level.two_level import GradientLaunches
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases, flattened
 from tests.harness_backend import HarnessBackend
@@ -53,12 +53,12 @@ class _Parts:
         kept = solver._preparations.whole._kept
         assert kept is not None
         system: Any = kept[1]
-        self.linear = system._linear
-        self.space = self.linear._coarse
+        self.preconditioner = system._linear._preconditioner
+        self.space = self.preconditioner.space
         self.plan = system.plan
         self.plan.scalar("done")[...] = 0.0
         self.binder = Binder(self.plan)
-        launches = GradientLaunches(self.plan, self.binder, self.space)
+        launches = CoarseLaunches(self.plan, self.binder, self.space)
         self.restrict, self.reduce, self.apply = flattened(launches.correct)
         self.prolong = launches.prolong
         # the step was taken: back to where it was linearised
@@ -66,7 +66,7 @@ class _Parts:
         # residuals of the candidate are in the bytes of what was factorised
         system.score()
         system.linearize(DAMPING)
-        self.linear._reduce.run()
+        system._linear.begin()
 
     @property
     def _shape(self) -> tuple[int, int]:
@@ -104,17 +104,16 @@ class _Parts:
         """S p, by the kernels of PCG."""
         self._vector("direction", vector)
         self.binder.clear("View.product").run()
-        *products, _, _, _, _ = Phases(self.plan, self.binder).iterate_gradients()
-        for launch in flattened(products):
+        for launch in flattened(Phases(self.plan, self.binder).iteration().product):
             launch.run()
         diagonal = np.ones_like(vector) if self.plan.is_scaled else self._read("diagonal")
         return self._read("product") + DAMPING * diagonal * vector
 
     def matrix(self) -> Matrix:
         """A without its shift, from the entries of the lower triangle."""
-        dense = self.linear._factorization.matrix
+        dense = self.preconditioner.factorization.matrix
         dense[...] = 0.0
-        self.linear._entries.run()
+        self.preconditioner._entries.run()
         shift = SHIFT[self.plan.types.storage, self.plan.is_scaled]
         lower = np.tril(dense) - shift * np.eye(len(dense))
         scale = self.space.binding("scale", 1).data[: len(dense)]
@@ -185,7 +184,7 @@ def test_tiles_leave_room_for_sums_over_clusters(
     """Of a device, which takes tiles of 256 otherwise."""
     monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(256))
     solver = caspar.Solver(snavely, linear_solver="schur_pcg", preconditioner=preconditioner)
-    library = solver._preparations.whole.compile()
+    library = solver._preparations.whole.kernels.compile()
     assert library.tile_size == (128 if preconditioner == "two_level" else 256)
 
 
@@ -295,6 +294,7 @@ def test_inverses_say_where_there_is_none() -> None:
     inverse = np.empty((3, 3))
     for sign in (1.0, -1.0, 1.0):
         solver.matrix[...] = np.tril(sign * matrix)
+        solver.factorize()
         solver.invert(inverse)
         assert solver.failed[0] == float(sign < 0.0)
     assert_allclose(inverse @ matrix, np.eye(3), atol=1e-12)

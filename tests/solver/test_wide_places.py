@@ -68,4 +68,4 @@ def test_where_nothing_is_eliminated_there_is_one_library(monkeypatch: pytest.Mo
     factors, arrays = problem_of("views alone")
     solver = caspar.Solver(factors, linear_solver="pcg")
     solver.solve(arrays, max_iterations=1)
-    assert list(solver._preparations.whole._libraries) == [((), False)]
+    assert list(solver._preparations.whole.kernels._libraries) == [((), False)]

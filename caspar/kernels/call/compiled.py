@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from caspar.driver import TARGETS, finish_source, kernel_source
+from caspar.codegen.source import KernelSource
+from caspar.codegen.targets import TARGETS, Target
+from caspar.driver import compile_kernel, compile_specs
 from caspar.errors import InputError
-from caspar.frontend.kernels.trace import TracedKernel
+from caspar.frontend.kernels.trace import TracedKernel, kernel_spec
 from caspar.ir.dtype import DType
 from caspar.kernels.call.tuning import MeasuredSizes, tuning_key
 from caspar.memory.access import FinishSpec, WriteAccessor
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.reduce import ReduceSpec
 from caspar.runtime.backend import Backend, Kernel
 
 _Key = tuple[str, DType, tuple[tuple[str, WriteAccessor], ...], int | None]
@@ -78,3 +82,31 @@ class KernelCache:
 
 
 _FINISHES: dict[tuple[str, str], Kernel] = {}
+
+
+def kernel_source(
+    traced: TracedKernel,
+    dtype: DType,
+    writes: Mapping[str, WriteAccessor],
+    target: Target,
+) -> KernelSource:
+    """Generate a stand-alone kernel, or take it from the cache.
+
+    Args:
+        traced: The kernel function.
+        dtype: Type it computes in and its arrays have.
+        writes: How the kernel itself writes each output, by the output's name.
+        target: What to generate.
+    """
+    parts = (dtype.value, traced.key, repr(writes))
+    made = compile_specs(parts, target, lambda: [kernel_spec(traced, dtype, writes)])
+    (source,) = made.kernels.values()
+    return source
+
+
+def finish_source(spec: FinishSpec, target: Target) -> KernelSource:
+    """Generate a kernel that completes a write of another."""
+    if isinstance(spec, ReduceSpec):
+        return target.generate_reduce(spec)
+    assert isinstance(spec, KernelSpec)
+    return compile_kernel(spec, target)

@@ -83,36 +83,47 @@ class LapackCholesky:
         self.failed = np.zeros(1) if failed is None else failed
         names = ("potrf", "potrs", "potri")
         self._factorize, self._solve, self._invert = get_lapack_funcs(names, (self.matrix,))
+        self._factor, self._info = self.matrix.T, 0
 
-    def solve(self, rhs: Array, solution: Array) -> None:
-        """Factorise and solve."""
+    def factorize(self) -> None:
+        """Cholesky's factorisation."""
 
         def work() -> None:
             # LAPACK goes down columns: the lower triangle by rows is the upper one by columns
-            factor, info = self._factorize(
+            self._factor, self._info = self._factorize(
                 self.matrix.T, lower=False, clean=False, overwrite_a=True
             )
-            if info == 0:
-                solved, info = self._solve(factor, solution, lower=False, overwrite_b=True)
-                if solved is not solution:
-                    solution[...] = solved
-            # potrf does not notice entries that are not numbers
-            self.failed[0] = float(info != 0 or not np.isfinite(solution).all())
 
-        solution[...] = rhs
         self._run(work)
 
-    def invert(self, inverse: Array) -> None:
-        """Factorise and invert."""
+    def solve(self, rhs: Array, solution: Array) -> None:
+        """Solve by the factor."""
+        info = self._info
 
         def work() -> None:
-            factor, info = self._factorize(self.matrix.T, lower=False, clean=True, overwrite_a=True)
-            if info == 0:
-                upper, info = self._invert(factor, lower=False)
-                inverse[...] = upper + np.triu(upper, 1).T
-            self.failed[0] = float(info != 0 or not np.isfinite(inverse).all())
+            nonlocal info
+            solved, info = self._solve(self._factor, solution, lower=False, overwrite_b=True)
+            if solved is not solution:
+                solution[...] = solved
 
-        self._run(work)
+        solution[...] = rhs
+        if info == 0:
+            self._run(work)
+        # potrf does not notice entries that are not numbers
+        self.failed[0] = float(info != 0 or not np.isfinite(solution).all())
+
+    def invert(self, inverse: Array) -> None:
+        """Invert by the factor."""
+        info = self._info
+
+        def work() -> None:
+            nonlocal info
+            upper, info = self._invert(self._factor, lower=False)
+            inverse[...] = np.triu(upper) + np.triu(upper, 1).T
+
+        if info == 0:
+            self._run(work)
+        self.failed[0] = float(info != 0 or not np.isfinite(inverse).all())
 
     def _run(self, work: Callable[[], None]) -> None:
         """On one thread where there are few rows."""
@@ -181,9 +192,12 @@ class QdldlFactorization:
         self.values: FloatArray = self._matrix.data[:num_entries]
         self.failed = np.zeros(1) if failed is None else failed
 
-    def solve(self, rhs: Array, solution: Array) -> None:
-        """Factorise and solve."""
+    def factorize(self) -> None:
+        """L D L^T, in the order that was found."""
         self._solver.update(self._matrix, upper=True)
+
+    def solve(self, rhs: Array, solution: Array) -> None:
+        """Solve by the factors."""
         padded = rhs if len(self._added) == 0 else np.concatenate([rhs, self._added])
         solution[...] = self._solver.solve(padded)[: len(rhs)]
         # negative pivots are nothing special to QDLDL, and zero ones end it without a word

@@ -8,11 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from caspar.equations.solver_form import couples_reduced, eliminable_types
 from caspar.frontend.factors.trace import NodeType
-from caspar.options import LinearSolverChoice, PreconditionerChoice
+from caspar.options import LinearSolverChoice
 from caspar.solver.choice.form import Recipe
-
-OWN_GRADIENTS = (PreconditionerChoice.TWO_LEVEL,)
-"""Preconditioners that have kernels, and phases of an iteration, of their own."""
 
 
 def choose_eliminated(
@@ -36,8 +33,7 @@ def _is_sparse(recipe: Recipe, eliminated: Sequence[NodeType]) -> bool:
     """Whether a sparse factorisation is asked for, or is what `auto` mostly takes."""
     if recipe.linear_solver is not LinearSolverChoice.AUTO:
         return recipe.linear_solver is LinearSolverChoice.SPARSE
-    is_own = recipe.preconditioner in OWN_GRADIENTS
-    return not is_own and couples_reduced(recipe.factors, eliminated)
+    return recipe.is_block_jacobi and couples_reduced(recipe.factors, eliminated)
 
 
 def eliminating_pays(

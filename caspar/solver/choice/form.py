@@ -7,7 +7,6 @@ again where counts have other types eliminated.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caspar.equations.linear.coarse_form import coarse_refusal
 from caspar.equations.solver_form import (
     MAX_ELIMINATED_DIM,
     SolverForm,
@@ -17,7 +16,7 @@ from caspar.equations.solver_form import (
     usual_storage,
     usual_sums,
 )
-from caspar.errors import OptionError, UnsuitedError
+from caspar.errors import UnsuitedError
 from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.precision import TYPES
@@ -55,16 +54,20 @@ class Recipe:
     deterministic: bool
     inner_iterations: int
 
+    @property
+    def is_block_jacobi(self) -> bool:
+        """Whether the user did not ask for a preconditioner that has kernels of its own."""
+        return self.preconditioner in (
+            PreconditionerChoice.AUTO,
+            PreconditionerChoice.BLOCK_JACOBI,
+        )
+
 
 _JACOBIANS = {
     JacobianChoice.STORED: JacobianStorage.STORED,
     JacobianChoice.FLOAT16: JacobianStorage.FLOAT16,
     JacobianChoice.RECOMPUTE: JacobianStorage.RECOMPUTED,
 }
-
-
-USE_BLOCK_JACOBI = "Use preconditioner='block_jacobi' or 'auto'."
-"""Advice."""
 
 
 def usual_precision(factors: Sequence[TracedFactor], nodes: Sequence[NodeType]) -> Precision:
@@ -82,8 +85,7 @@ def choose_form(backend: Backend, recipe: Recipe, eliminated: Sequence[NodeType]
     """The form of all kernels.
 
     Raises:
-        UnsuitedError: The linear solver or the preconditioner is not for such factors.
-        OptionError: The preconditioner is not for that linear solver.
+        UnsuitedError: The linear solver is not for such factors.
     """
     names = (LinearSolverChoice.SCHUR_PCG, LinearSolverChoice.SCHUR_DENSE)
     if recipe.linear_solver in names and len(eliminated) == 0:
@@ -93,16 +95,13 @@ def choose_form(backend: Backend, recipe: Recipe, eliminated: Sequence[NodeType]
             "at most one of its nodes, by an index, and another type remains",
             "Use 'auto', 'pcg' or 'sparse'.",
         )
-    form = solver_form(
+    return solver_form(
         recipe.factors,
         eliminated,
         usual_sums(backend.traits.target, deterministic=recipe.deterministic),
         _choose_storage(backend, recipe, eliminated),
         recipe.inner_iterations,
     )
-    if recipe.preconditioner is PreconditionerChoice.TWO_LEVEL:
-        _check_two_level(recipe, form)
-    return form
 
 
 def _choose_storage(
@@ -120,16 +119,3 @@ def _choose_storage(
             return usual
     pays = recomputing_pays(recipe.factors, TYPES[recipe.precision], backend)
     return JacobianStorage.RECOMPUTED if pays else JacobianStorage.STORED
-
-
-def _check_two_level(recipe: Recipe, form: SolverForm) -> None:
-    allowed = (LinearSolverChoice.AUTO, LinearSolverChoice.SCHUR_PCG)
-    if recipe.linear_solver not in allowed:
-        raise OptionError(
-            f"preconditioner='two_level' with linear_solver={recipe.linear_solver.value!r}: it is "
-            "for conjugate gradients on the Schur complement; use linear_solver='schur_pcg' or "
-            "'auto'"
-        )
-    refusal = coarse_refusal(recipe.factors, form)
-    if refusal != "":
-        raise UnsuitedError(f"preconditioner='two_level': {refusal}", USE_BLOCK_JACOBI)

@@ -3,12 +3,31 @@
 Input: traced factors and a device. Output: yes or no. Once for each solver.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from caspar.driver import TARGETS, jacobian_price
+from caspar.codegen.targets import TARGETS, Target
+from caspar.driver import cached
+from caspar.equations.factor_kernels import jacobian_kernel
 from caspar.frontend.factors.trace import TracedFactor
 from caspar.frontend.precision import Types
+from caspar.frontend.size_refusal import naming_owners
+from caspar.passes.price import graph_price
 from caspar.runtime.backend import Backend
+
+
+@dataclass(frozen=True)
+class JacobianPrice:
+    """What an instance's Jacobian takes.
+
+    Attributes:
+        multiplications: To derive it, see `passes.price`.
+        num_bytes: Of its entries that are not always zero, equal ones as well.
+    """
+
+    multiplications: float
+    num_bytes: int
 
 
 def recomputing_pays(factors: Sequence[TracedFactor], types: Types, backend: Backend) -> bool:
@@ -27,3 +46,22 @@ def recomputing_pays(factors: Sequence[TracedFactor], types: Types, backend: Bac
     multiplications = sum(price.multiplications for price in prices)
     num_bytes = sum(price.num_bytes for price in prices)
     return multiplications <= backend.machine_balance(types.storage) * num_bytes
+
+
+def jacobian_price(factor: TracedFactor, types: Types, target: Target) -> JacobianPrice:
+    """The price of a factor's Jacobian by all its nodes, or what the cache has."""
+    dtype = types.storage
+
+    def find() -> JacobianPrice:
+        with naming_owners([factor], []):
+            spec = jacobian_kernel(factor, types)
+        num_entries = sum(arg.dim for arg in spec.args if arg.name == "jacobian")
+        price = graph_price(spec.graph, target.costs[dtype])
+        return JacobianPrice(price, num_entries * dtype.itemsize)
+
+    parts = ["price", target.name, dtype.value, factor.key]
+    return cached(parts, find, asdict, _price_from_json)
+
+
+def _price_from_json(data: Mapping[str, Any]) -> JacobianPrice:
+    return JacobianPrice(float(data["multiplications"]), int(data["num_bytes"]))

@@ -26,7 +26,7 @@ from caspar.solver.iterate.faults import faulty_costs, faulty_derivatives, large
 from caspar.solver.iterate.linearization import Linearization, Place
 from caspar.solver.iterate.roundings import DRAWS, half_digits, write_rounded
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
-from caspar.solver.linear.linear_solvers import LinearSolver
+from caspar.solver.linear.method import LinearSolver
 from caspar.solver.plan.arena import Scratch
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan

@@ -1,5 +1,6 @@
 """Linear solvers: conjugate gradients with preconditioners, and matrices that are factorised.
 
-Each solves the damped system that an iteration has; the methods with more than a list of launches
-have rooms of their own. They do not know Levenberg-Marquardt.
+`method` says what a linear method is, `methods` lists all of them and takes one for a system. Those
+with more than a list of launches have a folder each, from the formulas of their kernels to their
+launches. They do not know Levenberg-Marquardt.
 """

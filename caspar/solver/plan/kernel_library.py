@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from caspar.codegen.source import KernelSource
-from caspar.driver import SolverSources, Target
+from caspar.codegen.targets import Target
+from caspar.driver import SolverSources
 from caspar.equations.factor_kernels import FACTOR_ROLES
 from caspar.equations.node_kernels import NODE_ROLES
 from caspar.errors import ResourceError
@@ -36,6 +37,7 @@ class KernelLibrary:
     Attributes:
         tile_size: Items of a tile.
         reductions_time_s: Seconds of compiling what sums partials.
+        loaded: What `load` has compiled, by name.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class KernelLibrary:
     ) -> None:
         self.backend = backend
         self.reductions_time_s = 0.0
+        self.loaded: set[str] = set()
         self.jacobian_dims = sources.jacobian_dims
         self._target = target
         self._wide_places = wide_places
@@ -120,11 +123,12 @@ class KernelLibrary:
         """A kernel of the solver."""
         return self._kernels[name]
 
-    def load(self, sources: SolverSources) -> None:
-        """Compile more kernels of the solver, unless they have been."""
+    def load(self, name: str, sources: SolverSources) -> None:
+        """Compile more kernels of the solver; `name` is what they are together."""
         found = self._rewritten(sources).kernels.items()
         missing = [one for name, one in found if name not in self._kernels]
         self._kernels.update(self.backend.load(missing, self.tile_size))
+        self.loaded.add(name)
 
     def load_reductions(self, specs: Iterable[ReduceSpec]) -> None:
         """Compile what is missing, all at once."""

@@ -12,7 +12,7 @@ from itertools import chain
 import numpy as np
 
 from caspar.equations.factor_builder import ROW_PARTS
-from caspar.equations.linear.explicit_kernels import exact_role
+from caspar.equations.factor_kernels import exact_role
 from caspar.equations.memory_kernels import WIDTH
 from caspar.frontend.factors.block_parts import block_dim
 from caspar.frontend.factors.trace import Argument

@@ -5,11 +5,41 @@ plan.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from caspar.equations.node_kernels import STEP_OF_MANY_SLOTS
 from caspar.runtime.backend import Launch, Loop
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.system.launches import Binder
+
+LaunchPhases = Sequence[Sequence[Launch]]
+"""Launches of a phase may run at the same time."""
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One iteration of conjugate gradients.
+
+    Attributes:
+        product: A p, and what it adds to p.(A p).
+        alpha: The length of the step.
+        advance: step += alpha p, r -= alpha A p; with block Jacobi z and r.z too.
+        apply: z = M^-1 r and r.z, as far as `advance` has not made them.
+        beta: What is kept of p, and whether this was the last iteration.
+        turn: p = z + beta p.
+    """
+
+    product: LaunchPhases
+    alpha: Sequence[Launch]
+    advance: Sequence[Launch]
+    apply: LaunchPhases
+    beta: Sequence[Launch]
+    turn: Sequence[Launch]
+
+    @property
+    def phases(self) -> list[Sequence[Launch]]:
+        """All of it, in order."""
+        return [*self.product, self.alpha, self.advance, *self.apply, self.beta, self.turn]
 
 
 class Phases:
@@ -72,8 +102,8 @@ class Phases:
         starts = self._each("start", eliminated=False)
         return [*starts, self._binder.scalar_launch("pcg_begin")]
 
-    def iterate_gradients(self) -> list[list[Launch]]:
-        """One iteration of conjugate gradients; launches of a phase may run at the same time."""
+    def iteration(self) -> Iteration:
+        """One iteration of conjugate gradients with block Jacobi."""
         phases = self._inner_phases()
         sums: list[list[Launch]] = []
         together: list[Launch] = []
@@ -84,21 +114,20 @@ class Phases:
                 together.append(launch)
                 # reductions of several arguments may add to one node type
                 sums += [[reduction] for reduction in reductions]
-        return [
-            *phases,
-            together,
-            *sums,
-            [self._binder.scalar_launch("pcg_alpha")],
-            [self._step(plan) for plan in self._plan.reduced],
-            [self._binder.scalar_launch("pcg_beta")],
-            [*self._each("turn", eliminated=False), *self.clear_curvatures()],
-        ]
+        return Iteration(
+            product=[*phases, together, *sums],
+            alpha=[self._binder.scalar_launch("pcg_alpha")],
+            advance=[self._step(plan) for plan in self._plan.reduced],
+            apply=[],
+            beta=[self._binder.scalar_launch("pcg_beta")],
+            turn=[*self._each("turn", eliminated=False), *self.clear_curvatures()],
+        )
 
-    def repeated(self, iteration: Sequence[Sequence[Launch]]) -> Loop:
+    def repeated(self, iteration: Iteration) -> Loop:
         """An iteration of conjugate gradients, again and again until `done` is set."""
         plan = self._plan
         backend = plan.library.backend
-        return backend.loop(iteration, plan.scalar("done"), plan.memory["scalars"])
+        return backend.loop(iteration.phases, plan.scalar("done"), plan.memory["scalars"])
 
     def clear_curvatures(self) -> list[Launch]:
         """What products add to p.(A p), after it was read; nothing where they write partials."""
@@ -159,6 +188,6 @@ class Phases:
         ]
 
 
-def flattened(phases: Sequence[Sequence[Launch]]) -> list[Launch]:
+def flattened(phases: LaunchPhases) -> list[Launch]:
     """All launches in order."""
     return [launch for phase in phases for launch in phase]

@@ -94,11 +94,14 @@ class CudssFactorization:
         for vector in (self._rhs, self._solution):
             releases.append(partial(cudss.matrix_destroy, vector))
 
+    def factorize(self) -> None:
+        """L D L^T: enqueued on the current stream. Right-hand side and solution are not touched."""
+        self._execute(cudss.Phase.REFACTORIZATION)
+
     def solve(self, rhs: Array, solution: Array) -> None:
-        """Factorise and solve: enqueued on the current stream."""
+        """Solve by the factors: enqueued on the current stream."""
         cudss.matrix_set_values(self._rhs, rhs.data.ptr)
         cudss.matrix_set_values(self._solution, solution.data.ptr)
-        self._execute(cudss.Phase.REFACTORIZATION)
         self._execute(cudss.Phase.SOLVE)
         # asking cuDSS for its pivots would wait for the device
         check_solution(rhs, solution, None, self.failed)

@@ -79,8 +79,16 @@ class CusolverCholesky:
         handle, matrix = get_cusolver_handle(), self.matrix.data.ptr
         self._workspace = cupy.empty(cusolver.dpotrf_bufferSize(handle, _UPPER, size, matrix, size))
 
+    def factorize(self) -> None:
+        """Cholesky's factorisation: enqueued on the current stream, which CuPy passes on."""
+        handle, size, matrix = get_cusolver_handle(), self._size, self.matrix.data.ptr
+        workspace, info = self._workspace, self._info.data.ptr
+        cusolver.dpotrf(
+            handle, _UPPER, size, matrix, size, workspace.data.ptr, workspace.shape[0], info
+        )
+
     def solve(self, rhs: Array, solution: Array) -> None:
-        """Factorise and solve: enqueued on the current stream, which CuPy passes on."""
+        """Solve by the factor: enqueued in the same way."""
         self._solve_columns(rhs, solution, 1)
 
     def invert(self, inverse: Array) -> None:
@@ -90,18 +98,7 @@ class CusolverCholesky:
         self._solve_columns(self._identity, inverse.reshape(-1), self._size)
 
     def _solve_columns(self, rhs: Array, solution: Array, num_columns: int) -> None:
-        handle = get_cusolver_handle()
-        size, matrix, workspace = self._size, self.matrix.data.ptr, self._workspace
-        cusolver.dpotrf(
-            handle,
-            _UPPER,
-            size,
-            matrix,
-            size,
-            workspace.data.ptr,
-            workspace.shape[0],
-            self._info.data.ptr,
-        )
+        handle, size, matrix = get_cusolver_handle(), self._size, self.matrix.data.ptr
         if solution.data.ptr != rhs.data.ptr:
             solution.data.copy_from_device_async(rhs.data, rhs.nbytes)
         info, target = self._solve_info.data.ptr, solution.data.ptr

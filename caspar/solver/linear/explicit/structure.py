@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from caspar.equations.linear.explicit_kernels import ArgumentPair, argument_pairs
 from caspar.errors import OutOfMemoryError
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend, array_tools
+from caspar.solver.linear.explicit.pair_kernels import ArgumentPair, argument_pairs
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 
 MAX_FILL_PAIRS = 1 << 27

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from caspar.equations.factor_builder import SharedSums
-from caspar.equations.linear.explicit_kernels import fill_name
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.sums.partials import object_fields, tile_fields
 from caspar.memory.array import Array
@@ -18,6 +17,7 @@ from caspar.memory.layout import array_scalars
 from caspar.memory.reduce import ReduceSpec, num_lanes
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.runtime.backend import Launch
+from caspar.solver.linear.explicit.explicit_kernels import fill_name
 from caspar.solver.linear.explicit.matrix import (
     BlockMemory,
     Entries,

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from caspar.equations.factor_builder import SharedSums
-from caspar.equations.linear.coarse_form import CoarseForm, is_coarsened
-from caspar.equations.linear.coarse_kernels import LANES
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.sums.partials import object_fields, tile_fields
 from caspar.memory.array import Array
@@ -20,6 +18,8 @@ from caspar.memory.layout import array_scalars
 from caspar.memory.reduce import ReduceSpec, num_lanes
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.runtime.backend import Launch
+from caspar.solver.linear.two_level.coarse_form import CoarseForm, is_coarsened
+from caspar.solver.linear.two_level.coarse_kernels import LANES
 from caspar.solver.linear.two_level.coarse_structure import (
     CoarseEntries,
     CoarseStructure,

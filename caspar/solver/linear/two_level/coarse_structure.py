@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from caspar.equations.linear.coarse_form import CoarseForm, is_coarsened
-from caspar.equations.linear.coarse_kernels import LANES
 from caspar.memory.array import Array
 from caspar.solver.linear.explicit.matrix import ALIGNMENT, scalar_numbers
 from caspar.solver.linear.explicit.structure import eliminated_nodes, is_item, pairs_within
 from caspar.solver.linear.two_level.clusters import make_clusters
+from caspar.solver.linear.two_level.coarse_form import CoarseForm, is_coarsened
+from caspar.solver.linear.two_level.coarse_kernels import LANES
 from caspar.solver.plan.plan import FactorPlan, Plan
 
 MAX_COLUMNS = 512

@@ -1,191 +1,68 @@
-"""Conjugate gradients with the two-level preconditioner, as a linear solver."""
+"""The two-level preconditioner as a linear method."""
 
-import numpy as np
-from numpy.typing import NDArray
-
-from caspar.equations.linear.coarse_kernels import LANES, apply_name
-from caspar.ir.dtype import DType
-from caspar.memory.array import Array
-from caspar.memory.binding import Binding
-from caspar.memory.layout import padded_width
-from caspar.runtime.backend import Launch
+from caspar.memory.kernel import KernelSpec
+from caspar.options import LinearSolverChoice, PreconditionerChoice
+from caspar.solver.linear.gradients import ConjugateGradients
+from caspar.solver.linear.method import LinearMethod, LinearSystem
+from caspar.solver.linear.two_level.coarse_form import coarse_form, coarse_refusal
+from caspar.solver.linear.two_level.coarse_kernels import apply_name, coarse_kernels
+from caspar.solver.linear.two_level.coarse_launches import CoarseLaunches
 from caspar.solver.linear.two_level.coarse_space import CoarseSpace
-from caspar.solver.linear.two_level.coarse_structure import CoarseStructure
-from caspar.solver.plan.plan import Plan
-from caspar.solver.system.launches import Binder
-from caspar.solver.system.phases import Phases, flattened
+from caspar.solver.linear.two_level.coarse_structure import build_coarse_structure
+
+TILE_SIZE = 128
+"""Items of a tile on CUDA with a coarse space: its kernels sum float64 over nodes and clusters, for
+which blocks of 256 have too little shared memory."""
 
 
-class GradientLaunches:
-    """Launches of preconditioned conjugate gradients.
-
-    Those of block Jacobi, but r.z is summed into an array of the coarse space's.
-
-    Args:
-        plan: Memory and structure.
-        binder: Binds its kernels.
-        space: The coarse space.
-
-    Attributes:
-        correct: y = A^-1 P^T r, and r.P y.
-        prolong: z += P y.
-        num_bytes: Bytes of their indices.
-    """
-
-    def __init__(self, plan: Plan, binder: Binder, space: CoarseSpace) -> None:
-        self._plan = plan
-        self._binder = binder
-        self._space = space
-        (self._node,) = plan.reduced
-        self.num_bytes = 0
-        self.correct = self._correction()
-        self.prolong = self._prolongation()
-
-    def begin(self) -> list[Launch]:
-        """After the inversion and `factorize`: first vectors and scalars."""
-        size, numbers = self._space.structure.size, self._space.numbers
-        count = int(numbers.inverse.shape[0])
-        inverse = {
-            "failed": self._space.binding("failed", 1),
-            "inverse": self._space.binding("inverse", 1, index=numbers.inverse),
-            "row_scale": self._space.binding("scale", size, index=numbers.inverse_row),
-            "column_scale": self._space.binding("scale", size, index=numbers.inverse_column),
-            "matrix": self._space.binding("matrix", count),
-        }
-        return [
-            self._space.bind("coarse_inverse", inverse, count),
-            self._binder.scalar_launch("coarse_begin"),
-            self._own_launch("start"),
-            self._binder.node_launch(self._node, "set_aside"),
-            *flattened(self.correct),
-            self._own_scalars("pcg_begin"),
-            self.prolong,
-            self._binder.node_launch(self._node, "turn"),
-        ]
-
-    def iteration(self, phases: Phases) -> list[list[Launch]]:
-        """One iteration of conjugate gradients."""
-        *products, _, _, turn = phases.iterate_gradients()
-        return [
-            *products,
-            [self._own_launch("step")],
-            *self.correct,
-            # what sets the flag stands last
-            [self.prolong, self._own_scalars("pcg_beta")],
-            turn,
-        ]
-
-    def _index(self, numbers: Array) -> Array:
-        """An index that a launch keeps."""
-        index = self._plan.library.backend.xp.asarray(numbers, dtype="int32")
-        self.num_bytes += int(index.nbytes)
-        return index
-
-    def _correction(self) -> list[list[Launch]]:
-        """y = A^-1 P^T r, and r.P y."""
-        structure, size = self._space.structure, self._space.structure.size
-        restricted = self._space.binding("restricted", structure.num_clusters)
-        partials = self._space.target(self._space.restricted, restricted, structure.cluster)
-        item = np.arange(LANES * size)
-        count = len(item)
-        apply = {
-            **self._binder.scalars(),
-            "matrix": self._space.binding("matrix", count),
-            "restricted": self._space.binding("restricted", LANES, index=self._index(item % LANES)),
-            "restricted_row": self._space.binding(
-                "restricted", 1, index=self._index(item // LANES)
-            ),
-            "correction": self._space.binding("correction", size),
-            "descent": self._descent(self._plan.num_reduced_tiles),
-        }
-        return [
-            [self._space.node_launch("restrict", {"restricted": partials})],
-            self._space.reduction(self._space.restricted, restricted, accumulate=False),
-            [self._space.bind(apply_name(structure.width), apply, count)],
-        ]
-
-    def _prolongation(self) -> Launch:
-        """z += P y."""
-        space, storage = self._space, self._plan.types.storage
-        dim, count = self._node.node.tangent_dim, self._node.count
-        xp = self._plan.library.backend.xp
-        clusters = space.structure.num_clusters
-        vector = self._plan.memory[f"{self._node.node.name}.preconditioned"]
-        place = [_scalars_of(number, dim, count, storage) for number in range(dim)]
-        cluster = self._index(xp.tile(space.structure.cluster, dim))
-        scalar = self._index(np.concatenate(place))
-        bindings = {
-            **self._binder.scalars(),
-            "rows": space.binding("rows", dim * count),
-            "correction": space.binding("correction", clusters, index=cluster),
-            "preconditioned": Binding(vector, 1, fields={"index": scalar}),
-        }
-        return space.bind("coarse_prolong", bindings, dim * count)
-
-    def _descent(self, offset: int) -> Binding:
-        return self._space.binding("descents", self._space.num_descents, offset=offset)
-
-    def _own_launch(self, role: str) -> Launch:
-        """A kernel of the reduced type whose part of r.z goes to the coarse space's sums."""
-        return self._binder.node_launch(self._node, role, {"descent": self._descent(0)})
-
-    def _own_scalars(self, name: str) -> Launch:
-        return self._binder.scalar_launch(name, {"descents": self._descent(0)})
-
-
-def _scalars_of(component: int, dim: int, count: int, dtype: DType) -> NDArray[np.int32]:
-    """(count,) places of a component in a blocked array."""
-    lane = component % dtype.chunk_length
-    chunk = component - lane
-    width = padded_width(min(dtype.chunk_length, dim - chunk))
-    return (chunk * count + width * np.arange(count) + lane).astype(np.int32)
-
-
-class TwoLevelGradients:
-    """Conjugate gradients on the Schur complement with the two-level preconditioner.
+class TwoLevel:
+    """The two-level preconditioner of the Schur complement.
 
     Args:
-        plan: Memory and structure.
-        binder: Binds its kernels.
-        phases: Its launches.
-        structure: Of the coarse space; the kernels for its `width` are loaded.
-        remarks: Why it was chosen.
+        system: What is solved; `coarse_refusal` does not refuse its factors.
     """
 
-    is_direct = False
+    is_factorized = False
 
-    def __init__(
-        self,
-        plan: Plan,
-        binder: Binder,
-        phases: Phases,
-        structure: CoarseStructure,
-        remarks: tuple[str, ...] = (),
-    ) -> None:
-        self.name = "schur_pcg"
+    def __init__(self, system: LinearSystem) -> None:
+        design, plan, binder = system.design, system.plan, system.binder
+        structure = build_coarse_structure(plan, coarse_form(design.factors, design.form))
+
+        def specs() -> list[KernelSpec]:
+            return coarse_kernels(design.factors, design.types, design.form, structure.width)
+
+        system.load(apply_name(structure.width), specs)
         backend = self._backend = plan.library.backend
-        coarse = self._coarse = CoarseSpace(plan, binder, structure)
-        self._factorization = backend.dense_factorization(structure.size, coarse.failed)
-        matrix = self._factorization.matrix
-        launches = GradientLaunches(plan, binder, coarse)
-        self.num_bytes = coarse.num_bytes + launches.num_bytes + int(matrix.nbytes)
-        self._reduce = backend.sequence(phases.reduce())
-        self._form = backend.sequence(coarse.form())
-        self._entries = backend.sequence([coarse.entries(matrix)])
-        self._begin = backend.sequence(launches.begin())
-        self._iterate = phases.repeated(launches.iteration(phases))
-        self.remarks = (*remarks, *self._iterate.remarks)
+        self.space = CoarseSpace(plan, binder, structure)
+        self.factorization = backend.dense_factorization(structure.size, self.space.failed)
+        launches = CoarseLaunches(plan, binder, self.space)
+        self.num_bytes = self.space.num_bytes + launches.num_bytes
+        self.num_bytes += int(self.factorization.matrix.nbytes)
+        self.start, self.apply = launches.start, launches.apply
+        self._form = backend.sequence(self.space.form())
+        self._entries = backend.sequence([self.space.entries(self.factorization.matrix)])
 
-    def begin(self) -> None:
-        """Reduce."""
-        self._reduce.run()
-
-    def solve(self, max_iterations: int) -> None:
-        """Form and invert the coarse matrix, start, iterate."""
-        self._backend.clear(self._coarse.sums)
+    def factorize(self) -> None:
+        """Form and invert the coarse matrix."""
+        self._backend.clear(self.space.sums)
         self._form.run()
-        self._backend.clear(self._factorization.matrix)
+        self._backend.clear(self.factorization.matrix)
         self._entries.run()
-        self._factorization.invert(self._coarse.inverse)
-        self._begin.run()
-        self._iterate.run(max_iterations)
+        self.factorization.factorize()
+        self.factorization.invert(self.space.inverse)
+
+
+def _make(system: LinearSystem, remarks: tuple[str, ...]) -> ConjugateGradients:
+    return ConjugateGradients(system, TwoLevel(system), remarks)
+
+
+TWO_LEVEL = LinearMethod(
+    "two_level",
+    _make,
+    preconditioner=PreconditionerChoice.TWO_LEVEL,
+    linear_solvers=(LinearSolverChoice.SCHUR_PCG, LinearSolverChoice.AUTO),
+    purpose="conjugate gradients on the Schur complement",
+    refusal=coarse_refusal,
+    max_tile_size=TILE_SIZE,
+    has_own_steps=True,
+)

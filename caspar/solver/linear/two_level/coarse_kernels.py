@@ -14,11 +14,10 @@ Columns are kept in groups, so that blocks of two groups fit registers. In scale
 from collections.abc import Sequence
 
 from caspar.equations.factor_builder import FactorBuilder, FactorForm, linearization
-from caspar.equations.linear.coarse_form import CoarseForm, is_coarsened
-from caspar.equations.linear.explicit_kernels import add_blocks
+from caspar.equations.factor_kernels import factor_kernels
 from caspar.equations.node_blocks import damped_diagonal, damped_step, inverse_root
-from caspar.equations.scalar_kernels import begin_kernel
 from caspar.equations.schur_kernels import by_rows, mixed_blocks
+from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.jacobian import Blocks, JacobianSlots
 from caspar.frontend.factors.trace import TracedFactor
 from caspar.frontend.names import kernel_name
@@ -36,49 +35,49 @@ from caspar.memory.patterns import (
     WriteBlockSum,
     WriteIndexed,
     WriteSequential,
+    WriteUnique,
 )
+from caspar.solver.linear.explicit.pair_kernels import add_blocks
+from caspar.solver.linear.two_level.coarse_form import CoarseForm, coarse_form, is_coarsened
 
 LANES = 32
 """Items that share a row of the coarse inverse."""
 
 
-def coarse_factor_kernels(
-    factor: TracedFactor,
-    types: Types,
-    form: FactorForm,
-    slots: JacobianSlots | None,
-    coarse: CoarseForm,
+def coarse_kernels(
+    factors: Sequence[TracedFactor], types: Types, form: SolverForm, width: int
 ) -> list[KernelSpec]:
-    """`respond` of a factor with a reduced node, and `coarsen` if it has an eliminated one too."""
-    if len(factor.nodes) == 1 and form.eliminated is not None:
-        return []
-    made = [_respond(factor, types, form, slots)]
-    if is_coarsened(factor, form):
-        made.append(_coarsen(factor, types, form, slots, coarse))
-    return made
-
-
-def coarse_kernels(coarse: CoarseForm, types: Types, width: int) -> list[KernelSpec]:
-    """All others.
+    """All of them.
 
     Args:
-        coarse: The columns.
+        factors: That `coarse_refusal` does not refuse.
         types: Floating types.
+        form: Of the solver.
         width: Columns of the coarse inverse that an item of `coarse_apply` multiplies.
     """
-    return [
+    coarse = coarse_form(factors, form)
+    made = [
         _modes(coarse, types),
         _square(coarse, types),
         _fill(coarse, types),
         _scale(),
         _entries(),
         _inverse(),
-        begin_kernel("coarse_begin"),
+        _begin(),
         _set_aside(coarse, types),
         _restrict(coarse, types),
         _apply(types, width),
         _prolong(coarse, types),
     ]
+    for factor in factors:
+        own = form.factors[factor.name]
+        if len(factor.nodes) == 1 and own.eliminated is not None:
+            continue
+        slots = factor_kernels(factor, types, own).slots
+        made.append(_respond(factor, types, own, slots))
+        if is_coarsened(factor, own):
+            made.append(_coarsen(factor, types, own, slots, coarse))
+    return made
 
 
 def apply_name(width: int) -> str:
@@ -301,6 +300,15 @@ def _inverse() -> KernelSpec:
 
 
 # -- conjugate gradients -------------------------------------------------------------------------
+
+
+def _begin() -> KernelSpec:
+    """Before a first direction that is made later: nothing is done, and none was before it."""
+    kernel = KernelBuilder("coarse_begin", DType.FLOAT64)
+    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
+    for written in ("done", "beta"):
+        kernel.write(written, [zero], DType.FLOAT64, WriteUnique())
+    return kernel.build()
 
 
 def _set_aside(coarse: CoarseForm, types: Types) -> KernelSpec:

@@ -1,0 +1,58 @@
+"""The languages that kernels are generated in, and what operations cost there."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from caspar.codegen.cpu.kernel import generate_cpu, generate_cpu_convert, generate_cpu_reduce
+from caspar.codegen.cuda.convert import generate_cuda_convert
+from caspar.codegen.cuda.kernel import generate_cuda
+from caspar.codegen.cuda.places import with_wide_places
+from caspar.codegen.cuda.reduce import generate_cuda_reduce
+from caspar.codegen.source import KernelSource
+from caspar.ir.dtype import DType
+from caspar.ir.program import Program
+from caspar.memory.conversion import ConvertSpec
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.reduce import ReduceSpec
+from caspar.passes.cost import CPU, CUDA_FLOAT32, CUDA_FLOAT64, OpCosts
+
+
+@dataclass(frozen=True)
+class Target:
+    """A language to generate.
+
+    Attributes:
+        name: `cuda` or `cpu`, as the backend's name.
+        generate: Writes a program's kernel.
+        generate_reduce: Writes the kernel that sums partials.
+        generate_convert: Writes the kernel between rows and the blocked layout.
+        with_wide_places: Rewrites a kernel for items' places with 64 bits; None: they always have.
+        costs: Prices by computing type.
+    """
+
+    name: str
+    generate: Callable[[KernelSpec, Program], KernelSource]
+    generate_reduce: Callable[[ReduceSpec], KernelSource]
+    generate_convert: Callable[[ConvertSpec], KernelSource]
+    with_wide_places: Callable[[KernelSource], KernelSource] | None
+    costs: Mapping[DType, OpCosts]
+
+
+TARGETS = {
+    "cuda": Target(
+        "cuda",
+        generate_cuda,
+        generate_cuda_reduce,
+        generate_cuda_convert,
+        with_wide_places,
+        {DType.FLOAT32: CUDA_FLOAT32, DType.FLOAT64: CUDA_FLOAT64},
+    ),
+    "cpu": Target(
+        "cpu",
+        generate_cpu,
+        generate_cpu_reduce,
+        generate_cpu_convert,
+        None,
+        {DType.FLOAT32: CPU, DType.FLOAT64: CPU},
+    ),
+}

@@ -1,0 +1,91 @@
+"""The reduced system as a matrix, which a library factorises: when, and by which one."""
+
+from caspar.driver import SolverDesign
+from caspar.equations.solver_form import SolverForm
+from caspar.equations.solver_kernels import kernel_specs
+from caspar.errors import BackendError, SizeError
+from caspar.frontend.size_refusal import naming_owners
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_size import check_sizes
+from caspar.options import LinearSolverChoice
+from caspar.solver.choice.form import Recipe
+from caspar.solver.linear.explicit.choice import Method, choose_method, where_full
+from caspar.solver.linear.explicit.explicit_kernels import explicit_kernels
+from caspar.solver.linear.explicit.solvers import DenseSolver, SparseSolver
+from caspar.solver.linear.explicit.structure import build_structure
+from caspar.solver.linear.method import Declined, LinearMethod, LinearSolver, LinearSystem
+
+MAX_DENSE_FOR_SPARSE = 16_000
+"""Unknowns up to which a dense matrix takes the place of a sparse one on CUDA, where the library
+for that is not installed: 2 GB, and some 50 ms on an H200."""
+
+
+def _specs(design: SolverDesign) -> list[KernelSpec]:
+    """The kernels that form the system as a matrix."""
+    otherwise = "; or use linear_solver='pcg' or 'schur_pcg', which form no matrix"
+    with naming_owners(design.factors, design.nodes, otherwise):
+        made = explicit_kernels(design.factors, design.nodes, design.types, design.form)
+        # they are compiled on top of those that every solver has
+        usual, _ = kernel_specs(design.factors, design.nodes, design.types, design.form)
+        check_sizes([*made, *usual])
+    return made
+
+
+def _is_likely(recipe: Recipe, form: SolverForm) -> bool:
+    """Whether a matrix will be formed, as far as is known without counts."""
+    if recipe.linear_solver is LinearSolverChoice.AUTO:
+        return len(form.eliminated) == 0
+    return recipe.linear_solver in (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE)
+
+
+def _make(system: LinearSystem, _: tuple[str, ...]) -> LinearSolver | Declined:
+    """What the user chose, or what suits the sizes.
+
+    What nobody asked for by name gives way if a library for it, or memory, is not there.
+    """
+    choice, plan = system.recipe.linear_solver, system.plan
+    chosen = choose_method(choice, plan)
+    if chosen.method is Method.GRADIENTS:
+        return Declined(chosen.remarks)
+    try:
+        made = _factorizing(system, chosen.method)
+    except (BackendError, MemoryError, SizeError) as error:
+        if choice is not LinearSolverChoice.AUTO:
+            raise
+        # the error itself would keep what has been made so far
+        refusal = str(error).rstrip(".")
+    else:
+        return Declined(chosen.remarks) if made is None else made
+    plan.library.backend.trim()
+    advice = (
+        "PCG solved the linear systems, although a direct solver is faster and exact. The reason: "
+        f"{refusal}."
+    )
+    return Declined((*chosen.remarks, advice))
+
+
+def _factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
+    """The direct solver; None where the matrix, now that it is known, suits PCG better."""
+    plan = system.plan
+    is_open = system.recipe.linear_solver is LinearSolverChoice.AUTO
+    traits = plan.library.backend.traits
+    structure = build_structure(plan)
+    size = sum(node.count * node.node.tangent_dim for node in plan.reduced)
+    if is_open and not traits.factorizes_in_parallel:
+        num_entries = sum(blocks.num_blocks * blocks.dim for blocks in structure.blocks.values())
+        method = where_full(method, size, num_entries)
+    if method is Method.GRADIENTS:
+        return None
+    system.load(EXPLICIT.name, lambda: _specs(system.design))
+    if method is Method.DENSE:
+        return DenseSolver(plan, system.binder, structure)
+    try:
+        return SparseSolver(plan, system.binder, structure)
+    except BackendError as error:
+        if not (is_open and traits.dense_replaces_sparse and size <= MAX_DENSE_FOR_SPARSE):
+            raise
+        remark = f"A dense matrix was factorised, although a sparse one is faster: {error}."
+    return DenseSolver(plan, system.binder, structure, (remark,))
+
+
+EXPLICIT = LinearMethod("explicit", _make, specs=_specs, is_likely=_is_likely)

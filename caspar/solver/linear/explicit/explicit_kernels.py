@@ -1,0 +1,184 @@
+"""The kernels that form the system as a matrix: blocks of pairs of nodes, and its entries.
+
+With `schur_kernels`' names the system is B - sum C^T E V^-1 E^T C over the items of each eliminated
+node, damped. Diagonal blocks of B are in `block`, but those of factors with an eliminated node,
+which `mix` adds. What is added besides: blocks of factors that touch two nodes; what `block` does
+not hold of a large node (see `block_parts`); and for each pair of items of an eliminated node
+-Z_a Z_b^T with Z = C^T E W^T, V^-1 = W^T W. Blocks, matrix and solution are float64 whatever the
+precision.
+"""
+
+from collections.abc import Sequence
+
+from caspar.equations.node_blocks import ROUNDING
+from caspar.equations.node_kernels import damping_diagonal
+from caspar.equations.scalar_kernels import LARGEST, LinearOutcome
+from caspar.equations.solver_form import SolverForm
+from caspar.frontend.factors.block_parts import block_dim, block_places
+from caspar.frontend.factors.trace import NodeType, TracedFactor
+from caspar.frontend.names import SEPARATOR, internal_name, kernel_name
+from caspar.frontend.precision import Types
+from caspar.ir.dtype import DType
+from caspar.ir.scalar import Scalar, dot
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.patterns import (
+    AddSumPartials,
+    ReadIndexed,
+    ReadPartials,
+    ReadSequential,
+    WriteIndexed,
+    WriteSequential,
+    WriteUnique,
+)
+from caspar.solver.linear.explicit.pair_kernels import add_blocks, pair_kernels
+
+
+def fill_name(eliminated: str, row: str, column: str) -> str:
+    """Name of the kernel that adds an eliminated type's part to the blocks of two types."""
+    types = map(internal_name, (eliminated, row, column))
+    return SEPARATOR.join(("fill", *types))
+
+
+def explicit_kernels(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types, form: SolverForm
+) -> list[KernelSpec]:
+    """All of them.
+
+    `entries_dense`, `entries_sparse`, `direct_end`; `fill__*` of eliminated types; of reduced ones
+    `begin_direct` and `end_direct`, before and after the factorisation; and those of each factor.
+    """
+    made = [_entries("dense"), _entries("sparse"), _outcome(types)]
+    made += _fill_kernels(factors, nodes, types, form)
+    for node in nodes:
+        if node.name not in form.eliminated:
+            made += [_begin(node, types, form), _end(node, types)]
+    ranks = {node.name: rank for rank, node in enumerate(nodes)}
+    for factor in factors:
+        made += pair_kernels(factor, types, form.factors[factor.name], ranks)
+    return made
+
+
+def _fill_kernels(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types, form: SolverForm
+) -> list[KernelSpec]:
+    """Of each eliminated type and two types whose nodes are touched together with it."""
+    made = []
+    for eliminated in nodes:
+        if eliminated.name not in form.eliminated:
+            continue
+        touched = set()
+        for factor in factors:
+            if form.factors[factor.name].eliminates(eliminated.name):
+                touched |= {one.node_type.name for one in factor.nodes}
+        together = [node for node in nodes if node.name in touched - {eliminated.name}]
+        for rank, row in enumerate(together):
+            made += [_fill(eliminated, row, other, types, form) for other in together[: rank + 1]]
+    return made
+
+
+def _fill(
+    eliminated: NodeType, row: NodeType, column: NodeType, types: Types, form: SolverForm
+) -> KernelSpec:
+    """-Z_a Z_b^T for each pair of items of an eliminated node."""
+    kernel = KernelBuilder(fill_name(eliminated.name, row.name, column.name), DType.FLOAT64)
+    dim = eliminated.tangent_dim
+
+    def read(name: str, node: NodeType) -> list[list[Scalar]]:
+        mixed = kernel.read(name, node.tangent_dim * dim, types.storage, ReadIndexed())
+        return [mixed[first : first + dim] for first in range(0, len(mixed), dim)]
+
+    rows, columns = read("row_mixed", row), read("column_mixed", column)
+    values = [-dot(a, b) for a in rows for b in columns]
+    sums = next(iter(form.factors.values())).sums
+    kernel.write("pair_block", values, DType.FLOAT64, add_blocks(sums))
+    return kernel.build()
+
+
+def _begin(node: NodeType, types: Types, form: SolverForm) -> KernelSpec:
+    """The damped diagonal block, `scale` = D^-1/2 or 1, and the scaled right-hand side.
+
+    What elimination takes off may be nearly all of the diagonal, and then rounding errors of the
+    squares must not make the rest negative. (Ladybug-49 in mixed precision: 4 of 25 factorisations
+    fail without it, none with it.)
+    """
+    dim = node.tangent_dim
+    kernel = KernelBuilder(kernel_name(node.name, "begin_direct"), DType.FLOAT64)
+    name = "block" if len(form.eliminated) == 0 else "reduced_block"
+    packed = kernel.read(name, block_dim(node), types.sums, ReadSequential(rows=True))
+    stored = dict(zip(block_places(node), packed, strict=True))
+    gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
+    diagonal = damping_diagonal(kernel, dim, types, scaled=form.is_scaled)
+    rounding = ROUNDING[types.storage] if len(form.eliminated) > 0 else 0.0
+    damping = kernel.scalar("damping") + rounding
+    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
+    block = []
+    for i in range(dim):
+        for j in range(dim):
+            entry = stored.get((max(i, j), min(i, j)), zero)
+            block.append(entry + damping * diagonal[i] if i == j else entry)
+    scale = [entry.sqrt().reciprocal() for entry in diagonal]
+    rhs = [-(g * s) for g, s in zip(gradient, scale, strict=True)]
+    # the blocks were cleared
+    kernel.write("pair_block", block, DType.FLOAT64, WriteSequential(), skips_zeros=True)
+    kernel.write("scale", scale, DType.FLOAT64, WriteSequential())
+    kernel.write("rhs", rhs, DType.FLOAT64, WriteSequential())
+    return kernel.build()
+
+
+def _end(node: NodeType, types: Types) -> KernelSpec:
+    """`step`, no `residual`; sums rhs . solution to `descent`, rhs . rhs to `curvature`."""
+    dim = node.tangent_dim
+    kernel = KernelBuilder(kernel_name(node.name, "end_direct"), DType.FLOAT64, few_items=True)
+    solution, scale, rhs = (
+        kernel.read(name, dim, DType.FLOAT64, ReadSequential())
+        for name in ("solution", "scale", "rhs")
+    )
+    step = [x * s for x, s in zip(solution, scale, strict=True)]
+    zero = Scalar(kernel.graph, kernel.graph.const(0.0))
+    kernel.write("step", step, types.storage, WriteSequential())
+    kernel.write("residual", [zero] * dim, types.storage, WriteSequential())
+    kernel.write("descent", [dot(rhs, solution)], types.sums, AddSumPartials())
+    kernel.write("curvature", [dot(rhs, rhs)], types.sums, AddSumPartials())
+    return kernel.build()
+
+
+def _entries(matrix: str) -> KernelSpec:
+    """Entries of the lower triangle from blocks, scaled to unit diagonal of J^T J.
+
+    Dense: to their places in a cleared matrix. Sparse: in the order of its rows.
+    """
+    kernel = KernelBuilder(f"entries_{matrix}", DType.FLOAT64)
+
+    def read(name: str) -> Scalar:
+        return kernel.read(name, 1, DType.FLOAT64, ReadIndexed())[0]
+
+    entry = read("blocks") * read("row_scale") * read("column_scale")
+    access = WriteIndexed() if matrix == "dense" else WriteSequential()
+    kernel.write("matrix", [entry], DType.FLOAT64, access)
+    return kernel.build()
+
+
+def _outcome(types: Types) -> KernelSpec:
+    """What the host reads of a factorisation.
+
+    One that failed counts as an iteration: more damping helps. A right-hand side that is not
+    finite does not: nothing helps.
+    """
+    kernel = KernelBuilder("direct_end", DType.FLOAT64)
+    descent = kernel.read("descents", 1, types.sums, ReadPartials())[0]
+    square = kernel.read("curvatures", 1, types.sums, ReadPartials())[0]
+    finite = square < LARGEST
+    usable = finite & (descent < LARGEST) & (kernel.scalar("failed") < 0.5)
+    solved = float(LinearOutcome.TOLERANCE)
+    outcome = (0.0 < square).where(solved, float(LinearOutcome.AT_OPTIMUM))
+    done = usable.where(outcome, float(LinearOutcome.NOT_FINITE))
+    one = Scalar(kernel.graph, kernel.graph.const(1.0))
+    values: Sequence[tuple[str, Scalar]] = (
+        ("done", done),
+        ("first_descent", descent),
+        ("linear_iterations", finite.where(one, 0.0)),
+    )
+    for name, value in values:
+        kernel.write(name, [value], DType.FLOAT64, WriteUnique())
+    return kernel.build()

@@ -1,0 +1,135 @@
+"""What a linear method is: a way from linearised sums to the steps of the reduced node types.
+
+Input, on the device: gradients and diagonal blocks, damping, Jacobians. Output, on the device:
+`step` and `residual` of the reduced node types, and the scalars that say how it went. Nothing is
+read by the host. Cost tiers: kernels once for a solver, `make` once for a structure, the launches
+of a solver in every linear solve.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from caspar.driver import SolverDesign
+from caspar.equations.solver_form import SolverForm
+from caspar.frontend.factors.trace import TracedFactor
+from caspar.memory.kernel import KernelSpec
+from caspar.options import LinearSolverChoice, PreconditionerChoice
+from caspar.solver.choice.form import Recipe
+from caspar.solver.plan.plan import Plan
+from caspar.solver.system.launches import Binder
+from caspar.solver.system.phases import Phases
+
+Specs = Callable[[], list[KernelSpec]]
+"""Makes kernels, before compilation."""
+
+
+class LinearSolver(Protocol):
+    """Solves the damped system.
+
+    Attributes:
+        name: As users choose it.
+        remarks: Why another one than it seems was not chosen.
+        num_bytes: Bytes on the device beside the plan's.
+        is_direct: Whether it forms a matrix, from Jacobians in float64 where none are stored.
+    """
+
+    name: str
+    remarks: tuple[str, ...]
+    num_bytes: int
+    is_direct: bool
+
+    def begin(self) -> None:
+        """Enqueue what depends on the linearisation and the damping alone, where that is quick.
+
+        It may be done again, with another damping.
+        """
+
+    def solve(self, max_iterations: int) -> None:
+        """Enqueue all that is left from the linearised sums to the steps.
+
+        Args:
+            max_iterations: Iterations at most, of an iterative solver.
+        """
+
+
+@dataclass(frozen=True)
+class LinearSystem:
+    """A system that is to be solved.
+
+    Attributes:
+        recipe: What the user chose.
+        design: What its kernels depend on.
+        plan: Memory and structure.
+        binder: Binds its kernels.
+        phases: Its launches.
+        load: Compiles kernels that only some methods need, unless they have been: their name among
+            the kernels of the design, and what makes them.
+    """
+
+    recipe: Recipe
+    design: SolverDesign
+    plan: Plan
+    binder: Binder
+    phases: Phases
+    load: Callable[[str, Specs], None]
+
+    @property
+    def gradients_name(self) -> str:
+        """Conjugate gradients on this system, as users choose them."""
+        return "pcg" if len(self.plan.eliminated) == 0 else "schur_pcg"
+
+
+@dataclass(frozen=True)
+class Declined:
+    """A method leaves a system to the next one.
+
+    Attributes:
+        remarks: Why, with advice; empty if users expect nothing else.
+    """
+
+    remarks: tuple[str, ...] = ()
+
+
+def _suits_all(factors: Sequence[TracedFactor], form: SolverForm) -> str:
+    return ""
+
+
+def _makes_none(design: SolverDesign) -> list[KernelSpec]:
+    return []
+
+
+def _is_unlikely(recipe: Recipe, form: SolverForm) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class LinearMethod:
+    """A way to solve the damped system.
+
+    Attributes:
+        name: Also of its kernels.
+        make: Its solver for a system, with remarks on the methods that declined before it.
+        preconditioner: The choice that asks for it, and for no other method; None: it is tried
+            where no choice asks for another one.
+        linear_solvers: The choices of a linear solver that go with that preconditioner.
+        purpose: What the preconditioner is for.
+        refusal: Why the preconditioner is not for some factors; empty: it is.
+        specs: The kernels that it needs besides, as far as a design determines them.
+        is_likely: Whether `specs` will be needed, as far as is known without counts.
+        max_tile_size: Items of a tile at most, where the sums of a tile are limited; None: what kernels
+            allow.
+        has_own_steps: Whether other kernels than `step` read the products, so that those must not
+            have more than the usual number of slots.
+    """
+
+    name: str
+    make: Callable[[LinearSystem, tuple[str, ...]], LinearSolver | Declined]
+    preconditioner: PreconditionerChoice | None = None
+    linear_solvers: tuple[LinearSolverChoice, ...] = ()
+    purpose: str = ""
+    refusal: Callable[[Sequence[TracedFactor], SolverForm], str] = _suits_all
+    specs: Callable[[SolverDesign], list[KernelSpec]] = _makes_none
+    is_likely: Callable[[Recipe, SolverForm], bool] = _is_unlikely
+    max_tile_size: int | None = None
+    has_own_steps: bool = False

@@ -1,0 +1,141 @@
+"""The kernels of a solver: how they are made, and which are loaded.
+
+Input: a backend and what the user chose; counts of node types, as far as they are known. Output:
+designs and libraries of kernels. Cost tier: once for a solver, and again where counts have other
+types eliminated, or need wider indices.
+"""
+
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from functools import partial
+from threading import Lock
+
+from caspar.codegen.targets import TARGETS
+from caspar.driver import SolverDesign, compile_specs, solver_sources
+from caspar.errors import SizeError
+from caspar.memory.tiling.node_tiles import needs_wide_places
+from caspar.options import LinearSolverChoice
+from caspar.runtime.backend import Backend
+from caspar.solver.choice.elimination import choose_eliminated
+from caspar.solver.choice.form import Recipe, choose_form
+from caspar.solver.input.problem import Problem
+from caspar.solver.linear.method import Specs
+from caspar.solver.linear.methods import check_preconditioner, methods_for
+from caspar.solver.plan.factor_order import most_partners
+from caspar.solver.plan.kernel_library import KernelLibrary
+
+
+class SolverKernels:
+    """Designs and libraries.
+
+    Args:
+        backend: Where they run.
+        recipe: What the user chose.
+
+    Attributes:
+        compile_time_s: Seconds of tracing and compiling not yet reported.
+
+    Raises:
+        UnsuitedError: The linear solver or the preconditioner is not for such factors.
+        OptionError: The preconditioner is not for that linear solver.
+    """
+
+    def __init__(self, backend: Backend, recipe: Recipe) -> None:
+        self.compile_time_s = 0.0
+        self._backend = backend
+        self._recipe = recipe
+        self._methods = methods_for(recipe)
+        self._designs: dict[tuple[str, ...], SolverDesign] = {}
+        self._libraries: dict[tuple[tuple[str, ...], bool], KernelLibrary] = {}
+        self._compiling = Lock()
+        # what no counts make right is refused before there are any
+        self.design()
+
+    def design(self, counts: Mapping[str, int] | None = None) -> SolverDesign:
+        """How kernels are made.
+
+        Args:
+            counts: Instances of each node type, by name: what they have eliminated. None: unknown.
+        """
+        recipe, target = self._recipe, TARGETS[self._backend.traits.target]
+        eliminated = choose_eliminated(recipe, counts)
+        names = tuple(node.name for node in eliminated)
+        if names not in self._designs:
+            form = choose_form(self._backend, recipe, eliminated)
+            check_preconditioner(recipe, form)
+            self._designs[names] = SolverDesign(
+                recipe.factors, recipe.nodes, recipe.precision, target, form
+            )
+        return self._designs[names]
+
+    def take_compile_time(self) -> float:
+        """The seconds not yet reported."""
+        time_s, self.compile_time_s = self.compile_time_s, 0.0
+        return time_s
+
+    def compile(
+        self, design: SolverDesign | None = None, *, wide_places: bool = False
+    ) -> KernelLibrary:
+        """The kernels, generated and loaded when first needed.
+
+        Args:
+            design: How they are made. None: as for counts that are not known.
+            wide_places: Of items in node tiles, see `memory.tiling.node_tiles.needs_wide_places`.
+        """
+        made = self.design() if design is None else design
+        with self._compiling:
+            key = (made.form.eliminated, wide_places)
+            if key not in self._libraries:
+                start = time.perf_counter()
+                self._libraries[key] = self._new_library(made, wide_places)
+                self.compile_time_s += time.perf_counter() - start
+            return self._libraries[key]
+
+    def compile_all(self) -> None:
+        """`compile`, and the kernels of linear methods that are likely to be needed."""
+        design = self.design()
+        library = self.compile(design)
+        is_open = self._recipe.linear_solver is LinearSolverChoice.AUTO
+        for method in self._methods:
+            if method.is_likely(self._recipe, design.form):
+                # a method that `auto` chose and that is refused gives way to another one
+                with suppress(SizeError) if is_open else nullcontext():
+                    self.load(design, library, method.name, partial(method.specs, design))
+
+    def load(self, design: SolverDesign, library: KernelLibrary, name: str, specs: Specs) -> None:
+        """Compile more kernels, unless the library has them.
+
+        Args:
+            design: Of the library.
+            library: Where they go.
+            name: What they are together; it and the design determine them.
+            specs: Makes them.
+        """
+        if name in library.loaded:
+            return
+        start = time.perf_counter()
+        library.load(name, compile_specs([design.key, name], design.target, specs))
+        self.compile_time_s += time.perf_counter() - start
+
+    def library_for(self, design: SolverDesign, problem: Problem) -> KernelLibrary:
+        """The kernels for the counts and indices of a problem."""
+        if design.target.with_wide_places is None:
+            return self.compile(design)
+        most = most_partners(design.factors, design.form.factors, problem.counts)
+        return self.compile(design, wide_places=needs_wide_places(most))
+
+    def _new_library(self, design: SolverDesign, wide_places: bool) -> KernelLibrary:
+        sources = solver_sources(design)
+        owners = [factor.name for factor in design.factors]
+        owners += [node.name for node in design.nodes]
+        limits = [one.max_tile_size for one in self._methods if one.max_tile_size is not None]
+        is_limited = self._backend.traits.tile_sums_are_limited
+        return KernelLibrary(
+            self._backend,
+            design.target,
+            sources,
+            owners,
+            wide_places=wide_places,
+            max_tile_size=min(limits, default=None) if is_limited else None,
+        )
