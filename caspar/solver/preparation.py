@@ -154,7 +154,8 @@ class Preparation:
         if design.target.with_wide_places is None:
             return self.compile(design)
         most = most_partners(design.factors, design.form.factors, problem.counts)
-        return self.compile(design, wide_places=needs_wide_places(most))
+        most_narrow = self._recipe.limits.max_narrow_partners
+        return self.compile(design, wide_places=needs_wide_places(most, most_narrow))
 
     def release(self) -> None:
         """Forget the system of the last solve, also where that has not ended."""
@@ -195,18 +196,18 @@ class Preparation:
                     self._kept = kept
 
     def _make(self, problem: Problem) -> tuple[Signature, NormalEquations]:
-        design = self.design(problem.counts)
+        limits, design = self._recipe.limits, self.design(problem.counts)
         library, form = self._library_for(design, problem), design.form
         indexed = problem.with_indices(self._backend.upload)
         signature = self._signature(indexed)
-        factors = plan_factors(library, form, design.factors, indexed)
+        factors = plan_factors(library, form, design.factors, indexed, limits)
         # the plan has indices of its own
         del indexed
         has_own = self._recipe.preconditioner in OWN_GRADIENTS
         # the kernels of those read no more
         most_slots = USUAL_SLOTS if has_own else MAX_OBJECT_SLOTS
-        nodes = plan_nodes(library, form, design.nodes, problem.counts, factors, most_slots)
-        plan = make_plan(library, self.types, factors, nodes)
+        nodes = plan_nodes(library, form, design.nodes, problem.counts, factors, most_slots, limits)
+        plan = make_plan(library, self.types, factors, nodes, limits)
         start, known_s = time.perf_counter(), self.compile_time_s
         reductions_s = library.reductions_time_s
         made = self._bind(design, plan)

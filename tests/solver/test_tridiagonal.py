@@ -30,7 +30,7 @@ from tests.solver.chain_cases import (
 )
 from tests.solver.linear_cases import MIXES, assert_first_step, glance, hold, pin, tie
 from tests.solver.pose_graphs import KNOWN_OPTIMA, RotationError
-from tests.solver.solving import Arrays, assert_same_values, pack_values
+from tests.solver.solving import Arrays, assert_same_values
 from tests.support_memory import place
 
 Matrix = NDArray[np.float64]
@@ -47,20 +47,16 @@ class _Parts:
     """The preconditioner of a solver at the start of its solve, and how to apply it."""
 
     def __init__(self, solver: caspar.Solver, arrays: Arrays) -> None:
-        solver.solve(arrays, max_iterations=1, initial_damping=DAMPING)
-        kept = solver._preparations.whole._kept
-        assert kept is not None
-        system: Any = kept[1]
-        self.plan = system.plan
-        self.spaces = system._linear._spaces
+        with solver.system(arrays) as system:
+            self.plan = system.plan
+            linear: Any = system.linear
+            self.spaces = linear._spaces
+            self.plan.scalar("damping")[...] = DAMPING
+            system.score()
+            system.linearize(DAMPING)
         self.binder = Binder(self.plan)
         self.phases = Phases(self.plan, self.binder)
         self.launches = ChainLaunches(self.plan, self.binder, self.spaces)
-        # the step was taken: back to the start, whose sums share their bytes with what came after
-        pack_values(self.plan, self.binder, arrays)
-        self.plan.scalar("damping")[...] = DAMPING
-        system.score()
-        system.linearize(DAMPING)
         self.factorize()
 
     def factorize(self) -> None:
@@ -174,12 +170,11 @@ def test_lower_precisions(precision: str) -> None:
 
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("jacobian", ["stored", "recompute"])
-def test_cuda_texts_invert_the_same(
-    jacobian: str, deterministic: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(32))
+def test_cuda_texts_invert_the_same(jacobian: str, deterministic: bool) -> None:
     arrays = chain_arrays(BENDS, 11, (4,))
-    solver = _solver(BENDS, backend="auto", jacobian=jacobian, deterministic=deterministic)
+    solver = _solver(
+        BENDS, backend=HarnessBackend(32), jacobian=jacobian, deterministic=deterministic
+    )
     _assert_inverse(_Parts(solver, arrays), BENDS, arrays)
 
 
@@ -280,11 +275,9 @@ def test_a_step_with_marks(linear_solver: str) -> None:
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_cuda_texts_take_the_same_step(
-    deterministic: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
-    solver = _solver(MIXES["views alone"], backend="auto", deterministic=deterministic)
+def test_cuda_texts_take_the_same_step(deterministic: bool) -> None:
+    backend = HarnessBackend(128)
+    solver = _solver(MIXES["views alone"], backend=backend, deterministic=deterministic)
     assert_first_step(solver, "views alone", 1e-8, 1e-6)
 
 

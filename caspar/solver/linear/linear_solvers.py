@@ -111,12 +111,12 @@ def _factorization(
 ) -> LinearSolver | None:
     """The direct solver; None where the matrix, now that it is known, suits PCG better."""
     is_open = choice is LinearSolverChoice.AUTO
-    traits = plan.library.backend.traits
+    traits, most_dense = plan.library.backend.traits, plan.limits.max_dense_for_sparse
     structure = build_structure(plan)
     size = sum(node.count * node.node.tangent_dim for node in plan.reduced)
     if is_open and not traits.factorizes_in_parallel:
         num_entries = sum(blocks.num_blocks * blocks.dim for blocks in structure.blocks.values())
-        method = where_full(method, size, num_entries)
+        method = where_full(method, size, num_entries, plan.limits)
     if method is Method.GRADIENTS:
         return None
     load_explicit()
@@ -125,7 +125,7 @@ def _factorization(
     try:
         return SparseSolver(plan, binder, structure)
     except BackendError as error:
-        if not (is_open and traits.dense_replaces_sparse and size <= MAX_DENSE_FOR_SPARSE):
+        if not (is_open and traits.dense_replaces_sparse and size <= most_dense):
             raise
         remark = f"A dense matrix is factorised, where a sparse one is quicker: {error}."
     return DenseSolver(plan, binder, structure, (remark,))
@@ -160,11 +160,6 @@ class ConjugateGradients:
     def solve(self, max_iterations: int) -> None:
         """Iterate."""
         self._iterate.run(max_iterations)
-
-
-MAX_DENSE_FOR_SPARSE = 16_000
-"""Unknowns up to which a dense matrix takes the place of a sparse one on CUDA, where the library
-for that is not installed: 2 GB, and some 50 ms on an H200."""
 
 
 class DenseSolver:
