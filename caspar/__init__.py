@@ -82,6 +82,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         PreconditionerChoice,
         SolveOptions,
     )
+    from caspar.solver.prepared import Prepared
     from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
     from caspar.solver.solver import Solver
 
@@ -109,6 +110,7 @@ __all__ = [
     "Pair",
     "Precision",
     "PreconditionerChoice",
+    "Prepared",
     "ProblemSize",
     "ReadIndexed",
     "ReadPair",
@@ -170,6 +172,7 @@ _NAMES = {
     "LinearSolverChoice": "caspar.options",
     "Precision": "caspar.options",
     "PreconditionerChoice": "caspar.options",
+    "Prepared": "caspar.solver.prepared",
     "ProblemSize": "caspar.solver.result.result",
     "ReadIndexed": "caspar.memory.patterns",
     "ReadPair": "caspar.memory.patterns",

@@ -2,10 +2,30 @@
 
 import importlib
 
-from caspar.errors import BackendError
-from caspar.options import BackendChoice
+from caspar.errors import BackendError, OptionError
+from caspar.options import BackendChoice, choice
 from caspar.runtime.backend import Backend
 from caspar.runtime.nvidia.probe import cuda_problem
+from caspar.runtime.traits import BackendTraits
+
+
+def chosen_backend(given: str | BackendChoice | Backend) -> Backend:
+    """The backend that a user means.
+
+    Args:
+        given: `auto`, `cuda`, `cpu`, a member of `BackendChoice`, or a backend, which is taken as
+            it is.
+
+    Raises:
+        OptionError: Something else.
+        BackendError: CUDA was asked for and is not usable.
+    """
+    if isinstance(given, str | BackendChoice):
+        return select_backend(choice(BackendChoice, "backend", given))
+    if isinstance(given, type) or not isinstance(getattr(given, "traits", None), BackendTraits):
+        allowed = ", ".join(repr(one.value) for one in BackendChoice)
+        raise OptionError(f"backend={given!r}: must be one of {allowed}, or a backend object")
+    return given
 
 
 def select_backend(chosen: BackendChoice) -> Backend:

@@ -98,18 +98,18 @@ class Preparation:
                     self._kept = kept
 
     def _make(self, problem: Problem) -> tuple[Signature, NormalEquations]:
-        design = self.kernels.design(problem.counts)
+        limits, design = self.recipe.limits, self.kernels.design(problem.counts)
         library, form = self.kernels.library_for(design, problem), design.form
         indexed = problem.with_indices(self._backend.upload)
         signature = self._signature(indexed)
-        factors = plan_factors(library, form, design.factors, indexed)
+        factors = plan_factors(library, form, design.factors, indexed, limits)
         # the plan has indices of its own
         del indexed
         has_own = any(method.has_own_steps for method in methods_for(self.recipe))
         # the kernels of those read no more
         most_slots = USUAL_SLOTS if has_own else MAX_OBJECT_SLOTS
-        nodes = plan_nodes(library, form, design.nodes, problem.counts, factors, most_slots)
-        plan = make_plan(library, design.types, factors, nodes)
+        nodes = plan_nodes(library, form, design.nodes, problem.counts, factors, most_slots, limits)
+        plan = make_plan(library, design.types, factors, nodes, limits)
         start, known_s = time.perf_counter(), self.kernels.compile_time_s
         reductions_s = library.reductions_time_s
         made = self._bind(design, plan)

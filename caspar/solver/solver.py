@@ -1,16 +1,16 @@
 """`Solver`: factors in, solved arrays out."""
 
+import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, SupportsIndex, TypeVar
 
 from caspar.equations.solver_form import DEFAULT_INNER_ITERATIONS
-from caspar.errors import FactorError
 from caspar.frontend.factors.factor import Factor
-from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.precision import TYPES
 from caspar.options import (
-    MAX_INNER_ITERATIONS,
     BackendChoice,
     JacobianChoice,
     LinearSolverChoice,
@@ -18,24 +18,31 @@ from caspar.options import (
     PreconditionerChoice,
     SolveOptions,
     check_callback,
-    checked_count,
-    checked_flag,
-    choice,
 )
 from caspar.runtime.arrays import HOST, Moved, give_back, location
 from caspar.runtime.backend import Backend
-from caspar.runtime.select import select_backend
+from caspar.runtime.select import chosen_backend
 from caspar.solver.active import Active, Preparations
-from caspar.solver.choice.form import Recipe, usual_precision
+from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe
 from caspar.solver.input.array_reader import ArrayReader
 from caspar.solver.input.problem import Problem, check_problem
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import minimize
 from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.limits import Limits
+from caspar.solver.prepared import Prepared, describe
 from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult
-from caspar.tracing import traced_factor
 
 _Kind = TypeVar("_Kind", bound="Solver")
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """Checked arrays, what of them takes part, and the system that the iterations work on."""
+
+    problem: Problem
+    active: Active
+    system: NormalEquations
 
 
 class Solver:
@@ -47,10 +54,12 @@ class Solver:
 
     Pickles and copies hold factors, by module and name, and the arguments below as they were given:
     what is `auto` is chosen, and everything compiled, where they arrive. No plan comes with them.
+    A copy of a solver with a backend object uses the same object; a pickle of it is an error.
 
     Args:
         factors: Functions decorated with `caspar.factor`; a single one needs no list.
-        backend: `cuda`, `cpu`, or `auto`: CUDA where a device answers. See `backend.name`.
+        backend: `cuda`, `cpu`, or `auto`: CUDA where a device answers; or an object that fulfils
+            `caspar.runtime.backend.Backend`, which is used as it is. See `backend.name`.
         precision: `mixed` (float32 storage and Jacobians, float64 sums), `float64` or `float32`;
             `auto`: float64 where no node type can be eliminated, or a factor couples two nodes of a
             type that remains, else mixed. See `precision`, and the result's, where some factors
@@ -64,6 +73,8 @@ class Solver:
             taken in a fixed order. On the CPU they always are.
         inner_iterations: Steps that eliminated nodes take by themselves, the others held, after
             each step of all, up to 32; 0 for none. Only where one factor touches them.
+        limits: Sizes at which the solver chooses another way, a `caspar.solver.limits.Limits`: for
+            tests and experts. None: the usual ones.
 
     Raises:
         FactorError: A factor cannot be compiled, or the linear solver does not suit them.
@@ -75,13 +86,14 @@ class Solver:
         self,
         factors: Sequence[Factor] | Factor,
         *,
-        backend: str | BackendChoice = "auto",
+        backend: str | BackendChoice | Backend = "auto",
         precision: str | Precision = "auto",
         linear_solver: str | LinearSolverChoice = "auto",
         preconditioner: str | PreconditionerChoice = "auto",
         jacobian: str | JacobianChoice = "auto",
         deterministic: bool = False,
         inner_iterations: int = DEFAULT_INNER_ITERATIONS,
+        limits: Limits | None = None,
     ) -> None:
         self._choices = {
             "backend": backend,
@@ -91,37 +103,38 @@ class Solver:
             "jacobian": jacobian,
             "deterministic": deterministic,
             "inner_iterations": inner_iterations,
+            "limits": limits,
         }
-        wanted = _wanted_precision(precision)
-        linear: LinearSolverChoice = choice(LinearSolverChoice, "linear_solver", linear_solver)
-        stored: JacobianChoice = choice(JacobianChoice, "jacobian", jacobian)
         start = time.perf_counter()
-        self._given = _checked_factors(factors)
-        self._factors = tuple(traced_factor(factor) for factor in self._given)
-        self._nodes = _node_types(self._factors)
-        self.precision: Precision = (
-            usual_precision(self._factors, self._nodes) if wanted is None else wanted
+        self._given = checked_factors(factors)
+        recipe = make_recipe(
+            self._given,
+            precision=precision,
+            linear_solver=linear_solver,
+            preconditioner=preconditioner,
+            jacobian=jacobian,
+            deterministic=deterministic,
+            inner_iterations=inner_iterations,
+            limits=limits,
         )
-        self.backend: Backend = select_backend(choice(BackendChoice, "backend", backend))
-        recipe = Recipe(
-            self._factors,
-            self._nodes,
-            self.precision,
-            linear,
-            choice(PreconditionerChoice, "preconditioner", preconditioner),
-            stored,
-            checked_flag("deterministic", deterministic),
-            checked_count("inner_iterations", inner_iterations, 0, MAX_INNER_ITERATIONS),
-        )
-        self._preparations = Preparations(self.backend, recipe, own_precision=wanted is None)
+        self._factors, self._nodes = recipe.factors, recipe.nodes
+        self.precision: Precision = recipe.precision
+        self.backend: Backend = chosen_backend(backend)
+        self._preparations = Preparations(self.backend, recipe, own_precision=is_auto(precision))
         self._preparations.add_backlog(time.perf_counter() - start)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Pickled as its factors and choices; traced and compiled where it arrives.
 
         Raises:
-            pickle.PicklingError: A factor is not found by its module and name.
+            pickle.PicklingError: A factor is not found by its module and name, or the backend was
+                given as an object, which belongs to this process.
         """
+        if not isinstance(self._choices["backend"], str | BackendChoice):
+            raise pickle.PicklingError(
+                f"a Solver with the backend object {self.backend!r} cannot be pickled: a backend "
+                "belongs to its process. Make the solver with backend='auto', 'cuda' or 'cpu'"
+            )
         return _remade, (type(self), self._given, self._choices)
 
     def __copy__(self: _Kind) -> _Kind:
@@ -151,24 +164,56 @@ class Solver:
         which a factor has no instances.
 
         Args:
-            arrays: As for `solve`: everything is done that comes before the first iteration, and
-                kept for a solve of the same structure. None: what most problems need.
+            arrays: As for `prepare`. None: what most problems need.
+
+        Raises:
+            SizeError: The kernels would take minutes to compile.
+            InputError, OutOfMemoryError: As `prepare`.
+        """
+        if arrays is not None:
+            self.prepare(arrays)
+            return
+        whole = self._preparations.whole
+        whole.kernels.compile_all()
+        self._preparations.add_backlog(whole.kernels.take_compile_time())
+
+    def prepare(self, arrays: Mapping[str, Any]) -> Prepared:
+        """Do everything now that comes before the first iteration: check, compile, plan memory.
+
+        The plan is kept: a solve of arrays with the same counts and indices begins at once.
+
+        Args:
+            arrays: As for `solve`; values may be others later.
+
+        Returns:
+            What was chosen and made. It holds no memory of the device.
 
         Raises:
             SizeError: The kernels would take minutes to compile.
             InputError: Arrays that do not fit the factors.
             OutOfMemoryError: The plan does not fit the device.
         """
-        if arrays is None:
-            whole = self._preparations.whole
-            whole.kernels.compile_all()
-            self._preparations.add_backlog(whole.kernels.take_compile_time())
-            return
-        with self.backend.scope():
-            problem, active = self._checked(arrays, SolveOptions())
-            part = problem.part(active.recipe.factors, active.recipe.nodes)
-            with active.preparation.system(part):
-                self._preparations.add_backlog(active.preparation.kernels.take_compile_time())
+        with self._opened(arrays, SolveOptions()) as opened:
+            self._preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
+            size = self._size(opened.problem, opened.active)
+            return describe(self.backend, size, opened.active, opened.system)
+
+    @contextmanager
+    def system(self, arrays: Mapping[str, Any]) -> Iterator[NormalEquations]:
+        """What a solve iterates on, with the values of some arrays loaded: for tests and experts.
+
+        It belongs to the caller until the context ends, and is kept for the next solve then. Its
+        methods enqueue work; see `NormalEquations` for their order.
+
+        Args:
+            arrays: As for `solve`.
+
+        Raises:
+            SizeError, InputError, OutOfMemoryError: As `prepare`.
+        """
+        with self._opened(arrays, SolveOptions()) as opened:
+            self._preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
+            yield opened.system
 
     def memory_table(self) -> str | None:
         """The memory kept for the next solve as a table: arrays, places, what shares bytes.
@@ -226,17 +271,15 @@ class Solver:
         self, arrays: Mapping[str, Any], checked: SolveOptions, on_iteration: Callback | None
     ) -> SolveResult:
         start = time.perf_counter()
-        with self.backend.scope():
-            problem, active = self._checked(arrays, checked)
-            part = problem.part(active.recipe.factors, active.recipe.nodes)
-            with active.preparation.system(part) as system:
-                compiled_s = active.preparation.kernels.take_compile_time()
-                # of two solves at the same time one may have compiled for both
-                setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
-                start = time.perf_counter()
-                course = minimize(system, checked, on_iteration)
-                solve_time_s = time.perf_counter() - start
-                values = self._returned_values(system, problem)
+        with self._opened(arrays, checked) as opened:
+            problem, active, system = opened.problem, opened.active, opened.system
+            compiled_s = active.preparation.kernels.take_compile_time()
+            # of two solves at the same time one may have compiled for both
+            setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
+            start = time.perf_counter()
+            course = minimize(system, checked, on_iteration)
+            solve_time_s = time.perf_counter() - start
+            values = self._returned_values(system, problem)
         return SolveResult(
             status=course.status,
             initial_cost=course.initial_cost,
@@ -254,6 +297,15 @@ class Solver:
             peak_memory_bytes=system.num_bytes + problem.bytes_on(self.backend),
             remarks=(*active.remarks, *system.remarks, *course.remarks),
         )
+
+    @contextmanager
+    def _opened(self, arrays: Mapping[str, Any], options: SolveOptions) -> Iterator[_Opened]:
+        """The problem of some arrays, and the system of those factors that have instances."""
+        with self.backend.scope():
+            problem, active = self._checked(arrays, options)
+            part = problem.part(active.recipe.factors, active.recipe.nodes)
+            with active.preparation.system(part) as system:
+                yield _Opened(problem, active, system)
 
     def _checked(self, arrays: Mapping[str, Any], options: SolveOptions) -> tuple[Problem, Active]:
         """The arrays, of the precision of what takes part, and that."""
@@ -301,60 +353,3 @@ class Solver:
 def _remade(kind: type[_Kind], factors: Sequence[Factor], choices: Mapping[str, Any]) -> _Kind:
     """What a pickle of a solver, or a copy, is made of."""
     return kind(factors, **choices)
-
-
-def _wanted_precision(given: str | Precision) -> Precision | None:
-    """What the user chose; None for `auto`."""
-    if isinstance(given, str) and given == "auto":
-        return None
-    chosen: Precision = choice(Precision, "precision", given, others=("auto",))
-    return chosen
-
-
-def _checked_factors(factors: Sequence[Factor] | Factor) -> tuple[Factor, ...]:
-    if isinstance(factors, Factor):
-        factors = [factors]
-    if not isinstance(factors, Sequence):
-        raise FactorError(f"Solver needs a factor or a sequence of factors, got {factors!r}")
-    if len(factors) == 0:
-        raise FactorError("Solver needs at least one factor")
-    for factor in factors:
-        if not isinstance(factor, Factor):
-            raise FactorError(
-                f"Solver needs factors, got {factor!r}: decorate the function with caspar.factor"
-            )
-    names = [factor.name for factor in factors]
-    for name in names:
-        if names.count(name) > 1:
-            raise FactorError(
-                f"two factors are named {name!r}; arrays are passed by name, so rename one of them"
-            )
-    return tuple(factors)
-
-
-def _place(python_type: type) -> str:
-    """Where a class is from."""
-    return f"{python_type.__module__}.{python_type.__qualname__}"
-
-
-def _node_types(factors: Sequence[TracedFactor]) -> tuple[NodeType, ...]:
-    """The node types of all factors, in order of appearance."""
-    found: dict[str, NodeType] = {}
-    names = {factor.name for factor in factors}
-    for factor in factors:
-        for argument in factor.nodes:
-            node = argument.node_type
-            known = found.setdefault(node.name, node)
-            if known.python_type is not node.python_type:
-                raise FactorError(
-                    f"factor {factor.name}, argument {argument.source}: two node types are named "
-                    f"{node.name!r}, {_place(known.python_type)} and {_place(node.python_type)}; "
-                    "arrays are passed by name, so give one of the classes another name, for "
-                    "example by a subclass"
-                )
-            if node.name in names:
-                raise FactorError(
-                    f"{node.name!r} names a factor and a node type; arrays are passed by name, "
-                    "so rename one of them"
-                )
-    return tuple(found.values())

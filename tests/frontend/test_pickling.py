@@ -17,7 +17,9 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.errors import CasparError, UnsuitedError
+from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.select import select_backend
+from caspar.solver.limits import Limits
 from examples import pose_graph, robust_losses
 
 
@@ -140,10 +142,19 @@ def test_auto_is_chosen_where_it_arrives(monkeypatch: pytest.MonkeyPatch) -> Non
         wanted.append(chosen.value)
         return select_backend(caspar.BackendChoice.CPU)
 
-    monkeypatch.setattr("caspar.solver.solver.select_backend", select)
+    monkeypatch.setattr("caspar.runtime.select.select_backend", select)
     pickle.loads(automatic)
     pickle.loads(explicit)
     assert wanted == ["auto", "cpu"]
+
+
+def test_a_backend_object_stays_in_its_process() -> None:
+    """Copies use it too; a pickle would need another one."""
+    limits = Limits(max_dense=3)
+    solver = caspar.Solver(pose_graph.prior, backend=CpuBackend(), limits=limits)
+    assert copy.copy(solver).backend is copy.deepcopy(solver).backend is solver.backend
+    with pytest.raises(pickle.PicklingError, match=r"belongs to its process.*backend='auto'"):
+        pickle.dumps(solver)
 
 
 class OwnSolver(caspar.Solver):

@@ -19,6 +19,10 @@ from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.trace import NodeType, TracedFactor, trace
 from caspar.frontend.precision import TYPES
 from caspar.options import Precision
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.solver.choice.elimination import choose_eliminated
+from caspar.solver.choice.form import choose_form
+from caspar.solver.choice.recipe import make_recipe
 
 
 class Big(sf.V4): ...
@@ -202,8 +206,8 @@ class TestForms:
     def test_what_a_solver_makes_by_itself(self, target: str) -> None:
         factors, nodes = traced(big_small)
         form = usual_form(factors, nodes, target)
-        solver = caspar.Solver(caspar.factor(big_small), backend="cpu")
-        made = solver._preparations.whole.kernels.design().form
+        recipe = make_recipe([caspar.factor(big_small)])
+        made = choose_form(CpuBackend(), recipe, choose_eliminated(recipe))
         assert (form.key == made.key) is (target == "cpu")
         assert form.eliminated == made.eliminated
         assert form.is_scaled is (target == "cpu")

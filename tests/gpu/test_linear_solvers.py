@@ -20,7 +20,7 @@ CASES = [(mix, name) for mix in MIXES for name in solver_names(mix)]
 def test_kernels_load_again_in_new_threads() -> None:
     """CuPy has the modules then, and loading one is all that gives a thread a context."""
     solver = caspar.Solver(snavely, backend="cuda", linear_solver="schur_pcg")
-    source = solver._preparations.whole.kernels.compile().kernel("snavely__product").source
+    source = solver.prepare(arrays_of(read("problem-49-7776"))).kernels["snavely__product"]
     for _ in range(2):
         assert list(solver.backend.load([source])) == ["snavely__product"]
 

@@ -5,9 +5,12 @@ from typing import Any
 
 import caspar
 from caspar.bundle_adjustment import snavely
+from caspar.solver.limits import Limits
 from tests.solver import chain_cases
 from tests.solver.bundles import arrays_of, part_of, read
 from tests.solver.linear_cases import problem_of
+
+NEVER_AHEAD = Limits(max_factors_ahead=0)
 
 VIEWS = "views alone"
 CHAIN = "chain"

@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import caspar
+from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.plan.plan import Plan
 from caspar.solver.system.launches import Binder
 from tests.problems import EXAMPLES
@@ -58,6 +59,23 @@ def assert_same_values(first: Mapping[str, Any], second: Mapping[str, Any]) -> N
     for name in first:
         assert np.asarray(first[name]).dtype == np.asarray(second[name]).dtype
         assert_array_equal(first[name], second[name])
+
+
+class Poisoned(CpuBackend):
+    """The processor, with new memory full of one byte.
+
+    Args:
+        byte: In all of it; 0xFF is NaN of every floating type.
+    """
+
+    def __init__(self, byte: int) -> None:
+        self._byte = byte
+
+    def allocate(self, num_bytes: int) -> Any:
+        """Memory whose content must not matter."""
+        memory = super().allocate(num_bytes)
+        memory[:] = self._byte
+        return memory
 
 
 def pack_values(plan: Plan, binder: Binder, arrays: Mapping[str, Any]) -> None:

@@ -1,6 +1,8 @@
 """Factors without instances take no part: the result is that of a solver without them."""
 
+import gc
 import time
+import weakref
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from numpy.testing import assert_array_equal
 
 import caspar
 from caspar.errors import InputError
+from caspar.runtime.cpu.backend import CpuBackend
 from tests.problems import EXAMPLES, Place, anchor, between, compass, drive
 from tests.solver.linear_cases import drift, glance, glimpse, hold, make_arrays, pin, problem_of
 from tests.solver.solving import ON_BACKENDS, Arrays, assert_same_values, changed, solver, without
@@ -98,14 +101,34 @@ def test_one_state_has_no_pairs() -> None:
     assert result.final_cost == pytest.approx(0.0, abs=1e-12)
 
 
+class Counted(CpuBackend):
+    """The processor, and the arenas that it has allocated."""
+
+    def __init__(self) -> None:
+        self._arenas: list[weakref.ref[Any]] = []
+
+    def allocate(self, num_bytes: int) -> Any:
+        arena = super().allocate(num_bytes)
+        self._arenas.append(weakref.ref(arena))
+        return arena
+
+    @property
+    def num_held(self) -> int:
+        """Arenas that are still in memory."""
+        gc.collect()
+        return sum(arena() is not None for arena in self._arenas)
+
+
 def test_a_problem_that_grows_and_shrinks() -> None:
-    made = caspar.Solver((between, anchor), backend="cpu", precision="float64")
+    backend = Counted()
+    made = caspar.Solver((between, anchor), backend=backend, linear_solver="pcg")
     whole = made.solve(GRID)
+    assert backend.num_held == 1
     table = made.memory_table()
     part = made.solve(NO_BETWEEN)
     again = made.solve(NO_BETWEEN)
     assert made.memory_table() != table
-    assert made._preparations.whole._kept is None, "memory of two plans at once"
+    assert backend.num_held == 1, "memory of two plans at once"
     assert_same_values(part.values, again.values)
     assert again.compile_time_s == 0.0
     last = made.solve(GRID)
@@ -165,13 +188,13 @@ def test_a_factor_that_names_what_is_eliminated_first(linear_solver: str) -> Non
 
 
 def test_solves_inside_each_other_leave_one_plan() -> None:
-    made = caspar.Solver((between, anchor), backend="cpu", precision="float64")
+    backend = Counted()
+    made = caspar.Solver((between, anchor), backend=backend, linear_solver="pcg")
     made.solve(GRID, on_iteration=lambda _: not made.solve(NO_BETWEEN).status.is_success)
     made.solve(GRID)
-    kept = [one.preparation._kept is not None for one in made._preparations._made.values()]
-    assert kept == [True, False]
+    assert backend.num_held == 1
     made.release()
-    assert all(one.preparation._kept is None for one in made._preparations._made.values())
+    assert backend.num_held == 0
 
 
 def test_time_of_compiling_is_in_the_next_solve() -> None:

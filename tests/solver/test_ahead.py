@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 import caspar
-from caspar.solver.plan import plan
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend, HarnessLaunch
-from tests.solver.ahead_cases import BUNDLE, CASES, VIEWS, course, made
+from tests.solver.ahead_cases import BUNDLE, CASES, NEVER_AHEAD, VIEWS, course, made
 from tests.solver.solving import assert_same_values
 
 pytestmark = [
@@ -18,26 +17,19 @@ pytestmark = [
 ]
 
 
-def solved(
-    name: str, most_ahead: int, monkeypatch: pytest.MonkeyPatch, **choices: Any
-) -> list[caspar.SolveResult]:
+def solved(name: str, **choices: Any) -> list[caspar.SolveResult]:
     """In the harness, with the same bits for the same input; twice, with one plan."""
-    monkeypatch.setattr(plan, "MOST_AHEAD", most_ahead)
-    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
     factors, arrays = made(name)
-    solver = caspar.Solver(factors, deterministic=True, **choices)
+    solver = caspar.Solver(factors, backend=HarnessBackend(128), deterministic=True, **choices)
     return [solver.solve(arrays, initial_damping=1e-9, max_iterations=8) for _ in range(2)]
 
 
 @pytest.mark.parametrize(("name", "choices"), CASES)
-def test_steps_and_values_are_the_same(
-    name: str, choices: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    most = plan.MOST_AHEAD
+def test_steps_and_values_are_the_same(name: str, choices: Mapping[str, str]) -> None:
     first, *others = [
         result
-        for most_ahead in (0, most)
-        for result in solved(name, most_ahead, monkeypatch, **choices)
+        for limits in (NEVER_AHEAD, None)
+        for result in solved(name, limits=limits, **choices)
     ]
     assert name != BUNDLE or {one.step_accepted for one in first.iterations} == {True, False}
     for other in others:
@@ -60,21 +52,18 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_what_was_begun_is_used(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_begun_is_used(names: list[str]) -> None:
     """All steps are as good as expected, and with the one that confirms nothing goes ahead.
 
     What was begun ahead of it had more damping.
     """
-    result, _ = solved(VIEWS, plan.MOST_AHEAD, monkeypatch, linear_solver="pcg")
+    result, _ = solved(VIEWS, linear_solver="pcg")
     assert all(one.step_accepted for one in result.iterations)
     assert names.count("View__start") == 2 * (len(result.iterations) + 1)
 
 
-def test_nothing_is_done_ahead_after_a_rejection(
-    names: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    most = plan.MOST_AHEAD
-    result, _ = solved(BUNDLE, most, monkeypatch, linear_solver="schur_pcg")
+def test_nothing_is_done_ahead_after_a_rejection(names: list[str]) -> None:
+    result, _ = solved(BUNDLE, linear_solver="schur_pcg")
     accepted = [one.step_accepted for one in result.iterations]
     assert {*accepted} == {True, False}
     assert names.count("snavely__linearize") == 2 * num_linearizations(accepted)

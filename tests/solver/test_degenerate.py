@@ -96,8 +96,7 @@ def test_zeros_of_a_jacobian_are_not_stored(precision: str) -> None:
     """Of a linear factor each row has one entry by each node; what scales them differs."""
     made = solver(FACTORS, precision)
     assert_solved(made.solve(GRID), GRID)
-    dims = made._preparations.whole.kernels.compile().jacobian_dims
-    assert dict(dims) == {"between": 4, "anchor": 2}
+    assert made.prepare(GRID).jacobian_dims == {"between": 4, "anchor": 2}
 
 
 # -- singular --------------------------------------------------------------------------------------

@@ -8,6 +8,10 @@ from numpy.testing import assert_array_equal
 
 import caspar
 from caspar.memory.tiling.node_tiles import NARROW_BITS
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.solver.choice.elimination import choose_eliminated
+from caspar.solver.choice.form import choose_form
+from caspar.solver.choice.recipe import make_recipe
 from caspar.solver.input.array_reader import ArrayReader
 from caspar.solver.input.problem import Problem, check_problem
 from caspar.solver.plan.factor_order import order_factors
@@ -17,11 +21,11 @@ from tests.solver.solving import assert_same_values
 
 def ordered(mix: str, linear_solver: str = "schur_pcg") -> tuple[Problem, Any]:
     factors, arrays = problem_of(mix)
-    made = caspar.Solver(factors, backend="cpu", linear_solver=linear_solver)
-    reader = ArrayReader(made.backend, "float32", True)
-    problem = check_problem(arrays, made._factors, made._nodes, reader)
-    forms = made._preparations.whole.kernels.design().form.factors
-    return problem, order_factors(made.backend, made._factors, forms, problem, 8)
+    recipe, backend = make_recipe(factors, linear_solver=linear_solver), CpuBackend()
+    reader = ArrayReader(backend, "float32", True)
+    problem = check_problem(arrays, recipe.factors, recipe.nodes, reader)
+    forms = choose_form(backend, recipe, choose_eliminated(recipe)).factors
+    return problem, order_factors(backend, recipe.factors, forms, problem, 8)
 
 
 @pytest.mark.parametrize("mix", ["bundle adjustment", "two factors on marks", "everything"])

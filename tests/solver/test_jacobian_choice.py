@@ -17,7 +17,10 @@ from caspar.ir.dtype import DType
 from caspar.options import Precision
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.nvidia.machine_balance import H200_BALANCE, machine_balance
+from caspar.solver.choice.elimination import choose_eliminated
+from caspar.solver.choice.form import choose_form
 from caspar.solver.choice.jacobian import JacobianPrice, jacobian_price, recomputing_pays
+from caspar.solver.choice.recipe import make_recipe
 from tests.harness_backend import HarnessBackend
 
 MIXED = TYPES[Precision.MIXED]
@@ -126,13 +129,10 @@ def test_the_rule(factors: list[caspar.Factor], pays: bool) -> None:
     ],
 )
 def test_a_solver_on_cuda(
-    factor: caspar.Factor,
-    choices: Mapping[str, Any],
-    storage: JacobianStorage,
-    monkeypatch: pytest.MonkeyPatch,
+    factor: caspar.Factor, choices: Mapping[str, Any], storage: JacobianStorage
 ) -> None:
-    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend())
-    form = caspar.Solver(factor, **choices)._preparations.whole.kernels.design().form
+    recipe = make_recipe([factor], **choices)
+    form = choose_form(HarnessBackend(), recipe, choose_eliminated(recipe))
     assert {one.jacobian for one in form.factors.values()} == {storage}
 
 

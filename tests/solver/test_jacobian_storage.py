@@ -15,12 +15,11 @@ from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.patterns import ReadSequential
 from caspar.runtime.cpu.backend import CpuBackend
-from caspar.solver import solver as solver_module
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 from tests.problems import EXAMPLES, Offset, Place, anchor
 from tests.solver.bundles import arrays_of, part_of, read
-from tests.solver.solving import Arrays, assert_same_values, solve_example
+from tests.solver.solving import Arrays, Poisoned, assert_same_values, solve_example
 from tests.support_memory import place
 
 STORAGES = ("stored", "float16", "recompute")
@@ -73,15 +72,13 @@ def switched_off(
 
 
 @pytest.mark.parametrize("jacobian", STORAGES)
-@pytest.mark.parametrize("on_cuda", [False, True], ids=["cpu", "cuda"])
-def test_a_residual_that_depends_on_no_node(
-    jacobian: str, on_cuda: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if on_cuda:
-        monkeypatch.setattr(solver_module, "select_backend", lambda _: HarnessBackend(128))
+@pytest.mark.parametrize("backend", ["cpu", HarnessBackend(128)], ids=["cpu", "cuda"])
+def test_a_residual_that_depends_on_no_node(jacobian: str, backend: Any) -> None:
     places, known = np.arange(8.0).reshape(4, 2), np.ones((3, 2))
     with pytest.warns(UserWarning, match="switched_off, argument place: .* does not depend on it"):
-        made = caspar.Solver([switched_off, anchor], precision="float64", jacobian=jacobian)
+        made = caspar.Solver(
+            [switched_off, anchor], backend=backend, precision="float64", jacobian=jacobian
+        )
     result = made.solve(
         {
             "Place": places,
@@ -120,19 +117,18 @@ def stored_entries(jacobian: str, dtype: DType) -> NDArray[np.float64]:
         linear_solver="schur_pcg",
         inner_iterations=0,
     )
-    made.solve(part(), max_iterations=1, initial_damping=1e-14)
-    kept = made._preparations.whole._kept
-    assert kept is not None
-    plan = kept[1].plan
-    arg = ArgSpec("jacobian", 24, dtype, read=ReadSequential())
-    placement = place(arg, plan.factors[0].count)
-    memory: Any = plan.memory["snavely.jacobian"]
-    tiles = plan.factors[0].order.node_tiles
-    assert tiles is not None
-    tile_size = plan.library.tile_size
-    used = (np.arange(tile_size) < tiles.tile_items[:, None]).reshape(-1)
-    rows: NDArray[np.float64] = memory.view(dtype.value)[placement.where][used].astype(float)
-    return rows
+    with made.system(part()) as system:
+        system.score()
+        system.linearize(1e-14)
+        plan = system.plan
+        arg = ArgSpec("jacobian", 24, dtype, read=ReadSequential())
+        placement = place(arg, plan.factors[0].count)
+        memory: Any = plan.memory["snavely.jacobian"]
+        tiles = plan.factors[0].order.node_tiles
+        assert tiles is not None
+        used = (np.arange(plan.library.tile_size) < tiles.tile_items[:, None]).reshape(-1)
+        rows: NDArray[np.float64] = memory.view(dtype.value)[placement.where][used].astype(float)
+        return rows
 
 
 def test_entries_are_rounded_once() -> None:
@@ -154,52 +150,41 @@ def test_columns_have_unit_length() -> None:
 def test_half_takes_half_the_bytes() -> None:
     sizes = {}
     for jacobian in STORAGES:
-        made = solver(jacobian, "schur_pcg")
-        made.solve(part(), max_iterations=1)
-        kept = made._preparations.whole._kept
-        assert kept is not None
-        memory: Any = kept[1].plan.memory["snavely.jacobian"]
-        sizes[jacobian] = memory.nbytes / kept[1].plan.factors[0].count
+        prepared = solver(jacobian, "schur_pcg").prepare(part())
+        assert prepared.jacobians == {"snavely": jacobian}
+        region = prepared.regions["snavely.jacobian"]
+        num_bytes = region.num_scalars * region.dtype.itemsize
+        sizes[jacobian] = num_bytes / prepared.num_slots["snavely"]
     assert sizes == {"stored": 96.0, "float16": 48.0, "recompute": 0.0}
 
 
 @CHOICES
-def test_nothing_is_read_that_was_not_written(
-    jacobian: str, linear_solver: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_read_that_was_not_written(jacobian: str, linear_solver: str) -> None:
     """With an arena full of NaN the solve is the same to the bit."""
-
-    def solved() -> caspar.SolveResult:
-        made = solver(jacobian, linear_solver)
-        made.release()
-        return made.solve(part(), max_iterations=5)
-
-    usual = solved()
-    allocate = CpuBackend.allocate
-
-    def poisoned(backend: CpuBackend, num_bytes: int) -> Any:
-        memory = allocate(backend, num_bytes)
-        memory[:] = 0xFF
-        return memory
-
-    monkeypatch.setattr(CpuBackend, "allocate", poisoned)
-    again = solved()
+    usual, again = (
+        caspar.Solver(
+            snavely, backend=backend, jacobian=jacobian, linear_solver=linear_solver
+        ).solve(part(), max_iterations=5)
+        for backend in (CpuBackend(), Poisoned(0xFF))
+    )
     assert [record.cost for record in again.iterations] == [
         record.cost for record in usual.iterations
     ]
     assert_same_values(again.values, usual.values)
-    solver(jacobian, linear_solver).release()
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
 @pytest.mark.parametrize("jacobian", STORAGES)
-def test_cuda_text_takes_the_same_steps(jacobian: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_text_takes_the_same_steps(jacobian: str) -> None:
     arrays = arrays_of(part_of(read("problem-21-11315"), 40))
     costs = {}
     for backend in (CpuBackend(), HarnessBackend()):
-        monkeypatch.setattr(solver_module, "select_backend", lambda _, backend=backend: backend)
         made = caspar.Solver(
-            snavely, jacobian=jacobian, linear_solver="schur_pcg", deterministic=True
+            snavely,
+            jacobian=jacobian,
+            linear_solver="schur_pcg",
+            deterministic=True,
+            backend=backend,
         )
         result = made.solve(arrays, max_iterations=3)
         costs[backend.name] = [record.cost for record in result.iterations]

@@ -118,16 +118,14 @@ def test_solutions_are_those_of_numpy(linear_solver: str) -> None:
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
 @pytest.mark.parametrize("linear_solver", ["pcg", "schur_dense"])
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_cuda_text_finds_them_too(
-    linear_solver: str, deterministic: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
+def test_cuda_text_finds_them_too(linear_solver: str, deterministic: bool) -> None:
     arrays, expected = problem()
     solver = caspar.Solver(
         [bent, smooth],
         precision="float64",
         linear_solver=linear_solver,
         deterministic=deterministic,
+        backend=HarnessBackend(128),
     )
     result = solver.solve(
         arrays, max_iterations=5, linear_tolerance=1e-10, max_linear_iterations=500

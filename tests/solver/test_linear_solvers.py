@@ -11,8 +11,7 @@ from caspar.bundle_adjustment import snavely
 from caspar.errors import BackendError, FactorError, OutOfMemoryError
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.iterate.normal_equations import CHAIN_DAMPING, USUAL_DAMPING
-from caspar.solver.linear.explicit import choice as explicit_choice
-from caspar.solver.linear.explicit import structure as explicit_structure
+from caspar.solver.limits import Limits
 from examples import pose_graph, pose_graph_3d
 from tests.harness_backend import HarnessBackend
 from tests.solver.bundles import arrays_of, read
@@ -67,17 +66,15 @@ def test_a_step_in_mixed_precision(linear_solver: str) -> None:
 
 @pytest.mark.parametrize("backend", [CpuBackend(), HarnessBackend(128)], ids=lambda one: one.name)
 @pytest.mark.parametrize("mix", ["everything", "two factors on marks", "views alone"])
-def test_a_step_with_recomputed_jacobians(
-    mix: str, backend: CpuBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_with_recomputed_jacobians(mix: str, backend: CpuBackend) -> None:
     """In mixed precision the matrix is that of Jacobians in float64."""
-    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: backend)
     solver = caspar.Solver(
         MIXES[mix],
         precision="mixed",
         linear_solver="sparse",
         jacobian="recompute",
         inner_iterations=0,
+        backend=backend,
     )
     assert_first_step(solver, mix, 1e-8, 1e-3)
 
@@ -117,16 +114,14 @@ def test_a_factorisation_counts_as_one_iteration(linear_solver: str) -> None:
     ("mix", "deterministic"),
     [("everything", False), ("two factors on marks", True), ("views alone", True)],
 )
-def test_cuda_texts_take_the_same_step(
-    mix: str, deterministic: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
+def test_cuda_texts_take_the_same_step(mix: str, deterministic: bool) -> None:
     solver = caspar.Solver(
         MIXES[mix],
         precision="float64",
         linear_solver="sparse",
         inner_iterations=0,
         deterministic=deterministic,
+        backend=HarnessBackend(128),
     )
     assert_first_step(solver, mix, 1e-8, 1e-6)
 
@@ -155,31 +150,35 @@ def test_small_systems_are_factorised(mix: str) -> None:
     assert result.remarks == ()
 
 
-def test_larger_full_systems_are_dense(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explicit_choice, "MIN_DENSE_ON_CPU", 1)
-    monkeypatch.setattr(explicit_choice, "FULL", 0.95)
-    for mix, name in (("everything", "schur_dense"), ("views alone", "sparse")):
-        made = caspar.Solver(MIXES[mix], backend="cpu", precision="float64", inner_iterations=0)
-        assert made.solve(problem_of(mix)[1]).linear_solver == name
+def chosen(mix: str, limits: Limits) -> tuple[str, tuple[str, ...]]:
+    """The linear solver that `auto` takes with other limits, and its remarks."""
+    made = caspar.Solver(
+        MIXES[mix],
+        backend="cpu",
+        precision="float64",
+        inner_iterations=0,
+        limits=limits,
+    )
+    prepared = made.prepare(problem_of(mix)[1])
+    return prepared.linear_solver, prepared.remarks
 
 
-def test_small_systems_are_dense_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
-    solver = caspar.Solver(MIXES["views alone"], precision="float64")
+def test_larger_full_systems_are_dense() -> None:
+    limits = Limits(min_dense_on_one_core=1, full_share=0.95)
+    assert chosen("everything", limits)[0] == "schur_dense"
+    assert chosen("views alone", limits)[0] == "sparse"
+
+
+def test_small_systems_are_dense_on_cuda() -> None:
+    solver = caspar.Solver(MIXES["views alone"], precision="float64", backend=HarnessBackend(128))
     assert_first_step(solver, "views alone", 1e-8, 1e-6)
     assert solver.solve(problem_of("views alone")[1], max_iterations=1).linear_solver == "dense"
 
 
-def test_chains_of_views_are_sparse_though_marks_are_eliminated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(explicit_choice, "MIN_DENSE_ON_CPU", 1)
-    monkeypatch.setattr(explicit_choice, "FULL", 3.0)
-    monkeypatch.setattr(explicit_choice, "MAX_DENSE", 1)
-    monkeypatch.setattr(explicit_choice, "MAX_DENSE_QUICK_PCG", 1)
-    for mix, name in (("everything", "sparse"), ("shared lens", "schur_pcg")):
-        made = caspar.Solver(MIXES[mix], backend="cpu", precision="float64", inner_iterations=0)
-        assert made.solve(problem_of(mix)[1]).linear_solver == name
+def test_chains_of_views_are_sparse_though_marks_are_eliminated() -> None:
+    limits = Limits(min_dense_on_one_core=1, full_share=3.0, max_dense=1, max_matrix_quick_pcg=1)
+    assert chosen("everything", limits)[0] == "sparse"
+    assert chosen("shared lens", limits)[0] == "schur_pcg"
 
 
 def test_a_missing_library_is_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,40 +198,32 @@ def test_a_missing_library_is_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
         named.solve(arrays)
 
 
-def test_huge_graphs_are_left_to_pcg_with_a_remark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explicit_choice, "MAX_SPARSE", 1)
-    made = caspar.Solver(MIXES["views alone"], backend="cpu", precision="float64")
-    result = made.solve(problem_of("views alone")[1])
-    assert result.linear_solver == "pcg"
-    assert any("linear_solver='sparse'" in remark for remark in result.remarks)
+def test_huge_graphs_are_left_to_pcg_with_a_remark() -> None:
+    name, remarks = chosen("views alone", Limits(max_sparse=1))
+    assert name == "pcg"
+    assert any("linear_solver='sparse'" in remark for remark in remarks)
 
 
-def test_too_many_pairs_of_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explicit_choice, "MAX_AUTO_PAIRS", 10)
-    made = caspar.Solver(MIXES["everything"], backend="cpu", inner_iterations=0)
-    result = made.solve(problem_of("everything")[1])
-    assert result.linear_solver == "schur_pcg"
-    assert any(" pairs of factors that share" in remark for remark in result.remarks)
+def test_too_many_pairs_of_a_chain() -> None:
+    name, remarks = chosen("everything", Limits(max_auto_pairs=10))
+    assert name == "schur_pcg"
+    assert any(" pairs of factors that share" in remark for remark in remarks)
 
 
-def test_too_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_pairs() -> None:
     """`auto` does without the matrix; who asks for it is told."""
-    monkeypatch.setattr(explicit_choice, "MAX_PAIRS_QUICK_PCG", 10)
-    monkeypatch.setattr(explicit_structure, "MAX_FILL_PAIRS", 10)
-    arrays = problem_of("shared lens")[1]
-    made = caspar.Solver(
-        MIXES["shared lens"], backend="cpu", precision="float64", inner_iterations=0
-    )
-    assert made.solve(arrays).linear_solver == "schur_pcg"
+    limits = Limits(max_pairs_quick_pcg=10, max_fill_pairs=10)
+    assert chosen("shared lens", limits)[0] == "schur_pcg"
     named = caspar.Solver(
         MIXES["shared lens"],
         backend="cpu",
         precision="float64",
         linear_solver="schur_dense",
         inner_iterations=0,
+        limits=limits,
     )
     with pytest.raises(OutOfMemoryError, match=r"pairs of factors.*schur_pcg"):
-        named.solve(arrays)
+        named.solve(problem_of("shared lens")[1])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 import caspar
 from caspar.options import PreconditionerChoice
+from caspar.solver.choice.recipe import make_recipe
 from caspar.solver.linear import methods
 from caspar.solver.linear.explicit.explicit import EXPLICIT
 from caspar.solver.linear.gradients import BLOCK_JACOBI
@@ -19,8 +20,7 @@ MIX = "bundle adjustment"
 
 @pytest.mark.parametrize("choice", PreconditionerChoice, ids=lambda choice: choice.value)
 def test_each_preconditioner_is_that_of_one_method(choice: PreconditionerChoice) -> None:
-    made = caspar.Solver(MIXES[MIX], backend="cpu", preconditioner=choice.value)
-    recipe = made._preparations.whole.recipe
+    recipe = make_recipe(MIXES[MIX], preconditioner=choice.value)
     found = methods_for(recipe)
     assert found == ((EXPLICIT, BLOCK_JACOBI) if recipe.is_block_jacobi else (TWO_LEVEL,))
     assert set(found) <= set(METHODS)

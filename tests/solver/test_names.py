@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import caspar
 from caspar.codegen.source import KernelSource
 from caspar.errors import FactorError, InputError
-from caspar.runtime.backend import Kernel
+from caspar.runtime.backend import Backend, Kernel
 from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.harness_backend import HarnessBackend
 from tests.support_kernels import one_text
@@ -176,7 +176,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def assert_same(names: Names, way: str, backend: str = "cpu") -> None:
+def assert_same(names: Names, way: str, backend: str | Backend = "cpu") -> None:
     """Names change nothing but the order of sums."""
     kinds, options = WAYS[way]
     if options["linear_solver"] == "sparse":
@@ -221,15 +221,8 @@ CUDA_WAYS = ("pcg", "schur_pcg", "inner", "two_level", "schur_dense-recompute")
 @example(KERNELS, "inner")
 @example(COARSE, "two_level")
 @example(LETTERS, "schur_dense-recompute")
-@pytest.mark.usefixtures("cuda_on_the_host")
 def test_any_names_as_cuda(names: Names, way: str) -> None:
-    assert_same(names, way, "cuda")
-
-
-@pytest.fixture
-def cuda_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = CompilingBackend(128)
-    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: backend)
+    assert_same(names, way, CompilingBackend(128))
 
 
 def test_fields_whose_symbols_would_be_one() -> None:

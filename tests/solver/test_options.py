@@ -14,7 +14,9 @@ import caspar
 from caspar.errors import BackendError, OptionError, OutOfMemoryError
 from caspar.options import SOLVER_CHOICES
 from caspar.runtime import select
+from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.nvidia.probe import cuda_problem
+from caspar.solver.limits import Limits
 from tests.problems import EXAMPLES, anchor
 from tests.solver.solving import solve_example, solver
 
@@ -147,10 +149,13 @@ def test_numbers_of_other_types() -> None:
 
 
 def test_options_are_refused_before_anything_is_compiled() -> None:
-    solver = caspar.Solver([anchor], backend="cpu")
+    class Unused(CpuBackend):
+        def load(self, *_: Any, **__: Any) -> Any:
+            raise AssertionError("something is compiled")
+
+    solver = caspar.Solver([anchor], backend=Unused())
     with pytest.raises(OptionError):
         solver.solve({}, max_iterations=0)
-    assert solver._preparations.whole.kernels._libraries == {}
 
 
 @pytest.mark.parametrize("name", ["precision", "backend"])
@@ -163,6 +168,37 @@ def test_choices(name: str, value: Any) -> None:
     message = f"{name}={value!r}: must be one of {allowed[name]}"
     with pytest.raises(OptionError, match=re.escape(message)):
         caspar.Solver([anchor], **{name: value})
+
+
+@pytest.mark.parametrize("value", [CpuBackend, object(), 1.0])
+def test_a_backend_is_a_name_or_an_object(value: Any) -> None:
+    message = f"backend={value!r}: must be one of 'auto', 'cuda', 'cpu', or a backend object"
+    with pytest.raises(OptionError, match=re.escape(message)):
+        caspar.Solver([anchor], backend=value)
+
+
+def test_a_backend_object_is_used_as_it_is() -> None:
+    backend = CpuBackend()
+    solver = caspar.Solver(EXAMPLES["grid"].factors, backend=backend)
+    assert solver.backend is backend
+    assert solver.solve(GRID).final_cost == solve_example("grid", GRID).final_cost
+
+
+class TestLimits:
+    @pytest.mark.parametrize("value", [-1, math.nan, "7", True, None])
+    def test_they_are_sizes(self, value: Any) -> None:
+        with pytest.raises(OptionError, match=r"limits: max_dense=.*: must be a number"):
+            Limits(max_dense=value)
+
+    def test_places_of_32_bits_hold_no_more(self) -> None:
+        usual = Limits().max_narrow_partners
+        with pytest.raises(OptionError, match=f"must be at most {usual}"):
+            Limits(max_narrow_partners=usual + 1)
+
+    def test_they_are_no_dictionary(self) -> None:
+        limits: Any = {"max_dense": 3}
+        with pytest.raises(OptionError, match=r"must be a caspar\.solver\.limits"):
+            caspar.Solver([anchor], backend="cpu", limits=limits)
 
 
 def test_choices_may_be_members() -> None:

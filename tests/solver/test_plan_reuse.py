@@ -19,7 +19,7 @@ from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.plan import planning
 from tests.problems import EXAMPLES
 from tests.solver.linear_cases import MIX, MIXES, fresh, problem_of, solver_names
-from tests.solver.solving import ON_BACKENDS, Arrays, assert_same_result, changed, moved
+from tests.solver.solving import ON_BACKENDS, Arrays, Poisoned, assert_same_result, changed, moved
 
 
 @pytest.fixture
@@ -219,13 +219,50 @@ def test_all_can_be_compiled_before(
         made.compile({**arrays, "View": np.zeros((3, 7))})
 
 
+@ON_BACKENDS
+@pytest.mark.parametrize("linear_solver", solver_names(MIX))
+def test_what_is_prepared_is_what_a_solve_has(
+    linear_solver: str, backend: str, num_plans: Callable[[], int]
+) -> None:
+    _, arrays = problem_of(MIX)
+    made = fresh(MIX, backend, linear_solver=linear_solver, jacobian="float16")
+    prepared = made.prepare(arrays)
+    result = made.solve(moved(arrays))
+    assert num_plans() == 1
+    for name in ("problem", "backend", "device", "precision", "linear_solver"):
+        assert getattr(prepared, name) == getattr(result, name), name
+    assert prepared.num_bytes <= result.peak_memory_bytes
+    assert prepared.memory_table == made.memory_table()
+    assert prepared.eliminated == (() if linear_solver == "pcg" else ("Mark",))
+    assert set(prepared.jacobians.values()) == {"float16"}
+    assert all(count >= result.problem.factors[name] for name, count in prepared.num_slots.items())
+    assert "Mark.nodes" in prepared.regions
+    assert "parallax__score" in prepared.kernels
+    assert f"linear solver  {linear_solver}," in str(prepared)
+    assert made.prepare(arrays).kernels == prepared.kernels
+
+
+def test_what_was_prepared_holds_no_memory() -> None:
+    _, arrays = problem_of(MIX)
+    made = fresh()
+    with made.system(arrays) as system:
+        plan = weakref.ref(system.plan)
+    del system
+    prepared = made.prepare(arrays)
+    assert plan() is not None
+    made.release()
+    gc.collect()
+    assert plan() is None
+    assert "together" in prepared.memory_table
+
+
 # -- owners ----------------------------------------------------------------------------------------
 
 
 def test_release_lets_go_of_the_memory(num_plans: Callable[[], int]) -> None:
     _, arrays = problem_of(MIX)
     made = fresh()
-    with made._preparations.whole.system(_checked(made, arrays)) as system:
+    with made.system(arrays) as system:
         plan = weakref.ref(system.plan)
     first = made.solve(arrays)
     assert plan() is not None
@@ -237,14 +274,6 @@ def test_release_lets_go_of_the_memory(num_plans: Callable[[], int]) -> None:
     assert num_plans() == 2
     made.release()
     made.release()
-
-
-def _checked(made: caspar.Solver, arrays: Arrays) -> Any:
-    from caspar.solver.input.array_reader import ArrayReader
-    from caspar.solver.input.problem import check_problem
-
-    reader = ArrayReader(made.backend, "float64", True)
-    return check_problem(arrays, made._factors, made._nodes, reader)
 
 
 @ON_BACKENDS
@@ -314,19 +343,12 @@ def test_no_plan_is_kept_where_the_device_fails(
 @pytest.mark.parametrize(
     ("mix", "linear_solver"), [(mix, name) for mix in MIXES for name in solver_names(mix)]
 )
-def test_what_the_arena_held_does_not_matter(
-    mix: str, linear_solver: str, jacobian: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_arena_held_does_not_matter(mix: str, linear_solver: str, jacobian: str) -> None:
     """NaN of every type, or zeros: the same bits."""
     _, arrays = problem_of(mix)
     results = []
     for byte in (0x00, 0xFF, 0x7F):
-        made = fresh(mix, linear_solver=linear_solver, jacobian=jacobian)
-
-        def poisoned(num_bytes: int, byte: int = byte) -> Any:
-            return np.full(num_bytes, byte, np.uint8)
-
-        monkeypatch.setattr(made.backend, "allocate", poisoned)
+        made = fresh(mix, Poisoned(byte), linear_solver=linear_solver, jacobian=jacobian)
         results.append(made.solve(arrays))
         assert results[-1].status.is_success
     assert_same_result(results[1], results[0])

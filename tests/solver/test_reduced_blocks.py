@@ -11,8 +11,7 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 import caspar
-from caspar.solver.input.array_reader import ArrayReader
-from caspar.solver.input.problem import check_problem
+from caspar.solver.choice.recipe import make_recipe
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 from tests.solver import reference
@@ -39,16 +38,16 @@ def found(mix: str, jacobian: str, deterministic: bool) -> tuple[Array, Array]:
         jacobian=jacobian,
         deterministic=deterministic,
         inner_iterations=0,
+        backend=HarnessBackend(128),
     )
-    reader = ArrayReader(solver.backend, "float64", True)
-    problem = check_problem(arrays, solver._factors, solver._nodes, reader)
-    with solver._preparations.whole.system(problem) as system:
+    with solver.system(arrays) as system:
         system.score()
         system.linearize(DAMPING)
-        system._scalars.write((DAMPING, 1.0))
+        system.plan.scalar("damping")[...] = DAMPING
+        system.plan.scalar("levelling")[...] = 1.0
         # twice: what depends on the damping is made anew
         for _ in range(2):
-            system._linear.begin()
+            system.linear.begin()
         count, memory = len(arrays["View"]), system.plan.memory
         two, one = np.split(memory["View.diagonal"], [2 * count])
         diagonal = np.hstack([two.reshape(count, 2), one[:count, None]])
@@ -64,7 +63,7 @@ def wanted(mix: str, scaled: bool) -> tuple[Array, Array]:
         size = (len(arrays[part.node]), part.slope.shape[2])
         own = squares.setdefault(part.node, np.zeros(size))
         np.add.at(own, part.index, (part.slope**2).sum(axis=1))
-    nodes = {node.name: node for node in caspar.Solver(factors, backend="cpu")._nodes}
+    nodes = {node.name: node for node in make_recipe(factors).nodes}
     for name, own in squares.items():
         squares[name] = reference.levelled(nodes[name], own, DAMPING)
 
@@ -94,10 +93,7 @@ def wanted(mix: str, scaled: bool) -> tuple[Array, Array]:
 @pytest.mark.parametrize("jacobian", ["recompute", "stored"])
 @pytest.mark.parametrize("deterministic", [False, True], ids=["atomic", "ordered"])
 @pytest.mark.parametrize("mix", MIXES)
-def test_they_are_those_of_the_reduced_system(
-    mix: str, deterministic: bool, jacobian: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
+def test_they_are_those_of_the_reduced_system(mix: str, deterministic: bool, jacobian: str) -> None:
     diagonal, blocks = found(mix, jacobian, deterministic)
     expected_diagonal, expected_blocks = wanted(mix, scaled=jacobian == "stored")
     assert_allclose(diagonal, expected_diagonal, rtol=1e-7)

@@ -14,26 +14,28 @@ from caspar.codegen.source import KernelSource
 from caspar.frontend.precision import TYPES
 from caspar.memory.accessors.sums.slots import MAX_OBJECT_SLOTS
 from caspar.runtime.cpu.backend import CpuBackend
-from caspar.solver import solver as solver_module
+from caspar.solver.choice.recipe import make_recipe
 from caspar.solver.input.array_reader import ArrayReader
 from caspar.solver.input.problem import check_problem
-from caspar.solver.plan import regions
+from caspar.solver.limits import Limits
 from caspar.solver.plan.arena import Scratch
 from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes
+from caspar.solver.preparation import Preparation
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend, HarnessKernel
 from tests.solver.bundles import arrays_of, part_of, read
 from tests.solver.linear_cases import MIXES, problem_of, solver_names
-from tests.solver.solving import Arrays
+from tests.solver.solving import Arrays, Poisoned
 
 NEVER = 1 << 62
 
 CASES = [(mix, name) for mix in MIXES for name in solver_names(mix)]
 
 
-@pytest.fixture(params=["shared", "apart"])
-def large_jacobians(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "LARGE_JACOBIANS", 0 if request.param == "shared" else NEVER)
+APART = Limits(large_jacobian_bytes=NEVER)
+SHARED = Limits(large_jacobian_bytes=0)
+
+BOTH = pytest.mark.parametrize("limits", [SHARED, APART], ids=["shared", "apart"])
 
 
 def courses(solver: caspar.Solver, arrays: Arrays, **options: Any) -> list[list[object]]:
@@ -45,26 +47,21 @@ def courses(solver: caspar.Solver, arrays: Arrays, **options: Any) -> list[list[
     ]
 
 
-def both(monkeypatch: pytest.MonkeyPatch, *choices: Any, **more: Any) -> list[list[object]]:
+def both(factors: Any, arrays: Arrays, options: Arrays, **choices: Any) -> list[list[object]]:
     """Courses with Jacobians that share their bytes, then with others."""
-    factors, arrays, options = choices
     found = []
-    for least in (0, NEVER):
-        monkeypatch.setattr(regions, "LARGE_JACOBIANS", least)
-        found += courses(caspar.Solver(factors, backend="cpu", **more), arrays, **options)
+    for limits in (SHARED, APART):
+        made = caspar.Solver(factors, backend="cpu", limits=limits, **choices)
+        found += courses(made, arrays, **options)
     return found
 
 
 @pytest.mark.parametrize("linear_solver", ["schur_pcg", "pcg", "schur_dense"])
 @pytest.mark.parametrize("jacobian", ["stored", "float16"])
-def test_rejected_steps_leave_no_trace(
-    jacobian: str, linear_solver: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rejected_steps_leave_no_trace(jacobian: str, linear_solver: str) -> None:
     arrays = arrays_of(part_of(read("problem-49-7776"), 300))
     options = {"initial_damping": 1e-9}
-    first, *others = both(
-        monkeypatch, snavely, arrays, options, jacobian=jacobian, linear_solver=linear_solver
-    )
+    first, *others = both(snavely, arrays, options, jacobian=jacobian, linear_solver=linear_solver)
     accepted = [step[2] for step in first if isinstance(step, tuple)]
     assert any(accepted)
     assert not all(accepted)
@@ -72,46 +69,45 @@ def test_rejected_steps_leave_no_trace(
 
 
 @pytest.mark.parametrize(("mix", "linear_solver"), CASES)
-def test_any_factors(mix: str, linear_solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_factors(mix: str, linear_solver: str) -> None:
     factors, arrays = problem_of(mix)
     choices = {"linear_solver": linear_solver, "jacobian": "stored"}
-    first, *others = both(monkeypatch, factors, arrays, {"initial_damping": 1e-9}, **choices)
+    first, *others = both(factors, arrays, {"initial_damping": 1e-9}, **choices)
     assert all(course == first for course in others)
 
 
-@pytest.mark.usefixtures("large_jacobians")
+@BOTH
 @pytest.mark.parametrize("linear_solver", ["schur_pcg", "schur_dense"])
-def test_nothing_is_read_that_was_not_written(
-    linear_solver: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_read_that_was_not_written(linear_solver: str, limits: Limits) -> None:
     factors, arrays = problem_of("everything")
 
-    def solved() -> list[list[object]]:
-        made = caspar.Solver(factors, backend="cpu", linear_solver=linear_solver, jacobian="stored")
+    def solved(backend: CpuBackend) -> list[list[object]]:
+        made = caspar.Solver(
+            factors,
+            backend=backend,
+            linear_solver=linear_solver,
+            jacobian="stored",
+            limits=limits,
+        )
         return courses(made, arrays)
 
-    usual = solved()
-    allocate = CpuBackend.allocate
-
-    def poisoned(backend: CpuBackend, num_bytes: int) -> Any:
-        memory = allocate(backend, num_bytes)
-        memory[:] = 0xFF
-        return memory
-
-    monkeypatch.setattr(CpuBackend, "allocate", poisoned)
-    assert solved() == usual
+    assert solved(Poisoned(0xFF)) == solved(CpuBackend())
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
-@pytest.mark.usefixtures("large_jacobians")
-def test_arrays_come_to_the_device_through_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:
+@BOTH
+def test_arrays_come_to_the_device_through_the_arena(limits: Limits) -> None:
     """In the harness they are copied as they are for CUDA; the second solve has other values."""
     arrays = arrays_of(part_of(read("problem-21-11315"), 40))
     found = []
     for backend in (CpuBackend(), HarnessBackend()):
-        monkeypatch.setattr(solver_module, "select_backend", lambda _, backend=backend: backend)
         made = caspar.Solver(
-            snavely, jacobian="stored", linear_solver="schur_pcg", deterministic=True
+            snavely,
+            jacobian="stored",
+            linear_solver="schur_pcg",
+            deterministic=True,
+            backend=backend,
+            limits=limits,
         )
         first = made.solve(arrays, max_iterations=2)
         again = made.solve({**arrays, **first.values}, max_iterations=2)
@@ -143,21 +139,25 @@ def photos() -> Arrays:
 @pytest.mark.parametrize(
     ("jacobian", "most"), [("stored", 150), ("float16", 99), ("recompute", 54)]
 )
-def test_bytes_of_an_observation(
-    jacobian: str, most: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_of_an_observation(jacobian: str, most: float) -> None:
     """Of a plan for CUDA whose Jacobians are large, all input being on the host."""
-    monkeypatch.setattr(regions, "LARGE_JACOBIANS", 1)
-    monkeypatch.setattr(solver_module, "select_backend", lambda _: Uncompiled())
-    made = caspar.Solver(snavely, jacobian=jacobian, linear_solver="schur_pcg")
-    prepared = made._preparations.whole
+    recipe = make_recipe(
+        [snavely],
+        linear_solver="schur_pcg",
+        jacobian=jacobian,
+        limits=Limits(large_jacobian_bytes=1),
+    )
+    backend = Uncompiled()
+    prepared = Preparation(backend, recipe)
+    types = TYPES[recipe.precision]
     library, form = prepared.kernels.compile(), prepared.kernels.design().form
-    types = TYPES[made.precision]
-    reader = ArrayReader(made.backend, types.storage.value, True)
-    problem = check_problem(photos(), made._factors, made._nodes, reader)
-    factors = plan_factors(library, form, made._factors, problem)
-    nodes = plan_nodes(library, form, made._nodes, problem.counts, factors, MAX_OBJECT_SLOTS)
-    plan = make_plan(library, types, factors, nodes)
+    reader = ArrayReader(backend, types.storage.value, True)
+    problem = check_problem(photos(), recipe.factors, recipe.nodes, reader)
+    factors = plan_factors(library, form, recipe.factors, problem, recipe.limits)
+    nodes = plan_nodes(
+        library, form, recipe.nodes, problem.counts, factors, MAX_OBJECT_SLOTS, recipe.limits
+    )
+    plan = make_plan(library, types, factors, nodes, recipe.limits)
     num_observations = problem.factors["snavely"].count
     assert plan.num_bytes / num_observations <= most
 
@@ -202,10 +202,7 @@ def partial_bytes(mix: str, jacobian: str) -> dict[str, tuple[int, int]]:
     """First byte and bytes of the partial sums of a factor over views."""
     factors, arrays = problem_of(mix)
     solver = caspar.Solver(factors, backend="cpu", linear_solver="schur_pcg", jacobian=jacobian)
-    solver.solve(arrays, max_iterations=1)
-    kept = solver._preparations.whole._kept
-    assert kept is not None
-    found = kept[1].plan.arena.regions
+    found = solver.prepare(arrays).regions
     return {
         part: (found[name].first_byte, found[name].num_scalars * found[name].dtype.itemsize)
         for part in ("gradient", "diagonal", "block", "product")

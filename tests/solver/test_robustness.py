@@ -82,11 +82,12 @@ def test_without_inner_iterations(name: str, backend: str) -> None:
 
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("name", ["singular blocks", "marks seen once", "two parts"])
-def test_on_cuda_texts(name: str, deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_cuda_texts(name: str, deterministic: bool) -> None:
     """In the harness: what a device runs, races and all."""
-    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
     case = CASES[name]
-    used = caspar.Solver(case.factors, precision="mixed", deterministic=deterministic)
+    used = caspar.Solver(
+        case.factors, precision="mixed", deterministic=deterministic, backend=HarnessBackend(128)
+    )
     result = used.solve(case.make(), max_iterations=4)
     assert_sound(result, case.factors, case.make())
     assert result.final_cost < result.initial_cost

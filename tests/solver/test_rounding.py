@@ -5,19 +5,17 @@ from typing import Annotated
 import numpy as np
 import pytest
 import symforce.symbolic as sf
+from numpy.testing import assert_array_equal
 
 import caspar
-from caspar.solver.iterate import roundings
-from caspar.solver.linear.explicit.choice import (
-    FULL,
-    MAX_DENSE_ON_CPU,
-    MIN_DENSE_ON_CPU,
-    Method,
-    where_full,
-)
+from caspar.solver.iterate.roundings import DRAWS, write_rounded
+from caspar.solver.limits import Limits
+from caspar.solver.linear.explicit.choice import Method, where_full
 from examples import pose_graph
 from tests.solver.pose_graphs import DATA
 from tests.solver.solving import ON_BACKENDS, Arrays
+
+LIMITS = Limits()
 
 
 class Robot(sf.V2):
@@ -109,15 +107,14 @@ def test_values_far_from_their_origin(backend: str) -> None:
     assert exact.final_cost == pytest.approx(optimum, rel=1e-6)
 
 
-def test_values_are_rounded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_rounded_piece_by_piece() -> None:
     """Those of large problems would need much memory at the end of a solve."""
-    found = []
-    for most in (roundings._AT_ONCE, 7):
-        monkeypatch.setattr(roundings, "_AT_ONCE", most)
-        made = caspar.Solver(FACTORS, backend="cpu", precision="mixed")
-        found.append(made.solve(path(origin=1e6)).remarks)
-    assert "Rounding the values to float32 changes the cost by" in found[0][0]
-    assert found[0] == found[1]
+    nodes = np.random.default_rng(0).normal(size=100).astype(np.float32)
+    whole, pieces = np.zeros_like(nodes), np.zeros_like(nodes)
+    write_rounded(np, nodes, whole, DRAWS[0], 1e-3)
+    write_rounded(np, nodes, pieces, DRAWS[0], 1e-3, at_once=7)
+    assert_array_equal(pieces, whole)
+    assert np.all(whole != nodes)
 
 
 @ON_BACKENDS
@@ -143,13 +140,13 @@ def test_pose_graphs_can_be_solved_again() -> None:
 @pytest.mark.parametrize(
     ("size", "share", "method"),
     [
-        (MIN_DENSE_ON_CPU, 1.0, Method.SPARSE),
-        (MAX_DENSE_ON_CPU, 0.9 * FULL, Method.SPARSE),
-        (MAX_DENSE_ON_CPU, 1.1 * FULL, Method.DENSE),
-        (MAX_DENSE_ON_CPU + 1, 1.1 * FULL, Method.GRADIENTS),
+        (LIMITS.min_dense_on_one_core, 1.0, Method.SPARSE),
+        (LIMITS.max_dense_on_one_core, 0.9 * LIMITS.full_share, Method.SPARSE),
+        (LIMITS.max_dense_on_one_core, 1.1 * LIMITS.full_share, Method.DENSE),
+        (LIMITS.max_dense_on_one_core + 1, 1.1 * LIMITS.full_share, Method.GRADIENTS),
     ],
 )
 def test_full_matrices_are_not_taken_for_sparse_ones(
     size: int, share: float, method: Method
 ) -> None:
-    assert where_full(Method.SPARSE, size, int(share * 0.5 * size**2)) is method
+    assert where_full(Method.SPARSE, size, int(share * 0.5 * size**2), LIMITS) is method

@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose
 
 import caspar
 from caspar.memory import reduce
-from caspar.memory.accessors.sums import slots
 from caspar.memory.tiling import node_tiles
+from caspar.solver.limits import Limits
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 from tests.solver.linear_cases import MIXES, Glass, glimpse, hold, make_arrays, pin
@@ -47,17 +47,13 @@ def test_cuda_texts_equal_the_processor(
     }
     expected = caspar.Solver(MIXES["shared lens"], backend="cpu", **choices).solve(arrays)
 
-    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
     monkeypatch.setattr(node_tiles, "num_shares", lambda num_tiles, _: -(-num_tiles // 3))
     monkeypatch.setattr(reduce, "LANES", ((2, 128),))
-    solver = caspar.Solver(MIXES["shared lens"], deterministic=deterministic, **choices)
+    solver = caspar.Solver(
+        MIXES["shared lens"], deterministic=deterministic, **choices, backend=HarnessBackend(128)
+    )
     found = solver.solve(arrays)
-    lanes = [
-        name
-        for name in solver._preparations.whole.kernels.compile()._kernels
-        if name.endswith("_by_128")
-    ]
-    assert len(lanes) > 0
+    assert any(name.endswith("_by_128") for name in solver.prepare(arrays).kernels)
     assert_allclose(found.final_cost, expected.final_cost, rtol=1e-9)
     for node, rows in expected.values.items():
         assert_allclose(found.values[node], rows, atol=1e-5)
@@ -65,9 +61,7 @@ def test_cuda_texts_equal_the_processor(
 
 @pytest.mark.parametrize("factors", [(glimpse, hold, pin), (ground, hold, glimpse, pin)])
 @pytest.mark.parametrize("jacobian", ["stored", "recompute"])
-def test_two_nodes_have_many_slots(
-    jacobian: str, factors: tuple[caspar.Factor, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_nodes_have_many_slots(jacobian: str, factors: tuple[caspar.Factor, ...]) -> None:
     arrays = make_arrays(num_views=60, num_marks=700)
     arrays = {name: arrays[name] for name in ("View", "Mark", "Glass", "glimpse", "hold", "pin")}
     if ground in factors:
@@ -79,12 +73,10 @@ def test_two_nodes_have_many_slots(
     }
     expected = caspar.Solver(factors, backend="cpu", **choices).solve(arrays)
 
-    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
-    monkeypatch.setattr(slots, "ITEMS_OF_SLOT", 32)
-    solver = caspar.Solver(factors, **choices)
+    limits = Limits(items_of_slot=32)
+    solver = caspar.Solver(factors, **choices, backend=HarnessBackend(128), limits=limits)
     found = solver.solve(arrays)
-    (library,) = solver._preparations.whole.kernels._libraries.values()
-    assert library.has_kernel("Glass__step_of_many_slots")
+    assert "Glass__step_of_many_slots" in solver.prepare(arrays).kernels
     assert_allclose(found.final_cost, expected.final_cost, rtol=1e-9)
     for node, rows in expected.values.items():
         assert_allclose(found.values[node], rows, atol=1e-5)

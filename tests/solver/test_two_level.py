@@ -12,16 +12,19 @@ import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import FactorError, OptionError
 from caspar.runtime.cpu.backend import CpuBackend
+from caspar.solver.choice.recipe import make_recipe
+from caspar.solver.linear.gradients import ConjugateGradients
 from caspar.solver.linear.two_level.clusters import make_clusters
 from caspar.solver.linear.two_level.coarse_launches import CoarseLaunches
 from caspar.solver.linear.two_level.coarse_space import SHIFT
+from caspar.solver.preparation import Preparation
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases, flattened
 from tests.harness_backend import HarnessBackend
 from tests.solver import linear_cases
 from tests.solver.bundles import arrays_of, part_of, read
 from tests.solver.linear_cases import MIXES, assert_first_step, glance, hold, pin
-from tests.solver.solving import Arrays, assert_same_values, pack_values
+from tests.solver.solving import Arrays, assert_same_values
 
 Matrix = NDArray[np.float64]
 
@@ -49,24 +52,23 @@ class _Parts:
     """The coarse space of a solver after its first linear solve, and how to use its kernels."""
 
     def __init__(self, solver: caspar.Solver, arrays: Arrays) -> None:
-        solver.solve(arrays, max_iterations=1, initial_damping=DAMPING)
-        kept = solver._preparations.whole._kept
-        assert kept is not None
-        system: Any = kept[1]
-        self.preconditioner = system._linear._preconditioner
-        self.space = self.preconditioner.space
-        self.plan = system.plan
+        with solver.system(arrays) as system:
+            linear = system.linear
+            assert isinstance(linear, ConjugateGradients)
+            preconditioner: Any = linear._preconditioner
+            self.preconditioner, self.space = preconditioner, preconditioner.space
+            self.plan = system.plan
+            system.score()
+            system.linearize(DAMPING)
+            for name, value in (("damping", DAMPING), ("levelling", 1.0), ("done", 0.0)):
+                self.plan.scalar(name)[...] = value
+            linear.begin()
+            linear.solve(1)
         self.plan.scalar("done")[...] = 0.0
         self.binder = Binder(self.plan)
         launches = CoarseLaunches(self.plan, self.binder, self.space)
         self.restrict, self.reduce, self.apply = flattened(launches.correct)
         self.prolong = launches.prolong
-        # the step was taken: back to where it was linearised
-        pack_values(self.plan, self.binder, arrays)
-        # residuals of the candidate are in the bytes of what was factorised
-        system.score()
-        system.linearize(DAMPING)
-        system._linear.begin()
 
     @property
     def _shape(self) -> tuple[int, int]:
@@ -168,23 +170,17 @@ def test_a_step_is_that_of_the_normal_equations(jacobian: str) -> None:
 
 @pytest.mark.parametrize("jacobian", ["stored", "float16", "recompute"])
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_cuda_texts_take_the_same_step(
-    deterministic: bool, jacobian: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
-    solver = _solver(backend="auto", deterministic=deterministic, jacobian=jacobian)
+def test_cuda_texts_take_the_same_step(deterministic: bool, jacobian: str) -> None:
+    solver = _solver(backend=HarnessBackend(128), deterministic=deterministic, jacobian=jacobian)
     tolerance = 1e-2 if jacobian == "float16" else 1e-6
     assert_first_step(solver, "bundle adjustment", 1e-4, tolerance)
 
 
 @pytest.mark.parametrize("preconditioner", ["two_level", "block_jacobi"])
-def test_tiles_leave_room_for_sums_over_clusters(
-    preconditioner: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tiles_leave_room_for_sums_over_clusters(preconditioner: str) -> None:
     """Of a device, which takes tiles of 256 otherwise."""
-    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(256))
-    solver = caspar.Solver(snavely, linear_solver="schur_pcg", preconditioner=preconditioner)
-    library = solver._preparations.whole.kernels.compile()
+    recipe = make_recipe([snavely], linear_solver="schur_pcg", preconditioner=preconditioner)
+    library = Preparation(HarnessBackend(256), recipe).kernels.compile()
     assert library.tile_size == (128 if preconditioner == "two_level" else 256)
 
 

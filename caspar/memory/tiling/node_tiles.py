@@ -177,15 +177,17 @@ class _Nodes:
     first_short: IntArray
 
 
-def place_dtype(num_partners: int, tile_size: int) -> PlaceType:
+def place_dtype(
+    num_partners: int, tile_size: int, max_narrow: int = NUM_NARROW_PARTNERS
+) -> PlaceType:
     """Type of the places of items that touch one of so many partners, in tiles of so many."""
-    is_wide = tile_size > 1 << NARROW_BITS or needs_wide_places(num_partners)
+    is_wide = tile_size > 1 << NARROW_BITS or needs_wide_places(num_partners, max_narrow)
     return np.dtype(np.uint64 if is_wide else np.uint32)
 
 
-def needs_wide_places(num_partners: int) -> bool:
+def needs_wide_places(num_partners: int, max_narrow: int = NUM_NARROW_PARTNERS) -> bool:
     """Whether so many partners take places of 64 bits, whatever the size of tiles."""
-    return num_partners > NUM_NARROW_PARTNERS
+    return num_partners > max_narrow
 
 
 def place_bits(dtype: PlaceType) -> int:

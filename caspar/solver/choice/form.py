@@ -28,6 +28,7 @@ from caspar.options import (
 )
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.jacobian import recomputing_pays
+from caspar.solver.limits import Limits
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Recipe:
         jacobian: Where Jacobians are.
         deterministic: Whether equal input must give equal bits.
         inner_iterations: Steps that eliminated nodes take by themselves after each common one.
+        limits: Sizes at which another way is chosen.
     """
 
     factors: tuple[TracedFactor, ...]
@@ -53,6 +55,7 @@ class Recipe:
     jacobian: JacobianChoice
     deterministic: bool
     inner_iterations: int
+    limits: Limits
 
     @property
     def is_block_jacobi(self) -> bool:

@@ -71,6 +71,11 @@ class NormalEquations:
         self._restore = sequence(phases.restore())
 
     @property
+    def linear(self) -> LinearSolver:
+        """Solves the reduced system."""
+        return self._linear
+
+    @property
     def linear_solver(self) -> str:
         """Name of the linear solver."""
         return self._linear.name

@@ -18,7 +18,7 @@ _GOLDEN = 2654435761
 _HALF_DIGITS = 2.0**-26
 """Relative to the largest start value of a node type: half of the digits of float64."""
 
-_AT_ONCE = 1 << 22
+AT_ONCE = 1 << 22
 """Scalars: some 20 bytes are needed for each."""
 
 
@@ -27,7 +27,9 @@ def half_digits(rows: Array) -> float:
     return _HALF_DIGITS * float(abs(rows).max()) if rows.size > 0 else 0.0
 
 
-def write_rounded(xp: ModuleType, nodes: Array, candidate: Array, draw: int, size: float) -> None:
+def write_rounded(
+    xp: ModuleType, nodes: Array, candidate: Array, draw: int, size: float, at_once: int = AT_ONCE
+) -> None:
     """Candidates that are the nodes, moved by a rounding and `size`, but for zeros.
 
     In pieces: there is little memory.
@@ -38,9 +40,10 @@ def write_rounded(xp: ModuleType, nodes: Array, candidate: Array, draw: int, siz
         candidate: (n,) scalars, written.
         draw: Of `DRAWS`: whether each is moved up or down.
         size: What each is moved by beside the rounding.
+        at_once: Scalars of a piece.
     """
-    for start in range(0, nodes.shape[0], _AT_ONCE):
-        piece = nodes[start : start + _AT_ONCE]
+    for start in range(0, nodes.shape[0], at_once):
+        piece = nodes[start : start + at_once]
         number = xp.arange(start, start + piece.shape[0], dtype=np.uint32)
         ups = ((number * np.uint32(_GOLDEN)) >> np.uint32(draw)) % 2 == 1
         ends = xp.where(ups, piece.dtype.type(np.inf), piece.dtype.type(-np.inf))
@@ -48,4 +51,4 @@ def write_rounded(xp: ModuleType, nodes: Array, candidate: Array, draw: int, siz
         with np.errstate(invalid="ignore", over="ignore"):
             moved = xp.nextafter(piece, ends) + xp.copysign(piece.dtype.type(size), ends)
             moved = xp.where(piece == 0.0, piece, moved)
-        candidate[start : start + _AT_ONCE] = moved
+        candidate[start : start + at_once] = moved

@@ -117,7 +117,7 @@ class LinearMethod:
         refusal: Why the preconditioner is not for some factors; empty: it is.
         specs: The kernels that it needs besides, as far as a design determines them.
         is_likely: Whether `specs` will be needed, as far as is known without counts.
-        max_tile_size: Items of a tile at most, where the sums of a tile are limited; None: what kernels
+        max_tile_size: Items of a tile at most, if sums of a tile are limited; None: what kernels
             allow.
         has_own_steps: Whether other kernels than `step` read the products, so that those must not
             have more than the usual number of slots.

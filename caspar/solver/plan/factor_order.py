@@ -11,7 +11,12 @@ from dataclasses import dataclass, replace
 from caspar.equations.factor_builder import FactorForm
 from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
 from caspar.memory.array import Array
-from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles, place_dtype
+from caspar.memory.tiling.node_tiles import (
+    NUM_NARROW_PARTNERS,
+    NodeOrder,
+    NodeTiles,
+    place_dtype,
+)
 from caspar.runtime.backend import Backend
 from caspar.solver.input.problem import FactorArrays, Problem
 
@@ -72,6 +77,7 @@ def order_factors(
     forms: Mapping[str, FactorForm],
     problem: Problem,
     tile_size: int,
+    max_narrow_partners: int = NUM_NARROW_PARTNERS,
 ) -> dict[str, FactorOrder]:
     """Choose an order for each factor, by name, and put the indices into it.
 
@@ -83,11 +89,13 @@ def order_factors(
         forms: How their kernels are made, by name.
         problem: Their checked indices and constants.
         tile_size: Items of a tile.
+        max_narrow_partners: Partners up to which items' places have 32 bits.
     """
     orders: dict[str, FactorOrder] = {}
     of_types: dict[str, NodeOrder] = {}
     # one for all factors, as their kernels are made together
-    dtype = place_dtype(most_partners(factors, forms, problem.counts), tile_size)
+    num_partners = most_partners(factors, forms, problem.counts)
+    dtype = place_dtype(num_partners, tile_size, max_narrow_partners)
     for factor in sorted(factors, key=lambda factor: -problem.factors[factor.name].count):
         eliminated = forms[factor.name].eliminated
         arrays = problem.factors[factor.name]

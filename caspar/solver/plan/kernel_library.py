@@ -119,6 +119,11 @@ class KernelLibrary:
         """Whether the solver has a kernel of that name."""
         return name in self._kernels
 
+    @property
+    def sources(self) -> dict[str, KernelSource]:
+        """Of all kernels that are loaded, by name."""
+        return {name: kernel.source for name, kernel in self._kernels.items()}
+
     def kernel(self, name: str) -> Kernel:
         """A kernel of the solver."""
         return self._kernels[name]

@@ -16,6 +16,7 @@ from caspar.memory.array import Array
 from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.runtime.backend import Backend
+from caspar.solver.limits import Limits
 from caspar.solver.plan.arena import ArenaPlan
 from caspar.solver.plan.factor_order import FactorOrder
 from caspar.solver.plan.kernel_library import KernelLibrary
@@ -42,10 +43,6 @@ SCALARS = (
     "eliminated_descent",
 )
 """The solver's scalars: one float64 array on the device, read by the host in one go."""
-
-MOST_AHEAD = 1 << 20
-"""Factors up to which the next linearisation begins before a step is accepted. Measured up to
-0.7 M: the host needs 40 us to decide, and what is done in vain grows."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +141,7 @@ class Plan:
         num_bytes: Size of the arena, the indices and the tiles.
         jacobians_are_shared: Whether candidates are in the bytes of the Jacobians, which have to be
             made again after a rejected step.
+        limits: Sizes at which another way is chosen.
     """
 
     library: KernelLibrary
@@ -154,6 +152,7 @@ class Plan:
     arena: ArenaPlan
     num_bytes: int
     jacobians_are_shared: bool
+    limits: Limits
 
     @property
     def num_factor_curvatures(self) -> int:
@@ -194,7 +193,7 @@ class Plan:
     def goes_ahead(self) -> bool:
         """Whether a candidate is linearised before the host has decided whether to accept it."""
         num_factors = sum(plan.count for plan in self.factors)
-        is_small = num_factors <= MOST_AHEAD and not self.jacobians_are_shared
+        is_small = num_factors <= self.limits.max_factors_ahead and not self.jacobians_are_shared
         return self.library.backend.traits.launches_are_asynchronous and is_small
 
     @property

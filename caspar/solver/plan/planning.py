@@ -17,6 +17,7 @@ from caspar.memory.tiling.node_tiles import NodeOrder
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.runtime.backend import Backend, array_tools
 from caspar.solver.input.problem import Problem
+from caspar.solver.limits import Limits
 from caspar.solver.plan.factor_order import FactorOrder, order_factors
 from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan, item_tiles
@@ -25,7 +26,11 @@ from caspar.user_warnings import warn_user
 
 
 def plan_factors(
-    library: KernelLibrary, form: SolverForm, factors: Sequence[TracedFactor], problem: Problem
+    library: KernelLibrary,
+    form: SolverForm,
+    factors: Sequence[TracedFactor],
+    problem: Problem,
+    limits: Limits,
 ) -> list[FactorPlan]:
     """Put the instances of each factor into an order, and cut it into tiles.
 
@@ -34,9 +39,12 @@ def plan_factors(
         form: How they are made.
         factors: In the order of the solver.
         problem: Its indices are on the device; none of them is kept.
+        limits: Sizes at which another way is chosen.
     """
     backend, tile_size = library.backend, library.tile_size
-    orders = order_factors(backend, factors, form.factors, problem, tile_size)
+    orders = order_factors(
+        backend, factors, form.factors, problem, tile_size, limits.max_narrow_partners
+    )
     plans: list[FactorPlan] = []
     first_tile = 0
     for factor in factors:
@@ -57,6 +65,7 @@ def make_plan(
     types: Types,
     factors: Sequence[FactorPlan],
     nodes: Sequence[NodePlan],
+    limits: Limits,
 ) -> Plan:
     """Reserve and allocate.
 
@@ -65,7 +74,8 @@ def make_plan(
     """
     backend = library.backend
     _warn_untouched(backend, factors, nodes)
-    arena = reserve_regions(library, types, factors, nodes)
+    is_shared = jacobians_are_shared(library, types, factors, limits)
+    arena = reserve_regions(library, types, factors, nodes, share_jacobians=is_shared)
     # what was taken so far and given back is not kept beside the arena
     backend.trim()
     memory = arena.allocate(backend)
@@ -84,7 +94,8 @@ def make_plan(
         arena.num_bytes
         + sum(plan.num_bytes for plan in factors)
         + sum(plan.num_bytes for plan in nodes),
-        jacobians_are_shared(library, types, factors),
+        is_shared,
+        limits,
     )
 
 
@@ -95,6 +106,7 @@ def plan_nodes(
     counts: Mapping[str, int],
     factors: Sequence[FactorPlan],
     most_slots: int,
+    limits: Limits,
 ) -> list[NodePlan]:
     """In the order of the solver; the partials of reduced types stand first.
 
@@ -105,13 +117,16 @@ def plan_nodes(
         counts: Instances of each, by name.
         factors: All factors.
         most_slots: Times that a product has each node, at most.
+        limits: Sizes at which another way is chosen.
     """
     plans: dict[str, NodePlan] = {}
     first_tile = 0
     for node in sorted(nodes, key=lambda node: node.name in form.eliminated):
         is_eliminated = node.name in form.eliminated
         num_tiles = library.num_node_tiles(node, counts[node.name])
-        num_slots = num_object_slots(_num_added(factors, node), counts[node.name], most_slots)
+        num_slots = num_object_slots(
+            _num_added(factors, node), counts[node.name], most_slots, limits.items_of_slot
+        )
         plans[node.name] = NodePlan(
             node,
             counts[node.name],

@@ -19,12 +19,10 @@ from caspar.frontend.factors.block_parts import block_dim
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
 from caspar.memory.layout import array_scalars, object_scalars, row_scalars
+from caspar.solver.limits import Limits
 from caspar.solver.plan.arena import ArenaPlan, Entry
 from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.plan import SCALARS, FactorPlan, NodePlan, num_factor_curvatures
-
-LARGE_JACOBIANS = 1 << 30
-"""Bytes of stored Jacobians from which on candidates share them."""
 
 SCRATCH = "all scratch"
 """Name of everything but values, constants and partial sums: free while values are brought in."""
@@ -33,15 +31,20 @@ VECTORS = ("step", "residual", "direction", "product", "preconditioned")
 
 
 def jacobians_are_shared(
-    library: KernelLibrary, types: Types, factors: Sequence[FactorPlan]
+    library: KernelLibrary, types: Types, factors: Sequence[FactorPlan], limits: Limits
 ) -> bool:
     """Whether a step that was tried has overwritten the Jacobians."""
     sizes = (_jacobian(library, types, plan) for plan in factors)
-    return sum(size * dtype.itemsize for _, size, dtype in sizes) >= LARGE_JACOBIANS
+    return sum(size * dtype.itemsize for _, size, dtype in sizes) >= limits.large_jacobian_bytes
 
 
 def reserve_regions(
-    library: KernelLibrary, types: Types, factors: Sequence[FactorPlan], nodes: Sequence[NodePlan]
+    library: KernelLibrary,
+    types: Types,
+    factors: Sequence[FactorPlan],
+    nodes: Sequence[NodePlan],
+    *,
+    share_jacobians: bool,
 ) -> ArenaPlan:
     """Reserve everything that a solve writes.
 
@@ -50,6 +53,7 @@ def reserve_regions(
         types: Floating types.
         factors: In the order of the solver.
         nodes: Likewise.
+        share_jacobians: Whether candidates are in the bytes of the Jacobians.
     """
     arena = ArenaPlan()
     _reserve_partials(arena, types, factors, nodes)
@@ -63,7 +67,7 @@ def reserve_regions(
     candidates = _states(types, nodes, "candidate")
     residuals = [_residual(types, plan) for plan in factors]
     jacobians = [_jacobian(library, types, plan) for plan in factors]
-    if jacobians_are_shared(library, types, factors):
+    if share_jacobians:
         _reserve_sums(arena, types, reduced, eliminated, inner)
         arena.reserve_shared([jacobians, [*candidates, *residuals]])
         _reserve_all(arena, made)

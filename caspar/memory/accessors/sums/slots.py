@@ -52,13 +52,18 @@ ITEMS_OF_SLOT = 256
 """Items of an object on average for which it gets one more slot."""
 
 
-def num_object_slots(num_items: int, num_objects: int, most: int = MAX_OBJECT_SLOTS) -> int:
+def num_object_slots(
+    num_items: int,
+    num_objects: int,
+    most: int = MAX_OBJECT_SLOTS,
+    items_of_slot: int = ITEMS_OF_SLOT,
+) -> int:
     """A power of two that suits a number of items and of objects that they share."""
     few = FEW_ROWS // max(num_objects, 1)
     is_busy = num_items >= BUSY_ITEMS and USUAL_SLOTS * num_objects <= BUSY_ROWS
     limit = min(max(few, USUAL_SLOTS if is_busy else FEWER_SLOTS), most)
     slots = 1
-    while 2 * slots <= limit and slots * ITEMS_OF_SLOT * num_objects < num_items:
+    while 2 * slots <= limit and slots * items_of_slot * num_objects < num_items:
         slots *= 2
     return slots
 

@@ -15,10 +15,6 @@ from caspar.solver.linear.explicit.solvers import DenseSolver, SparseSolver
 from caspar.solver.linear.explicit.structure import build_structure
 from caspar.solver.linear.method import Declined, LinearMethod, LinearSolver, LinearSystem
 
-MAX_DENSE_FOR_SPARSE = 16_000
-"""Unknowns up to which a dense matrix takes the place of a sparse one on CUDA, where the library
-for that is not installed: 2 GB, and some 50 ms on an H200."""
-
 
 def _specs(design: SolverDesign) -> list[KernelSpec]:
     """The kernels that form the system as a matrix."""
@@ -73,7 +69,7 @@ def _factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
     size = sum(node.count * node.node.tangent_dim for node in plan.reduced)
     if is_open and not traits.factorizes_in_parallel:
         num_entries = sum(blocks.num_blocks * blocks.dim for blocks in structure.blocks.values())
-        method = where_full(method, size, num_entries)
+        method = where_full(method, size, num_entries, plan.limits)
     if method is Method.GRADIENTS:
         return None
     system.load(EXPLICIT.name, lambda: _specs(system.design))
@@ -82,7 +78,9 @@ def _factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
     try:
         return SparseSolver(plan, system.binder, structure)
     except BackendError as error:
-        if not (is_open and traits.dense_replaces_sparse and size <= MAX_DENSE_FOR_SPARSE):
+        if not (
+            is_open and traits.dense_replaces_sparse and size <= plan.limits.max_dense_for_sparse
+        ):
             raise
         remark = f"A dense matrix was factorised, although a sparse one is faster: {error}."
     return DenseSolver(plan, system.binder, structure, (remark,))

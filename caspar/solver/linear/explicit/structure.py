@@ -17,9 +17,6 @@ from caspar.runtime.backend import Backend, array_tools
 from caspar.solver.linear.explicit.pair_kernels import ArgumentPair, argument_pairs
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 
-MAX_FILL_PAIRS = 1 << 27
-"""Pairs of items that are listed: building the lists takes about 100 bytes for each."""
-
 TypePair = tuple[str, str]
 """Names of the node types of the rows and of the columns of a block."""
 
@@ -165,12 +162,12 @@ def build_structure(plan: Plan) -> Structure:
     Raises:
         OutOfMemoryError: Eliminated nodes have too many pairs of items.
     """
-    num_pairs = num_fill_pairs(plan)
-    if num_pairs > MAX_FILL_PAIRS:
+    num_pairs, allowed = num_fill_pairs(plan), plan.limits.max_fill_pairs
+    if num_pairs > allowed:
         raise OutOfMemoryError(
             f"the reduced system has {num_pairs:,} pairs of factors that share an eliminated node; "
-            f"at most {MAX_FILL_PAIRS:,} are allowed: use linear_solver='schur_pcg', which does "
-            "not list them"
+            f"at most {allowed:,} are allowed: use linear_solver='schur_pcg', which does not list "
+            "them"
         )
     backend = plan.library.backend
     ranks = {node.node.name: rank for rank, node in enumerate(plan.nodes)}

@@ -1,0 +1,121 @@
+"""What a user passes to `Solver`, checked: factors, node types and choices as one `Recipe`.
+
+Cost tier: once for a solver; tracing takes most of it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from caspar.equations.solver_form import DEFAULT_INNER_ITERATIONS
+from caspar.errors import FactorError, OptionError
+from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.trace import NodeType, TracedFactor
+from caspar.options import (
+    MAX_INNER_ITERATIONS,
+    JacobianChoice,
+    LinearSolverChoice,
+    Precision,
+    PreconditionerChoice,
+    checked_count,
+    checked_flag,
+    choice,
+)
+from caspar.solver.choice.form import Recipe, usual_precision
+from caspar.solver.limits import Limits
+from caspar.tracing import traced_factor
+
+
+def make_recipe(
+    factors: Sequence[Factor],
+    *,
+    precision: str | Precision = "auto",
+    linear_solver: str | LinearSolverChoice = "auto",
+    preconditioner: str | PreconditionerChoice = "auto",
+    jacobian: str | JacobianChoice = "auto",
+    deterministic: bool = False,
+    inner_iterations: int = DEFAULT_INNER_ITERATIONS,
+    limits: Limits | None = None,
+) -> Recipe:
+    """Trace the factors and check the choices; see `Solver` for the arguments.
+
+    Raises:
+        FactorError: A factor cannot be compiled, or two of them do not go together.
+        OptionError: An unknown choice.
+    """
+    wanted = None if is_auto(precision) else choice(Precision, "precision", precision, ("auto",))
+    linear: LinearSolverChoice = choice(LinearSolverChoice, "linear_solver", linear_solver)
+    stored: JacobianChoice = choice(JacobianChoice, "jacobian", jacobian)
+    if limits is not None and not isinstance(limits, Limits):
+        raise OptionError(f"limits={limits!r}: must be a caspar.solver.limits.Limits, or None")
+    traced = tuple(traced_factor(factor) for factor in factors)
+    nodes = _node_types(traced)
+    return Recipe(
+        traced,
+        nodes,
+        usual_precision(traced, nodes) if wanted is None else wanted,
+        linear,
+        choice(PreconditionerChoice, "preconditioner", preconditioner),
+        stored,
+        checked_flag("deterministic", deterministic),
+        checked_count("inner_iterations", inner_iterations, 0, MAX_INNER_ITERATIONS),
+        Limits() if limits is None else limits,
+    )
+
+
+def is_auto(given: Any) -> bool:
+    """Whether a user leaves a choice open."""
+    return isinstance(given, str) and given == "auto"
+
+
+def checked_factors(factors: Sequence[Factor] | Factor) -> tuple[Factor, ...]:
+    """The factors as a tuple, if they are factors with names of their own.
+
+    Raises:
+        FactorError: Something else, none, or two of one name.
+    """
+    if isinstance(factors, Factor):
+        factors = [factors]
+    if not isinstance(factors, Sequence):
+        raise FactorError(f"Solver needs a factor or a sequence of factors, got {factors!r}")
+    if len(factors) == 0:
+        raise FactorError("Solver needs at least one factor")
+    for factor in factors:
+        if not isinstance(factor, Factor):
+            raise FactorError(
+                f"Solver needs factors, got {factor!r}: decorate the function with caspar.factor"
+            )
+    names = [factor.name for factor in factors]
+    for name in names:
+        if names.count(name) > 1:
+            raise FactorError(
+                f"two factors are named {name!r}; arrays are passed by name, so rename one of them"
+            )
+    return tuple(factors)
+
+
+def _place(python_type: type) -> str:
+    """Where a class is from."""
+    return f"{python_type.__module__}.{python_type.__qualname__}"
+
+
+def _node_types(factors: Sequence[TracedFactor]) -> tuple[NodeType, ...]:
+    """The node types of all factors, in order of appearance."""
+    found: dict[str, NodeType] = {}
+    names = {factor.name for factor in factors}
+    for factor in factors:
+        for argument in factor.nodes:
+            node = argument.node_type
+            known = found.setdefault(node.name, node)
+            if known.python_type is not node.python_type:
+                raise FactorError(
+                    f"factor {factor.name}, argument {argument.source}: two node types are named "
+                    f"{node.name!r}, {_place(known.python_type)} and {_place(node.python_type)}; "
+                    "arrays are passed by name, so give one of the classes another name, for "
+                    "example by a subclass"
+                )
+            if node.name in names:
+                raise FactorError(
+                    f"{node.name!r} names a factor and a node type; arrays are passed by name, "
+                    "so rename one of them"
+                )
+    return tuple(found.values())

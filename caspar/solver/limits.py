@@ -1,0 +1,92 @@
+"""Sizes at which a solver chooses another way: one frozen value, handed to where it is used.
+
+Users need none of it. Tests and experts pass `Solver(..., limits=Limits(...))`, for example to see
+on a small problem what large ones do. Most numbers were measured on an H200; the figures stand
+beside them. Cost tier: read once for each structure.
+"""
+
+from dataclasses import dataclass, fields
+from numbers import Real
+
+from caspar.errors import OptionError
+from caspar.memory.accessors.sums.slots import ITEMS_OF_SLOT
+from caspar.memory.tiling.node_tiles import NUM_NARROW_PARTNERS
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Thresholds of choices by problem size. None of them changes what a solve converges to.
+
+    Where sparse matrices are factorised by one core (`BackendTraits.factorizes_in_parallel` is
+    False, as on the processor), fields named `..._on_one_core` count.
+
+    Attributes:
+        max_factors_ahead: Instances of all factors up to which the device linearises at a candidate
+            before the host has accepted it.
+        large_jacobian_bytes: Bytes of stored Jacobians from which on candidates share their memory,
+            so that the system is linearised again after a rejected step.
+        max_narrow_partners: Nodes that remain, of one type, up to which items' places in node tiles
+            have 32 bits; at most the default.
+        items_of_slot: Items of a node on average for which a product has one more slot of it.
+        max_dense: Unknowns of a matrix that `auto` factorises as a dense one.
+        min_dense_on_one_core: Unknowns up to which `auto` factorises a matrix as a sparse one even
+            if it is full.
+        max_dense_on_one_core: Unknowns of a full matrix up to which `auto` factorises it; larger
+            systems are left to PCG.
+        full_share: Share of the entries from which on a matrix counts as full: factorising fills
+            the rest.
+        max_dense_for_sparse: Unknowns up to which a dense matrix takes the place of a sparse one
+            where the library for that is not installed.
+        max_matrix_quick_pcg: Unknowns of any matrix that `auto` forms where a node type is
+            eliminated and no factor couples others of one type: PCG takes few iterations there.
+        max_sparse: Unknowns of a sparse matrix that `auto` forms.
+        max_sparse_eliminated: The same where a node type is eliminated, which fills the matrix.
+        max_auto_pairs: Pairs of items of eliminated nodes that `auto` lists.
+        max_pairs_quick_pcg: The same on one core where no factor couples others of one type.
+        max_fill_pairs: Pairs of items that are listed where a matrix was asked for.
+
+    Raises:
+        OptionError: A limit is no number of at least 0, or `max_narrow_partners` above its default.
+    """
+
+    # measured up to 0.7 M factors: the host needs 40 us to decide, and what is done in vain grows
+    max_factors_ahead: int = 1 << 20
+    large_jacobian_bytes: int = 1 << 30
+    max_narrow_partners: int = NUM_NARROW_PARTNERS
+    items_of_slot: int = ITEMS_OF_SLOT
+    # a path with 616 unknowns takes 16 ms with cuSOLVER, and 5 with cuDSS; that analyses the
+    # pattern for 10 to 15 ms once, so smaller ones gain too little
+    max_dense: int = 500
+    # QDLDL takes 0.6 ms for 189 unknowns, and 7 ms for 441
+    min_dense_on_one_core: int = 500
+    # with as many, 2,000 places behind the elimination of six beacons, QDLDL takes some 10 s a
+    # step, LAPACK 0.3, and a whole solve by PCG 0.1
+    max_dense_on_one_core: int = 4000
+    full_share: float = 0.1
+    # 2 GB, and some 50 ms
+    max_dense_for_sparse: int = 16_000
+    # PCG then takes 10 to 30 iterations: one is 0.012 ms, and a dense solve 0.27 ms with 189
+    # unknowns, 0.56 with 441; on the processor PCG is as quick as a factorisation
+    max_matrix_quick_pcg: int = 60
+    # factors of planar graphs of that size take some 100 MB
+    max_sparse: int = 300_000
+    max_sparse_eliminated: int = 40_000
+    # more pairs cost more than PCG, which has one product for each item and iteration. The
+    # processor lists as many in 3.6 s, in 1 GB, and a step of a chain with 2 M observations takes
+    # it 0.5 s; a loose one of PCG 1.5
+    max_auto_pairs: int = 1 << 24
+    max_pairs_quick_pcg: int = 1 << 22
+    # building the lists takes about 100 bytes for each
+    max_fill_pairs: int = 1 << 27
+
+    def __post_init__(self) -> None:
+        """Reject what is no size."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0.0:
+                raise OptionError(f"limits: {field.name}={value!r}: must be a number of at least 0")
+        if self.max_narrow_partners > NUM_NARROW_PARTNERS:
+            raise OptionError(
+                f"limits: max_narrow_partners={self.max_narrow_partners!r}: must be at most "
+                f"{NUM_NARROW_PARTNERS}, which 32 bits hold"
+            )
