@@ -10,10 +10,9 @@ from caspar.equations.factor_builder import (
     FactorBuilder,
     FactorForm,
     SharedSums,
-    lower_residual,
 )
 from caspar.equations.factor_kernels import factor_kernels
-from caspar.frontend.factors.jacobian import store_jacobian, tangent_jacobians
+from caspar.frontend.factors.jacobian import store_jacobian
 from caspar.frontend.factors.trace import TracedFactor, trace
 from caspar.frontend.precision import TYPES
 from caspar.ir.dtype import DType
@@ -59,10 +58,11 @@ def first_linearization(factor: TracedFactor) -> KernelSpec:
     types = TYPES[Precision.FLOAT32]
     form = FactorForm(SharedSums.ORDERED)
     kernel = FactorBuilder(factor, "first", form, types.storage, types)
-    rows, lowering, storage = lower_residual(kernel, types.storage)
+    evaluation = kernel.evaluate(types.storage)
+    rows = evaluation.residual
     kernel.write("residual", rows, types.storage, WriteSequential())
-    kernel.write("cost", [dot(rows, rows) * 0.5], types.sums, AddSumPartials())
-    blocks = tangent_jacobians(kernel, factor.nodes, rows, lowering, storage, factor.turned)
+    kernel.write("cost", [evaluation.cost], types.sums, AddSumPartials())
+    blocks = evaluation.jacobian(factor.nodes)
     # the reference's are not scaled
     one = Scalar(kernel.graph, kernel.graph.const(1.0))
     scales = {name: [one] * len(rows_of[0]) for name, rows_of in blocks.items()}

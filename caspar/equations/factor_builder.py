@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from caspar.equations.evaluation import Evaluation, evaluate
 from caspar.frontend.factors.block_parts import block_places
 from caspar.frontend.factors.jacobian import (
     Blocks,
@@ -11,13 +12,10 @@ from caspar.frontend.factors.jacobian import (
     JacobianStorage,
     Linearization,
     load_jacobian,
-    tangent_jacobians,
 )
 from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
 from caspar.frontend.names import kernel_name
 from caspar.frontend.precision import Types
-from caspar.frontend.symbolic.epsilon import SYMBOL, value
-from caspar.frontend.symbolic.lower import Lowering
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot
 from caspar.memory.access import TILES, ReadAccessor, WriteAccessor
@@ -165,6 +163,10 @@ class FactorBuilder(KernelBuilder):
         access = self._read_access(argument, argument.value_name)
         return self.read(argument.value_name, argument.storage_dim, self.types.storage, access)
 
+    def evaluate(self, epsilon_of: DType) -> Evaluation:
+        """The factor at the values of its arguments, with the epsilon of a type."""
+        return evaluate(self, self.factor, self.read_argument, epsilon_of)
+
     def read_node(self, argument: Argument, part: str, dim: int, dtype: DType) -> list[Scalar]:
         """A part of a node."""
         name = argument.part(part)
@@ -218,42 +220,19 @@ class FactorBuilder(KernelBuilder):
         return self.exchange(argument.part("spread"), values, access)
 
 
-def lower_residual(
-    kernel: FactorBuilder, epsilon_of: DType
-) -> tuple[list[Scalar], Lowering, dict[str, list[Scalar]]]:
-    """Read the arguments and lower the residual, with the epsilon of a type.
-
-    Returns:
-        The rows, the lowering, and by argument what was read.
-    """
-    factor = kernel.factor
-    symbols = {str(SYMBOL): kernel.graph.const(value(epsilon_of))}
-    storage = {}
-    for argument in factor.arguments:
-        storage[argument.name] = kernel.read_argument(argument)
-        for symbol, scalar in zip(argument.symbols, storage[argument.name], strict=True):
-            symbols[str(symbol)] = scalar.value
-    where = f"factor {factor.name} ({factor.location})"
-    kernel.graph.origin = f"{factor.name}: residual"
-    lowering = Lowering(kernel.graph, symbols, where, factor.lines)
-    rows = [Scalar(kernel.graph, lowering.lower(row)) for row in factor.residual]
-    return rows, lowering, storage
-
-
 def add_linearized(kernel: FactorBuilder, blocks: Blocks) -> None:
     """Gradients, and what else a linearisation adds to nodes, from `residual`.
 
     That was evaluated by `score`, in the type of the sums: with residuals evaluated in float32 the
     gradient is off by enough to stop Ladybug-49 at 13344.77 instead of 13344.24.
     """
-    factor, types = kernel.factor, kernel.types
+    factor, types, linear = kernel.factor, kernel.types, Linearization(blocks)
     residual = kernel.read("residual", len(factor.residual), types.storage, ReadSequential())
     for argument in factor.nodes:
         _, *squares = kernel.form.linearized(argument)
         kernel.graph.origin = f"gradient and {' and '.join(squares)} of {argument.name}"
         columns = list(zip(*blocks[argument.name], strict=True))
-        slope = [dot(column, residual) for column in columns]
-        kernel.add_node(argument, "gradient", slope, types.sums)
+        kernel.add_node(argument, "gradient", linear.transposed(argument, residual), types.sums)
         if "diagonal" in squares:
             diagonal = [dot(column, column) for column in columns]
             kernel.add_node(argument, "diagonal", diagonal, types.storage)
@@ -282,9 +261,7 @@ def computed_jacobian(kernel: FactorBuilder) -> Blocks:
     The epsilon is that of the linearisation in every kernel, or their Jacobians would differ where
     it counts.
     """
-    rows, lowering, storage = lower_residual(kernel, kernel.types.storage)
-    factor = kernel.factor
-    return tangent_jacobians(kernel, factor.nodes, rows, lowering, storage, factor.turned)
+    return kernel.evaluate(kernel.types.storage).jacobian(kernel.factor.nodes)
 
 
 def linearization(kernel: FactorBuilder, slots: JacobianSlots | None) -> Linearization:

@@ -16,7 +16,6 @@ from caspar.equations.factor_builder import (
     add_products,
     computed_jacobian,
     linearization,
-    lower_residual,
     moved_residual,
 )
 from caspar.equations.schur_kernels import schur_kernels
@@ -103,10 +102,10 @@ def jacobian_kernel(factor: TracedFactor, types: Types) -> KernelSpec:
 
 def _score(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
     kernel = FactorBuilder(factor, "score", form, types.sums, types)
-    rows, _, _ = lower_residual(kernel, types.sums)
-    kernel.write("residual", rows, types.storage, WriteSequential())
+    evaluation = kernel.evaluate(types.sums)
+    kernel.write("residual", evaluation.residual, types.storage, WriteSequential())
     kernel.graph.origin = f"{factor.name}: cost"
-    kernel.write("cost", [dot(rows, rows) * 0.5], types.sums, AddSumPartials())
+    kernel.write("cost", [evaluation.cost], types.sums, AddSumPartials())
     return kernel.build()
 
 

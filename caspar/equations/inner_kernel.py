@@ -10,14 +10,13 @@ carried out inexactly; Ceres calls it inner iterations.)
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from caspar.equations.evaluation import evaluate
 from caspar.equations.factor_builder import FactorBuilder, FactorForm
 from caspar.equations.node_blocks import damped_diagonal, damped_step
-from caspar.frontend.factors.jacobian import tangent_jacobians
+from caspar.frontend.factors.jacobian import Linearization
 from caspar.frontend.factors.retraction import retracted
 from caspar.frontend.factors.trace import TracedFactor
 from caspar.frontend.precision import Types
-from caspar.frontend.symbolic.epsilon import SYMBOL, value
-from caspar.frontend.symbolic.lower import Lowering
 from caspar.ir.scalar import Scalar, dot
 from caspar.memory.accessors.nodes.exchanges import ReadForNode, SpreadOverNode, SumOverNode
 from caspar.memory.accessors.nodes.node_sums import WriteOwnNode
@@ -118,23 +117,17 @@ class _Evaluator:
 
         Of the last one only the cost counts.
         """
-        kernel, factor = self._kernel, self._kernel.factor
-        values = {**self._read, self._eliminated.name: self._spread(storage)}
-        symbols = {str(SYMBOL): kernel.graph.const(value(kernel.graph.dtype))}
-        for argument in factor.arguments:
-            for symbol, scalar in zip(argument.symbols, values[argument.name], strict=True):
-                symbols[str(symbol)] = scalar.value
-        where = f"factor {factor.name} ({factor.location})"
-        kernel.graph.origin = f"{factor.name}: residual"
-        lowering = Lowering(kernel.graph, symbols, where, factor.lines)
-        rows = [Scalar(kernel.graph, lowering.lower(row)) for row in factor.residual]
-        cost = dot(rows, rows) * 0.5
+        kernel, eliminated = self._kernel, self._eliminated
+        values = {**self._read, eliminated.name: self._spread(storage)}
+        evaluation = evaluate(
+            kernel, kernel.factor, lambda argument: values[argument.name], kernel.graph.dtype
+        )
+        cost = evaluation.cost
         if is_last:
             return _State(storage, self._summed([cost]), [], [])
-        nodes = [self._eliminated]
-        blocks = tangent_jacobians(kernel, nodes, rows, lowering, values, factor.turned)
-        columns = list(zip(*blocks[self._eliminated.name], strict=True))
-        slope = [dot(column, rows) for column in columns]
+        linear = Linearization(evaluation.jacobian([eliminated]))
+        slope = linear.transposed(eliminated, evaluation.residual)
+        columns = list(zip(*linear.blocks[eliminated.name], strict=True))
         square = [dot(columns[i], columns[j]) for i in range(len(columns)) for j in range(i + 1)]
         total, *sums = self._summed([cost, *slope, *square])
         return _State(storage, [total], sums[: len(slope)], sums[len(slope) :])

@@ -216,6 +216,17 @@ class Accessor(ABC):
         return
 
 
+class AnyObjects(Accessor):
+    """A pattern whose array may have any number of objects.
+
+    Indices are checked against it, or it is scratch memory of whoever binds it.
+    """
+
+    def num_objects(self, count: int, options: Options) -> int:
+        """Any number."""
+        return 0
+
+
 class ReadAccessor(Accessor):
     """A pattern that reads."""
 

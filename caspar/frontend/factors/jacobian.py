@@ -101,7 +101,7 @@ def tangent_jacobians(
     nodes: Sequence[Argument],
     rows: Sequence[Scalar],
     lowering: Lowering,
-    storage: dict[str, list[Scalar]],
+    storage: Mapping[str, list[Scalar]],
     turned: Sequence[TurnedVector],
 ) -> Blocks:
     """d residual / d tangent of each node: rows x tangent_dim, by the argument's name.

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
-from caspar.memory.accessors.scope import LANES, VECTOR_TYPE, CpuScope, CudaScope, converted
+from caspar.memory.accessors.scope import (
+    LANES,
+    VECTOR_TYPE,
+    CpuScope,
+    CudaScope,
+    converted,
+    converted_all,
+)
 from caspar.memory.layout import padded_width, row_scalars
 
 
@@ -113,7 +120,7 @@ def cuda_store(
 ) -> None:
     """Store a chunk of object `number` where the thread is active."""
     vector = cuda_vector(arg, chunk)
-    scalars = [converted(value, scope.dtype, arg.dtype) for value in values]
+    scalars = converted_all(values, scope.dtype, arg.dtype)
     address = cuda_address(arg, chunk, arg.object(number))
     packed = cuda_packed(scope, arg, chunk, scalars)
     scope.emit(f"if (active) *reinterpret_cast<{vector}*>({address}) = {packed};")
@@ -207,3 +214,11 @@ def cuda_keep(scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> 
     scope.emit(" ".join(f"{arg.name}_kept[{first + n}] = {one};" for n, one in enumerate(padded)))
     chunks.append(chunk)
     return first + length
+
+
+def cuda_kept(scope: CudaScope, arg: ArgSpec) -> tuple[list[int], list[str]]:
+    """The chunks that were kept, and their scalars; none are from now on."""
+    noted = scope.noted(arg.name)
+    chunks = list(noted)
+    noted.clear()
+    return chunks, [f"{arg.name}_kept[{n}]" for n in range(arg.chunk_length * len(chunks))]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from caspar.ir.dtype import DType
-from caspar.memory.access import ArgSpec, Field, Options, ReadAccessor, WriteAccessor
+from caspar.memory.access import AnyObjects, ArgSpec, Field, Options, ReadAccessor, WriteAccessor
 from caspar.memory.accessors.blocked import (
     cpu_load,
     cpu_store,
@@ -16,9 +16,14 @@ from caspar.memory.accessors.scope import CpuScope, CudaScope
 from caspar.memory.array import Array
 
 
+def owner(arg: ArgSpec, other: str) -> str:
+    """The argument that has what several share: another one; empty: this one."""
+    return arg.name if other == "" else other
+
+
 def object_name(arg: ArgSpec, index_of: str = "") -> str:
     """The variable that holds an item's object; `index_of` names an argument of the same index."""
-    return f"{arg.name if index_of == '' else index_of}_object"
+    return f"{owner(arg, index_of)}_object"
 
 
 def indexed_fields(index_of: str) -> tuple[Field, ...]:
@@ -32,8 +37,20 @@ def read_index(scope: CudaScope | CpuScope, arg: ArgSpec, index_of: str) -> None
         scope.index(object_name(arg), f"{arg.name}_index")
 
 
+class ByIndex(AnyObjects):
+    """A pattern that has an index, or goes by that of another argument: `index_of`."""
+
+    def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
+        """The object of each item."""
+        return indexed_fields(self.index_of)
+
+    def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
+        """Read the index once."""
+        read_index(scope, arg, self.index_of)
+
+
 @dataclass(frozen=True)
-class _Indexed:
+class _Indexed(ByIndex):
     """What reading and writing by index have in common.
 
     Attributes:
@@ -45,27 +62,15 @@ class _Indexed:
 
     options: ClassVar[tuple[str, ...]] = ("index",)
 
-    def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
-        """The object of each item."""
-        return indexed_fields(self.index_of)
-
     def num_items(self, length: int | None, options: Options) -> int | None:
         """One for each index."""
         return int(options["index"].shape[0])
-
-    def num_objects(self, count: int, options: Options) -> int:
-        """Any number: indices are checked against it."""
-        return 0
 
     def field_values(self, options: Options, num_objects: int) -> dict[str, Array | int]:
         """The index."""
         return {"index": options["index"]}
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
-        """Read the index once."""
-        read_index(scope, arg, self.index_of)
-
-    def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
         """Read the index once."""
         read_index(scope, arg, self.index_of)
 

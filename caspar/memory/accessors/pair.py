@@ -28,7 +28,7 @@ from caspar.memory.accessors.blocked import (
     cuda_store,
     cuda_vector,
 )
-from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, converted
+from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, converted_all
 from caspar.memory.accessors.sequential import ReadSequential
 from caspar.memory.accessors.strided import (
     AddStrided,
@@ -179,7 +179,7 @@ class WritePair(WriteAccessor):
     def _cuda_last(self, scope: CudaScope, arg: ArgSpec, chunk: int, second: list[str]) -> None:
         """The second half that the tile's last thread has."""
         vector = cuda_vector(arg, chunk)
-        scalars = [converted(value, scope.dtype, arg.dtype) for value in second]
+        scalars = converted_all(second, scope.dtype, arg.dtype)
         packed = cuda_packed(scope, arg, chunk, scalars)
         carry = cuda_address(arg, chunk, "tile", "carry", "tiles")
         scope.emit("if (own_item + 1 == count) {", "  const bool active = true;")

@@ -4,7 +4,7 @@ An access writes text: lines of CUDA C and lines of Python for Numba. What it do
 computing type, names that are free, where lines go) it asks of the scope it is given.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from caspar.ir.dtype import DType
@@ -166,3 +166,17 @@ def converted(expression: str, source: DType, target: DType) -> str:
     if target is DType.FLOAT16:
         return f"half_of_float({converted(expression, source, DType.FLOAT32)})"
     return f"{SCALAR_TYPE[target]}({expression})"
+
+
+def converted_all(values: Sequence[str], source: DType, target: DType) -> list[str]:
+    """C expressions of one type in another."""
+    return [converted(value, source, target) for value in values]
+
+
+def cuda_array(
+    scope: CudaScope, dtype: DType, values: Sequence[str], *, const: bool = False
+) -> str:
+    """Declare an array with a value in each place; its name."""
+    name, kind = scope.temporary(), "const " if const else ""
+    scope.emit(f"{kind}{SCALAR_TYPE[dtype]} {name}[{len(values)}] = {{{', '.join(values)}}};")
+    return name

@@ -12,8 +12,9 @@ from caspar.equations.node_kernels import NODE_ROLES
 from caspar.errors import ResourceError
 from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.names import kernel_name
+from caspar.memory.access import BoundWrite
 from caspar.memory.reduce import ReduceSpec
-from caspar.runtime.backend import Backend, Kernel
+from caspar.runtime.backend import Backend, Kernel, Launch
 
 HOT_ROLES = ("product", "scatter")
 """Kernels of factors that run in every iteration of a linear solver."""
@@ -149,3 +150,12 @@ class KernelLibrary:
     def reduction(self, spec: ReduceSpec) -> Kernel:
         """A kernel that sums partials."""
         return self._kernels[spec.name]
+
+    def finish(self, bound: BoundWrite) -> list[Launch]:
+        """The launches that complete a write."""
+        specs = [one.spec for one in bound.finish if isinstance(one.spec, ReduceSpec)]
+        self.load_reductions(specs)
+        return [
+            self.backend.bind(self._kernels[one.spec.name], one.bindings, one.count)
+            for one in bound.finish
+        ]

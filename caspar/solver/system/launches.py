@@ -6,7 +6,6 @@ Once for each plan. What comes out are launches; `phases` puts them in the order
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -18,13 +17,13 @@ from caspar.frontend.factors.block_parts import block_dim
 from caspar.frontend.factors.trace import Argument
 from caspar.frontend.names import kernel_name
 from caspar.ir.dtype import DType
-from caspar.memory.access import TILES
-from caspar.memory.accessors.sums.partials import object_fields, tile_fields
+from caspar.memory.access import TILES, BoundWrite
+from caspar.memory.accessors.sums.partials import SharedSum
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.layout import rows_are_blocked
-from caspar.memory.reduce import ReduceSpec, num_lanes
+from caspar.memory.tiling.tiles import TileIndex
 from caspar.runtime.backend import Launch
 from caspar.solver.plan.plan import SCALARS, FactorPlan, NodePlan, Plan
 
@@ -37,15 +36,6 @@ REDUCED_SUMS = ("gradient", "block")
 """Sums over factors that nodes have, of the system and of the reduced one alike."""
 
 
-@dataclass(frozen=True)
-class _Reduction:
-    """Partials of a factor's argument that are added to a node type's array."""
-
-    plan: FactorPlan
-    argument: Argument
-    part: str
-
-
 class Binder:
     """Binds kernels of a plan to its memory."""
 
@@ -56,15 +46,13 @@ class Binder:
         # each is asked for dozens of times, and a view of a device's array takes microseconds
         self._scalars = {name: Binding(plan.scalar(name), 1) for name in SCALARS}
         self._parts = {node.node.name: self._bind_parts(node) for node in plan.nodes}
+        self._one_object: dict[int, TileIndex] = {}
         plan.library.load_reductions(
-            self._reduce_spec(use)
+            spec
             for factor in plan.factors
             for argument in factor.reduced
-            for use in self._uses(
-                factor,
-                [argument],
-                dict.fromkeys((*REDUCED_SUMS, *factor.form.linearized(argument), "product")),
-            )
+            for part in (*REDUCED_SUMS, *factor.form.linearized(argument), "product")
+            for spec in self._sum(factor, argument, part).reductions
         )
 
     # -- memory --------------------------------------------------------------------------------
@@ -288,8 +276,8 @@ class Binder:
                 diagonal = self._node_binding(plan, argument, "diagonal")
                 bindings[argument.part("diagonal")] = diagonal
                 for part in parts if "inner" not in parts else ():
-                    made = self._target(plan, argument, part, prefix)
-                    bindings[argument.part(part)] = made
+                    bound = self._bind_sum(plan, argument, part, prefix)
+                    bindings[argument.part(part)] = bound.binding
         return bindings
 
     def _bind_eliminated(
@@ -317,27 +305,37 @@ class Binder:
         index = plan.order.nodes.get(argument.name)
         return part if index is None else part.with_fields({"index": index})
 
-    def _target(self, plan: FactorPlan, argument: Argument, part: str, prefix: str) -> Binding:
-        """Where sums over an argument go: into partials, or to the nodes."""
-        if not plan.has_partials(argument):
-            return self._node_binding(plan, argument, f"{prefix}{part}")
-        data = self._memory[f"{plan.factor.name}.{argument.part(part)}"]
-        tiles = plan.tiles.get(argument.name)
-        # a node that all factors share: one partial for each tile
-        fields = {"offset": 0} if tiles is None else tile_fields(tiles)
-        return Binding(data, plan.num_partials(argument), fields=fields)
+    # -- sums over nodes -----------------------------------------------------------------------
 
-    # -- reductions ----------------------------------------------------------------------------
+    def _sum(self, plan: FactorPlan, argument: Argument, part: str) -> SharedSum:
+        """How a factor's items are summed to a part of an argument's nodes."""
+        node, types = argument.node_type, self._plan.types
+        return SharedSum(
+            block_dim(node) if part == "block" else node.tangent_dim,
+            types.storage if part in ("product", "diagonal") else types.sums,
+            self._plan.node_plans[node.name].count,
+            self._tiles(plan, argument, part),
+            rows=part in ROW_PARTS,
+        )
 
-    def _uses(
-        self, plan: FactorPlan, arguments: Iterable[Argument], parts: Iterable[str]
-    ) -> list[_Reduction]:
-        return [
-            _Reduction(plan, argument, part)
-            for argument in arguments
-            if argument is not plan.form.eliminated and plan.has_partials(argument)
-            for part in parts
-        ]
+    def _tiles(self, plan: FactorPlan, argument: Argument, part: str) -> TileIndex | None:
+        """Those of the partials; None: there are none."""
+        if argument.name in plan.tiles or not plan.has_partials(argument):
+            return plan.tiles.get(argument.name)
+        num_sums, node_tiles = plan.num_tiles, plan.order.node_tiles
+        if part == "product" and plan.form.is_fused and node_tiles is not None:
+            product = self._plan.library.kernel(kernel_name(plan.factor.name, "product"))
+            if product.source.stretches:
+                # one for each stretch of a node that all share
+                num_sums = node_tiles.num_stretches(self._backend.resident_blocks(product))
+        if num_sums not in self._one_object:
+            self._one_object[num_sums] = self._backend.single_object_tiles(num_sums)
+        return self._one_object[num_sums]
+
+    def _bind_sum(self, plan: FactorPlan, argument: Argument, part: str, prefix: str) -> BoundWrite:
+        output = self._node_binding(plan, argument, f"{prefix}{part}")
+        partials = self._memory.get(f"{plan.factor.name}.{argument.part(part)}")
+        return self._sum(plan, argument, part).bind(output, partials)
 
     def _reductions(
         self,
@@ -346,36 +344,10 @@ class Binder:
         parts: Sequence[str],
         prefix: str = "",
     ) -> list[Launch]:
-        return [self._reduce(use, prefix) for use in self._uses(plan, arguments, parts)]
-
-    def _num_sums(self, use: _Reduction) -> int:
-        """Partials that were written: a product has one for each stretch of a node all share."""
-        plan, node_tiles = use.plan, use.plan.order.node_tiles
-        is_unique = use.argument.name not in plan.tiles
-        if is_unique and use.part == "product" and plan.form.is_fused and node_tiles is not None:
-            product = self._plan.library.kernel(kernel_name(plan.factor.name, "product"))
-            if product.source.stretches:
-                return node_tiles.num_stretches(self._backend.resident_blocks(product))
-        return plan.num_partials(use.argument)
-
-    def _reduce_spec(self, use: _Reduction) -> ReduceSpec:
-        dim = use.argument.tangent_dim
-        if use.part == "block":
-            dim = block_dim(use.argument.node_type)
-        count = self._plan.node_plans[use.argument.node_type.name].count
-        lanes = num_lanes(self._num_sums(use), count)
-        types = self._plan.types
-        dtype = types.storage if use.part in ("product", "diagonal") else types.sums
-        return ReduceSpec(dim, dtype, lanes, accumulate=True, rows=use.part in ROW_PARTS)
-
-    def _reduce(self, use: _Reduction, prefix: str) -> Launch:
-        partials = self._target(use.plan, use.argument, use.part, prefix)
-        tiles = use.plan.tiles.get(use.argument.name)
-        if tiles is None:
-            tiles = self._backend.single_object_tiles(self._num_sums(use))
-        partials = partials.with_fields(object_fields(tiles))
-        node = use.argument.node_type.name
-        count = self._plan.node_plans[node].count
-        output = self._parts[node][f"{prefix}{use.part}"]
-        kernel = self._plan.library.reduction(self._reduce_spec(use))
-        return self._backend.bind(kernel, {"partials": partials, "output": output}, count)
+        return [
+            launch
+            for argument in arguments
+            if argument is not plan.form.eliminated
+            for part in parts
+            for launch in self._plan.library.finish(self._bind_sum(plan, argument, part, prefix))
+        ]

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from caspar.ir.dtype import DType
-from caspar.memory.access import ArgSpec, ExchangeAccessor, Field, Options, ReadAccessor
+from caspar.memory.access import AnyObjects, ArgSpec, ExchangeAccessor, Field, ReadAccessor
 from caspar.memory.accessors.blocked import cpu_load, cuda_address, cuda_lanes, cuda_vector
-from caspar.memory.accessors.indexed import indexed_fields, object_name, read_index
+from caspar.memory.accessors.indexed import ByIndex, object_name, owner
 from caspar.memory.accessors.nodes.node_sums import (
     NODE_FIELDS,
     NODE_SUMS,
     NODE_TILE_SIZES,
     group_lines,
 )
-from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope
+from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, cuda_array
 from caspar.memory.layout import padded_width
 
 _ROWS, _TURNS = "rows of exchanges", "exchanges"
@@ -33,7 +33,7 @@ def _row(dim: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Exchange(ExchangeAccessor):
+class _Exchange(ExchangeAccessor, AnyObjects):
     """What sums and what comes of them have in common.
 
     Attributes:
@@ -50,10 +50,6 @@ class _Exchange(ExchangeAccessor):
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """The nodes of each group, and the items of each node."""
         return NODE_FIELDS if self.team_of == "" else ()
-
-    def num_objects(self, count: int, options: Options) -> int:
-        """None: there is no array."""
-        return 0
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
         """Form teams, unless another exchange does; say how much is staged."""
@@ -82,7 +78,7 @@ class _Exchange(ExchangeAccessor):
 
     def _team(self, arg: ArgSpec) -> str:
         """The teams."""
-        return f"{arg.name if self.team_of == '' else self.team_of}_team"
+        return f"{owner(arg, self.team_of)}_team"
 
 
 @dataclass(frozen=True)
@@ -98,11 +94,10 @@ class SumOverNode(_Exchange):
 
     def cuda_exchange(self, scope: CudaScope, arg: ArgSpec, values: list[str]) -> list[str]:
         """Stage, sum; of a node with several tiles the first pass collects."""
-        name, width, total = arg.name, len(values), scope.temporary()
-        scalar = SCALAR_TYPE[scope.dtype]
+        name, width = arg.name, len(values)
         rows = self._stage(scope, arg)
+        total = cuda_array(scope, scope.dtype, values)
         scope.emit(
-            f"{scalar} {total}[{width}] = {{{', '.join(values)}}};",
             "if (is_long) {",
             f"  if (pass == {scope.next_exchange()}u) {{",
             f"    collect_node<{width}, BLOCK_SIZE / 32>(",
@@ -143,10 +138,9 @@ class SpreadOverNode(_Exchange):
 
     def cuda_exchange(self, scope: CudaScope, arg: ArgSpec, values: list[str]) -> list[str]:
         """Through shared memory; where a block has one node, all threads lead."""
-        width, passed = len(values), scope.temporary()
-        rows, team = self._stage(scope, arg), self._team(arg)
+        width, rows, team = len(values), self._stage(scope, arg), self._team(arg)
+        passed = cuda_array(scope, scope.dtype, values)
         scope.emit(
-            f"{SCALAR_TYPE[scope.dtype]} {passed}[{width}] = {{{', '.join(values)}}};",
             "if (!is_long) {",
             f"  spread_values<{width}>({rows}, tiles_begin, {team}, {passed});",
             "}",
@@ -159,7 +153,7 @@ class SpreadOverNode(_Exchange):
 
 
 @dataclass(frozen=True)
-class ReadForNode(ReadAccessor):
+class ReadForNode(ReadAccessor, ByIndex):
     """Reads the node that a team works for.
 
     Its array is in the order of the tiles' nodes.
@@ -174,24 +168,12 @@ class ReadForNode(ReadAccessor):
 
     loads_first: ClassVar[bool] = True
 
-    def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
-        """The node of each item."""
-        return indexed_fields(self.index_of)
-
-    def num_objects(self, count: int, options: Options) -> int:
-        """Any number: indices are checked against it."""
-        return 0
-
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
         """One vector load."""
         loaded, vector = scope.temporary(), cuda_vector(arg, chunk)
         address = cuda_address(arg, chunk, f"{self.team_of}_team.node")
         scope.emit(f"const {vector} {loaded} = *reinterpret_cast<const {vector}*>({address});")
         return cuda_lanes(arg, chunk, loaded)
-
-    def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
-        """Read the index."""
-        read_index(scope, arg, self.index_of)
 
     def cpu_read(self, scope: CpuScope, arg: ArgSpec, chunk: int) -> list[str]:
         """Scalar loads, for every item."""

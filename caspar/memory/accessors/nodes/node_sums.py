@@ -12,18 +12,25 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from caspar.ir.dtype import DType
-from caspar.memory.access import ArgSpec, Field, Options, WriteAccessor
+from caspar.memory.access import ArgSpec, Field, WriteAccessor
 from caspar.memory.accessors.blocked import (
     cpu_index,
     cpu_store,
     cuda_address,
     cuda_keep,
+    cuda_kept,
     cuda_lanes,
     cuda_packed,
     cuda_vector,
 )
-from caspar.memory.accessors.indexed import indexed_fields, object_name, read_index
-from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, converted
+from caspar.memory.accessors.indexed import ByIndex, object_name, owner
+from caspar.memory.accessors.scope import (
+    SCALAR_TYPE,
+    CpuScope,
+    CudaScope,
+    converted_all,
+    cuda_array,
+)
 
 NODE_SUMS = """\
 #ifndef CASPAR_NODE_SUMS
@@ -167,7 +174,7 @@ def group_lines(name: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class AddOwnNode(WriteAccessor):
+class AddOwnNode(WriteAccessor, ByIndex):
     """The sums over the items of a node are added to the node by the leader of its team.
 
     Attributes:
@@ -188,14 +195,11 @@ class AddOwnNode(WriteAccessor):
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """The node of each item, and the nodes of each group."""
+        index = super().fields(arg)
         if self.team_of != "":
-            return indexed_fields(self.index_of)
+            return index
         where = () if self.in_order else (Field("node_at", DType.INT32),)
-        return (*indexed_fields(self.index_of), *NODE_FIELDS, *where)
-
-    def num_objects(self, count: int, options: Options) -> int:
-        """Any number: indices are checked against it."""
-        return 0
+        return (*index, *NODE_FIELDS, *where)
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
         """Form teams; room for the staged values."""
@@ -224,14 +228,13 @@ class AddOwnNode(WriteAccessor):
             self._add(scope, arg)
 
     def _add(self, scope: CudaScope, arg: ArgSpec) -> None:
-        first = arg.name if self.team_of == "" else self.team_of
+        first = owner(arg, self.team_of)
         team, node = f"{first}_team", f"{first}_team.node" if self.in_order else f"{first}_node"
-        chunks, length = scope.noted(arg.name), arg.chunk_length
-        width, stage = length * len(chunks), scope.alternate("node_rows")
-        staged, total = scope.temporary(), scope.temporary()
-        kept = ", ".join(f"{arg.name}_kept[{number}]" for number in range(width))
+        chunks, kept = cuda_kept(scope, arg)
+        length, width, stage = arg.chunk_length, len(kept), scope.alternate("node_rows")
+        staged = cuda_array(scope, scope.dtype, kept, const=True)
+        total = scope.temporary()
         scope.emit(
-            f"const {SCALAR_TYPE[scope.dtype]} {staged}[{width}] = {{{kept}}};",
             f"stage_values<{width}>({stage}, tiles_position, active, {staged});",
             "__syncthreads();",
             f"{SCALAR_TYPE[arg.dtype]} {total}[{width}];",
@@ -249,11 +252,6 @@ class AddOwnNode(WriteAccessor):
                 f"  *reinterpret_cast<{vector}*>({address}) = {old};",
             )
         scope.emit("}")
-        chunks.clear()
-
-    def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
-        """Read the index."""
-        read_index(scope, arg, self.index_of)
 
     def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """Add: no other tile has items of the node."""
@@ -261,7 +259,7 @@ class AddOwnNode(WriteAccessor):
 
 
 @dataclass(frozen=True)
-class WriteOwnNode(WriteAccessor):
+class WriteOwnNode(WriteAccessor, ByIndex):
     """The leader of each node's team writes it; its array is in the order of the tiles' nodes.
 
     Where the kernel reads the same array it may write nothing else that depends on it: on the
@@ -278,18 +276,10 @@ class WriteOwnNode(WriteAccessor):
     cooperates: ClassVar[bool] = True
     tile_sizes: ClassVar[tuple[int, ...]] = NODE_TILE_SIZES
 
-    def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
-        """The node of each item."""
-        return indexed_fields(self.index_of)
-
-    def num_objects(self, count: int, options: Options) -> int:
-        """Any number: indices are checked against it."""
-        return 0
-
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """One vector store."""
         vector = cuda_vector(arg, chunk)
-        scalars = [converted(value, scope.dtype, arg.dtype) for value in values]
+        scalars = converted_all(values, scope.dtype, arg.dtype)
         address = cuda_address(arg, chunk, f"{self.team_of}_team.node")
         packed = cuda_packed(scope, arg, chunk, scalars)
         written = scope.noted(f"{arg.name}: chunks written")

@@ -7,7 +7,8 @@ from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec, Options, WriteAccessor
 from caspar.memory.accessors.block_functions import BLOCK_SUM
 from caspar.memory.accessors.blocked import cpu_index, cuda_address
-from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope
+from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, cuda_array
+from caspar.memory.accessors.sums.partials import room_for_warps
 
 _RUN_SUMS = """\
 #ifndef CASPAR_RUN_SUMS
@@ -64,17 +65,16 @@ class WriteBlockSum(WriteAccessor):
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
         """Room for the sums of the warps."""
-        scope.shared("sums", "double sums[2][4][32]")
+        room_for_warps(scope)
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """A sum over each run of the block."""
         width = len(values)
-        stage, total, run = scope.alternate("sums"), scope.temporary(), scope.temporary()
-        scalar = SCALAR_TYPE[arg.dtype]
-        items = ", ".join(f"active ? double({value}) : 0.0" for value in values)
+        stage, scalar = scope.alternate("sums"), SCALAR_TYPE[arg.dtype]
+        items = [f"active ? double({value}) : 0.0" for value in values]
+        total, run = cuda_array(scope, DType.FLOAT64, items), scope.temporary()
         address = cuda_address(arg, chunk, arg.object(run))
         scope.emit(
-            f"double {total}[{width}] = {{{items}}};",
             f"{total}[0] = run_sum<{width}, {self.size}>({total}, {stage});",
             f"const u32 {run} = tile * (BLOCK_SIZE / {self.size}) + threadIdx.x / {width}u;",
             f"if (threadIdx.x < BLOCK_SIZE / {self.size} * {width} && "

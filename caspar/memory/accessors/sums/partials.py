@@ -9,22 +9,38 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from caspar.ir.dtype import DType
-from caspar.memory.access import ArgSpec, Field, Options, ReadAccessor, WriteAccessor
+from caspar.memory.access import (
+    AnyObjects,
+    ArgSpec,
+    BoundWrite,
+    Field,
+    Finish,
+    Kit,
+    Options,
+    ReadAccessor,
+    WriteAccessor,
+)
 from caspar.memory.accessors.block_functions import ADD_SEGMENTS, BLOCK_SUM, SUM_PARTIALS
 from caspar.memory.accessors.blocked import cpu_index, cuda_base
-from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope
+from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, cuda_array
+from caspar.memory.accessors.sums.shared_atomics import AddAtomically
 from caspar.memory.array import Array
+from caspar.memory.binding import Binding
 from caspar.memory.layout import PARTIAL_CHUNK
+from caspar.memory.reduce import ReduceSpec, num_lanes
 from caspar.memory.tiling.tiles import TileIndex
 
 STAGE_PADDING = 8
 """Extra columns of the staging array: keeps its 4 rows in different banks."""
 
-_SUMS = "double sums[2][4][32]"
+
+def room_for_warps(scope: CudaScope) -> None:
+    """Two arrays in turn for the sums of a block's warps, of a chunk each."""
+    scope.shared("sums", "double sums[2][4][32]")
 
 
 @dataclass(frozen=True)
-class ReadPartials(ReadAccessor):
+class ReadPartials(ReadAccessor, AnyObjects):
     """The sum of all partials of an array; for kernels of one item.
 
     One block of `min_block_size` threads sums them on CUDA.
@@ -44,17 +60,13 @@ class ReadPartials(ReadAccessor):
         """Whole warps."""
         return 32
 
-    def num_objects(self, count: int, options: Options) -> int:
-        """Any number."""
-        return 0
-
     def value_dtype(self, arg: ArgSpec) -> DType:
         """Sums are taken in float64."""
         return DType.FLOAT64
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
         """Room for the sums of the warps."""
-        scope.shared("sums", _SUMS)
+        room_for_warps(scope)
 
     def cuda_read(self, scope: CudaScope, arg: ArgSpec, chunk: int) -> list[str]:
         """A sum over the block; the first line loads."""
@@ -98,7 +110,7 @@ def num_slots(num_tiles: int) -> int:
 
 
 @dataclass(frozen=True)
-class AddSumSlots(WriteAccessor):
+class AddSumSlots(AddAtomically):
     """One scalar summed over all items: each warp adds its sum to one of `slots` places.
 
     Without a barrier, and few places are left to sum. The bits differ from run to run. A warp adds
@@ -108,8 +120,6 @@ class AddSumSlots(WriteAccessor):
     """
 
     holds_partials: ClassVar[bool] = True
-    adds: ClassVar[bool] = True
-    cooperates: ClassVar[bool] = True
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """How many there are, a power of two."""
@@ -135,13 +145,9 @@ class AddSumSlots(WriteAccessor):
             f"  atomicAdd({arg.name}_data + {place}, {SCALAR_TYPE[arg.dtype]}({total}));",
         )
 
-    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """Not here: tiles run at the same time on the processor, and it has no atomics."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
-class AddSumPartials(WriteAccessor):
+class AddSumPartials(WriteAccessor, AnyObjects):
     """Summed over the items of a tile: one partial for each tile.
 
     `offset` is the partial of tile 0: kernels may share an array.
@@ -155,13 +161,9 @@ class AddSumPartials(WriteAccessor):
         """The partial of tile 0."""
         return (Field("offset"),)
 
-    def num_objects(self, count: int, options: Options) -> int:
-        """One for each tile: the binder knows."""
-        return 0
-
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
         """Room for the sums of the warps."""
-        scope.shared("sums", _SUMS)
+        room_for_warps(scope)
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """A sum over the block."""
@@ -204,10 +206,9 @@ class AddStretchPartials(AddSumPartials):
 
 def _block_sum(scope: CudaScope, values: list[str]) -> str:
     """The sums over the block: each of the first threads gets one."""
-    width, stage, total = len(values), scope.alternate("sums"), scope.temporary()
-    zero = scope.literal(0.0, scope.dtype)
-    items = ", ".join(f"active ? {value} : {zero}" for value in values)
-    scope.emit(f"const {SCALAR_TYPE[scope.dtype]} {total}[{width}] = {{{items}}};")
+    stage, zero = scope.alternate("sums"), scope.literal(0.0, scope.dtype)
+    items = [f"active ? {value} : {zero}" for value in values]
+    total = cuda_array(scope, scope.dtype, items, const=True)
     return f"block_sum<BLOCK_SIZE>({total}, {stage})"
 
 
@@ -220,7 +221,7 @@ def _store_sum(arg: ArgSpec, chunk: int, partial: str, value: str) -> str:
 
 
 @dataclass(frozen=True)
-class AddSharedPartials(WriteAccessor):
+class AddSharedPartials(WriteAccessor, AnyObjects):
     """Summed over the items of a tile that share an index: a partial for each of its indices.
 
     The fields are arrays of `memory.tiling.tiles.TileIndex`.
@@ -240,9 +241,11 @@ class AddSharedPartials(WriteAccessor):
             Field("segment_end", DType.UINT16),
         )
 
-    def num_objects(self, count: int, options: Options) -> int:
-        """One for each index of each tile: the binder knows."""
-        return 0
+    def bind(self, arg: ArgSpec, output: Binding, options: Options, kit: Kit) -> BoundWrite:
+        """Room for the partials; a kernel that sums each object's."""
+        tiles = kit.tiles(options, output.num_objects)
+        total = SharedSum(arg.dim, arg.dtype, output.num_objects, tiles)
+        return total.bind(output, kit.allocate(total.num_scalars, arg.dtype))
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
         """Two staging arrays."""
@@ -311,3 +314,58 @@ def tile_fields(tiles: TileIndex) -> dict[str, Array | int]:
 def object_fields(tiles: TileIndex) -> dict[str, Array | int]:
     """What a reduction needs of its partials besides them."""
     return {"object_start": tiles.object_start, "object_partials": tiles.object_partials}
+
+
+@dataclass(frozen=True)
+class SharedSum:
+    """A sum over the items that share an object, on the host.
+
+    Without tiles a kernel adds to the objects by atomics. With them it writes partials, which a
+    second kernel sums: the order does not change.
+
+    Attributes:
+        dim: Scalars of an object.
+        dtype: Type of objects and partials.
+        num_objects: Objects that get a sum.
+        tiles: Of the items, by object; None: the kernel adds to the objects itself.
+        rows: Whether an object's scalars stand together, see `layout.row_scalars`.
+        accumulate: Whether partials are added to the objects; else their sums replace them.
+    """
+
+    dim: int
+    dtype: DType
+    num_objects: int
+    tiles: TileIndex | None
+    rows: bool = False
+    accumulate: bool = True
+
+    @property
+    def num_scalars(self) -> int:
+        """Scalars of the partials."""
+        return 0 if self.tiles is None else self.dim * self.tiles.num_partials
+
+    @property
+    def reductions(self) -> tuple[ReduceSpec, ...]:
+        """The kernel that sums the partials, where there are some."""
+        if self.tiles is None:
+            return ()
+        lanes = num_lanes(self.tiles.num_partials, self.num_objects)
+        return (ReduceSpec(self.dim, self.dtype, lanes, self.accumulate, self.rows),)
+
+    def bind(self, output: Binding, partials: Array | None = None) -> BoundWrite:
+        """Bind the argument of a kernel that sums, and what completes it.
+
+        Args:
+            output: The objects; without tiles with the fields that the kernel's access needs.
+            partials: (num_scalars,) scratch memory, where there are tiles.
+        """
+        tiles = self.tiles
+        if tiles is None:
+            return BoundWrite(output)
+        assert partials is not None
+        # what each access to partials asks for; those of one object for all items have an offset
+        fields = {**tile_fields(tiles), **object_fields(tiles), "offset": 0}
+        binding = Binding(partials, tiles.num_partials, fields=fields)
+        bindings = {"partials": binding, "output": output}
+        finish = (Finish(spec, bindings, self.num_objects) for spec in self.reductions)
+        return BoundWrite(binding, tuple(finish))

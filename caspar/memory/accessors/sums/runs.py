@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from caspar.ir.dtype import DType
-from caspar.memory.access import ArgSpec, Field, Options, WriteAccessor
-from caspar.memory.accessors.blocked import cuda_base, cuda_keep
-from caspar.memory.accessors.indexed import indexed_fields, object_name, read_index
-from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, converted
-from caspar.memory.accessors.sums.shared_atomics import ADD_CHUNK, RUNS
+from caspar.memory.access import ArgSpec, Field
+from caspar.memory.accessors.blocked import cuda_keep, cuda_kept
+from caspar.memory.accessors.indexed import ByIndex, object_name, owner, read_index
+from caspar.memory.accessors.scope import SCALAR_TYPE, CudaScope, converted_all, cuda_array
+from caspar.memory.accessors.sums.shared_atomics import ADD_CHUNK, RUNS, AddAtomically, add_chunk
 from caspar.memory.accessors.sums.slots import SLOT_FIELDS
 from caspar.memory.layout import row_scalars
 
@@ -63,7 +63,7 @@ __device__ __forceinline__ void add_staged(
 
 
 @dataclass(frozen=True)
-class AddRuns(WriteAccessor):
+class AddRuns(AddAtomically, ByIndex):
     """Lanes of a warp that stand together and name one object are summed, then added.
 
     The sums over lanes are taken in the computing type, the sums in memory in the array's.
@@ -83,8 +83,6 @@ class AddRuns(WriteAccessor):
     spread: bool = False
 
     cuda_functions: ClassVar[str] = ADD_CHUNK + RUNS + _ADD_STAGED
-    adds: ClassVar[bool] = True
-    cooperates: ClassVar[bool] = True
 
     @property
     def has_own_chunks(self) -> bool:
@@ -93,14 +91,10 @@ class AddRuns(WriteAccessor):
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """The object of each item, and where the slots are."""
-        return (*indexed_fields(self.index_of), *(SLOT_FIELDS if self.spread else ()))
-
-    def num_objects(self, count: int, options: Options) -> int:
-        """Any number: indices are checked against it."""
-        return 0
+        return (*super().fields(arg), *(SLOT_FIELDS if self.spread else ()))
 
     def _runs(self, arg: ArgSpec) -> str:
-        return f"{arg.name if self.runs_of == '' else self.runs_of}_runs"
+        return f"{owner(arg, self.runs_of)}_runs"
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
         """Find the runs."""
@@ -127,12 +121,8 @@ class AddRuns(WriteAccessor):
             kept = (f"{arg.name}_kept[{first + n}] = {value};" for n, value in enumerate(values))
             scope.emit(" ".join(kept))
             return
-        total = scope.temporary()
-        scalar, width = SCALAR_TYPE[scope.dtype], len(values)
-        scope.emit(
-            f"{scalar} {total}[{width}] = {{{', '.join(values)}}};",
-            f"sum_runs<{width}>({self._runs(arg)}, {total});",
-        )
+        total = cuda_array(scope, scope.dtype, values)
+        scope.emit(f"sum_runs<{len(values)}>({self._runs(arg)}, {total});")
         self._add(scope, arg, chunk, total, 0)
 
     def cuda_after(self, scope: CudaScope, arg: ArgSpec) -> None:
@@ -154,20 +144,18 @@ class AddRuns(WriteAccessor):
         return self.rows or (arg.dtype is DType.FLOAT64 and arg.dim > 1)
 
     def _add_staged(self, scope: CudaScope, arg: ArgSpec) -> None:
-        chunks, runs, length = scope.noted(arg.name), self._runs(arg), arg.chunk_length
+        chunks, kept = cuda_kept(scope, arg)
+        runs, length, width = self._runs(arg), arg.chunk_length, len(kept)
         packed = sum(chunk << (_CHUNK_BITS * place) for place, chunk in enumerate(chunks))
-        width, total = length * len(chunks), scope.temporary()
-        kept = ", ".join(f"{arg.name}_kept[{n}]" for n in range(width))
+        total = cuda_array(scope, scope.dtype, kept)
         row = row_scalars(arg.dim, arg.dtype)
         chunk_step = length if self.rows else f"{length}ull * {arg.name}_length"
         scope.emit(
-            f"{SCALAR_TYPE[scope.dtype]} {total}[{width}] = {{{kept}}};",
             f"sum_runs<{width}>({runs}, {total});",
             f"add_staged<{length}, {width}>({arg.name}_data, {chunk_step}, "
             f"{row if self.rows else length}, {arg.dim}u, {packed}ull, {self._object(arg)}, "
             f"{runs}.adds, {total}, run_stage[threadIdx.x >> 5]);",
         )
-        chunks.clear()
 
     def _object(self, arg: ArgSpec) -> str:
         """An item's object, in the slot of the tile."""
@@ -177,16 +165,9 @@ class AddRuns(WriteAccessor):
         return f"{place} + (tile & u32({arg.name}_slots - 1)) * u32({arg.name}_stride)"
 
     def _add(self, scope: CudaScope, arg: ArgSpec, chunk: int, total: str, first: int) -> None:
-        width, added = arg.chunk_widths[chunk], scope.temporary()
-        sums = ", ".join(
-            converted(f"{total}[{first + n}]", scope.dtype, arg.dtype) for n in range(width)
-        )
-        scope.emit(
-            f"const {SCALAR_TYPE[arg.dtype]} {added}[{width}] = {{{sums}}};",
-            f"add_chunk<{width}>("
-            f"{cuda_base(arg, chunk)}, {self._object(arg)}, {self._runs(arg)}.adds, {added});",
-        )
-
-    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """Not here: tiles run at the same time on the processor, and it has no atomics."""
-        raise NotImplementedError
+        width = arg.chunk_widths[chunk]
+        sums = [f"{total}[{first + n}]" for n in range(width)]
+        converted = converted_all(sums, scope.dtype, arg.dtype)
+        added = cuda_array(scope, arg.dtype, converted, const=True)
+        adds = f"{self._runs(arg)}.adds"
+        scope.emit(add_chunk(arg, chunk, self._object(arg), adds, added))

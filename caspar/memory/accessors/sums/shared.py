@@ -6,21 +6,17 @@ from typing import ClassVar
 from caspar.memory.access import (
     ArgSpec,
     BoundWrite,
-    Finish,
     Kit,
     Options,
     WriteAccessor,
 )
 from caspar.memory.accessors.indexed import ReadIndexed
-from caspar.memory.accessors.sums.partials import AddSharedPartials, object_fields, tile_fields
+from caspar.memory.accessors.sums.partials import AddSharedPartials
 from caspar.memory.accessors.sums.shared_atomics import (
     AddSharedPeers,
     AddSharedRuns,
-    bind_peers,
-    bind_runs,
 )
 from caspar.memory.binding import Binding
-from caspar.memory.reduce import ReduceSpec, num_lanes
 
 
 @dataclass(frozen=True)
@@ -52,21 +48,5 @@ class AddSharedSum(AddSharedPartials):
 
     def bind(self, arg: ArgSpec, output: Binding, options: Options, kit: Kit) -> BoundWrite:
         """As the kernel's access needs."""
-        if arg.write == AddSharedRuns():
-            return bind_runs(output, options, kit)
-        if arg.write == AddSharedPeers():
-            return bind_peers(output, options)
-        return self._bind_partials(arg, output, options, kit)
-
-    def _bind_partials(
-        self, arg: ArgSpec, output: Binding, options: Options, kit: Kit
-    ) -> BoundWrite:
-        """Room for the partials; a kernel that sums each object's."""
-        num_objects = output.num_objects
-        tiles = kit.tiles(options, num_objects)
-        scratch = kit.allocate(arg.dim * tiles.num_partials, arg.dtype)
-        partials = Binding(scratch, tiles.num_partials, fields=tile_fields(tiles))
-        lanes = num_lanes(tiles.num_partials, num_objects)
-        spec = ReduceSpec(arg.dim, arg.dtype, lanes, accumulate=True)
-        bindings = {"partials": partials.with_fields(object_fields(tiles)), "output": output}
-        return BoundWrite(partials, (Finish(spec, bindings, num_objects),))
+        assert arg.write is not None
+        return arg.write.bind(arg, output, options, kit)

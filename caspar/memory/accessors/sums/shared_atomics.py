@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from caspar.ir.dtype import DType
 from caspar.memory.access import (
+    AnyObjects,
     ArgSpec,
     BoundWrite,
     Field,
@@ -22,7 +23,14 @@ from caspar.memory.access import (
     WriteAccessor,
 )
 from caspar.memory.accessors.blocked import cuda_base
-from caspar.memory.accessors.scope import SCALAR_TYPE, CpuScope, CudaScope, converted
+from caspar.memory.accessors.scope import (
+    SCALAR_TYPE,
+    CpuScope,
+    CudaScope,
+    converted_all,
+    cuda_array,
+)
+from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 
 ADD_CHUNK = """\
@@ -221,21 +229,42 @@ __device__ __forceinline__ void join_runs(
 """
 
 
+SKIPPED_SHARE = 0.99
+"""Share of items with a (tile, object) pair of their own from which on no order is followed."""
+
+ITEMS_OF_A_PAIR = 32
+"""Items a (tile, object) pair has on average, from which on runs are joined over the block: one
+object for all 4.2 ms without, 0.6 with; up to 0.06 ms lost elsewhere."""
+
+ITEMS_OF_AN_OBJECT = 16
+"""Items an object has on average, from which on concurrent blocks are put far apart: cameras of
+near points 0.88 ms without, 0.41 with; kernels bound by streams lose 4 %."""
+
+
+class AddAtomically(WriteAccessor):
+    """A pattern that adds by atomics: the bits differ from run to run. For CUDA alone."""
+
+    adds: ClassVar[bool] = True
+    cooperates: ClassVar[bool] = True
+
+    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
+        """Not here: tiles run at the same time on the processor, and it has no atomics."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class AddSharedPeers(WriteAccessor):
+class AddSharedPeers(AddAtomically, AnyObjects):
     """Lanes of a warp that name one object are summed, then added: for an index as it comes."""
 
     cuda_functions: ClassVar[str] = ADD_CHUNK + _PEERS
-    adds: ClassVar[bool] = True
-    cooperates: ClassVar[bool] = True
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
         """The object of each item."""
         return (Field("index", DType.INT32),)
 
-    def num_objects(self, count: int, options: Options) -> int:
-        """Any number: indices are checked against it."""
-        return 0
+    def field_values(self, options: Options, num_objects: int) -> dict[str, Array | int]:
+        """The index."""
+        return {"index": options["index"]}
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
         """Find the peers."""
@@ -246,18 +275,16 @@ class AddSharedPeers(WriteAccessor):
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """Sum over peers, add."""
-        peers = f"{arg.name}_peers"
-        total = _staged(scope, arg, values)
-        scope.emit(f"sum_peers<{len(values)}>({peers}, {total});")
-        _add(scope, arg, chunk, f"{peers}.adds", total, len(values))
-
-    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """Not here: tiles run at the same time on the processor, and it has no atomics."""
-        raise NotImplementedError
+        peers, width = f"{arg.name}_peers", len(values)
+        total = cuda_array(scope, arg.dtype, converted_all(values, scope.dtype, arg.dtype))
+        scope.emit(
+            f"sum_peers<{width}>({peers}, {total});",
+            add_chunk(arg, chunk, f"{arg.name}_object", f"{peers}.adds", total),
+        )
 
 
 @dataclass(frozen=True)
-class AddSharedRuns(WriteAccessor):
+class AddSharedRuns(AddAtomically, AnyObjects):
     """The threads follow an order in which items of a tile that name one object are neighbours.
 
     Runs of lanes are summed, where few objects have all the items also over the warps of a block
@@ -267,8 +294,6 @@ class AddSharedRuns(WriteAccessor):
     """
 
     cuda_functions: ClassVar[str] = ADD_CHUNK + RUNS + _PEERS
-    adds: ClassVar[bool] = True
-    cooperates: ClassVar[bool] = True
     tile_sizes: ClassVar[tuple[int, ...]] = (512, 256)
 
     def fields(self, arg: ArgSpec) -> tuple[Field, ...]:
@@ -280,9 +305,19 @@ class AddSharedRuns(WriteAccessor):
             Field("regions"),
         )
 
-    def num_objects(self, count: int, options: Options) -> int:
-        """Any number: indices are checked against it."""
-        return 0
+    def bind(self, arg: ArgSpec, output: Binding, options: Options, kit: Kit) -> BoundWrite:
+        """The index, and how to sum by its statistics."""
+        order = kit.order(options)
+        pairs = order.num_partials
+        in_order = order.num_unsorted_tiles == 0 or pairs > SKIPPED_SHARE * kit.count
+        is_shared = kit.count >= ITEMS_OF_AN_OBJECT * output.num_objects
+        fields = {
+            "index": options["index"],
+            "order": 0 if in_order else order.order,
+            "cross": int(ITEMS_OF_A_PAIR * pairs <= kit.count),
+            "regions": 2 * kit.num_multiprocessors if is_shared else 1,
+        }
+        return BoundWrite(output.with_fields(fields))
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
         """Find the runs; those that other warps go on with."""
@@ -314,61 +349,18 @@ class AddSharedRuns(WriteAccessor):
             AddSharedPeers().cuda_write(scope, arg, chunk, values)
             return
         runs, width = f"{arg.name}_runs", len(values)
-        total = _staged(scope, arg, values)
+        total = cuda_array(scope, arg.dtype, converted_all(values, scope.dtype, arg.dtype))
         carry = scope.alternate("run_carry")
         scope.emit(
             f"sum_runs<{width}>({runs}, {total});",
             f"if ({arg.name}_cross != 0) {{",
             f"  join_runs<{width}, BLOCK_SIZE / 32>({runs}, run_state, {carry}, {total});",
             "}",
+            add_chunk(arg, chunk, f"{arg.name}_object", f"{runs}.adds", total),
         )
-        _add(scope, arg, chunk, f"{runs}.adds", total, width)
-
-    def cpu_write(self, scope: CpuScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
-        """Not here: tiles run at the same time on the processor, and it has no atomics."""
-        raise NotImplementedError
 
 
-def bind_peers(output: Binding, options: Options) -> BoundWrite:
-    """The memory of an `AddSharedPeers`."""
-    return BoundWrite(output.with_fields({"index": options["index"]}))
-
-
-SKIPPED_SHARE = 0.99
-"""Share of items with a (tile, object) pair of their own from which on no order is followed."""
-
-ITEMS_OF_A_PAIR = 32
-"""Items a (tile, object) pair has on average, from which on runs are joined over the block: one
-object for all 4.2 ms without, 0.6 with; up to 0.06 ms lost elsewhere."""
-
-ITEMS_OF_AN_OBJECT = 16
-"""Items an object has on average, from which on concurrent blocks are put far apart: cameras of
-near points 0.88 ms without, 0.41 with; kernels bound by streams lose 4 %."""
-
-
-def bind_runs(output: Binding, options: Options, kit: Kit) -> BoundWrite:
-    """The memory of an `AddSharedRuns`; how to sum, from the statistics of the index."""
-    order = kit.order(options)
-    pairs = order.num_partials
-    in_order = order.num_unsorted_tiles == 0 or pairs > SKIPPED_SHARE * kit.count
-    is_shared = kit.count >= ITEMS_OF_AN_OBJECT * output.num_objects
-    fields = {
-        "index": options["index"],
-        "order": 0 if in_order else order.order,
-        "cross": int(ITEMS_OF_A_PAIR * pairs <= kit.count),
-        "regions": 2 * kit.num_multiprocessors if is_shared else 1,
-    }
-    return BoundWrite(output.with_fields(fields))
-
-
-def _staged(scope: CudaScope, arg: ArgSpec, values: list[str]) -> str:
-    """The values as an array of the argument's type."""
-    total = scope.temporary()
-    scalars = ", ".join(converted(value, scope.dtype, arg.dtype) for value in values)
-    scope.emit(f"{SCALAR_TYPE[arg.dtype]} {total}[{len(values)}] = {{{scalars}}};")
-    return total
-
-
-def _add(scope: CudaScope, arg: ArgSpec, chunk: int, adds: str, total: str, width: int) -> None:
-    base = cuda_base(arg, chunk)
-    scope.emit(f"add_chunk<{width}>({base}, {arg.name}_object, {adds}, {total});")
+def add_chunk(arg: ArgSpec, chunk: int, place: str, adds: str, values: str) -> str:
+    """Add an array of values to a chunk of object `place`, in lanes whose bit is set in `adds`."""
+    width = arg.chunk_widths[chunk]
+    return f"add_chunk<{width}>({cuda_base(arg, chunk)}, {place}, {adds}, {values});"

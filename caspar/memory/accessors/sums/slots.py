@@ -24,7 +24,7 @@ from typing import ClassVar
 
 from caspar.memory.access import ArgSpec, Field
 from caspar.memory.accessors.blocked import cuda_base, cuda_lanes, cuda_packed, cuda_vector
-from caspar.memory.accessors.scope import CudaScope, converted
+from caspar.memory.accessors.scope import CudaScope, converted_all
 from caspar.memory.accessors.sequential import ReadSequential, WriteSequential
 
 SLOT_FIELDS = (Field("slots"), Field("stride"))
@@ -171,7 +171,7 @@ class BeginSlots(WriteSequential):
 
     def cuda_write(self, scope: CudaScope, arg: ArgSpec, chunk: int, values: list[str]) -> None:
         """A vector store, and those of the warp's share of the slots."""
-        scalars = [converted(value, scope.dtype, arg.dtype) for value in values]
+        scalars = converted_all(values, scope.dtype, arg.dtype)
         rows = f"reinterpret_cast<{cuda_vector(arg, chunk)}*>({cuda_base(arg, chunk)})"
         begin = "own_item - threadIdx.x"
         scope.emit(f"if (active) {rows}[item] = {cuda_packed(scope, arg, chunk, scalars)};")
