@@ -16,20 +16,23 @@ NUM_THREADS = 4
 """With uploads by as many, 29 M observations are set up in 0.29 instead of 0.45 s (H200)."""
 
 
-def in_pieces(work: Callable[..., Result], *arrays: Array) -> list[Result]:
+def in_pieces(
+    work: Callable[..., Result], *arrays: Array, piece_bytes: int = PIECE_BYTES
+) -> list[Result]:
     """Call a function with the same rows of each of the arrays; small ones are one piece.
 
     Args:
         work: Takes as many arrays.
         arrays: With the same number of rows.
+        piece_bytes: Of the largest array, in a piece.
 
     Returns:
         What it returned for each piece, in order.
     """
     num_rows, num_bytes = len(arrays[0]), max(array.nbytes for array in arrays)
-    if num_bytes < 2 * PIECE_BYTES:
+    if num_bytes < 2 * piece_bytes:
         return [work(*arrays)]
-    step = max(1, PIECE_BYTES * num_rows // num_bytes)
+    step = max(1, piece_bytes * num_rows // num_bytes)
 
     def piece(first: int) -> Result:
         return work(*(array[first : first + step] for array in arrays))

@@ -5,9 +5,8 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.runtime import pieces
 from caspar.runtime.arrays import Moved, give_back
-from caspar.runtime.pieces import in_pieces
+from caspar.runtime.pieces import PIECE_BYTES, in_pieces
 
 Rows = NDArray[np.floating]
 
@@ -24,21 +23,20 @@ def returned(start: Rows, end: Rows, given: Rows, dtype: type) -> Rows:
     return result
 
 
-@pytest.fixture(params=["in one", "in pieces"])
-def pieced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "in pieces":
-        monkeypatch.setattr(pieces, "PIECE_BYTES", 16)
+PIECED = pytest.mark.parametrize("repeats", [1, PIECE_BYTES // 16], ids=["in one", "in pieces"])
 
 
-@pytest.mark.usefixtures("pieced")
 class TestGiveBack:
-    def test_rows_that_stayed_are_those_given(self) -> None:
-        assert_array_equal(returned(START, END, START, np.float64), EXPECTED)
+    @PIECED
+    def test_rows_that_stayed_are_those_given(self, repeats: int) -> None:
+        start, end, expected = (np.tile(rows, (repeats, 1)) for rows in (START, END, EXPECTED))
+        assert_array_equal(returned(start, end, start, np.float64), expected)
 
-    def test_not_so_rows_that_were_changed_when_read(self) -> None:
-        given = START + 0.01
-        result = returned(START, END, given, np.float64)
-        assert_array_equal(result, END.astype(np.float64))
+    @PIECED
+    def test_not_so_rows_that_were_changed_when_read(self, repeats: int) -> None:
+        start, end = (np.tile(rows, (repeats, 1)) for rows in (START, END))
+        result = returned(start, end, start + 0.01, np.float64)
+        assert_array_equal(result, end.astype(np.float64))
 
     def test_of_the_type_solved_in_nothing_is_restored(self) -> None:
         assert_array_equal(returned(START, END, START, np.float32), END)
@@ -60,15 +58,14 @@ def test_on_a_device_the_same() -> None:
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 24, 1 << 20])
-def test_pieces_are_all_rows_in_order(monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", piece_bytes)
+def test_pieces_are_all_rows_in_order(piece_bytes: int) -> None:
     rows, weights = np.arange(20.0).reshape(10, 2), np.arange(10)
-    parts, own = zip(*in_pieces(lambda *part: part, rows, weights), strict=True)
+    made = in_pieces(lambda *part: part, rows, weights, piece_bytes=piece_bytes)
+    parts, own = zip(*made, strict=True)
     assert_array_equal(np.concatenate(parts), rows)
     assert_array_equal(np.concatenate(own), weights)
 
 
-def test_an_error_of_a_piece_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 8)
+def test_an_error_of_a_piece_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
-        in_pieces(lambda part: 1 / int(part[0] != 7), np.arange(20))
+        in_pieces(lambda part: 1 / int(part[0] != 7), np.arange(20), piece_bytes=8)

@@ -145,18 +145,19 @@ MOST_PADDING = 64
 """Times as large a matrix may be made for that. Twice costs nothing, nine times 3 of 24 ms."""
 
 
-def size_for_ordering(degrees: NDArray[np.integer[Any]]) -> int:
+def size_for_ordering(degrees: NDArray[np.integer[Any]], most_padding: float = MOST_PADDING) -> int:
     """Rows of a matrix in which AMD looks at all rows but a few.
 
     Args:
         degrees: Entries beside the diagonal, of each row.
+        most_padding: Times as large a matrix may be made for that.
     """
     size = len(degrees)
     unseen = np.sort(degrees[degrees > 10.0 * math.sqrt(size)])
     if not FEW_DENSE < len(unseen) <= MANY_DENSE * size:
         return size
     needed = int(unseen[-1 - FEW_DENSE]) ** 2 // 100 + 1
-    return needed if needed <= MOST_PADDING * size else size
+    return needed if needed <= most_padding * size else size
 
 
 class QdldlFactorization:
@@ -169,14 +170,20 @@ class QdldlFactorization:
         indices: (nnz,) columns, ascending within a row; each row ends with its diagonal entry.
         size: Rows and columns.
         failed: (1,) float64 that `solve` writes; None: its own.
+        most_padding: Times as large the matrix may be made.
     """
 
     def __init__(
-        self, indptr: Array, indices: Array, size: int, failed: Array | None = None
+        self,
+        indptr: Array,
+        indices: Array,
+        size: int,
+        failed: Array | None = None,
+        most_padding: float = MOST_PADDING,
     ) -> None:
         indptr, indices, num_entries = np.asarray(indptr), np.asarray(indices), len(indices)
         degrees = np.bincount(indices, minlength=size) + np.diff(indptr) - 2
-        added = np.arange(size_for_ordering(degrees) - size, dtype=np.int32)
+        added = np.arange(size_for_ordering(degrees, most_padding) - size, dtype=np.int32)
         if len(added) > 0:
             indices = np.concatenate([indices, size + added])
             indptr = np.concatenate([indptr, num_entries + 1 + added])
