@@ -14,10 +14,11 @@ import numpy as np
 _BUFFERS = (ctypes.Array, python_array, memoryview)
 """Python's own arrays: typed memory without a `dtype`."""
 
-_STORAGE = (
+STORAGE_ADVICE = (
     "of SymForce values pass the numbers: "
     "np.array([value.to_storage() for value in values], dtype=float)"
 )
+"""What to pass instead of a list of SymForce values."""
 
 
 def refuse_masked(given: Any, where: str = "") -> None:
@@ -74,7 +75,7 @@ def object_advice(given: Any, read: Any) -> str:
     first = read.reshape(-1)[0] if read.size > 0 else None
     parts = given if isinstance(given, list | tuple) and len(given) > 0 else (given,)
     if any(hasattr(value, "to_storage") for value in (parts[0], first)):
-        return f"; {_STORAGE}"
+        return f"; {STORAGE_ADVICE}"
     if is_dataclass(first):
         return (
             "; of dataclasses pass the numbers: from symforce.ops import StorageOps; "
