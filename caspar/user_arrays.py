@@ -10,6 +10,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 _BUFFERS = (ctypes.Array, python_array, memoryview)
 """Python's own arrays: typed memory without a `dtype`."""
@@ -49,6 +50,25 @@ def refuse_masked(given: Any, where: str = "") -> None:
             f"{where}{np.count_nonzero(hidden)} of {hidden.size} entries are masked; leave out the "
             "rows that have masked entries, in all arrays that go with them"
         )
+
+
+def as_numpy(where: str, given: Any) -> NDArray[Any]:
+    """Read what `numpy.asarray` reads, of whatever type.
+
+    Args:
+        where: What the message begins with.
+        given: Any object.
+
+    Raises:
+        ValueError: It is masked, or NumPy cannot read it; names `where`.
+    """
+    refuse_masked(given, f"{where}: ")
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged, on a GPU, with gradients
+        raise ValueError(
+            f"{where}: {type(given).__name__} cannot be read as an array: {error}"
+        ) from error
 
 
 def with_dtype(given: Any) -> Any:

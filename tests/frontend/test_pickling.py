@@ -89,7 +89,9 @@ def test_one_whose_name_another_factor_has_says_so(monkeypatch: pytest.MonkeyPat
     made, other = caspar.factor(plain), caspar.factor(plain)
     monkeypatch.setattr(sys.modules[__name__], "plain", other)
     assert pickle.loads(pickle.dumps(other)) is other
-    with pytest.raises(pickle.PicklingError, match="plain is another object. Define it at the top"):
+    with pytest.raises(
+        pickle.PicklingError, match=r"plain is another object. Define it at the top"
+    ):
         pickle.dumps(made)
 
 

@@ -225,8 +225,8 @@ class TestSymbols:
         fails(lambda: moved(X, 2), f"{needs}int 2")
         fails(lambda: moved(X, None), f"{needs}None")
         fails(lambda: moved(X, sf.M13(1, 2, 3)), f"{needs}an M13 of shape (1, 3)")
-        pose = sf.Pose3.identity()
-        fails(lambda: transformed(pose.R, X), "argument pose: needs a Pose3 (7 scalars), got a Rot3")
+        turn = sf.Rot3.identity()
+        fails(lambda: transformed(turn, X), "argument pose: needs a Pose3 (7 scalars), got a Rot3")
         assert moved(X, [1, 2, 3]) == moved(X, (1, 2, 3)) == X + ONE
         assert moved([*X], ONE) == X + ONE
 
@@ -247,7 +247,8 @@ class TestSymbols:
         where = "kernel stepped, argument x: needs "
         fails(
             lambda: stepped(X, weight),
-            f"{where}two values of type V3, got a V3 (3 scalars); pass caspar.Pair((first, second))",
+            f"{where}two values of type V3, got a V3 (3 scalars)",
+            "; pass caspar.Pair((first, second))",
         )
         fails(lambda: stepped([X] * 3, weight), f"{where}two values", "a list of 3 elements")
         fails(lambda: stepped([X, 1], weight), f"{where}a V3 (3 scalars)", "got int 1")
