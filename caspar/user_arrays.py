@@ -65,7 +65,9 @@ def as_numpy(where: str, given: Any) -> NDArray[Any]:
     refuse_masked(given, f"{where}: ")
     try:
         return np.asarray(given)
-    except (TypeError, ValueError, RuntimeError) as error:  # ragged, on a GPU, with gradients
+    except MemoryError:
+        raise
+    except Exception as error:  # the array's own: it is ragged, on a GPU, has been deleted, ...
         raise ValueError(
             f"{where}: {type(given).__name__} cannot be read as an array: {error}"
         ) from error
