@@ -7,7 +7,6 @@ a second to import.
 
 import io
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from caspar.io.bal import BalProblem
+from caspar.io.compressed import FilePath, path_text
 from caspar.io.replace import write_file
 from caspar.io.rotations import conjugate, rotate
 from caspar.solver.result.quantities import cost_text, count_text
@@ -77,7 +77,7 @@ def plot_bundle_adjustment(
     before: BalProblem,
     after: BalProblem,
     result: SolveResult,
-    path: str | os.PathLike[str],
+    path: FilePath,
 ) -> None:
     """Draw the cost, and the scene from above before and after, into an image file.
 
@@ -89,7 +89,7 @@ def plot_bundle_adjustment(
 
     Raises:
         OSError: The file cannot be written; the old one is unchanged.
-        ValueError: The suffix is not that of an image.
+        ValueError: The suffix is not that of an image, or `path` is no path.
     """
     view = _view_from_above(after)
     scene_height = _PANEL_WIDTH * view.height / view.width + 0.7
@@ -109,7 +109,7 @@ def plot_bundle_adjustment(
     scenes.supxlabel(_scene_caption(after), fontsize="small", color="0.35")
     # Drawn first and written then: an error of the drawing leaves an old file alone.
     image = io.BytesIO()
-    figure.savefig(image, format=Path(path).suffix[1:].lower())
+    figure.savefig(image, format=Path(path_text(path)).suffix[1:].lower())
     write_file(path, image.getvalue())
 
 

@@ -10,14 +10,16 @@ from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 _BUFFERS = (ctypes.Array, python_array, memoryview)
 """Python's own arrays: typed memory without a `dtype`."""
 
-_STORAGE = (
+STORAGE_ADVICE = (
     "for SymForce values pass their numbers: "
     "np.array([value.to_storage() for value in values], dtype=float)"
 )
+"""What to pass instead of a list of SymForce values."""
 
 
 def refuse_masked(given: Any, where: str = "") -> None:
@@ -50,6 +52,27 @@ def refuse_masked(given: Any, where: str = "") -> None:
         )
 
 
+def as_numpy(where: str, given: Any) -> NDArray[Any]:
+    """Read what `numpy.asarray` reads, of whatever type.
+
+    Args:
+        where: What the message begins with.
+        given: Any object.
+
+    Raises:
+        ValueError: It is masked, or NumPy cannot read it; names `where`.
+    """
+    refuse_masked(given, f"{where}: ")
+    try:
+        return np.asarray(given)
+    except MemoryError:
+        raise
+    except Exception as error:  # the array's own: it is ragged, on a GPU, has been deleted, ...
+        raise ValueError(
+            f"{where}: {type(given).__name__} cannot be read as an array: {error}"
+        ) from error
+
+
 def with_dtype(given: Any) -> Any:
     """Python's typed arrays (`ctypes`, `array`, `memoryview`) as NumPy arrays of the same memory.
 
@@ -74,7 +97,7 @@ def object_advice(given: Any, read: Any) -> str:
     first = read.reshape(-1)[0] if read.size > 0 else None
     parts = given if isinstance(given, list | tuple) and len(given) > 0 else (given,)
     if any(hasattr(value, "to_storage") for value in (parts[0], first)):
-        return f"; {_STORAGE}"
+        return f"; {STORAGE_ADVICE}"
     if is_dataclass(first):
         return (
             "; for dataclasses pass their numbers: from symforce.ops import StorageOps; "

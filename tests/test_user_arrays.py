@@ -268,6 +268,32 @@ def test_what_is_no_index(read: Callable[[Any], Any], where: str, given: Any) ->
     refused(read, given, where)
 
 
+class Gone(Exported):
+    """As an array of a library that has let go of its memory; its errors are the library's own."""
+
+    class Error(Exception): ...
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        raise Gone.Error("it has been deleted")
+
+
+class GoneLater(Exported):
+    """Its place is known, its memory is gone."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        raise Gone.Error("it has been deleted")
+
+
+EVERYWHERE = {**READERS, **{f"index of {name}": read for name, read in INDEX_READERS.items()}}
+
+
+@pytest.mark.parametrize(("read", "where"), EVERYWHERE.values(), ids=EVERYWHERE.keys())
+@pytest.mark.parametrize("kind", [Gone, GoneLater])
+def test_an_array_that_is_gone(read: Callable[[Any], Any], where: str, kind: type[Any]) -> None:
+    says = f"{kind.__name__} cannot be read as an array: it has been deleted"
+    refused(read, kind(ROWS), where.split(",")[0], says)
+
+
 # -- what is one -----------------------------------------------------------------------------------
 
 
@@ -362,6 +388,19 @@ def test_tensors_with_gradients_are_constants_with_a_warning(reader: str) -> Non
     assert "no gradients of results" in message
     assert "Pass tensor.detach()" in message
     assert_same(np.asarray(read(Tensor(ROWS).detach())), ROWS)  # warnings are errors
+
+
+class Undetachable(Exported):
+    """It says that it has gradients, and cannot be read without them."""
+
+    requires_grad = True
+
+
+@pytest.mark.parametrize("reader", ["start values", "constants", "from_rows", "assignment"])
+@pytest.mark.filterwarnings("ignore:.*taken as constants:UserWarning")
+def test_gradients_that_cannot_be_left_away(reader: str) -> None:
+    read, where = READERS[reader]
+    refused(read, Undetachable(ROWS), where, "Undetachable cannot be read as an array", "'detach'")
 
 
 def test_one_warning_a_solve() -> None:

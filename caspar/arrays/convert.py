@@ -26,7 +26,15 @@ from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.layout import chunk_widths, rows_are_blocked
 from caspar.memory.layout import padded_chunks as layout_chunks
 from caspar.options import BackendChoice, choice
-from caspar.runtime.arrays import HOST, location, to_numpy, wants_gradient, warn_of_gradient
+from caspar.runtime.arrays import (
+    HOST,
+    checked_location,
+    location,
+    reading,
+    to_numpy,
+    wants_gradient,
+    warn_of_gradient,
+)
 from caspar.runtime.backend import Backend, Kernel, Launch
 from caspar.runtime.select import select_backend
 from caspar.user_arrays import object_advice
@@ -78,7 +86,7 @@ def backend_of(
         InputError: It lives where the backend cannot read it.
         OptionError, BackendError: As `shared_backend`.
     """
-    place = location(given)
+    place = checked_location(where, given)
     if place == HOST:
         return shared_backend(BackendChoice.CPU if chosen is None else chosen)
     if place.kind == "cuda":
@@ -125,12 +133,8 @@ def shared_array(where: str, given: Any) -> Array:
     device = backend_of(given, where=where)
     if wants_gradient(given):
         warn_of_gradient(where, given)
-    try:
+    with reading(where, given):
         return _host_array(given) if location(given) == HOST else device.upload(_detached(given))
-    except (TypeError, ValueError, RuntimeError, BufferError) as error:
-        raise InputError(
-            f"{where}: {type(given).__name__} cannot be read as an array: {error}"
-        ) from error
 
 
 def _host_array(given: Any) -> Array:

@@ -16,7 +16,7 @@ from caspar.arrays.convert import SCALARS, shared_array
 from caspar.arrays.shared_indices import SharedIndices
 from caspar.errors import InputError
 from caspar.memory.array import Array
-from caspar.runtime.arrays import location, wants_gradient
+from caspar.runtime.arrays import checked_location, wants_gradient
 
 _MAX_WORK: Any = 100_000
 """Steps that NumPy may take to solve for a common byte of two strided arrays."""
@@ -62,7 +62,7 @@ def check_readable(where: str, given: Any) -> None:
             f"{where}: {_name(given)}, a value that jax traces (in jit, grad or vmap); a kernel "
             "runs over arrays and is not differentiable: call it outside"
         )
-    place = location(given)
+    place = checked_location(where, given)
     if place.kind not in ("host", "cuda"):
         raise InputError(
             f"{where}: lives on {place}, but kernels run on the host or a CUDA device; copy it to "

@@ -18,7 +18,6 @@ A camera sees a point X at
 so it looks along its negative z axis, and pixels are relative to the image centre.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import FileFormatError
-from caspar.io.compressed import FilePath, open_for_reading
+from caspar.io.compressed import FilePath, open_for_reading, path_text
 from caspar.io.numbers import NumberRun, number_runs, shown
 from caspar.io.replace import open_for_packing
 from caspar.io.rotations import angle_axis_from_quaternion, quaternion_from_angle_axis
-from caspar.user_arrays import refuse_masked
+from caspar.user_arrays import as_numpy, object_advice
 
 _HEADER_NAMES = ("num_cameras", "num_points", "num_observations")
 _OBSERVATION_NAMES = ("camera index", "point index", "pixel x", "pixel y")
@@ -52,7 +51,7 @@ _ROWS_PER_WRITE = 1 << 16
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BalProblem:
-    """A bundle adjustment problem.
+    """A bundle adjustment problem; what is no NumPy array is read as one, by `numpy.asarray`.
 
     Attributes:
         cameras: (num_cameras, 10) float64: qx qy qz qw tx ty tz f k1 k2. Rotation (a unit
@@ -73,26 +72,28 @@ class BalProblem:
     pixels: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        """Check shapes and kinds of elements; values are checked where they are used."""
-        num_observations = self.pixels.shape[0] if self.pixels.ndim > 0 else 0
+        """Read what is no NumPy array; check shapes and kinds of elements, but not values."""
+        given = dict(vars(self))
+        for name, values in given.items():
+            object.__setattr__(self, name, as_numpy(f"BalProblem.{name}", values))
         for name, kinds, shape in (
             ("cameras", "f", (None, 10)),
             ("points", "f", (None, 3)),
-            ("camera_index", "iu", (num_observations,)),
-            ("point_index", "iu", (num_observations,)),
-            ("pixels", "f", (num_observations, 2)),
+            ("pixels", "f", (None, 2)),
+            ("camera_index", "iu", self.pixels.shape[:1]),
+            ("point_index", "iu", self.pixels.shape[:1]),
         ):
             array: NDArray[np.generic] = getattr(self, name)
-            refuse_masked(array, f"BalProblem.{name}: ")
             fits = len(array.shape) == len(shape) and all(
                 wanted in (None, found) for wanted, found in zip(shape, array.shape, strict=True)
             )
             if not fits or array.dtype.kind not in kinds:
                 wanted_text = ", ".join("any" if n is None else str(n) for n in shape)
-                kind_text = "floating point" if kinds == "f" else "integer"
+                kind_text = "a floating point" if kinds == "f" else "an integer"
                 raise ValueError(
                     f"BalProblem.{name} has shape {array.shape} and dtype {array.dtype}; it "
                     f"must have shape ({wanted_text}) and a {kind_text} dtype"
+                    f"{object_advice(given[name], array)}"
                 )
 
     @property
@@ -132,9 +133,11 @@ def read_bal(path: FilePath) -> BalProblem:
     Raises:
         FileNotFoundError: there is no such file.
         FileFormatError: the file does not follow the format; the message gives the line.
+        OptionError: `path` is no path.
     """
     parts: list[NDArray[np.float64]] = []
     num_found = 0
+    path = path_text(path)
     with open_for_reading(path) as stream:
         layout = _read_header(stream.readline(_LONGEST_HEADER_BYTES), path)
         fault: str | None = None
@@ -148,13 +151,13 @@ def read_bal(path: FilePath) -> BalProblem:
             num_found += len(run.values)
     if num_found < layout.num_numbers:
         raise FileFormatError(
-            f"{os.fspath(path)}: the file is cut short: its header ({layout.num_cameras} cameras, "
+            f"{path}: the file is cut short: its header ({layout.num_cameras} cameras, "
             f"{layout.num_points} points, {layout.num_observations} observations) calls for "
             f"{layout.num_numbers} numbers after the first line, but {num_found} were found; the "
             f"first missing one is the {layout.name_of(num_found)}"
         )
     if fault is not None:
-        raise FileFormatError(f"{os.fspath(path)}, {fault}")
+        raise FileFormatError(f"{path}, {fault}")
     values = np.concatenate(parts)
 
     observations = values[: layout.cameras_start].reshape(-1, 4)
@@ -183,9 +186,11 @@ def write_bal(path: FilePath, problem: BalProblem) -> None:
 
     Raises:
         ValueError: the problem has no cameras, points or observations, an index out of range, a
-            number that is not finite, or a quaternion of length zero; nothing is written then.
+            number that is not finite, or a quaternion of length zero, or `path` is no path; nothing
+            is written then.
         OSError: the file cannot be written; the old one is unchanged.
     """
+    path = path_text(path)
     _check_writable(problem)
     camera_values = np.concatenate(
         [angle_axis_from_quaternion(problem.cameras[:, :4]), problem.cameras[:, 4:]], axis=1
@@ -234,48 +239,47 @@ class _Layout:
         raise IndexError(index)
 
 
-def _read_header(line: bytes, path: FilePath) -> _Layout:
+def _read_header(line: bytes, path: str) -> _Layout:
     """Parse the first line."""
     wanted = f"the first line must hold three positive integers: {' '.join(_HEADER_NAMES)}"
     tokens = line.split()
     if not line:
-        raise FileFormatError(f"{os.fspath(path)}: the file is empty; {wanted}")
+        raise FileFormatError(f"{path}: the file is empty; {wanted}")
     if len(line) == _LONGEST_HEADER_BYTES and not line.endswith(b"\n"):
         raise FileFormatError(
-            f"{os.fspath(path)}, line 1: the line is longer than {_LONGEST_HEADER_BYTES} bytes; "
-            f"{wanted}"
+            f"{path}, line 1: the line is longer than {_LONGEST_HEADER_BYTES} bytes; {wanted}"
         )
     if len(tokens) != len(_HEADER_NAMES):
         found = f"it holds {shown(line.strip())}" if tokens else "it is blank"
-        raise FileFormatError(f"{os.fspath(path)}, line 1: {wanted}; {found}")
+        raise FileFormatError(f"{path}, line 1: {wanted}; {found}")
     counts = []
     for name, token in zip(_HEADER_NAMES, tokens, strict=True):
         # The length is limited because Python refuses to convert thousands of digits.
         if _INTEGER.fullmatch(token) is None or len(token) > 40:
             raise FileFormatError(
-                f"{os.fspath(path)}, line 1: {name} is {shown(token)}, not an integer; {wanted}"
+                f"{path}, line 1: {name} is {shown(token)}, not an integer; {wanted}"
             )
         count = int(token)
         if not 1 <= count <= _LARGEST_COUNT:
             raise FileFormatError(
-                f"{os.fspath(path)}, line 1: {name} is {count}; it must be 1 to {_LARGEST_COUNT}"
+                f"{path}, line 1: {name} is {count}; it must be 1 to {_LARGEST_COUNT}"
             )
         counts.append(count)
     return _Layout(*counts)
 
 
-def _check_run(run: NumberRun, start: int, layout: _Layout, path: FilePath) -> None:
+def _check_run(run: NumberRun, start: int, layout: _Layout, path: str) -> None:
     """Check that a run, which begins `start` places behind the header, is numbers and not more."""
     found = start + len(run.values)
     if found > layout.num_numbers or (found == layout.num_numbers and run.stray is not None):
         raise FileFormatError(
-            f"{os.fspath(path)}, line {run.line_of(layout.num_numbers - start)}: there is text "
+            f"{path}, line {run.line_of(layout.num_numbers - start)}: there is text "
             f"after the last of the {layout.num_points} points that the header announces; the "
             "file must end there"
         )
     if run.stray is not None:
         raise FileFormatError(
-            f"{os.fspath(path)}, line {run.line_of(len(run.values))}: {layout.name_of(found)} is "
+            f"{path}, line {run.line_of(len(run.values))}: {layout.name_of(found)} is "
             f"{shown(run.stray)}, which is not a number"
         )
 

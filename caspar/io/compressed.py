@@ -19,9 +19,27 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from caspar.errors import FileFormatError
+from caspar.errors import FileFormatError, OptionError
 
-FilePath: TypeAlias = "str | os.PathLike[str]"
+FilePath: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
+"""What readers and writers take; a descriptor of the process is /dev/fd/ and its number."""
+
+
+def path_text(path: FilePath) -> str:
+    """Check a user's path, which is text from here on.
+
+    Raises:
+        OptionError: it is of another type, such as bool or int, or no file can have that name.
+    """
+    try:
+        encoded = os.fsencode(path)
+    except TypeError as error:
+        raise OptionError(f"path={path!r}: it must be a str, bytes or os.PathLike") from error
+    except UnicodeEncodeError as error:
+        raise OptionError(f"path={path!r}: no file can have that name: {error}") from error
+    if b"\0" in encoded:
+        raise OptionError(f"path={path!r}: no file can have that name: it has a NUL character")
+    return os.fsdecode(encoded)
 
 
 class Compression(Enum):
@@ -56,11 +74,11 @@ _ALWAYS_UNPACKED_BYTES = 1 << 24  # so that small files of few different numbers
 
 
 @contextlib.contextmanager
-def open_for_reading(path: FilePath) -> Iterator[io.BufferedIOBase]:
+def open_for_reading(path: str) -> Iterator[io.BufferedIOBase]:
     """Open a file for reading its unpacked bytes.
 
     Args:
-        path: a plain, bzip2 or gzip file.
+        path: a plain, bzip2 or gzip file; see `path_text`.
 
     Yields:
         The unpacked bytes as a stream. Damage that shows only while the caller reads on is
@@ -73,7 +91,7 @@ def open_for_reading(path: FilePath) -> Iterator[io.BufferedIOBase]:
     """
     # Asked before opening, because Windows reports a directory as a lack of permission.
     if os.path.isdir(path):
-        raise FileFormatError(f"{os.fspath(path)}: this is a directory; a file is needed")
+        raise FileFormatError(f"{path}: this is a directory; a file is needed")
     with open(path, "rb", buffering=0) as file:
         source = _Source(file)
         compression = _compression_from_content(source.head(_LONGEST_MAGIC), path)
@@ -86,7 +104,7 @@ def open_for_reading(path: FilePath) -> Iterator[io.BufferedIOBase]:
                 yield unpacked
         except EOFError as error:
             raise FileFormatError(
-                f"{os.fspath(path)}: the {compression.label} data are cut short: the file ends "
+                f"{path}: the {compression.label} data are cut short: the file ends "
                 "before their end mark; copy or download it again"
             ) from error
         except (zlib.error, OSError) as error:
@@ -95,12 +113,12 @@ def open_for_reading(path: FilePath) -> Iterator[io.BufferedIOBase]:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             raise FileFormatError(
-                f"{os.fspath(path)}: the {compression.label} data are damaged ({error}); copy or "
+                f"{path}: the {compression.label} data are damaged ({error}); copy or "
                 "download the file again"
             ) from error
 
 
-def _compression_from_content(head: bytes, path: FilePath) -> Compression:
+def _compression_from_content(head: bytes, path: str) -> Compression:
     """Tell the compression of a file from its first bytes."""
     for kind in _PACKED:
         if head.startswith(kind.magic):
@@ -109,9 +127,7 @@ def _compression_from_content(head: bytes, path: FilePath) -> Compression:
     for kind in _PACKED:
         if suffix == kind.suffix:
             state = "does not begin as one" if head else "is empty"
-            raise FileFormatError(
-                f"{os.fspath(path)}: the name says {kind.label}, but the file {state}"
-            )
+            raise FileFormatError(f"{path}: the name says {kind.label}, but the file {state}")
     return Compression.NONE
 
 
@@ -152,7 +168,7 @@ class _Unpacked(io.RawIOBase):
     """The unpacked bytes of a file, refused once there are far too many for its size."""
 
     def __init__(
-        self, packed: io.BufferedIOBase, source: _Source, compression: Compression, path: FilePath
+        self, packed: io.BufferedIOBase, source: _Source, compression: Compression, path: str
     ) -> None:
         self._source = source
         self._decoder: io.BufferedIOBase = (
@@ -174,7 +190,7 @@ class _Unpacked(io.RawIOBase):
         self._num_bytes += num_bytes
         if self._num_bytes > max(_ALWAYS_UNPACKED_BYTES, _LARGEST_RATIO * self._source.num_bytes):
             raise FileFormatError(
-                f"{os.fspath(self._path)}: the {self._compression.label} data grow to more "
+                f"{self._path}: the {self._compression.label} data grow to more "
                 f"than {_LARGEST_RATIO} times their size when unpacked, which text of numbers "
                 "never does; if you trust the file, unpack it yourself"
             )

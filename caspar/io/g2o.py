@@ -31,7 +31,6 @@ space has the rotation first: a residual that lists the rotation first takes
 vector instead of the quaternion's vector part, halve the three rotation columns.
 """
 
-import os
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -39,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import FileFormatError, OptionError
-from caspar.io.compressed import FilePath, open_for_reading
+from caspar.io.compressed import FilePath, open_for_reading, path_text
 from caspar.io.g2o_lines import Records, read_records
 from caspar.io.information import information_roots
 from caspar.io.pose_chain import NO_PARENT, poses_along_tree, spanning_tree
@@ -135,10 +134,11 @@ def read_g2o(path: FilePath, *, indefinite: Indefinite = "error") -> PoseGraph:
         FileFormatError: the file does not follow the format, holds kinds of lines that are not
             read, SE2 and SE3 at once, no poses at all, or an information matrix that is not
             positive semidefinite; the message gives the line.
-        OptionError: `indefinite` is something else.
+        OptionError: `indefinite` is something else, or `path` is no path.
     """
     if indefinite not in get_args(Indefinite):
         raise OptionError(f"indefinite={indefinite!r}: it must be 'error' or 'clip'")
+    path = path_text(path)
     with open_for_reading(path) as stream:
         records = read_records(stream, path)
     kind, vertices, edges = records.kind, records.vertices, records.edges
@@ -169,20 +169,20 @@ def read_g2o(path: FilePath, *, indefinite: Indefinite = "error") -> PoseGraph:
     )
 
 
-def _index_from_id(ids: NDArray[np.int64], vertices: Records, path: FilePath) -> dict[int, int]:
+def _index_from_id(ids: NDArray[np.int64], vertices: Records, path: str) -> dict[int, int]:
     """Map vertex ids to rows, refusing an id that is declared twice."""
     index_from_id: dict[int, int] = {}
     for index, name in enumerate(ids.tolist()):
         first = index_from_id.setdefault(name, index)
         if first != index:
             raise FileFormatError(
-                f"{os.fspath(path)}, line {vertices.line_numbers[index]}: vertex {name} was "
+                f"{path}, line {vertices.line_numbers[index]}: vertex {name} was "
                 f"declared before, in line {vertices.line_numbers[first]}"
             )
     return index_from_id
 
 
-def _edge_ends(edges: Records, index_from_id: dict[int, int], path: FilePath) -> NDArray[np.int32]:
+def _edge_ends(edges: Records, index_from_id: dict[int, int], path: str) -> NDArray[np.int32]:
     """Return (num_edges, 2) rows of the poses that each edge joins."""
     ends = np.empty(edges.ids.shape, dtype=np.int32)
     for row, (names, line_number) in enumerate(
@@ -191,20 +191,20 @@ def _edge_ends(edges: Records, index_from_id: dict[int, int], path: FilePath) ->
         for column, name in enumerate(names):
             if name not in index_from_id:
                 raise FileFormatError(
-                    f"{os.fspath(path)}, line {line_number}: the edge names vertex {name}, which "
+                    f"{path}, line {line_number}: the edge names vertex {name}, which "
                     "the file does not declare; it must declare all vertices or none"
                 )
             ends[row, column] = index_from_id[name]
         if names[0] == names[1]:
             raise FileFormatError(
-                f"{os.fspath(path)}, line {line_number}: the edge joins vertex {names[0]} with "
+                f"{path}, line {line_number}: the edge joins vertex {names[0]} with "
                 "itself; an edge must join two vertices"
             )
     return ends
 
 
 def _stored_poses(
-    kind: PoseGraphKind, written: FloatArray, records: Records, path: FilePath
+    kind: PoseGraphKind, written: FloatArray, records: Records, path: str
 ) -> FloatArray:
     """Bring poses as written in the file into storage order."""
     if kind is PoseGraphKind.SE2:
@@ -217,7 +217,7 @@ def _stored_poses(
     if not is_unit.all():
         row = int(np.argmin(is_unit))
         raise FileFormatError(
-            f"{os.fspath(path)}, line {records.line_numbers[row]}: the quaternion (qx qy qz qw) "
+            f"{path}, line {records.line_numbers[row]}: the quaternion (qx qy qz qw) "
             f"has length {length[row]:.6g}; it must be 1 to {_LENGTH_TOLERANCE:g}"
         )
     return np.concatenate([quaternion / length[:, None], written[:, :3]], axis=1)
@@ -228,7 +228,7 @@ def _chained_poses(
     measurement: FloatArray,
     ends: NDArray[np.int32],
     ids: NDArray[np.int64],
-    path: FilePath,
+    path: str,
 ) -> FloatArray:
     """Return poses that agree with a spanning tree of edges, for a file without vertices."""
     if kind is PoseGraphKind.SE2:
@@ -240,7 +240,7 @@ def _chained_poses(
     is_unreached[0] = False
     if is_unreached.any():
         raise FileFormatError(
-            f"{os.fspath(path)}: the file declares no vertices, and its edges do not connect "
+            f"{path}: the file declares no vertices, and its edges do not connect "
             f"vertex {ids[np.argmax(is_unreached)]} with vertex {ids[0]}, so that its pose is "
             "not known; add VERTEX lines"
         )
@@ -252,7 +252,7 @@ def _chained_poses(
     is_finite = np.isfinite(poses).all(axis=1)
     if not is_finite.all():
         raise FileFormatError(
-            f"{os.fspath(path)}: the file declares no vertices, and the pose of vertex "
+            f"{path}: the file declares no vertices, and the pose of vertex "
             f"{ids[np.argmin(is_finite)]}, composed along edges from vertex {ids[0]}, is too large "
             "for float64; add VERTEX lines or mend the measurements"
         )
@@ -260,15 +260,14 @@ def _chained_poses(
 
 
 def _fixed_mask(
-    fixes: dict[int, int], index_from_id: dict[int, int], path: FilePath
+    fixes: dict[int, int], index_from_id: dict[int, int], path: str
 ) -> NDArray[np.bool_]:
     """Return (num_poses,) True for the poses that FIX lines name."""
     fixed = np.zeros(len(index_from_id), dtype=np.bool_)
     for name, line_number in fixes.items():
         if name not in index_from_id:
             raise FileFormatError(
-                f"{os.fspath(path)}, line {line_number}: FIX names vertex {name}, which the file "
-                "does not have"
+                f"{path}, line {line_number}: FIX names vertex {name}, which the file does not have"
             )
         fixed[index_from_id[name]] = True
     return fixed
@@ -284,12 +283,12 @@ def _information(kind: PoseGraphKind, triangle: FloatArray) -> FloatArray:
     return information
 
 
-def _indefinite_error(faults: dict[int, str], edges: Records, path: FilePath) -> FileFormatError:
+def _indefinite_error(faults: dict[int, str], edges: Records, path: str) -> FileFormatError:
     """Say what is wrong with the first matrix that is not positive semidefinite."""
     row, fault = next(iter(faults.items()))
     others = "" if len(faults) == 1 else f" ({len(faults) - 1:,} more have such a fault)"
     return FileFormatError(
-        f"{os.fspath(path)}, line {edges.line_numbers[row]}: the information matrix {fault}; "
+        f"{path}, line {edges.line_numbers[row]}: the information matrix {fault}; "
         f"it must be positive semidefinite{others}. read_g2o(..., indefinite='clip') reads the "
         "file nevertheless: it sets negative eigenvalues of the matrix scaled to unit diagonal "
         "to 0, and rows and columns whose diagonal entry is not positive too"

@@ -6,7 +6,6 @@ megabytes at a time, so that memory goes with the numbers that the file holds.
 """
 
 import io
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import FileFormatError
-from caspar.io.compressed import FilePath
 from caspar.io.numbers import parse_numbers, shown
 from caspar.io.pose_graph_kind import PoseGraphKind
 
@@ -82,7 +80,7 @@ class G2oRecords:
 class _RecordReader:
     """Collects the lines of one role and parses them when there are enough."""
 
-    def __init__(self, role: _Role, kind: PoseGraphKind, path: FilePath) -> None:
+    def __init__(self, role: _Role, kind: PoseGraphKind, path: str) -> None:
         self._num_ids = 1 if role is _Role.VERTEX else 2
         self._num_values = kind.num_numbers
         if role is _Role.EDGE:
@@ -117,7 +115,7 @@ class _RecordReader:
         self._num_bytes = 0
 
 
-def read_records(stream: io.BufferedIOBase, path: FilePath) -> G2oRecords:
+def read_records(stream: io.BufferedIOBase, path: str) -> G2oRecords:
     """Read all lines, sort them by their tags and parse them.
 
     Args:
@@ -145,13 +143,13 @@ def read_records(stream: io.BufferedIOBase, path: FilePath) -> G2oRecords:
         if tag not in _TAGS:
             allowed = ", ".join([*(known.decode() for known in _TAGS), _FIX_TAG.decode()])
             raise FileFormatError(
-                f"{os.fspath(path)}, line {line.number}: lines of the kind {shown(tag)} are not "
+                f"{path}, line {line.number}: lines of the kind {shown(tag)} are not "
                 f"read; allowed are {allowed}"
             )
         role, line_kind = _TAGS[tag]
         if kind is not None and line_kind is not kind:
             raise FileFormatError(
-                f"{os.fspath(path)}, line {line.number}: an {line_kind.name} line in a file that "
+                f"{path}, line {line.number}: an {line_kind.name} line in a file that "
                 f"began with {kind.name}; a graph must be of one kind"
             )
         if kind is None:
@@ -159,37 +157,37 @@ def read_records(stream: io.BufferedIOBase, path: FilePath) -> G2oRecords:
             readers = {role: _RecordReader(role, kind, path) for role in _Role}
         readers[role].add(content)
     if kind is None:
-        raise FileFormatError(f"{os.fspath(path)}: the file holds no vertices and no edges")
+        raise FileFormatError(f"{path}: the file holds no vertices and no edges")
     vertices, edges = (readers[role].all_records() for role in _Role)
     return G2oRecords(kind, vertices, edges, fixes)
 
 
-def _lines(stream: io.BufferedIOBase, path: FilePath) -> Iterator[Line]:
+def _lines(stream: io.BufferedIOBase, path: str) -> Iterator[Line]:
     """Read one line after the other, none longer than the limit."""
     number = 0
     while text := stream.readline(LONGEST_LINE_BYTES + 1):
         number += 1
         if len(text) > LONGEST_LINE_BYTES:
             raise FileFormatError(
-                f"{os.fspath(path)}, line {number}: the line is longer than "
+                f"{path}, line {number}: the line is longer than "
                 f"{LONGEST_LINE_BYTES} bytes, the limit; it begins with {shown(text)}"
             )
         yield Line(number, text)
 
 
-def _add_fixes(line: Line, fixes: dict[int, int], path: FilePath) -> None:
+def _add_fixes(line: Line, fixes: dict[int, int], path: str) -> None:
     """Note the vertices that a FIX line names."""
     tokens = line.text.split()
     if not tokens:
         raise FileFormatError(
-            f"{os.fspath(path)}, line {line.number}: FIX names no vertex; it must name at least one"
+            f"{path}, line {line.number}: FIX names no vertex; it must name at least one"
         )
     for token in tokens:
         fixes.setdefault(_parse_id(token, line, path), line.number)
 
 
 def _parse_records(
-    lines: list[Line], what: str, num_ids: int, num_values: int, path: FilePath
+    lines: list[Line], what: str, num_ids: int, num_values: int, path: str
 ) -> Records:
     """Parse lines that each hold some ids and then some numbers.
 
@@ -212,7 +210,7 @@ def _parse_records(
         tokens = line.text.split()
         if len(tokens) != num_ids + num_values:
             raise FileFormatError(
-                f"{os.fspath(path)}, line {line.number}: {what} has {len(tokens)} entries after "
+                f"{path}, line {line.number}: {what} has {len(tokens)} entries after "
                 f"its tag; it must have {num_ids + num_values} ({num_ids} id, {num_values} numbers)"
             )
         ids[row] = [_parse_id(token, line, path) for token in tokens[:num_ids]]
@@ -222,20 +220,18 @@ def _parse_records(
     num_values_found = len(run.values)
     if run.stray is not None:
         line = lines[num_values_found // num_columns]
-        raise FileFormatError(
-            f"{os.fspath(path)}, line {line.number}: {shown(run.stray)} is not a number"
-        )
+        raise FileFormatError(f"{path}, line {line.number}: {shown(run.stray)} is not a number")
     values = run.values.reshape(len(lines), num_columns)[:, num_ids:]
     is_finite = np.isfinite(values).all(axis=1)
     if not is_finite.all():
         line = lines[int(np.argmin(is_finite))]
         raise FileFormatError(
-            f"{os.fspath(path)}, line {line.number}: {what} holds a number that is not finite"
+            f"{path}, line {line.number}: {what} holds a number that is not finite"
         )
     return Records(ids, values, np.array([line.number for line in lines], dtype=np.int64))
 
 
-def _parse_id(token: bytes, line: Line, path: FilePath) -> int:
+def _parse_id(token: bytes, line: Line, path: str) -> int:
     """Parse the number of a vertex.
 
     Args:
@@ -252,7 +248,7 @@ def _parse_id(token: bytes, line: Line, path: FilePath) -> int:
     # The length is limited because Python refuses to convert thousands of digits.
     if not token.isdigit() or len(token) > 40 or int(token) >= _NUM_IDS:
         raise FileFormatError(
-            f"{os.fspath(path)}, line {line.number}: {shown(token)} is not a vertex id; allowed "
+            f"{path}, line {line.number}: {shown(token)} is not a vertex id; allowed "
             "are the integers 0 to 2^63 - 1"
         )
     return int(token)

@@ -10,10 +10,11 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.io.compressed import FilePath
+from caspar.errors import OptionError
+from caspar.io.compressed import FilePath, path_text
 from caspar.io.replace import open_for_packing
 from caspar.io.rotations import conjugate, rotate, scaled_quaternion
-from caspar.user_arrays import refuse_masked
+from caspar.user_arrays import as_numpy, object_advice
 
 POINT_COLOR = (200, 200, 200)
 CAMERA_COLOR = (255, 60, 40)
@@ -37,7 +38,7 @@ def write_ply(
     points: NDArray[np.floating],
     cameras: NDArray[np.floating],
     *,
-    encoding: PlyEncoding = PlyEncoding.BINARY,
+    encoding: str | PlyEncoding = PlyEncoding.BINARY,
 ) -> None:
     """Write points, and the centres of cameras in another colour.
 
@@ -46,17 +47,23 @@ def write_ply(
         points: (num_points, 3), world coordinates; there may be none.
         cameras: (num_cameras, 7 or more): qx qy qz qw tx ty tz, the pose that takes world to
             camera coordinates; further columns are not used. There may be none.
-        encoding: binary, or readable text of three times the size.
+        encoding: a member of `PlyEncoding` or its value: binary, or readable text of three times
+            the size.
 
     Raises:
-        ValueError: an array has a wrong shape or masked entries, a position is not finite in 32-bit
-            floats, or a quaternion has length zero; nothing is written then.
+        ValueError: an array has a wrong shape, masked entries or numbers that are not real, a
+            position is not finite in 32-bit floats, a quaternion has length zero, `path` is no path
+            or `encoding` none of these; nothing is written then.
         OSError: the file cannot be written; the old one is unchanged.
     """
-    refuse_masked(points, "points: ")
-    refuse_masked(cameras, "cameras: ")
-    point_positions = np.asarray(points, dtype=np.float64)
-    poses = np.asarray(cameras, dtype=np.float64)
+    path = path_text(path)
+    try:
+        encoding = PlyEncoding(encoding)
+    except ValueError as error:
+        allowed = ", ".join(repr(member.value) for member in PlyEncoding)
+        raise OptionError(f"encoding={encoding!r}: must be one of {allowed}") from error
+    point_positions = _numbers("points", points)
+    poses = _numbers("cameras", cameras)
     if point_positions.ndim != 2 or point_positions.shape[1] != 3:
         raise ValueError(f"points has shape {point_positions.shape}; it must be (num_points, 3)")
     if poses.ndim != 2 or poses.shape[1] < _POSE_DIM:
@@ -77,6 +84,17 @@ def write_ply(
                 stream.write(rows.tobytes())
             else:
                 stream.write(_ascii_lines(rows))
+
+
+def _numbers(name: str, given: object) -> NDArray[np.float64]:
+    """Read an array of real numbers, of any shape."""
+    array = as_numpy(name, given)
+    if array.dtype.kind not in "fiu":
+        raise ValueError(
+            f"{name} has dtype {array.dtype}; allowed are floating types and integers"
+            f"{object_advice(given, array)}"
+        )
+    return array.astype(np.float64, copy=False)
 
 
 def _camera_centres(cameras: NDArray[np.float64]) -> NDArray[np.float64]:

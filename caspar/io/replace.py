@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from caspar.io.compressed import Compression, FilePath
+from caspar.io.compressed import Compression, FilePath, path_text
 
 _DESCRIPTORS = {"/dev/stdout": 1, "/dev/stderr": 2}
 _NUMBERED_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
@@ -65,7 +65,7 @@ def find_target(path: FilePath) -> Target:
     Raises:
         OSError: the path cannot be followed: too long, too many symbolic links, no permission.
     """
-    name = os.fsdecode(path)
+    name = path_text(path)
     try:
         old = os.stat(name)
     except FileNotFoundError:
@@ -166,7 +166,7 @@ def open_for_packing(path: FilePath) -> Iterator[io.BufferedIOBase]:
     Raises:
         OSError: the file cannot be written; the old one is unchanged.
     """
-    suffix = Path(os.fsdecode(path)).suffix.lower()
+    suffix = Path(path_text(path)).suffix.lower()
     with open_for_replacing(path) as raw:
         if suffix == Compression.BZIP2.suffix:
             with bz2.BZ2File(raw, "wb") as packed_bzip2:

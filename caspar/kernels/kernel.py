@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pkgutil import resolve_name
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -315,9 +314,7 @@ class Kernel:
         Raises:
             pickle.PicklingError: It is not found there.
         """
-        if not self.function.is_found_as(self):
-            raise self.function.not_found()
-        return resolve_name, (self.function.place,)
+        return self.function.pickled(self)
 
     def __copy__(self) -> Kernel:
         """Itself, as of functions."""

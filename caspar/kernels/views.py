@@ -19,7 +19,7 @@ from caspar.frontend.kernels.outputs import declared_outputs
 from caspar.frontend.kernels.trace import KernelFunction, KernelInput, KernelOutput, TracedKernel
 from caspar.frontend.kernels.values import type_name
 from caspar.frontend.printing import access_text, declared_text
-from caspar.frontend.tracing.signature import Role, argument_annotations
+from caspar.frontend.tracing.signature import Role
 from caspar.ir.dtype import DType
 from caspar.kernels.measure.profile import KernelProfile
 from caspar.kernels.measure.traffic import Traffic, item_bytes, item_traffic, object_count
@@ -33,10 +33,7 @@ def signature_text(function: KernelFunction) -> str:
     Of one whose signature is not that of a kernel it says what is wrong.
     """
     try:
-        inputs = {
-            name: marked(function, Role.ARGUMENT, name, annotation)
-            for name, annotation in argument_annotations(function).items()
-        }
+        inputs = function.declared_inputs
         outputs = {
             name: marked(function, Role.OUTPUT, name, annotation)
             for name, annotation in declared_outputs(function)[0].items()

@@ -5,12 +5,14 @@ imported for it: whoever passes a torch tensor has torch loaded.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from caspar.errors import CasparError, InputError
 from caspar.memory.array import Array
 from caspar.runtime.pieces import in_pieces
 from caspar.user_arrays import refuse_masked
@@ -48,6 +50,39 @@ def location(array: Any) -> Location:
     if kind in _DLPACK_CUDA:
         return Location("cuda", number)
     return Location(f"DLPack device type {int(kind)}", number)
+
+
+@contextmanager
+def reading(where: str, given: Any) -> Iterator[None]:
+    """Report what goes wrong while a user's array is read as an error of the input.
+
+    The exception is the array's own, so it may be of any class.
+
+    Args:
+        where: What the array is for.
+        given: The array.
+
+    Raises:
+        InputError: Names `where`, the type of the array and what it said.
+    """
+    try:
+        yield
+    except (CasparError, MemoryError):
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{where}: {type(given).__name__} cannot be read as an array: {error}"
+        ) from error
+
+
+def checked_location(where: str, given: Any) -> Location:
+    """Where a user's array lives.
+
+    Raises:
+        InputError: The array does not say, for example because it has been deleted.
+    """
+    with reading(where, given):
+        return location(given)
 
 
 def to_numpy(array: Any) -> Any:

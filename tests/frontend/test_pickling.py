@@ -72,6 +72,31 @@ def test_one_whose_name_another_has_taken_is_refused() -> None:
         pickle.dumps(loss_of)
 
 
+def plain(number: Annotated[Number, caspar.TunableShared]) -> sf.V1:
+    """Has its name, which the factor and the kernel of it have not."""
+    return number
+
+
+@pytest.mark.parametrize("kind", ["factor", "kernel"])
+def test_one_whose_name_the_plain_function_has_says_so(kind: str) -> None:
+    made = getattr(caspar, kind)(plain)
+    place = f"{__name__}:plain"
+    advice = f"Write @caspar.{kind} above its def, or plain = caspar.{kind}(plain) below it"
+    with pytest.raises(pickle.PicklingError) as caught:
+        pickle.dumps(made)
+    assert f"{place} is the plain function. {advice}" in str(caught.value)
+
+
+def test_one_whose_name_another_factor_has_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, other = caspar.factor(plain), caspar.factor(plain)
+    monkeypatch.setattr(sys.modules[__name__], "plain", other)
+    assert pickle.loads(pickle.dumps(other)) is other
+    with pytest.raises(
+        pickle.PicklingError, match=r"plain is another object. Define it at the top"
+    ):
+        pickle.dumps(made)
+
+
 def test_one_of_a_prompt_is_refused() -> None:
     program = """
 from typing import Annotated

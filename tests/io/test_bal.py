@@ -263,3 +263,25 @@ class TestWriting:
         """Arrays of another shape or kind make no problem."""
         with pytest.raises(ValueError, match=r"BalProblem\.\w+ has shape"):
             replace(small, **{name: array})
+
+    def test_what_numpy_reads(self, tmp_path: Path, small: BalProblem) -> None:
+        """Lists become arrays, and are written as those are."""
+        lists = {name: array.tolist() for name, array in vars(small).items()}
+        made = BalProblem(**lists)
+        for problem in (made, replace(small, cameras=lists["cameras"])):
+            write_bal(tmp_path / "problem.txt", problem)
+            assert_same(read_bal(tmp_path / "problem.txt"), small)
+        assert made.num_observations == 3
+
+    @pytest.mark.parametrize("name", ["cameras", "points", "camera_index", "point_index", "pixels"])
+    def test_what_is_no_array_of_numbers(self, small: BalProblem, name: str) -> None:
+        """The message names the field, whichever it is."""
+        array = getattr(small, name)
+        wanted = "an integer" if "index" in name else "a floating point"
+        wrong: Any
+        for wrong in (array.astype(complex), array > 0, array.astype(object), None, iter(array)):
+            with pytest.raises(ValueError, match=rf"^BalProblem\.{name} has .* and {wanted} dtype"):
+                replace(small, **{name: wrong})
+        wrong = [[1.0], [1.0, 2.0]]
+        with pytest.raises(ValueError, match=rf"^BalProblem\.{name}: list cannot be read as"):
+            replace(small, **{name: wrong})

@@ -2,11 +2,13 @@
 
 import bz2
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from caspar.errors import OptionError
 from caspar.io import PlyEncoding, read_bal, write_ply
 from caspar.io.ply import CAMERA_COLOR, POINT_COLOR
 from caspar.io.rotations import quaternion_from_angle_axis, rotate
@@ -71,6 +73,26 @@ def test_points_then_cameras(tmp_path: Path, encoding: PlyEncoding) -> None:
     assert POINT_COLOR != CAMERA_COLOR
 
 
+@pytest.mark.parametrize("encoding", PlyEncoding)
+def test_strings_and_lists(tmp_path: Path, encoding: PlyEncoding) -> None:
+    """An encoding may be named by its value, and arrays may be what NumPy reads as numbers."""
+    points, cameras = [[1, 2, 3]], [[0, 0, 0, 1, 1, 2, 3.0]]
+    for name, given in (("member", encoding), ("value", encoding.value)):
+        write_ply(tmp_path / name, np.array(points), np.array(cameras), encoding=given)
+    assert (tmp_path / "member").read_bytes() == (tmp_path / "value").read_bytes()
+    as_lists: Any = points, cameras
+    write_ply(tmp_path / "lists", *as_lists, encoding=encoding)
+    assert (tmp_path / "member").read_bytes() == (tmp_path / "lists").read_bytes()
+
+
+@pytest.mark.parametrize("encoding", ["binary", "ASCII", None, True])
+def test_unknown_encodings(tmp_path: Path, encoding: Any) -> None:
+    says = "encoding=.*: must be one of 'binary_little_endian', 'ascii'"
+    with pytest.raises(OptionError, match=says):
+        write_ply(tmp_path / "cloud.ply", np.zeros((1, 3)), np.ones((1, 7)), encoding=encoding)
+    assert not (tmp_path / "cloud.ply").exists()
+
+
 def test_exact_bytes(tmp_path: Path) -> None:
     """The file of one point and one camera, byte for byte."""
     write_ply(
@@ -120,12 +142,16 @@ def test_nothing(tmp_path: Path, encoding: PlyEncoding) -> None:
         (np.array([[0, 0, 1e39]]), np.ones((1, 7)), r"points\[0\] is at .* 32-bit"),
         (np.zeros((2, 3)), np.array([[0, 0, 0, 1, np.inf, 0, 0]]), r"cameras\[0\] is at"),
         (np.zeros((2, 3)), np.zeros((1, 7)), r"cameras\[0\] has a quaternion of length zero"),
+        (np.zeros((2, 3), complex), np.ones((1, 7)), "points has dtype complex128; allowed are fl"),
+        (np.zeros((2, 3)), np.ones((1, 7), complex), "cameras has dtype complex128; allowed are"),
+        (np.zeros((2, 3), bool), np.ones((1, 7)), "points has dtype bool; allowed are floating"),
+        (np.zeros((2, 3), object), np.ones((1, 7)), r"points has dtype object; .*dtype=float\)"),
+        ([["1", "2", "3"]], np.ones((1, 7)), "points has dtype <U1; allowed are floating types"),
+        ([[1, 2, 3], [4]], np.ones((1, 7)), "points: list cannot be read as an array"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_wrong_arrays(
-    tmp_path: Path, points: NDArray[np.float64], cameras: NDArray[np.float64], said: str
-) -> None:
+def test_wrong_arrays(tmp_path: Path, points: Any, cameras: NDArray[np.float64], said: str) -> None:
     """Arrays that cannot be drawn are refused before anything is written."""
     with pytest.raises(ValueError, match=said):
         write_ply(tmp_path / "cloud.ply", points, cameras)

@@ -217,6 +217,42 @@ class TestSymbols:
         for two in (2, 2.0, np.float64(2), np.float32(2), np.int64(2), sf.S(2)):
             assert scaled(ONE, two).to_numpy().tolist() == [[2.0], [4.0], [6.0]]
 
+    def test_are_of_the_declared_types(self) -> None:
+        where = "kernel moved, argument shift: "
+        needs = f"{where}needs a V3 (3 scalars), or a list of 3 scalars, got "
+        fails(lambda: moved(X, sf.V2(1, 2)), f"{needs}a V2 (2 scalars)")
+        fails(lambda: moved(X, sf.Symbol("s")), f"{needs}Symbol s")
+        fails(lambda: moved(X, 2), f"{needs}int 2")
+        fails(lambda: moved(X, None), f"{needs}None")
+        fails(lambda: moved(X, sf.M13(1, 2, 3)), f"{needs}an M13 of shape (1, 3)")
+        turn = sf.Rot3.identity()
+        fails(lambda: transformed(turn, X), "argument pose: needs a Pose3 (7 scalars), got a Rot3")
+        assert moved(X, [1, 2, 3]) == moved(X, (1, 2, 3)) == X + ONE
+        assert moved([*X], ONE) == X + ONE
+
+    def test_lists_of_them_are_no_arrays(self) -> None:
+        where = "kernel moved, argument x: "
+        advice = "; to run over arrays, of SymForce values pass the numbers: np.array([value.to_st"
+        fails(lambda: moved(x=[ONE] * 2, shift=ONE), f"{where}needs a V3 (3", "a list of 2", advice)
+        fails(
+            lambda: moved([ONE] * 3, ONE),
+            f"{where}got a list of 3 elements, whose scalar 0 is a V3 (3 scalars)",
+            advice,
+        )
+
+    def test_pairs(self) -> None:
+        weight = sf.V3(1, 1, 1)
+        for pair in (caspar.Pair((X, ONE)), [X, ONE], (X, [1, 2, 3])):
+            assert stepped(pair, weight) == ONE - X
+        where = "kernel stepped, argument x: needs "
+        fails(
+            lambda: stepped(X, weight),
+            f"{where}two values of type V3, got a V3 (3 scalars)",
+            "; pass caspar.Pair((first, second))",
+        )
+        fails(lambda: stepped([X] * 3, weight), f"{where}two values", "a list of 3 elements")
+        fails(lambda: stepped([X, 1], weight), f"{where}a V3 (3 scalars)", "got int 1")
+
     def test_take_no_options_of_arrays(self) -> None:
         out = points()
         fails(

@@ -4,7 +4,6 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pkgutil import resolve_name
 from typing import Any, ClassVar, SupportsIndex
 
 import caspar
@@ -36,9 +35,7 @@ class Factor(UserFunction):
         Raises:
             pickle.PicklingError: It is not found there.
         """
-        if not self.is_found_as(self):
-            raise self.not_found()
-        return resolve_name, (self.place,)
+        return self.pickled(self)
 
     def __copy__(self) -> "Factor":
         """Itself, as of functions."""

@@ -76,6 +76,18 @@ class KernelFunction(UserFunction):
     error: ClassVar[type[KernelError]] = KernelError
     example: ClassVar[str] = "Annotated[sf.V3, caspar.ReadSequential]"
 
+    @cached_property
+    def declared_inputs(self) -> dict[str, Marked]:
+        """Type and access of each argument, by name.
+
+        Raises:
+            KernelError: The signature is not that of a kernel.
+        """
+        return {
+            name: marked(self, Role.ARGUMENT, name, annotation)
+            for name, annotation in argument_annotations(self).items()
+        }
+
 
 def kernel_argument(name: str) -> str:
     """What a kernel calls the argument or output, no pair, that the user calls so."""
@@ -207,8 +219,8 @@ def trace_kernel(function: KernelFunction) -> TracedKernel:
     """
     taken: set[str] = set()
     inputs = tuple(
-        _input(function, name, marked(function, Role.ARGUMENT, name, annotation), taken)
-        for name, annotation in argument_annotations(function).items()
+        _input(function, name, declared, taken)
+        for name, declared in function.declared_inputs.items()
     )
     declared, result_type = _outputs(function)
     _check_names(function, inputs, list(declared))

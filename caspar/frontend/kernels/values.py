@@ -117,6 +117,21 @@ def storage_of(declared: Any, value: Any) -> list[Any]:
     return expressions
 
 
+def value_of(declared: Any, value: Any) -> Any:
+    """A value as one of a declared type: a list or tuple of scalars becomes a vector.
+
+    Args:
+        declared: A storage type.
+        value: What should be one.
+
+    Raises:
+        MisfitError: It is not.
+    """
+    scalars = storage_of(declared, value)
+    is_list = isinstance(value, list | tuple)
+    return StorageOps.from_storage(declared, scalars) if is_list else value
+
+
 def described(value: Any) -> str:
     """A value in an error."""
     if value is None:

@@ -82,24 +82,43 @@ class UserFunction:
         """Module and name, as `pkgutil.resolve_name` takes them."""
         return f"{self.function.__module__}:{self.function.__qualname__}"
 
-    def is_found_as(self, thing: object) -> bool:
-        """Whether another process that imports the function's module finds this object there."""
-        module = self.function.__module__
-        if module == "__main__" and not hasattr(sys.modules.get(module), "__file__"):
-            return False  # a notebook or a prompt
-        try:
-            return resolve_name(self.place) is thing
-        except (AttributeError, ImportError, ValueError):  # it stands in a function
-            return False
+    def pickled(self, thing: object) -> tuple[Callable[..., Any], tuple[str]]:
+        """A factor or kernel of this function as `__reduce_ex__` returns it: module and name.
 
-    def not_found(self) -> pickle.PicklingError:
-        """Why it cannot be pickled, and what to do."""
-        return pickle.PicklingError(
+        Raises:
+            pickle.PicklingError: Another process that imports the module does not find it there.
+        """
+        problem = self._pickling_problem(thing)
+        if problem == "":
+            return resolve_name, (self.place,)
+        raise pickle.PicklingError(
             f"{self.title} ({self.location}) cannot be pickled: pickles name it by module and "
-            f"name, and {self.place} is not found in another process. Define it at the top level "
-            "of a module that both processes import, under its own name; not in a function, a "
-            "notebook or at the prompt"
+            f"name, and {self.place} {problem}"
         )
+
+    def _pickling_problem(self, thing: object) -> str:
+        """Why another process does not find a factor or kernel, and what to do; empty: it does."""
+        module, name = self.function.__module__, self.function.__qualname__
+        advice = (
+            "Define it at the top level of a module that both processes import, under its own name"
+        )
+        not_found = (
+            f"is not found in another process. {advice}; not in a function, a notebook or at the "
+            "prompt"
+        )
+        if module == "__main__" and not hasattr(sys.modules.get(module), "__file__"):
+            return not_found  # a notebook or a prompt
+        try:
+            found = resolve_name(self.place)
+        except (AttributeError, ImportError, ValueError):  # it stands in a function
+            return not_found
+        if found is self.function:
+            made = f"caspar.{self.kind}"
+            return (
+                f"is the plain function. Write @{made} above its def, or {name} = {made}({name}) "
+                "below it"
+            )
+        return "" if found is thing else f"is another object. {advice}"
 
     @property
     def title(self) -> str:

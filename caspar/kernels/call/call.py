@@ -13,9 +13,13 @@ from caspar.arrays.array_memory import checked_size
 from caspar.arrays.convert import float_type
 from caspar.arrays.passed import is_array
 from caspar.errors import InputError
+from caspar.frontend.kernels.markers import Marked
 from caspar.frontend.kernels.trace import KernelFunction, TracedKernel, is_symbolic
+from caspar.frontend.kernels.values import MisfitError, described, type_name, value_of
+from caspar.frontend.markers import Pair
 from caspar.kernels.call.operands import Operand, meant, operand
 from caspar.kernels.call.plan import CallOptions
+from caspar.user_arrays import STORAGE_ADVICE
 
 Operands = dict[str, Operand]
 
@@ -151,15 +155,17 @@ def call_symbolic(
         **options: Of calls with arrays: all must be None.
 
     Raises:
-        InputError: Names the argument that is an array, or does not fit the signature.
+        InputError: Names the argument that is an array, or not of the declared type.
+        KernelError: The signature is not that of a kernel.
     """
     where = f"kernel {function.name}"
     signature = inspect.signature(function.function)
     try:
-        values = signature.bind(*args, **kwargs).arguments
+        bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         takes = _listed(list(signature.parameters))
         raise InputError(f"{where}: {error}; it takes {takes}") from error
+    values = bound.arguments
     symbolic = [name for name, value in values.items() if is_symbolic(value)]
     for name, value in values.items():
         if is_array(value) or isinstance(value, Mapping):
@@ -171,7 +177,31 @@ def call_symbolic(
     for name, option in options.items():
         if option is not None:
             raise InputError(f"{where}: {name}= is for arrays, but {_symbolic(symbolic)}")
-    return function.function(*args, **kwargs)
+    for name, argument in function.declared_inputs.items():
+        if name in values:
+            values[name] = _as_declared(f"{where}, argument {name}", argument, values[name])
+    return function.function(*bound.args, **bound.kwargs)
+
+
+def _as_declared(where: str, argument: Marked, value: Any) -> Any:
+    """A symbolic value, or pair of them, if it is of the type that an argument declares."""
+    if not argument.access.is_pair:
+        return _of_type(where, argument.declared, value)
+    if isinstance(value, list | tuple) and len(value) == 2:
+        return Pair(_of_type(where, argument.declared, half) for half in value)
+    raise InputError(
+        f"{where}: needs two values of type {type_name(argument.declared)}, got "
+        f"{described(value)}; pass caspar.Pair((first, second))"
+    )
+
+
+def _of_type(where: str, declared: type, value: Any) -> Any:
+    try:
+        return value_of(declared, value)
+    except MisfitError as error:
+        is_list = isinstance(value, list | tuple) and is_symbolic(value)
+        advice = f"; to run over arrays, {STORAGE_ADVICE}" if is_list else ""
+        raise InputError(f"{where}: {error}{advice}") from error
 
 
 def _symbolic(names: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from caspar.ir.dtype import DType
 from caspar.memory.access import Accessor
 from caspar.memory.array import Array
 from caspar.memory.layout import rows_are_blocked
-from caspar.runtime.arrays import HOST, Location, location, to_numpy
+from caspar.runtime.arrays import HOST, Location, checked_location, reading, to_numpy
 from caspar.runtime.backend import Backend
 from caspar.user_arrays import object_advice, with_dtype
 
@@ -117,13 +117,13 @@ def meant(name: object, allowed: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def place_of(given: Any) -> Location | None:
+def place_of(where: str, given: Any) -> Location | None:
     """Where values live; None of what is nowhere."""
     if given is None:
         return None
     if isinstance(given, BlockedArray | SharedIndices):
         return given.location
-    return location(given)
+    return checked_location(where, given)
 
 
 def floating_dtype(given: Any) -> DType | None:
@@ -239,17 +239,13 @@ class OperandReader:
         return self.backend.upload(converted) if xp is np else converted
 
     def _array(self, where: str, given: Any) -> tuple[Array, ModuleType]:
-        place = location(given)
+        place = checked_location(where, given)
         if place != HOST and not self.backend.accepts_device(place.kind, place.number):
             raise InputError(
                 f"{where}: lives on {place}, but the kernel runs on {self.backend.device}; move "
                 "the array there, or choose another backend"
             )
-        try:
+        with reading(where, given):
             if place == HOST:
                 return to_numpy(given), np
             return self.backend.upload(given), self.backend.xp
-        except (TypeError, ValueError, RuntimeError, BufferError) as error:
-            raise InputError(
-                f"{where}: {type(given).__name__} cannot be read as an array: {error}"
-            ) from error

@@ -114,8 +114,9 @@ def _backend(operands: Sequence[Operand], chosen: str) -> Backend:
     """Where the arrays live, or for arrays on the host what was chosen."""
     first: Operand | None = None
     for operand in operands:
-        for given in (operand.given, operand.options.get("index")):
-            place = place_of(given)
+        index = operand.options.get("index")
+        for where, given in ((operand.where, operand.given), (f"{operand.where}, index", index)):
+            place = place_of(where, given)
             if place is None:
                 continue
             if first is None:

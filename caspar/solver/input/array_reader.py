@@ -17,7 +17,9 @@ from caspar.memory.tiling.tiles import TileIndex
 from caspar.runtime.arrays import (
     HOST,
     Location,
+    checked_location,
     location,
+    reading,
     to_numpy,
     wants_gradient,
     warn_of_gradient,
@@ -199,7 +201,7 @@ class ArrayReader:
             raise InputError(f"{where}: expected an array, got {type(given).__name__}")
         if isinstance(given, list | tuple) and len(given) == 0:
             return np.empty(0), np  # nothing of it goes anywhere
-        place = self._location(where, given)
+        place = checked_location(where, given)
         if self._first is None:
             self._first = (where, place)
         elif place != self._first[1]:
@@ -215,20 +217,10 @@ class ArrayReader:
         if wants_gradient(given) and not self._has_warned:
             self._has_warned = True  # one warning a solve
             warn_of_gradient(where, given)
-        try:
+        with reading(where, given):
             if place == HOST:
                 return to_numpy(given), np
             return self._on_device(given), self._backend.xp
-        except MemoryError:
-            raise
-        except Exception as error:  # it is the array's own, and may be anything
-            raise _unreadable(where, given, error) from error
-
-    def _location(self, where: str, given: Any) -> Location:
-        try:
-            return location(given)
-        except Exception as error:  # likewise: of a deleted array, of one that has no memory
-            raise _unreadable(where, given, error) from error
 
     def _not_finite(self, where: str, array: Array, converted: Array, xp: ModuleType) -> InputError:
         bad = xp.flatnonzero(~xp.isfinite(converted).all(axis=1))
@@ -238,11 +230,6 @@ class ArrayReader:
             f"beyond {self._storage}, first row {row}: {[float(scalar) for scalar in array[row]]}; "
             "values must be finite"
         )
-
-
-def _unreadable(where: str, given: Any, error: Exception) -> InputError:
-    kind = type(given).__name__
-    return InputError(f"{where}: {kind} cannot be read as an array: {error}")
 
 
 def _converted(array: Array, storage: str, xp: ModuleType, *, look: bool) -> tuple[Array, bool]:
