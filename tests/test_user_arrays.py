@@ -20,7 +20,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import caspar
 from caspar.errors import InputError
 from caspar.runtime.arrays import library_of
-from tests.kernels.test_convert import Exported
+from tests.arrays.test_convert import Exported
 
 
 class Spot(sf.V2):

@@ -28,7 +28,7 @@ from caspar.memory.patterns import (
     WriteSequential,
 )
 from tests.harness import find_compiler
-from tests.memory.node_tile_problems import PROBLEMS, Problem, draw_problem
+from tests.memory.tiling.node_tile_problems import PROBLEMS, Problem, draw_problem
 from tests.support_cases import SPARE, KernelCase
 from tests.support_kernels import CompiledKernels, assert_exact
 

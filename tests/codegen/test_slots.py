@@ -27,7 +27,7 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
 from tests.harness import find_compiler
-from tests.memory.node_tile_problems import draw_problem
+from tests.memory.tiling.node_tile_problems import draw_problem
 from tests.support_cases import SPARE, KernelCase
 from tests.support_kernels import CompiledKernels, assert_exact
 

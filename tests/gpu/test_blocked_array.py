@@ -10,7 +10,7 @@ from caspar.arrays.blocked_array import BlockedArray
 from caspar.arrays.convert import shared_backend
 from caspar.errors import InputError
 from caspar.ir.dtype import DType
-from tests.kernels.blocked_cases import (
+from tests.arrays.blocked_cases import (
     DIMS,
     SIZES,
     check_round_trip,

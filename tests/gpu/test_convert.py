@@ -10,7 +10,7 @@ from caspar.arrays.convert import pack, shared_backend, unpack
 from caspar.ir.dtype import DType
 from caspar.kernels.call.operands import OperandReader
 from caspar.memory.binding import Binding
-from tests.kernels.blocked_cases import placement, rows_of_size
+from tests.arrays.blocked_cases import placement, rows_of_size
 
 pytestmark = pytest.mark.gpu
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from caspar.io import read_g2o
-from tests.runtime.direct_cases import check_dense, check_normal_equations, check_sparse
+from tests.runtime.cpu.direct_cases import check_dense, check_normal_equations, check_sparse
 from tests.solver.pose_graphs import DATA, normal_matrix
 from tests.support_cudss import require_cudss
 

@@ -8,7 +8,7 @@ import caspar
 from caspar.bundle_adjustment import snavely
 from examples import pose_graph, pose_graph_3d
 from tests.solver.bundles import arrays_of, read
-from tests.solver.linear_cases import MIXES, assert_first_step, problem_of, solver_names
+from tests.solver.linear.linear_cases import MIXES, assert_first_step, problem_of, solver_names
 from tests.solver.pose_graphs import DATA, KNOWN_OPTIMA, RotationError
 from tests.support_cudss import require_library
 

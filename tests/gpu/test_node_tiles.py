@@ -8,7 +8,7 @@ import pytest
 
 from caspar.memory.tiling.node_tiles import NodeTiles, build_node_tiles
 from caspar.memory.tiling.tiles import ORDER_TILE_SIZES
-from tests.memory.node_tile_problems import PROBLEMS, Problem, draw_problem
+from tests.memory.tiling.node_tile_problems import PROBLEMS, Problem, draw_problem
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")

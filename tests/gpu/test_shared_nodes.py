@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import caspar
-from tests.solver.linear_cases import MIXES, make_arrays
+from tests.solver.linear.linear_cases import MIXES, make_arrays
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:node type")]
 pytest.importorskip("cupy")

@@ -16,9 +16,9 @@ from caspar.memory.tiling.tiles import (
     build_tile_index,
     build_tile_order,
 )
+from tests.arrays.test_shared_indices import BEYOND_INT32
 from tests.kernels.patterns import INDEX_KINDS
-from tests.kernels.test_shared_indices import BEYOND_INT32
-from tests.memory.test_tiles import FAR_APART
+from tests.memory.tiling.test_tiles import FAR_APART
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")

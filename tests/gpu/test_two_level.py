@@ -5,7 +5,7 @@ import pytest
 import caspar
 from caspar.bundle_adjustment import snavely
 from tests.solver.bundles import arrays_of, read
-from tests.solver.linear_cases import MIXES, assert_first_step
+from tests.solver.linear.linear_cases import MIXES, assert_first_step
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:node type")]
 pytest.importorskip("cupy")

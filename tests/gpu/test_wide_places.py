@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import caspar
-from tests.solver.linear_cases import glance, hold, make_arrays, pin
+from tests.solver.linear.linear_cases import glance, hold, make_arrays, pin
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:node type")]
 pytest.importorskip("cupy")

@@ -14,8 +14,8 @@ import caspar
 from caspar.arrays.passed import share_memory
 from caspar.errors import FactorError, InputError, KernelError
 from caspar.frontend.factors.trace import trace
+from tests.arrays.test_convert import Exported
 from tests.kernels.bad_input import SHIFT, fails, points
-from tests.kernels.test_convert import Exported
 
 BlockedArray = caspar.BlockedArray
 V3In = Annotated[sf.V3, caspar.ReadSequential]

@@ -12,7 +12,7 @@ from caspar.arrays.blocked_array import BlockedArray
 from caspar.arrays.convert import shared_backend
 from caspar.ir.dtype import DType
 from caspar.kernels.call.operands import OperandReader
-from tests.kernels.blocked_cases import rows_of_size
+from tests.arrays.blocked_cases import rows_of_size
 
 
 def read(rows: Any, dim: int, dtype: DType, *, share: bool = True) -> BlockedArray:

@@ -13,7 +13,7 @@ from caspar.runtime.cuda.loop.loops import LoopPlan, plan_loop
 from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend, bound
-from tests.solver.linear_cases import glimpse, hold, make_arrays, pin
+from tests.solver.linear.linear_cases import glimpse, hold, make_arrays, pin
 from tests.support_loops import Conjugate, conjugate, own_lines
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.solver.linear_cases import hold, tie
+from tests.solver.linear.linear_cases import hold, tie
 
 CHAIN = (tie, hold)
 

@@ -10,7 +10,7 @@ import symforce.symbolic as sf
 
 import caspar
 from tests.solver import reference
-from tests.solver.linear_cases import Length, Mark, View, glance, hold, make_arrays, pin
+from tests.solver.linear.linear_cases import Length, Mark, View, glance, hold, make_arrays, pin
 from tests.solver.solving import Arrays, changed
 
 MOST_OF_A_COLUMN = 3e-3

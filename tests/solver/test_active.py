@@ -14,7 +14,15 @@ import caspar
 from caspar.errors import InputError
 from caspar.runtime.cpu.backend import CpuBackend
 from tests.problems import EXAMPLES, Place, anchor, between, compass, drive
-from tests.solver.linear_cases import drift, glance, glimpse, hold, make_arrays, pin, problem_of
+from tests.solver.linear.linear_cases import (
+    drift,
+    glance,
+    glimpse,
+    hold,
+    make_arrays,
+    pin,
+    problem_of,
+)
 from tests.solver.solving import ON_BACKENDS, Arrays, assert_same_values, changed, solver, without
 
 GRID, VEHICLE = EXAMPLES["grid"].arrays(), EXAMPLES["vehicle"].arrays()

@@ -12,7 +12,7 @@ from caspar.solver.linear.explicit.explicit import EXPLICIT
 from caspar.solver.linear.gradients import BLOCK_JACOBI
 from caspar.solver.linear.methods import METHODS, methods_for
 from caspar.solver.linear.two_level.two_level import TWO_LEVEL
-from tests.solver.linear_cases import MIXES, problem_of
+from tests.solver.linear.linear_cases import MIXES, problem_of
 from tests.solver.solving import assert_same_values
 
 MIX = "bundle adjustment"

@@ -15,7 +15,7 @@ from caspar.solver.choice.recipe import make_recipe
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
 from tests.solver import reference
-from tests.solver.linear_cases import problem_of
+from tests.solver.linear.linear_cases import problem_of
 
 Array = NDArray[np.float64]
 

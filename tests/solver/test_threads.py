@@ -13,7 +13,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from tests.solver.linear_cases import MIX, fresh, problem_of
+from tests.solver.linear.linear_cases import MIX, fresh, problem_of
 from tests.solver.solving import ON_BACKENDS, assert_same_result, moved
 
 NUM_THREADS = 4

@@ -1,0 +1,277 @@
+"""Traced functions are compared with themselves on numbers: what differs, and what must not."""
+
+import functools
+import itertools
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+import symforce.symbolic as sf
+
+import caspar
+from caspar.errors import FactorError, KernelError
+from caspar.frontend.factors.trace import factor_comparison, trace
+from caspar.frontend.kernels.trace import KernelFunction, kernel_comparison, trace_kernel
+from caspar.frontend.symbolic.unit_ranges import unit_ranges
+from caspar.frontend.tracing.code_digest import user_code
+from caspar.frontend.tracing.on_numbers import compare_with_numbers
+from caspar.frontend.tracing.points import PointArgument, drawn_points
+from tests.frontend.factors import residuals
+from tests.support_functions import CASES
+from tests.support_functions import x as first
+from tests.support_functions import y as second
+
+X = Annotated[sf.V2, caspar.TunableShared]
+M = Annotated[sf.V2, caspar.ConstSequential]
+Pose = Annotated[sf.Pose3, caspar.TunableShared]
+Pose2 = Annotated[sf.Pose2, caspar.TunableShared]
+
+
+def compared(function: Callable[..., Any]) -> int:
+    """At how many points a factor is compared."""
+    factor = function if isinstance(function, caspar.Factor) else caspar.factor(function)
+    code = user_code(factor.function, [])
+    return compare_with_numbers(factor_comparison(factor, trace(factor)), code.literals)
+
+
+def residual_with(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def residual(x: X, m: M) -> sf.V2:
+        return sf.V2(x[0] + m[1], x[1] - m[0] + function(x, m))
+
+    return residual
+
+
+_counter = itertools.count()
+
+
+def writes_outside() -> Callable[..., Any]:
+    offset = sf.V2(0, 0)
+
+    def residual(x: X, m: M) -> sf.V2:
+        offset[0] += 1
+        return x - m + offset
+
+    return residual
+
+
+DIFFERENT: list[Callable[[Any, Any], Any]] = [
+    lambda x, m: {1: 2}.get(m[0], 3),
+    lambda x, m: {17: 2, 18: 4}.get(m[0], 3),
+    lambda x, m: {0.37: 2}.get(m[0], 3),
+    lambda x, m: len(set(m.to_flat_list())),
+    lambda x, m: len(dict.fromkeys(m)),
+    lambda x, m: 2 if str(m[0]).startswith("m") else 3,
+    lambda x, m: 2 if f"{m[0]}" == "m[0]" else 3,
+    lambda x, m: 2 if dict(zip(m, (5, 6), strict=True)).get(x[0]) else 3,
+    lambda x, m: statistics.mode([m[0], m[1], x[1]]),
+    lambda x, m: Counter([m[0], m[1], x[0]]).most_common(1)[0][1],
+]
+
+
+@pytest.mark.parametrize("function", DIFFERENT, ids=range(len(DIFFERENT)))
+def test_differences_are_refused(function: Callable[[Any, Any], Any]) -> None:
+    with pytest.raises(FactorError) as caught:
+        compared(residual_with(function))
+    message = str(caught.value)
+    for part in ("factor residual", "test_on_numbers.py:", "row 1 of the residual is ", ", but "):
+        assert part in message
+    assert "on numbers, at x = (" in message
+    assert ", m = (" in message
+    assert "sf.Piecewise" in message
+
+
+@pytest.mark.parametrize(
+    "residual",
+    [
+        residual_with(lambda x, m: random.random()),
+        residual_with(lambda x, m: m[0] * time.perf_counter()),
+        residual_with(lambda x, m: next(_counter)),
+        writes_outside(),
+    ],
+    ids=["random", "time", "counter", "closure"],
+)
+def test_what_is_not_deterministic_is_refused(residual: Callable[..., Any]) -> None:
+    with pytest.raises(FactorError, match=r"not deterministic.*at x = \("):
+        compared(residual)
+
+
+def test_another_number_of_rows_is_refused() -> None:
+    def residual(x: X, m: M) -> Any:
+        return x - m if {1: True}.get(m[0]) else sf.V1(x[0] - m[0])
+
+    with pytest.raises(FactorError, match="1 rows on symbols, but 2 on numbers, at x"):
+        compared(residual)
+
+
+def test_something_else_than_a_vector_is_refused() -> None:
+    def residual(x: X, m: M) -> Any:
+        return None if {1: True}.get(m[0]) else x - m
+
+    with pytest.raises(FactorError, match=r"on numbers, at x = .* it fails: .* returned NoneType"):
+        compared(residual)
+
+
+def test_kernels_name_the_output() -> None:
+    def chosen(
+        a: Annotated[sf.V2, caspar.ReadSequential],
+        b: Annotated[caspar.Pair[sf.V2], caspar.ReadPair],
+    ) -> tuple[
+        Annotated[sf.V2, caspar.WriteSequential], Annotated[sf.Symbol, caspar.WriteSequential]
+    ]:
+        return a + b[0], {1: a[0]}.get(b[1][0], a[1])
+
+    function = KernelFunction(chosen, "chosen", {})
+    comparison = kernel_comparison(function, trace_kernel(function))
+    with pytest.raises(KernelError, match=r"kernel chosen .* scalar 0 of output out1 is .*b = \("):
+        compare_with_numbers(comparison, [])
+
+
+class TestNoFalseAlarms:
+    @pytest.mark.parametrize("name", CASES)
+    def test_every_function(self, name: str) -> None:
+        expression = CASES[name].expression
+
+        def residual(x: X, m: M) -> sf.V2:
+            return sf.V2(expression.subs({first: x[0], second: m[0]}), x[1] + m[1])
+
+        assert compared(residual) > 0
+
+    @pytest.mark.parametrize(
+        "function",
+        [
+            lambda x, m: sf.Piecewise((x[0], sf.sympy.Eq(m[0], 1)), (m[1], True)),
+            lambda x, m: sf.Piecewise((x[0], sf.sympy.Eq(m[0], m[1])), (m[1], True)),
+            lambda x, m: sf.Piecewise((x[0], sf.sympy.Ne(m[0], 0.75)), (m[1], True)),
+            lambda x, m: sf.Piecewise((1, x[0] < m[0]), (2, x[0] <= m[1]), (3, True)),
+            lambda x, m: sf.Piecewise((1, 0.1 * 3 * x[0] < 0.3 * m[0]), (2, True)),
+            lambda x, m: sf.floor(0.1 * x[0] * 10) + sf.floor(3 * (m[0] / 3)),
+            lambda x, m: sf.Mod(x[0], 0.1) + x[1] % 2,
+            lambda x, m: sf.Max(x[0], m[0], 0) - sf.Min(x[1], m[1], 1),
+            lambda x, m: sf.sign(x[0] - m[0]) + sf.sign_no_zero(x[1]) + sf.Abs(x[0]),
+            lambda x, m: sf.copysign_no_zero(x[0], m[0]) + sf.sympy.ceiling(x[1]),
+            lambda x, m: sf.wrap_angle(x[0] * sf.pi) + sf.angle_diff(x[1], m[0]),
+            lambda x, m: x.norm() + m.norm(0) + (x - m).normalized()[0],
+            lambda x, m: sf.atan2(x[0], m[0]) + sf.acos(x[1]) + sf.asin(m[1]),
+            lambda x, m: (1 - sf.cos(1e-4 * x[0])) / (1e-8 * x[0] ** 2),
+            lambda x, m: (x[0] + 5e6) - 5e6 + ((m[0] + 1e-9) - m[0]) * 1e3,
+            lambda x, m: ((x[0] + m[0]) ** 2 - x[0] ** 2 - m[0] ** 2) / (x[0] * m[0]),
+            lambda x, m: sf.exp(1e3 * x[0]) + 1 / x[1] + sf.log(m[0]) + x[0] ** m[1],
+            lambda x, m: (1e-15 * x[0]) * sf.exp(m[0]) * 1e-15,
+            lambda x, m: 1e15 * x[0] ** 3 / (1e-12 + m[0] ** 2),
+            lambda x, m: sf.sqrt(x[0] ** 2 - 1) + (x[1] ** 3) ** (sf.S(1) / 3),
+            lambda x, m: sum(x[0] ** n / (n + 1) for n in range(30)),
+            lambda x, m: 1 if x.shape == (2, 1) else m[0],
+        ],
+    )
+    def test_corners_and_cancellation(self, function: Callable[[Any, Any], Any]) -> None:
+        assert compared(residual_with(function)) > 0
+
+    def test_logarithms_of_rotations(self) -> None:
+        def of_poses(a: Pose, b: Annotated[sf.Pose3, caspar.ConstSequential]) -> sf.V6:
+            return sf.V6(a.between(b).to_tangent())
+
+        def of_planar_poses(a: Pose2, b: Pose2) -> sf.V3:
+            return sf.V3(a.local_coordinates(b))
+
+        def of_rotations(a: Annotated[sf.Rot3, caspar.TunableShared]) -> sf.V3:
+            return sf.V3(a.to_tangent()) + sf.V3(a.to_yaw_pitch_roll())
+
+        def of_directions(a: Annotated[sf.Unit3, caspar.TunableShared], b: Pose) -> sf.V2:
+            moved = sf.Unit3.from_vector(b.R * a.to_unit_vector())
+            return sf.V2(moved.local_coordinates(a))
+
+        for function in (of_poses, of_planar_poses, of_rotations, of_directions):
+            assert compared(function) > 0
+
+    def test_factors_of_other_tests(self) -> None:
+        factors = [one for one in vars(residuals).values() if isinstance(one, caspar.Factor)]
+        assert len(factors) > 3
+        for factor in factors:
+            assert compared(factor) > 0
+
+    def test_what_does_not_run_on_numbers_is_left_out(self) -> None:
+        def fails(x: X, m: M) -> sf.V2:
+            if len(set(m.to_flat_list())) < 2:
+                raise ValueError("they must differ")
+            return x - m
+
+        def never(x: X, m: M) -> sf.V2:
+            if not str(m[0]).startswith("m"):
+                raise ValueError("symbols only")
+            return x - m
+
+        def derives(x: X, m: M) -> sf.V2:
+            return sf.V2((x[0] ** 2 * m[0]).diff(x[0]), x[1])
+
+        assert 0 < compared(fails) < compared(derives)
+        assert compared(never) == 0
+
+    def test_memory_of_formulas_is_fine(self) -> None:
+        known: dict[str, Any] = {}
+
+        @functools.cache
+        def square(value: Any) -> Any:
+            return value**2
+
+        def residual(x: X, m: M) -> sf.V2:
+            known["last"] = x
+            return sf.V2(square(x[0]) - m[0], square(x[1]) - m[1])
+
+        assert compared(residual) > 0
+
+
+def test_points() -> None:
+    declared = (sf.Pose3, sf.Rot2, sf.Unit3)
+    arguments = [
+        PointArgument(kind.__name__, (kind.symbolic("a"),), kind.storage_dim(), unit_ranges(kind))
+        for kind in declared
+    ]
+    points = drawn_points(arguments, [17.0])
+    assert points.shape[1] == 7 + 2 + kind_dim(sf.Unit3)
+    assert np.linalg.norm(points[:, :4], axis=1) == pytest.approx(1.0)
+    assert np.linalg.norm(points[:, 7:9], axis=1) == pytest.approx(1.0)
+    assert [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0] in points[:, :9].tolist()
+    assert (points[:, 4:7] == 1.0).all(axis=1).any()
+    assert (points[:, 4:7] == 17.0).any(axis=0).all()
+
+
+def kind_dim(kind: Any) -> int:
+    return int(kind.storage_dim())
+
+
+class TestCode:
+    def test_numbers_and_helpers_count(self, tmp_path: Path) -> None:
+        def made(helper: str, threshold: float) -> Any:
+            names: dict[str, Any] = {"threshold": threshold}
+            exec(f"def helper(x):\n    return {helper}", names)
+            exec("def function(x):\n    return [helper(v) for v in x] + [2.5, threshold]", names)
+            return user_code(names["function"], [])
+
+        assert made("x + 1", 3.0).parts == made("x + 1", 3.0).parts
+        assert made("x + 1", 3.0).parts != made("x + 2", 3.0).parts
+        assert made("x + 1", 3.0).parts != made("x + 1", 4.0).parts
+        assert set(made("x + 7", 3.0).literals) == {2.5, 3.0, 7.0}
+
+    def test_methods_of_types_and_what_is_captured_count(self) -> None:
+        class One:
+            def value(self) -> int:
+                return 5
+
+        class Two:
+            @property
+            def value(self) -> int:
+                return 6
+
+        def made(number: int) -> Any:
+            inner = functools.partial(pow, number)
+            return lambda x, y=number: inner(x)
+
+        assert user_code(made(1), [One]).parts != user_code(made(1), [Two]).parts
+        assert user_code(made(8), []).parts != user_code(made(9), []).parts
+        assert user_code(made(8), []).parts == user_code(made(8), []).parts
