@@ -141,7 +141,7 @@ class TestDlpack:
         assert array.__dlpack_device__() == (2, 0)
 
     def test_refused(self, cupy: Any) -> None:
-        with pytest.raises(InputError, match=r"strides \(3, 1\) in scalars; needed are \(4, 1\)"):
+        with pytest.raises(InputError, match=r"strides \(3, 1\) in scalars; they must be \(4, 1\)"):
             BlockedArray.from_dlpack(cupy.zeros((5, 3), "float32"))
         array = BlockedArray.zeros(3, 6, backend="cuda")
         with pytest.raises(BufferError, match=r"\.chunks, or \.to_rows\(\)"):
