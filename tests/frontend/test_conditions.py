@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -263,6 +264,39 @@ def test_other_decisions_are_left_alone(function: Callable[..., Any]) -> None:
     found = traced(function)
     names = [str(symbol) for argument in found.arguments for symbol in argument.symbols]
     assert lowered(list(found.residual), names, np.full((1, len(names)), 0.5))[0, 1] == 1.0
+
+
+POOL = ThreadPoolExecutor(1)
+
+
+def starts(x: Any, m: Any, p: Any) -> Any:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(1 if m[0] == 1 else 2))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def swallows(x: Any, m: Any, p: Any) -> Any:
+    with suppress(TypeError):
+        return starts(x, m, p)
+    return 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        starts,
+        swallows,
+        lambda x, m, p: POOL.submit(lambda: 1 if m[0] == 1 else 2).result(),
+        lambda x, m, p: next(iter(POOL.map(lambda value: 1 if value == 1 else 2, m))),
+    ],
+)
+def test_threads_of_the_function_are_refused(function: Callable[..., Any]) -> None:
+    assert POOL.submit(int, 1).result() == 1  # its thread runs already
+    with pytest.raises(FactorError, match="thread would decide"):
+        traced(function)
+    assert POOL.submit(int, 1).result() == 1
 
 
 class TestWhoIsAsked:

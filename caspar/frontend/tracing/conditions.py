@@ -23,6 +23,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Set
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from numbers import Number
 from pathlib import Path
@@ -48,6 +49,7 @@ TRUTH = (
     "if, and, or, not, assert, any, all, max, min and sorted ask for the truth of a symbol or of a "
     "comparison of symbols"
 )
+THREAD = "a thread would decide by symbols without being watched: call the function directly"
 SIGN = "is_zero, is_positive, ... of a symbol are None, which counts as false"
 KEY = (
     "a symbol is a key of a dictionary or an element of a set, but different symbols may be equal "
@@ -126,12 +128,7 @@ class Watch:
         return float(self._decided(SIGN, value))
 
     def text(self, value: Any, frame: FrameType | None) -> str | None:
-        """The answer to `str(value)`; None: SymEngine's, also while decisions are refused.
-
-        Args:
-            value: An expression or a matrix.
-            frame: Who asks.
-        """
+        """The answer to `str(value)`, also of a matrix; None: SymEngine's, as when tracing."""
         if self._number is None or self._user(frame) is None:
             return None
         if not isinstance(value, DenseMatrixBase):
@@ -182,6 +179,11 @@ class Watch:
             return None
         return hash(self._decided(KEY, value))
 
+    def check_thread(self, frame: FrameType | None) -> None:
+        """Refuse that the user's code starts a thread, or gives work to one."""
+        if self._user(frame) is not None:
+            self._refuse(THREAD)
+
     def _depends(self, value: Any) -> bool:
         if not isinstance(value, Basic) or isinstance(value, Literal):
             return False
@@ -191,6 +193,9 @@ class Watch:
         """The number that answers a decision; what is no expression is its own."""
         if self._number is not None:
             return self._number(value) if isinstance(value, Basic) else value
+        return self._refuse(text)
+
+    def _refuse(self, text: str) -> NoReturn:
         error = ConditionError(f"{text}. The function runs on symbols, not numbers: {CONDITIONS}")
         if self.refused is None:
             self.refused = error
@@ -351,6 +356,16 @@ def _float(number: float, *args: Any) -> RealDouble:
     return RealDouble(number)
 
 
+def _start(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def ours(self: Any, *args: Any, **options: Any) -> Any:
+        watch = _watch()
+        if watch is not None:
+            watch.check_thread(sys._getframe(1))
+        return theirs(self, *args, **options)
+
+    return ours
+
+
 _OURS: dict[tuple[type, str], Any] = {
     (Basic, "__eq__"): _eq,
     (Basic, "__ne__"): _ne,
@@ -368,6 +383,8 @@ _OURS: dict[tuple[type, str], Any] = {
     (Basic, "__trunc__"): _conversion(_lacking("__trunc__"), math.trunc),
     (Basic, "n"): _conversion(Basic.n, _float),
     (Basic, "evalf"): _conversion(Basic.evalf, _float),
+    (threading.Thread, "start"): _start(threading.Thread.start),
+    (ThreadPoolExecutor, "submit"): _start(ThreadPoolExecutor.submit),
     (Basic, "__bool__"): _truth(lambda _: True),
     (Boolean, "__bool__"): _truth(Boolean.__bool__),
     (Relational, "__bool__"): _truth(Relational.__bool__),
