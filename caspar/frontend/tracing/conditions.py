@@ -11,34 +11,45 @@ answer; the user's code, and the standard library and NumPy on its behalf, get
 * the answer of SymEngine if that holds for all numbers: equal expressions are equal numbers;
 * else a `ConditionError`, or, where a trace is checked (`on_numbers`), the answer at a point.
 
+Conversions (`int(x)`, an index, a format) fail on symbols anyhow. Their errors are kept, as the
+user's code may catch them and go on with one branch.
+
 Other threads are left alone. A comparison takes SymEngine 0.04 microseconds, here 0.12.
 """
 
-import ctypes
 import dis
+import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Set
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from numbers import Number
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
-from symengine.lib.symengine_wrapper import Basic, Boolean, RealDouble, Relational
+from symengine.lib.symengine_wrapper import (
+    Basic,
+    Boolean,
+    DenseMatrixBase,
+    RealDouble,
+    Relational,
+)
 from symengine.lib.symengine_wrapper import Number as Literal
 
 from caspar.frontend.symbolic.lines import is_library, is_user_code
 from caspar.frontend.tracing.advice import CONDITIONS, ConditionError
+from caspar.frontend.tracing.members import Members
 
 EQUALITY = "==, !=, in and list.index compare symbols, not numbers: one branch would be lost"
 TRUTH = (
     "if, and, or, not, assert, any, all, max, min and sorted ask for the truth of a symbol or of a "
     "comparison of symbols"
 )
+THREAD = "a thread would decide by symbols without being watched: call the function directly"
 SIGN = "is_zero, is_positive, ... of a symbol are None, which counts as false"
 KEY = (
     "a symbol is a key of a dictionary or an element of a set, but different symbols may be equal "
@@ -71,13 +82,13 @@ class Watch:
             they are refused.
 
     Attributes:
-        refused: The first condition that was refused, also if the user's code caught the error.
+        refused: The first error of a condition or conversion, also if the user's code caught it.
     """
 
     def __init__(
         self, own_file: str, arguments: Set[str], number: Callable[[Any], float] | None = None
     ) -> None:
-        self.refused: ConditionError | None = None
+        self.refused: Exception | None = None
         self._own_file = own_file
         self._arguments = arguments
         self._number = number
@@ -117,13 +128,44 @@ class Watch:
         return float(self._decided(SIGN, value))
 
     def text(self, value: Any, frame: FrameType | None) -> str | None:
-        """The answer to `str(value)`; None: SymEngine's, also while decisions are refused."""
-        if self._number is None or self._user(frame) is None or not self._depends(value):
+        """The answer to `str(value)`, also of a matrix; None: SymEngine's, as when tracing."""
+        if self._number is None or self._user(frame) is None:
             return None
-        return repr(self._number(value))
+        if not isinstance(value, DenseMatrixBase):
+            return repr(self._number(value)) if self._depends(value) else None
+        if not any(map(self._depends, value)):
+            return None
+        rows = np.array([self._number(one) for one in value]).reshape(value.shape).tolist()
+        return "".join(f"{row}\n" for row in rows)
 
-    def hash(self, value: Any, frame: FrameType | None) -> int:
-        """The answer to `hash(value)`.
+    def converted(
+        self,
+        value: Any,
+        frame: FrameType | None,
+        theirs: Callable[[], Any],
+        from_number: Callable[[float], Any],
+    ) -> Any:
+        """The answer to `int(value)` and other conversions to numbers.
+
+        Args:
+            value: An expression.
+            frame: Who asks.
+            theirs: SymEngine's answer, which for a symbol is an error.
+            from_number: The answer for a number.
+        """
+        if self._user(frame) is None or not self._depends(value):
+            return theirs()
+        if self._number is not None:
+            return from_number(self._number(value))
+        try:
+            return theirs()
+        except Exception as error:
+            if self.refused is None:
+                self.refused = error
+            raise
+
+    def hash(self, value: Any, frame: FrameType | None) -> int | None:
+        """The answer to `hash(value)`; None: SymEngine's.
 
         Functions that are called may hash as they like (`functools.cache`, `dict.get`): what they
         make of it is seen where decisions are answered.
@@ -132,10 +174,15 @@ class Watch:
         if user is not None and isinstance(value, RealDouble):
             return hash(float(value))
         if user is None or not self._depends(value):
-            return int(_HASH(value))
+            return None
         if self._number is None and not _makes_key(user):
-            return int(_HASH(value))
+            return None
         return hash(self._decided(KEY, value))
+
+    def check_thread(self, frame: FrameType | None) -> None:
+        """Refuse that the user's code starts a thread, or gives work to one."""
+        if self._user(frame) is not None:
+            self._refuse(THREAD)
 
     def _depends(self, value: Any) -> bool:
         if not isinstance(value, Basic) or isinstance(value, Literal):
@@ -146,6 +193,9 @@ class Watch:
         """The number that answers a decision; what is no expression is its own."""
         if self._number is not None:
             return self._number(value) if isinstance(value, Basic) else value
+        return self._refuse(text)
+
+    def _refuse(self, text: str) -> NoReturn:
         error = ConditionError(f"{text}. The function runs on symbols, not numbers: {CONDITIONS}")
         if self.refused is None:
             self.refused = error
@@ -236,7 +286,8 @@ def _ne(self: Any, other: Any) -> bool:
 
 def _hash(self: Any) -> int:
     watch = _watch()
-    return int(_HASH(self)) if watch is None else watch.hash(self, sys._getframe(1))
+    found = None if watch is None else watch.hash(self, sys._getframe(1))
+    return int(_HASH(self)) if found is None else found
 
 
 def _text(theirs: Callable[[Any], str]) -> Callable[[Any], str]:
@@ -268,12 +319,72 @@ def _sign(name: str, holds: Callable[[float], bool]) -> property:
     return property(ours)
 
 
+def _conversion(theirs: Callable[..., Any], from_number: Callable[..., Any]) -> Callable[..., Any]:
+    def ours(self: Any, *args: Any, **options: Any) -> Any:
+        watch = _watch()
+        if watch is None:
+            return theirs(self, *args, **options)
+        return watch.converted(
+            self,
+            sys._getframe(1),
+            lambda: theirs(self, *args, **options),
+            lambda number: from_number(number, *args),
+        )
+
+    return ours
+
+
+def _no_index(value: Any) -> NoReturn:
+    raise TypeError(f"{type(value).__name__!r} object cannot be interpreted as an integer")
+
+
+def _whole(number: float) -> int:
+    """A number as an index."""
+    if not number.is_integer():
+        _no_index(number)
+    return int(number)
+
+
+def _lacking(name: str) -> Callable[..., Any]:
+    def fails(value: Any, *args: Any) -> Any:
+        raise TypeError(f"type {type(value).__name__} doesn't define {name} method")
+
+    return fails
+
+
+def _float(number: float, *args: Any) -> RealDouble:
+    return RealDouble(number)
+
+
+def _start(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def ours(self: Any, *args: Any, **options: Any) -> Any:
+        watch = _watch()
+        if watch is not None:
+            watch.check_thread(sys._getframe(1))
+        return theirs(self, *args, **options)
+
+    return ours
+
+
 _OURS: dict[tuple[type, str], Any] = {
     (Basic, "__eq__"): _eq,
     (Basic, "__ne__"): _ne,
     (Basic, "__hash__"): _hash,
     (Basic, "__str__"): _text(_STR),
     (Basic, "__repr__"): _text(_REPR),
+    (DenseMatrixBase, "__str__"): _text(DenseMatrixBase.__str__),
+    (DenseMatrixBase, "__repr__"): _text(DenseMatrixBase.__repr__),
+    (Basic, "__format__"): _conversion(Basic.__format__, format),
+    (Basic, "__int__"): _conversion(Basic.__int__, int),
+    (Basic, "__float__"): _conversion(Basic.__float__, float),
+    (Basic, "__complex__"): _conversion(Basic.__complex__, complex),
+    (Basic, "__index__"): _conversion(_no_index, _whole),
+    (Basic, "__round__"): _conversion(_lacking("__round__"), round),
+    (Basic, "__trunc__"): _conversion(_lacking("__trunc__"), math.trunc),
+    (Basic, "n"): _conversion(Basic.n, _float),
+    (Basic, "evalf"): _conversion(Basic.evalf, _float),
+    (threading.Thread, "start"): _start(threading.Thread.start),
+    (ThreadPoolExecutor, "submit"): _start(ThreadPoolExecutor.submit),
     (Basic, "__bool__"): _truth(lambda _: True),
     (Boolean, "__bool__"): _truth(Boolean.__bool__),
     (Relational, "__bool__"): _truth(Relational.__bool__),
@@ -283,64 +394,6 @@ _OURS: dict[tuple[type, str], Any] = {
     (Basic, "is_nonpositive"): _sign("is_nonpositive", lambda x: x <= 0.0),
     (Basic, "is_nonnegative"): _sign("is_nonnegative", lambda x: x >= 0.0),
 }
-_THEIRS = {(kind, name): vars(kind).get(name) for kind, name in _OURS}
-
-_IMMUTABLE = 1 << 8
-"""Py_TPFLAGS_IMMUTABLETYPE of CPython's `object.h`."""
-
-_NUM_WORDS = 40
-"""Of a type object, which has more; `tp_flags` is the 21st, or one of the next."""
-
-_lock = threading.Lock()
-_num_installed = 0
-
-
-def _renew_lock() -> None:
-    """A fork may have happened while another thread held it."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
-
-
-@contextmanager
-def installed() -> Iterator[None]:
-    """Our methods while at least one thread traces."""
-    global _num_installed
-    with _lock:
-        _num_installed += 1
-        if _num_installed == 1:
-            _set_members(_OURS)
-    try:
-        yield
-    finally:
-        with _lock:
-            _num_installed -= 1
-            if _num_installed == 0:
-                _set_members(_THEIRS)
-
-
-def _flags_of(kind: type) -> ctypes.c_ulong:
-    """The flags in a type object: where in it they are depends on the build of CPython."""
-    size = ctypes.sizeof(ctypes.c_ulong)
-    cells = [ctypes.c_ulong.from_address(id(kind) + size * word) for word in range(_NUM_WORDS)]
-    (found,) = [cell for cell in cells if cell.value == kind.__flags__]
-    return found
-
-
-_FLAGS = {kind: _flags_of(kind) for kind, _ in _OURS}
-
-
-def _set_members(members: Mapping[tuple[type, str], Any]) -> None:
-    """Set members of types of an extension, which do not allow it; None: delete one."""
-    for (kind, name), member in members.items():
-        flags = _FLAGS[kind]
-        flags.value &= ~_IMMUTABLE
-        try:
-            if member is not None:
-                setattr(kind, name, member)
-            elif name in vars(kind):
-                delattr(kind, name)
-        finally:
-            flags.value |= _IMMUTABLE
+_MEMBERS = Members(_OURS)
+installed = _MEMBERS.installed
+"""Our methods while at least one thread traces."""

@@ -307,7 +307,7 @@ def run_on_symbols(user: UserFunction, values: Mapping[str, Any]) -> tuple[Any, 
     except SymForceGrewError:
         raise
     except Exception as raised:
-        error = raised if watch.refused is None else watch.refused
+        error = watch.refused if isinstance(watch.refused, ConditionError) else raised
     where = _users_lines(user, error)
     kind = "" if isinstance(error, ConditionError) else f"{type(error).__name__}: "
     raise user.error(

@@ -1,7 +1,10 @@
 """Decisions by an argument are refused, with the user's line and what to write instead."""
 
+import math
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -163,6 +166,58 @@ def test_decisions_by_arguments_are_refused(function: Callable[..., Any], said: 
     assert WRITE in message
 
 
+CONVERSIONS: list[Callable[[Any], Any]] = [
+    int,
+    float,
+    round,
+    complex,
+    math.sin,
+    math.floor,
+    math.trunc,
+    lambda value: [1, 2][value],
+    lambda value: [1, 2, 3][:value],
+    lambda value: range(value),
+    lambda value: np.array([value], dtype=float),
+    lambda value: np.zeros(3)[value],
+    lambda value: np.float64(value),
+    "%.3f".__mod__,
+    lambda value: f"{value:.1f}",
+    lambda value: float(sf.sqrt(value)),
+    lambda value: value.evalf(),
+]
+
+
+@pytest.mark.parametrize("convert", CONVERSIONS, ids=range(len(CONVERSIONS)))
+def test_conversions_are_refused_also_if_the_error_is_caught(convert: Callable[..., Any]) -> None:
+    def catches(x: Any, m: Any, p: Any) -> Any:
+        try:
+            convert(m[0])
+        except Exception:
+            return m[1]
+        return 2 * m[1]
+
+    def suppresses(x: Any, m: Any, p: Any) -> Any:
+        found = m[1]
+        with suppress(Exception):
+            found = convert(m[0] + x[1]) * 0 + 1
+        return found
+
+    for function in (catches, suppresses, lambda x, m, p: convert(m[1])):
+        with pytest.raises(FactorError, match="The function runs on symbols, not numbers: "):
+            traced(function)
+
+
+def test_conversions_have_the_number_of_a_point() -> None:
+    m = sf.Symbol("m")
+    watch = Watch(__file__, {"m"}, lambda expression: float(expression.subs(m, 2.0)))
+    found = watch.run(
+        lambda: [int(m), float(m / 4), round(m), complex(m), [5, 6, 7][m], f"{m:.1f}", m.n()]
+    )
+    assert found == [2, 0.5, 2, 2 + 0j, 7, "2.0", sf.S(2.0)]
+    with pytest.raises(TypeError, match="interpreted as an integer"):
+        watch.run(lambda: [5, 6, 7][m / 4])
+
+
 def test_the_line_of_a_helper_elsewhere_is_shown() -> None:
     with pytest.raises(FactorError, match=r"line \d+: .*, .*deciding\.py:8: return bool\(value"):
         traced(lambda x, m, p: 1 if deciding.is_one(m[0]) else 2)
@@ -198,6 +253,8 @@ FINE: list[Callable[..., Any]] = [
     lambda x, m, p: 1 + 0 * p.inverse().to_tangent()[0],
     lambda x, m, p: sf.Piecewise((1, sf.sympy.Eq(m[0], 1)), (1, True)),
     lambda x, m, p: sf.Piecewise((1, sf.sympy.And(m[0] < 1, x[0] >= 2)), (1, True)),
+    lambda x, m, p: int(sf.S(1)) * round(float(sf.sqrt(1))),
+    lambda x, m, p: (np.zeros(2) + m[0] - m[0] + np.ones(2))[1],
     lambda x, m, p: 1 if isinstance(x, sf.Matrix) and len(x) == 2 else 2,
 ]
 
@@ -207,6 +264,39 @@ def test_other_decisions_are_left_alone(function: Callable[..., Any]) -> None:
     found = traced(function)
     names = [str(symbol) for argument in found.arguments for symbol in argument.symbols]
     assert lowered(list(found.residual), names, np.full((1, len(names)), 0.5))[0, 1] == 1.0
+
+
+POOL = ThreadPoolExecutor(1)
+
+
+def starts(x: Any, m: Any, p: Any) -> Any:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(1 if m[0] == 1 else 2))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def swallows(x: Any, m: Any, p: Any) -> Any:
+    with suppress(TypeError):
+        return starts(x, m, p)
+    return 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        starts,
+        swallows,
+        lambda x, m, p: POOL.submit(lambda: 1 if m[0] == 1 else 2).result(),
+        lambda x, m, p: next(iter(POOL.map(lambda value: 1 if value == 1 else 2, m))),
+    ],
+)
+def test_threads_of_the_function_are_refused(function: Callable[..., Any]) -> None:
+    assert POOL.submit(int, 1).result() == 1  # its thread runs already
+    with pytest.raises(FactorError, match="thread would decide"):
+        traced(function)
+    assert POOL.submit(int, 1).result() == 1
 
 
 class TestWhoIsAsked:
