@@ -137,7 +137,7 @@ def factorize_kernel(
     return kernel.build()
 
 
-def _preconditioned(
+def solved_by_blocks(
     kernel: KernelBuilder, node: NodeType, types: Types, residual: Sequence[Scalar]
 ) -> list[Scalar]:
     """z = W^T (W r)."""
@@ -171,7 +171,7 @@ def start_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Kerne
     kernel = KernelBuilder(kernel_name(node.name, "start"), types.storage, few_items=True)
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
     residual = [-entry for entry in gradient]
-    preconditioned = _preconditioned(kernel, node, types, residual)
+    preconditioned = solved_by_blocks(kernel, node, types, residual)
     zero = Scalar(kernel.graph, kernel.graph.const(0.0))
     kernel.write("step", [zero] * dim, types.storage, WriteSequential())
     kernel.write("residual", residual, types.storage, WriteSequential())
@@ -196,7 +196,7 @@ def step_kernel(node: NodeType, types: Types, *, many_slots: bool = False) -> Ke
     residual = [r - alpha * q for r, q in zip(read("residual"), product, strict=True)]
     kernel.write("step", step, types.storage, WriteSequential())
     kernel.write("residual", residual, types.storage, WriteSequential())
-    preconditioned = _preconditioned(kernel, node, types, residual)
+    preconditioned = solved_by_blocks(kernel, node, types, residual)
     kernel.write("preconditioned", preconditioned, types.storage, WriteSequential())
     kernel.write("descent", [dot(residual, preconditioned)], types.sums, AddSumPartials())
     return kernel.build()
@@ -221,7 +221,7 @@ def solve_kernel(node: NodeType, types: Types) -> KernelSpec:
     kernel = KernelBuilder(kernel_name(node.name, "solve"), types.storage)
     kernel.guard("done")
     inner = kernel.read("inner", dim, types.storage, ReadSequential())
-    solved = _preconditioned(kernel, node, types, inner)
+    solved = solved_by_blocks(kernel, node, types, inner)
     kernel.write("inner", solved, types.storage, WriteSequential())
     return kernel.build()
 
@@ -255,10 +255,10 @@ def eliminated_retract_kernel(node: NodeType, types: Types, *, scaled: bool = Fa
     gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
     inner = kernel.read("inner", dim, types.storage, ReadSequential())
     rest = [g + t for g, t in zip(gradient, inner, strict=True)]
-    step = [-entry for entry in _preconditioned(kernel, node, types, rest)]
+    step = [-entry for entry in solved_by_blocks(kernel, node, types, rest)]
     _write_moved(kernel, node, types, step, scaled=scaled)
     zero = Scalar(kernel.graph, kernel.graph.const(0.0))
-    promised = dot(gradient, _preconditioned(kernel, node, types, gradient))
+    promised = dot(gradient, solved_by_blocks(kernel, node, types, gradient))
     _write_model(kernel, types, step, [dot(step, gradient), zero], promised, scaled=scaled)
     return kernel.build()
 

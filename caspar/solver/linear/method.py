@@ -119,6 +119,7 @@ class LinearMethod:
         is_likely: Whether `specs` will be needed, as far as is known without counts.
         max_tile_size: Items of a tile at most, if sums of a tile are limited; None: what kernels
             allow.
+        is_advised: Whether a remark advises it where block Jacobi takes many iterations.
         has_own_steps: Whether other kernels than `step` read the products, so that those must not
             have more than the usual number of slots.
     """
@@ -132,4 +133,5 @@ class LinearMethod:
     specs: Callable[[SolverDesign], list[KernelSpec]] = _makes_none
     is_likely: Callable[[Recipe, SolverForm], bool] = _is_unlikely
     max_tile_size: int | None = None
+    is_advised: bool = False
     has_own_steps: bool = False

@@ -58,7 +58,7 @@ def suggested_preconditioner(recipe: Recipe, design: SolverDesign, linear_solver
         linear_solver: Name of the linear solver that was made.
     """
     for method in METHODS if recipe.is_block_jacobi else ():
-        named = [choice.value for choice in method.linear_solvers]
+        named = [choice.value for choice in method.linear_solvers if method.is_advised]
         if linear_solver in named and method.refusal(design.factors, design.form) == "":
             assert method.preconditioner is not None
             return f"preconditioner={method.preconditioner.value!r}"

@@ -64,5 +64,6 @@ TWO_LEVEL = LinearMethod(
     purpose="conjugate gradients on the Schur complement",
     refusal=coarse_refusal,
     max_tile_size=TILE_SIZE,
+    is_advised=True,
     has_own_steps=True,
 )
