@@ -92,7 +92,7 @@ class BalProblem:
                 kind_text = "a floating point" if kinds == "f" else "an integer"
                 raise ValueError(
                     f"BalProblem.{name} has shape {array.shape} and dtype {array.dtype}; it "
-                    f"must have shape ({wanted_text}) and a {kind_text} dtype"
+                    f"must have shape ({wanted_text}) and {kind_text} dtype"
                     f"{object_advice(given[name], array)}"
                 )
 

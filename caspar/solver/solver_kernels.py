@@ -123,7 +123,8 @@ class SolverKernels:
         if design.target.with_wide_places is None:
             return self.compile(design)
         most = most_partners(design.factors, design.form.factors, problem.counts)
-        return self.compile(design, wide_places=needs_wide_places(most))
+        most_narrow = self._recipe.limits.max_narrow_partners
+        return self.compile(design, wide_places=needs_wide_places(most, most_narrow))
 
     def _new_library(self, design: SolverDesign, wide_places: bool) -> KernelLibrary:
         sources = solver_sources(design)

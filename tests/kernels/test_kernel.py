@@ -232,7 +232,7 @@ class TestSymbols:
 
     def test_lists_of_them_are_no_arrays(self) -> None:
         where = "kernel moved, argument x: "
-        advice = "; to run over arrays, of SymForce values pass the numbers: np.array([value.to_st"
+        advice = "; to run over arrays, for SymForce values pass their numbers: np.array([value.to"
         fails(lambda: moved(x=[ONE] * 2, shift=ONE), f"{where}needs a V3 (3", "a list of 2", advice)
         fails(
             lambda: moved([ONE] * 3, ONE),

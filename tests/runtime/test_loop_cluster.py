@@ -99,9 +99,10 @@ def test_blocks_without_a_turn_clear_no_slots(monkeypatch: pytest.MonkeyPatch) -
 
     arrays = make_arrays(num_views=60, num_marks=700)
     arrays = {name: arrays[name] for name in ("View", "Mark", "Glass", "glimpse", "hold", "pin")}
-    monkeypatch.setattr("caspar.solver.solver.select_backend", lambda _: HarnessBackend(128))
     monkeypatch.setattr("tests.harness_backend.plan_loop", noted)
-    solver = caspar.Solver([glimpse, hold, pin], linear_solver="schur_pcg")
+    solver = caspar.Solver(
+        [glimpse, hold, pin], backend=HarnessBackend(128), linear_solver="schur_pcg"
+    )
     solver.solve(arrays, max_iterations=1)
     (text,) = texts
     loads = re.findall(r"void load_\w+\(\n.*?\) \{\n(.*?)\n\}", text, re.S)

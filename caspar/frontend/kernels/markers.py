@@ -137,11 +137,11 @@ def _instance(where: str, marker: Any) -> Accessor:
 def _is_for_users(access: type[Accessor]) -> bool:
     """Whether its array is one that users have: of objects, and blocked.
 
-    Partial sums are not, unless the access itself brings their memory; rows are what blocked arrays
-    are converted from and to.
+    Partial sums are not, unless the access takes another one for them, which brings their memory;
+    rows are what blocked arrays are converted from and to.
     """
-    brings_memory = issubclass(access, WriteAccessor) and access.bind is not WriteAccessor.bind
-    return not access.needs_rows and (brings_memory or not access.holds_partials)
+    sums = issubclass(access, WriteAccessor) and access.in_kernel is not WriteAccessor.in_kernel
+    return not access.needs_rows and (sums or not access.holds_partials)
 
 
 def _allowed(role: Role, *, is_pair: bool = False) -> str:

@@ -171,7 +171,6 @@ def test_factorisations_at_the_same_time_leave_the_threads(monkeypatch: pytest.M
         solver = direct_cpu.LapackCholesky(size)
         solver.matrix[...] = np.eye(size)
         solver.factorize()
-        solver.solve(np.ones(size), np.empty(size))
 
     monkeypatch.setattr(direct_cpu, "get_lapack_funcs", staggered)
     before = num_threads()
