@@ -36,6 +36,7 @@ def test_it_ends_though_the_wait_is_interrupted() -> None:
     def work() -> None:
         main = threading.main_thread().ident
         assert main is not None
+        time.sleep(0.05)  # the main thread waits
         signal.pthread_kill(main, signal.SIGINT)  # where Linux sends a Ctrl-C
         time.sleep(0.2)
         done.set()
