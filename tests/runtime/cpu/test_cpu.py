@@ -184,7 +184,7 @@ class TestCache:
     def test_another_support_module_is_another_entry(
         self, cache: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Machine code has the functions of `cpu_support` compiled into it."""
+        """Machine code has the functions of `support` compiled into it."""
         (source,) = sources_of(double("supported"))
         doubled([source], np.ones(3))
         monkeypatch.setattr("caspar.runtime.cpu.compile.SUPPORT_DIGEST", "another")
