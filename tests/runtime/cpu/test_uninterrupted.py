@@ -4,8 +4,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -31,22 +31,30 @@ def test_it_returns_and_raises_what_the_function_does() -> None:
 
 
 def test_it_ends_though_the_wait_is_interrupted() -> None:
-    done = threading.Event()
+    interrupted, released, done = threading.Event(), threading.Event(), threading.Event()
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
 
     def work() -> None:
-        main = threading.main_thread().ident
-        assert main is not None
-        time.sleep(0.05)  # the main thread waits
-        signal.pthread_kill(main, signal.SIGINT)  # where Linux sends a Ctrl-C
-        time.sleep(0.2)
+        while not interrupted.wait(0.05):  # a signal just before the wait is seen after it only
+            signal.pthread_kill(main, signal.SIGINT)  # where Linux sends a Ctrl-C
+        assert released.wait(60.0)
         done.set()
 
-    before = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        uninterrupted(work)
-    assert not done.is_set()
-    assert done.wait(10.0)
-    assert time.monotonic() - before >= 0.2
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            uninterrupted(work)
+        assert not done.is_set()
+    finally:
+        released.set()
+        assert done.wait(60.0)
+        signal.signal(signal.SIGINT, before)
 
 
 def blas_threads() -> list[int]:
