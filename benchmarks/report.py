@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.measurement import Growth, Measurement, Setup
 from benchmarks.startup import Startup
 
-_PACKAGES = ("caspar", "symforce", "numpy", "scipy", "numba", "cupy-cuda12x", "cupy-cuda13x")
+_PACKAGES = ("caspar", "symforce", "numpy", "scipy", "llvmlite", "cupy-cuda12x", "cupy-cuda13x")
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,6 @@ def _run(backend: str, folder: Path) -> dict[str, float]:
         "CASPAR_CACHE_DIR": str(folder / "caspar"),
         "CUPY_CACHE_DIR": str(folder / "cupy"),
         "CUDA_CACHE_PATH": str(folder / "cuda"),
-        "NUMBA_CACHE_DIR": str(folder / "numba"),
     }
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, backend],

@@ -55,7 +55,7 @@ PARTS = {
 # Rooms of a part, and the rooms beside it that each may import. A part and its rooms see each
 # other.
 ROOMS = {
-    "codegen": {"cpu": "", "cuda": ""},
+    "codegen": {"cpu": "", "cuda": "", "llvm": ""},
     "codegen/cuda": {"loop": "", "structure": ""},
     "frontend": {
         "symbolic": "",
@@ -110,7 +110,6 @@ THIRD_PARTY = {
     "igraph": "inspect",
     "llvmlite": "runtime",
     "matplotlib": "plot",
-    "numba": "runtime",
     "numpy": "any",
     "nvmath": "runtime",
     "platformdirs": "runtime driver cli",
@@ -123,7 +122,10 @@ THIRD_PARTY = {
     "threadpoolctl": "runtime",
 }
 
-HEAVY = ("cupy", "igraph", "matplotlib", "numba", "rich", "scipy", "symengine", "symforce", "sympy")
+HEAVY = (
+    *("cupy", "igraph", "llvmlite", "matplotlib", "rich", "scipy", "symengine", "symforce"),
+    "sympy",
+)
 """Not loaded by `import caspar`: they cost seconds."""
 
 MAX_FILE_LINES = 400
@@ -284,7 +286,7 @@ def test_room_contract_refuses(name: str, imported: str, is_allowed: bool) -> No
         ("frontend", "symforce.symbolic", True),
         ("codegen", "sympy.printing", False),
         ("solver", "cupy", False),
-        ("codegen", "numba.njit", False),
+        ("codegen", "llvmlite.binding", False),
         ("ir", "torch", False),
         ("errors", "collections.abc", True),
     ],

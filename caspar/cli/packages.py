@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 
 PACKAGES = (
+    "llvmlite",
     "matplotlib",
-    "numba",
     "numpy",
     "platformdirs",
     "qdldl",

@@ -1,4 +1,4 @@
-"""Source text from programs: CUDA C for NVRTC, Python for Numba.
+"""Source text from programs: CUDA C for NVRTC, kernel text and LLVM IR for the processor.
 
 A scheduled program and the access of its arguments become a `KernelSource`: text, and what to pass
 for each parameter; `targets` lists the languages. Nothing is compiled or loaded here, and nobody

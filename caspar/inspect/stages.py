@@ -150,7 +150,7 @@ class KernelInspection:
 
     @property
     def cpu(self) -> TextView:
-        """Python for Numba, for the target `cpu`."""
+        """What is translated to LLVM IR, for the target `cpu`."""
         self._require("cpu")
         return TextView(self.source.text)
 

@@ -117,7 +117,7 @@ class KernelDescription:
         measured = (
             "" if self.profile is None else f"<p>measured last</p>{self.profile._repr_html_()}"
         )
-        sources = (("CUDA C", str(self.cuda.cuda)), ("Python for Numba", str(self.cpu.cpu)))
+        sources = (("CUDA C", str(self.cuda.cuda)), ("for the processor", str(self.cpu.cpu)))
         folded = (
             f"<details><summary>{name}</summary><pre>{escape(text)}</pre></details>"
             for name, text in sources

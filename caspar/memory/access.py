@@ -2,7 +2,7 @@
 
 Thread `i` of a kernel handles item `i` (a factor, a node); a *tile* is the run of consecutive
 items one block handles together. A pattern is one class, in `memory.accessors`: it holds what the
-host passes, which objects items touch, and its text in CUDA C and in Python for Numba. Nothing
+host passes, which objects items touch, and its text in CUDA C and for the processor. Nothing
 else knows the patterns; a class of your own works like those that are there.
 """
 

@@ -1,7 +1,7 @@
 """How long kernels take to compile, foretold from their graphs: what is too large is refused.
 
 Code is unrolled: every operation and every scalar that is read or written is a line or more, and
-Numba and NVRTC take time for each. Cost tier: once for a kernel that no cache has.
+LLVM and NVRTC take time for each. Cost tier: once for a kernel that no cache has.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ WRITE_SIZE = 5
 """Operations that take as long to compile as one scalar that is read or written."""
 
 MAX_SIZE = 55_000
-"""Operations of all kernels of a solver, or of one `caspar.kernel`: a minute with Numba, see design
+"""Operations of all kernels of a solver, or of one `caspar.kernel`: a minute at most, see design
 record 0018."""
 
 _FREE_OPS = frozenset({Op.CONST, Op.NEG})

@@ -2,5 +2,5 @@
 
 `backend` says what a backend can do, `select` chooses one, `cache` keeps what was compiled. A
 runtime does not know where a source came from. CuPy is imported under `cuda` and `nvidia` only,
-Numba under `cpu` only.
+llvmlite under `cpu` only.
 """

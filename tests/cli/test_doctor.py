@@ -39,13 +39,13 @@ def test_with_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     monkeypatch.setattr(doctor, "probe_cupy", lambda: CupyState("12.9", None))
     monkeypatch.setattr(doctor, "cuda_problem", lambda: None)
     monkeypatch.setattr(doctor, "graph_loop_problem", lambda: "there is no cuda-core")
-    monkeypatch.setattr(doctor, "_TRY_CPU", "raise ImportError('no numba')")
+    monkeypatch.setattr(doctor, "_TRY_CPU", "raise ImportError('no llvmlite')")
     assert run("doctor") == 0
     printed = capsys.readouterr().out
     assert "graph loops   polled by the host: there is no cuda-core" in printed
     assert "NVIDIA H200, compute capability 9.0, 141 GiB" in printed
     assert "NVRTC 12.9" in printed
-    assert "backend cpu   does not work: ImportError: no numba" in printed
+    assert "backend cpu   does not work: ImportError: no llvmlite" in printed
     assert "backend cuda  works" in printed
 
 
@@ -119,7 +119,7 @@ def test_optional_packages(
 
 # -- in a process of its own -----------------------------------------------------------------------
 
-MODULES = ("cupy", "numba", "numpy", "qdldl", "rich", "symforce", "sympy", "threadpoolctl")
+MODULES = ("cupy", "llvmlite", "numpy", "qdldl", "rich", "symforce", "sympy", "threadpoolctl")
 
 
 def doctor_in(folder: Path, first: Path, *command: str) -> subprocess.CompletedProcess[str]:

@@ -22,7 +22,7 @@ from caspar.memory.reduce import ReduceSpec
 
 Golden = Callable[[str, str], None]
 
-SUFFIXES = {"cuda": "cu", "cpu": "numba.txt"}
+SUFFIXES = {"cuda": "cu", "cpu": "txt"}
 
 
 def damped_step(storage: DType, sums: DType) -> KernelSpec:

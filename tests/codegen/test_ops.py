@@ -31,7 +31,7 @@ DTYPES = pytest.mark.parametrize(
 def run_everywhere(columns: EveryOp, rows: Array) -> Iterator[tuple[str, Array]]:
     """(target, results) of the CPU backend, the harness, and, in float64, NumPy."""
     spec, program = columns.spec, columns.program
-    yield "Numba", run_rows(CpuBackend(), spec, generate_cpu(spec, program), rows)
+    yield "the processor", run_rows(CpuBackend(), spec, generate_cpu(spec, program), rows)
     source = generate_cuda(spec, program)
     yield "CUDA source on the host", run_rows_in_harness(spec, source, rows)
     if program.dtype is DType.FLOAT64:

@@ -52,16 +52,11 @@ ARRAYS: dict[str, Any] = {
 }
 
 
-ALIVE: list[Any] = []
-"""Kernels that are compiled again: solvers may still use their machine code."""
-
-
 def work(*, forget: bool) -> tuple[str, float, list[list[float]]]:
     """Make a solver, which compiles, and solve; what comes out."""
     if forget:
         clear_cache()
-        ALIVE.append(dict(cpu_compile._LOADED))
-        cpu_compile._LOADED.clear()
+        cpu_compile._ADDRESSES.clear()
     return solve(new_solver())
 
 

@@ -1,11 +1,14 @@
-"""Python for Numba from a scheduled program.
+"""The text of a kernel for the processor, from a scheduled program.
 
-A kernel handles one tile of items in a plain loop, so that the runtime can spread tiles over
-cores. Each assignment gets a new name: Numba's type inference takes half the time on code that
-is already in single-assignment form (measured: 1.2 s against 2.4 s for 1,500 instructions).
+A kernel handles one tile of items in a plain loop, so that the runtime can spread tiles over cores.
+Its text is a small part of Python, which `codegen.llvm` translates:
+
+* constants of the module, then one function of a parameter table and a tile;
+* assignments to names and to entries of arrays, `for` over a `range`, `if`, `return`, `continue`;
+* arithmetic and comparisons, and the functions of `codegen.llvm.calls`.
+
+Every result has a new name.
 """
-
-import re
 
 from caspar.codegen.body import BodyWriter
 from caspar.codegen.cpu.ops import CAST, OP_TEXT
@@ -24,18 +27,6 @@ from caspar.memory.tiling.node_tiles import WIDE_BITS
 TILE_SIZE = 1024
 """Items of a tile: enough to amortise the call, few enough to balance small problems."""
 
-_HEADER = """\
-import math
-import numpy as np
-from caspar.runtime.cpu.support import (
-    as_float32, as_float64, as_int32, as_int64, as_uint16,
-    fma, kernel, max_nan, min_nan, select, sum_partials,
-)
-"""
-
-_HALF_HEADER = "from caspar.runtime.cpu.support import float_of_half, half_of_float\n"
-
-
 _PLACES = {
     "tiles_begin": f"tiles_at & {(1 << WIDE_BITS) - 1:#x}",
     "tiles_position": f"tiles_at >> {WIDE_BITS} & {(1 << WIDE_BITS) - 1:#x}",
@@ -45,14 +36,14 @@ _PLACES = {
 
 
 def generate_cpu(spec: KernelSpec, program: Program) -> KernelSource:
-    """Write the Numba kernel of a program.
+    """Write the kernel of a program.
 
     Args:
         spec: Name, arguments and guard.
         program: What an item computes.
 
     Returns:
-        The source of a Python module that defines the kernel.
+        The kernel's source.
     """
     params = kernel_params(spec.args, tiled=spec.tiled)
     writer = _Writer(spec, program)
@@ -71,8 +62,7 @@ def generate_cpu(spec: KernelSpec, program: Program) -> KernelSource:
 def generate_cpu_reduce(spec: ReduceSpec) -> KernelSource:
     """Write the kernel that sums the partials of each object in order.
 
-    Full chunks are a loop, as in `generate_cpu_convert`: 45 scalars compile in 0.15 s. With a loop
-    for each, and with Numba's rewrites, it was 1.5.
+    Full chunks are a loop, as in `generate_cpu_convert`.
     """
     args = (ArgSpec("partials", spec.dim, spec.dtype), spec.output)
     params = reduce_params(*args)
@@ -184,9 +174,7 @@ def _module_text(
     text = "\n".join(f"    {line}" for line in [*lines, *body])
     declared = "".join(f"{constant}\n" for constant in constants)
     place = "group" if tiled else "tile"
-    signature = f"@kernel\ndef {name}(args, {place}):\n    table = as_int64(args)\n"
-    halves = _HALF_HEADER if re.search(r"\b(float_of_half|half_of_float)\(", text) else ""
-    return f"{_HEADER}{halves}\n{declared}\n{signature}{text}\n"
+    return f"{declared}def {name}(table, {place}):\n{text}\n"
 
 
 def _unpack(number: int, param: Param) -> str:
@@ -307,8 +295,8 @@ class _Writer(BodyWriter):
         if instruction.op is Op.SINCOS:
             sine, cosine = (self._name(register) for register in instruction.outputs)
             self.lines += [
-                f"{sine} = math.sin({operands[0]})",
-                f"{cosine} = math.cos({operands[0]})",
+                f"{sine} = sin({operands[0]})",
+                f"{cosine} = cos({operands[0]})",
             ]
             return
         text = OP_TEXT[instruction.op].format(*operands)

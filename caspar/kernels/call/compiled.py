@@ -1,7 +1,7 @@
 """Compiled forms of a kernel: one for each backend, type and way to write.
 
 Once each: traced expressions to source text, which a cache on disk keeps, and source to machine
-code, which CuPy's and Numba's caches keep.
+code, which CuPy's cache and caspar's keep.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What an access may ask of the code generators while its lines are written.
 
-An access writes text: lines of CUDA C and lines of Python for Numba. What it does not know (the
-computing type, names that are free, where lines go) it asks of the scope it is given.
+An access writes text: lines of CUDA C, and lines for the processor in the part of Python that
+`codegen.cpu.kernel` describes. What it does not know (the computing type, names that are free,
+where lines go) it asks of the scope it is given.
 """
 
 from collections.abc import Callable, Sequence
@@ -114,7 +115,7 @@ class CudaScope(Protocol):
 
 
 class CpuScope(Protocol):
-    """A Python function for Numba that is being written; it loops over the items of a tile.
+    """A function for the processor that is being written; it loops over the items of a tile.
 
     In its body `item` is the item, `tile` the tile's number, `first` and `last` bound its items.
     A kernel with exchanges loops over its tiles several times: `turn` counts. What a tiled kernel

@@ -1,4 +1,4 @@
-"""The CPU backend: the same scheduled programs, compiled by Numba, spread over cores."""
+"""The CPU backend: the same scheduled programs, compiled by LLVM, spread over cores."""
 
 import os
 import platform
@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numba import get_num_threads
 from numpy.typing import NDArray
 
 from caspar.codegen.cpu.kernel import TILE_SIZE
@@ -28,6 +27,7 @@ from caspar.runtime.backend import (
     parameter_values,
 )
 from caspar.runtime.cpu.compile import function_address
+from caspar.runtime.cpu.driver import num_threads
 from caspar.runtime.cpu.indexing import CpuIndexing
 from caspar.runtime.cpu.launch import CpuKernel, CpuLaunch, CpuScalars, CpuSequence
 from caspar.runtime.factorization import (
@@ -57,7 +57,7 @@ class CpuBackend(CpuIndexing):
     @property
     def device(self) -> str:
         """Processor and number of threads."""
-        return f"{platform.machine()} CPU, {get_num_threads()} threads"
+        return f"{platform.machine()} CPU, {num_threads()} threads"
 
     def load(
         self, sources: Sequence[KernelSource], block_size: int | None = None
@@ -146,7 +146,7 @@ class CpuBackend(CpuIndexing):
         return time_on_host(run, num_samples)
 
     def usage(self, kernel: Kernel) -> KernelUsage | None:
-        """Not known: Numba and the operating system decide."""
+        """Not known: LLVM and the operating system decide."""
         return None
 
     def resident_blocks(self, kernel: Kernel) -> int:
@@ -161,7 +161,7 @@ class CpuBackend(CpuIndexing):
     @property
     def num_multiprocessors(self) -> int:
         """Threads."""
-        return int(get_num_threads())
+        return num_threads()
 
     def machine_balance(self, dtype: DType) -> float:
         """Not known: nothing is computed twice."""

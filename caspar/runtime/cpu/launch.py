@@ -6,23 +6,12 @@ runs a whole list without returning to Python.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 
 import numpy as np
-from numba import prange
-from numpy.typing import NDArray
 
 from caspar.codegen.source import KernelSource
 from caspar.memory.array import Array
-from caspar.runtime.cpu.compile import SUPPORT_DIGEST
-from caspar.runtime.cpu.machine_code import stored_njit
-from caspar.runtime.cpu.support import call_tile
-from caspar.runtime.cpu.threads import turn
-
-IntArray = NDArray[np.int64]
-
-_stored = partial(stored_njit, Path(__file__).read_bytes() + SUPPORT_DIGEST.encode())
+from caspar.runtime.cpu.driver import IntArray, run_launches
 
 
 @dataclass(frozen=True)
@@ -70,31 +59,6 @@ class CpuLaunch:
         CpuSequence([self]).run()
 
 
-@_stored("void(int64[::1], int64[::1], int64[::1])", parallel=True, nogil=True)
-def _run(functions: IntArray, tables: IntArray, num_tiles: IntArray) -> None:
-    for number in range(functions.shape[0]):
-        function, table = functions[number], tables[number]
-        if num_tiles[number] == 1:
-            call_tile(function, table, 0)
-        else:
-            for tile in prange(num_tiles[number]):
-                call_tile(function, table, tile)
-
-
-@_stored("void(int64[::1], int64[::1], int64[::1], float64[::1], int64)", nogil=True)
-def _run_until(
-    functions: IntArray,
-    tables: IntArray,
-    num_tiles: IntArray,
-    flag: NDArray[np.float64],
-    max_runs: int,
-) -> None:
-    for _ in range(max_runs):
-        if flag[0] != 0.0:
-            return
-        _run(functions, tables, num_tiles)
-
-
 class CpuSequence:
     """Launches that the compiled driver runs in order."""
 
@@ -105,17 +69,15 @@ class CpuSequence:
             np.array([launch.table.ctypes.data for launch in launches], dtype=np.int64),
             np.array([launch.num_tiles for launch in launches], dtype=np.int64),
         )
-        self._is_parallel = any(launch.num_tiles > 1 for launch in launches)
+        self._is_shared = any(launch.num_tiles > 1 for launch in launches)
 
     def run(self) -> None:
         """Run every launch once."""
-        with turn(self._is_parallel):
-            _run(*self._arrays)
+        run_launches(*self._arrays, shared=self._is_shared)
 
     def run_until(self, flag: Array, max_runs: int) -> None:
         """Run until the flag is set, at most `max_runs` times."""
-        with turn(self._is_parallel):
-            _run_until(*self._arrays, flag, max_runs)
+        run_launches(*self._arrays, shared=self._is_shared, flag=flag, max_runs=max_runs)
 
 
 class CpuScalars:

@@ -1,146 +1,120 @@
-"""Machine code of the processor in caspar's store, in place of Numba's own files.
+"""Machine code of the processor: compiled by LLVM, kept as object files in caspar's store.
 
-Numba's files carry no digest, so a damaged one ends the process, and they need a folder beside the
-source or a home. Here a kernel is stored as its object file; the few functions that Numba compiles
-for Python callers are stored as Numba writes them.
+Input: LLVM IR. Output: the addresses of its functions, which stay for as long as the process.
 
-Cost: a millisecond to load a kernel.
+Cost: a millisecond to load a function that is stored.
 """
 
-import hashlib
-import json
-import pickle
-from collections.abc import Callable
+import ctypes
+import ctypes.util
+import platform
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import llvmlite
-import numba
-from numba import njit
-from numba.core import serialize
-from numba.core.caching import _Cache
-from numba.core.compiler import CompileResult
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.registry import cpu_target
+from llvmlite import binding as llvm
 
+from caspar.codegen.llvm.functions import EXTERNAL
+from caspar.errors import CompileError
 from caspar.runtime.cache import read_entry, write_entry
 
 KIND = "code"
+
+_ENGINES: list[Any] = []
+"""What holds the code, one for each object file."""
+
+
+def load_code(key: str, symbols: Sequence[str]) -> list[int] | None:
+    """The addresses of functions as they were stored; None if they were not.
+
+    Args:
+        key: Text that determines them.
+        symbols: Their names.
+    """
+    code = read_entry(KIND, f"{_platform()} {key}")
+    return None if code is None else _addresses(code, symbols)
+
+
+def compile_code(key: str, symbols: Sequence[str], module: str) -> list[int]:
+    """Compile functions and store them; their addresses.
+
+    Args:
+        key: Text that determines them.
+        symbols: Their names, which no other functions of the process have.
+        module: LLVM IR.
+
+    Raises:
+        CompileError: LLVM does not take it.
+    """
+    code = _compiled(module)
+    write_entry(KIND, f"{_platform()} {key}", code)
+    return _addresses(code, symbols)
+
+
+def _compiled(text: str) -> bytes:
+    machine = _target_machine()
+    try:
+        module = llvm.parse_assembly(text)
+        module.triple, module.data_layout = machine.triple, str(machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError(f"LLVM does not take a kernel: {error}") from error
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = True
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    code: bytes = machine.emit_object(module)
+    return code
+
+
+def _addresses(code: bytes, symbols: Sequence[str]) -> list[int]:
+    _add_symbols()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _new_target_machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    addresses = [engine.get_function_address(symbol) for symbol in symbols]
+    _ENGINES.append(engine)
+    return addresses
+
+
+@cache
+def _host() -> tuple[str, str]:
+    """The processor, and what it has, in LLVM's words."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
 
 @cache
 def _platform() -> str:
     """What machine code depends on besides its source."""
-    return repr((numba.__version__, llvmlite.__version__, _codegen().magic_tuple()))
+    return repr((llvmlite.__version__, llvm.get_process_triple(), *_host()))
 
 
-def _codegen() -> Any:
-    return cpu_target.target_context.codegen()
+def _new_target_machine() -> Any:
+    cpu, features = _host()
+    is_x86 = platform.machine() in ("x86_64", "AMD64")
+    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+        cpu=cpu,
+        features=features,
+        opt=3,
+        reloc="static" if is_x86 else "default",
+        codemodel="jitdefault",
+        jit=True,
+    )
 
 
-class LoadedKernel:
-    """A C function taken from the store.
-
-    Attributes:
-        address: Where it is.
-    """
-
-    def __init__(self, library: Any, name: str) -> None:
-        self._library = library  # the code lives as long as this
-        self.address: int = library.get_pointer_to_function(name)
+@cache
+def _target_machine() -> Any:
+    return _new_target_machine()
 
 
-def load_kernel(key: str) -> LoadedKernel | None:
-    """A kernel as it was stored; None if it was not.
-
-    Args:
-        key: Text that determines it.
-    """
-    content = read_entry(KIND, f"{_platform()} {key}")
-    if content is None:
-        return None
-    header, _, code = content.partition(b"\n")
-    described = json.loads(header)
-    split = described["object_bytes"]
-    state = (described["library"], "object", (code[:split], code[split:]))
-    with global_compiler_lock:
-        cpu_target.target_context.refresh()
-        return LoadedKernel(_codegen().unserialize_library(state), described["function"])
-
-
-def store_kernel(key: str, kernel: Any) -> None:
-    """Store what `load_kernel` loads.
-
-    Args:
-        key: Text that determines it.
-        kernel: What `numba.cfunc` compiled.
-    """
-    with global_compiler_lock:
-        library, _, (code, bitcode) = kernel._library.serialize_using_object_code()
-    described = {
-        "library": library,
-        "function": kernel.native_name,
-        "object_bytes": len(code),
-    }
-    header = json.dumps(described).encode()
-    write_entry(KIND, f"{_platform()} {key}", b"\n".join((header, code + bitcode)))
-
-
-class _Stored(_Cache):
-    """What Numba asks for a compiled function before it compiles one."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    @property
-    def cache_path(self) -> str:
-        """No path: entries are caspar's."""
-        return ""
-
-    def _key(self, signature: Any) -> str:
-        return f"{_platform()} {self._name} {signature}"
-
-    def load_overload(self, signature: Any, context: Any) -> Any:
-        """The function for these types; None if it was not stored."""
-        context.refresh()
-        content = read_entry(KIND, self._key(signature))
-        if content is None:
-            return None
-        return CompileResult._rebuild(context, *pickle.loads(content))
-
-    def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Store the function for these types."""
-        write_entry(KIND, self._key(signature), serialize.dumps(compiled._reduce()))
-
-    def enable(self) -> None:
-        """Nothing to do."""
-
-    def disable(self) -> None:
-        """Nothing to do."""
-
-    def flush(self) -> None:
-        """Nothing to do."""
-
-
-def stored_njit(
-    source: bytes, *signatures: str, **options: Any
-) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit` whose machine code is kept in caspar's store.
-
-    Args:
-        source: The text that determines the function, with all that it calls.
-        signatures: Types to compile for at once; none: for those of the calls.
-        options: Of `numba.njit`, without `cache`.
-    """
-    digest = hashlib.sha256(source).hexdigest()
-
-    def decorate(function: Callable[..., Any]) -> Any:
-        dispatcher = njit(**options)(function)
-        dispatcher._cache = _Stored(f"{function.__qualname__} {sorted(options.items())} {digest}")
-        for signature in signatures:
-            dispatcher.compile(signature)
-        if signatures:
-            dispatcher.disable_compile()
-        return dispatcher
-
-    return decorate
+@cache
+def _add_symbols() -> None:
+    """Let LLVM find the functions of the C library that machine code calls."""
+    library = ctypes.CDLL(ctypes.util.find_library("m"))
+    for name in EXTERNAL:
+        function = getattr(library, name, None)
+        if function is not None:
+            llvm.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)

@@ -1,6 +1,7 @@
 """The CPU backend: compiling, caching, running lists of launches."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,10 +22,12 @@ from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential, WriteUnique
 from caspar.runtime.backend import Launch
 from caspar.runtime.cpu import compile as cpu_compile
-from caspar.runtime.cpu import support as cpu_support
+from caspar.runtime.cpu import machine_code
 from caspar.runtime.cpu.backend import CpuBackend
 
 Array = NDArray[np.float64]
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -58,7 +61,7 @@ def sources_of(*specs: KernelSpec) -> list[KernelSource]:
 
 def forget_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are loaded again, as in a new process."""
-    monkeypatch.setattr(cpu_compile, "_LOADED", {})
+    monkeypatch.setattr(cpu_compile, "_ADDRESSES", {})
 
 
 def doubled(sources: Sequence[KernelSource], x: Array) -> Array:
@@ -169,31 +172,58 @@ class TestCache:
         self, cache: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (source,) = sources_of(double("again"))
-        modules = set(sys.modules)
 
-        def fail(*arguments: object) -> None:
-            raise OSError("no more memory")
+        def fail(text: str) -> bytes:
+            raise CompileError("no more memory")
 
-        monkeypatch.setattr(cpu_support, "kernel", fail)
-        with pytest.raises(CompileError, match="no more memory"):
+        monkeypatch.setattr(machine_code, "_compiled", fail)
+        with pytest.raises(CompileError, match="the kernel again cannot be compiled: no more mem"):
             doubled([source], np.ones(3))
-        assert {name for name in set(sys.modules) - modules if "generated" in name} == set()
+        assert not cache.exists()
         monkeypatch.undo()
         assert_array_equal(doubled([source], np.ones(3)), 2.0)
 
-    def test_another_support_module_is_another_entry(
+    def test_another_translator_is_another_entry(
         self, cache: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Machine code has the functions of `support` compiled into it."""
-        (source,) = sources_of(double("supported"))
+        (source,) = sources_of(double("translated"))
         doubled([source], np.ones(3))
-        monkeypatch.setattr("caspar.runtime.cpu.compile.SUPPORT_DIGEST", "another")
+        before = len(list(cache.iterdir()))  # the driver is one, if no test had loaded it
+        monkeypatch.setattr(cpu_compile, "_translator_digest", lambda: b"another")
         doubled([source], np.ones(3))
-        assert len(list(cache.iterdir())) == 2
+        assert len(list(cache.iterdir())) == before + 1
 
     def test_sources_that_do_not_compile(self, cache: Path) -> None:
         (source,) = sources_of(double("wrong"))
-        broken = KernelSource("wrong", source.text + "\nimport nowhere\n", source.params, (1024,))
+        broken = KernelSource("wrong", "import nowhere\n" + source.text, source.params, (1024,))
         for _ in range(2):
-            with pytest.raises(CompileError, match=r"the kernel wrong: .*nowhere"):
+            with pytest.raises(CompileError, match=r"the kernel wrong cannot .*'import nowhere'"):
                 CpuBackend().load([broken])
+
+
+FORK = """
+import os, threading
+from caspar.errors import BackendError
+from caspar.runtime.cpu import compile as cpu_compile
+from tests.runtime.cpu.test_cpu import double, sources_of
+(source,) = sources_of(double("forked"))
+with cpu_compile._COMPILING:  # as while another thread compiles
+    child = os.fork()
+    if child == 0:
+        try:
+            cpu_compile.function_address(source)
+        except BackendError as error:
+            os._exit(0 if "'spawn'" in str(error) else 1)
+        os._exit(2)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+child = os.fork()
+if child == 0:
+    cpu_compile.function_address(source)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+def test_a_fork_while_another_thread_compiles_says_so() -> None:
+    command = [sys.executable, "-c", FORK]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=120)

@@ -115,7 +115,7 @@ class SumOverNode(_Exchange):
 
     def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
         """A sum for each place where a node can begin."""
-        scope.once(f"{arg.name}_sums = np.zeros(TILE_SIZE * {arg.dim})")
+        scope.once(f"{arg.name}_sums = zeros(TILE_SIZE * {arg.dim})")
         scope.emit(f"{arg.name}_at = {arg.dim} * tiles_begin")
 
     def cpu_exchange(self, scope: CpuScope, arg: ArgSpec, values: list[str]) -> list[str]:

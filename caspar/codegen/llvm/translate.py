@@ -1,0 +1,326 @@
+"""LLVM IR from the text of a kernel for the processor.
+
+Kernels are written in a small part of Python, see `codegen.cpu.kernel`. It is translated in one
+pass: a name has the type of the first value that it is given.
+
+* Types: int64, bool, float32, float64, and pointers to what arrays hold. Entries of int32 and
+  uint16 arrays are int64 once they are read. An operation of two types is done in the wider one;
+  what is stored is rounded to the type of the array.
+* Integers do not overflow, and are not negative where they are divided or shifted.
+* `and` and `or` look at both sides; `a if b else c` computes one of the two.
+* Nothing is exchanged for a faster operation that rounds differently.
+
+Input: the text, with one function of a parameter table and a tile. Output: a module for LLVM 20 or
+later, whose function has the same two arguments.
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from caspar.codegen.llvm.calls import write_call
+from caspar.codegen.llvm.functions import FUNCTIONS
+from caspar.codegen.llvm.instructions import Instructions, Value, literal, quoted
+from caspar.errors import CompileError
+
+_OPS: dict[type, str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.RShift: ">>",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.And: "&",
+    ast.Or: "|",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
+
+_POINTERS = {
+    "as_float32": "float*",
+    "as_float64": "double*",
+    "as_int32": "i32*",
+    "as_int64": "i64*",
+    "as_uint16": "i16*",
+}
+"""What makes a pointer of an entry of the parameter table."""
+
+_CASTS = {"float32": "float", "float64": "double", "int": "i64"}
+
+
+def llvm_module(text: str, symbol: str) -> str:
+    """Translate a kernel.
+
+    Args:
+        text: The kernel.
+        symbol: The name of LLVM's function.
+
+    Raises:
+        CompileError: The text holds something that kernels do not have.
+    """
+    *constants, definition = ast.parse(text).body
+    if not isinstance(definition, ast.FunctionDef):
+        raise _unknown(definition)
+    translator = _Translator()
+    translator.statements(constants)
+    function = translator.function(definition, symbol)
+    write = translator.write
+    own = [body for name, body in FUNCTIONS.items() if name in write.called]
+    return "\n".join((*own, *sorted(write.declared), function))
+
+
+def _unknown(node: ast.AST) -> CompileError:
+    return CompileError(f"kernels for the processor do not have {ast.unparse(node)!r}")
+
+
+def _number(node: ast.expr) -> float | None:
+    """The number of a literal, in quotes if Python has no literal for it; None: it is none."""
+    match node:
+        case ast.Constant(value=int() | float() | str() as value):
+            return float(value)
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return -float(value)
+    return None
+
+
+def _assigned(definition: ast.FunctionDef) -> Iterator[str]:
+    """Names that statements give a value, each as often as one does."""
+    for node in ast.walk(definition):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AugAssign(target=ast.Name(id=name)):
+                yield name
+
+
+class _Translator:
+    """Translates one module.
+
+    Attributes:
+        write: What it appends instructions to.
+    """
+
+    def __init__(self) -> None:
+        self.write = Instructions()
+        self._values: dict[str, Value] = {}
+        self._cells: dict[str, Value] = {}  # of names that are given several values
+        self._several: set[str] = set()
+        self._entry: list[str] = []
+        self._latches: list[str] = []  # where `continue` jumps to, of each loop we are in
+        self._borrowed: list[Value] = []  # memory to give back
+        self._statements: Mapping[type, Callable[[Any], None]] = {
+            ast.Assign: self._assign,
+            ast.AugAssign: self._update,
+            ast.Continue: self._continue,
+            ast.For: self._loop,
+            ast.If: self._if,
+            ast.Pass: lambda node: None,
+            ast.Return: self._return,
+        }
+        self._expressions: Mapping[type, Callable[[Any, str], Value]] = {
+            ast.BinOp: self._binary,
+            ast.BoolOp: self._logic,
+            ast.Call: self._call,
+            ast.Compare: self._compare,
+            ast.Constant: self._constant,
+            ast.IfExp: self._either,
+            ast.Name: self._name,
+            ast.Subscript: lambda node, hint: self.write.load(self._place(node), hint),
+            ast.UnaryOp: self._unary,
+        }
+
+    def function(self, definition: ast.FunctionDef, symbol: str) -> str:
+        """The text of the function."""
+        table, tile = (argument.arg for argument in definition.args.args)
+        self._values |= {table: Value(f"%{table}", "i64*"), tile: Value(f"%{tile}", "i64")}
+        times = Counter(_assigned(definition))
+        self._several = {name for name, count in times.items() if count > 1}
+        self.statements(definition.body)
+        self._leave()
+        header = f"define void @{quoted(symbol)}(ptr %{table}, i64 %{tile}) nounwind {{"
+        return "\n".join((header, "entry:", *self._entry, *self.write.lines, "}\n"))
+
+    # -- statements --------------------------------------------------------------------------------
+
+    def statements(self, nodes: list[ast.stmt]) -> None:
+        """Translate statements one after the other."""
+        for node in nodes:
+            translate = self._statements.get(type(node))
+            if translate is None:
+                raise _unknown(node)
+            translate(node)
+
+    def _assign(self, node: ast.Assign) -> None:
+        (target,) = node.targets
+        if isinstance(target, ast.Subscript):
+            self.write.store(self._place(target), self._value(node.value))
+        elif not isinstance(target, ast.Name):
+            raise _unknown(node)
+        elif target.id in self._several:
+            self._set(target.id, self._value(node.value))
+        else:
+            self._values[target.id] = self._value(node.value, target.id)
+
+    def _update(self, node: ast.AugAssign) -> None:
+        op = _OPS[type(node.op)]
+        if isinstance(node.target, ast.Subscript):
+            place = self._place(node.target)
+            updated = self.write.binary(op, self.write.load(place), self._value(node.value))
+            self.write.store(place, updated)
+        elif isinstance(node.target, ast.Name):
+            previous = self._name(node.target, "")
+            self._set(node.target.id, self.write.binary(op, previous, self._value(node.value)))
+        else:
+            raise _unknown(node)
+
+    def _set(self, name: str, value: Value) -> None:
+        """Give a name that is given several values one of them."""
+        cell = self._cells.get(name)
+        if cell is None:
+            cell = self._cells[name] = Value(f"%{quoted(name)}", f"{value.type}*")
+            self._entry.append(f"  {cell.text} = alloca {value.type}")
+        self.write.store(cell, value)
+
+    def _loop(self, node: ast.For) -> None:
+        if not isinstance(node.iter, ast.Call) or not isinstance(node.target, ast.Name):
+            raise _unknown(node)
+        write = self.write
+        *begin, end = (self._value(bound) for bound in node.iter.args)
+        head, inside, latch, after = write.labels("loop", "do", "next", "end")
+        number, following = Value(write.name(), "i64"), write.name()
+        first = begin[0].text if begin else "0"
+        before = write.block
+        write.jump(head)
+        write.begin(head)
+        write.emit(f"{number.text} = phi i64 [ {first}, %{before} ], [ {following}, %{latch} ]")
+        write.branch(write.compare("<", number, end), inside, after)
+        write.begin(inside)
+        self._values[node.target.id] = number
+        self._latches.append(latch)
+        self.statements(node.body)
+        self._latches.pop()
+        write.jump(latch)
+        write.begin(latch)
+        write.emit(f"{following} = add nsw i64 {number.text}, 1")
+        write.jump(head)
+        write.begin(after)
+
+    def _if(self, node: ast.If) -> None:
+        write = self.write
+        then, otherwise, end = write.labels("then", "else", "end")
+        write.branch(self._value(node.test), then, otherwise)
+        for label, body in ((then, node.body), (otherwise, node.orelse)):
+            write.begin(label)
+            self.statements(body)
+            write.jump(end)
+        write.begin(end)
+
+    def _continue(self, _node: ast.Continue) -> None:
+        self.write.jump(self._latches[-1])
+        self.write.begin(*self.write.labels("after"))
+
+    def _return(self, _node: ast.Return) -> None:
+        self._leave()
+        self.write.begin(*self.write.labels("after"))
+
+    def _leave(self) -> None:
+        for memory in self._borrowed:
+            self.write.emit(f"call void @free(ptr {memory.text})")
+        self.write.emit("ret void")
+
+    # -- expressions -------------------------------------------------------------------------------
+
+    def _value(self, node: ast.expr, hint: str = "") -> Value:
+        """Compute an expression.
+
+        Args:
+            node: The expression.
+            hint: A name for its value.
+        """
+        translate = self._expressions.get(type(node))
+        if translate is None:
+            raise _unknown(node)
+        return translate(node, hint)
+
+    def _name(self, node: ast.Name, _hint: str) -> Value:
+        cell = self._cells.get(node.id)
+        if cell is not None:
+            return self.write.load(cell)
+        if node.id not in self._values:
+            raise CompileError(f"{node.id!r} has no value yet")
+        return self._values[node.id]
+
+    def _constant(self, node: ast.Constant, _hint: str) -> Value:
+        match node.value:
+            case int():
+                return Value(str(node.value), "i64")
+            case float():
+                return literal(node.value, "double")
+        raise _unknown(node)
+
+    def _binary(self, node: ast.BinOp, hint: str) -> Value:
+        left, right = self._value(node.left), self._value(node.right)
+        return self.write.binary(_OPS[type(node.op)], left, right, hint)
+
+    def _logic(self, node: ast.BoolOp, _hint: str) -> Value:
+        joined, *others = (self._value(operand) for operand in node.values)
+        for other in others:
+            joined = self.write.binary(_OPS[type(node.op)], joined, other)
+        return joined
+
+    def _unary(self, node: ast.UnaryOp, hint: str) -> Value:
+        operand = self._value(node.operand)
+        match node.op, operand.type:
+            case ast.Not(), "i1":
+                return self.write.result(f"xor i1 {operand.text}, true", "i1", hint)
+            case ast.USub(), "float" | "double" as kind:
+                return self.write.result(f"fneg {kind} {operand.text}", kind, hint)
+        raise _unknown(node)
+
+    def _compare(self, node: ast.Compare, hint: str) -> Value:
+        (right,), (op,) = node.comparators, node.ops
+        return self.write.compare(_OPS[type(op)], self._value(node.left), self._value(right), hint)
+
+    def _either(self, node: ast.IfExp, hint: str) -> Value:
+        write = self.write
+        then, otherwise, end = write.labels("then", "else", "end")
+        write.branch(self._value(node.test), then, otherwise)
+        ways, kind = [], ""
+        for label, branch in ((then, node.body), (otherwise, node.orelse)):
+            write.begin(label)
+            value = self._value(branch)
+            kind = value.type
+            ways.append(f"[ {value.text}, %{write.block} ]")
+            write.jump(end)
+        write.begin(end)
+        return write.result(f"phi {kind} {', '.join(ways)}", kind, hint)
+
+    def _place(self, node: ast.Subscript) -> Value:
+        """The pointer to an entry of an array."""
+        return self.write.place(self._value(node.value), self._value(node.slice))
+
+    def _call(self, node: ast.Call, hint: str) -> Value:
+        if not isinstance(node.func, ast.Name):
+            raise _unknown(node)
+        name = node.func.id
+        if name in _POINTERS:
+            (entry,) = node.args
+            assert isinstance(entry, ast.Subscript)
+            place = self._place(entry)
+            return self.write.result(f"load ptr, ptr {place.text}", _POINTERS[name], hint)
+        if name in _CASTS:
+            (operand,) = node.args
+            number = _number(operand)
+            if number is not None:
+                return literal(number, _CASTS[name])
+            return self.write.cast(self._value(operand), _CASTS[name], hint)
+        value = write_call(self.write, name, [self._value(part) for part in node.args], hint)
+        if name == "zeros":
+            self._borrowed.append(value)
+        return value

@@ -1,0 +1,50 @@
+"""BLAS has its threads again, whatever ends a factorisation that ran on one of them."""
+
+import numpy as np
+import pytest
+
+from caspar.runtime.cpu import direct as direct_cpu
+from caspar.runtime.cpu.backend import CpuBackend
+from caspar.runtime.cpu.direct import LapackCholesky
+
+
+def blas_threads() -> list[int]:
+    return [library.num_threads for library in direct_cpu._threads().lib_controllers]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_blas_has_its_threads_after_an_error(error: type[BaseException]) -> None:
+    usual, inside = blas_threads(), []
+
+    def work() -> None:
+        inside.extend(blas_threads())
+        raise error
+
+    with pytest.raises(error):
+        direct_cpu._on_one_thread(work)
+    assert inside == [1] * len(usual)
+    assert blas_threads() == usual
+
+
+def test_threads_that_an_interrupt_left_are_given_back_by_the_next() -> None:
+    usual = blas_threads()
+    for give_back in (factorise, leave_scope):
+        for library, num_threads in zip(direct_cpu._threads().lib_controllers, usual, strict=True):
+            direct_cpu._USUAL[library] = num_threads
+            library.set_num_threads(1)
+        give_back()
+        assert blas_threads() == usual
+        assert direct_cpu._USUAL == {}
+
+
+def factorise() -> None:
+    solver, solution = LapackCholesky(3), np.zeros(3)
+    solver.matrix[...] = 4.0 * np.eye(3)
+    solver.factorize()
+    solver.solve(np.ones(3), solution)
+    assert solution.tolist() == [0.25] * 3
+
+
+def leave_scope() -> None:
+    with CpuBackend().scope():
+        pass
