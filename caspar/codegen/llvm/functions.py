@@ -19,8 +19,10 @@ INTRINSICS = {
 """Names of LLVM's functions, by ours."""
 
 LIBM = frozenset(
-    ("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt")
-    + ("cosh", "erf", "erfc", "hypot", "sinh", "tan", "tanh")
+    (
+        *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt"),
+        *("cosh", "erf", "erfc", "hypot", "sinh", "tan", "tanh"),
+    )
 )
 """Functions of the C library."""
 
