@@ -252,7 +252,7 @@ class TestNotebook:
         folded = {one.findtext("summary"): one.findtext("pre") for one in page.iter("details")}
         assert folded == {
             "CUDA C": str(mixed.inspect().cuda),
-            "Python for Numba": str(mixed.inspect(target="cpu").cpu),
+            "for the processor": str(mixed.inspect(target="cpu").cpu),
         }
         tables = list(page.iter("table"))
         assert len(tables) == 2
