@@ -86,7 +86,7 @@ def test_kernel_precision_and_architecture_are_choices(capsys: pytest.CaptureFix
 
 def test_the_processors_text_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, SNAVELY, "--stage", "cpu")
-    assert "def snavely__score(table, tile):" in text
+    assert "def snavely__linearize(table, group):" in text
     graph = printed(capsys, SNAVELY, "--stage", "program", "--target", "cpu", "--kernel", "score")
     assert graph == str(snavely.inspect(target="cpu")["score"].program)
 
