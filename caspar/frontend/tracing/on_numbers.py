@@ -27,8 +27,9 @@ from caspar.frontend.symbolic.epsilon import SYMBOL, SymForceGrewError, value, w
 from caspar.frontend.symbolic.expression_key import expression_key
 from caspar.frontend.symbolic.lower import Lowering
 from caspar.frontend.tracing.advice import CONDITIONS
-from caspar.frontend.tracing.conditions import Watch, installed
+from caspar.frontend.tracing.conditions import Watch
 from caspar.frontend.tracing.points import Array, PointArgument, drawn_points
+from caspar.frontend.tracing.replaced_members import installed
 from caspar.frontend.tracing.signature import UserFunction, bound, copied_value
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
