@@ -39,7 +39,8 @@ _PATTERNS = (
     (r"__round__|__trunc__|callable (?:rint|floor|ceil|trunc) method", _ROUNDING),
     (r"format string", "a symbol has no digits to format"),
     (r"interpreted as an integer|only integers, slices|slice indices must be", _PLACES),
-    (r"cannot be evaluated", f"{_FUNCTIONS}; {_ROUNDING}"),  # float(), int(), math
+    # float(), int(), math
+    (r"cannot be evaluated|Cannot (?:convert|round) \w+", f"{_FUNCTIONS}; {_ROUNDING}"),
     (r"\bufuncs?\b|can't convert type|conversion from \w+ to Decimal", _FUNCTIONS),
 )
 _NEEDS_INTEGER = re.compile(r"indices must be integers or slices, not (\w+)|of type '(\w+)'")

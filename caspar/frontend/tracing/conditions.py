@@ -4,12 +4,12 @@ SymEngine refuses the truth of `x < 1`, but not that of `x`, and `x == 1` asks w
 expressions are the same, which Python takes for an answer about numbers: one branch would be lost
 without a word. So do `!=`, `in`, `list.index`, `if x`, `and`, `any`, dictionaries with symbols as
 keys, and `x.is_zero`. While a function is traced, the members of SymEngine's classes behind all of
-these are ours (`replaced_members`): they look at who asks (`askers`). SymForce, SymEngine, SymPy
-and caspar get SymEngine's own answer; the user's code, and the standard library and NumPy on its
-behalf, get
+these are ours, and those of SymPy's, once the function converts a symbol (`replaced_members`): they
+look at who asks (`askers`). SymForce, SymEngine, SymPy and caspar get the library's own answer; the
+user's code, and the standard library and NumPy on its behalf, get
 
 * the answer for numbers if both sides are numbers: `sf.S(1.0) == 1` holds;
-* the answer of SymEngine if that holds for all numbers: equal expressions are equal numbers;
+* the library's answer if that holds for all numbers: equal expressions are equal numbers;
 * else a `ConditionError`, or, where a trace is checked (`on_numbers`), the answer at a point.
 
 Conversions (`int(x)`, an index, a format) fail on symbols anyhow. Their errors are kept, as the
@@ -25,7 +25,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import numpy as np
-from symengine.lib.symengine_wrapper import Basic, DenseMatrixBase, RealDouble
+import sympy
+from symengine.lib.symengine_wrapper import Basic, MatrixBase, RealDouble, sympify
 from symengine.lib.symengine_wrapper import Number as Literal
 
 from caspar.frontend.tracing.advice import CONDITIONS, ConditionError
@@ -42,6 +43,12 @@ KEY = (
     "a symbol is a key of a dictionary or an element of a set, but different symbols may be equal "
     "numbers"
 )
+
+
+_MATRICES = (MatrixBase, sympy.MatrixBase)
+_EXPRESSIONS = (Basic, sympy.Basic, *_MATRICES)
+_COMPARED = (*_EXPRESSIONS, Number, np.ndarray)
+"""Types of what is compared as numbers."""
 
 
 class Watch:
@@ -74,17 +81,20 @@ class Watch:
         finally:
             _OF_THREAD.watch = previous
 
-    def equal(self, left: Any, right: Any, frame: FrameType | None) -> bool:
-        """The answer to `left == right`, which are not the same expression."""
-        if not isinstance(right, Basic | Number | np.ndarray) or self._user(frame) is None:
-            return False
+    def equal(self, left: Any, right: Any, frame: FrameType | None) -> bool | None:
+        """The answer to `left == right`, which are not the same expression; None: the library's.
+
+        Either side may be an expression or a matrix of them.
+        """
+        if not isinstance(right, _COMPARED) or self._user(frame) is None:
+            return None
         if not self._depends(left) and not self._depends(right):
-            return _equal_numbers(left, right)
+            return _equal_numbers(left, right) if isinstance(left, Basic) else None
         answer: bool = self._decided(EQUALITY, left) == self._decided(EQUALITY, right)
         return answer
 
     def truth(self, value: Any, frame: FrameType | None) -> bool | None:
-        """The answer to `bool(value)`; None: SymEngine's."""
+        """The answer to `bool(value)`; None: the library's."""
         if self._user(frame) is None:
             return None
         if isinstance(value, Literal):
@@ -92,20 +102,20 @@ class Watch:
         return bool(self._decided(TRUTH, value)) if self._depends(value) else None
 
     def sign(self, value: Any, frame: FrameType | None) -> float | None:
-        """The number whose `is_zero`, `is_positive`, ... is asked for; None: SymEngine answers."""
+        """The number whose `is_zero`, ... is asked for; None: the library answers."""
         if self._user(frame) is None or not self._depends(value):
             return None
         return float(self._decided(SIGN, value))
 
     def text(self, value: Any, frame: FrameType | None) -> str | None:
-        """The answer to `str(value)`, also of a matrix; None: SymEngine's, as when tracing."""
+        """The answer to `str(value)`, also of a matrix; None: the library's, as when tracing."""
         if self._number is None or self._user(frame) is None:
             return None
-        if not isinstance(value, DenseMatrixBase):
-            return repr(self._number(value)) if self._depends(value) else None
-        if not any(map(self._depends, value)):
+        if not self._depends(value):
             return None
-        rows = np.array([self._number(one) for one in value]).reshape(value.shape).tolist()
+        if not isinstance(value, _MATRICES):
+            return repr(self._at_point(value))
+        rows = np.array([self._at_point(one) for one in value]).reshape(value.shape).tolist()
         return "".join(f"{row}\n" for row in rows)
 
     def converted(
@@ -120,13 +130,13 @@ class Watch:
         Args:
             value: An expression.
             frame: Who asks.
-            theirs: SymEngine's answer, which for a symbol is an error.
+            theirs: The library's answer, which for a symbol is an error.
             from_number: The answer for a number.
         """
         if self._user(frame) is None or not self._depends(value):
             return theirs()
         if self._number is not None:
-            return from_number(self._number(value))
+            return from_number(self._at_point(value))
         try:
             return theirs()
         except Exception as error:
@@ -135,7 +145,7 @@ class Watch:
             raise
 
     def hash(self, value: Any, frame: FrameType | None) -> int | None:
-        """The answer to `hash(value)`; None: SymEngine's.
+        """The answer to `hash(value)`; None: the library's.
 
         Functions that are called may hash as they like (`functools.cache`, `dict.get`): what they
         make of it is seen where decisions are answered.
@@ -155,15 +165,19 @@ class Watch:
             self._refuse(THREAD)
 
     def _depends(self, value: Any) -> bool:
-        if not isinstance(value, Basic) or isinstance(value, Literal):
+        if not isinstance(value, _EXPRESSIONS) or isinstance(value, Literal):
             return False
         return any(str(symbol) in self._arguments for symbol in value.free_symbols)
 
     def _decided(self, text: str, value: Any) -> Any:
         """The number that answers a decision; what is no expression is its own."""
         if self._number is not None:
-            return self._number(value) if isinstance(value, Basic) else value
+            return self._at_point(value) if isinstance(value, _EXPRESSIONS) else value
         return self._refuse(text)
+
+    def _at_point(self, value: Any) -> float:
+        assert self._number is not None
+        return self._number(sympify(value))
 
     def _refuse(self, text: str) -> NoReturn:
         error = ConditionError(f"{text}. The function runs on symbols, not numbers: {CONDITIONS}")

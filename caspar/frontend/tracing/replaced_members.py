@@ -1,160 +1,131 @@
-"""The members of SymEngine's classes that ask a watch, while a function is traced.
+"""The members of SymEngine's and SymPy's classes that ask a watch, while a function is traced.
 
-`Basic.__eq__`, `__bool__`, `__int__` and others are ours for a while. Each asks the watch of its
-thread for the answer (`conditions`); if there is none, SymEngine answers. Threads that the function
-starts are refused in the same way.
+`Basic.__eq__`, `__bool__`, `__int__` and others are ours for a while (`questions`). Threads that
+the function starts are refused in the same way.
 
-A comparison takes SymEngine 0.04 microseconds, here 0.12.
+A comparison takes SymEngine 0.04 microseconds, here 0.12. SymPy's members are replaced from when
+the function converts a symbol to SymPy: that takes a millisecond, which other functions do not pay.
 """
 
-import math
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
-from symengine.lib.symengine_wrapper import (
-    Basic,
-    Boolean,
-    DenseMatrixBase,
-    RealDouble,
-    Relational,
-)
+import sympy
+from symengine.lib import symengine_wrapper as symengine
+from sympy.core import cache as sympy_cache
+from sympy.core._print_helpers import Printable
+from sympy.core.assumptions import _assume_defined
+from sympy.logic.boolalg import Boolean
+from sympy.matrices.repmatrix import RepMatrix
 
+from caspar.frontend.tracing import questions as ask
 from caspar.frontend.tracing.conditions import current_watch
 from caspar.frontend.tracing.members import Members
 
-_EQ, _NE, _HASH, _STR, _REPR = (
-    *(Basic.__eq__, Basic.__ne__, Basic.__hash__),
-    *(Basic.__str__, Basic.__repr__),
-)
+_Table = dict[tuple[type, str], Any]
+_OF_THREAD = threading.local()
 
 
-def _eq(self: Any, other: Any) -> bool:
-    if _EQ(self, other):
-        return True
-    watch = current_watch()
-    return False if watch is None else watch.equal(self, other, sys._getframe(1))
+@contextmanager
+def installed() -> Iterator[None]:
+    """Our members, while at least one thread traces."""
+    outer = getattr(_OF_THREAD, "until_end", None)
+    with _OF_SYMENGINE.installed(), ExitStack() as until_end:
+        _OF_THREAD.until_end = until_end
+        try:
+            yield
+        finally:
+            _OF_THREAD.until_end = outer
 
 
-def _ne(self: Any, other: Any) -> bool:
-    if not _NE(self, other):
-        return False
-    watch = current_watch()
-    return True if watch is None else not watch.equal(self, other, sys._getframe(1))
+def _meet_sympy() -> None:
+    """From now on, SymPy's members are ours, too."""
+    until_end = getattr(_OF_THREAD, "until_end", None)
+    if until_end is not None and current_watch() is not None:
+        until_end.enter_context(_OF_SYMPY.installed())
+        _OF_THREAD.until_end = None
 
 
-def _hash(self: Any) -> int:
-    watch = current_watch()
-    found = None if watch is None else watch.hash(self, sys._getframe(1))
-    return int(_HASH(self)) if found is None else found
+def _symbol_to_sympy(symbol: Any) -> Any:
+    _meet_sympy()
+    return _TO_SYMPY(symbol)
 
 
-def _text(theirs: Callable[[Any], str]) -> Callable[[Any], str]:
-    def ours(self: Any) -> str:
-        watch = current_watch()
-        text = None if watch is None else watch.text(self, sys._getframe(1))
-        return theirs(self) if text is None else text
-
-    return ours
-
-
-def _truth(theirs: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    def ours(self: Any) -> bool:
-        watch = current_watch()
-        truth = None if watch is None else watch.truth(self, sys._getframe(1))
-        return theirs(self) if truth is None else truth
-
-    return ours
+def _hash(expression: Any) -> int:
+    """SymPy's functions look into their caches before they convert arguments."""
+    asker = sys._getframe(2)  # the next one is that of `questions`
+    if asker.f_code.co_filename == sympy_cache.__file__:
+        _meet_sympy()
+    return int(_HASH(expression))
 
 
-def _sign(name: str, holds: Callable[[float], bool]) -> property:
-    theirs = vars(Basic)[name]
-
-    def ours(self: Any) -> Any:
-        watch = current_watch()
-        number = None if watch is None else watch.sign(self, sys._getframe(1))
-        return theirs.__get__(self) if number is None else holds(number)
-
-    return property(ours)
+_TO_SYMPY = symengine.Symbol._sympy_
+_HASH = symengine.Basic.__hash__
 
 
-def _conversion(theirs: Callable[..., Any], from_number: Callable[..., Any]) -> Callable[..., Any]:
-    def ours(self: Any, *args: Any, **options: Any) -> Any:
-        watch = current_watch()
-        if watch is None:
-            return theirs(self, *args, **options)
-        return watch.converted(
-            self,
-            sys._getframe(1),
-            lambda: theirs(self, *args, **options),
-            lambda number: from_number(number, *args),
-        )
-
-    return ours
+def _is_true(value: Any) -> bool:
+    """The truth of an expression of SymPy that says nothing of it; matrices may be expressions."""
+    return not isinstance(value, sympy.MatrixBase) or len(value) != 0
 
 
-def _no_index(value: Any) -> NoReturn:
-    raise TypeError(f"{type(value).__name__!r} object cannot be interpreted as an integer")
+def _members_of_symengine() -> Members:
+    basic = symengine.Basic
+    ours: _Table = ask.conversions_of(basic)
+    for kind in (basic, symengine.MatrixBase):
+        ours[kind, "__eq__"] = ask.equality(kind.__eq__)
+        ours[kind, "__ne__"] = ask.inequality(kind.__ne__)
+    for kind in (basic, symengine.DenseMatrixBase):
+        for name in ("__str__", "__repr__"):
+            ours[kind, name] = ask.text(vars(kind)[name])
+    for name in ("n", "evalf"):
+        ours[basic, name] = ask.evaluation(vars(basic)[name])
+    for name in (
+        *("is_zero", "is_positive", "is_negative", "is_nonpositive", "is_nonnegative"),
+        *("is_real", "is_integer", "is_finite"),
+    ):
+        ours[basic, name] = ask.sign(basic, name)
+    for kind in (symengine.Boolean, symengine.Relational):
+        ours[kind, "__bool__"] = ask.truth(vars(kind)["__bool__"])
+    return Members(
+        {
+            **ours,
+            (basic, "__hash__"): ask.hashing(_hash),
+            (basic, "__bool__"): ask.truth(lambda value: True),
+            (symengine.Symbol, "_sympy_"): _symbol_to_sympy,
+            (threading.Thread, "start"): ask.start(threading.Thread.start),
+            (ThreadPoolExecutor, "submit"): ask.start(ThreadPoolExecutor.submit),
+        }
+    )
 
 
-def _whole(number: float) -> int:
-    """A number as an index."""
-    if not number.is_integer():
-        _no_index(number)
-    return int(number)
+def _members_of_sympy() -> Members:
+    """Of the classes that answer themselves, in any version; the others call one of these."""
+    ours: _Table = ask.conversions_of(sympy.Expr)
+    numbers = (sympy.Float, sympy.Rational, sympy.NumberSymbol)
+    for kind in (sympy.Basic, sympy.Expr, *numbers, RepMatrix):
+        if "__eq__" in vars(kind):
+            ours[kind, "__eq__"] = ask.equality(vars(kind)["__eq__"])
+    for kind in (sympy.Basic, sympy.Expr):
+        if "__hash__" in vars(kind):
+            ours[kind, "__hash__"] = ask.hashing(vars(kind)["__hash__"])
+    for kind in (Printable, sympy.MatrixBase):
+        for name in ("__str__", "__repr__"):
+            ours[kind, name] = ask.text(getattr(kind, name))
+    for fact in _assume_defined:
+        ours[sympy.Basic, f"is_{fact}"] = ask.sign(sympy.Basic, f"is_{fact}")
+    return Members(
+        {
+            **ours,
+            (sympy.Expr, "__bool__"): ask.truth(_is_true),
+            (Boolean, "__bool__"): ask.truth(lambda value: True),
+            (sympy.Rel, "__bool__"): ask.truth(sympy.Rel.__bool__),
+        }
+    )
 
 
-def _lacking(name: str) -> Callable[..., Any]:
-    def fails(value: Any, *args: Any) -> Any:
-        raise TypeError(f"type {type(value).__name__} doesn't define {name} method")
-
-    return fails
-
-
-def _float(number: float, *args: Any) -> RealDouble:
-    return RealDouble(number)
-
-
-def _start(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    def ours(self: Any, *args: Any, **options: Any) -> Any:
-        watch = current_watch()
-        if watch is not None:
-            watch.check_thread(sys._getframe(1))
-        return theirs(self, *args, **options)
-
-    return ours
-
-
-_OURS: dict[tuple[type, str], Any] = {
-    (Basic, "__eq__"): _eq,
-    (Basic, "__ne__"): _ne,
-    (Basic, "__hash__"): _hash,
-    (Basic, "__str__"): _text(_STR),
-    (Basic, "__repr__"): _text(_REPR),
-    (DenseMatrixBase, "__str__"): _text(DenseMatrixBase.__str__),
-    (DenseMatrixBase, "__repr__"): _text(DenseMatrixBase.__repr__),
-    (Basic, "__format__"): _conversion(Basic.__format__, format),
-    (Basic, "__int__"): _conversion(Basic.__int__, int),
-    (Basic, "__float__"): _conversion(Basic.__float__, float),
-    (Basic, "__complex__"): _conversion(Basic.__complex__, complex),
-    (Basic, "__index__"): _conversion(_no_index, _whole),
-    (Basic, "__round__"): _conversion(_lacking("__round__"), round),
-    (Basic, "__trunc__"): _conversion(_lacking("__trunc__"), math.trunc),
-    (Basic, "n"): _conversion(Basic.n, _float),
-    (Basic, "evalf"): _conversion(Basic.evalf, _float),
-    (threading.Thread, "start"): _start(threading.Thread.start),
-    (ThreadPoolExecutor, "submit"): _start(ThreadPoolExecutor.submit),
-    (Basic, "__bool__"): _truth(lambda _: True),
-    (Boolean, "__bool__"): _truth(Boolean.__bool__),
-    (Relational, "__bool__"): _truth(Relational.__bool__),
-    (Basic, "is_zero"): _sign("is_zero", lambda x: x == 0.0),
-    (Basic, "is_positive"): _sign("is_positive", lambda x: x > 0.0),
-    (Basic, "is_negative"): _sign("is_negative", lambda x: x < 0.0),
-    (Basic, "is_nonpositive"): _sign("is_nonpositive", lambda x: x <= 0.0),
-    (Basic, "is_nonnegative"): _sign("is_nonnegative", lambda x: x >= 0.0),
-}
-_MEMBERS = Members(_OURS)
-installed = _MEMBERS.installed
-"""Our methods while at least one thread traces."""
+_OF_SYMENGINE = _members_of_symengine()
+_OF_SYMPY = _members_of_sympy()
