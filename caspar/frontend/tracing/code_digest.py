@@ -1,7 +1,7 @@
 """What determines how a function of the user runs: its code and that of what it calls.
 
 Input: functions and classes. Output: text for cache keys, and the numbers that stand in the code.
-What cannot be followed, such as functions in containers, is not in it.
+What cannot be followed, such as attributes of objects, is not in it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +20,9 @@ _LIBRARIES = ("builtins", "caspar", "numpy", "symengine", "symforce", "sympy", "
 MAX_ELEMENTS = 100
 """Of a tuple: a table of the user's may be long, and this is done in every process."""
 
+MAX_KEY = 8
+"""Numbers of a tuple that may be a key."""
+
 MAX_LITERAL = 1e6
 """Greater numbers are not tried as arguments: what is made of them overflows."""
 
@@ -31,10 +34,12 @@ class UserCode:
     Attributes:
         parts: Texts that determine it.
         literals: Numbers that stand in it, each once, in the order of their places.
+        tuples: Several numbers that stand in it as a tuple, which may be a key of a dictionary.
     """
 
     parts: list[str] = field(default_factory=list)
     literals: list[float] = field(default_factory=list)
+    tuples: list[tuple[float, ...]] = field(default_factory=list)
 
 
 def user_code(function: Callable[..., Any], types: Sequence[type]) -> UserCode:
@@ -59,7 +64,10 @@ def _enter(code: UserCode, thing: Any) -> Iterator[Any]:
     if isinstance(thing, _PLAIN):
         _enter_constant(code, thing)
     elif isinstance(thing, tuple):
+        _enter_tuple(code, thing)
         yield from thing[:MAX_ELEMENTS]
+    elif isinstance(thing, list | set | frozenset | dict):
+        yield from _elements(thing)
     elif isinstance(thing, FunctionType):
         if is_users_file(thing.__code__.co_filename):
             yield from _enter_function(code, thing)
@@ -88,8 +96,6 @@ def _enter_function(code: UserCode, function: Any) -> Iterator[Any]:
         for constant in own.co_consts:
             if isinstance(constant, CodeType):
                 pending.append(constant)
-            elif isinstance(constant, frozenset):
-                yield from sorted(constant, key=repr)
             else:
                 yield constant
     yield from function.__defaults__ or ()
@@ -104,6 +110,32 @@ def _enter_function(code: UserCode, function: Any) -> Iterator[Any]:
                 yield from (vars(found).get(attribute) for attribute in names)
         else:
             yield found
+
+
+def _elements(container: Any) -> Iterator[Any]:
+    """Some of them, keys before values, in an order that is the same in every process."""
+    elements = list(container)
+    if isinstance(container, set | frozenset):
+        elements.sort(key=repr)
+    yield from elements[:MAX_ELEMENTS]
+    if isinstance(container, dict):
+        yield from list(container.values())[:MAX_ELEMENTS]
+
+
+def _enter_tuple(code: UserCode, thing: tuple[Any, ...]) -> None:
+    """Add a tuple of numbers, or of tuples of them, to those that may be keys."""
+    pending, numbers = list(thing[:MAX_ELEMENTS]), []
+    while pending:
+        first = pending.pop(0)
+        if isinstance(first, tuple):
+            pending[:0] = first[:MAX_ELEMENTS]
+        elif isinstance(first, int | float) and abs(first) < MAX_LITERAL:
+            numbers.append(float(first))
+        else:
+            return
+    found = tuple(numbers)
+    if 1 < len(found) <= MAX_KEY and found not in code.tuples:
+        code.tuples.append(found)
 
 
 def _enter_constant(code: UserCode, constant: Any) -> None:

@@ -21,7 +21,7 @@ Other threads are left alone.
 import threading
 from collections.abc import Callable, Set
 from numbers import Number
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -62,12 +62,15 @@ class Watch:
 
     Attributes:
         refused: The first error of a condition or conversion, also if the user's code caught it.
+        hashed: Expressions that were hashed at a point, each with the place in the user's code: one
+            after the other they are a key, or several.
     """
 
     def __init__(
         self, own_file: str, arguments: Set[str], number: Callable[[Any], float] | None = None
     ) -> None:
         self.refused: Exception | None = None
+        self.hashed: list[tuple[tuple[CodeType, int], Any]] = []
         self._askers = Askers(own_file)
         self._arguments = arguments
         self._number = number
@@ -157,6 +160,7 @@ class Watch:
             return None
         if self._number is None and not makes_key(user):
             return None
+        self.hashed.append(((user.f_code, user.f_lasti), sympify(value)))
         return hash(self._decided(KEY, value))
 
     def check_thread(self, frame: FrameType | None) -> None:

@@ -16,6 +16,7 @@ function: `caspar.tracing` keeps the verdict in the cache.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,16 @@ from caspar.frontend.symbolic.epsilon import SYMBOL, SymForceGrewError, value, w
 from caspar.frontend.symbolic.expression_key import expression_key
 from caspar.frontend.symbolic.lower import Lowering
 from caspar.frontend.tracing.advice import CONDITIONS
+from caspar.frontend.tracing.code_digest import UserCode
 from caspar.frontend.tracing.conditions import Watch
-from caspar.frontend.tracing.points import Array, PointArgument, drawn_points
+from caspar.frontend.tracing.points import (
+    MAX_LITERALS,
+    Array,
+    PointArgument,
+    drawn_points,
+    points_with,
+    values_of_keys,
+)
 from caspar.frontend.tracing.replaced_members import installed
 from caspar.frontend.tracing.signature import UserFunction, bound, copied_value
 from caspar.ir.builder import GraphBuilder
@@ -70,29 +79,28 @@ class Comparison:
     rows_of: Callable[[Any], Sequence[Any]]
 
 
-def compare_with_numbers(comparison: Comparison, literals: Sequence[float]) -> int:
+def compare_with_numbers(comparison: Comparison, code: UserCode) -> int:
     """Compare the expressions with the function; return at how many points it ran.
 
     Args:
         comparison: The function.
-        literals: Numbers that stand in the function.
+        code: The function's code, of which the numbers are tried as arguments.
 
     Raises:
         FactorError or KernelError: They differ; names the row, both numbers and the arguments.
     """
     num_points = max(MAX_WORK // _num_sub_expressions(comparison.rows), MIN_POINTS)
-    points = drawn_points(comparison.arguments, literals)[:num_points]
+    points = drawn_points(comparison.arguments, code.literals)[:num_points]
     function = _OnNumbers(comparison, points)
     try:
-        runs, again = with_symbolic_epsilon(function.run_at, points)
+        runs, again = with_symbolic_epsilon(function.run, code)
     except SymForceGrewError:
-        return compare_with_numbers(comparison, literals)
-    compared = [(point, rows) for point, rows in zip(points, runs, strict=True) if rows is not None]
+        return compare_with_numbers(comparison, code)
     if again is not None:
-        function.check_same(*compared[0], again)
-    for point, rows in compared:
+        function.check_same(*runs[0], again)
+    for point, rows in runs:
         function.check(point, rows)
-    return len(compared)
+    return len(runs)
 
 
 def _num_sub_expressions(rows: Sequence[Any]) -> int:
@@ -110,7 +118,7 @@ class _OnNumbers:
 
     Args:
         comparison: The function.
-        points: All of them.
+        points: Those to begin with.
     """
 
     def __init__(self, comparison: Comparison, points: Array) -> None:
@@ -118,6 +126,7 @@ class _OnNumbers:
         self._user = comparison.user
         self._key = expression_key(comparison.rows)
         self._points = points
+        self._keys: list[list[Any]] = []
         self._names = [
             str(symbol)
             for argument in comparison.arguments
@@ -125,18 +134,33 @@ class _OnNumbers:
             for symbol in StorageOps.to_storage(template)
         ]
 
-    def run_at(self, points: Array) -> tuple[list[_Rows | None], _Rows | None]:
-        """The rows that the function returns at points, and what it returns at one of them again.
+    def run(self, code: UserCode) -> tuple[list[tuple[Array, _Rows]], _Rows | None]:
+        """Points with the rows that the function returns, and what it returns at the first again.
 
-        None: it does not run on these numbers.
+        Points at which it does not run are left out; None: it runs at none.
 
         Raises:
             FactorError or KernelError: It returned something else than when it was traced.
         """
         with installed():  # once for all runs
-            runs = [self._rows_at(point) for point in points]
-            first = next((number for number, rows in enumerate(runs) if rows is not None), None)
-            return runs, None if first is None else self._rows_at(points[first])
+            runs = self._runs(self._points)
+            runs += self._runs(self._points_of_keys(code))
+            return runs, self._rows_at(runs[0][0]) if runs else None
+
+    def _runs(self, points: Array) -> list[tuple[Array, _Rows]]:
+        runs = [(point, self._rows_at(point)) for point in points]
+        return [(point, rows) for point, rows in runs if rows is not None]
+
+    def _points_of_keys(self, code: UserCode) -> Array:
+        """Points at which the keys that were asked for are numbers of the function."""
+
+        def number(expression: Any, name: str, of_symbol: float) -> float:
+            return _evaluated([expression], {name: of_symbol})[0]
+
+        keys = [tuple(expressions) for expressions in self._keys]
+        specials = [*code.tuples, *((literal,) for literal in code.literals[MAX_LITERALS:])]
+        values = values_of_keys(list(dict.fromkeys(keys)), specials, number)
+        return points_with(values, self._points[0], self._names, self._comparison.arguments)
 
     def _rows_at(self, point: Array) -> _Rows | None:
         numbers = dict(zip(self._names, point.tolist(), strict=True))
@@ -150,6 +174,11 @@ class _OnNumbers:
             result = watch.run(self._user.function, *call.args, **call.kwargs)
         except Exception:  # such as the user's own, for numbers that are not allowed
             return None
+        finally:
+            self._keys += [
+                [expression for _, expression in hashed]
+                for _, hashed in groupby(watch.hashed, lambda pair: pair[0])
+            ]
         try:
             rows = self._comparison.rows_of(result)
         except CasparError as error:

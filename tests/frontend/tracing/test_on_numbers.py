@@ -19,9 +19,9 @@ from caspar.errors import FactorError, KernelError
 from caspar.frontend.factors.trace import factor_comparison, trace
 from caspar.frontend.kernels.trace import KernelFunction, kernel_comparison, trace_kernel
 from caspar.frontend.symbolic.unit_ranges import unit_ranges
-from caspar.frontend.tracing.code_digest import user_code
+from caspar.frontend.tracing.code_digest import UserCode, user_code
 from caspar.frontend.tracing.on_numbers import compare_with_numbers
-from caspar.frontend.tracing.points import PointArgument, drawn_points
+from caspar.frontend.tracing.points import PointArgument, drawn_points, values_of_keys
 from tests.frontend.factors import residuals
 from tests.support_functions import CASES
 from tests.support_functions import x as first
@@ -37,7 +37,7 @@ def compared(function: Callable[..., Any]) -> int:
     """At how many points a factor is compared."""
     factor = function if isinstance(function, caspar.Factor) else caspar.factor(function)
     code = user_code(factor.function, [])
-    return compare_with_numbers(factor_comparison(factor, trace(factor)), code.literals)
+    return compare_with_numbers(factor_comparison(factor, trace(factor)), code)
 
 
 def residual_with(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -45,6 +45,15 @@ def residual_with(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
         return sf.V2(x[0] + m[1], x[1] - m[0] + function(x, m))
 
     return residual
+
+
+TABLE = {(2.5, 3.5): 1, (4, 5): 2}
+LONG_TABLE = {7: 0, **{number: 3 for number in range(20, 60)}, 11: 2}
+PAIRS = {(4, 4.5): 2}
+
+
+def nearest(first: Any, second: Any, known: Any = (((3, 4), 5),)) -> Any:
+    return dict(known).get((first, second), 3)
 
 
 _counter = itertools.count()
@@ -75,6 +84,17 @@ DIFFERENT: list[Callable[[Any, Any], Any]] = [
     lambda x, m: len("%s" % (m * m.T)),
     lambda x, m: 2 if dict(zip(m, (5, 6), strict=True)).get(x[0]) else 3,
     lambda x, m: statistics.mode([m[0], m[1], x[1]]),
+    lambda x, m: {(3, 7): 2}.get((x[0], x[1]), 3),
+    lambda x, m: {(5.5, 7): 2, (6, 8): 1}.get((m[1], x[0]), 3),
+    lambda x, m: {(5, 7, 9): 2}.get((m[1], x[0], m[0]), 3),
+    lambda x, m: {(5, 7): 2}.get((2 * m[1] + 1, x[0]), 3),
+    lambda x, m: {(5, 7): 2}.get((sf.floor(m[1]), sf.floor(x[0])), 3),
+    lambda x, m: {((5, 6), 7): 2}.get(((m[0], m[1]), x[0]), 3),
+    lambda x, m: {(5, 7): 2}.get(tuple(m), 3),
+    lambda x, m: TABLE.get((m[0], x[1]), 3),
+    lambda x, m: LONG_TABLE.get(m[0], 3),
+    lambda x, m: sum(PAIRS.get(pair, 0) for pair in zip(x, m, strict=True)),
+    lambda x, m: nearest(x[0], m[0]),
     lambda x, m: Counter([m[0], m[1], x[0]]).most_common(1)[0][1],
 ]
 
@@ -134,7 +154,7 @@ def test_kernels_name_the_output() -> None:
     function = KernelFunction(chosen, "chosen", {})
     comparison = kernel_comparison(function, trace_kernel(function))
     with pytest.raises(KernelError, match=r"kernel chosen .* scalar 0 of output out1 is .*b = \("):
-        compare_with_numbers(comparison, [])
+        compare_with_numbers(comparison, UserCode())
 
 
 class TestNoFalseAlarms:
@@ -250,6 +270,25 @@ def kind_dim(kind: Any) -> int:
     return int(kind.storage_dim())
 
 
+def test_points_of_keys() -> None:
+    a, b, c = (sf.Symbol(name) for name in "abc")
+
+    def number(expression: Any, name: str, of_symbol: float) -> float:
+        return float(expression.subs(name, of_symbol))
+
+    def found(key: Any, *specials: Any) -> Any:
+        return values_of_keys([key], specials, number)
+
+    assert found((a, b), (3.0, 4.0)) == [{"a": 3.0, "b": 4.0}]
+    assert found((2 * b - 1, sf.floor(a)), (3.0, 4.0)) == [{"a": 4.0, "b": 2.0}]
+    assert found((a, b, c, a), (3.0, 4.0), (5.0,)) == [
+        {"a": 3.0, "b": 4.0, "c": 3.0},
+        {"a": 5.0, "b": 5.0, "c": 5.0},
+    ]
+    assert found((a, b, c), (3.0, 4.0)) == []
+    assert found((a * b, sf.sin(c)), (3.0, 4.0)) == []
+
+
 class TestCode:
     def test_numbers_and_helpers_count(self, tmp_path: Path) -> None:
         def made(helper: str, threshold: float) -> Any:
@@ -262,6 +301,16 @@ class TestCode:
         assert made("x + 1", 3.0).parts != made("x + 2", 3.0).parts
         assert made("x + 1", 3.0).parts != made("x + 1", 4.0).parts
         assert set(made("x + 7", 3.0).literals) == {2.5, 3.0, 7.0}
+
+    def test_tables_count(self) -> None:
+        def made(table: Any) -> Any:
+            return user_code(lambda x: table[x], [])
+
+        found = made({(3, 4): 5, ((6, 7.5), 8): [9], (1, "a"): {10}, 11: "b"})
+        assert found.tuples == [(3.0, 4.0), (6.0, 7.5, 8.0), (6.0, 7.5)]
+        assert set(found.literals) == {3.0, 4.0, 5.0, 6.0, 7.5, 8.0, 9.0, 10.0, 11.0}
+        assert made({1: "a"}).parts != made({1: "b"}).parts
+        assert made({"a", "b", "c"}).parts == made({"c", "b", "a"}).parts
 
     def test_methods_of_types_and_what_is_captured_count(self) -> None:
         class One:
