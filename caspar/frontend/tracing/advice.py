@@ -42,6 +42,7 @@ _PATTERNS = (
     # float(), int(), math
     (r"cannot be evaluated|Cannot (?:convert|round) \w+", f"{_FUNCTIONS}; {_ROUNDING}"),
     (r"\bufuncs?\b|can't convert type|conversion from \w+ to Decimal", _FUNCTIONS),
+    (r"argument should be a string or a Rational|both arguments should be Rational", _FUNCTIONS),
 )
 _NEEDS_INTEGER = re.compile(r"indices must be integers or slices, not (\w+)|of type '(\w+)'")
 _NO_ATTRIBUTE = re.compile(r"object has no attribute '(\w+)'")

@@ -9,7 +9,7 @@ import pickle
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, ForwardRef, get_origin
@@ -303,9 +303,14 @@ def run_on_symbols(user: UserFunction, values: Mapping[str, Any]) -> tuple[Any, 
             result: tuple[Any, Lines] = with_symbolic_epsilon(
                 watch.run, run_with_lines, user.function, *call.args, **call.kwargs
             )
-        if watch.refused is None:
-            return result
-        error = watch.refused  # the function caught it
+        value, lines = result
+        caught = [error for error in lines.errors if advice_on_symbols(error) != ""]
+        if watch.refused is not None:
+            error = watch.refused
+        elif caught:
+            error = caught[0]
+        else:
+            return value, replace(lines, errors=())  # which hold frames
     except SymForceGrewError:
         raise
     except Exception as raised:
