@@ -207,7 +207,7 @@ class _Recorder:
                 self.lines[expression] = line
                 pending += expression.args
 
-    def look_at_error(self, frame: FrameType, error: BaseException) -> None:
+    def look_at_error(self, frame: FrameType, error: Exception) -> None:
         """Keep an error that a frame with expressions raised because it took them for numbers."""
         if isinstance(error, AttributeError):  # numpy asks for methods; the user's code may, too
             instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
