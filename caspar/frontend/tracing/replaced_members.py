@@ -55,12 +55,16 @@ def _symbol_to_sympy(symbol: Any) -> Any:
     return _TO_SYMPY(symbol)
 
 
-def _hash(expression: Any) -> int:
-    """SymPy's functions look into their caches before they convert arguments."""
-    asker = sys._getframe(2)  # the next one is that of `questions`
+def _hash(expression: Any) -> Any:
+    """`ask.hashing`; SymPy's functions look into their caches before they convert arguments."""
+    watch = current_watch()
+    if watch is None:
+        return _HASH(expression)
+    asker = sys._getframe(1)
     if asker.f_code.co_filename == sympy_cache.__file__:
         _meet_sympy()
-    return int(_HASH(expression))
+    found = watch.hash(expression, asker)
+    return _HASH(expression) if found is None else found
 
 
 _TO_SYMPY = symengine.Symbol._sympy_
@@ -93,7 +97,7 @@ def _members_of_symengine() -> Members:
     return Members(
         {
             **ours,
-            (basic, "__hash__"): ask.hashing(_hash),
+            (basic, "__hash__"): _hash,
             (basic, "__bool__"): ask.truth(lambda value: True),
             (symengine.Symbol, "_sympy_"): _symbol_to_sympy,
             (threading.Thread, "start"): ask.start(threading.Thread.start),
