@@ -34,11 +34,13 @@ class UserCode:
     Attributes:
         parts: Texts that determine it.
         literals: Numbers that stand in it, each once, in the order of their places.
+        names: Global names and attributes that it uses.
         tuples: Several numbers that stand in it as a tuple, which may be a key of a dictionary.
     """
 
     parts: list[str] = field(default_factory=list)
     literals: list[float] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
     tuples: list[tuple[float, ...]] = field(default_factory=list)
 
 
@@ -92,6 +94,7 @@ def _enter_function(code: UserCode, function: Any) -> Iterator[Any]:
     while pending:
         own = pending.pop()
         names |= dict.fromkeys(own.co_names)
+        code.names.update(own.co_names)
         code.parts += [own.co_code.hex(), repr(own.co_names), repr(own.co_varnames)]
         for constant in own.co_consts:
             if isinstance(constant, CodeType):

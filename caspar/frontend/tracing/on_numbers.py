@@ -6,9 +6,10 @@ points the function runs once more. Its arguments are made of symbols again, whi
 own code gets the answers that the numbers give (`conditions`). If it returns other expressions than
 were traced, both are evaluated there, and must not differ by more than rounding explains.
 
-What cannot run on numbers is left out, and so are infinities and numbers that are none. Running on
-SymEngine's own floats was tried: it tells 1.0 from 1 in `Eq`, and the floor of infinity ends the
-process by a signal.
+What cannot run on numbers is left out, and so are infinities and NaN that the function returns.
+Running on SymEngine's own floats was tried: it tells 1.0 from 1 in `Eq`, and the floor of infinity
+ends the process by a signal. Divisions that raise as Python's were tried, too: SymEngine's division
+cannot be restored afterwards.
 
 Input: a function and its expressions. Output: at how many points it ran. Some 10 ms, once for each
 function: `caspar.tracing` keeps the verdict in the cache.
@@ -53,6 +54,8 @@ SAME_RUN = 1e-12
 """Of a difference between two runs."""
 SMALL = 1e-9
 """Of a difference, relative to the row's usual size."""
+ZERO_DIVISION = frozenset({"ZeroDivisionError", "ArithmeticError"})
+"""Names in the code of functions that expect errors of divisions."""
 MAX_NUMBERS = 8
 """Numbers of an argument in an error."""
 
@@ -100,6 +103,8 @@ def compare_with_numbers(comparison: Comparison, code: UserCode) -> int:
         function.check_same(*runs[0], again)
     for point, rows in runs:
         function.check(point, rows)
+        if not ZERO_DIVISION.isdisjoint(code.names):
+            function.check_is_finite(point)
     return len(runs)
 
 
@@ -212,6 +217,22 @@ class _OnNumbers:
                 f"{CONDITIONS}"
             )
 
+    def check_is_finite(self, point: Array) -> None:
+        """Look for divisions by zero, which are no errors on symbols.
+
+        Raises:
+            FactorError or KernelError: What was traced is not finite at a point.
+        """
+        numbers = dict(zip(self._names, point.tolist(), strict=True))
+        found = np.isfinite(_evaluated(self._comparison.rows, numbers))
+        if not found.all():
+            raise self._error(
+                f"{self._comparison.row_names[int(np.argmin(found))]} is not finite at "
+                f"{self._text(point)}. The function catches ZeroDivisionError, but symbols do not "
+                "raise it, so what it computes after the error is lost. Add sf.epsilon() to the "
+                f"divisor, or {CONDITIONS}"
+            )
+
     def check_same(self, point: Array, rows: _Rows, again: _Rows) -> None:
         """Compare two runs at a point.
 
@@ -238,8 +259,10 @@ class _OnNumbers:
 
     def _differs(self, point: Array, first: Any, second: Any, tolerance: float) -> bool:
         one, other = self._both(point, first, second)
-        if not np.isfinite(one) or not np.isfinite(other):
+        if not np.isfinite(other):
             return False
+        if not np.isfinite(one):  # the function avoids what the trace computes
+            return True
         error = abs(one - other)
         if error <= tolerance * max(abs(one), abs(other)):
             return False

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -134,6 +135,32 @@ def test_another_number_of_rows_is_refused() -> None:
         compared(residual)
 
 
+def divides(x: Any, m: Any) -> Any:
+    try:
+        return x[0] / (m[0] - 1)
+    except ZeroDivisionError:
+        return 0
+
+
+def suppresses(x: Any, m: Any) -> Any:
+    found = 0
+    with suppress(ArithmeticError):
+        found = 1 / (x[0] - m[0])
+    return found
+
+
+@pytest.mark.parametrize("function", [divides, suppresses, lambda x, m: 2 * divides(x, m)])
+def test_caught_divisions_by_zero_are_refused(function: Callable[[Any, Any], Any]) -> None:
+    with pytest.raises(FactorError, match=r"row 1 .* not finite at x = .* catches ZeroDivision"):
+        compared(residual_with(function))
+
+
+def test_special_values_instead_of_infinity_are_seen() -> None:
+    function = residual_with(lambda x, m: {0: 2}.get(m[0], 1 / m[0]))
+    with pytest.raises(FactorError, match=r"row 1 of the residual is (inf|nan) by .* but "):
+        compared(function)
+
+
 def test_something_else_than_a_vector_is_refused() -> None:
     def residual(x: X, m: M) -> Any:
         return None if {1: True}.get(m[0]) else x - m
@@ -236,6 +263,16 @@ class TestNoFalseAlarms:
 
         assert 0 < compared(fails) < compared(derives)
         assert compared(never) == 0
+
+    def test_errors_of_other_divisions(self) -> None:
+        def ratio(count: int) -> float:
+            try:
+                return 1 / count
+            except ZeroDivisionError:
+                return 0
+
+        assert compared(residual_with(lambda x, m: ratio(0) * x[0] / (m[0] ** 2 + 1))) > 0
+        assert compared(residual_with(lambda x, m: 1 / m[0] + sf.log(x[0]))) > 0
 
     def test_memory_of_formulas_is_fine(self) -> None:
         known: dict[str, Any] = {}
