@@ -1,12 +1,12 @@
 """What determines how a function of the user runs: its code and that of what it calls.
 
 Input: functions and classes. Output: text for cache keys, and the numbers that stand in the code.
-What cannot be followed, such as attributes of objects, is not in it.
+What cannot be followed, such as arrays and what is computed, is not in it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -34,7 +34,7 @@ class UserCode:
     Attributes:
         parts: Texts that determine it.
         literals: Numbers that stand in it, each once, in the order of their places.
-        names: Global names and attributes that it uses.
+        names: Global names, attributes and types that it uses.
         tuples: Several numbers that stand in it as a tuple, which may be a key of a dictionary.
     """
 
@@ -74,6 +74,7 @@ def _enter(code: UserCode, thing: Any) -> Iterator[Any]:
         if is_users_file(thing.__code__.co_filename):
             yield from _enter_function(code, thing)
     elif isinstance(thing, type):
+        code.names.add(thing.__name__)
         if thing.__module__.partition(".")[0] not in _LIBRARIES:
             yield from vars(thing).values()
             yield from thing.__mro__[1:]
@@ -83,9 +84,12 @@ def _enter(code: UserCode, thing: Any) -> Iterator[Any]:
         yield thing.__func__
     elif isinstance(thing, partial):
         yield from (thing.func, thing.args, tuple(thing.keywords.values()))
-    else:  # what decorators return, and factors and kernels
+    else:  # what decorators return, factors and kernels, objects whose attributes are used
         held = getattr(thing, "__dict__", {})
-        yield from (held[name] for name in ("__wrapped__", "function") if name in held)
+        names = {"__wrapped__", "function", *code.names}
+        yield from (held[name] for name in sorted(names.intersection(held)))
+        if is_dataclass(thing):
+            yield tuple(getattr(thing, part.name, None) for part in fields(thing))
 
 
 def _enter_function(code: UserCode, function: Any) -> Iterator[Any]:

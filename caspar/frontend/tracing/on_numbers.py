@@ -59,6 +59,9 @@ ZERO_DIVISION = frozenset({"ZeroDivisionError", "ArithmeticError"})
 MAX_NUMBERS = 8
 """Numbers of an argument in an error."""
 
+_ONES = 2
+"""Which point has ones: with them, sums and products of whole numbers are exact."""
+
 _Rows = Sequence[Any]
 
 
@@ -158,14 +161,16 @@ class _OnNumbers:
 
     def _points_of_keys(self, code: UserCode) -> Array:
         """Points at which the keys that were asked for are numbers of the function."""
+        point = self._points[_ONES]
 
-        def number(expression: Any, name: str, of_symbol: float) -> float:
-            return _evaluated([expression], {name: of_symbol})[0]
+        def number(expression: Any, values: Mapping[str, float]) -> float:
+            usual = dict(zip(self._names, point.tolist(), strict=True))
+            return _evaluated([expression], {**usual, **values})[0]
 
         keys = [tuple(expressions) for expressions in self._keys]
         specials = [*code.tuples, *((literal,) for literal in code.literals[MAX_LITERALS:])]
         values = values_of_keys(list(dict.fromkeys(keys)), specials, number)
-        return points_with(values, self._points[0], self._names, self._comparison.arguments)
+        return points_with(values, point, self._names, self._comparison.arguments)
 
     def _rows_at(self, point: Array) -> _Rows | None:
         numbers = dict(zip(self._names, point.tolist(), strict=True))

@@ -6,7 +6,6 @@ stand in the function. Rotations and directions have unit length, the identity a
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle, islice, product
 from typing import Any
 
@@ -81,7 +80,7 @@ def drawn_points(arguments: Sequence[PointArgument], literals: Sequence[float]) 
 def values_of_keys(
     keys: Sequence[tuple[Any, ...]],
     specials: Sequence[tuple[float, ...]],
-    number: Callable[[Any, str, float], float],
+    number: Callable[[Any, Mapping[str, float]], float],
 ) -> list[dict[str, float]]:
     """Numbers of symbols with which keys of dictionaries are special values.
 
@@ -89,29 +88,35 @@ def values_of_keys(
         keys: Expressions that were hashed one after the other; several keys may be one after the
             other.
         specials: Numbers that stand in the function, alone or as a tuple.
-        number: What an expression of one symbol is, from the symbol's name and number.
+        number: What an expression is if some of its symbols have other numbers than usual.
     """
     found: list[dict[str, float]] = []
     fitting = ((k, s) for s, k in product(specials, keys) if len(k) % len(s) == 0)
     for key, special in islice(fitting, MAX_KEYS):
         values: dict[str, float] = {}
         for expression, target in zip(key, cycle(special), strict=False):
-            symbols = [str(symbol) for symbol in expression.free_symbols]
-            if len(symbols) == 1 and symbols[0] not in values:
-                values |= _solution(symbols[0], target, partial(number, expression, symbols[0]))
+            values |= _solution(expression, target, values, number)
         if values:
             found.append(values)
     return found
 
 
-def _solution(name: str, target: float, number: Callable[[float], float]) -> dict[str, float]:
-    """A symbol's number with which an expression of it is a number, if it is easily found."""
-    zero, one = number(0.0), number(1.0)
-    with np.errstate(all="ignore"):
-        linear = float(np.divide(target - zero, one - zero))
-    for value in (target, linear):  # such as of the symbol itself, of floor(x) and 2 x + 1
-        if np.isfinite(value) and number(value) == target:
-            return {name: value}
+def _solution(
+    expression: Any,
+    target: float,
+    known: Mapping[str, float],
+    number: Callable[[Any, Mapping[str, float]], float],
+) -> dict[str, float]:
+    """A symbol and its number with which an expression is a number, if they are easily found."""
+    for name in sorted(map(str, expression.free_symbols)):
+        if name in known:
+            continue
+        zero, one = (number(expression, {**known, name: value}) for value in (0.0, 1.0))
+        with np.errstate(all="ignore"):
+            linear = float(np.divide(target - zero, one - zero))
+        for value in (target, linear):  # such as of the symbol itself, of floor(x) and 2 x + 1
+            if np.isfinite(value) and number(expression, {**known, name: value}) == target:
+                return {name: value}
     return {}
 
 

@@ -31,6 +31,20 @@ def equality(theirs: Member) -> Member:
     return ours
 
 
+def equality_in_words(theirs: Member) -> Member:
+    """`equals` of SymPy, whose other arguments are of no concern."""
+
+    def ours(self: Any, other: Any, *args: Any, **options: Any) -> Any:
+        found = theirs(self, other, *args, **options)
+        watch = current_watch()
+        if found is True or watch is None:
+            return found
+        equal = watch.equal(self, other, sys._getframe(1))
+        return found if equal is None else equal
+
+    return ours
+
+
 def inequality(theirs: Member) -> Member:
     """`!=`."""
 

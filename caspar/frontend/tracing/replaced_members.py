@@ -124,6 +124,7 @@ def _members_of_sympy() -> Members:
     return Members(
         {
             **ours,
+            (sympy.Expr, "equals"): ask.equality_in_words(sympy.Expr.equals),
             (sympy.Expr, "__bool__"): ask.truth(_is_true),
             (Boolean, "__bool__"): ask.truth(lambda value: True),
             (sympy.Rel, "__bool__"): ask.truth(sympy.Rel.__bool__),

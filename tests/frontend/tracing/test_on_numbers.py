@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,6 +54,25 @@ LONG_TABLE = {7: 0, **{number: 3 for number in range(20, 60)}, 11: 2}
 PAIRS = {(4, 4.5): 2}
 
 
+@dataclass(frozen=True)
+class Cell:
+    """A key."""
+
+    row: Any
+    column: Any
+
+
+class Box:
+    """Holds a table."""
+
+    def __init__(self) -> None:
+        self.table = {(2.5, 4.5): 2}
+
+
+CELLS = {Cell(2.5, 3.5): 2}
+BOX = Box()
+
+
 def nearest(first: Any, second: Any, known: Any = (((3, 4), 5),)) -> Any:
     return dict(known).get((first, second), 3)
 
@@ -95,6 +115,9 @@ DIFFERENT: list[Callable[[Any, Any], Any]] = [
     lambda x, m: TABLE.get((m[0], x[1]), 3),
     lambda x, m: LONG_TABLE.get(m[0], 3),
     lambda x, m: sum(PAIRS.get(pair, 0) for pair in zip(x, m, strict=True)),
+    lambda x, m: {(10, 3): 2}.get((x[0] * m[0], m[1] - x[1]), 3),
+    lambda x, m: CELLS.get(Cell(x[0], m[1]), 3),
+    lambda x, m: BOX.table.get((x[0], m[1]), 3),
     lambda x, m: nearest(x[0], m[0]),
     lambda x, m: Counter([m[0], m[1], x[0]]).most_common(1)[0][1],
 ]
@@ -310,8 +333,8 @@ def kind_dim(kind: Any) -> int:
 def test_points_of_keys() -> None:
     a, b, c = (sf.Symbol(name) for name in "abc")
 
-    def number(expression: Any, name: str, of_symbol: float) -> float:
-        return float(expression.subs(name, of_symbol))
+    def number(expression: Any, values: Any) -> float:
+        return float(expression.subs({"a": 1.0, "b": 1.0, "c": 1.0, **values}))
 
     def found(key: Any, *specials: Any) -> Any:
         return values_of_keys([key], specials, number)
@@ -323,7 +346,8 @@ def test_points_of_keys() -> None:
         {"a": 5.0, "b": 5.0, "c": 5.0},
     ]
     assert found((a, b, c), (3.0, 4.0)) == []
-    assert found((a * b, sf.sin(c)), (3.0, 4.0)) == []
+    assert found((a * b, c + b), (3.0, 4.0)) == [{"a": 3.0, "b": 3.0}]
+    assert found((a**2, sf.sin(c)), (3.0, 4.0)) == []
 
 
 class TestCode:

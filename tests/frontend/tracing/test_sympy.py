@@ -36,6 +36,7 @@ EQUALITIES: list[Callable[..., Any]] = [
     lambda x, m, p: 1 if sympy.Tuple(sympify(m[0])) == sympy.Tuple(1) else 2,
     lambda x, m, p: 1 if (sympify(m[0]) < 1) == True else 2,  # noqa: E712
     lambda x, m, p: 1 if (np.array([sympify(m[0])]) == 1).any() else 2,
+    lambda x, m, p: 1 if sympify(m[0]).equals(1) else 2,
     lambda x, m, p: 1 if m.mat == x.mat else 2,
 ]
 TRUTHS: list[Callable[..., Any]] = [
