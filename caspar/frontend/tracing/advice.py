@@ -34,7 +34,7 @@ _PLACES = (
 )
 
 _PATTERNS = (
-    (r"truth value", CONDITIONS),
+    (r"truth value|did not evaluate to a bool", CONDITIONS),
     (r"unsupported operand type\(s\) for [&|^]", CONDITIONS),
     (r"__round__|__trunc__|callable (?:rint|floor|ceil|trunc) method", _ROUNDING),
     (r"format string", "a symbol has no digits to format"),
@@ -42,6 +42,8 @@ _PATTERNS = (
     # float(), int(), math
     (r"cannot be evaluated|Cannot (?:convert|round) \w+", f"{_FUNCTIONS}; {_ROUNDING}"),
     (r"\bufuncs?\b|can't convert type|conversion from \w+ to Decimal", _FUNCTIONS),
+    # SymPy's Rational, Float, Integer
+    (r"^invalid input: |cannot create mpf|Argument of Integer should be", _FUNCTIONS),
     (r"argument should be a string or a Rational|both arguments should be Rational", _FUNCTIONS),
 )
 _NEEDS_INTEGER = re.compile(r"indices must be integers or slices, not (\w+)|of type '(\w+)'")
