@@ -7,32 +7,19 @@ or, if the watch has none, the library's. The frame that asks is that of the cal
 import math
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NoReturn
 
 import sympy
 from symengine.lib.symengine_wrapper import RealDouble
 
-from caspar.frontend.tracing.conditions import current_watch
+from caspar.frontend.tracing.conditions import Watch, current_watch
 
 Member = Callable[..., Any]
 
 
 def equality(theirs: Member) -> Member:
-    """`==`."""
-
-    def ours(self: Any, other: Any) -> Any:
-        found = theirs(self, other)
-        watch = current_watch()
-        if found is True or watch is None:
-            return found
-        equal = watch.equal(self, other, sys._getframe(1))
-        return found if equal is None else equal
-
-    return ours
-
-
-def equality_in_words(theirs: Member) -> Member:
-    """`equals` of SymPy, whose other arguments are of no concern."""
+    """`==`, and `equals` of SymPy, which takes more arguments."""
 
     def ours(self: Any, other: Any, *args: Any, **options: Any) -> Any:
         found = theirs(self, other, *args, **options)
@@ -59,34 +46,12 @@ def inequality(theirs: Member) -> Member:
     return ours
 
 
-def hashing(theirs: Member) -> Member:
-    """`hash`, keys of dictionaries, elements of sets."""
+def question(theirs: Member, answer: Callable[[Watch, Any, FrameType], Any]) -> Member:
+    """`hash`, `str` and `bool`, by the method of the watch that answers."""
 
     def ours(self: Any) -> Any:
         watch = current_watch()
-        found = None if watch is None else watch.hash(self, sys._getframe(1))
-        return theirs(self) if found is None else found
-
-    return ours
-
-
-def text(theirs: Member) -> Member:
-    """`str` and `repr`."""
-
-    def ours(self: Any) -> Any:
-        watch = current_watch()
-        found = None if watch is None else watch.text(self, sys._getframe(1))
-        return theirs(self) if found is None else found
-
-    return ours
-
-
-def truth(theirs: Member) -> Member:
-    """`bool`."""
-
-    def ours(self: Any) -> Any:
-        watch = current_watch()
-        found = None if watch is None else watch.truth(self, sys._getframe(1))
+        found = None if watch is None else answer(watch, self, sys._getframe(1))
         return theirs(self) if found is None else found
 
     return ours

@@ -23,7 +23,7 @@ from sympy.logic.boolalg import Boolean
 from sympy.matrices.repmatrix import RepMatrix
 
 from caspar.frontend.tracing import questions as ask
-from caspar.frontend.tracing.conditions import current_watch
+from caspar.frontend.tracing.conditions import Watch, current_watch
 from caspar.frontend.tracing.members import Members
 
 _Table = dict[tuple[type, str], Any]
@@ -56,7 +56,7 @@ def _symbol_to_sympy(symbol: Any) -> Any:
 
 
 def _hash(expression: Any) -> Any:
-    """`ask.hashing`; SymPy's functions look into their caches before they convert arguments."""
+    """As `ask.question`; SymPy's functions look into their caches before they convert arguments."""
     watch = current_watch()
     if watch is None:
         return _HASH(expression)
@@ -84,7 +84,7 @@ def _members_of_symengine() -> Members:
         ours[kind, "__ne__"] = ask.inequality(kind.__ne__)
     for kind in (basic, symengine.DenseMatrixBase):
         for name in ("__str__", "__repr__"):
-            ours[kind, name] = ask.text(vars(kind)[name])
+            ours[kind, name] = ask.question(vars(kind)[name], Watch.text)
     for name in ("n", "evalf"):
         ours[basic, name] = ask.evaluation(vars(basic)[name])
     for name in (
@@ -93,12 +93,12 @@ def _members_of_symengine() -> Members:
     ):
         ours[basic, name] = ask.sign(basic, name)
     for kind in (symengine.Boolean, symengine.Relational):
-        ours[kind, "__bool__"] = ask.truth(vars(kind)["__bool__"])
+        ours[kind, "__bool__"] = ask.question(vars(kind)["__bool__"], Watch.truth)
     return Members(
         {
             **ours,
             (basic, "__hash__"): _hash,
-            (basic, "__bool__"): ask.truth(lambda value: True),
+            (basic, "__bool__"): ask.question(lambda value: True, Watch.truth),
             (symengine.Symbol, "_sympy_"): _symbol_to_sympy,
             (threading.Thread, "start"): ask.start(threading.Thread.start),
             (ThreadPoolExecutor, "submit"): ask.start(ThreadPoolExecutor.submit),
@@ -115,19 +115,19 @@ def _members_of_sympy() -> Members:
             ours[kind, "__eq__"] = ask.equality(vars(kind)["__eq__"])
     for kind in (sympy.Basic, sympy.Expr):
         if "__hash__" in vars(kind):
-            ours[kind, "__hash__"] = ask.hashing(vars(kind)["__hash__"])
+            ours[kind, "__hash__"] = ask.question(vars(kind)["__hash__"], Watch.hash)
     for kind in (Printable, sympy.MatrixBase):
         for name in ("__str__", "__repr__"):
-            ours[kind, name] = ask.text(getattr(kind, name))
+            ours[kind, name] = ask.question(getattr(kind, name), Watch.text)
     for fact in _assume_defined:
         ours[sympy.Basic, f"is_{fact}"] = ask.sign(sympy.Basic, f"is_{fact}")
     return Members(
         {
             **ours,
-            (sympy.Expr, "equals"): ask.equality_in_words(sympy.Expr.equals),
-            (sympy.Expr, "__bool__"): ask.truth(_is_true),
-            (Boolean, "__bool__"): ask.truth(lambda value: True),
-            (sympy.Rel, "__bool__"): ask.truth(sympy.Rel.__bool__),
+            (sympy.Expr, "equals"): ask.equality(sympy.Expr.equals),
+            (sympy.Expr, "__bool__"): ask.question(_is_true, Watch.truth),
+            (Boolean, "__bool__"): ask.question(lambda value: True, Watch.truth),
+            (sympy.Rel, "__bool__"): ask.question(sympy.Rel.__bool__, Watch.truth),
         }
     )
 
