@@ -43,6 +43,4 @@ def traced_kernel(function: KernelFunction) -> TracedKernel:
 def _compare_once(comparison: Comparison, key: str) -> None:
     types = [type(one) for argument in comparison.arguments for one in argument.templates]
     code = user_code(comparison.user.function, types)
-    cached_count(
-        ["on numbers", key, *code.parts], lambda: compare_with_numbers(comparison, code.literals)
-    )
+    cached_count(["on numbers", key, *code.parts], lambda: compare_with_numbers(comparison, code))

@@ -21,9 +21,9 @@ def comparisons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("CASPAR_CACHE_DIR", str(tmp_path / "cache"))
     compared: list[str] = []
 
-    def counted(comparison: Any, literals: Any) -> int:
+    def counted(comparison: Any, code: Any) -> int:
         compared.append(comparison.user.name)
-        return compare_with_numbers(comparison, literals)
+        return compare_with_numbers(comparison, code)
 
     monkeypatch.setattr("caspar.tracing.compare_with_numbers", counted)
     return compared

@@ -34,13 +34,17 @@ _PLACES = (
 )
 
 _PATTERNS = (
-    (r"truth value", CONDITIONS),
+    (r"truth value|did not evaluate to a bool", CONDITIONS),
     (r"unsupported operand type\(s\) for [&|^]", CONDITIONS),
     (r"__round__|__trunc__|callable (?:rint|floor|ceil|trunc) method", _ROUNDING),
     (r"format string", "a symbol has no digits to format"),
     (r"interpreted as an integer|only integers, slices|slice indices must be", _PLACES),
-    (r"cannot be evaluated", f"{_FUNCTIONS}; {_ROUNDING}"),  # float(), int(), math
+    # float(), int(), math
+    (r"cannot be evaluated|Cannot (?:convert|round) \w+", f"{_FUNCTIONS}; {_ROUNDING}"),
     (r"\bufuncs?\b|can't convert type|conversion from \w+ to Decimal", _FUNCTIONS),
+    # SymPy's Rational, Float, Integer
+    (r"^invalid input: |cannot create mpf|Argument of Integer should be", _FUNCTIONS),
+    (r"argument should be a string or a Rational|both arguments should be Rational", _FUNCTIONS),
 )
 _NEEDS_INTEGER = re.compile(r"indices must be integers or slices, not (\w+)|of type '(\w+)'")
 _NO_ATTRIBUTE = re.compile(r"object has no attribute '(\w+)'")

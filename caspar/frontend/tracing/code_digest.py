@@ -1,12 +1,12 @@
 """What determines how a function of the user runs: its code and that of what it calls.
 
 Input: functions and classes. Output: text for cache keys, and the numbers that stand in the code.
-What cannot be followed, such as functions in containers, is not in it.
+What cannot be followed, such as arrays and what is computed, is not in it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -20,6 +20,9 @@ _LIBRARIES = ("builtins", "caspar", "numpy", "symengine", "symforce", "sympy", "
 MAX_ELEMENTS = 100
 """Of a tuple: a table of the user's may be long, and this is done in every process."""
 
+MAX_KEY = 8
+"""Numbers of a tuple that may be a key."""
+
 MAX_LITERAL = 1e6
 """Greater numbers are not tried as arguments: what is made of them overflows."""
 
@@ -31,10 +34,14 @@ class UserCode:
     Attributes:
         parts: Texts that determine it.
         literals: Numbers that stand in it, each once, in the order of their places.
+        names: Global names, attributes and types that it uses.
+        tuples: Several numbers that stand in it as a tuple, which may be a key of a dictionary.
     """
 
     parts: list[str] = field(default_factory=list)
     literals: list[float] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    tuples: list[tuple[float, ...]] = field(default_factory=list)
 
 
 def user_code(function: Callable[..., Any], types: Sequence[type]) -> UserCode:
@@ -59,11 +66,15 @@ def _enter(code: UserCode, thing: Any) -> Iterator[Any]:
     if isinstance(thing, _PLAIN):
         _enter_constant(code, thing)
     elif isinstance(thing, tuple):
+        _enter_tuple(code, thing)
         yield from thing[:MAX_ELEMENTS]
+    elif isinstance(thing, list | set | frozenset | dict):
+        yield from _elements(thing)
     elif isinstance(thing, FunctionType):
         if is_users_file(thing.__code__.co_filename):
             yield from _enter_function(code, thing)
     elif isinstance(thing, type):
+        code.names.add(thing.__name__)
         if thing.__module__.partition(".")[0] not in _LIBRARIES:
             yield from vars(thing).values()
             yield from thing.__mro__[1:]
@@ -73,9 +84,12 @@ def _enter(code: UserCode, thing: Any) -> Iterator[Any]:
         yield thing.__func__
     elif isinstance(thing, partial):
         yield from (thing.func, thing.args, tuple(thing.keywords.values()))
-    else:  # what decorators return, and factors and kernels
+    else:  # what decorators return, factors and kernels, objects whose attributes are used
         held = getattr(thing, "__dict__", {})
-        yield from (held[name] for name in ("__wrapped__", "function") if name in held)
+        names = {"__wrapped__", "function", *code.names}
+        yield from (held[name] for name in sorted(names.intersection(held)))
+        if is_dataclass(thing):
+            yield tuple(getattr(thing, part.name, None) for part in fields(thing))
 
 
 def _enter_function(code: UserCode, function: Any) -> Iterator[Any]:
@@ -84,12 +98,11 @@ def _enter_function(code: UserCode, function: Any) -> Iterator[Any]:
     while pending:
         own = pending.pop()
         names |= dict.fromkeys(own.co_names)
+        code.names.update(own.co_names)
         code.parts += [own.co_code.hex(), repr(own.co_names), repr(own.co_varnames)]
         for constant in own.co_consts:
             if isinstance(constant, CodeType):
                 pending.append(constant)
-            elif isinstance(constant, frozenset):
-                yield from sorted(constant, key=repr)
             else:
                 yield constant
     yield from function.__defaults__ or ()
@@ -104,6 +117,32 @@ def _enter_function(code: UserCode, function: Any) -> Iterator[Any]:
                 yield from (vars(found).get(attribute) for attribute in names)
         else:
             yield found
+
+
+def _elements(container: Any) -> Iterator[Any]:
+    """Some of them, keys before values, in an order that is the same in every process."""
+    elements = list(container)
+    if isinstance(container, set | frozenset):
+        elements.sort(key=repr)
+    yield from elements[:MAX_ELEMENTS]
+    if isinstance(container, dict):
+        yield from list(container.values())[:MAX_ELEMENTS]
+
+
+def _enter_tuple(code: UserCode, thing: tuple[Any, ...]) -> None:
+    """Add a tuple of numbers, or of tuples of them, to those that may be keys."""
+    pending, numbers = list(thing[:MAX_ELEMENTS]), []
+    while pending:
+        first = pending.pop(0)
+        if isinstance(first, tuple):
+            pending[:0] = first[:MAX_ELEMENTS]
+        elif isinstance(first, int | float) and abs(first) < MAX_LITERAL:
+            numbers.append(float(first))
+        else:
+            return
+    found = tuple(numbers)
+    if 1 < len(found) <= MAX_KEY and found not in code.tuples:
+        code.tuples.append(found)
 
 
 def _enter_constant(code: UserCode, constant: Any) -> None:

@@ -6,9 +6,10 @@ points the function runs once more. Its arguments are made of symbols again, whi
 own code gets the answers that the numbers give (`conditions`). If it returns other expressions than
 were traced, both are evaluated there, and must not differ by more than rounding explains.
 
-What cannot run on numbers is left out, and so are infinities and numbers that are none. Running on
-SymEngine's own floats was tried: it tells 1.0 from 1 in `Eq`, and the floor of infinity ends the
-process by a signal.
+What cannot run on numbers is left out, and so are infinities and NaN that the function returns.
+Running on SymEngine's own floats was tried: it tells 1.0 from 1 in `Eq`, and the floor of infinity
+ends the process by a signal. Divisions that raise as Python's were tried, too: SymEngine's division
+cannot be restored afterwards.
 
 Input: a function and its expressions. Output: at how many points it ran. Some 10 ms, once for each
 function: `caspar.tracing` keeps the verdict in the cache.
@@ -16,6 +17,7 @@ function: `caspar.tracing` keeps the verdict in the cache.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -27,8 +29,17 @@ from caspar.frontend.symbolic.epsilon import SYMBOL, SymForceGrewError, value, w
 from caspar.frontend.symbolic.expression_key import expression_key
 from caspar.frontend.symbolic.lower import Lowering
 from caspar.frontend.tracing.advice import CONDITIONS
-from caspar.frontend.tracing.conditions import Watch, installed
-from caspar.frontend.tracing.points import Array, PointArgument, drawn_points
+from caspar.frontend.tracing.code_digest import UserCode
+from caspar.frontend.tracing.conditions import Watch
+from caspar.frontend.tracing.points import (
+    MAX_LITERALS,
+    Array,
+    PointArgument,
+    drawn_points,
+    points_with,
+    values_of_keys,
+)
+from caspar.frontend.tracing.replaced_members import installed
 from caspar.frontend.tracing.signature import UserFunction, bound, copied_value
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
@@ -43,8 +54,13 @@ SAME_RUN = 1e-12
 """Of a difference between two runs."""
 SMALL = 1e-9
 """Of a difference, relative to the row's usual size."""
+ZERO_DIVISION = frozenset({"ZeroDivisionError", "ArithmeticError"})
+"""Names in the code of functions that expect errors of divisions."""
 MAX_NUMBERS = 8
 """Numbers of an argument in an error."""
+
+_ONES = 2
+"""Which point has ones: with them, sums and products of whole numbers are exact."""
 
 _Rows = Sequence[Any]
 
@@ -69,29 +85,30 @@ class Comparison:
     rows_of: Callable[[Any], Sequence[Any]]
 
 
-def compare_with_numbers(comparison: Comparison, literals: Sequence[float]) -> int:
+def compare_with_numbers(comparison: Comparison, code: UserCode) -> int:
     """Compare the expressions with the function; return at how many points it ran.
 
     Args:
         comparison: The function.
-        literals: Numbers that stand in the function.
+        code: The function's code, of which the numbers are tried as arguments.
 
     Raises:
         FactorError or KernelError: They differ; names the row, both numbers and the arguments.
     """
     num_points = max(MAX_WORK // _num_sub_expressions(comparison.rows), MIN_POINTS)
-    points = drawn_points(comparison.arguments, literals)[:num_points]
+    points = drawn_points(comparison.arguments, code.literals)[:num_points]
     function = _OnNumbers(comparison, points)
     try:
-        runs, again = with_symbolic_epsilon(function.run_at, points)
+        runs, again = with_symbolic_epsilon(function.run, code)
     except SymForceGrewError:
-        return compare_with_numbers(comparison, literals)
-    compared = [(point, rows) for point, rows in zip(points, runs, strict=True) if rows is not None]
+        return compare_with_numbers(comparison, code)
     if again is not None:
-        function.check_same(*compared[0], again)
-    for point, rows in compared:
+        function.check_same(*runs[0], again)
+    for point, rows in runs:
         function.check(point, rows)
-    return len(compared)
+        if not ZERO_DIVISION.isdisjoint(code.names):
+            function.check_is_finite(point)
+    return len(runs)
 
 
 def _num_sub_expressions(rows: Sequence[Any]) -> int:
@@ -109,7 +126,7 @@ class _OnNumbers:
 
     Args:
         comparison: The function.
-        points: All of them.
+        points: Those to begin with.
     """
 
     def __init__(self, comparison: Comparison, points: Array) -> None:
@@ -117,6 +134,7 @@ class _OnNumbers:
         self._user = comparison.user
         self._key = expression_key(comparison.rows)
         self._points = points
+        self._keys: list[list[Any]] = []
         self._names = [
             str(symbol)
             for argument in comparison.arguments
@@ -124,18 +142,35 @@ class _OnNumbers:
             for symbol in StorageOps.to_storage(template)
         ]
 
-    def run_at(self, points: Array) -> tuple[list[_Rows | None], _Rows | None]:
-        """The rows that the function returns at points, and what it returns at one of them again.
+    def run(self, code: UserCode) -> tuple[list[tuple[Array, _Rows]], _Rows | None]:
+        """Points with the rows that the function returns, and what it returns at the first again.
 
-        None: it does not run on these numbers.
+        Points at which it does not run are left out; None: it runs at none.
 
         Raises:
             FactorError or KernelError: It returned something else than when it was traced.
         """
         with installed():  # once for all runs
-            runs = [self._rows_at(point) for point in points]
-            first = next((number for number, rows in enumerate(runs) if rows is not None), None)
-            return runs, None if first is None else self._rows_at(points[first])
+            runs = self._runs(self._points)
+            runs += self._runs(self._points_of_keys(code))
+            return runs, self._rows_at(runs[0][0]) if runs else None
+
+    def _runs(self, points: Array) -> list[tuple[Array, _Rows]]:
+        runs = [(point, self._rows_at(point)) for point in points]
+        return [(point, rows) for point, rows in runs if rows is not None]
+
+    def _points_of_keys(self, code: UserCode) -> Array:
+        """Points at which the keys that were asked for are numbers of the function."""
+        point = self._points[_ONES]
+
+        def number(expression: Any, values: Mapping[str, float]) -> float:
+            usual = dict(zip(self._names, point.tolist(), strict=True))
+            return _evaluated([expression], {**usual, **values})[0]
+
+        keys = [tuple(expressions) for expressions in self._keys]
+        specials = [*code.tuples, *((literal,) for literal in code.literals[MAX_LITERALS:])]
+        values = values_of_keys(list(dict.fromkeys(keys)), specials, number)
+        return points_with(values, point, self._names, self._comparison.arguments)
 
     def _rows_at(self, point: Array) -> _Rows | None:
         numbers = dict(zip(self._names, point.tolist(), strict=True))
@@ -149,6 +184,11 @@ class _OnNumbers:
             result = watch.run(self._user.function, *call.args, **call.kwargs)
         except Exception:  # such as the user's own, for numbers that are not allowed
             return None
+        finally:
+            self._keys += [
+                [expression for _, expression in hashed]
+                for _, hashed in groupby(watch.hashed, lambda pair: pair[0])
+            ]
         try:
             rows = self._comparison.rows_of(result)
         except CasparError as error:
@@ -182,6 +222,22 @@ class _OnNumbers:
                 f"{CONDITIONS}"
             )
 
+    def check_is_finite(self, point: Array) -> None:
+        """Look for divisions by zero, which are no errors on symbols.
+
+        Raises:
+            FactorError or KernelError: What was traced is not finite at a point.
+        """
+        numbers = dict(zip(self._names, point.tolist(), strict=True))
+        found = np.isfinite(_evaluated(self._comparison.rows, numbers))
+        if not found.all():
+            raise self._error(
+                f"{self._comparison.row_names[int(np.argmin(found))]} is not finite at "
+                f"{self._text(point)}. The function catches ZeroDivisionError, but symbols do not "
+                "raise it, so what it computes after the error is lost. Add sf.epsilon() to the "
+                f"divisor, or {CONDITIONS}"
+            )
+
     def check_same(self, point: Array, rows: _Rows, again: _Rows) -> None:
         """Compare two runs at a point.
 
@@ -208,8 +264,10 @@ class _OnNumbers:
 
     def _differs(self, point: Array, first: Any, second: Any, tolerance: float) -> bool:
         one, other = self._both(point, first, second)
-        if not np.isfinite(one) or not np.isfinite(other):
+        if not np.isfinite(other):
             return False
+        if not np.isfinite(one):  # the function avoids what the trace computes
+            return True
         error = abs(one - other)
         if error <= tolerance * max(abs(one), abs(other)):
             return False

@@ -4,8 +4,9 @@ Decisions hide in special values: zeros, ones, whole numbers, numbers that are e
 stand in the function. Rotations and directions have unit length, the identity among them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice, product
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ Array = NDArray[np.float64]
 
 MAX_LITERALS = 4
 """Numbers of the function that become points."""
+
+MAX_KEYS = 16
+"""Points at which keys are numbers of the function."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +73,74 @@ def drawn_points(arguments: Sequence[PointArgument], literals: Sequence[float]) 
         others = rng.uniform(0.2, 1.0, dim)
         rows += [np.where(is_special, special, others), np.where(is_special, others, special)]
     points = np.array(rows)
+    _make_units(points, arguments)
+    return points
+
+
+def values_of_keys(
+    keys: Sequence[tuple[Any, ...]],
+    specials: Sequence[tuple[float, ...]],
+    number: Callable[[Any, Mapping[str, float]], float],
+) -> list[dict[str, float]]:
+    """Numbers of symbols with which keys of dictionaries are special values.
+
+    Args:
+        keys: Expressions that were hashed one after the other; several keys may be one after the
+            other.
+        specials: Numbers that stand in the function, alone or as a tuple.
+        number: What an expression is if some of its symbols have other numbers than usual.
+    """
+    found: list[dict[str, float]] = []
+    fitting = ((k, s) for s, k in product(specials, keys) if len(k) % len(s) == 0)
+    for key, special in islice(fitting, MAX_KEYS):
+        values: dict[str, float] = {}
+        for expression, target in zip(key, cycle(special), strict=False):
+            values |= _solution(expression, target, values, number)
+        if values:
+            found.append(values)
+    return found
+
+
+def _solution(
+    expression: Any,
+    target: float,
+    known: Mapping[str, float],
+    number: Callable[[Any, Mapping[str, float]], float],
+) -> dict[str, float]:
+    """A symbol and its number with which an expression is a number, if they are easily found."""
+    for name in sorted(map(str, expression.free_symbols)):
+        if name in known:
+            continue
+        zero, one = (number(expression, {**known, name: value}) for value in (0.0, 1.0))
+        with np.errstate(all="ignore"):
+            linear = float(np.divide(target - zero, one - zero))
+        for value in (target, linear):  # such as of the symbol itself, of floor(x) and 2 x + 1
+            if np.isfinite(value) and number(expression, {**known, name: value}) == target:
+                return {name: value}
+    return {}
+
+
+def points_with(
+    values: Sequence[Mapping[str, float]],
+    point: Array,
+    names: Sequence[str],
+    arguments: Sequence[PointArgument],
+) -> Array:
+    """(values, scalars) a point with other numbers for some of its scalars."""
+    points = np.array(
+        [[one.get(name, x) for name, x in zip(names, point, strict=True)] for one in values]
+    ).reshape(-1, len(names))
+    _make_units(points, arguments)
+    return points
+
+
+def _make_units(points: Array, arguments: Sequence[PointArgument]) -> None:
     start = 0
     for argument in arguments:
         for _ in argument.templates:
             for unit in argument.unit_ranges:
                 _make_unit(points[:, start + unit.start : start + unit.stop])
             start += argument.storage_dim
-    return points
 
 
 def _make_unit(part: Array) -> None:

@@ -9,7 +9,7 @@ import pickle
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, ForwardRef, get_origin
@@ -27,6 +27,7 @@ from caspar.frontend.symbolic.lower import NOT_NUMBERS
 from caspar.frontend.symbolic.symbols import with_own_symbols
 from caspar.frontend.tracing.advice import ConditionError, advice_on_symbols
 from caspar.frontend.tracing.conditions import Watch
+from caspar.frontend.tracing.replaced_members import installed
 
 NO_STORAGE_TYPE = (
     "is not a storage type; use a SymForce type such as sf.V3 or sf.Pose3, a subclass of one, or a "
@@ -298,12 +299,18 @@ def run_on_symbols(user: UserFunction, values: Mapping[str, Any]) -> tuple[Any, 
     watch = Watch(user.function.__code__.co_filename, _symbol_names(values.values()))
     error: Exception
     try:
-        result: tuple[Any, Lines] = with_symbolic_epsilon(
-            watch.run, run_with_lines, user.function, *call.args, **call.kwargs
-        )
-        if watch.refused is None:
-            return result
-        error = watch.refused  # the function caught it
+        with installed():
+            result: tuple[Any, Lines] = with_symbolic_epsilon(
+                watch.run, run_with_lines, user.function, *call.args, **call.kwargs
+            )
+        value, lines = result
+        caught = [error for error in lines.errors if advice_on_symbols(error) != ""]
+        if watch.refused is not None:
+            error = watch.refused
+        elif caught:
+            error = caught[0]
+        else:
+            return value, replace(lines, errors=())  # which hold frames
     except SymForceGrewError:
         raise
     except Exception as raised:

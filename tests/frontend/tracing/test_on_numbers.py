@@ -7,6 +7,8 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,9 +21,9 @@ from caspar.errors import FactorError, KernelError
 from caspar.frontend.factors.trace import factor_comparison, trace
 from caspar.frontend.kernels.trace import KernelFunction, kernel_comparison, trace_kernel
 from caspar.frontend.symbolic.unit_ranges import unit_ranges
-from caspar.frontend.tracing.code_digest import user_code
+from caspar.frontend.tracing.code_digest import UserCode, user_code
 from caspar.frontend.tracing.on_numbers import compare_with_numbers
-from caspar.frontend.tracing.points import PointArgument, drawn_points
+from caspar.frontend.tracing.points import PointArgument, drawn_points, values_of_keys
 from tests.frontend.factors import residuals
 from tests.support_functions import CASES
 from tests.support_functions import x as first
@@ -37,7 +39,7 @@ def compared(function: Callable[..., Any]) -> int:
     """At how many points a factor is compared."""
     factor = function if isinstance(function, caspar.Factor) else caspar.factor(function)
     code = user_code(factor.function, [])
-    return compare_with_numbers(factor_comparison(factor, trace(factor)), code.literals)
+    return compare_with_numbers(factor_comparison(factor, trace(factor)), code)
 
 
 def residual_with(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -45,6 +47,34 @@ def residual_with(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
         return sf.V2(x[0] + m[1], x[1] - m[0] + function(x, m))
 
     return residual
+
+
+TABLE = {(2.5, 3.5): 1, (4, 5): 2}
+LONG_TABLE = {7: 0, **{number: 3 for number in range(20, 60)}, 11: 2}
+PAIRS = {(4, 4.5): 2}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A key."""
+
+    row: Any
+    column: Any
+
+
+class Box:
+    """Holds a table."""
+
+    def __init__(self) -> None:
+        self.table = {(2.5, 4.5): 2}
+
+
+CELLS = {Cell(2.5, 3.5): 2}
+BOX = Box()
+
+
+def nearest(first: Any, second: Any, known: Any = (((3, 4), 5),)) -> Any:
+    return dict(known).get((first, second), 3)
 
 
 _counter = itertools.count()
@@ -75,6 +105,20 @@ DIFFERENT: list[Callable[[Any, Any], Any]] = [
     lambda x, m: len("%s" % (m * m.T)),
     lambda x, m: 2 if dict(zip(m, (5, 6), strict=True)).get(x[0]) else 3,
     lambda x, m: statistics.mode([m[0], m[1], x[1]]),
+    lambda x, m: {(3, 7): 2}.get((x[0], x[1]), 3),
+    lambda x, m: {(5.5, 7): 2, (6, 8): 1}.get((m[1], x[0]), 3),
+    lambda x, m: {(5, 7, 9): 2}.get((m[1], x[0], m[0]), 3),
+    lambda x, m: {(5, 7): 2}.get((2 * m[1] + 1, x[0]), 3),
+    lambda x, m: {(5, 7): 2}.get((sf.floor(m[1]), sf.floor(x[0])), 3),
+    lambda x, m: {((5, 6), 7): 2}.get(((m[0], m[1]), x[0]), 3),
+    lambda x, m: {(5, 7): 2}.get(tuple(m), 3),
+    lambda x, m: TABLE.get((m[0], x[1]), 3),
+    lambda x, m: LONG_TABLE.get(m[0], 3),
+    lambda x, m: sum(PAIRS.get(pair, 0) for pair in zip(x, m, strict=True)),
+    lambda x, m: {(10, 3): 2}.get((x[0] * m[0], m[1] - x[1]), 3),
+    lambda x, m: CELLS.get(Cell(x[0], m[1]), 3),
+    lambda x, m: BOX.table.get((x[0], m[1]), 3),
+    lambda x, m: nearest(x[0], m[0]),
     lambda x, m: Counter([m[0], m[1], x[0]]).most_common(1)[0][1],
 ]
 
@@ -114,6 +158,32 @@ def test_another_number_of_rows_is_refused() -> None:
         compared(residual)
 
 
+def divides(x: Any, m: Any) -> Any:
+    try:
+        return x[0] / (m[0] - 1)
+    except ZeroDivisionError:
+        return 0
+
+
+def suppresses(x: Any, m: Any) -> Any:
+    found = 0
+    with suppress(ArithmeticError):
+        found = 1 / (x[0] - m[0])
+    return found
+
+
+@pytest.mark.parametrize("function", [divides, suppresses, lambda x, m: 2 * divides(x, m)])
+def test_caught_divisions_by_zero_are_refused(function: Callable[[Any, Any], Any]) -> None:
+    with pytest.raises(FactorError, match=r"row 1 .* not finite at x = .* catches ZeroDivision"):
+        compared(residual_with(function))
+
+
+def test_special_values_instead_of_infinity_are_seen() -> None:
+    function = residual_with(lambda x, m: {0: 2}.get(m[0], 1 / m[0]))
+    with pytest.raises(FactorError, match=r"row 1 of the residual is (inf|nan) by .* but "):
+        compared(function)
+
+
 def test_something_else_than_a_vector_is_refused() -> None:
     def residual(x: X, m: M) -> Any:
         return None if {1: True}.get(m[0]) else x - m
@@ -134,7 +204,7 @@ def test_kernels_name_the_output() -> None:
     function = KernelFunction(chosen, "chosen", {})
     comparison = kernel_comparison(function, trace_kernel(function))
     with pytest.raises(KernelError, match=r"kernel chosen .* scalar 0 of output out1 is .*b = \("):
-        compare_with_numbers(comparison, [])
+        compare_with_numbers(comparison, UserCode())
 
 
 class TestNoFalseAlarms:
@@ -217,6 +287,16 @@ class TestNoFalseAlarms:
         assert 0 < compared(fails) < compared(derives)
         assert compared(never) == 0
 
+    def test_errors_of_other_divisions(self) -> None:
+        def ratio(count: int) -> float:
+            try:
+                return 1 / count
+            except ZeroDivisionError:
+                return 0
+
+        assert compared(residual_with(lambda x, m: ratio(0) * x[0] / (m[0] ** 2 + 1))) > 0
+        assert compared(residual_with(lambda x, m: 1 / m[0] + sf.log(x[0]))) > 0
+
     def test_memory_of_formulas_is_fine(self) -> None:
         known: dict[str, Any] = {}
 
@@ -250,6 +330,26 @@ def kind_dim(kind: Any) -> int:
     return int(kind.storage_dim())
 
 
+def test_points_of_keys() -> None:
+    a, b, c = (sf.Symbol(name) for name in "abc")
+
+    def number(expression: Any, values: Any) -> float:
+        return float(expression.subs({"a": 1.0, "b": 1.0, "c": 1.0, **values}))
+
+    def found(key: Any, *specials: Any) -> Any:
+        return values_of_keys([key], specials, number)
+
+    assert found((a, b), (3.0, 4.0)) == [{"a": 3.0, "b": 4.0}]
+    assert found((2 * b - 1, sf.floor(a)), (3.0, 4.0)) == [{"a": 4.0, "b": 2.0}]
+    assert found((a, b, c, a), (3.0, 4.0), (5.0,)) == [
+        {"a": 3.0, "b": 4.0, "c": 3.0},
+        {"a": 5.0, "b": 5.0, "c": 5.0},
+    ]
+    assert found((a, b, c), (3.0, 4.0)) == []
+    assert found((a * b, c + b), (3.0, 4.0)) == [{"a": 3.0, "b": 3.0}]
+    assert found((a**2, sf.sin(c)), (3.0, 4.0)) == []
+
+
 class TestCode:
     def test_numbers_and_helpers_count(self, tmp_path: Path) -> None:
         def made(helper: str, threshold: float) -> Any:
@@ -262,6 +362,16 @@ class TestCode:
         assert made("x + 1", 3.0).parts != made("x + 2", 3.0).parts
         assert made("x + 1", 3.0).parts != made("x + 1", 4.0).parts
         assert set(made("x + 7", 3.0).literals) == {2.5, 3.0, 7.0}
+
+    def test_tables_count(self) -> None:
+        def made(table: Any) -> Any:
+            return user_code(lambda x: table[x], [])
+
+        found = made({(3, 4): 5, ((6, 7.5), 8): [9], (1, "a"): {10}, 11: "b"})
+        assert found.tuples == [(3.0, 4.0), (6.0, 7.5, 8.0), (6.0, 7.5)]
+        assert set(found.literals) == {3.0, 4.0, 5.0, 6.0, 7.5, 8.0, 9.0, 10.0, 11.0}
+        assert made({1: "a"}).parts != made({1: "b"}).parts
+        assert made({"a", "b", "c"}).parts == made({"c", "b", "a"}).parts
 
     def test_methods_of_types_and_what_is_captured_count(self) -> None:
         class One:

@@ -1,0 +1,136 @@
+"""The members of SymEngine's and SymPy's classes that ask a watch, while a function is traced.
+
+`Basic.__eq__`, `__bool__`, `__int__` and others are ours for a while (`questions`). Threads that
+the function starts are refused in the same way.
+
+A comparison takes SymEngine 0.04 microseconds, here 0.12. SymPy's members are replaced from when
+the function converts a symbol to SymPy: that takes a millisecond, which other functions do not pay.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import sympy
+from symengine.lib import symengine_wrapper as symengine
+from sympy.core import cache as sympy_cache
+from sympy.core._print_helpers import Printable
+from sympy.core.assumptions import _assume_defined
+from sympy.logic.boolalg import Boolean
+from sympy.matrices.repmatrix import RepMatrix
+
+from caspar.frontend.tracing import questions as ask
+from caspar.frontend.tracing.conditions import Watch, current_watch
+from caspar.frontend.tracing.members import Members
+
+_Table = dict[tuple[type, str], Any]
+_OF_THREAD = threading.local()
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Our members, while at least one thread traces."""
+    outer = getattr(_OF_THREAD, "until_end", None)
+    with _OF_SYMENGINE.installed(), ExitStack() as until_end:
+        _OF_THREAD.until_end = until_end
+        try:
+            yield
+        finally:
+            _OF_THREAD.until_end = outer
+
+
+def _meet_sympy() -> None:
+    """From now on, SymPy's members are ours, too."""
+    until_end = getattr(_OF_THREAD, "until_end", None)
+    if until_end is not None and current_watch() is not None:
+        until_end.enter_context(_OF_SYMPY.installed())
+        _OF_THREAD.until_end = None
+
+
+def _symbol_to_sympy(symbol: Any) -> Any:
+    _meet_sympy()
+    return _TO_SYMPY(symbol)
+
+
+def _hash(expression: Any) -> Any:
+    """As `ask.question`; SymPy's functions look into their caches before they convert arguments."""
+    watch = current_watch()
+    if watch is None:
+        return _HASH(expression)
+    asker = sys._getframe(1)
+    if asker.f_code.co_filename == sympy_cache.__file__:
+        _meet_sympy()
+    found = watch.hash(expression, asker)
+    return _HASH(expression) if found is None else found
+
+
+_TO_SYMPY = symengine.Symbol._sympy_
+_HASH = symengine.Basic.__hash__
+
+
+def _is_true(value: Any) -> bool:
+    """The truth of an expression of SymPy that says nothing of it; matrices may be expressions."""
+    return not isinstance(value, sympy.MatrixBase) or len(value) != 0
+
+
+def _members_of_symengine() -> Members:
+    basic = symengine.Basic
+    ours: _Table = ask.conversions_of(basic)
+    for kind in (basic, symengine.MatrixBase):
+        ours[kind, "__eq__"] = ask.equality(kind.__eq__)
+        ours[kind, "__ne__"] = ask.inequality(kind.__ne__)
+    for kind in (basic, symengine.DenseMatrixBase):
+        for name in ("__str__", "__repr__"):
+            ours[kind, name] = ask.question(vars(kind)[name], Watch.text)
+    for name in ("n", "evalf"):
+        ours[basic, name] = ask.evaluation(vars(basic)[name])
+    for name in (
+        *("is_zero", "is_positive", "is_negative", "is_nonpositive", "is_nonnegative"),
+        *("is_real", "is_integer", "is_finite"),
+    ):
+        ours[basic, name] = ask.sign(basic, name)
+    for kind in (symengine.Boolean, symengine.Relational):
+        ours[kind, "__bool__"] = ask.question(vars(kind)["__bool__"], Watch.truth)
+    return Members(
+        {
+            **ours,
+            (basic, "__hash__"): _hash,
+            (basic, "__bool__"): ask.question(lambda value: True, Watch.truth),
+            (symengine.Symbol, "_sympy_"): _symbol_to_sympy,
+            (threading.Thread, "start"): ask.start(threading.Thread.start),
+            (ThreadPoolExecutor, "submit"): ask.start(ThreadPoolExecutor.submit),
+        }
+    )
+
+
+def _members_of_sympy() -> Members:
+    """Of the classes that answer themselves, in any version; the others call one of these."""
+    ours: _Table = ask.conversions_of(sympy.Expr)
+    numbers = (sympy.Float, sympy.Rational, sympy.NumberSymbol)
+    for kind in (sympy.Basic, sympy.Expr, *numbers, RepMatrix):
+        if "__eq__" in vars(kind):
+            ours[kind, "__eq__"] = ask.equality(vars(kind)["__eq__"])
+    for kind in (sympy.Basic, sympy.Expr):
+        if "__hash__" in vars(kind):
+            ours[kind, "__hash__"] = ask.question(vars(kind)["__hash__"], Watch.hash)
+    for kind in (Printable, sympy.MatrixBase):
+        for name in ("__str__", "__repr__"):
+            ours[kind, name] = ask.question(getattr(kind, name), Watch.text)
+    for fact in _assume_defined:
+        ours[sympy.Basic, f"is_{fact}"] = ask.sign(sympy.Basic, f"is_{fact}")
+    return Members(
+        {
+            **ours,
+            (sympy.Expr, "equals"): ask.equality(sympy.Expr.equals),
+            (sympy.Expr, "__bool__"): ask.question(_is_true, Watch.truth),
+            (Boolean, "__bool__"): ask.question(lambda value: True, Watch.truth),
+            (sympy.Rel, "__bool__"): ask.question(sympy.Rel.__bool__, Watch.truth),
+        }
+    )
+
+
+_OF_SYMENGINE = _members_of_symengine()
+_OF_SYMPY = _members_of_sympy()
