@@ -16,6 +16,7 @@ from benchmarks import caspar_side, growth, pose_graphs, problems, reference_sid
 from benchmarks.caspar_side import GRAPH_VARIANTS, VARIANTS, Budget, Problem, Variant, released
 from benchmarks.figure import draw
 from benchmarks.measurement import Growth, Measurement
+from benchmarks.new_process import CASES, Startup, measure_startup
 from benchmarks.page import markdown
 from benchmarks.peers.launch import PEERS, Peer, PeerError, PeerHost, peer_version
 from benchmarks.peers.launch import measure as measure_peer
@@ -23,7 +24,6 @@ from benchmarks.prepare import Preparation
 from benchmarks.problems import Bundle
 from benchmarks.reference.build import ReferenceLibrary
 from benchmarks.report import Report, environment, merged, read_json, write_json
-from benchmarks.startup import Startup, measure_startup
 from caspar.options import BackendChoice
 from caspar.runtime.nvidia.probe import cuda_problem
 from caspar.runtime.select import select_backend
@@ -99,7 +99,8 @@ def main() -> None:
         _build_reference(run)
         made.wait()
         if "startup" in arguments.parts:
-            run.startups.append(measure_startup(run.backend))
+            for case in CASES:
+                run.startups += measure_startup(case, run.backend, "auto")
         if "graphs" in arguments.parts:
             _graphs(run)
         if "bundles" in arguments.parts:

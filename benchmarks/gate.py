@@ -57,7 +57,7 @@ def figures(report: Report) -> Figures:
         if value is not None:
             found[name] = value
     for one in report.startups:
-        found[f"caspar {one.backend} | new process | s of a cold first solve"] = one.cold_s
+        found[f"caspar {one.backend} | {one.case} | s of a cold first solve"] = one.cold_s
     return found
 
 

@@ -179,18 +179,24 @@ def _growth(report: Report) -> str:
 def _startups(report: Report) -> str:
     headings = [
         "backend",
+        "problem",
+        "precision",
         "import caspar",
         "all imports",
         "cold first solve",
+        "of it all cores",
         "warm first iteration",
         "warm first solve",
         "of it iterations",
+        "second solver",
     ]
     rows = []
     for one in report.startups:
-        times = list(asdict(one).values())[1:]
-        rows.append([one.backend, *(f"{time_s:.3f} s" for time_s in times)])
-    title = "## A new process, Trafalgar-21, mixed precision (imports not in the later columns)\n\n"
+        names = [one.backend, one.case, one.precision]
+        times = list(asdict(one).values())[len(names) :]
+        cells = ["-" if time_s is None else f"{time_s:.3f} s" for time_s in times]
+        rows.append([*names, *cells])
+    title = "## A new process (imports not in the later columns)\n\n"
     return title + _table(headings, rows)
 
 

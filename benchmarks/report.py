@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measurement import Growth, Measurement, Setup
-from benchmarks.startup import Startup
+from benchmarks.new_process import Startup
 
 _PACKAGES = ("caspar", "symforce", "numpy", "scipy", "llvmlite", "cupy-cuda12x", "cupy-cuda13x")
 

@@ -1,104 +1,76 @@
-"""How long a new process takes to its first result: imports, cold and warm caches.
+"""`python -m benchmarks.startup [OTHER]`: how long a new process takes to its first result.
 
-Each figure is a new interpreter with a cache folder of its own: empty (cold) or filled by the
-process before it (warm).
+With OTHER, the folder of another version of caspar as `git archive` gives it, both are measured in
+turns. Writes `startup_BACKEND.json` and `.md`; minutes.
 """
 
+import argparse
 import json
-import os
-import statistics
-import subprocess
-import sys
-import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
-RUNS = 3
+from benchmarks.new_process import CASES, ROOT, RUNS, Startup, measure_startup
+from benchmarks.report import environment
+from caspar.options import BackendChoice
+from caspar.runtime.select import select_backend
 
-_PROGRAM = """
-import json, sys, time
-start = time.perf_counter()
-import caspar
-import_caspar_s = time.perf_counter() - start
-from caspar.io import read_bal
-from caspar.bundle_adjustment import snavely
-from caspar import Solver
-if sys.argv[1] == "cuda":
-    import caspar.runtime.cuda.backend
-else:
-    import caspar.runtime.cpu.backend
-imports_s = time.perf_counter() - start
-problem = read_bal("data/problem-21-11315-pre.txt.bz2")
-arrays = {"Cam": problem.cameras, "Point": problem.points, "snavely": {
-    "cam": problem.camera_index, "point": problem.point_index, "pixel": problem.pixels}}
-first_s = []
-start = time.perf_counter()
-solver = Solver([snavely], backend=sys.argv[1])
-result = solver.solve(arrays, on_iteration=lambda record: first_s.append(
-    time.perf_counter() - start))
-print(json.dumps({"import caspar": import_caspar_s, "imports": imports_s,
-    "first iteration": first_s[0], "first solve": time.perf_counter() - start,
-    "iterations": result.solve_time_s}))
-"""
+COLUMNS: Mapping[str, Callable[[Startup], float | None]] = {
+    "cold first solve": lambda one: one.cold_s,
+    "of it all cores": lambda one: one.cold_processor_s,
+    "warm first solve": lambda one: one.warm_s,
+    "of it iterations": lambda one: one.iterations_s,
+    "second solver": lambda one: one.second_s,
+    "imports": lambda one: one.import_caspar_s + one.imports_s,
+}
 
 
-@dataclass(frozen=True)
-class Startup:
-    """Seconds of a new process, medians.
-
-    Attributes:
-        backend: `cpu` or `cuda`.
-        import_caspar_s: `import caspar`.
-        imports_s: All imports a solve needs, SymForce and the backend's library included.
-        cold_s: From `Solver(...)` to the end of the first solve, with empty caches.
-        warm_first_iteration_s: From `Solver(...)` to the end of the first iteration, warm caches.
-        warm_s: From `Solver(...)` to the end of the first solve, warm caches.
-        iterations_s: The iterations alone.
-    """
-
-    backend: str
-    import_caspar_s: float
-    imports_s: float
-    cold_s: float
-    warm_first_iteration_s: float
-    warm_s: float
-    iterations_s: float
+def _rows(measured: list[Startup]) -> Iterator[list[str]]:
+    """A row for each column of seconds: this version, and the other with the ratio."""
+    for name, seconds in COLUMNS.items():
+        times = [seconds(one) for one in measured]
+        cells = ["-" if time_s is None else f"{time_s:.3f}" for time_s in times]
+        this, other = times[0], times[-1]
+        if len(times) > 1:
+            cells.append(f"{this / other:.2f}" if this is not None and other else "-")
+        one = measured[0]
+        yield [f"{one.case}, {one.precision}", name, *cells]
 
 
-def measure_startup(backend: str) -> Startup:
-    """Start interpreters with cold and warm caches."""
-    with tempfile.TemporaryDirectory() as folder:
-        cold = _run(backend, Path(folder))
-        warm = [_run(backend, Path(folder)) for _ in range(RUNS)]
+def main() -> None:
+    """Measure, write and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__)
+    add = parser.add_argument
+    add("other", type=Path, nargs="?", help="folder of another version")
+    add("--backend", choices=("cpu", "cuda"), default="cpu")
+    add("--cases", nargs="+", choices=CASES, default=CASES)
+    add("--precisions", nargs="+", default=["auto"])
+    add("--runs", type=int, default=RUNS)
+    add("--folder", type=Path, default=Path("out"), help="for the tables")
+    arguments = parser.parse_args()
+    device = select_backend(BackendChoice(arguments.backend)).device
+    machine = environment(device)
+    versions = [ROOT] if arguments.other is None else [ROOT, arguments.other.resolve()]
+    heading = ["problem", "seconds", "this version", "another", "ratio"]
+    lines = ["# A new process to its first result", ""]
+    lines += [f"* {key}: {value}" for key, value in machine.items()]
+    lines += ["", f"Medians of {arguments.runs}, in turns. Imports are in the last rows only.", ""]
+    width = len(heading) if len(versions) > 1 else 3
+    lines += [f"| {' | '.join(heading[:width])} |", f"|{'---|' * 2}{'--:|' * (width - 2)}"]
+    kept = []
+    for case in arguments.cases:
+        for precision in arguments.precisions:
+            measured = measure_startup(case, arguments.backend, precision, versions, arguments.runs)
+            kept.append([asdict(one) for one in measured])
+            rows = [f"| {' | '.join(row)} |" for row in _rows(measured)]
+            print("\n".join(rows), flush=True)
+            lines += rows
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    path = arguments.folder / f"startup_{arguments.backend}"
+    plain = {"environment": machine, "startups": kept}
+    path.with_suffix(".json").write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
+    path.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    def median(name: str) -> float:
-        return statistics.median(run[name] for run in warm)
 
-    return Startup(
-        backend=backend,
-        import_caspar_s=median("import caspar"),
-        imports_s=median("imports"),
-        cold_s=cold["first solve"],
-        warm_first_iteration_s=median("first iteration"),
-        warm_s=median("first solve"),
-        iterations_s=median("iterations"),
-    )
-
-
-def _run(backend: str, folder: Path) -> dict[str, float]:
-    environment = {
-        **os.environ,
-        "CASPAR_CACHE_DIR": str(folder / "caspar"),
-        "CUPY_CACHE_DIR": str(folder / "cupy"),
-        "CUDA_CACHE_PATH": str(folder / "cuda"),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, backend],
-        cwd=Path(__file__).parents[1],
-        env=environment,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return measured
+if __name__ == "__main__":
+    main()

@@ -1,33 +1,18 @@
-"""`python -m benchmarks.startup_cases CASE BACKEND PRECISION`: one process to its first result.
+"""Problems on which the time of a new process to its first result is measured."""
 
-Prints seconds as JSON: of imports, of the first iteration and the first solve counted from
-`Solver(...)`, of all processor time meanwhile, of the iterations; then of a second solver of the
-same factors with its solve.
-"""
-
-import argparse
-import importlib
 import importlib.util
-import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
-_START = time.perf_counter()
-
-import caspar
-
-_IMPORT_CASPAR_S = time.perf_counter() - _START
-
 import numpy as np
 import symforce.symbolic as sf
 
-ROOT = Path(__file__).parents[1]
+import caspar
 
-BACKENDS = {"cpu": "caspar.runtime.cpu.backend", "cuda": "caspar.runtime.cuda.backend"}
+ROOT = Path(__file__).parents[1]
 
 
 class Curve(sf.V3):
@@ -78,7 +63,8 @@ def _curve() -> Case:
 
 def _example(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -108,46 +94,3 @@ CASES: Mapping[str, Callable[[], Case]] = {
 }
 """Trafalgar-21; a curve of three parameters; two cameras with OpenCV's rational model; a window of
 inertial navigation; M3500."""
-
-
-def main() -> None:
-    """Measure."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.startup_cases", description=__doc__)
-    parser.add_argument("case", choices=tuple(CASES))
-    parser.add_argument("backend", choices=tuple(BACKENDS))
-    parser.add_argument("precision", choices=("auto", "mixed", "float32", "float64"))
-    arguments = parser.parse_args()
-    Solver = caspar.Solver
-    importlib.import_module(BACKENDS[arguments.backend])
-    imports_s = time.perf_counter() - _START
-    case = CASES[arguments.case]()
-
-    def first() -> tuple[float, float, float]:
-        iterations: list[float] = []
-        start = time.perf_counter()
-        solver = Solver(case.factors, backend=arguments.backend, precision=arguments.precision)
-        result = solver.solve(
-            case.arrays,
-            on_iteration=lambda _: iterations.append(time.perf_counter() - start),
-            **case.options,
-        )
-        return iterations[0], time.perf_counter() - start, result.solve_time_s
-
-    busy = time.process_time()
-    first_iteration_s, first_solve_s, iterations_s = first()
-    cpu_s = time.process_time() - busy
-    _, second_s, second_iterations_s = first()
-    measured = {
-        "import caspar": _IMPORT_CASPAR_S,
-        "imports": imports_s,
-        "first iteration": first_iteration_s,
-        "first solve": first_solve_s,
-        "processor": cpu_s,
-        "iterations": iterations_s,
-        "second solver": second_s - second_iterations_s,
-    }
-    print(json.dumps(measured))
-
-
-if __name__ == "__main__":
-    main()

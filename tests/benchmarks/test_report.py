@@ -12,9 +12,9 @@ import pytest
 from benchmarks.figure import draw
 from benchmarks.gate import KINDS, figures, updated, worse, write_baseline
 from benchmarks.measurement import TRACE_LENGTH, Growth, Measurement, Setup, thinned
+from benchmarks.new_process import Startup
 from benchmarks.page import markdown
 from benchmarks.report import Report, merged, read_json, write_json
-from benchmarks.startup import Startup
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +51,7 @@ def report(*measurements: Measurement, device: str = "device") -> Report:
             Growth("caspar cuda schur_pcg", 1_000, 10, 0.001, 0.1, 84_000),
             Growth("caspar cuda schur_pcg", 2_000, 20, 0.0024, 0.1, 168_000),
         ),
-        startups=(Startup("cuda", 0.001, 1.0, 2.0, 0.2, 0.3, 0.01),),
+        startups=(Startup("cuda", "curve", "auto", 0.001, 1.0, 2.0, 3.0, 0.2, 0.3, 0.01, 0.02),),
         missing=("GTSAM: No module named 'gtsam'",),
     )
 

@@ -8,8 +8,8 @@ were traced, both are evaluated there, and must not differ by more than rounding
 
 What cannot run on numbers is left out, and so are infinities and NaN that the function returns.
 Running on SymEngine's own floats was tried: it tells 1.0 from 1 in `Eq`, and the floor of infinity
-ends the process by a signal. Divisions that raise as Python's were tried, too: SymEngine's division
-cannot be restored afterwards.
+ends the process by a signal. Divisions that raise as Python's do were not: SymEngine's division
+would have to be replaced, and could probably not be restored.
 
 Input: a function and its expressions. Output: at how many points it ran. Some 10 ms, once for each
 function: `caspar.tracing` keeps the verdict in the cache.
