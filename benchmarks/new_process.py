@@ -32,6 +32,7 @@ class Startup:
         precision: As `Solver` takes it.
         import_caspar_s: `import caspar`.
         imports_s: All other imports a solve needs, the backend's library included.
+        cold_imports_s: The same with empty caches.
         cold_s: From `Solver(...)` to the end of the first solve, with empty caches.
         cold_processor_s: Seconds of all cores meanwhile; None: not measured.
         warm_first_iteration_s: From `Solver(...)` to the end of the first iteration, warm caches.
@@ -46,6 +47,7 @@ class Startup:
     precision: str
     import_caspar_s: float
     imports_s: float
+    cold_imports_s: float | None
     cold_s: float
     cold_processor_s: float | None
     warm_first_iteration_s: float
@@ -92,6 +94,7 @@ def _summary(case: str, backend: str, precision: str, pairs: Sequence[tuple[Run,
         precision=precision,
         import_caspar_s=median("import caspar"),
         imports_s=median("imports"),
+        cold_imports_s=median("imports", warm=False),
         cold_s=median("first solve", warm=False),
         cold_processor_s=median("processor", warm=False),
         warm_first_iteration_s=median("first iteration"),

@@ -183,6 +183,7 @@ def _startups(report: Report) -> str:
         "precision",
         "import caspar",
         "all imports",
+        "the same, cold",
         "cold first solve",
         "of it all cores",
         "warm first iteration",

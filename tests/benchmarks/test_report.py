@@ -51,7 +51,9 @@ def report(*measurements: Measurement, device: str = "device") -> Report:
             Growth("caspar cuda schur_pcg", 1_000, 10, 0.001, 0.1, 84_000),
             Growth("caspar cuda schur_pcg", 2_000, 20, 0.0024, 0.1, 168_000),
         ),
-        startups=(Startup("cuda", "curve", "auto", 0.001, 1.0, 2.0, 3.0, 0.2, 0.3, 0.01, 0.02),),
+        startups=(
+            Startup("cuda", "curve", "auto", 0.001, 1.0, 1.5, 2.0, 3.0, 0.2, 0.3, 0.01, 0.02),
+        ),
         missing=("GTSAM: No module named 'gtsam'",),
     )
 
