@@ -13,7 +13,7 @@ from caspar.errors import BackendError, CompileError
 from caspar.runtime.cpu.machine_code import compile_code, load_code
 
 _ADDRESSES: dict[str, int] = {}
-"""By the digest of the kernel's text."""
+"""By the digest of the kernel's text without its name: a renamed kernel is the same code."""
 
 _COMPILING = Lock()
 
@@ -36,12 +36,13 @@ def function_address(source: KernelSource) -> int:
         CompileError: The source cannot be compiled.
         BackendError: The process was forked while another thread compiled.
     """
-    digest = hashlib.sha256(_translator_digest() + source.text.encode()).hexdigest()
+    text = source.text.replace(f"def {source.name}(", "def kernel(", 1)
+    digest = hashlib.sha256(_translator_digest() + text.encode()).hexdigest()
     address = _ADDRESSES.get(digest)
-    return _load_or_compile(digest, source) if address is None else address
+    return _load_or_compile(digest, source.name, text) if address is None else address
 
 
-def _load_or_compile(digest: str, source: KernelSource) -> int:
+def _load_or_compile(digest: str, name: str, text: str) -> int:
     """One thread at a time."""
     if _compiler_is_stuck:
         raise BackendError(
@@ -52,18 +53,17 @@ def _load_or_compile(digest: str, source: KernelSource) -> int:
     with _COMPILING:
         address = _ADDRESSES.get(digest)
         if address is None:
-            symbol = f"{source.name}.{digest[:16]}"
-            found = load_code(digest, [symbol])
-            (address,) = found or _compiled(digest, symbol, source)
+            found = load_code(digest, ["kernel"])
+            (address,) = found or _compiled(digest, name, text)
             _ADDRESSES[digest] = address
         return address
 
 
-def _compiled(digest: str, symbol: str, source: KernelSource) -> list[int]:
+def _compiled(digest: str, name: str, text: str) -> list[int]:
     try:
-        return compile_code(digest, [symbol], llvm_module(source.text, symbol))
+        return compile_code(digest, ["kernel"], llvm_module(text, "kernel"))
     except CompileError as error:
-        raise CompileError(f"the kernel {source.name} cannot be compiled: {error}") from error
+        raise CompileError(f"the kernel {name} cannot be compiled: {error}") from error
 
 
 def _after_fork() -> None:

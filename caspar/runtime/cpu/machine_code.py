@@ -41,7 +41,7 @@ def compile_code(key: str, symbols: Sequence[str], module: str) -> list[int]:
 
     Args:
         key: Text that determines them.
-        symbols: Their names, which no other functions of the process have.
+        symbols: Their names.
         module: LLVM IR.
 
     Raises:

@@ -32,8 +32,9 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder; where machine code goes below it."""
+    """An empty cache folder, and nothing loaded; where machine code goes below it."""
     monkeypatch.setenv("CASPAR_CACHE_DIR", str(tmp_path))
+    forget_kernels(monkeypatch)
     return tmp_path / "code"
 
 
@@ -168,10 +169,18 @@ class TestCache:
         monkeypatch.setattr(cpu_compile, "_compiled", None)
         assert_array_equal(doubled([source], np.ones(3)), 2.0)
 
+    def test_a_renamed_kernel_is_not_compiled_again(
+        self, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        doubled(sources_of(double("first_name")), np.ones(3))
+        monkeypatch.setattr(cpu_compile, "_compiled", None)
+        assert_array_equal(doubled(sources_of(double("second_name")), np.ones(3)), 2.0)
+
     def test_a_failed_compilation_leaves_nothing(
         self, cache: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (source,) = sources_of(double("again"))
+        compiled = machine_code._compiled
 
         def fail(text: str) -> bytes:
             raise CompileError("no more memory")
@@ -180,7 +189,7 @@ class TestCache:
         with pytest.raises(CompileError, match="the kernel again cannot be compiled: no more mem"):
             doubled([source], np.ones(3))
         assert not cache.exists()
-        monkeypatch.undo()
+        monkeypatch.setattr(machine_code, "_compiled", compiled)
         assert_array_equal(doubled([source], np.ones(3)), 2.0)
 
     def test_another_translator_is_another_entry(
