@@ -74,7 +74,8 @@ def _enter(code: UserCode, thing: Any) -> Iterator[Any]:
         if is_users_file(thing.__code__.co_filename):
             yield from _enter_function(code, thing)
     elif isinstance(thing, type):
-        code.names.add(thing.__name__)
+        if thing.__module__ != "builtins":
+            code.names.add(thing.__name__)
         if thing.__module__.partition(".")[0] not in _LIBRARIES:
             yield from vars(thing).values()
             yield from thing.__mro__[1:]
@@ -88,7 +89,8 @@ def _enter(code: UserCode, thing: Any) -> Iterator[Any]:
         held = getattr(thing, "__dict__", {})
         names = {"__wrapped__", "function", *code.names}
         yield from (held[name] for name in sorted(names.intersection(held)))
-        if is_dataclass(thing):
+        # caspar's own objects hold whole namespaces
+        if is_dataclass(thing) and type(thing).__module__.partition(".")[0] != "caspar":
             yield tuple(getattr(thing, part.name, None) for part in fields(thing))
 
 
@@ -121,12 +123,14 @@ def _enter_function(code: UserCode, function: Any) -> Iterator[Any]:
 
 def _elements(container: Any) -> Iterator[Any]:
     """Some of them, keys before values, in an order that is the same in every process."""
+    if isinstance(container, dict) and "__builtins__" in container:
+        return  # the names of a module
     elements = list(container)
     if isinstance(container, set | frozenset):
         elements.sort(key=repr)
     yield from elements[:MAX_ELEMENTS]
     if isinstance(container, dict):
-        yield from list(container.values())[:MAX_ELEMENTS]
+        yield from (container[key] for key in elements[:MAX_ELEMENTS])
 
 
 def _enter_tuple(code: UserCode, thing: tuple[Any, ...]) -> None:

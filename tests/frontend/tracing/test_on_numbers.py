@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from caspar.frontend.factors.trace import factor_comparison, trace
 from caspar.frontend.kernels.trace import KernelFunction, kernel_comparison, trace_kernel
 from caspar.frontend.symbolic.unit_ranges import unit_ranges
 from caspar.frontend.tracing.code_digest import UserCode, user_code
-from caspar.frontend.tracing.on_numbers import compare_with_numbers
+from caspar.frontend.tracing.on_numbers import ZERO_DIVISION, compare_with_numbers
 from caspar.frontend.tracing.points import PointArgument, drawn_points, values_of_keys
 from tests.frontend.factors import residuals
 from tests.support_functions import CASES
@@ -33,6 +34,14 @@ X = Annotated[sf.V2, caspar.TunableShared]
 M = Annotated[sf.V2, caspar.ConstSequential]
 Pose = Annotated[sf.Pose3, caspar.TunableShared]
 Pose2 = Annotated[sf.Pose2, caspar.TunableShared]
+
+
+@caspar.kernel
+def scaled(
+    value: Annotated[sf.V1, caspar.ReadSequential],
+) -> Annotated[sf.V1, caspar.WriteSequential]:
+    """A kernel that functions call."""
+    return sf.V1(31.5 * value[0])
 
 
 def compared(function: Callable[..., Any]) -> int:
@@ -372,6 +381,15 @@ class TestCode:
         assert set(found.literals) == {3.0, 4.0, 5.0, 6.0, 7.5, 8.0, 9.0, 10.0, 11.0}
         assert made({1: "a"}).parts != made({1: "b"}).parts
         assert made({"a", "b", "c"}).parts == made({"c", "b", "a"}).parts
+
+    def test_nothing_of_a_module_but_what_the_code_names(self) -> None:
+        """Kernels and factors that a function calls hold the names of their module."""
+        namespace = {"__builtins__": {"ZeroDivisionError": ZeroDivisionError}, "zero": 7.5}
+        held = SimpleNamespace(function=namespace)
+        code = user_code(lambda: (held, scaled), [])
+        assert ZERO_DIVISION.isdisjoint(code.names)
+        assert 7.5 not in code.literals
+        assert 31.5 in code.literals
 
     def test_methods_of_types_and_what_is_captured_count(self) -> None:
         class One:
