@@ -85,13 +85,18 @@ def _enter(code: UserCode, thing: Any) -> Iterator[Any]:
         yield thing.__func__
     elif isinstance(thing, partial):
         yield from (thing.func, thing.args, tuple(thing.keywords.values()))
-    else:  # what decorators return, factors and kernels, objects whose attributes are used
-        held = getattr(thing, "__dict__", {})
-        names = {"__wrapped__", "function", *code.names}
-        yield from (held[name] for name in sorted(names.intersection(held)))
-        # caspar's own objects hold whole namespaces
-        if is_dataclass(thing) and type(thing).__module__.partition(".")[0] != "caspar":
-            yield tuple(getattr(thing, part.name, None) for part in fields(thing))
+    else:
+        yield from _attributes(code, thing)
+
+
+def _attributes(code: UserCode, thing: Any) -> Iterator[Any]:
+    """Of what decorators return, factors and kernels, objects whose attributes are used."""
+    held = getattr(thing, "__dict__", {})
+    names = {"__wrapped__", "function", *code.names}
+    yield from (held[name] for name in sorted(names.intersection(held)))
+    # caspar's own objects hold whole namespaces
+    if is_dataclass(thing) and type(thing).__module__.partition(".")[0] != "caspar":
+        yield tuple(getattr(thing, part.name, None) for part in fields(thing))
 
 
 def _enter_function(code: UserCode, function: Any) -> Iterator[Any]:
