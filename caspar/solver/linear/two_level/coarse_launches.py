@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from caspar.equations.parts import NodePart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
@@ -109,7 +110,7 @@ class CoarseLaunches:
         dim, count = self._node.node.tangent_dim, self._node.count
         xp = self._plan.library.backend.xp
         clusters = space.structure.num_clusters
-        vector = self._plan.memory[f"{self._node.node.name}.preconditioned"]
+        vector = self._plan.memory[self._node.key(NodePart.PRECONDITIONED)]
         place = [_scalars_of(number, dim, count, storage) for number in range(dim)]
         cluster = self._index(xp.tile(space.structure.cluster, dim))
         scalar = self._index(np.concatenate(place))

@@ -27,7 +27,7 @@ from caspar.solver.linear.two_level.coarse_structure import (
     coarsened,
 )
 from caspar.solver.plan.arena import ArenaPlan
-from caspar.solver.plan.plan import FactorPlan, Plan, item_tiles
+from caspar.solver.plan.plan import FactorPlan, Plan
 from caspar.solver.system.launches import Binder
 
 SHIFT = {
@@ -172,15 +172,14 @@ class CoarseSpace:
         structure, plan = self.structure, self._plan
         entry = structure.entry[factor.factor.name]
         size = plan.library.tile_size
-        tiles = item_tiles(
-            self._backend, entry, structure.num_entries, factor.order.node_tiles, size
-        )
+        tiles = factor.order.item_tiles(self._backend, entry, structure.num_entries, size)
         dim = self._form.group * self._form.eliminated.tangent_dim
         name = f"{factor.factor.name} entries"
         return _Sums(name, structure.num_entries, dim, plan.types.storage, tiles)
 
-    def _reserve(self) -> ArenaPlan:
-        arena, form, structure = ArenaPlan(), self._form, self.structure
+    def _reserve(self) -> ArenaPlan[str]:
+        arena: ArenaPlan[str] = ArenaPlan()
+        form, structure = self._form, self.structure
         storage, sums = self._plan.types.storage, self._plan.types.sums
         dim, count = form.reduced.tangent_dim, self._node.count
         size, num_groups = structure.size, form.num_groups
@@ -195,7 +194,7 @@ class CoarseSpace:
         for number in range(num_groups):
             arena.reserve(f"entries{number}", entry, storage)
         arena.reserve("blocks", num_groups**2 * structure.block_scalars, DType.FLOAT64)
-        arena.join("all sums", "response", "blocks")
+        arena.join("all sums", ["response", "blocks"])
         for number in range(num_groups):
             modes = array_scalars(form.group * dim, storage, count)
             arena.reserve(f"modes{number}", modes, storage)
