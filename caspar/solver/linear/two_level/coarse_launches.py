@@ -85,7 +85,7 @@ class CoarseLaunches:
         """y = A^-1 P^T r, and r.P y."""
         structure, size = self._space.structure, self._space.structure.size
         restricted = self._space.binding("restricted", structure.num_clusters)
-        partials = self._space.target(self._space.restricted, restricted, structure.cluster)
+        bound = self._space.bind_sum(self._space.restricted, restricted, structure.cluster)
         item = np.arange(LANES * size)
         count = len(item)
         apply = {
@@ -99,8 +99,8 @@ class CoarseLaunches:
             "descent": self._descent(self._plan.num_reduced_tiles),
         }
         return [
-            [self._space.node_launch("restrict", {"restricted": partials})],
-            self._space.reduction(self._space.restricted, restricted, accumulate=False),
+            [self._space.node_launch("restrict", {"restricted": bound.binding})],
+            self._plan.library.finish(bound),
             [self._space.bind(apply_name(structure.width), apply, count)],
         ]
 
