@@ -227,7 +227,7 @@ class CoarseSpace:
     def bind_sum(
         self, sums: _Sums, output: Binding, index: Array | None, part: str = ""
     ) -> BoundWrite:
-        """Where a launch adds to, and what completes it; `index`: of the objects, if it needs one."""
+        """Where a launch adds to, and what completes it; `index` is of the objects, or None."""
         output = output if index is None else output.with_fields({"index": index})
         return sums.sum.bind(output, self._memory[f"{sums.name}{part}"])
 
