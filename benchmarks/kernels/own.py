@@ -12,13 +12,13 @@ from caspar.equations.factor_builder import (
     SharedSums,
 )
 from caspar.equations.factor_kernels import factor_kernels
+from caspar.equations.parts import NodePart, SolverPart, add_total
 from caspar.frontend.factors.jacobian import store_jacobian
 from caspar.frontend.factors.trace import TracedFactor, trace
 from caspar.frontend.precision import TYPES
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot
 from caspar.memory.kernel import KernelSpec
-from caspar.memory.patterns import AddSumPartials, WriteSequential
 from caspar.options import Precision
 
 REGISTERS = {DType.FLOAT32: 1, DType.FLOAT64: 2}
@@ -60,8 +60,8 @@ def first_linearization(factor: TracedFactor) -> KernelSpec:
     kernel = FactorBuilder(factor, "first", form, types.storage, types)
     evaluation = kernel.evaluate(types.storage)
     rows = evaluation.residual
-    kernel.write("residual", rows, types.storage, WriteSequential())
-    kernel.write("cost", [evaluation.cost], types.sums, AddSumPartials())
+    kernel.write_residual(rows)
+    add_total(kernel, SolverPart.COSTS, [evaluation.cost], types)
     blocks = evaluation.jacobian(factor.nodes)
     # the reference's are not scaled
     one = Scalar(kernel.graph, kernel.graph.const(1.0))
@@ -71,6 +71,6 @@ def first_linearization(factor: TracedFactor) -> KernelSpec:
         columns = list(zip(*blocks[argument.name], strict=True))
         slope = [dot(column, rows) for column in columns]
         square = [dot(columns[i], columns[j]) for i in range(len(columns)) for j in range(i + 1)]
-        kernel.add_node(argument, "gradient", slope, types.sums)
-        kernel.add_node(argument, "block", square, types.sums)
+        kernel.add_node(argument, NodePart.GRADIENT, slope)
+        kernel.add_node(argument, NodePart.BLOCK, square)
     return kernel.build()

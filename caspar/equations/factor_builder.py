@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from caspar.equations.evaluation import Evaluation, evaluate
+from caspar.equations.parts import FactorPart, Layout, NodePart, SolverPart
 from caspar.frontend.factors.block_parts import block_places
 from caspar.frontend.factors.jacobian import (
     Blocks,
@@ -31,10 +32,8 @@ from caspar.memory.patterns import (
     ReadIndexed,
     ReadSequential,
     ReadUnique,
+    WriteSequential,
 )
-
-ROW_PARTS = ("gradient", "block")
-"""Of nodes that are not eliminated: sums, whose scalars stand together for quick additions."""
 
 
 class SharedSums(Enum):
@@ -79,13 +78,14 @@ class FactorForm:
         """Whether the eliminated node is of the type of that name."""
         return self.eliminated is not None and self.eliminated.node_type.name == node_type
 
-    def linearized(self, argument: Argument) -> tuple[str, ...]:
+    def linearized(self, argument: Argument) -> tuple[NodePart, ...]:
         """What a linearisation adds to an argument's node; blocks may come after it."""
         adds_block = self.has_block(argument) and not self.jacobian.is_stored
         # D is of the block, where that has the parts of all factors
         is_whole = adds_block and (argument is self.eliminated or not self.solver_eliminates)
-        parts = ("gradient",) if is_whole else ("gradient", "diagonal")
-        return (*parts, "block") if adds_block else parts
+        diagonals = () if is_whole else (NodePart.DIAGONAL,)
+        blocks = (NodePart.BLOCK,) if adds_block else ()
+        return (NodePart.GRADIENT, *diagonals, *blocks)
 
     def partner(self, factor: TracedFactor) -> Argument | None:
         """The argument whose nodes come with the places in node tiles; None: each has an index."""
@@ -167,19 +167,38 @@ class FactorBuilder(KernelBuilder):
         """The factor at the values of its arguments, with the epsilon of a type."""
         return evaluate(self, self.factor, self.read_argument, epsilon_of)
 
-    def read_node(self, argument: Argument, part: str, dim: int, dtype: DType) -> list[Scalar]:
+    def read_residual(self) -> list[Scalar]:
+        """The item's residual, as `write_residual` left it."""
+        dim = len(self.factor.residual)
+        return self.read(FactorPart.RESIDUAL.text, dim, self.types.storage, ReadSequential())
+
+    def write_residual(self, values: Sequence[Scalar]) -> None:
+        """Keep the item's residual."""
+        self.write(FactorPart.RESIDUAL.text, values, self.types.storage, WriteSequential())
+
+    def read_node(self, argument: Argument, part: NodePart) -> list[Scalar]:
         """A part of a node."""
-        name = argument.part(part)
+        dim, dtype = part.dim(argument.node_type), part.dtype(self.types)
+        return self.read_array(argument, part.text, dim, dtype)
+
+    def read_array(self, argument: Argument, array: str, dim: int, dtype: DType) -> list[Scalar]:
+        """The same of an array that a linear method has for node types."""
+        name = argument.part(array)
         return self.read(name, dim, dtype, self._read_access(argument, name))
 
-    def add_node(
-        self, argument: Argument, part: str, values: Sequence[Scalar], dtype: DType
-    ) -> None:
+    def add_node(self, argument: Argument, part: NodePart, values: Sequence[Scalar]) -> None:
         """Add to a part of a node."""
-        name = argument.part(part)
-        self.write(name, values, dtype, self._add_access(argument, name, part))
+        access = self._add_access(argument, part.of(argument), part.layout)
+        self.write(part.of(argument), values, part.dtype(self.types), access)
 
-    def _add_access(self, argument: Argument, name: str, part: str) -> WriteAccessor:
+    def add_to_array(
+        self, argument: Argument, array: str, values: Sequence[Scalar], dtype: DType
+    ) -> None:
+        """The same of an array that a linear method has for node types."""
+        name = argument.part(array)
+        self.write(name, values, dtype, self._add_access(argument, name, Layout.BLOCKED))
+
+    def _add_access(self, argument: Argument, name: str, layout: Layout) -> WriteAccessor:
         if argument.kind is ArgumentKind.NODE_UNIQUE:
             return AddStretchPartials() if self._stretches else AddSumPartials()
         if argument is self.form.eliminated:
@@ -190,32 +209,30 @@ class FactorBuilder(KernelBuilder):
         owner = self._runs_owner.setdefault(argument.name, name)
         runs_of = "" if owner == name else owner
         # of all sums those of a product alone are taken so often that a few slow ones show
-        rows, spread = part in ROW_PARTS, part == "product"
+        rows, spread = layout is Layout.ROWS, layout is Layout.SLOTS
         return AddRuns(self._index_of(argument, name), runs_of, rows=rows, spread=spread)
 
     def add_curvature(self, value: Scalar) -> None:
         """Add to p.(A p)."""
         ordered = self.form.sums is SharedSums.ORDERED
-        access = AddSumPartials() if ordered else AddSumSlots()
-        self.write("curvature", [value], self.types.sums, access)
+        part, access = SolverPart.CURVATURES, AddSumPartials() if ordered else AddSumSlots()
+        self.write(part.addend, [value], part.dtype(self.types), access)
 
     def sum_over_node(self, values: Sequence[Scalar]) -> list[Scalar]:
         """The sums over the items of the eliminated node, for its leader."""
         name = self.form.eliminated_argument.part("sum")
         return self.exchange(name, values, SumOverNode())
 
-    def read_for_node(self, part: str, dim: int, dtype: DType) -> list[Scalar]:
+    def read_for_node(self, part: NodePart) -> list[Scalar]:
         """A part of the eliminated node, for what its leader does with the sums."""
-        argument = self.form.eliminated
-        assert argument is not None
-        name = argument.part(part)
+        argument = self.form.eliminated_argument
         access = ReadForNode(argument.part("sum"), self._known_index(argument))
-        return self.read(name, dim, dtype, access)
+        dim = part.dim(argument.node_type)
+        return self.read(part.of(argument), dim, part.dtype(self.types), access)
 
     def spread_over_node(self, values: Sequence[Scalar]) -> list[Scalar]:
         """What came of the sums over a node, for each of its items."""
-        argument = self.form.eliminated
-        assert argument is not None
+        argument = self.form.eliminated_argument
         access = SpreadOverNode(argument.part("sum"))
         return self.exchange(argument.part("spread"), values, access)
 
@@ -226,17 +243,16 @@ def add_linearized(kernel: FactorBuilder, blocks: Blocks) -> None:
     That was evaluated by `score`, in the type of the sums: with residuals evaluated in float32 the
     gradient is off by enough to stop Ladybug-49 at 13344.77 instead of 13344.24.
     """
-    factor, types, linear = kernel.factor, kernel.types, Linearization(blocks)
-    residual = kernel.read("residual", len(factor.residual), types.storage, ReadSequential())
-    for argument in factor.nodes:
-        _, *squares = kernel.form.linearized(argument)
-        kernel.graph.origin = f"gradient and {' and '.join(squares)} of {argument.name}"
+    linear, residual = Linearization(blocks), kernel.read_residual()
+    for argument in kernel.factor.nodes:
+        parts = kernel.form.linearized(argument)
+        kernel.graph.origin = f"{' and '.join(part.text for part in parts)} of {argument.name}"
         columns = list(zip(*blocks[argument.name], strict=True))
-        kernel.add_node(argument, "gradient", linear.transposed(argument, residual), types.sums)
-        if "diagonal" in squares:
+        kernel.add_node(argument, NodePart.GRADIENT, linear.transposed(argument, residual))
+        if NodePart.DIAGONAL in parts:
             diagonal = [dot(column, column) for column in columns]
-            kernel.add_node(argument, "diagonal", diagonal, types.storage)
-        if "block" in squares:
+            kernel.add_node(argument, NodePart.DIAGONAL, diagonal)
+        if NodePart.BLOCK in parts:
             add_block(kernel, argument, columns)
 
 
@@ -252,7 +268,7 @@ def add_block(
     """
     rows = columns if others is None else others
     square = [dot(rows[i], columns[j]) for i, j in block_places(argument.node_type)]
-    kernel.add_node(argument, "block", square, kernel.types.sums)
+    kernel.add_node(argument, NodePart.BLOCK, square)
 
 
 def computed_jacobian(kernel: FactorBuilder) -> Blocks:
@@ -274,16 +290,13 @@ def linearization(kernel: FactorBuilder, slots: JacobianSlots | None) -> Lineari
 def moved_residual(kernel: FactorBuilder, linear: Linearization) -> list[Scalar]:
     """J p over the node arguments that are not eliminated."""
     kernel.graph.origin = "J p"
-    vectors = {}
-    for argument in kernel.reduced:
-        dim = argument.tangent_dim
-        vectors[argument.name] = kernel.read_node(argument, "direction", dim, kernel.types.storage)
-    return linear.forward(vectors)
+    return linear.forward(
+        {node.name: kernel.read_node(node, NodePart.DIRECTION) for node in kernel.reduced}
+    )
 
 
 def add_products(kernel: FactorBuilder, linear: Linearization, moved: Sequence[Scalar]) -> None:
     """J^T v for each node argument that is not eliminated."""
     for argument in kernel.reduced:
         kernel.graph.origin = f"J^T (J p) by {argument.name}"
-        product = linear.transposed(argument, moved)
-        kernel.add_node(argument, "product", product, kernel.types.storage)
+        kernel.add_node(argument, NodePart.PRODUCT, linear.transposed(argument, moved))

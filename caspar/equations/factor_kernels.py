@@ -18,6 +18,7 @@ from caspar.equations.factor_builder import (
     linearization,
     moved_residual,
 )
+from caspar.equations.parts import FactorPart, NodePart, SolverPart, add_total
 from caspar.equations.schur_kernels import schur_kernels
 from caspar.frontend.factors.jacobian import (
     Blocks,
@@ -31,7 +32,7 @@ from caspar.frontend.names import part_name
 from caspar.frontend.precision import Types
 from caspar.ir.scalar import dot
 from caspar.memory.kernel import KernelSpec
-from caspar.memory.patterns import AddSumPartials, WriteSequential
+from caspar.memory.patterns import WriteSequential
 
 FACTOR_ROLES = (
     *("score", "linearize", "store", "square"),
@@ -96,16 +97,16 @@ def jacobian_kernel(factor: TracedFactor, types: Types) -> KernelSpec:
     blocks = computed_jacobian(kernel)
     entries = [entry for block in blocks.values() for row in block for entry in row]
     kept = [entry for entry in entries if kernel.graph.literal(entry.value) != 0.0]
-    kernel.write("jacobian", kept, types.storage, WriteSequential())
+    kernel.write(FactorPart.JACOBIAN.text, kept, types.storage, WriteSequential())
     return kernel.build()
 
 
 def _score(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
     kernel = FactorBuilder(factor, "score", form, types.sums, types)
     evaluation = kernel.evaluate(types.sums)
-    kernel.write("residual", evaluation.residual, types.storage, WriteSequential())
+    kernel.write_residual(evaluation.residual)
     kernel.graph.origin = f"{factor.name}: cost"
-    kernel.write("cost", [evaluation.cost], types.sums, AddSumPartials())
+    add_total(kernel, SolverPart.COSTS, [evaluation.cost], types)
     return kernel.build()
 
 
@@ -123,8 +124,7 @@ def _store(
     kernel.graph.origin = "D^-1/2"
     scales = {}
     for argument in factor.nodes:
-        dim = argument.tangent_dim
-        diagonal = kernel.read_node(argument, "diagonal", dim, types.storage)
+        diagonal = kernel.read_node(argument, NodePart.DIAGONAL)
         scales[argument.name] = [entry.sqrt().reciprocal() for entry in diagonal]
     slots = store_jacobian(kernel, blocks, scales, form.jacobian.dtype(types))
     if not form.jacobian.is_rounded:

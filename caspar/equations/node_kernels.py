@@ -20,21 +20,15 @@ Gradients and blocks are padded rows, but those of an eliminated type: see `fact
 from collections.abc import Sequence
 
 from caspar.equations.node_blocks import ROUNDING, inverse_of_parts, node_diagonal
+from caspar.equations.parts import NodeBuilder, NodePart, SolverPart, add_total
 from caspar.equations.solver_form import SolverForm
-from caspar.frontend.factors.block_parts import block_dim, block_parts, block_places
+from caspar.frontend.factors.block_parts import block_parts, block_places
 from caspar.frontend.factors.retraction import retracted
 from caspar.frontend.factors.trace import NodeType
-from caspar.frontend.names import kernel_name
 from caspar.frontend.precision import Types
 from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.accessors.sums.slots import BeginSlots, ReadSlots
 from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
-from caspar.memory.patterns import AddSumPartials, ReadSequential, WriteSequential
-
-MODEL_DIM = 5
-"""Sums a retraction takes for the model of the cost: see `retract_kernel`."""
-
 
 NODE_ROLES = ("scale", "factorize", "start", "step", "turn", "solve", "retract")
 """Ends of the names of a node type's kernels."""
@@ -64,25 +58,22 @@ def node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelS
     ]
 
 
-def damping_diagonal(
-    kernel: KernelBuilder, dim: int, types: Types, *, scaled: bool
-) -> list[Scalar]:
+def damping_diagonal(kernel: NodeBuilder, *, scaled: bool) -> list[Scalar]:
     """What the damping multiplies in the variables of the linear system: D, or 1 where scaled."""
     if scaled:
-        return [Scalar(kernel.graph, kernel.graph.const(1.0))] * dim
-    return kernel.read("diagonal", dim, types.storage, ReadSequential())
+        return [Scalar(kernel.graph, kernel.graph.const(1.0))] * kernel.node.tangent_dim
+    return kernel.read_part(NodePart.DIAGONAL)
 
 
 def scale_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -> KernelSpec:
     """After linearisation, in place: `diagonal` D without zeros, `gradient` times D^-1/2."""
-    dim = node.tangent_dim
-    kernel = KernelBuilder(kernel_name(node.name, "scale"), types.sums)
-    squares = kernel.read("diagonal", dim, types.storage, ReadSequential())
-    gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=not eliminated))
+    kernel = NodeBuilder(node, "scale", types.sums, types, eliminated=eliminated)
+    squares = kernel.read_part(NodePart.DIAGONAL)
+    gradient = kernel.read_part(NodePart.GRADIENT)
     diagonal = node_diagonal(kernel, node, squares, kernel.scalar("damping"))
     slope = [g * entry.sqrt().reciprocal() for g, entry in zip(gradient, diagonal, strict=True)]
-    kernel.write("diagonal", diagonal, types.storage, WriteSequential())
-    kernel.write("gradient", slope, types.sums, WriteSequential(rows=not eliminated))
+    kernel.write_part(NodePart.DIAGONAL, diagonal)
+    kernel.write_part(NodePart.GRADIENT, slope)
     return kernel.build()
 
 
@@ -107,10 +98,9 @@ def factorize_kernel(
         scaled: Blocks are.
     """
     dim = node.tangent_dim
-    kernel = KernelBuilder(kernel_name(node.name, "factorize"), types.sums)
-    name, access = "reduced_block" if reduced else "block", ReadSequential(rows=not eliminated)
+    kernel = NodeBuilder(node, "factorize", types.sums, types, eliminated=eliminated)
     places = block_places(node)
-    packed = kernel.read(name, block_dim(node), types.sums, access)
+    packed = kernel.read_part(NodePart.REDUCED_BLOCK if reduced else NodePart.BLOCK)
     block = dict(zip(places, packed, strict=True))
     num_rows = max(len(part) for part in block_parts(node))
     damped_one = kernel.scalar("damping") + num_rows * ROUNDING[types.storage]
@@ -119,11 +109,11 @@ def factorize_kernel(
             block[row, row] = block[row, row] + damped_one
         inverse = inverse_of_parts(node, block)
         stored = [inverse[place] for place in places]
-        kernel.write("preconditioner", stored, types.storage, WriteSequential())
+        kernel.write_part(NodePart.PRECONDITIONER, stored)
         return kernel.build()
     squares = [block[row, row] for row in range(dim)]
     if reduced:
-        squares = kernel.read("diagonal", dim, types.storage, ReadSequential())
+        squares = kernel.read_part(NodePart.DIAGONAL)
     diagonal = node_diagonal(kernel, node, squares, kernel.scalar("damping"))
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
     damped = {
@@ -132,16 +122,14 @@ def factorize_kernel(
     }
     inverse = inverse_of_parts(node, damped)
     stored = [inverse[i, j] * scale[j] for i, j in places]
-    kernel.write("diagonal", diagonal, types.storage, WriteSequential())
-    kernel.write("preconditioner", stored, types.storage, WriteSequential())
+    kernel.write_part(NodePart.DIAGONAL, diagonal)
+    kernel.write_part(NodePart.PRECONDITIONER, stored)
     return kernel.build()
 
 
-def solved_by_blocks(
-    kernel: KernelBuilder, node: NodeType, types: Types, residual: Sequence[Scalar]
-) -> list[Scalar]:
+def solved_by_blocks(kernel: NodeBuilder, residual: Sequence[Scalar]) -> list[Scalar]:
     """z = W^T (W r)."""
-    packed = kernel.read("preconditioner", block_dim(node), types.storage, ReadSequential())
+    packed, node = kernel.read_part(NodePart.PRECONDITIONER), kernel.node
     lower = dict(zip(block_places(node), packed, strict=True))
     parts = [part for part in block_parts(node) for _ in part]
     inner = [
@@ -153,76 +141,66 @@ def solved_by_blocks(
     ]
 
 
-def _write_direction(
-    kernel: KernelBuilder, dim: int, types: Types, direction: Sequence[Scalar], *, scaled: bool
-) -> None:
+def _write_direction(kernel: NodeBuilder, direction: Sequence[Scalar], *, scaled: bool) -> None:
     """Write `direction` p, and `product` = damping D p with its part of the curvature p.(A p)."""
-    diagonal = damping_diagonal(kernel, dim, types, scaled=scaled)
+    diagonal = damping_diagonal(kernel, scaled=scaled)
     damping = kernel.scalar("damping")
     damped = [damping * entry * p for entry, p in zip(diagonal, direction, strict=True)]
-    kernel.write("direction", direction, types.storage, WriteSequential())
-    kernel.write("product", damped, types.storage, BeginSlots())
-    kernel.write("curvature", [dot(damped, direction)], types.sums, AddSumPartials())
+    kernel.write_part(NodePart.DIRECTION, direction)
+    kernel.write_part(NodePart.PRODUCT, damped, BeginSlots())
+    add_total(kernel, SolverPart.CURVATURES, [dot(damped, direction)], kernel.types)
 
 
 def start_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
     """First vectors of PCG: step 0, residual -gradient, direction z; sums `descent` = r.z."""
-    dim = node.tangent_dim
-    kernel = KernelBuilder(kernel_name(node.name, "start"), types.storage, few_items=True)
-    gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
-    residual = [-entry for entry in gradient]
-    preconditioned = solved_by_blocks(kernel, node, types, residual)
+    kernel = NodeBuilder(node, "start", types.storage, types, few_items=True)
+    residual = [-entry for entry in kernel.read_part(NodePart.GRADIENT)]
+    preconditioned = solved_by_blocks(kernel, residual)
     zero = Scalar(kernel.graph, kernel.graph.const(0.0))
-    kernel.write("step", [zero] * dim, types.storage, WriteSequential())
-    kernel.write("residual", residual, types.storage, WriteSequential())
-    kernel.write("descent", [dot(residual, preconditioned)], types.sums, AddSumPartials())
-    _write_direction(kernel, dim, types, preconditioned, scaled=scaled)
+    kernel.write_part(NodePart.STEP, [zero] * node.tangent_dim)
+    kernel.write_part(NodePart.RESIDUAL, residual)
+    add_total(kernel, SolverPart.DESCENTS, [dot(residual, preconditioned)], types)
+    _write_direction(kernel, preconditioned, scaled=scaled)
     return kernel.build()
 
 
 def step_kernel(node: NodeType, types: Types, *, many_slots: bool = False) -> KernelSpec:
     """step += alpha p, residual -= alpha A p, z = W^T W r; sums `descent` = r.z."""
-    dim = node.tangent_dim
     role = STEP_OF_MANY_SLOTS if many_slots else "step"
-    kernel = KernelBuilder(kernel_name(node.name, role), types.storage, few_items=True)
+    kernel = NodeBuilder(node, role, types.storage, types, few_items=True)
     kernel.guard("done")
     alpha = kernel.scalar("alpha")
-
-    def read(name: str) -> list[Scalar]:
-        return kernel.read(name, dim, types.storage, ReadSequential())
-
-    step = [x + alpha * p for x, p in zip(read("step"), read("direction"), strict=True)]
-    product = kernel.read("product", dim, types.storage, ReadSlots(many=many_slots))
-    residual = [r - alpha * q for r, q in zip(read("residual"), product, strict=True)]
-    kernel.write("step", step, types.storage, WriteSequential())
-    kernel.write("residual", residual, types.storage, WriteSequential())
-    preconditioned = solved_by_blocks(kernel, node, types, residual)
-    kernel.write("preconditioned", preconditioned, types.storage, WriteSequential())
-    kernel.write("descent", [dot(residual, preconditioned)], types.sums, AddSumPartials())
+    previous, direction = kernel.read_part(NodePart.STEP), kernel.read_part(NodePart.DIRECTION)
+    step = [x + alpha * p for x, p in zip(previous, direction, strict=True)]
+    product = kernel.read_part(NodePart.PRODUCT, ReadSlots(many=many_slots))
+    before = kernel.read_part(NodePart.RESIDUAL)
+    residual = [r - alpha * q for r, q in zip(before, product, strict=True)]
+    kernel.write_part(NodePart.STEP, step)
+    kernel.write_part(NodePart.RESIDUAL, residual)
+    preconditioned = solved_by_blocks(kernel, residual)
+    kernel.write_part(NodePart.PRECONDITIONED, preconditioned)
+    add_total(kernel, SolverPart.DESCENTS, [dot(residual, preconditioned)], types)
     return kernel.build()
 
 
 def turn_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
     """The next direction: p = z + beta p."""
-    dim = node.tangent_dim
-    kernel = KernelBuilder(kernel_name(node.name, "turn"), types.storage, few_items=True)
+    kernel = NodeBuilder(node, "turn", types.storage, types, few_items=True)
     kernel.guard("done")
     beta = kernel.scalar("beta")
-    preconditioned = kernel.read("preconditioned", dim, types.storage, ReadSequential())
-    previous = kernel.read("direction", dim, types.storage, ReadSequential())
+    preconditioned = kernel.read_part(NodePart.PRECONDITIONED)
+    previous = kernel.read_part(NodePart.DIRECTION)
     direction = [z + beta * p for z, p in zip(preconditioned, previous, strict=True)]
-    _write_direction(kernel, dim, types, direction, scaled=scaled)
+    _write_direction(kernel, direction, scaled=scaled)
     return kernel.build()
 
 
 def solve_kernel(node: NodeType, types: Types) -> KernelSpec:
     """Of an eliminated type: `inner` = W^T W `inner`."""
-    dim = node.tangent_dim
-    kernel = KernelBuilder(kernel_name(node.name, "solve"), types.storage)
+    kernel = NodeBuilder(node, "solve", types.storage, types, eliminated=True)
     kernel.guard("done")
-    inner = kernel.read("inner", dim, types.storage, ReadSequential())
-    solved = solved_by_blocks(kernel, node, types, inner)
-    kernel.write("inner", solved, types.storage, WriteSequential())
+    inner = kernel.read_part(NodePart.INNER)
+    kernel.write_part(NodePart.INNER, solved_by_blocks(kernel, inner))
     return kernel.build()
 
 
@@ -233,14 +211,13 @@ def retract_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Ker
     the step, and 0: the first three give the decrease of the linear model by an inexact step,
     -1/2 step.gradient + 1/2 step.residual + 1/2 damping step.D step (residual = b - A step).
     """
-    dim = node.tangent_dim
-    kernel = KernelBuilder(kernel_name(node.name, "retract"), types.storage, few_items=True)
-    step = kernel.read("step", dim, types.storage, ReadSequential())
-    _write_moved(kernel, node, types, step, scaled=scaled)
-    gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
-    residual = kernel.read("residual", dim, types.storage, ReadSequential())
+    kernel = NodeBuilder(node, "retract", types.storage, types, few_items=True)
+    step = kernel.read_part(NodePart.STEP)
+    _write_moved(kernel, step, scaled=scaled)
+    gradient = kernel.read_part(NodePart.GRADIENT)
+    residual = kernel.read_part(NodePart.RESIDUAL)
     model = [dot(step, gradient), dot(step, residual)]
-    _write_model(kernel, types, step, model, 0.0, scaled=scaled)
+    _write_model(kernel, step, model, 0.0, scaled=scaled)
     return kernel.build()
 
 
@@ -250,43 +227,37 @@ def eliminated_retract_kernel(node: NodeType, types: Types, *, scaled: bool = Fa
     Its rows of the system hold exactly, so there is no residual; the last sum is |W gradient|^2,
     twice the decrease that these nodes promise by themselves.
     """
-    dim = node.tangent_dim
-    kernel = KernelBuilder(kernel_name(node.name, "retract"), types.storage)
-    gradient = kernel.read("gradient", dim, types.sums, ReadSequential())
-    inner = kernel.read("inner", dim, types.storage, ReadSequential())
+    kernel = NodeBuilder(node, "retract", types.storage, types, eliminated=True)
+    gradient = kernel.read_part(NodePart.GRADIENT)
+    inner = kernel.read_part(NodePart.INNER)
     rest = [g + t for g, t in zip(gradient, inner, strict=True)]
-    step = [-entry for entry in solved_by_blocks(kernel, node, types, rest)]
-    _write_moved(kernel, node, types, step, scaled=scaled)
+    step = [-entry for entry in solved_by_blocks(kernel, rest)]
+    _write_moved(kernel, step, scaled=scaled)
     zero = Scalar(kernel.graph, kernel.graph.const(0.0))
-    promised = dot(gradient, solved_by_blocks(kernel, node, types, gradient))
-    _write_model(kernel, types, step, [dot(step, gradient), zero], promised, scaled=scaled)
+    promised = dot(gradient, solved_by_blocks(kernel, gradient))
+    _write_model(kernel, step, [dot(step, gradient), zero], promised, scaled=scaled)
     return kernel.build()
 
 
-def _write_moved(
-    kernel: KernelBuilder, node: NodeType, types: Types, step: Sequence[Scalar], *, scaled: bool
-) -> None:
+def _write_moved(kernel: NodeBuilder, step: Sequence[Scalar], *, scaled: bool) -> None:
     """`candidate`: the node after the step."""
     if scaled:
-        diagonal = kernel.read("diagonal", node.tangent_dim, types.storage, ReadSequential())
-        pairs = zip(step, diagonal, strict=True)
+        pairs = zip(step, kernel.read_part(NodePart.DIAGONAL), strict=True)
         step = [x * entry.sqrt().reciprocal() for x, entry in pairs]
-    nodes = kernel.read("nodes", node.storage_dim, types.storage, ReadSequential())
-    candidate = retracted(node, nodes, step)
-    kernel.write("candidate", candidate, types.storage, WriteSequential())
+    moved = retracted(kernel.node, kernel.read_part(NodePart.NODES), step)
+    kernel.write_part(NodePart.CANDIDATE, moved)
 
 
 def _write_model(
-    kernel: KernelBuilder,
-    types: Types,
+    kernel: NodeBuilder,
     step: Sequence[Scalar],
     first: Sequence[Scalar],
     last: Scalar | float,
     *,
     scaled: bool,
 ) -> None:
-    diagonal = damping_diagonal(kernel, len(step), types, scaled=scaled)
+    diagonal = damping_diagonal(kernel, scaled=scaled)
     squared = dot([d * x for d, x in zip(diagonal, step, strict=True)], step)
     promised = squared * 0.0 + last
     model = [*first, kernel.scalar("damping") * squared, squared, promised]
-    kernel.write("model", model, types.sums, AddSumPartials())
+    add_total(kernel, SolverPart.MODELS, model, kernel.types)

@@ -7,13 +7,13 @@ so that running the loop once too often does nothing.
 import sys
 from enum import IntEnum
 
-from caspar.equations.node_kernels import MODEL_DIM
+from caspar.equations.parts import SolverPart, read_total
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
-from caspar.memory.patterns import ReadPartials, WriteUnique
+from caspar.memory.patterns import WriteUnique
 
 LARGEST = sys.float_info.max
 """Comparisons with it are false for infinity and NaN."""
@@ -41,14 +41,10 @@ def _put(kernel: KernelBuilder, name: str, value: Scalar) -> None:
     kernel.write(name, [value], DType.FLOAT64, WriteUnique())
 
 
-def _sum(kernel: KernelBuilder, name: str, types: Types) -> Scalar:
-    return kernel.read(name, 1, types.sums, ReadPartials())[0]
-
-
 def _begin(types: Types) -> KernelSpec:
     """After `start`: remember r.z, reset the count, see whether there is anything to do."""
     kernel = KernelBuilder("pcg_begin", DType.FLOAT64)
-    descent = _sum(kernel, "descents", types)
+    (descent,) = read_total(kernel, SolverPart.DESCENTS, types)
     finite = descent < LARGEST
     positive = 0.0 < descent
     one = Scalar(kernel.graph, kernel.graph.const(1.0))
@@ -64,7 +60,7 @@ def _alpha(types: Types) -> KernelSpec:
     """alpha = r.z / p.Ap; without curvature along p the step is kept as it is."""
     kernel = KernelBuilder("pcg_alpha", DType.FLOAT64)
     kernel.guard("done")
-    curvature = _sum(kernel, "curvatures", types)
+    (curvature,) = read_total(kernel, SolverPart.CURVATURES, types)
     usable = (0.0 < curvature) & (curvature < LARGEST)
     safe = usable.where(curvature, 1.0)
     _put(kernel, "alpha", usable.where(kernel.scalar("descent") / safe, 0.0))
@@ -77,7 +73,7 @@ def _beta(types: Types) -> KernelSpec:
     """beta = r.z / previous r.z; stop on the preconditioned residual norm or the count."""
     kernel = KernelBuilder("pcg_beta", DType.FLOAT64)
     kernel.guard("done")
-    descent = _sum(kernel, "descents", types)
+    (descent,) = read_total(kernel, SolverPart.DESCENTS, types)
     count = kernel.scalar("linear_iterations") + 1.0
     tolerance = kernel.scalar("linear_tolerance")
     goal = tolerance * tolerance * kernel.scalar("first_descent")
@@ -98,9 +94,8 @@ def _beta(types: Types) -> KernelSpec:
 def _collect(types: Types) -> KernelSpec:
     """Sum the partial costs and model terms of a candidate."""
     kernel = KernelBuilder("collect", DType.FLOAT64)
-    _put(kernel, "cost", _sum(kernel, "costs", types))
+    _put(kernel, "cost", read_total(kernel, SolverPart.COSTS, types)[0])
     names = ("step_gradient", "step_residual", "step_damping", "step_norm", "eliminated_descent")
-    sums = kernel.read("models", MODEL_DIM, types.sums, ReadPartials())
-    for name, value in zip(names, sums, strict=True):
+    for name, value in zip(names, read_total(kernel, SolverPart.MODELS, types), strict=True):
         _put(kernel, name, value)
     return kernel.build()

@@ -18,6 +18,7 @@ from caspar.equations.factor_builder import (
     moved_residual,
 )
 from caspar.equations.inner_kernel import inner_kernel
+from caspar.equations.parts import NodePart
 from caspar.frontend.factors.jacobian import Blocks, JacobianSlots
 from caspar.frontend.factors.trace import Argument, TracedFactor
 from caspar.frontend.precision import Types
@@ -57,7 +58,7 @@ def _gather(
     linear = linearization(kernel, slots)
     moved = moved_residual(kernel, linear)
     kernel.graph.origin = "E^T C x"
-    kernel.add_node(eliminated, "inner", linear.transposed(eliminated, moved), types.storage)
+    kernel.add_node(eliminated, NodePart.INNER, linear.transposed(eliminated, moved))
     return kernel.build()
 
 
@@ -74,21 +75,19 @@ def _product(
     kernel.guard("done")
     if fused:
         # all else stays as it is while a linear system is solved
-        kernel.await_launch(*(node.part("direction") for node in kernel.reduced))
+        kernel.await_launch(*(NodePart.DIRECTION.of(node) for node in kernel.reduced))
     eliminated = form.eliminated_argument
-    dim = eliminated.tangent_dim
     linear = linearization(kernel, slots)
     moved = moved_residual(kernel, linear)
     if fused:
         kernel.graph.origin = "E^T C p"
         inner = kernel.sum_over_node(linear.transposed(eliminated, moved))
         kernel.graph.origin = "y = V^-1 E^T C p"
-        packed = kernel.read_for_node("preconditioner", dim * (dim + 1) // 2, types.storage)
-        triangle = by_rows(packed, dim)
+        triangle = by_rows(kernel.read_for_node(NodePart.PRECONDITIONER), eliminated.tangent_dim)
         solved = _transposed_times(triangle, _times(triangle, inner))
         step = kernel.spread_over_node(solved)
     else:
-        step = kernel.read_node(eliminated, "inner", dim, types.storage)
+        step = kernel.read_node(eliminated, NodePart.INNER)
     kernel.graph.origin = "C p - E y"
     back = linear.forward({eliminated.name: step})
     rest = [u - e for u, e in zip(moved, back, strict=True)]
@@ -110,7 +109,7 @@ def _reduce(
     eliminated = form.eliminated_argument
     blocks = linearization(kernel, slots).blocks
     triangle = read_triangle(kernel, eliminated)
-    gradient = kernel.read_node(eliminated, "gradient", eliminated.tangent_dim, types.sums)
+    gradient = kernel.read_node(eliminated, NodePart.GRADIENT)
     kernel.graph.origin = "E V^-1 h"
     rows = _turned_rows(kernel, blocks, triangle)
     scaled = _times(triangle, gradient)
@@ -120,7 +119,7 @@ def _reduce(
     for argument in kernel.reduced:
         kernel.graph.origin = f"C^T E V^-1 h and C^T (I - E V^-1 E^T) C by {argument.name}"
         columns = list(zip(*blocks[argument.name], strict=True))
-        kernel.add_node(argument, "gradient", [-dot(c, taken) for c in columns], types.sums)
+        kernel.add_node(argument, NodePart.GRADIENT, [-dot(c, taken) for c in columns])
         add_block(kernel, argument, columns, [left(column) for column in columns])
     return kernel.build()
 
@@ -169,9 +168,8 @@ def _turned_rows(
 
 def read_triangle(kernel: FactorBuilder, eliminated: Argument) -> list[list[Scalar]]:
     """W of an eliminated node, its rows up to the diagonal."""
-    dim = eliminated.tangent_dim
-    size = dim * (dim + 1) // 2
-    return by_rows(kernel.read_node(eliminated, "preconditioner", size, kernel.types.storage), dim)
+    packed = kernel.read_node(eliminated, NodePart.PRECONDITIONER)
+    return by_rows(packed, eliminated.tangent_dim)
 
 
 def by_rows(packed: Sequence[Scalar], dim: int) -> list[list[Scalar]]:

@@ -100,7 +100,7 @@ def describe(
         tile_size=plan.library.tile_size,
         num_bytes=system.num_bytes,
         memory_table=system.memory_table(),
-        regions=dict(plan.arena.regions),
+        regions={key.text: region for key, region in plan.arena.regions.items()},
         kernels=plan.library.sources,
         remarks=(*active.remarks, *system.remarks),
     )

@@ -9,6 +9,7 @@ import symforce.symbolic as sf
 import caspar
 from caspar.equations.factor_builder import SharedSums
 from caspar.equations.factor_kernels import FACTOR_ROLES, factor_kernels
+from caspar.equations.parts import NodePart
 from caspar.equations.solver_form import (
     SolverForm,
     eliminable_types,
@@ -182,15 +183,14 @@ class TestForms:
         small, (alone,) = form["big_small"].eliminated, traced(big_alone)[0][0].nodes
         assert small is not None
         big = next(node for node in traced(big_small)[0][0].nodes if node.name == "big")
-        assert form["big_small"].linearized(small) == ("gradient", "block")
-        assert form["big_small"].linearized(big) == ("gradient", "diagonal")
-        assert form["big_alone"].linearized(alone) == ("gradient", "diagonal", "block")
+        gradient, diagonal, block = NodePart.GRADIENT, NodePart.DIAGONAL, NodePart.BLOCK
+        assert form["big_small"].linearized(small) == (gradient, block)
+        assert form["big_small"].linearized(big) == (gradient, diagonal)
+        assert form["big_alone"].linearized(alone) == (gradient, diagonal, block)
         whole = form_of(big_big, big_alone).factors
-        assert whole["big_alone"].linearized(alone) == ("gradient", "block")
-        assert replace(form["big_small"], jacobian=JacobianStorage.STORED).linearized(small) == (
-            "gradient",
-            "diagonal",
-        )
+        assert whole["big_alone"].linearized(alone) == (gradient, block)
+        stored = replace(form["big_small"], jacobian=JacobianStorage.STORED)
+        assert stored.linearized(small) == (gradient, diagonal)
 
     def test_keys_tell_forms_apart(self) -> None:
         forms = [

@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import caspar
+from caspar.equations.parts import NodePart
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.plan.plan import Plan
 from caspar.solver.system.launches import Binder
@@ -82,9 +83,8 @@ def pack_values(plan: Plan, binder: Binder, arrays: Mapping[str, Any]) -> None:
     """Bring start values into a plan's memory, in its order of the nodes."""
     for node in plan.nodes:
         rows = np.asarray(arrays[node.node.name], dtype=plan.types.storage.value)
-        binder.pack(
-            f"{node.node.name}.nodes", rows if node.order is None else rows[node.order.node]
-        )
+        rows = rows if node.order is None else rows[node.order.node]
+        binder.pack(node.key(NodePart.NODES), rows)
 
 
 def moved(arrays: Arrays, seed: int = 1) -> Arrays:

@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 import caspar
+from caspar.equations.parts import NodePart
 from caspar.solver.choice.recipe import make_recipe
 from tests.harness import find_compiler
 from tests.harness_backend import HarnessBackend
@@ -49,9 +50,10 @@ def found(mix: str, jacobian: str, deterministic: bool) -> tuple[Array, Array]:
         for _ in range(2):
             system.linear.begin()
         count, memory = len(arrays["View"]), system.plan.memory
-        two, one = np.split(memory["View.diagonal"], [2 * count])
+        view = system.plan.node_plans["View"]
+        two, one = np.split(memory[view.key(NodePart.DIAGONAL)], [2 * count])
         diagonal = np.hstack([two.reshape(count, 2), one[:count, None]])
-        return diagonal, memory["View.reduced_block"].reshape(count, 8)[:, :6].copy()
+        return diagonal, memory[view.key(NodePart.REDUCED_BLOCK)].reshape(count, 8)[:, :6].copy()
 
 
 def wanted(mix: str, scaled: bool) -> tuple[Array, Array]:

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from caspar.equations.node_blocks import ABSENT, LEVELLING_DAMPING
+from caspar.equations.parts import NodePart
 from caspar.frontend.factors.trace import NodeType
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
@@ -108,8 +109,10 @@ def _units_are_apart(node: NodeType, squares: Array, slopes: Array, share: float
 
 def _first_chunks(plan: Plan, node: NodePlan) -> tuple[list[Array], list[Array]]:
     """Of D and of the gradient, contiguous."""
-    name, count, dim = node.node.name, node.count, node.node.tangent_dim
-    diagonal, gradient = plan.memory[f"{name}.diagonal"], plan.memory[f"{name}.gradient"]
+    count, dim = node.count, node.node.tangent_dim
+    diagonal, gradient = (
+        plan.memory[node.key(part)] for part in (NodePart.DIAGONAL, NodePart.GRADIENT)
+    )
     squares = padded_chunks(diagonal, count, dim, plan.types.storage)
     if node.is_eliminated:
         slopes = padded_chunks(gradient, count, dim, plan.types.sums)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from caspar.equations.parts import FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.layout import chunk_views
@@ -18,7 +19,7 @@ from caspar.solver.system.phases import Phases
 
 def faulty_costs(plan: Plan) -> tuple[str, ...]:
     """Factors whose cost is not finite, after their residuals have been evaluated."""
-    costs = plan.library.backend.to_host(plan.memory["costs"])
+    costs = plan.library.backend.to_host(plan.memory[SolverPart.COSTS])
     return tuple(
         _described(plan, one)
         for one in plan.factors
@@ -29,7 +30,7 @@ def faulty_costs(plan: Plan) -> tuple[str, ...]:
 def _described(plan: Plan, factor: FactorPlan) -> str:
     """Name of a factor, how many of its residuals are not finite, and the first."""
     backend, storage = plan.library.backend, plan.types.storage
-    residuals = plan.memory[f"{factor.factor.name}.residual"]
+    residuals = plan.memory[factor.key(FactorPart.RESIDUAL)]
     dim = len(factor.factor.residual)
     is_faulty = _not_finite(backend.xp, residuals, factor.count, dim, storage)
     slots = np.flatnonzero(backend.to_host(is_faulty))
@@ -47,7 +48,7 @@ def largest_residual(plan: Plan) -> float:
     """The largest magnitude of a residual, after they have been evaluated."""
     backend, largest = plan.library.backend, 0.0
     for factor in plan.factors:
-        residuals = plan.memory[f"{factor.factor.name}.residual"]
+        residuals = plan.memory[factor.key(FactorPart.RESIDUAL)]
         dim = len(factor.factor.residual)
         for chunk in chunk_views(residuals, factor.count, dim, plan.types.storage):
             sizes = backend.to_host(abs(chunk).max(axis=1))
@@ -82,7 +83,7 @@ def faulty_derivatives(plan: Plan, phases: Phases) -> tuple[str, ...]:
     found = []
     for factor in plan.factors:
         names = {one.node_type.name for one in factor.factor.nodes}
-        gradients = [plan.memory[f"{name}.gradient"] for name in names]
+        gradients = [plan.memory[plan.node_plans[name].key(NodePart.GRADIENT)] for name in names]
         for gradient in gradients:
             gradient[...] = 0.0
         backend.sequence(phases.gradients(factor)).run()

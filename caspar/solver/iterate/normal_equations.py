@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from caspar.equations.parts import FactorPart, NodePart, SolverPart
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
@@ -30,7 +31,6 @@ from caspar.solver.linear.method import LinearSolver
 from caspar.solver.plan.arena import Scratch
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
-from caspar.solver.plan.regions import SCRATCH
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
 
@@ -60,7 +60,7 @@ class NormalEquations:
         self._binder = binder
         self._linear = linear
         self._phases = phases
-        self._scalars = self._backend.host_scalars(plan.memory["scalars"])
+        self._scalars = self._backend.host_scalars(plan.memory[SolverPart.SCALARS])
         self._starts: Mapping[str, Array] = {}
         self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
         sequence = self._backend.sequence
@@ -115,18 +115,18 @@ class NormalEquations:
 
     def uploader(self) -> Callable[[Array], Array]:
         """Brings arrays of the host to the plan's memory, until any other method is called."""
-        scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
+        scratch = self.plan.scratch()
         return lambda array: self._on_device(array, scratch)
 
     def load(self, problem: Problem) -> None:
         """Bring start values and constants into the plan's memory."""
         self._held = self._held.loaded()
         self._starts = problem.values
-        scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
+        scratch = self.plan.scratch()
         for plan in self.plan.nodes:
             rows = self._on_device(problem.values[plan.node.name], scratch)
             rows = self._in_order(rows, None if plan.order is None else plan.order.node, scratch)
-            self._binder.pack(f"{plan.node.name}.nodes", rows)
+            self._binder.pack(plan.key(NodePart.NODES), rows)
         for factor in self.plan.factors:
             arrays = problem.factors[factor.factor.name]
             for argument in factor.factor.arguments:
@@ -134,7 +134,7 @@ class NormalEquations:
                 if constant is not None:
                     rows = self._on_device(constant.rows, scratch)
                     rows = self._in_order(rows, factor.order.order_of(argument), scratch)
-                    self._binder.pack(f"{factor.factor.name}.{argument.value_name}", rows)
+                    self._binder.pack(factor.key(FactorPart.CONSTANT, argument), rows)
         # the rows must live until they are packed
         self._backend.synchronize()
 
@@ -288,15 +288,16 @@ class NormalEquations:
         Args:
             coarsely: They are moved by half of the digits of their type's largest start value.
         """
-        sizes = {
-            plan.node.name: half_digits(self._starts[plan.node.name]) if coarsely else 0.0
+        sizes = [
+            half_digits(self._starts[plan.node.name]) if coarsely else 0.0
             for plan in self.plan.nodes
-        }
-        score = self._backend.sequence(self._phases.score("candidate"))
+        ]
+        score = self._backend.sequence(self._phases.score(NodePart.CANDIDATE))
         costs = []
         for draw in DRAWS:
-            for name, size in sizes.items():
-                nodes, candidate = (self.plan.memory[f"{name}.{s}"] for s in ("nodes", "candidate"))
+            for plan, size in zip(self.plan.nodes, sizes, strict=True):
+                nodes = self.plan.memory[plan.key(NodePart.NODES)]
+                candidate = self.plan.memory[plan.key(NodePart.CANDIDATE)]
                 write_rounded(self._backend.xp, nodes, candidate, draw, size)
             score.run()
             self._scalars.fetch()
@@ -312,7 +313,7 @@ class NormalEquations:
         """
         self._held = self._held.overwritten()
         self._starts = {}
-        scratch = Scratch(self._backend, self.plan.memory[SCRATCH])
+        scratch = self.plan.scratch()
         storage = self.plan.types.storage.value
         rows = {
             plan.node.name: scratch.take((plan.count, plan.node.storage_dim), storage)
@@ -320,7 +321,7 @@ class NormalEquations:
         }
         for plan in self.plan.nodes:
             name = plan.node.name
-            self._binder.unpack(f"{name}.nodes", rows[name])
+            self._binder.unpack(plan.key(NodePart.NODES), rows[name])
             if plan.order is not None:
                 rows[name] = self._in_order(rows[name], plan.order.rank, scratch)
         self._backend.synchronize()

@@ -7,6 +7,7 @@ allocated inside an iteration.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -17,8 +18,11 @@ from caspar.runtime.backend import Backend, view
 ALIGNMENT = 256
 """Bytes; CUDA's own alignment of allocations."""
 
-Entry = tuple[str, int, DType]
-"""A region to be reserved: name, scalars, type."""
+Key = TypeVar("Key")
+"""What a region is asked for by."""
+
+Entry = tuple[Key, int, DType]
+"""A region to be reserved: key, scalars, type."""
 
 
 @dataclass(frozen=True)
@@ -29,52 +33,58 @@ class Region:
     num_scalars: int
     dtype: DType
 
+    @property
+    def num_bytes(self) -> int:
+        """Its size."""
+        return self.num_scalars * self.dtype.itemsize
+
 
 @dataclass
-class ArenaPlan:
+class ArenaPlan(Generic[Key]):
     """Reserves regions one behind the other.
 
     Attributes:
-        regions: By name.
+        regions: By key.
         num_bytes: Size so far.
     """
 
-    regions: dict[str, Region] = field(default_factory=dict)
+    regions: dict[Key, Region] = field(default_factory=dict)
     num_bytes: int = 0
 
-    def reserve(self, name: str, num_scalars: int, dtype: DType) -> None:
+    def reserve(self, key: Key, num_scalars: int, dtype: DType) -> None:
         """Reserve a region of its own."""
-        self.regions[name] = Region(self.num_bytes, num_scalars, dtype)
+        self.regions[key] = Region(self.num_bytes, num_scalars, dtype)
         size = num_scalars * dtype.itemsize
         self.num_bytes += -(-size // ALIGNMENT) * ALIGNMENT
 
-    def reserve_shared(self, groups: Sequence[Sequence[Entry]]) -> None:
+    def reserve_shared(self, groups: Sequence[Sequence[Entry[Key]]]) -> None:
         """Reserve groups that are never in use at the same time: they share their bytes."""
         start = end = self.num_bytes
         for group in groups:
             self.num_bytes = start
-            for name, num_scalars, dtype in group:
-                self.reserve(name, num_scalars, dtype)
+            for entry in group:
+                self.reserve(*entry)
             end = max(end, self.num_bytes)
         self.num_bytes = end
 
-    def join(self, name: str, first: str, last: str) -> None:
-        """Name everything from one region to another, as 4-byte scalars, in whole 16 bytes."""
-        start, end = self.regions[first], self.regions[last]
-        size = end.first_byte + end.num_scalars * end.dtype.itemsize - start.first_byte
-        self.regions[name] = Region(start.first_byte, -(-size // 16) * 4, DType.FLOAT32)
+    def join(self, key: Key, joined: Sequence[Key]) -> None:
+        """Name regions that stand together, as 4-byte scalars, in whole 16 bytes."""
+        regions = [self.regions[one] for one in joined]
+        first_byte = min(region.first_byte for region in regions)
+        size = max(region.first_byte + region.num_bytes for region in regions) - first_byte
+        self.regions[key] = Region(first_byte, -(-size // 16) * 4, DType.FLOAT32)
 
-    def reserve_over(self, name: str, first_byte: int) -> None:
+    def reserve_over(self, key: Key, first_byte: int) -> None:
         """Name everything reserved from a byte on, as 4-byte scalars."""
         size = self.num_bytes - first_byte
-        self.regions[name] = Region(first_byte, size // 4, DType.FLOAT32)
+        self.regions[key] = Region(first_byte, size // 4, DType.FLOAT32)
 
-    def allocate(self, backend: Backend) -> dict[str, Array]:
-        """The views, by name."""
+    def allocate(self, backend: Backend) -> dict[Key, Array]:
+        """The views, by key."""
         memory = backend.allocate(self.num_bytes)
         return {
-            name: view(memory, region.first_byte, region.num_scalars, region.dtype.value)
-            for name, region in self.regions.items()
+            key: view(memory, region.first_byte, region.num_scalars, region.dtype.value)
+            for key, region in self.regions.items()
         }
 
 

@@ -8,6 +8,8 @@ them: a tile then reads and writes neighbours.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from caspar.equations.factor_builder import FactorForm
 from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
 from caspar.memory.array import Array
@@ -17,6 +19,7 @@ from caspar.memory.tiling.node_tiles import (
     NodeTiles,
     place_dtype,
 )
+from caspar.memory.tiling.tiles import TileIndex
 from caspar.runtime.backend import Backend
 from caspar.solver.input.problem import FactorArrays, Problem
 
@@ -56,6 +59,24 @@ class FactorOrder:
             return self.nodes[name]
         assert self.node_tiles is not None
         return self.node_tiles.partners()
+
+    def item_tiles(
+        self, backend: Backend, index: Array, num_objects: int, tile_size: int
+    ) -> TileIndex:
+        """Tiles of an index; holes name one more object, whose partials nobody reads.
+
+        Args:
+            backend: Where the index is.
+            index: (num_slots,) int32 object of each place.
+            num_objects: Objects.
+            tile_size: Items of a tile.
+        """
+        if self.node_tiles is None:
+            return backend.tile_index(index, num_objects, tile_size)
+        xp = backend.xp
+        is_hole = xp.arange(tile_size, dtype=np.int32) >= self.node_tiles.tile_items[:, None]
+        named = xp.where(is_hole.reshape(-1), np.int32(num_objects), index)
+        return backend.tile_index(named, num_objects + 1, tile_size)
 
     @property
     def num_bytes(self) -> int:

@@ -147,10 +147,6 @@ class KernelLibrary:
         self._kernels.update(self.backend.load(sources, self.tile_size))
         self.reductions_time_s += time.perf_counter() - start
 
-    def reduction(self, spec: ReduceSpec) -> Kernel:
-        """A kernel that sums partials."""
-        return self._kernels[spec.name]
-
     def finish(self, bound: BoundWrite) -> list[Launch]:
         """The launches that complete a write."""
         specs = [one.spec for one in bound.finish if isinstance(one.spec, ReduceSpec)]

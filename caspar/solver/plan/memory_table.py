@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from caspar.solver.plan.arena import Region
+from caspar.solver.plan.array_key import Span
 from caspar.solver.plan.plan import Plan
 from caspar.solver.result.quantities import bytes_text
 from caspar.solver.result.report import LINE_UNDER_HEAD
@@ -25,7 +26,8 @@ def memory_table(plan: Plan, linear_part: str, linear_bytes: int) -> str:
         linear_part: What its linear solver holds beside the plan.
         linear_bytes: Bytes of that.
     """
-    own = {name: region for name, region in plan.arena.regions.items() if not _is_joined(name)}
+    regions = plan.arena.regions.items()
+    own = {key.text: region for key, region in regions if not isinstance(key, Span)}
     rows = [
         _row(name, region, [other for other in own if _overlap(region, own[other], name, other)])
         for name, region in sorted(own.items(), key=lambda entry: entry[1].first_byte)
@@ -49,19 +51,10 @@ def memory_table(plan: Plan, linear_part: str, linear_bytes: int) -> str:
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
-def _is_joined(name: str) -> bool:
-    """Whether a region only names others together."""
-    return name.startswith("all ") or name in ("sums", "reduced_sums")
-
-
-def _num_bytes(region: Region) -> int:
-    return region.num_scalars * region.dtype.itemsize
-
-
 def _overlap(one: Region, other: Region, name: str, other_name: str) -> bool:
     if name == other_name:
         return False
-    end, other_end = one.first_byte + _num_bytes(one), other.first_byte + _num_bytes(other)
+    end, other_end = one.first_byte + one.num_bytes, other.first_byte + other.num_bytes
     return one.first_byte < other_end and other.first_byte < end
 
 
@@ -70,7 +63,7 @@ def _row(name: str, region: Region, shared: list[str]) -> tuple[str, ...]:
         name,
         region.dtype.value,
         f"{region.num_scalars:,}",
-        bytes_text(_num_bytes(region)),
+        bytes_text(region.num_bytes),
         f"{region.first_byte:,}",
         ", ".join(shared),
     )

@@ -4,20 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from caspar.equations.factor_builder import FactorForm, SharedSums
+from caspar.equations.parts import FactorPart, Layout, NodePart, SolverPart
 from caspar.equations.solver_form import couples_one_type
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.precision import Types
 from caspar.memory.accessors.sums.partials import num_slots
 from caspar.memory.accessors.sums.slots import USUAL_SLOTS
 from caspar.memory.array import Array
-from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles
+from caspar.memory.tiling.node_tiles import NodeOrder
 from caspar.memory.tiling.tiles import TileIndex
-from caspar.runtime.backend import Backend
 from caspar.solver.limits import Limits
-from caspar.solver.plan.arena import ArenaPlan
+from caspar.solver.plan.arena import ArenaPlan, Scratch
+from caspar.solver.plan.array_key import ArrayKey, OwnedPart, Span
 from caspar.solver.plan.factor_order import FactorOrder
 from caspar.solver.plan.kernel_library import KernelLibrary
 
@@ -70,6 +69,10 @@ class FactorPlan:
         """Slots: instances, and holes of node tiles."""
         return self.order.num_slots
 
+    def key(self, part: NodePart | FactorPart, argument: Argument | None = None) -> OwnedPart:
+        """What its arrays are asked by: constants and partial sums with the argument."""
+        return OwnedPart(part, self.factor.name, "" if argument is None else argument.name)
+
     @property
     def num_bytes(self) -> int:
         """Bytes of indices and tiles."""
@@ -112,6 +115,10 @@ class NodePlan:
     num_slots: int
     order: NodeOrder | None
 
+    def key(self, part: NodePart) -> OwnedPart:
+        """What its arrays are asked by."""
+        return OwnedPart(part, self.node.name)
+
     @property
     def has_many_slots(self) -> bool:
         """Whether its step is the one of many slots."""
@@ -122,9 +129,9 @@ class NodePlan:
         """Bytes of the order."""
         return 0 if self.order is None else self.order.num_bytes
 
-    def num_rows(self, part: str) -> int:
+    def num_rows(self, part: NodePart) -> int:
         """Objects that an array of a part has."""
-        return self.count * self.num_slots if part == "product" else self.count
+        return self.count * self.num_slots if part.layout is Layout.SLOTS else self.count
 
 
 @dataclass(frozen=True)
@@ -136,7 +143,7 @@ class Plan:
         types: Floating types.
         factors: In the order of the solver.
         nodes: In the order of the solver.
-        memory: Views of the arena, by name.
+        memory: Views of the arena.
         arena: What is where in it.
         num_bytes: Size of the arena, the indices and the tiles.
         jacobians_are_shared: Whether candidates are in the bytes of the Jacobians, which have to be
@@ -148,8 +155,8 @@ class Plan:
     types: Types
     factors: tuple[FactorPlan, ...]
     nodes: tuple[NodePlan, ...]
-    memory: Mapping[str, Array]
-    arena: ArenaPlan
+    memory: Mapping[ArrayKey, Array]
+    arena: ArenaPlan[ArrayKey]
     num_bytes: int
     jacobians_are_shared: bool
     limits: Limits
@@ -159,10 +166,9 @@ class Plan:
         """Sums that factors have in the curvature."""
         return num_factor_curvatures(self.factors)
 
-    @property
-    def num_node_tiles(self) -> int:
-        """Tiles of all node types."""
-        return sum(plan.num_tiles for plan in self.nodes)
+    def num_objects(self, part: SolverPart) -> int:
+        """Objects of an array that a solve has once."""
+        return num_objects(part, self.factors, self.nodes)
 
     @property
     def num_reduced_tiles(self) -> int:
@@ -197,13 +203,13 @@ class Plan:
         return self.library.backend.traits.launches_are_asynchronous and is_small
 
     @property
-    def linearized_state(self) -> str:
-        """`nodes` or `candidate`: where Jacobians are taken.
+    def linearized_state(self) -> NodePart:
+        """NODES or CANDIDATE: where Jacobians are taken.
 
         Until a step is retracted the candidate is the same as the nodes: it was accepted, or has
         become them again.
         """
-        return "candidate" if self.goes_ahead else "nodes"
+        return NodePart.CANDIDATE if self.goes_ahead else NodePart.NODES
 
     @property
     def is_ordered(self) -> bool:
@@ -215,10 +221,14 @@ class Plan:
         """Node types whose steps follow from the others'."""
         return tuple(plan for plan in self.nodes if plan.is_eliminated)
 
+    def scratch(self) -> Scratch:
+        """Memory that is free while values are brought in or out."""
+        return Scratch(self.library.backend, self.memory[Span.SCRATCH])
+
     def scalar(self, name: str) -> Array:
         """One of `SCALARS`, as a (1,) view."""
         place = SCALARS.index(name)
-        return self.memory["scalars"][place : place + 1]
+        return self.memory[SolverPart.SCALARS][place : place + 1]
 
 
 def num_factor_curvatures(factors: Sequence[FactorPlan]) -> int:
@@ -228,21 +238,17 @@ def num_factor_curvatures(factors: Sequence[FactorPlan]) -> int:
     return sum(plan.num_tiles for plan in factors)
 
 
-def item_tiles(
-    backend: Backend, index: Array, num_nodes: int, node_tiles: NodeTiles | None, tile_size: int
-) -> TileIndex:
-    """Tiles of an index; holes name one more object, whose partials nobody reads.
-
-    Args:
-        backend: Where the index is.
-        index: (num_slots,) int32 object of each slot of a factor.
-        num_nodes: Objects.
-        node_tiles: Of the factor; None: it has no holes.
-        tile_size: Items of a tile.
-    """
-    if node_tiles is None:
-        return backend.tile_index(index, num_nodes, tile_size)
-    xp = backend.xp
-    is_hole = xp.arange(tile_size, dtype=np.int32) >= node_tiles.tile_items[:, None]
-    named = xp.where(is_hole.reshape(-1), np.int32(num_nodes), index)
-    return backend.tile_index(named, num_nodes + 1, tile_size)
+def num_objects(part: SolverPart, factors: Sequence[FactorPlan], nodes: Sequence[NodePlan]) -> int:
+    """Objects of an array that a solve has once: numbers, or partial sums."""
+    num_reduced_tiles = sum(plan.num_tiles for plan in nodes if not plan.is_eliminated)
+    match part:
+        case SolverPart.SCALARS:
+            return len(SCALARS)
+        case SolverPart.COSTS:
+            return sum(plan.num_tiles for plan in factors)
+        case SolverPart.CURVATURES:
+            return num_factor_curvatures(factors) + num_reduced_tiles
+        case SolverPart.DESCENTS:
+            return num_reduced_tiles
+        case SolverPart.MODELS:
+            return sum(plan.num_tiles for plan in nodes)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from caspar.equations.factor_builder import FactorForm, SharedSums
+from caspar.equations.parts import SolverPart
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
 from caspar.frontend.precision import Types
@@ -20,7 +21,7 @@ from caspar.solver.input.problem import Problem
 from caspar.solver.limits import Limits
 from caspar.solver.plan.factor_order import FactorOrder, order_factors
 from caspar.solver.plan.kernel_library import KernelLibrary
-from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan, item_tiles
+from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.plan.regions import jacobians_are_shared, reserve_regions
 from caspar.user_warnings import warn_user
 
@@ -79,11 +80,11 @@ def make_plan(
     # what was taken so far and given back is not kept beside the arena
     backend.trim()
     memory = arena.allocate(backend)
-    backend.clear(memory["scalars"])
+    backend.clear(memory[SolverPart.SCALARS])
     # `collect` sums the model's partials with the initial cost, before any retraction; not every
     # factor has a part in the curvature
-    backend.clear(memory["models"])
-    backend.clear(memory["curvatures"])
+    backend.clear(memory[SolverPart.MODELS])
+    backend.clear(memory[SolverPart.CURVATURES])
     return Plan(
         library,
         types,
@@ -175,8 +176,8 @@ def _sum_tiles(
         if index is None or argument is form.eliminated:
             continue
         num_nodes = counts[argument.node_type.name]
-        tiles[argument.name] = item_tiles(
-            library.backend, index, num_nodes, order.node_tiles, library.tile_size
+        tiles[argument.name] = order.item_tiles(
+            library.backend, index, num_nodes, library.tile_size
         )
     return tiles
 

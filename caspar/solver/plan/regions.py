@@ -12,22 +12,21 @@ bytes with nothing then. The linear solve that begins ahead overwrites the candi
 after the linearisation has read them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from caspar.equations.node_kernels import MODEL_DIM
-from caspar.frontend.factors.block_parts import block_dim
+from caspar.equations.parts import FactorPart, Lifetime, NodePart, SolverPart
+from caspar.frontend.factors.trace import Argument
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
-from caspar.memory.layout import array_scalars, object_scalars, row_scalars
+from caspar.memory.layout import array_scalars
 from caspar.solver.limits import Limits
 from caspar.solver.plan.arena import ArenaPlan, Entry
+from caspar.solver.plan.array_key import ArrayKey, Span
 from caspar.solver.plan.kernel_library import KernelLibrary
-from caspar.solver.plan.plan import SCALARS, FactorPlan, NodePlan, num_factor_curvatures
+from caspar.solver.plan.plan import FactorPlan, NodePlan, num_objects
 
-SCRATCH = "all scratch"
-"""Name of everything but values, constants and partial sums: free while values are brought in."""
-
-VECTORS = ("step", "residual", "direction", "product", "preconditioned")
+Entries = list[Entry[ArrayKey]]
+"""Regions to be reserved."""
 
 
 def jacobians_are_shared(
@@ -35,7 +34,7 @@ def jacobians_are_shared(
 ) -> bool:
     """Whether a step that was tried has overwritten the Jacobians."""
     sizes = (_jacobian(library, types, plan) for plan in factors)
-    return sum(size * dtype.itemsize for _, size, dtype in sizes) >= limits.large_jacobian_bytes
+    return sum(size * dtype.itemsize for size, dtype in sizes) >= limits.large_jacobian_bytes
 
 
 def reserve_regions(
@@ -45,7 +44,7 @@ def reserve_regions(
     nodes: Sequence[NodePlan],
     *,
     share_jacobians: bool,
-) -> ArenaPlan:
+) -> ArenaPlan[ArrayKey]:
     """Reserve everything that a solve writes.
 
     Args:
@@ -55,203 +54,182 @@ def reserve_regions(
         nodes: Likewise.
         share_jacobians: Whether candidates are in the bytes of the Jacobians.
     """
-    arena = ArenaPlan()
-    _reserve_partials(arena, types, factors, nodes)
-    _reserve_all(arena, _states(types, nodes, "nodes"))
-    _reserve_all(arena, [entry for plan in factors for entry in _constants(types, plan)])
-    first_byte = arena.num_bytes
-    reduced = [plan for plan in nodes if not plan.is_eliminated]
-    eliminated = [plan for plan in nodes if plan.is_eliminated]
-    inner = _vectors(types, eliminated, ("inner",))
-    made = _made(types, reduced, eliminated)
-    candidates = _states(types, nodes, "candidate")
-    residuals = [_residual(types, plan) for plan in factors]
-    jacobians = [_jacobian(library, types, plan) for plan in factors]
-    if share_jacobians:
-        _reserve_sums(arena, types, reduced, eliminated, inner)
-        arena.reserve_shared([jacobians, [*candidates, *residuals]])
-        _reserve_all(arena, made)
-    else:
-        _reserve_sums(arena, types, reduced, eliminated, [])
-        _reserve_all(arena, [*candidates, *jacobians])
-        arena.reserve_shared([residuals, [*inner, *made]])
-    _join(arena, types, factors, nodes)
-    arena.reserve_shared(_partial_groups(factors, types))
-    arena.reserve_over(SCRATCH, first_byte)
-    return arena
+    return _Regions(library, types, factors, nodes).reserve(share_jacobians=share_jacobians)
 
 
-def _reserve_all(arena: ArenaPlan, entries: Sequence[Entry]) -> None:
-    arena.reserve_shared([list(entries)])
+class _Regions:
+    """The arrays of `equations.parts` that a problem has, by lifetime."""
+
+    def __init__(
+        self,
+        library: KernelLibrary,
+        types: Types,
+        factors: Sequence[FactorPlan],
+        nodes: Sequence[NodePlan],
+    ) -> None:
+        self._library = library
+        self._types = types
+        self._factors = factors
+        self._nodes = nodes
+        self._reduced = [plan for plan in nodes if not plan.is_eliminated]
+        self._eliminated = [plan for plan in nodes if plan.is_eliminated]
+        # types that remain, where others do not
+        self._with_others = self._reduced if len(self._eliminated) > 0 else []
+        self._arena: ArenaPlan[ArrayKey] = ArenaPlan()
+
+    def reserve(self, *, share_jacobians: bool) -> ArenaPlan[ArrayKey]:
+        """See `reserve_regions`."""
+        arena, reduced, eliminated = self._arena, self._reduced, self._eliminated
+        for part in SolverPart:
+            size = part.dim * num_objects(part, self._factors, self._nodes)
+            arena.reserve(part, size, part.dtype(self._types))
+        self._reserve_all(self._of_nodes(Lifetime.VALUES, self._nodes))
+        self._reserve_all(self._of_factors(Lifetime.VALUES))
+        first_byte = arena.num_bytes
+        inner = self._of_nodes(Lifetime.INNER, eliminated)
+        made = [
+            *self._of_nodes(Lifetime.REDUCED_SUMS, self._with_others),
+            *self._of_nodes(Lifetime.PRECONDITIONERS, (*eliminated, *reduced)),
+            *self._of_nodes(Lifetime.VECTORS, reduced),
+        ]
+        candidates = self._of_nodes(Lifetime.CANDIDATES, self._nodes)
+        residuals = self._of_factors(Lifetime.RESIDUALS)
+        jacobians = self._of_factors(Lifetime.JACOBIANS)
+        if share_jacobians:
+            self._reserve_sums(inner)
+            arena.reserve_shared([jacobians, [*candidates, *residuals]])
+            self._reserve_all(made)
+        else:
+            self._reserve_sums([])
+            self._reserve_all([*candidates, *jacobians])
+            arena.reserve_shared([residuals, [*inner, *made]])
+        self._join()
+        arena.reserve_shared(self._partial_groups())
+        arena.reserve_over(Span.SCRATCH, first_byte)
+        return arena
+
+    def _reserve_all(self, entries: Entries) -> None:
+        self._arena.reserve_shared([entries])
+
+    def _reserve_sums(self, inner: Entries) -> None:
+        """What a linearisation adds to; `inner` shares bytes with the blocks of eliminated nodes.
+
+        One launch clears all of it, and one copies that of reduced types.
+        """
+        reduced, eliminated = self._reduced, self._eliminated
+        self._reserve_all(self._of_nodes(Lifetime.SCALES, (*eliminated, *reduced)))
+        sums = self._of_nodes(Lifetime.SUMS, eliminated)
+        blocks = [self._entry(plan, NodePart.BLOCK) for plan in eliminated]
+        self._reserve_all([entry for entry in sums if entry not in blocks])
+        self._arena.reserve_shared([blocks, inner])
+        self._reserve_all(self._of_nodes(Lifetime.SUMS, reduced))
+
+    def _join(self) -> None:
+        """Name what one launch clears or copies."""
+        nodes, eliminated, with_others = self._nodes, self._eliminated, self._with_others
+        is_scaled = any(plan.form.jacobian.is_stored for plan in self._factors)
+        # where D is of blocks it is no sum
+        scales = self._of_nodes(Lifetime.SCALES, nodes if is_scaled else with_others)
+        spans = {
+            Span.ALL_NODES: self._of_nodes(Lifetime.VALUES, nodes),
+            Span.ALL_CANDIDATES: self._of_nodes(Lifetime.CANDIDATES, nodes),
+            Span.ALL_SUMS: [*scales, *self._of_nodes(Lifetime.SUMS, nodes)],
+            Span.SUMS: self._of_nodes(Lifetime.SUMS, with_others),
+            Span.REDUCED_SUMS: self._of_nodes(Lifetime.REDUCED_SUMS, with_others),
+            Span.ALL_INNER: self._of_nodes(Lifetime.INNER, eliminated),
+        }
+        for span, entries in spans.items():
+            if len(entries) > 0:
+                self._arena.join(span, [key for key, _, _ in entries])
+
+    # -- entries -----------------------------------------------------------------------------------
+
+    def _of_nodes(self, lifetime: Lifetime, nodes: Sequence[NodePlan]) -> Entries:
+        """Arrays of node types, one type after the other."""
+        parts = [part for part in NodePart if part.lifetime is lifetime]
+        return [self._entry(plan, part) for plan in nodes for part in parts]
+
+    def _entry(self, plan: NodePlan, part: NodePart) -> Entry[ArrayKey]:
+        types = self._types
+        scalars = part.object_scalars(plan.node, types, eliminated=plan.is_eliminated)
+        return plan.key(part), scalars * plan.num_rows(part), part.dtype(types)
+
+    def _of_factors(self, lifetime: Lifetime) -> Entries:
+        return [
+            entry
+            for plan in self._factors
+            for part in FactorPart
+            if part.lifetime is lifetime
+            for entry in self._factor_entries(plan, part)
+        ]
+
+    def _factor_entries(self, plan: FactorPlan, part: FactorPart) -> Entries:
+        storage = self._types.storage
+        match part:
+            case FactorPart.CONSTANT:
+                rows = plan.order.constant_rows
+                return [
+                    (
+                        plan.key(part, argument),
+                        array_scalars(argument.storage_dim, storage, rows[argument.source]),
+                        storage,
+                    )
+                    for argument in plan.factor.arguments
+                    if argument.source in rows
+                ]
+            case FactorPart.RESIDUAL:
+                size = array_scalars(len(plan.factor.residual), storage, plan.count)
+                return [(plan.key(part), size, storage)]
+            case FactorPart.JACOBIAN:
+                return [(plan.key(part), *_jacobian(self._library, self._types, plan))]
+
+    def _partial_groups(self) -> list[Entries]:
+        """Partial sums that are never in use at the same time.
+
+        Those of a launch of a factor are summed before the next launch begins; products of all
+        factors run together.
+        """
+        groups, products = [], []
+        for plan in self._factors:
+            groups += self._linearized_groups(plan)
+            products += self._partials(plan, NodePart.PRODUCT)
+        return [*groups, products]
+
+    def _linearized_groups(self, plan: FactorPlan) -> list[Entries]:
+        """Of a linearisation, and of what comes after it: `store`, `reduce`.
+
+        Gradients stand first in both, so that they are the same regions.
+        """
+        gradients = self._partials(plan, NodePart.GRADIENT)
+        diagonals = self._partials(plan, NodePart.DIAGONAL)
+        blocks = self._partials(plan, NodePart.BLOCK)
+        linearized = {part for argument in plan.reduced for part in plan.form.linearized(argument)}
+        if linearized >= {NodePart.DIAGONAL, NodePart.BLOCK}:
+            return [[*gradients, *diagonals, *blocks]]
+        return [[*gradients, *diagonals], [*gradients, *blocks]]
+
+    def _partials(self, plan: FactorPlan, part: NodePart) -> Entries:
+        """Partial sums of a part, one array for each argument that has it."""
+        return [
+            (
+                plan.key(part, argument),
+                part.dim(argument.node_type) * plan.num_partials(argument),
+                part.dtype(self._types),
+            )
+            for argument in _summed(plan, part)
+            if plan.has_partials(argument)
+        ]
 
 
-def _reserve_partials(
-    arena: ArenaPlan, types: Types, factors: Sequence[FactorPlan], nodes: Sequence[NodePlan]
-) -> None:
-    """Scalars, and the partial sums of costs and dot products."""
-    num_reduced_tiles = sum(plan.num_tiles for plan in nodes if not plan.is_eliminated)
-    arena.reserve("scalars", len(SCALARS), DType.FLOAT64)
-    arena.reserve("costs", sum(plan.num_tiles for plan in factors), types.sums)
-    num_curvatures = num_factor_curvatures(factors) + num_reduced_tiles
-    arena.reserve("curvatures", num_curvatures, types.sums)
-    arena.reserve("descents", num_reduced_tiles, types.sums)
-    arena.reserve("models", MODEL_DIM * sum(plan.num_tiles for plan in nodes), types.sums)
+def _summed(plan: FactorPlan, part: NodePart) -> Iterable[Argument]:
+    """The node arguments to whose nodes a factor adds a part."""
+    if part is not NodePart.DIAGONAL:
+        return plan.factor.nodes
+    return (node for node in plan.factor.nodes if part in plan.form.linearized(node))
 
 
-def _reserve_sums(
-    arena: ArenaPlan,
-    types: Types,
-    reduced: Sequence[NodePlan],
-    eliminated: Sequence[NodePlan],
-    inner: list[Entry],
-) -> None:
-    """What a linearisation adds to; `inner` shares bytes with the blocks of eliminated nodes.
-
-    One launch clears all of it, and one copies that of reduced types.
-    """
-    _reserve_all(arena, _factorized(types, (*eliminated, *reduced), "diagonal"))
-    _reserve_all(arena, [_sum(types, plan, "gradient", "") for plan in eliminated])
-    arena.reserve_shared([[_sum(types, plan, "block", "") for plan in eliminated], inner])
-    _reserve_all(arena, _sums(types, reduced, ""))
-
-
-def _join(
-    arena: ArenaPlan, types: Types, factors: Sequence[FactorPlan], nodes: Sequence[NodePlan]
-) -> None:
-    """Name what one launch clears or copies."""
-    # one copy accepts a step, all node types or none
-    for state in ("nodes", "candidate"):
-        arena.join(
-            f"all {state}", f"{nodes[0].node.name}.{state}", f"{nodes[-1].node.name}.{state}"
-        )
-    reduced = [plan.node.name for plan in nodes if not plan.is_eliminated]
-    eliminated = [plan.node.name for plan in nodes if plan.is_eliminated]
-    is_scaled = any(plan.form.jacobian.is_stored for plan in factors)
-    if is_scaled:
-        start = f"{(*eliminated, *reduced)[0]}.diagonal"
-    else:
-        start = f"{reduced[0]}.{'diagonal' if len(eliminated) > 0 else 'gradient'}"
-    arena.join("all sums", start, f"{reduced[-1]}.block")
-    if len(eliminated) > 0:
-        for prefix in ("", "reduced_"):
-            first, last = f"{reduced[0]}.{prefix}gradient", f"{reduced[-1]}.{prefix}block"
-            arena.join(f"{prefix}sums", first, last)
-        arena.join("all inner", f"{eliminated[0]}.inner", f"{eliminated[-1]}.inner")
-
-
-# -- entries ---------------------------------------------------------------------------------------
-
-
-def _states(types: Types, nodes: Sequence[NodePlan], state: str) -> list[Entry]:
-    return [
-        (
-            f"{plan.node.name}.{state}",
-            array_scalars(plan.node.storage_dim, types.storage, plan.count),
-            types.storage,
-        )
-        for plan in nodes
-    ]
-
-
-def _made(types: Types, reduced: Sequence[NodePlan], eliminated: Sequence[NodePlan]) -> list[Entry]:
-    """What a linear solver makes, but for `inner`."""
-    sums = _sums(types, reduced, "reduced_") if len(eliminated) > 0 else []
-    factors = _factorized(types, (*eliminated, *reduced), "preconditioner")
-    return [*sums, *factors, *_vectors(types, reduced, VECTORS)]
-
-
-def _sums(types: Types, nodes: Sequence[NodePlan], prefix: str) -> list[Entry]:
-    return [_sum(types, plan, part, prefix) for plan in nodes for part in ("gradient", "block")]
-
-
-def _sum(types: Types, plan: NodePlan, part: str, prefix: str) -> Entry:
-    dim = plan.node.tangent_dim
-    scalars = dim if part == "gradient" else block_dim(plan.node)
-    of_object = object_scalars if plan.is_eliminated else row_scalars
-    size = of_object(scalars, types.sums) * plan.count
-    return f"{plan.node.name}.{prefix}{part}", size, types.sums
-
-
-def _factorized(types: Types, nodes: Sequence[NodePlan], part: str) -> list[Entry]:
-    entries = []
-    for plan in nodes:
-        dim = plan.node.tangent_dim
-        scalars = dim if part == "diagonal" else block_dim(plan.node)
-        size = array_scalars(scalars, types.storage, plan.count)
-        entries.append((f"{plan.node.name}.{part}", size, types.storage))
-    return entries
-
-
-def _vectors(types: Types, nodes: Sequence[NodePlan], parts: Sequence[str]) -> list[Entry]:
-    return [
-        (
-            f"{plan.node.name}.{part}",
-            array_scalars(plan.node.tangent_dim, types.storage, plan.num_rows(part)),
-            types.storage,
-        )
-        for plan in nodes
-        for part in parts
-    ]
-
-
-def _jacobian(library: KernelLibrary, types: Types, plan: FactorPlan) -> Entry:
+def _jacobian(library: KernelLibrary, types: Types, plan: FactorPlan) -> tuple[int, DType]:
+    """Scalars and type of a factor's Jacobians."""
     stored = plan.form.jacobian.dtype(types)
     dim = library.jacobian_dims[plan.factor.name]
-    size = array_scalars(dim, stored, plan.count)
-    return f"{plan.factor.name}.jacobian", size, stored.in_arrays
-
-
-def _residual(types: Types, plan: FactorPlan) -> Entry:
-    size = array_scalars(len(plan.factor.residual), types.storage, plan.count)
-    return f"{plan.factor.name}.residual", size, types.storage
-
-
-def _constants(types: Types, plan: FactorPlan) -> list[Entry]:
-    entries = []
-    for argument in plan.factor.arguments:
-        rows = plan.order.constant_rows.get(argument.source)
-        if rows is not None:
-            size = array_scalars(argument.storage_dim, types.storage, rows)
-            entries.append((f"{plan.factor.name}.{argument.value_name}", size, types.storage))
-    return entries
-
-
-def _partial_groups(factors: Sequence[FactorPlan], types: Types) -> list[list[Entry]]:
-    """Partial sums that are never in use at the same time.
-
-    Those of a launch of a factor are summed before the next launch begins; products of all factors
-    run together.
-    """
-    groups, products = [], []
-    for plan in factors:
-        groups += _linearized_groups(plan, types)
-        products += _partials(plan, "product", types)
-    return [*groups, products]
-
-
-def _linearized_groups(plan: FactorPlan, types: Types) -> list[list[Entry]]:
-    """Of a linearisation, and of what comes after it: `store`, `reduce`.
-
-    Gradients stand first in both, so that they are the same regions.
-    """
-    gradients = _partials(plan, "gradient", types)
-    diagonals = _partials(plan, "diagonal", types)
-    blocks = _partials(plan, "block", types)
-    linearized = {part for argument in plan.reduced for part in plan.form.linearized(argument)}
-    if linearized >= {"diagonal", "block"}:
-        return [[*gradients, *diagonals, *blocks]]
-    return [[*gradients, *diagonals], [*gradients, *blocks]]
-
-
-def _partials(plan: FactorPlan, part: str, types: Types) -> list[Entry]:
-    """Partial sums of a part, one array for each argument that has it."""
-    entries = []
-    for argument in plan.factor.nodes:
-        is_made = part != "diagonal" or part in plan.form.linearized(argument)
-        if is_made and plan.has_partials(argument):
-            dim = argument.tangent_dim
-            scalars = block_dim(argument.node_type) if part == "block" else dim
-            dtype = types.storage if part in ("diagonal", "product") else types.sums
-            name = f"{plan.factor.name}.{argument.part(part)}"
-            entries.append((name, scalars * plan.num_partials(argument), dtype))
-    return entries
+    return array_scalars(dim, stored, plan.count), stored.in_arrays

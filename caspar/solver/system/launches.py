@@ -10,10 +10,9 @@ from itertools import chain
 
 import numpy as np
 
-from caspar.equations.factor_builder import ROW_PARTS
 from caspar.equations.factor_kernels import exact_role
 from caspar.equations.memory_kernels import WIDTH
-from caspar.frontend.factors.block_parts import block_dim
+from caspar.equations.parts import REDUCED, FactorPart, Layout, NodePart, SolverPart
 from caspar.frontend.factors.trace import Argument
 from caspar.frontend.names import kernel_name
 from caspar.ir.dtype import DType
@@ -25,15 +24,19 @@ from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.layout import rows_are_blocked
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.runtime.backend import Launch
+from caspar.solver.plan.array_key import ArrayKey
 from caspar.solver.plan.plan import SCALARS, FactorPlan, NodePlan, Plan
 
 NOTHING: Mapping[str, Binding] = {}
 
+ELIMINATED_PARTS = (*REDUCED, NodePart.DIAGONAL, NodePart.PRECONDITIONER, NodePart.INNER)
+"""What kernels of a factor may touch of the node that is eliminated."""
+
 REDUCED_ROLES = ("start", "begin_direct")
 """Kernels of a node type that take the gradient of the reduced system."""
 
-REDUCED_SUMS = ("gradient", "block")
-"""Sums over factors that nodes have, of the system and of the reduced one alike."""
+NODE_TOTALS = (SolverPart.CURVATURES, SolverPart.DESCENTS, SolverPart.MODELS)
+"""Sums over all items that kernels of node types add to."""
 
 
 class Binder:
@@ -51,23 +54,23 @@ class Binder:
             spec
             for factor in plan.factors
             for argument in factor.reduced
-            for part in (*REDUCED_SUMS, *factor.form.linearized(argument), "product")
+            for part in (*REDUCED, *factor.form.linearized(argument), NodePart.PRODUCT)
             for spec in self._sum(factor, argument, part).reductions
         )
 
     # -- memory --------------------------------------------------------------------------------
 
-    def pack(self, name: str, rows: Array) -> None:
+    def pack(self, key: ArrayKey, rows: Array) -> None:
         """Enqueue: (n, dim) rows to a blocked region of the arena."""
-        self._convert(Direction.PACK, name, rows)
+        self._convert(Direction.PACK, key, rows)
 
-    def unpack(self, name: str, rows: Array) -> None:
+    def unpack(self, key: ArrayKey, rows: Array) -> None:
         """Enqueue: a blocked region of the arena to (n, dim) rows."""
-        self._convert(Direction.UNPACK, name, rows)
+        self._convert(Direction.UNPACK, key, rows)
 
-    def _convert(self, direction: Direction, name: str, rows: Array) -> None:
+    def _convert(self, direction: Direction, key: ArrayKey, rows: Array) -> None:
         count, dim = (int(size) for size in rows.shape)
-        region, storage = self._memory[name], self._plan.types.storage
+        region, storage = self._memory[key], self._plan.types.storage
         if rows_are_blocked(dim, storage):
             packs = direction is Direction.PACK
             target, source = (region, rows.reshape(-1)) if packs else (rows.reshape(-1), region)
@@ -77,9 +80,9 @@ class Binder:
         bindings = {"rows": Binding(rows, count), "blocked": Binding(region, count)}
         self._backend.runner([self._backend.bind(kernel, bindings, count)])()
 
-    def clear(self, name: str) -> Launch:
+    def clear(self, key: ArrayKey) -> Launch:
         """Zeros to a region."""
-        return self._on_chunks("clear", target=self._memory[name])
+        return self._on_chunks("clear", target=self._memory[key])
 
     def clear_array(self, array: Array) -> Launch:
         """Zeros to float32 numbers in whole 16 bytes."""
@@ -87,10 +90,10 @@ class Binder:
 
     def clear_curvatures(self) -> Launch:
         """Zeros to what factors add to p.(A p)."""
-        slots = self._memory["curvatures"][: self._plan.num_factor_curvatures]
+        slots = self._memory[SolverPart.CURVATURES][: self._plan.num_factor_curvatures]
         return self._on_chunks("clear", target=slots.view(np.float32))
 
-    def copy(self, target: str, source: str) -> Launch:
+    def copy(self, target: ArrayKey, source: ArrayKey) -> Launch:
         """A region to another of the same make."""
         return self._on_chunks("copy", target=self._memory[target], source=self._memory[source])
 
@@ -102,8 +105,10 @@ class Binder:
 
     # -- scalars and sums ----------------------------------------------------------------------
 
-    def _sums(self, name: str) -> Binding:
-        return Binding(self._memory[name], int(self._memory[name].shape[0]))
+    def _total(self, part: SolverPart, offset: int | None = None) -> Binding:
+        """Sums over all items; `offset`: where those of a kernel that adds to them begin."""
+        fields = {} if offset is None else {"offset": offset}
+        return Binding(self._memory[part], self._plan.num_objects(part), fields=fields)
 
     def scalars(self) -> dict[str, Binding]:
         """The solver's scalars, by name."""
@@ -111,9 +116,8 @@ class Binder:
 
     def scalar_launch(self, name: str, more: Mapping[str, Binding] = NOTHING) -> Launch:
         """A kernel of one item; `more` is bound besides."""
-        sums = {name: self._sums(name) for name in ("costs", "curvatures", "descents")}
-        models = Binding(self._memory["models"], self._plan.num_node_tiles)
-        bindings = {**self.scalars(), **sums, "models": models, **more}
+        totals = {part.text: self._total(part) for part in (SolverPart.COSTS, *NODE_TOTALS)}
+        bindings = {**self._scalars, **totals, **more}
         return self._backend.bind(self._plan.library.kernel(name), bindings, 1)
 
     # -- node types ----------------------------------------------------------------------------
@@ -124,37 +128,36 @@ class Binder:
         """A kernel of a node type; `more` is bound besides."""
         bindings = {**self._scalars, **self._parts[plan.node.name]}
         # where nothing is eliminated the reduced system is the system
-        bindings.setdefault("reduced_block", bindings["block"])
-        if role in REDUCED_ROLES and "reduced_gradient" in bindings:
-            bindings["gradient"] = bindings["reduced_gradient"]
-        num_factors, num_reduced = self._plan.num_factor_curvatures, self._plan.num_reduced_tiles
-        for name, array, first, length in (
-            ("descent", "descents", 0, num_reduced),
-            ("model", "models", 0, self._plan.num_node_tiles),
-            ("curvature", "curvatures", num_factors, num_factors + num_reduced),
-        ):
-            offset = {"offset": first + plan.first_tile}
-            bindings[name] = Binding(self._memory[array], length, fields=offset)
+        bindings.setdefault(NodePart.REDUCED_BLOCK.text, bindings[NodePart.BLOCK.text])
+        reduced_gradient = bindings.get(NodePart.REDUCED_GRADIENT.text)
+        if role in REDUCED_ROLES and reduced_gradient is not None:
+            bindings[NodePart.GRADIENT.text] = reduced_gradient
+        # those of factors stand first
+        num_factors = self._plan.num_factor_curvatures
+        for part in NODE_TOTALS:
+            first = num_factors if part is SolverPart.CURVATURES else 0
+            bindings[part.addend] = self._total(part, first + plan.first_tile)
         bindings |= more
         kernel = self._plan.library.kernel(kernel_name(plan.node.name, role))
         return self._backend.bind(kernel, bindings, plan.count)
 
     def _bind_parts(self, plan: NodePlan) -> dict[str, Binding]:
-        """All arrays of a node type."""
-        prefix = f"{plan.node.name}."
-        names = [name.removeprefix(prefix) for name in self._memory if name.startswith(prefix)]
-        parts = {part: Binding(self._memory[prefix + part], plan.num_rows(part)) for part in names}
-        if "product" in parts:
-            slots = {"slots": plan.num_slots, "stride": plan.count}
-            parts["product"] = parts["product"].with_fields(slots)
+        """All arrays of a node type, by what its kernels call them."""
+        parts = {}
+        for part in NodePart:
+            data = self._memory.get(plan.key(part))
+            if data is not None:
+                has_slots = part.layout is Layout.SLOTS
+                slots = {"slots": plan.num_slots, "stride": plan.count} if has_slots else {}
+                parts[part.text] = Binding(data, plan.num_rows(part), fields=slots)
         return parts
 
     # -- factors -------------------------------------------------------------------------------
 
-    def score(self, plan: FactorPlan, state: str) -> Launch:
-        """Residual and cost at `nodes` or `candidate`."""
+    def score(self, plan: FactorPlan, state: NodePart) -> Launch:
+        """Residual and cost at NODES or CANDIDATE."""
         bindings = self._arguments(plan, state)
-        bindings["cost"] = self._tile_sums(plan, "costs")
+        bindings[SolverPart.COSTS.addend] = self._total(SolverPart.COSTS, plan.first_tile)
         return self._bind(plan, "score", bindings)
 
     def linearize(self, plan: FactorPlan, *, exact: bool) -> list[Launch]:
@@ -169,7 +172,7 @@ class Binder:
 
     def store(self, plan: FactorPlan) -> list[Launch]:
         """Scaled Jacobian and diagonal blocks, where Jacobians are stored."""
-        bindings = self._with_sums(plan, ("block",))
+        bindings = self._with_sums(plan, (NodePart.BLOCK,))
         roles = [
             role
             for role in ("store", "square")
@@ -177,29 +180,28 @@ class Binder:
         ]
         launches = [self._bind(plan, role, bindings) for role in roles]
         added = filter(plan.form.has_block, plan.reduced)
-        return [*launches, *self._reductions(plan, added, ("block",))]
+        return [*launches, *self._reductions(plan, added, (NodePart.BLOCK,))]
 
     def reduce(self, plan: FactorPlan) -> list[Launch]:
         """What eliminated nodes leave of gradients and diagonal blocks."""
-        bindings = self._with_sums(plan, REDUCED_SUMS, "reduced_")
+        bindings = self._with_sums(plan, (*REDUCED,), reduced=True)
         eliminated = plan.form.eliminated_argument
         # the eliminated node's gradient is read here
-        gradient = self._node_binding(plan, eliminated, "gradient")
-        bindings[eliminated.part("gradient")] = gradient
+        gradient = self._node_binding(plan, eliminated, NodePart.GRADIENT)
+        bindings[NodePart.GRADIENT.of(eliminated)] = gradient
         launch = self._bind(plan, "reduce", bindings)
-        return [launch, *self._reductions(plan, plan.reduced, REDUCED_SUMS, "reduced_")]
+        return [launch, *self._reductions(plan, plan.reduced, (*REDUCED,), reduced=True)]
 
     def product(self, plan: FactorPlan, role: str) -> list[Launch]:
         """`product` or `scatter`: adds the system times `direction` to `product`."""
-        launch = self._bind(plan, role, self._with_sums(plan, ("product",)))
-        return [launch, *self._reductions(plan, plan.reduced, ("product",))]
+        launch = self._bind(plan, role, self._with_sums(plan, (NodePart.PRODUCT,)))
+        return [launch, *self._reductions(plan, plan.reduced, (NodePart.PRODUCT,))]
 
-    def gather(self, plan: FactorPlan, vector: str) -> Launch:
-        """Adds to `inner` of the eliminated nodes, for `direction` or `step`."""
-        bindings = self._with_sums(plan, ("inner",))
+    def gather(self, plan: FactorPlan, vector: NodePart) -> Launch:
+        """Adds to `inner` of the eliminated nodes, for DIRECTION or STEP."""
+        bindings = self._with_sums(plan, ())
         for argument in plan.reduced:
-            moved = self._node_binding(plan, argument, vector)
-            bindings[argument.part("direction")] = moved
+            bindings[NodePart.DIRECTION.of(argument)] = self._node_binding(plan, argument, vector)
         return self._bind(plan, "gather", bindings)
 
     def exact_role(self, plan: FactorPlan, role: str) -> str:
@@ -212,7 +214,7 @@ class Binder:
         """Steps of the eliminated nodes alone, from `candidate`."""
         tiles, eliminated = plan.order.node_tiles, plan.form.eliminated_argument
         assert tiles is not None
-        bindings = {**self.scalars(), **self._arguments(plan, "candidate")}
+        bindings = {**self.scalars(), **self._arguments(plan, NodePart.CANDIDATE)}
         exchange = Binding(tiles.node_items, 0, fields=tiles.node_fields)
         for number in range(plan.form.inner_iterations + 1):
             for part in ("sum", "spread"):
@@ -225,9 +227,9 @@ class Binder:
 
     def mix(self, plan: FactorPlan, more: Mapping[str, Binding]) -> list[Launch]:
         """Reduced gradients; C^T C to the blocks; Z of each item to what `more` is bound to."""
-        bindings = {**self._with_sums(plan, REDUCED_SUMS, "reduced_"), **more}
+        bindings = {**self._with_sums(plan, (*REDUCED,), reduced=True), **more}
         launch = self._bind(plan, "mix", bindings)
-        return [launch, *self._reductions(plan, plan.reduced, REDUCED_SUMS, "reduced_")]
+        return [launch, *self._reductions(plan, plan.reduced, (*REDUCED,), reduced=True)]
 
     def _bind(self, plan: FactorPlan, role: str, bindings: Mapping[str, Binding]) -> Launch:
         kernel = self._plan.library.kernel(kernel_name(plan.factor.name, role))
@@ -238,46 +240,46 @@ class Binder:
             bindings = {**bindings, TILES: taken}
         return self._backend.bind(kernel, bindings, plan.count)
 
-    def _arguments(self, plan: FactorPlan, state: str) -> dict[str, Binding]:
-        """Bindings of a factor's arguments and arrays, nodes taken from `nodes` or `candidate`."""
+    def _arguments(self, plan: FactorPlan, state: NodePart) -> dict[str, Binding]:
+        """Bindings of a factor's arguments and arrays, nodes taken from NODES or CANDIDATE."""
         bindings = {}
         for argument in plan.factor.arguments:
             if argument.node is None:
-                data = self._memory[f"{plan.factor.name}.{argument.value_name}"]
+                data = self._memory[plan.key(FactorPart.CONSTANT, argument)]
                 index = plan.order.constants.get(argument.source)
                 fields = {} if index is None else {"index": index}
                 rows = plan.order.constant_rows[argument.source]
                 bindings[argument.value_name] = Binding(data, rows, fields=fields)
             else:
                 bindings[argument.value_name] = self._node_binding(plan, argument, state)
-        for name in ("residual", "jacobian"):
-            bindings[name] = Binding(self._memory[f"{plan.factor.name}.{name}"], plan.count)
+        for part in (FactorPart.RESIDUAL, FactorPart.JACOBIAN):
+            bindings[part.text] = Binding(self._memory[plan.key(part)], plan.count)
         tiles = plan.order.node_tiles
         if tiles is not None:
             bindings[TILES] = Binding(tiles.tile_items, tiles.num_groups, fields=tiles.fields)
         return bindings
 
     def _with_sums(
-        self, plan: FactorPlan, parts: Sequence[str], prefix: str = ""
+        self, plan: FactorPlan, parts: Sequence[NodePart], *, reduced: bool = False
     ) -> dict[str, Binding]:
         """Bindings of everything a factor's kernel may touch, its sums going to some parts.
 
-        Jacobians are of the linearised state, wherever they are.
+        Jacobians are of the linearised state, wherever they are. `reduced`: sums go to the parts of
+        the reduced system.
         """
         bindings = {**self.scalars(), **self._arguments(plan, self._plan.linearized_state)}
+        curvature = self._total(SolverPart.CURVATURES, plan.first_tile)
         slots = {"slots": self._plan.num_factor_curvatures}
-        bindings["curvature"] = self._tile_sums(plan, "curvatures").with_fields(slots)
+        bindings[SolverPart.CURVATURES.addend] = curvature.with_fields(slots)
         for argument in plan.factor.nodes:
             if argument is plan.form.eliminated:
                 self._bind_eliminated(plan, argument, bindings)
-            else:
-                direction = self._node_binding(plan, argument, "direction")
-                bindings[argument.part("direction")] = direction
-                diagonal = self._node_binding(plan, argument, "diagonal")
-                bindings[argument.part("diagonal")] = diagonal
-                for part in parts if "inner" not in parts else ():
-                    bound = self._bind_sum(plan, argument, part, prefix)
-                    bindings[argument.part(part)] = bound.binding
+                continue
+            for part in (NodePart.DIRECTION, NodePart.DIAGONAL):
+                bindings[part.of(argument)] = self._node_binding(plan, argument, part)
+            for part in parts:
+                bound = self._bind_sum(plan, argument, part, reduced=reduced)
+                bindings[part.of(argument)] = bound.binding
         return bindings
 
     def _bind_eliminated(
@@ -288,42 +290,37 @@ class Binder:
         placed = tiles.node_fields
         if plan.order.node_at is not None:
             placed = {**placed, "node_at": plan.order.node_at}
-        for part in (*REDUCED_SUMS, "diagonal", "preconditioner", "inner"):
+        for part in ELIMINATED_PARTS:
             binding = self._node_binding(plan, argument, part)
-            bindings[argument.part(part)] = binding.with_fields(placed)
-        for part in ("sum", "spread"):
+            bindings[part.of(argument)] = binding.with_fields(placed)
+        for exchanged in ("sum", "spread"):
             exchange = Binding(tiles.node_items, 0, fields=tiles.node_fields)
-            bindings[argument.part(part)] = exchange
+            bindings[argument.part(exchanged)] = exchange
 
-    def _tile_sums(self, plan: FactorPlan, name: str) -> Binding:
-        """One number for each tile."""
-        length = int(self._memory[name].shape[0])
-        return Binding(self._memory[name], length, fields={"offset": plan.first_tile})
-
-    def _node_binding(self, plan: FactorPlan, argument: Argument, name: str) -> Binding:
-        part = self._parts[argument.node_type.name][name]
+    def _node_binding(self, plan: FactorPlan, argument: Argument, part: NodePart) -> Binding:
+        binding = self._parts[argument.node_type.name][part.text]
         index = plan.order.nodes.get(argument.name)
-        return part if index is None else part.with_fields({"index": index})
+        return binding if index is None else binding.with_fields({"index": index})
 
     # -- sums over nodes -----------------------------------------------------------------------
 
-    def _sum(self, plan: FactorPlan, argument: Argument, part: str) -> SharedSum:
+    def _sum(self, plan: FactorPlan, argument: Argument, part: NodePart) -> SharedSum:
         """How a factor's items are summed to a part of an argument's nodes."""
-        node, types = argument.node_type, self._plan.types
+        node = argument.node_type
         return SharedSum(
-            block_dim(node) if part == "block" else node.tangent_dim,
-            types.storage if part in ("product", "diagonal") else types.sums,
+            part.dim(node),
+            part.dtype(self._plan.types),
             self._plan.node_plans[node.name].count,
             self._tiles(plan, argument, part),
-            rows=part in ROW_PARTS,
+            rows=part.layout is Layout.ROWS,
         )
 
-    def _tiles(self, plan: FactorPlan, argument: Argument, part: str) -> TileIndex | None:
+    def _tiles(self, plan: FactorPlan, argument: Argument, part: NodePart) -> TileIndex | None:
         """Those of the partials; None: there are none."""
         if argument.name in plan.tiles or not plan.has_partials(argument):
             return plan.tiles.get(argument.name)
         num_sums, node_tiles = plan.num_tiles, plan.order.node_tiles
-        if part == "product" and plan.form.is_fused and node_tiles is not None:
+        if part is NodePart.PRODUCT and plan.form.is_fused and node_tiles is not None:
             product = self._plan.library.kernel(kernel_name(plan.factor.name, "product"))
             if product.source.stretches:
                 # one for each stretch of a node that all share
@@ -332,22 +329,27 @@ class Binder:
             self._one_object[num_sums] = self._backend.single_object_tiles(num_sums)
         return self._one_object[num_sums]
 
-    def _bind_sum(self, plan: FactorPlan, argument: Argument, part: str, prefix: str) -> BoundWrite:
-        output = self._node_binding(plan, argument, f"{prefix}{part}")
-        partials = self._memory.get(f"{plan.factor.name}.{argument.part(part)}")
+    def _bind_sum(
+        self, plan: FactorPlan, argument: Argument, part: NodePart, *, reduced: bool
+    ) -> BoundWrite:
+        output = self._node_binding(plan, argument, REDUCED[part] if reduced else part)
+        partials = self._memory.get(plan.key(part, argument))
         return self._sum(plan, argument, part).bind(output, partials)
 
     def _reductions(
         self,
         plan: FactorPlan,
         arguments: Iterable[Argument],
-        parts: Sequence[str],
-        prefix: str = "",
+        parts: Sequence[NodePart],
+        *,
+        reduced: bool = False,
     ) -> list[Launch]:
         return [
             launch
             for argument in arguments
             if argument is not plan.form.eliminated
             for part in parts
-            for launch in self._plan.library.finish(self._bind_sum(plan, argument, part, prefix))
+            for launch in self._plan.library.finish(
+                self._bind_sum(plan, argument, part, reduced=reduced)
+            )
         ]

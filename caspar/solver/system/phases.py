@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from caspar.equations.node_kernels import STEP_OF_MANY_SLOTS
+from caspar.equations.parts import NodePart, SolverPart
 from caspar.runtime.backend import Launch, Loop
+from caspar.solver.plan.array_key import Span
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.system.launches import Binder
 
@@ -54,27 +56,27 @@ class Phases:
         self._plan = plan
         self._binder = binder
 
-    def score(self, state: str) -> list[Launch]:
-        """Cost of `nodes` or `candidate`, and what else the host reads."""
+    def score(self, state: NodePart) -> list[Launch]:
+        """Cost of NODES or CANDIDATE, and what else the host reads."""
         scores = [self._binder.score(plan, state) for plan in self._plan.factors]
         return [*scores, self._binder.scalar_launch("collect")]
 
     def accept(self) -> list[Launch]:
         """The candidate to the nodes."""
-        return [self._binder.copy("all nodes", "all candidate")]
+        return [self._binder.copy(Span.ALL_NODES, Span.ALL_CANDIDATES)]
 
     def restore(self) -> list[Launch]:
         """The nodes to the candidate, where Jacobians are taken there; else nothing."""
         if not self._plan.goes_ahead:
             return []
-        return [self._binder.copy("all candidate", "all nodes")]
+        return [self._binder.copy(Span.ALL_CANDIDATES, Span.ALL_NODES)]
 
     def linearize(self, *, exact: bool) -> list[Launch]:
         """Jacobians, gradients, diagonals and blocks, where residuals are of the same state.
 
         `exact`: for a direct solver.
         """
-        launches = [self._binder.clear("all sums")]
+        launches = [self._binder.clear(Span.ALL_SUMS)]
         for plan in self._plan.factors:
             launches += self._binder.linearize(plan, exact=exact)
         if not self._plan.is_scaled:
@@ -86,13 +88,13 @@ class Phases:
 
     def gradients(self, factor: FactorPlan) -> list[Launch]:
         """Gradients of one factor alone."""
-        return [self._binder.clear("all sums"), *self._binder.linearize(factor, exact=False)]
+        return [self._binder.clear(Span.ALL_SUMS), *self._binder.linearize(factor, exact=False)]
 
     def reduce(self) -> list[Launch]:
         """Factorise blocks with the current damping; gradient and blocks of the reduced system."""
         launches = [*self.clear_curvatures(), *self._each("factorize", eliminated=True)]
         if len(self._plan.eliminated) > 0:
-            launches.append(self._binder.copy("reduced_sums", "sums"))
+            launches.append(self._binder.copy(Span.REDUCED_SUMS, Span.SUMS))
             for plan in self._schur_factors():
                 launches += self._binder.reduce(plan)
         return [*launches, *self._each("factorize", eliminated=False)]
@@ -127,7 +129,7 @@ class Phases:
         """An iteration of conjugate gradients, again and again until `done` is set."""
         plan = self._plan
         backend = plan.library.backend
-        return backend.loop(iteration.phases, plan.scalar("done"), plan.memory["scalars"])
+        return backend.loop(iteration.phases, plan.scalar("done"), plan.memory[SolverPart.SCALARS])
 
     def clear_curvatures(self) -> list[Launch]:
         """What products add to p.(A p), after it was read; nothing where they write partials."""
@@ -137,15 +139,15 @@ class Phases:
         """Steps of the eliminated nodes, retraction, inner iterations, cost of the candidate."""
         launches: list[Launch] = []
         if len(self._plan.eliminated) > 0:
-            launches.append(self._binder.clear("all inner"))
-            launches += [self._binder.gather(plan, "step") for plan in self._schur_factors()]
+            launches.append(self._binder.clear(Span.ALL_INNER))
+            launches += [self._binder.gather(plan, NodePart.STEP) for plan in self._schur_factors()]
         retractions = [self._binder.node_launch(plan, "retract") for plan in self._plan.nodes]
         inner = [
             self._binder.inner(plan)
             for plan in self._schur_factors()
             if plan.form.is_fused and plan.form.inner_iterations > 0
         ]
-        return [*launches, *retractions, *inner, *self.score("candidate")]
+        return [*launches, *retractions, *inner, *self.score(NodePart.CANDIDATE)]
 
     def _step(self, plan: NodePlan) -> Launch:
         role = STEP_OF_MANY_SLOTS if plan.has_many_slots else "step"
@@ -182,8 +184,8 @@ class Phases:
             if any(factor.form.eliminates(plan.node.name) for factor in gathered)
         ]
         return [
-            [self._binder.clear("all inner")],
-            *([self._binder.gather(plan, "direction")] for plan in gathered),
+            [self._binder.clear(Span.ALL_INNER)],
+            *([self._binder.gather(plan, NodePart.DIRECTION)] for plan in gathered),
             [self._binder.node_launch(plan, "solve") for plan in solved],
         ]
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.bundle_adjustment import snavely
+from caspar.equations.parts import FactorPart
 from caspar.ir.dtype import DType
 from caspar.memory.access import ArgSpec
 from caspar.memory.patterns import ReadSequential
@@ -123,7 +124,7 @@ def stored_entries(jacobian: str, dtype: DType) -> NDArray[np.float64]:
         plan = system.plan
         arg = ArgSpec("jacobian", 24, dtype, read=ReadSequential())
         placement = place(arg, plan.factors[0].count)
-        memory: Any = plan.memory["snavely.jacobian"]
+        memory: Any = plan.memory[plan.factors[0].key(FactorPart.JACOBIAN)]
         tiles = plan.factors[0].order.node_tiles
         assert tiles is not None
         used = (np.arange(plan.library.tile_size) < tiles.tile_items[:, None]).reshape(-1)

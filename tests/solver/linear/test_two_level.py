@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.bundle_adjustment import snavely
+from caspar.equations.parts import NodePart
 from caspar.errors import FactorError, OptionError
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.choice.recipe import make_recipe
@@ -74,12 +75,14 @@ class _Parts:
     def _shape(self) -> tuple[int, int]:
         return self.plan.reduced[0].count, 3
 
-    def _vector(self, name: str, vector: Matrix) -> None:
-        self.binder.pack(f"View.{name}", np.ascontiguousarray(vector.reshape(self._shape)))
+    def _vector(self, part: NodePart, vector: Matrix) -> None:
+        self.binder.pack(
+            self.plan.reduced[0].key(part), np.ascontiguousarray(vector.reshape(self._shape))
+        )
 
-    def _read(self, name: str) -> Matrix:
+    def _read(self, part: NodePart) -> Matrix:
         rows = np.empty(self._shape)
-        self.binder.unpack(f"View.{name}", rows)
+        self.binder.unpack(self.plan.reduced[0].key(part), rows)
         return rows.reshape(-1)
 
     def columns(self) -> Matrix:
@@ -89,14 +92,14 @@ class _Parts:
         found = []
         for unit in np.eye(size):
             correction[...] = unit
-            self._vector("preconditioned", np.zeros(self._shape))
+            self._vector(NodePart.PRECONDITIONED, np.zeros(self._shape))
             self.prolong.run()
-            found.append(self._read("preconditioned"))
+            found.append(self._read(NodePart.PRECONDITIONED))
         return np.stack(found, axis=1)
 
     def restricted(self, vector: Matrix) -> Matrix:
         """P^T r."""
-        self._vector("residual", vector)
+        self._vector(NodePart.RESIDUAL, vector)
         self.restrict.run()
         self.reduce.run()
         found: Matrix = self.space.binding("restricted", 1).data[: self.space.structure.size]
@@ -104,12 +107,12 @@ class _Parts:
 
     def product(self, vector: Matrix) -> Matrix:
         """S p, by the kernels of PCG."""
-        self._vector("direction", vector)
-        self.binder.clear("View.product").run()
+        self._vector(NodePart.DIRECTION, vector)
+        self.binder.clear(self.plan.reduced[0].key(NodePart.PRODUCT)).run()
         for launch in flattened(Phases(self.plan, self.binder).iteration().product):
             launch.run()
-        diagonal = np.ones_like(vector) if self.plan.is_scaled else self._read("diagonal")
-        return self._read("product") + DAMPING * diagonal * vector
+        diagonal = np.ones_like(vector) if self.plan.is_scaled else self._read(NodePart.DIAGONAL)
+        return self._read(NodePart.PRODUCT) + DAMPING * diagonal * vector
 
     def matrix(self) -> Matrix:
         """A without its shift, from the entries of the lower triangle."""

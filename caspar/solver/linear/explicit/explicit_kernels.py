@@ -12,20 +12,19 @@ from collections.abc import Sequence
 
 from caspar.equations.node_blocks import ROUNDING
 from caspar.equations.node_kernels import damping_diagonal
+from caspar.equations.parts import NodeBuilder, NodePart, SolverPart, add_total, read_total
 from caspar.equations.scalar_kernels import LARGEST, LinearOutcome
 from caspar.equations.solver_form import SolverForm
-from caspar.frontend.factors.block_parts import block_dim, block_places
+from caspar.frontend.factors.block_parts import block_places
 from caspar.frontend.factors.trace import NodeType, TracedFactor
-from caspar.frontend.names import SEPARATOR, internal_name, kernel_name
+from caspar.frontend.names import SEPARATOR, internal_name
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import (
-    AddSumPartials,
     ReadIndexed,
-    ReadPartials,
     ReadSequential,
     WriteIndexed,
     WriteSequential,
@@ -103,12 +102,11 @@ def _begin(node: NodeType, types: Types, form: SolverForm) -> KernelSpec:
     fail without it, none with it.)
     """
     dim = node.tangent_dim
-    kernel = KernelBuilder(kernel_name(node.name, "begin_direct"), DType.FLOAT64)
-    name = "block" if len(form.eliminated) == 0 else "reduced_block"
-    packed = kernel.read(name, block_dim(node), types.sums, ReadSequential(rows=True))
-    stored = dict(zip(block_places(node), packed, strict=True))
-    gradient = kernel.read("gradient", dim, types.sums, ReadSequential(rows=True))
-    diagonal = damping_diagonal(kernel, dim, types, scaled=form.is_scaled)
+    kernel = NodeBuilder(node, "begin_direct", DType.FLOAT64, types)
+    part = NodePart.BLOCK if len(form.eliminated) == 0 else NodePart.REDUCED_BLOCK
+    stored = dict(zip(block_places(node), kernel.read_part(part), strict=True))
+    gradient = kernel.read_part(NodePart.GRADIENT)
+    diagonal = damping_diagonal(kernel, scaled=form.is_scaled)
     rounding = ROUNDING[types.storage] if len(form.eliminated) > 0 else 0.0
     damping = kernel.scalar("damping") + rounding
     zero = Scalar(kernel.graph, kernel.graph.const(0.0))
@@ -129,17 +127,17 @@ def _begin(node: NodeType, types: Types, form: SolverForm) -> KernelSpec:
 def _end(node: NodeType, types: Types) -> KernelSpec:
     """`step`, no `residual`; sums rhs . solution to `descent`, rhs . rhs to `curvature`."""
     dim = node.tangent_dim
-    kernel = KernelBuilder(kernel_name(node.name, "end_direct"), DType.FLOAT64, few_items=True)
+    kernel = NodeBuilder(node, "end_direct", DType.FLOAT64, types, few_items=True)
     solution, scale, rhs = (
         kernel.read(name, dim, DType.FLOAT64, ReadSequential())
         for name in ("solution", "scale", "rhs")
     )
     step = [x * s for x, s in zip(solution, scale, strict=True)]
     zero = Scalar(kernel.graph, kernel.graph.const(0.0))
-    kernel.write("step", step, types.storage, WriteSequential())
-    kernel.write("residual", [zero] * dim, types.storage, WriteSequential())
-    kernel.write("descent", [dot(rhs, solution)], types.sums, AddSumPartials())
-    kernel.write("curvature", [dot(rhs, rhs)], types.sums, AddSumPartials())
+    kernel.write_part(NodePart.STEP, step)
+    kernel.write_part(NodePart.RESIDUAL, [zero] * dim)
+    add_total(kernel, SolverPart.DESCENTS, [dot(rhs, solution)], types)
+    add_total(kernel, SolverPart.CURVATURES, [dot(rhs, rhs)], types)
     return kernel.build()
 
 
@@ -166,8 +164,8 @@ def _outcome(types: Types) -> KernelSpec:
     finite does not: nothing helps.
     """
     kernel = KernelBuilder("direct_end", DType.FLOAT64)
-    descent = kernel.read("descents", 1, types.sums, ReadPartials())[0]
-    square = kernel.read("curvatures", 1, types.sums, ReadPartials())[0]
+    (descent,) = read_total(kernel, SolverPart.DESCENTS, types)
+    (square,) = read_total(kernel, SolverPart.CURVATURES, types)
     finite = square < LARGEST
     usable = finite & (descent < LARGEST) & (kernel.scalar("failed") < 0.5)
     solved = float(LinearOutcome.TOLERANCE)

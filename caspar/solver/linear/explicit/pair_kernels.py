@@ -14,6 +14,7 @@ from caspar.equations.factor_builder import (
 )
 from caspar.equations.factor_kernels import exact_role, factor_kernels
 from caspar.equations.node_blocks import damped_diagonal, inverse_root
+from caspar.equations.parts import NodePart
 from caspar.equations.schur_kernels import mixed_blocks
 from caspar.frontend.factors.block_parts import block_places, has_whole_block
 from caspar.frontend.factors.jacobian import JacobianSlots
@@ -167,8 +168,8 @@ def _mix(
     eliminated = form.eliminated_argument
     dim = eliminated.tangent_dim
     blocks = linearization(kernel, slots).blocks
-    square = kernel.read_node(eliminated, "block", dim * (dim + 1) // 2, types.sums)
-    gradient = kernel.read_node(eliminated, "gradient", dim, types.sums)
+    square = kernel.read_node(eliminated, NodePart.BLOCK)
+    gradient = kernel.read_node(eliminated, NodePart.GRADIENT)
     damping = kernel.scalar("damping")
     node, is_scaled = eliminated.node_type, form.jacobian.is_stored
     diagonal = damped_diagonal(kernel, node, square, damping, scaled=is_scaled)
@@ -177,7 +178,7 @@ def _mix(
     scaled = [dot(row, gradient[: len(row)]) for row in triangle]
     for argument, mixed in mixed_blocks(kernel, blocks, triangle):
         slope = [-dot(entries, scaled) for entries in mixed]
-        kernel.add_node(argument, "gradient", slope, types.sums)
+        kernel.add_node(argument, NodePart.GRADIENT, slope)
         add_block(kernel, argument, list(zip(*blocks[argument.name], strict=True)))
         values = [entry for row in mixed for entry in row]
         name = argument.part("mixed")

@@ -3,19 +3,16 @@
 Once for each structure. The order of a solve: `form`, `write_entries`, a factorisation, `finish`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from enum import Enum
 
 import numpy as np
 
-from caspar.equations.factor_builder import SharedSums
 from caspar.ir.dtype import DType
-from caspar.memory.accessors.sums.partials import object_fields, tile_fields
+from caspar.memory.accessors.sums.partials import SharedSum
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.layout import array_scalars
-from caspar.memory.reduce import ReduceSpec, num_lanes
-from caspar.memory.tiling.tiles import TileIndex
 from caspar.runtime.backend import Launch
 from caspar.solver.linear.explicit.explicit_kernels import fill_name
 from caspar.solver.linear.explicit.matrix import (
@@ -27,30 +24,29 @@ from caspar.solver.linear.explicit.matrix import (
     place_blocks,
 )
 from caspar.solver.linear.explicit.structure import (
-    BlockList,
     FactorBlocks,
     FillBlocks,
     Structure,
     TypePair,
 )
 from caspar.solver.plan.arena import ArenaPlan
-from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan, item_tiles
+from caspar.solver.plan.array_key import Span
+from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.system.launches import Binder
 
 
-@dataclass(frozen=True)
-class _Target:
-    """Blocks that a launch adds to.
+class _Vector(Enum):
+    """Numbers of the system as a whole."""
 
-    Attributes:
-        blocks: The blocks.
-        number: Block of each item.
-        tiles: Where sums are ordered: tiles of `number`, and the name of the partials.
-    """
+    BLOCKS = "blocks"
+    SCALE = "scale"
+    RHS = "rhs"
+    SOLUTION = "solution"
+    FAILED = "failed"
 
-    blocks: BlockList
-    number: Array
-    tiles: tuple[TileIndex, str] | None
+
+_Key = _Vector | tuple[str, str] | int
+"""An array: of Z by eliminated and reduced type; of partial sums by the place of what adds them."""
 
 
 class ExplicitSystem:
@@ -76,84 +72,60 @@ class ExplicitSystem:
         self._structure = structure
         self._equations: Equations = number_unknowns(plan.reduced)
         self._places: BlockMemory = place_blocks(structure)
-        self._factor_targets = [
-            self._factor_target(part, f"factor{place}")
-            for place, part in enumerate(structure.factors)
-        ]
-        self._fill_targets = [
-            self._fill_target(part, f"fill{place}") for place, part in enumerate(structure.fills)
-        ]
+        # what adds to the blocks, and how items are summed
+        self._parts: Sequence[FactorBlocks | FillBlocks] = (*structure.factors, *structure.fills)
+        self._sums = [self._sum(part) for part in self._parts]
         arena = self._reserve()
         self._memory = arena.allocate(self._backend)
-        self._memory["scale"][...] = 1.0
-        self._memory["rhs"][...] = 0.0
-        self._memory["blocks"][self._places.one :] = 1.0
+        self._memory[_Vector.SCALE][...] = 1.0
+        self._memory[_Vector.RHS][...] = 0.0
+        self._memory[_Vector.BLOCKS][self._places.one :] = 1.0
         self.size = self._equations.size
-        self.rhs = self._memory["rhs"]
-        self.solution = self._memory["solution"]
-        self.failed = self._memory["failed"]
+        self.rhs = self._memory[_Vector.RHS]
+        self.solution = self._memory[_Vector.SOLUTION]
+        self.failed = self._memory[_Vector.FAILED]
         self.num_bytes = arena.num_bytes + structure.num_bytes
-        for target in (*self._factor_targets, *self._fill_targets):
-            self.num_bytes += 0 if target.tiles is None else target.tiles[0].num_bytes
+        self.num_bytes += sum(one.tiles.num_bytes for one in self._sums if one.tiles is not None)
 
     # -- memory --------------------------------------------------------------------------------
 
-    def _reserve(self) -> ArenaPlan:
-        arena = ArenaPlan()
-        arena.reserve("blocks", self._places.size + 1, DType.FLOAT64)
-        for name in ("scale", "rhs", "solution"):
-            arena.reserve(name, self._equations.size, DType.FLOAT64)
-        arena.reserve("failed", 1, DType.FLOAT64)
+    def _reserve(self) -> ArenaPlan[_Key]:
+        arena: ArenaPlan[_Key] = ArenaPlan()
+        arena.reserve(_Vector.BLOCKS, self._places.size + 1, DType.FLOAT64)
+        for vector in (_Vector.SCALE, _Vector.RHS, _Vector.SOLUTION):
+            arena.reserve(vector, self._equations.size, DType.FLOAT64)
+        arena.reserve(_Vector.FAILED, 1, DType.FLOAT64)
         storage = self._plan.types.storage
-        for (eliminated, reduced), count in self._structure.windows.counts.items():
-            dim = self._dim(eliminated) * self._dim(reduced)
-            arena.reserve(f"{eliminated} {reduced}", array_scalars(dim, storage, count), storage)
-        groups = [
-            [(target.tiles[1], target.blocks.dim * target.tiles[0].num_partials, DType.FLOAT64)]
-            for target in (*self._factor_targets, *self._fill_targets)
-            if target.tiles is not None
-        ]
-        arena.reserve_shared(groups)
+        for types, count in self._structure.windows.counts.items():
+            eliminated, reduced = (self._plan.node_plans[name].node for name in types)
+            dim = eliminated.tangent_dim * reduced.tangent_dim
+            arena.reserve(types, array_scalars(dim, storage, count), storage)
+        arena.reserve_shared(
+            [[(place, one.num_scalars, one.dtype)] for place, one in enumerate(self._sums)]
+        )
         return arena
 
-    def _dim(self, name: str) -> int:
-        return self._plan.node_plans[name].node.tangent_dim
-
-    @property
-    def _is_ordered(self) -> bool:
-        """Whether sums over items are taken in order, into partials first."""
-        return self._plan.factors[0].form.sums is SharedSums.ORDERED
-
-    def _factor_target(self, part: FactorBlocks, name: str) -> _Target:
-        blocks, order = self._structure.blocks[part.types], part.plan.order
-        tiles = None
-        if self._is_ordered:
-            size = self._plan.library.tile_size
-            made = item_tiles(self._backend, part.number, blocks.num_blocks, order.node_tiles, size)
-            tiles = (made, name)
-        return _Target(blocks, part.number, tiles)
-
-    def _fill_target(self, part: FillBlocks, name: str) -> _Target:
-        blocks = self._structure.blocks[part.types]
-        tiles = None
-        if self._is_ordered:
-            size = self._plan.library.tile_size
-            tiles = (self._backend.tile_index(part.number, blocks.num_blocks, size), name)
-        return _Target(blocks, part.number, tiles)
+    def _sum(self, part: FactorBlocks | FillBlocks) -> SharedSum:
+        """How the blocks of a part's items are summed."""
+        blocks, tiles = self._structure.blocks[part.types], None
+        count, size = blocks.num_blocks, self._plan.library.tile_size
+        if self._plan.is_ordered:
+            if isinstance(part, FactorBlocks):
+                tiles = part.plan.order.item_tiles(self._backend, part.number, count, size)
+            else:
+                tiles = self._backend.tile_index(part.number, count, size)
+        return SharedSum(blocks.dim, DType.FLOAT64, count, tiles)
 
     def _blocks(self, types: TypePair) -> Binding:
         blocks, first = self._structure.blocks[types], self._places.first[types]
         length = blocks.num_blocks
-        return Binding(self._memory["blocks"][first : first + length * blocks.dim], length)
+        return Binding(self._memory[_Vector.BLOCKS][first : first + length * blocks.dim], length)
 
-    def _types(self, blocks: BlockList) -> TypePair:
-        return blocks.row.node.name, blocks.column.node.name
-
-    def _vector(self, name: str, plan: NodePlan) -> Binding:
+    def _of_type(self, vector: _Vector, plan: NodePlan) -> Binding:
         """A node type's part of a vector of all unknowns."""
         first = self._equations.first[plan.node.name]
         size = plan.count * plan.node.tangent_dim
-        return Binding(self._memory[name][first : first + size], plan.count)
+        return Binding(self._memory[vector][first : first + size], plan.count)
 
     # -- launches ------------------------------------------------------------------------------
 
@@ -161,28 +133,29 @@ class ExplicitSystem:
         """From linearised sums and damping to the blocks and the right-hand side."""
         # of reduced types for D without zeros alone: their blocks come later
         launches = [self._binder.node_launch(plan, "factorize") for plan in self._plan.nodes]
-        blocks = self._memory["blocks"][: self._places.size]
+        blocks = self._memory[_Vector.BLOCKS][: self._places.size]
         launches.append(self._binder.clear_array(blocks.view(np.float32)))
         if len(self._plan.eliminated) > 0:
-            launches.append(self._binder.copy("reduced_sums", "sums"))
+            launches.append(self._binder.copy(Span.REDUCED_SUMS, Span.SUMS))
         for factor in self._plan.factors:
             if factor.form.eliminated is not None and len(factor.reduced) > 0:
                 launches += self._mix(factor)
         for plan in self._plan.reduced:
-            own = {name: self._vector(name, plan) for name in ("scale", "rhs")}
+            own = {one.value: self._of_type(one, plan) for one in (_Vector.SCALE, _Vector.RHS)}
             own["pair_block"] = self._blocks((plan.node.name, plan.node.name))
             launches.append(self._binder.node_launch(plan, "begin_direct", own))
-        for part, target in zip(self._structure.factors, self._factor_targets, strict=True):
-            launches += self._factor_launches(part, target)
-        for fill, target in zip(self._structure.fills, self._fill_targets, strict=True):
-            launches += self._fill_launches(fill, target)
+        for place, part in enumerate(self._parts):
+            output = self._blocks(part.types).with_fields({"index": part.number})
+            bound = self._sums[place].bind(output, self._memory[place])
+            launches += [self._adding(part, bound.binding), *self._plan.library.finish(bound)]
         return launches
 
     def finish(self) -> list[Launch]:
         """From the solution to steps, and to what the host reads."""
         launches = []
         for plan in self._plan.reduced:
-            own = {name: self._vector(name, plan) for name in ("scale", "rhs", "solution")}
+            vectors = (_Vector.SCALE, _Vector.RHS, _Vector.SOLUTION)
+            own = {one.value: self._of_type(one, plan) for one in vectors}
             launches.append(self._binder.node_launch(plan, "end_direct", own))
         failed = {"failed": Binding(self.failed, 1)}
         return [*launches, self._binder.scalar_launch("direct_end", failed)]
@@ -193,7 +166,7 @@ class ExplicitSystem:
 
     def write_entries(self, kernel: str, entries: Entries, matrix: Binding) -> Launch:
         """Entries from the blocks to a matrix."""
-        blocks, scale = self._memory["blocks"], self._memory["scale"]
+        blocks, scale = self._memory[_Vector.BLOCKS], self._memory[_Vector.SCALE]
         bindings = {
             "blocks": Binding(blocks, self._places.size + 1, fields={"index": entries.source}),
             "row_scale": Binding(scale, self.size, fields={"index": entries.rows}),
@@ -203,60 +176,35 @@ class ExplicitSystem:
         count = int(entries.rows.shape[0])
         return self._backend.bind(self._plan.library.kernel(kernel), bindings, count)
 
-    def _factor_launches(self, part: FactorBlocks, target: _Target) -> list[Launch]:
-        bindings = {"pair_block": self._sums(target)}
-        if part.weights is not None:
-            bindings["pair_order"] = Binding(part.weights.reshape(-1), part.plan.count)
-        role = self._binder.exact_role(part.plan, part.pair.role)
-        launch = self._binder.pair(part.plan, role, bindings)
-        return [launch, *self._reductions(target)]
+    def _adding(self, part: FactorBlocks | FillBlocks, target: Binding) -> Launch:
+        """The launch that adds a part's blocks to a target."""
+        bindings = {"pair_block": target}
+        if isinstance(part, FactorBlocks):
+            if part.weights is not None:
+                bindings["pair_order"] = Binding(part.weights.reshape(-1), part.plan.count)
+            role = self._binder.exact_role(part.plan, part.pair.role)
+            return self._binder.pair(part.plan, role, bindings)
+        row, column = part.types
+        bindings["row_mixed"] = self._mixed(part.eliminated, row, part.first)
+        bindings["column_mixed"] = self._mixed(part.eliminated, column, part.second)
+        kernel = self._plan.library.kernel(fill_name(part.eliminated, row, column))
+        return self._backend.bind(kernel, bindings, int(part.number.shape[0]))
+
+    def _mixed(self, eliminated: str, reduced: str, items: Array) -> Binding:
+        """Z of some items."""
+        types = (eliminated, reduced)
+        count = self._structure.windows.counts[types]
+        return Binding(self._memory[types], count, fields={"index": items})
 
     def _mix(self, factor: FactorPlan) -> list[Launch]:
         eliminated = factor.form.eliminated_argument.node_type
         bindings = {}
         for argument in factor.reduced:
-            array = (eliminated.name, argument.node_type.name)
+            types = (eliminated.name, argument.node_type.name)
             bindings[argument.part("mixed")] = Binding(
-                self._memory[" ".join(array)],
-                self._structure.windows.counts[array],
+                self._memory[types],
+                self._structure.windows.counts[types],
                 self._structure.windows.first[factor.factor.name, argument.name],
                 factor.count,
             )
         return self._binder.mix(factor, bindings)
-
-    def _fill_launches(self, part: FillBlocks, target: _Target) -> list[Launch]:
-        bindings = {"pair_block": self._sums(target)}
-        ends = (
-            ("row_mixed", part.types[0], part.first),
-            ("column_mixed", part.types[1], part.second),
-        )
-        for name, reduced, items in ends:
-            array = (part.eliminated, reduced)
-            length = self._structure.windows.counts[array]
-            fields = {"index": items}
-            bindings[name] = Binding(self._memory[" ".join(array)], length, fields=fields)
-        kernel = self._plan.library.kernel(fill_name(part.eliminated, *part.types))
-        launch = self._backend.bind(kernel, bindings, int(part.number.shape[0]))
-        return [launch, *self._reductions(target)]
-
-    def _sums(self, target: _Target) -> Binding:
-        """Where a launch's blocks go: to their places, or into partials."""
-        if target.tiles is None:
-            return self._blocks(self._types(target.blocks)).with_fields({"index": target.number})
-        tiles, name = target.tiles
-        return Binding(self._memory[name], tiles.num_partials, fields=tile_fields(tiles))
-
-    def _reductions(self, target: _Target) -> list[Launch]:
-        if target.tiles is None:
-            return []
-        tiles, name = target.tiles
-        blocks, library = target.blocks, self._plan.library
-        lanes = num_lanes(tiles.num_partials, blocks.num_blocks)
-        spec = ReduceSpec(blocks.dim, DType.FLOAT64, lanes, accumulate=True)
-        library.load_reductions([spec])
-        partials = Binding(self._memory[name], tiles.num_partials, fields=object_fields(tiles))
-        bindings: Mapping[str, Binding] = {
-            "partials": partials,
-            "output": self._blocks(self._types(blocks)),
-        }
-        return [self._backend.bind(library.reduction(spec), bindings, blocks.num_blocks)]

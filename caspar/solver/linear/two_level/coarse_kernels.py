@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from caspar.equations.factor_builder import FactorBuilder, FactorForm, linearization
 from caspar.equations.factor_kernels import factor_kernels
 from caspar.equations.node_blocks import damped_diagonal, damped_step, inverse_root
+from caspar.equations.parts import NodeBuilder, NodePart, SolverPart, add_total
 from caspar.equations.schur_kernels import by_rows, mixed_blocks
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.jacobian import Blocks, JacobianSlots
 from caspar.frontend.factors.trace import TracedFactor
-from caspar.frontend.names import kernel_name
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot
@@ -29,7 +29,6 @@ from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import (
     AddIndexed,
     AddSharedPartials,
-    AddSumPartials,
     ReadIndexed,
     ReadSequential,
     WriteBlockSum,
@@ -106,10 +105,10 @@ def _respond(
         place = kernel.read_argument(form.eliminated)
         stretched = [[entry * x for entry in mixed] for x in place for mixed in shifted]
         values = [entry for mixed in (*shifted, *stretched) for entry in mixed]
-        kernel.add_node(reduced, "response", values, DType.FLOAT64)
+        kernel.add_to_array(reduced, "response", values, DType.FLOAT64)
     kernel.graph.origin = "C^T C"
     square = [dot(rows[i], rows[j]) for i in range(len(rows)) for j in range(i + 1)]
-    kernel.add_node(reduced, "square", square, DType.FLOAT64)
+    kernel.add_to_array(reduced, "square", square, DType.FLOAT64)
     return kernel.build()
 
 
@@ -119,9 +118,7 @@ def _unscaled(kernel: FactorBuilder, blocks: Blocks) -> list[list[Scalar]]:
     columns = [list(column) for column in zip(*blocks[eliminated.name], strict=True)]
     if not kernel.form.jacobian.is_stored:
         return columns
-    diagonal = kernel.read_node(
-        eliminated, "diagonal", eliminated.tangent_dim, kernel.types.storage
-    )
+    diagonal = kernel.read_node(eliminated, NodePart.DIAGONAL)
     return [
         [entry * scale.sqrt() for entry in column]
         for column, scale in zip(columns, diagonal, strict=True)
@@ -134,14 +131,14 @@ def _modes(coarse: CoarseForm, types: Types) -> KernelSpec:
     In groups, as the coarse matrix needs them, and by rows for `coarse_prolong`.
     """
     dim = coarse.reduced.tangent_dim
-    kernel = KernelBuilder(kernel_name(coarse.reduced.name, "modes"), DType.FLOAT64)
+    kernel = NodeBuilder(coarse.reduced, "modes", DType.FLOAT64, types)
     block = kernel.read("square", dim * (dim + 1) // 2, DType.FLOAT64, ReadSequential())
     response = kernel.read("response", dim * coarse.num_fields, DType.FLOAT64, ReadSequential())
     damping = kernel.scalar("damping")
     zero, one = (Scalar(kernel.graph, kernel.graph.const(value)) for value in (0.0, 1.0))
     units = [one] * dim
     if coarse.is_scaled:
-        diagonal = kernel.read("diagonal", dim, types.storage, ReadSequential())
+        diagonal = kernel.read_part(NodePart.DIAGONAL)
         units = [entry.sqrt() for entry in diagonal]
     columns = [
         damped_step(dim, types.storage, block, response[first : first + dim], damping)
@@ -181,7 +178,7 @@ def _read_columns(
 def _square(coarse: CoarseForm, types: Types) -> KernelSpec:
     """P^T (B + damping D) P: of nodes in the order of their clusters, for two groups."""
     dim = coarse.reduced.tangent_dim
-    kernel = KernelBuilder(kernel_name(coarse.reduced.name, "square"), DType.FLOAT64)
+    kernel = NodeBuilder(coarse.reduced, "square", DType.FLOAT64, types)
     other = ReadIndexed("row_modes")
     size = coarse.group * dim
     rows = _split(kernel.read("row_modes", size, types.storage, ReadIndexed()), dim)
@@ -190,7 +187,7 @@ def _square(coarse: CoarseForm, types: Types) -> KernelSpec:
     damping = kernel.scalar("damping")
     damped = [damping] * dim
     if not coarse.is_scaled:
-        diagonal = kernel.read("diagonal", dim, types.storage, other)
+        diagonal = kernel.read_part(NodePart.DIAGONAL, other)
         damped = [damping * entry for entry in diagonal]
     block = [
         [packed[max(i, j) * (max(i, j) + 1) // 2 + min(i, j)] for j in range(dim)]
@@ -227,7 +224,7 @@ def _coarsen(
             [dot(own[i], own[j]) for i in range(dim) for j in range(i + 1)]
         )
     else:
-        square = kernel.read_node(eliminated, "block", dim * (dim + 1) // 2, types.sums)
+        square = kernel.read_node(eliminated, NodePart.BLOCK)
     damping = kernel.scalar("damping")
     node, scaled = eliminated.node_type, form.jacobian.is_stored
     diagonal = damped_diagonal(kernel, node, square, damping, scaled=scaled)
@@ -241,7 +238,7 @@ def _coarsen(
     by_column = list(zip(*mixed, strict=True))
     for number in range(coarse.num_groups):
         size = coarse.group * argument.tangent_dim
-        group = kernel.read_node(argument, f"modes{number}", size, types.storage)
+        group = kernel.read_array(argument, f"modes{number}", size, types.storage)
         values = [
             dot(mode, entries)
             for mode in _split(group, argument.tangent_dim)
@@ -313,21 +310,19 @@ def _begin() -> KernelSpec:
 
 def _set_aside(coarse: CoarseForm, types: Types) -> KernelSpec:
     """Block Jacobi's first direction is but a part of z: nothing came before the first one."""
-    dim = coarse.reduced.tangent_dim
-    kernel = KernelBuilder(kernel_name(coarse.reduced.name, "set_aside"), types.storage)
-    local = kernel.read("direction", dim, types.storage, ReadSequential())
+    kernel = NodeBuilder(coarse.reduced, "set_aside", types.storage, types)
+    local = kernel.read_part(NodePart.DIRECTION)
     zero = Scalar(kernel.graph, kernel.graph.const(0.0))
-    kernel.write("preconditioned", local, types.storage, WriteSequential())
-    kernel.write("direction", [zero] * dim, types.storage, WriteSequential())
+    kernel.write_part(NodePart.PRECONDITIONED, local)
+    kernel.write_part(NodePart.DIRECTION, [zero] * len(local))
     return kernel.build()
 
 
 def _restrict(coarse: CoarseForm, types: Types) -> KernelSpec:
     """P^T r, summed over the nodes of a cluster."""
-    dim = coarse.reduced.tangent_dim
-    kernel = KernelBuilder(kernel_name(coarse.reduced.name, "restrict"), types.storage)
+    kernel = NodeBuilder(coarse.reduced, "restrict", types.storage, types)
     kernel.guard("done")
-    residual = kernel.read("residual", dim, types.storage, ReadSequential())
+    residual = kernel.read_part(NodePart.RESIDUAL)
     values = [dot(column, residual) for column in _read_columns(kernel, coarse, types)]
     kernel.write("restricted", values, DType.FLOAT64, AddSharedPartials())
     return kernel.build()
@@ -342,7 +337,7 @@ def _apply(types: Types, width: int) -> KernelSpec:
     (own,) = kernel.read("restricted_row", 1, DType.FLOAT64, ReadIndexed())
     value = dot(matrix, part)
     kernel.write("correction", [value], DType.FLOAT64, WriteBlockSum(LANES))
-    kernel.write("descent", [own * value], types.sums, AddSumPartials())
+    add_total(kernel, SolverPart.DESCENTS, [own * value], types)
     return kernel.build()
 
 
@@ -355,5 +350,6 @@ def _prolong(coarse: CoarseForm, types: Types) -> KernelSpec:
     kernel.guard("done")
     row = kernel.read("rows", coarse.num_columns, types.storage, ReadSequential())
     weights = kernel.read("correction", coarse.num_columns, DType.FLOAT64, ReadIndexed())
-    kernel.write("preconditioned", [dot(row, weights)], types.storage, AddIndexed())
+    part = NodePart.PRECONDITIONED
+    kernel.write(part.text, [dot(row, weights)], part.dtype(types), AddIndexed())
     return kernel.build()

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from caspar.equations.parts import NodePart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
@@ -84,7 +85,7 @@ class CoarseLaunches:
         """y = A^-1 P^T r, and r.P y."""
         structure, size = self._space.structure, self._space.structure.size
         restricted = self._space.binding("restricted", structure.num_clusters)
-        partials = self._space.target(self._space.restricted, restricted, structure.cluster)
+        bound = self._space.bind_sum(self._space.restricted, restricted, structure.cluster)
         item = np.arange(LANES * size)
         count = len(item)
         apply = {
@@ -98,8 +99,8 @@ class CoarseLaunches:
             "descent": self._descent(self._plan.num_reduced_tiles),
         }
         return [
-            [self._space.node_launch("restrict", {"restricted": partials})],
-            self._space.reduction(self._space.restricted, restricted, accumulate=False),
+            [self._space.node_launch("restrict", {"restricted": bound.binding})],
+            self._plan.library.finish(bound),
             [self._space.bind(apply_name(structure.width), apply, count)],
         ]
 
@@ -109,7 +110,7 @@ class CoarseLaunches:
         dim, count = self._node.node.tangent_dim, self._node.count
         xp = self._plan.library.backend.xp
         clusters = space.structure.num_clusters
-        vector = self._plan.memory[f"{self._node.node.name}.preconditioned"]
+        vector = self._plan.memory[self._node.key(NodePart.PRECONDITIONED)]
         place = [_scalars_of(number, dim, count, storage) for number in range(dim)]
         cluster = self._index(xp.tile(space.structure.cluster, dim))
         scalar = self._index(np.concatenate(place))

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 from caspar.equations.factor_builder import SharedSums
 from caspar.ir.dtype import DType
-from caspar.memory.accessors.sums.partials import object_fields, tile_fields
+from caspar.memory.access import BoundWrite
+from caspar.memory.accessors.sums.partials import SharedSum
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.layout import array_scalars
-from caspar.memory.reduce import ReduceSpec, num_lanes
-from caspar.memory.tiling.tiles import TileIndex
 from caspar.runtime.backend import Launch
 from caspar.solver.linear.two_level.coarse_form import CoarseForm, is_coarsened
 from caspar.solver.linear.two_level.coarse_kernels import LANES
@@ -26,8 +25,8 @@ from caspar.solver.linear.two_level.coarse_structure import (
     coarse_entries,
     coarsened,
 )
-from caspar.solver.plan.arena import ArenaPlan
-from caspar.solver.plan.plan import FactorPlan, Plan, item_tiles
+from caspar.solver.plan.arena import ArenaPlan, Entry
+from caspar.solver.plan.plan import FactorPlan, Plan
 from caspar.solver.system.launches import Binder
 
 SHIFT = {
@@ -49,24 +48,16 @@ class _Sums:
     """What items add to.
 
     Attributes:
-        name: Of the region of its partials.
-        count: Number of objects.
-        dim: Scalars of an object.
-        dtype: Their type.
-        tiles: Where sums are taken in partials: tiles of the objects' numbers.
+        name: Of the regions of its partials.
+        sum: How items are summed.
     """
 
     name: str
-    count: int
-    dim: int
-    dtype: DType
-    tiles: TileIndex | None
+    sum: SharedSum
 
-    @property
-    def partials(self) -> tuple[str, int, DType]:
+    def partials(self, part: str = "") -> Entry[str]:
         """A region for the partials."""
-        assert self.tiles is not None
-        return self.name, self.dim * self.tiles.num_partials, self.dtype
+        return f"{self.name}{part}", self.sum.num_scalars, self.sum.dtype
 
 
 class CoarseSpace:
@@ -99,13 +90,10 @@ class CoarseSpace:
         tile_size = plan.library.tile_size
         tile_index = self._backend.tile_index
         num_clusters = structure.num_clusters
-        self.restricted = _Sums(
-            "restricted partials",
-            num_clusters,
-            self._form.num_columns,
-            DType.FLOAT64,
-            tile_index(structure.cluster, num_clusters, tile_size),
-        )
+        clusters = tile_index(structure.cluster, num_clusters, tile_size)
+        dim = self._form.num_columns
+        restricted = SharedSum(dim, DType.FLOAT64, num_clusters, clusters, accumulate=False)
+        self.restricted = _Sums("restricted partials", restricted)
         self._entry_sums = {
             factor.factor.name: self._entries_of(factor) for factor in coarsened(plan)
         }
@@ -124,7 +112,8 @@ class CoarseSpace:
         self.sums = self._memory["all sums"]
         own = [self.restricted, *self._entry_sums.values(), self._squares, self._fills]
         self.num_bytes = arena.num_bytes + structure.num_bytes + self.numbers.num_bytes
-        self.num_bytes += sum(one.tiles.num_bytes for one in own if one.tiles is not None)
+        tiles = [one.sum.tiles for one in own]
+        self.num_bytes += sum(one.num_bytes for one in tiles if one is not None)
 
     # -- memory --------------------------------------------------------------------------------
 
@@ -136,10 +125,12 @@ class CoarseSpace:
             factor.factor.name: {
                 part: _Sums(
                     f"{factor.factor.name} {part}",
-                    self._node.count,
-                    scalars[part],
-                    DType.FLOAT64,
-                    factor.tiles.get(factor.reduced[0].name),
+                    SharedSum(
+                        scalars[part],
+                        DType.FLOAT64,
+                        self._node.count,
+                        factor.tiles.get(factor.reduced[0].name),
+                    ),
                 )
                 for part in scalars
                 if part == "square" or is_coarsened(factor.factor, factor.form)
@@ -153,34 +144,25 @@ class CoarseSpace:
         is_ordered = self._form.sums is SharedSums.ORDERED
         tile_size, tile_index = self._plan.library.tile_size, self._backend.tile_index
         num_blocks, size = self.structure.num_blocks, self._form.group**2
-        squares, fills = (
-            _Sums(
-                name,
-                num_blocks,
-                size,
-                DType.FLOAT64,
-                tile_index(number, num_blocks, tile_size) if is_ordered else None,
-            )
-            for name, number in (
-                ("squares", self.structure.diagonal),
-                ("fills", self.structure.block),
-            )
-        )
-        return squares, fills
+
+        def blocks(name: str, number: Array) -> _Sums:
+            tiles = tile_index(number, num_blocks, tile_size) if is_ordered else None
+            return _Sums(name, SharedSum(size, DType.FLOAT64, num_blocks, tiles))
+
+        return blocks("squares", self.structure.diagonal), blocks("fills", self.structure.block)
 
     def _entries_of(self, factor: FactorPlan) -> _Sums:
         structure, plan = self.structure, self._plan
         entry = structure.entry[factor.factor.name]
         size = plan.library.tile_size
-        tiles = item_tiles(
-            self._backend, entry, structure.num_entries, factor.order.node_tiles, size
-        )
+        tiles = factor.order.item_tiles(self._backend, entry, structure.num_entries, size)
         dim = self._form.group * self._form.eliminated.tangent_dim
         name = f"{factor.factor.name} entries"
-        return _Sums(name, structure.num_entries, dim, plan.types.storage, tiles)
+        return _Sums(name, SharedSum(dim, plan.types.storage, structure.num_entries, tiles))
 
-    def _reserve(self) -> ArenaPlan:
-        arena, form, structure = ArenaPlan(), self._form, self.structure
+    def _reserve(self) -> ArenaPlan[str]:
+        arena: ArenaPlan[str] = ArenaPlan()
+        form, structure = self._form, self.structure
         storage, sums = self._plan.types.storage, self._plan.types.sums
         dim, count = form.reduced.tangent_dim, self._node.count
         size, num_groups = structure.size, form.num_groups
@@ -195,7 +177,7 @@ class CoarseSpace:
         for number in range(num_groups):
             arena.reserve(f"entries{number}", entry, storage)
         arena.reserve("blocks", num_groups**2 * structure.block_scalars, DType.FLOAT64)
-        arena.join("all sums", "response", "blocks")
+        arena.join("all sums", ["response", "blocks"])
         for number in range(num_groups):
             modes = array_scalars(form.group * dim, storage, count)
             arena.reserve(f"modes{number}", modes, storage)
@@ -209,22 +191,15 @@ class CoarseSpace:
         arena.reserve("failed", 1, DType.FLOAT64)
         arena.reserve("inverse", size * size, DType.FLOAT64)
         arena.reserve("matrix", LANES * size * structure.width, DType.FLOAT64)
-        arena.reserve(*self.restricted.partials)
+        arena.reserve(*self.restricted.partials())
         # used one after the other
         groups = [
-            [
-                (f"{name}{number}", scalars, dtype)
-                for number in range(num_groups)
-                for name, scalars, dtype in [target.partials]
-            ]
+            [target.partials(str(number)) for number in range(num_groups)]
             for target in self._entry_sums.values()
         ]
-        for target in (self._squares, self._fills):
-            if target.tiles is not None:
-                groups.append([target.partials])
+        groups += [[target.partials()] for target in (self._squares, self._fills)]
         groups += [
-            [target.partials for target in parts.values() if target.tiles is not None]
-            for parts in self._node_sums.values()
+            [target.partials() for target in parts.values()] for parts in self._node_sums.values()
         ]
         arena.reserve_shared(groups)
         return arena
@@ -249,27 +224,12 @@ class CoarseSpace:
         """A kernel of the library."""
         return self._backend.bind(self._plan.library.kernel(kernel), bindings, count)
 
-    def target(self, sums: _Sums, output: Binding, index: Array | None, part: str = "") -> Binding:
-        """Where a launch adds to: the objects by their index, if it needs one, or partials."""
-        if sums.tiles is None:
-            return output if index is None else output.with_fields({"index": index})
-        data = self._memory[f"{sums.name}{part}"]
-        return Binding(data, sums.tiles.num_partials, fields=tile_fields(sums.tiles))
-
-    def reduction(
-        self, sums: _Sums, output: Binding, part: str = "", *, accumulate: bool = True
-    ) -> list[Launch]:
-        """Sum the partials, where there are some."""
-        if sums.tiles is None:
-            return []
-        library, tiles = self._plan.library, sums.tiles
-        lanes = num_lanes(tiles.num_partials, sums.count)
-        spec = ReduceSpec(sums.dim, sums.dtype, lanes, accumulate)
-        library.load_reductions([spec])
-        data = self._memory[f"{sums.name}{part}"]
-        partials = Binding(data, tiles.num_partials, fields=object_fields(tiles))
-        bindings = {"partials": partials, "output": output}
-        return [self._backend.bind(library.reduction(spec), bindings, sums.count)]
+    def bind_sum(
+        self, sums: _Sums, output: Binding, index: Array | None, part: str = ""
+    ) -> BoundWrite:
+        """Where a launch adds to, and what completes it; `index` is of the objects, or None."""
+        output = output if index is None else output.with_fields({"index": index})
+        return sums.sum.bind(output, self._memory[f"{sums.name}{part}"])
 
     # -- the matrix ----------------------------------------------------------------------------
 
@@ -315,20 +275,21 @@ class CoarseSpace:
         reductions: list[Launch] = []
         for part, target in self._node_sums[factor.factor.name].items():
             output = self.binding(part, self._node.count)
-            bindings[argument.part(part)] = self.target(target, output, index)
-            reductions += self.reduction(target, output)
+            bound = self.bind_sum(target, output, index)
+            bindings[argument.part(part)] = bound.binding
+            reductions += self._plan.library.finish(bound)
         return [self._binder.pair(factor, "respond", bindings), *reductions]
 
     def _square(self, row: int, column: int) -> list[Launch]:
         structure, count = self.structure, self._node.count
-        output = self._blocks(row, column)
+        bound = self.bind_sum(self._squares, self._blocks(row, column), structure.diagonal)
         bindings = {
             "row_modes": self.binding(f"modes{row}", count, index=structure.order),
             "column_modes": self.binding(f"modes{column}", count),
-            "coarse_block": self.target(self._squares, output, structure.diagonal),
+            "coarse_block": bound.binding,
         }
         launch = self.node_launch("square", bindings)
-        return [launch, *self.reduction(self._squares, output)]
+        return [launch, *self._plan.library.finish(bound)]
 
     def _coarsen(self, factor: FactorPlan) -> list[Launch]:
         (argument,) = factor.reduced
@@ -340,21 +301,22 @@ class CoarseSpace:
             modes = self.binding(f"modes{number}", self._node.count)
             bindings[argument.part(f"modes{number}")] = modes
             output = self.binding(f"entries{number}", self.structure.num_entries)
-            bindings[f"entries{number}"] = self.target(target, output, entry, str(number))
-            reductions += self.reduction(target, output, str(number))
+            bound = self.bind_sum(target, output, entry, str(number))
+            bindings[f"entries{number}"] = bound.binding
+            reductions += self._plan.library.finish(bound)
         return [self._binder.pair(factor, "coarsen", bindings), *reductions]
 
     def _fill(self, row: int, column: int) -> list[Launch]:
         structure = self.structure
         count = structure.num_entries
-        output = self._blocks(row, column)
+        bound = self.bind_sum(self._fills, self._blocks(row, column), structure.block)
         bindings = {
             "row_entries": self.binding(f"entries{row}", count, index=structure.first),
             "column_entries": self.binding(f"entries{column}", count, index=structure.second),
-            "coarse_block": self.target(self._fills, output, structure.block),
+            "coarse_block": bound.binding,
         }
         launch = self.bind("coarse_fill", bindings, int(structure.block.shape[0]))
-        return [launch, *self.reduction(self._fills, output)]
+        return [launch, *self._plan.library.finish(bound)]
 
     def entries(self, matrix: Array) -> Launch:
         """The lower triangle, scaled, to a cleared dense matrix."""

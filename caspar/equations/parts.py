@@ -1,0 +1,220 @@
+"""The arrays of a solve, a row each; the arrays of one linear method are in the method's folder.
+
+A row says what kernels call the array, when its numbers are needed, and what an object of it is.
+`NodeBuilder` and `factor_builder.FactorBuilder` declare the arguments of kernels from it,
+`solver.plan.regions` reserves memory from it, `solver.system.launches` binds from it. An array of a
+node type that is added here has memory, and is bound where a kernel of the type asks for it.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from caspar.frontend.factors.block_parts import block_dim
+from caspar.frontend.factors.trace import Argument, NodeType
+from caspar.frontend.names import VALUE, kernel_name
+from caspar.frontend.precision import Types
+from caspar.ir.dtype import DType
+from caspar.ir.scalar import Scalar
+from caspar.memory.access import ReadAccessor, WriteAccessor
+from caspar.memory.kernel_builder import KernelBuilder
+from caspar.memory.layout import object_scalars, row_scalars
+from caspar.memory.patterns import AddSumPartials, ReadPartials, ReadSequential, WriteSequential
+
+
+class Lifetime(Enum):
+    """When the numbers of an array are needed, and of which node types there is one.
+
+    The arrays of one lifetime stand together in memory, one node type after the other.
+    """
+
+    VALUES = "in the whole solve"
+    CANDIDATES = "from a retraction until the step is accepted or rejected"
+    RESIDUALS = "from a score to the linearisation at the same values"
+    JACOBIANS = "from a linearisation to the next"
+    SCALES = "the same; cleared by the linearisation where they are sums"
+    SUMS = "the same; cleared by the linearisation"
+    REDUCED_SUMS = "in a linear solve, of types that remain if others do not; begin as copies"
+    PRECONDITIONERS = "in a linear solve"
+    INNER = "in a linear solve and the retraction after it, of eliminated types"
+    VECTORS = "in a linear solve and the retraction after it, of types that remain"
+
+
+class Layout(Enum):
+    """Type of an array's numbers, and how its objects stand in memory."""
+
+    BLOCKED = "the type of storage; in chunks, see memory.layout"
+    SLOTS = "the same, with copies of each object that are summed when they are read"
+    ROWS = "the type of sums; an object's scalars stand together, unless its type is eliminated"
+
+
+def _storage_dim(node: NodeType) -> int:
+    return node.storage_dim
+
+
+def _tangent_dim(node: NodeType) -> int:
+    return node.tangent_dim
+
+
+class NodePart(Enum):
+    """The arrays of a node type, an object for each node; `node_kernels` has the mathematics.
+
+    A factor's kernels call the part of an argument's node `<argument>__<part>`. The partial sums
+    that are added to it have that name too.
+
+    Attributes:
+        text: What kernels call it.
+        lifetime: When its numbers are needed.
+        dim: Scalars of an object, without padding.
+        layout: How its objects stand in memory.
+    """
+
+    NODES = "nodes", Lifetime.VALUES, _storage_dim
+    CANDIDATE = "candidate", Lifetime.CANDIDATES, _storage_dim
+    DIAGONAL = "diagonal", Lifetime.SCALES, _tangent_dim
+    GRADIENT = "gradient", Lifetime.SUMS, _tangent_dim, Layout.ROWS
+    BLOCK = "block", Lifetime.SUMS, block_dim, Layout.ROWS
+    REDUCED_GRADIENT = "reduced_gradient", Lifetime.REDUCED_SUMS, _tangent_dim, Layout.ROWS
+    REDUCED_BLOCK = "reduced_block", Lifetime.REDUCED_SUMS, block_dim, Layout.ROWS
+    PRECONDITIONER = "preconditioner", Lifetime.PRECONDITIONERS, block_dim
+    INNER = "inner", Lifetime.INNER, _tangent_dim
+    STEP = "step", Lifetime.VECTORS, _tangent_dim
+    RESIDUAL = "residual", Lifetime.VECTORS, _tangent_dim
+    DIRECTION = "direction", Lifetime.VECTORS, _tangent_dim
+    PRODUCT = "product", Lifetime.VECTORS, _tangent_dim, Layout.SLOTS
+    PRECONDITIONED = "preconditioned", Lifetime.VECTORS, _tangent_dim
+
+    def __init__(
+        self,
+        text: str,
+        lifetime: Lifetime,
+        dim: Callable[[NodeType], int],
+        layout: Layout = Layout.BLOCKED,
+    ) -> None:
+        self.text = text
+        self.lifetime = lifetime
+        self.dim = dim
+        self.layout = layout
+
+    def of(self, argument: Argument) -> str:
+        """What kernels of a factor call it."""
+        return argument.part(self.text)
+
+    def dtype(self, types: Types) -> DType:
+        """Type in memory."""
+        return types.sums if self.layout is Layout.ROWS else types.storage
+
+    def has_rows(self, *, eliminated: bool) -> bool:
+        """Whether an object's scalars stand together, of a type that is eliminated or not."""
+        return self.layout is Layout.ROWS and not eliminated
+
+    def object_scalars(self, node: NodeType, types: Types, *, eliminated: bool) -> int:
+        """Scalars that an object takes in memory, padding included."""
+        taken = row_scalars if self.has_rows(eliminated=eliminated) else object_scalars
+        return taken(self.dim(node), self.dtype(types))
+
+
+REDUCED = {NodePart.GRADIENT: NodePart.REDUCED_GRADIENT, NodePart.BLOCK: NodePart.REDUCED_BLOCK}
+"""Sums over factors that the system and the reduced one have alike."""
+
+
+class FactorPart(Enum):
+    """The arrays of a factor, besides partial sums for parts of its nodes.
+
+    CONSTANT: an argument's rows, `<argument>__value` in kernels. RESIDUAL, JACOBIAN: an object for
+    each slot; Jacobians that are not stored have no scalars.
+
+    Attributes:
+        text: What kernels call it.
+        lifetime: When its numbers are needed.
+    """
+
+    CONSTANT = VALUE, Lifetime.VALUES
+    RESIDUAL = "residual", Lifetime.RESIDUALS
+    JACOBIAN = "jacobian", Lifetime.JACOBIANS
+
+    def __init__(self, text: str, lifetime: Lifetime) -> None:
+        self.text = text
+        self.lifetime = lifetime
+
+
+MODEL_DIM = 5
+"""Sums a retraction takes for the model of the cost: see `node_kernels.retract_kernel`."""
+
+
+class SolverPart(Enum):
+    """The arrays that a solve has once: what steers it, and sums over all items, as partials.
+
+    Attributes:
+        text: What kernels of one item call it, which read it.
+        addend: What other kernels call it, which add to it.
+        dim: Scalars of an object.
+    """
+
+    SCALARS = "scalars", "", 1
+    COSTS = "costs", "cost", 1
+    CURVATURES = "curvatures", "curvature", 1
+    DESCENTS = "descents", "descent", 1
+    MODELS = "models", "model", MODEL_DIM
+
+    def __init__(self, text: str, addend: str, dim: int) -> None:
+        self.text = text
+        self.addend = addend
+        self.dim = dim
+
+    def dtype(self, types: Types) -> DType:
+        """Type in memory."""
+        return DType.FLOAT64 if self is SolverPart.SCALARS else types.sums
+
+
+def read_total(kernel: KernelBuilder, part: SolverPart, types: Types) -> list[Scalar]:
+    """The sums over all items, in a kernel of one item."""
+    return kernel.read(part.text, part.dim, part.dtype(types), ReadPartials())
+
+
+def add_total(
+    kernel: KernelBuilder, part: SolverPart, values: Sequence[Scalar], types: Types
+) -> None:
+    """Add to the sums over all items, as a partial for each tile."""
+    kernel.write(part.addend, values, part.dtype(types), AddSumPartials())
+
+
+class NodeBuilder(KernelBuilder):
+    """A `KernelBuilder` whose items are the nodes of a type, that declares arguments by the table.
+
+    Args:
+        node: The type.
+        role: What the kernel does.
+        dtype: Type it computes in.
+        types: Floating types of memory.
+        eliminated: Whether the type is eliminated.
+        few_items: Whether there may be too few nodes to fill a device.
+    """
+
+    def __init__(
+        self,
+        node: NodeType,
+        role: str,
+        dtype: DType,
+        types: Types,
+        *,
+        eliminated: bool = False,
+        few_items: bool = False,
+    ) -> None:
+        super().__init__(kernel_name(node.name, role), dtype, few_items=few_items)
+        self.node = node
+        self.types = types
+        self._is_eliminated = eliminated
+
+    def read_part(self, part: NodePart, access: ReadAccessor | None = None) -> list[Scalar]:
+        """A part of the item's node, or of the one that `access` finds."""
+        rows = part.has_rows(eliminated=self._is_eliminated)
+        access = ReadSequential(rows=rows) if access is None else access
+        return self.read(part.text, part.dim(self.node), part.dtype(self.types), access)
+
+    def write_part(
+        self, part: NodePart, values: Sequence[Scalar], access: WriteAccessor | None = None
+    ) -> None:
+        """Write a part of the item's node."""
+        rows = part.has_rows(eliminated=self._is_eliminated)
+        access = WriteSequential(rows=rows) if access is None else access
+        self.write(part.text, values, part.dtype(self.types), access)
