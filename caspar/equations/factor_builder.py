@@ -6,19 +6,14 @@ from enum import Enum
 
 from caspar.equations.evaluation import Evaluation, evaluate
 from caspar.equations.parts import FactorPart, Layout, NodePart, SolverPart
-from caspar.frontend.factors.block_parts import block_places
 from caspar.frontend.factors.jacobian import (
-    Blocks,
-    JacobianSlots,
     JacobianStorage,
-    Linearization,
-    load_jacobian,
 )
 from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
 from caspar.frontend.names import kernel_name
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
-from caspar.ir.scalar import Scalar, dot
+from caspar.ir.scalar import Scalar
 from caspar.memory.access import TILES, ReadAccessor, WriteAccessor
 from caspar.memory.accessors.nodes.exchanges import ReadForNode, SpreadOverNode, SumOverNode
 from caspar.memory.accessors.nodes.node_sums import AddOwnNode
@@ -45,6 +40,11 @@ class SharedSums(Enum):
 
     ATOMIC = "atomic"
     ORDERED = "ordered"
+
+    @property
+    def block_access(self) -> WriteAccessor:
+        """How items' blocks of a matrix are summed."""
+        return AddSharedPartials() if self is SharedSums.ORDERED else AddRuns()
 
 
 @dataclass(frozen=True)
@@ -235,68 +235,3 @@ class FactorBuilder(KernelBuilder):
         argument = self.form.eliminated_argument
         access = SpreadOverNode(argument.part("sum"))
         return self.exchange(argument.part("spread"), values, access)
-
-
-def add_linearized(kernel: FactorBuilder, blocks: Blocks) -> None:
-    """Gradients, and what else a linearisation adds to nodes, from `residual`.
-
-    That was evaluated by `score`, in the type of the sums: with residuals evaluated in float32 the
-    gradient is off by enough to stop Ladybug-49 at 13344.77 instead of 13344.24.
-    """
-    linear, residual = Linearization(blocks), kernel.read_residual()
-    for argument in kernel.factor.nodes:
-        parts = kernel.form.linearized(argument)
-        kernel.graph.origin = f"{' and '.join(part.text for part in parts)} of {argument.name}"
-        columns = list(zip(*blocks[argument.name], strict=True))
-        kernel.add_node(argument, NodePart.GRADIENT, linear.transposed(argument, residual))
-        if NodePart.DIAGONAL in parts:
-            diagonal = [dot(column, column) for column in columns]
-            kernel.add_node(argument, NodePart.DIAGONAL, diagonal)
-        if NodePart.BLOCK in parts:
-            add_block(kernel, argument, columns)
-
-
-def add_block(
-    kernel: FactorBuilder,
-    argument: Argument,
-    columns: Sequence[Sequence[Scalar]],
-    others: Sequence[Sequence[Scalar]] | None = None,
-) -> None:
-    """The products of its columns with each other, or with `others`, to an argument's blocks.
-
-    Of `others` the products must be symmetric: half of them are added.
-    """
-    rows = columns if others is None else others
-    square = [dot(rows[i], columns[j]) for i, j in block_places(argument.node_type)]
-    kernel.add_node(argument, NodePart.BLOCK, square)
-
-
-def computed_jacobian(kernel: FactorBuilder) -> Blocks:
-    """The Jacobian by each node argument, from the values.
-
-    The epsilon is that of the linearisation in every kernel, or their Jacobians would differ where
-    it counts.
-    """
-    return kernel.evaluate(kernel.types.storage).jacobian(kernel.factor.nodes)
-
-
-def linearization(kernel: FactorBuilder, slots: JacobianSlots | None) -> Linearization:
-    """The linearised residual, from stored entries or from the values."""
-    if slots is None:
-        return Linearization(computed_jacobian(kernel))
-    return Linearization(load_jacobian(kernel, slots))
-
-
-def moved_residual(kernel: FactorBuilder, linear: Linearization) -> list[Scalar]:
-    """J p over the node arguments that are not eliminated."""
-    kernel.graph.origin = "J p"
-    return linear.forward(
-        {node.name: kernel.read_node(node, NodePart.DIRECTION) for node in kernel.reduced}
-    )
-
-
-def add_products(kernel: FactorBuilder, linear: Linearization, moved: Sequence[Scalar]) -> None:
-    """J^T v for each node argument that is not eliminated."""
-    for argument in kernel.reduced:
-        kernel.graph.origin = f"J^T (J p) by {argument.name}"
-        kernel.add_node(argument, NodePart.PRODUCT, linear.transposed(argument, moved))

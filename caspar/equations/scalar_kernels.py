@@ -13,7 +13,7 @@ from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
-from caspar.memory.patterns import WriteUnique
+from caspar.memory.patterns import ReadSequential, WriteSequential, WriteUnique
 
 LARGEST = sys.float_info.max
 """Comparisons with it are false for infinity and NaN."""
@@ -99,3 +99,18 @@ def _collect(types: Types) -> KernelSpec:
     for name, value in zip(names, read_total(kernel, SolverPart.MODELS, types), strict=True):
         _put(kernel, name, value)
     return kernel.build()
+
+
+_WIDTH = DType.FLOAT32.chunk_length
+"""Scalars of an item of the kernels that clear and copy stretches of the arena."""
+
+
+def memory_kernels() -> list[KernelSpec]:
+    """`clear` writes zeros to `target`, `copy` writes `source` there."""
+    clear = KernelBuilder("clear", DType.FLOAT32)
+    zero = Scalar(clear.graph, clear.graph.const(0.0))
+    clear.write("target", [zero] * _WIDTH, DType.FLOAT32, WriteSequential())
+    copy = KernelBuilder("copy", DType.FLOAT32)
+    source = copy.read("source", _WIDTH, DType.FLOAT32, ReadSequential())
+    copy.write("target", source, DType.FLOAT32, WriteSequential())
+    return [clear.build(), copy.build()]

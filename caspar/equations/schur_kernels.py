@@ -9,15 +9,9 @@ read as the triangle W that the node type's `factorize` writes.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from caspar.equations.factor_builder import (
-    FactorBuilder,
-    FactorForm,
-    add_block,
-    add_products,
-    linearization,
-    moved_residual,
-)
+from caspar.equations.factor_builder import FactorBuilder, FactorForm
 from caspar.equations.inner_kernel import inner_kernel
+from caspar.equations.linearized import add_block, add_products, linearization, moved_residual
 from caspar.equations.parts import NodePart
 from caspar.frontend.factors.jacobian import Blocks, JacobianSlots
 from caspar.frontend.factors.trace import Argument, TracedFactor

@@ -7,9 +7,8 @@ each solver. Kernels that only some linear solvers need are in `solver.linear`.
 from collections.abc import Sequence
 
 from caspar.equations.factor_kernels import factor_kernels
-from caspar.equations.memory_kernels import memory_kernels
 from caspar.equations.node_kernels import node_kernels
-from caspar.equations.scalar_kernels import scalar_kernels
+from caspar.equations.scalar_kernels import memory_kernels, scalar_kernels
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.precision import Types

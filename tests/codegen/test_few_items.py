@@ -16,7 +16,7 @@ from caspar.codegen.source import (
 )
 from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_kernel
-from caspar.equations.memory_kernels import memory_kernels
+from caspar.equations.scalar_kernels import memory_kernels
 from caspar.ir.dtype import DType
 from caspar.memory.accessors.sums.partials import MAX_SLOTS
 from caspar.memory.kernel import KernelSpec

@@ -38,7 +38,6 @@ from caspar.runtime.factorization import (
 from caspar.runtime.sequence_loop import SequenceLoop
 from caspar.runtime.timing import time_on_host
 from caspar.runtime.traits import CPU_TRAITS
-from caspar.runtime.usage import KernelUsage
 
 
 class CpuBackend(CpuIndexing):
@@ -145,7 +144,7 @@ class CpuBackend(CpuIndexing):
         """Seconds of a run."""
         return time_on_host(run, num_samples)
 
-    def usage(self, kernel: Kernel) -> KernelUsage | None:
+    def usage(self, kernel: Kernel) -> None:
         """Not known: LLVM and the operating system decide."""
         return None
 

@@ -129,6 +129,14 @@ class KernelLibrary:
         """A kernel of the solver."""
         return self._kernels[name]
 
+    def has_kernel_of(self, owner: str, role: str) -> bool:
+        """Whether a factor or node type has a kernel for something."""
+        return self.has_kernel(kernel_name(owner, role))
+
+    def kernel_of(self, owner: str, role: str) -> Kernel:
+        """The kernel of a factor or node type for something."""
+        return self.kernel(kernel_name(owner, role))
+
     def load(self, name: str, sources: SolverSources) -> None:
         """Compile more kernels of the solver; `name` is what they are together."""
         found = self._rewritten(sources).kernels.items()

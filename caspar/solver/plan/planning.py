@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from caspar.equations.factor_builder import FactorForm, SharedSums
-from caspar.equations.parts import SolverPart
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
 from caspar.frontend.precision import Types
@@ -22,7 +21,7 @@ from caspar.solver.limits import Limits
 from caspar.solver.plan.factor_order import FactorOrder, order_factors
 from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
-from caspar.solver.plan.regions import jacobians_are_shared, reserve_regions
+from caspar.solver.plan.regions import allocate_cleared, jacobians_are_shared, reserve_regions
 from caspar.user_warnings import warn_user
 
 
@@ -79,12 +78,7 @@ def make_plan(
     arena = reserve_regions(library, types, factors, nodes, share_jacobians=is_shared)
     # what was taken so far and given back is not kept beside the arena
     backend.trim()
-    memory = arena.allocate(backend)
-    backend.clear(memory[SolverPart.SCALARS])
-    # `collect` sums the model's partials with the initial cost, before any retraction; not every
-    # factor has a part in the curvature
-    backend.clear(memory[SolverPart.MODELS])
-    backend.clear(memory[SolverPart.CURVATURES])
+    memory = allocate_cleared(arena, backend)
     return Plan(
         library,
         types,

@@ -18,7 +18,9 @@ from caspar.equations.parts import FactorPart, Lifetime, NodePart, SolverPart
 from caspar.frontend.factors.trace import Argument
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
+from caspar.memory.array import Array
 from caspar.memory.layout import array_scalars
+from caspar.runtime.backend import Backend
 from caspar.solver.limits import Limits
 from caspar.solver.plan.arena import ArenaPlan, Entry
 from caspar.solver.plan.array_key import ArrayKey, Span
@@ -55,6 +57,20 @@ def reserve_regions(
         share_jacobians: Whether candidates are in the bytes of the Jacobians.
     """
     return _Regions(library, types, factors, nodes).reserve(share_jacobians=share_jacobians)
+
+
+def allocate_cleared(arena: ArenaPlan[ArrayKey], backend: Backend) -> dict[ArrayKey, Array]:
+    """The arrays of an arena; those that nothing may write before they are summed are zero.
+
+    Raises:
+        OutOfMemoryError: Names needed and available bytes.
+    """
+    memory = arena.allocate(backend)
+    # `collect` sums the model's partials with the initial cost, before any retraction; not every
+    # factor has a part in the curvature
+    for part in (SolverPart.SCALARS, SolverPart.MODELS, SolverPart.CURVATURES):
+        backend.clear(memory[part])
+    return memory
 
 
 class _Regions:

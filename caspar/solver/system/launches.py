@@ -11,11 +11,9 @@ from itertools import chain
 import numpy as np
 
 from caspar.equations.factor_kernels import exact_role
-from caspar.equations.memory_kernels import WIDTH
 from caspar.equations.parts import REDUCED, FactorPart, Layout, NodePart, SolverPart
 from caspar.frontend.factors.trace import Argument
-from caspar.frontend.names import kernel_name
-from caspar.ir.dtype import DType
+from caspar.ir.dtype import CHUNK_BYTES
 from caspar.memory.access import TILES, BoundWrite
 from caspar.memory.accessors.sums.partials import SharedSum
 from caspar.memory.array import Array
@@ -99,7 +97,7 @@ class Binder:
 
     def _on_chunks(self, kernel: str, **arrays: Array) -> Launch:
         """A kernel whose items are 16 bytes; regions end on more than that."""
-        num_items = -(-int(arrays["target"].nbytes) // (WIDTH * DType.FLOAT32.itemsize))
+        num_items = -(-int(arrays["target"].nbytes) // CHUNK_BYTES)
         bindings = {name: Binding(array, num_items) for name, array in arrays.items()}
         return self._backend.bind(self._plan.library.kernel(kernel), bindings, num_items)
 
@@ -138,7 +136,7 @@ class Binder:
             first = num_factors if part is SolverPart.CURVATURES else 0
             bindings[part.addend] = self._total(part, first + plan.first_tile)
         bindings |= more
-        kernel = self._plan.library.kernel(kernel_name(plan.node.name, role))
+        kernel = self._plan.library.kernel_of(plan.node.name, role)
         return self._backend.bind(kernel, bindings, plan.count)
 
     def _bind_parts(self, plan: NodePlan) -> dict[str, Binding]:
@@ -176,7 +174,7 @@ class Binder:
         roles = [
             role
             for role in ("store", "square")
-            if self._plan.library.has_kernel(kernel_name(plan.factor.name, role))
+            if self._plan.library.has_kernel_of(plan.factor.name, role)
         ]
         launches = [self._bind(plan, role, bindings) for role in roles]
         added = filter(plan.form.has_block, plan.reduced)
@@ -207,7 +205,7 @@ class Binder:
     def exact_role(self, plan: FactorPlan, role: str) -> str:
         """A kernel with Jacobians in float64, if there is one, else the usual one."""
         exact = exact_role(role)
-        has_one = self._plan.library.has_kernel(kernel_name(plan.factor.name, exact))
+        has_one = self._plan.library.has_kernel_of(plan.factor.name, exact)
         return exact if has_one else role
 
     def inner(self, plan: FactorPlan) -> Launch:
@@ -232,7 +230,7 @@ class Binder:
         return [launch, *self._reductions(plan, plan.reduced, (*REDUCED,), reduced=True)]
 
     def _bind(self, plan: FactorPlan, role: str, bindings: Mapping[str, Binding]) -> Launch:
-        kernel = self._plan.library.kernel(kernel_name(plan.factor.name, role))
+        kernel = self._plan.library.kernel_of(plan.factor.name, role)
         tiles = plan.order.node_tiles
         if kernel.source.stretches and tiles is not None:
             num_blocks = tiles.num_stretches(self._backend.resident_blocks(kernel))
@@ -321,7 +319,7 @@ class Binder:
             return plan.tiles.get(argument.name)
         num_sums, node_tiles = plan.num_tiles, plan.order.node_tiles
         if part is NodePart.PRODUCT and plan.form.is_fused and node_tiles is not None:
-            product = self._plan.library.kernel(kernel_name(plan.factor.name, "product"))
+            product = self._plan.library.kernel_of(plan.factor.name, "product")
             if product.source.stretches:
                 # one for each stretch of a node that all share
                 num_sums = node_tiles.num_stretches(self._backend.resident_blocks(product))

@@ -30,7 +30,7 @@ from caspar.memory.patterns import (
     WriteSequential,
     WriteUnique,
 )
-from caspar.solver.linear.explicit.pair_kernels import add_blocks, pair_kernels
+from caspar.solver.linear.explicit.pair_kernels import pair_kernels
 
 
 def fill_name(eliminated: str, row: str, column: str) -> str:
@@ -90,7 +90,7 @@ def _fill(
     rows, columns = read("row_mixed", row), read("column_mixed", column)
     values = [-dot(a, b) for a in rows for b in columns]
     sums = next(iter(form.factors.values())).sums
-    kernel.write("pair_block", values, DType.FLOAT64, add_blocks(sums))
+    kernel.write("pair_block", values, DType.FLOAT64, sums.block_access)
     return kernel.build()
 
 

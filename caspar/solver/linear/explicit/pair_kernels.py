@@ -3,16 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from caspar.equations.factor_builder import (
-    FactorBuilder,
-    FactorForm,
-    SharedSums,
-    add_block,
-    add_linearized,
-    computed_jacobian,
-    linearization,
-)
+from caspar.equations.factor_builder import FactorBuilder, FactorForm, SharedSums
 from caspar.equations.factor_kernels import exact_role, factor_kernels
+from caspar.equations.linearized import add_block, add_linearized, computed_jacobian, linearization
 from caspar.equations.node_blocks import damped_diagonal, inverse_root
 from caspar.equations.parts import NodePart
 from caspar.equations.schur_kernels import mixed_blocks
@@ -23,10 +16,8 @@ from caspar.frontend.names import part_name
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot
-from caspar.memory.access import WriteAccessor
-from caspar.memory.accessors.sums.runs import AddRuns
 from caspar.memory.kernel import KernelSpec
-from caspar.memory.patterns import AddSharedPartials, ReadSequential, WriteSequential
+from caspar.memory.patterns import ReadSequential, WriteSequential
 
 
 @dataclass(frozen=True)
@@ -94,11 +85,6 @@ def pair_kernels(
     return made
 
 
-def add_blocks(sums: SharedSums) -> WriteAccessor:
-    """How items' blocks of a matrix are summed."""
-    return AddSharedPartials() if sums is SharedSums.ORDERED else AddRuns()
-
-
 def _pair(
     factor: TracedFactor,
     types: Types,
@@ -126,7 +112,7 @@ def _pair(
     values = [entry for row in block for entry in row]
     # partial sums have to be written where they are zero too
     skips_zeros = form.sums is SharedSums.ATOMIC
-    access = add_blocks(form.sums)
+    access = form.sums.block_access
     kernel.write("pair_block", values, DType.FLOAT64, access, skips_zeros=skips_zeros)
     return kernel.build()
 
