@@ -18,7 +18,8 @@ from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.codegen.targets import Target
 from caspar.equations.solver_form import SolverForm
 from caspar.equations.solver_kernels import convert_specs, kernel_specs
-from caspar.frontend.factors.trace import NodeType, TracedFactor, retraction_key
+from caspar.frontend.factors.retraction import retraction_key
+from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.precision import TYPES, Types
 from caspar.frontend.size_refusal import naming_owners
 from caspar.memory.kernel import KernelSpec

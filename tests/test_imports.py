@@ -85,6 +85,9 @@ ROOMS = {
 MAX_FILES = 12
 """In a folder, besides its `__init__`."""
 
+MAX_IMPORTED = 15
+"""Modules of the package that a module imports; `caspar/__init__.py` gathers all public names."""
+
 # Parts that may `import caspar` itself, to reach public names that are loaded when first used: what
 # draws, reports and inspects, and the solver behind the command line.
 LAZY_PARTS = "frontend kernels arrays solver cli"
@@ -239,6 +242,22 @@ def test_rooms_are_small_and_say_what_they_do(folder: Path) -> None:
     said = ast.get_docstring(_tree(folder / "__init__.py")) or ""
     sentences = re.findall(r"[.:?](?=\s|$)", said)
     assert len(sentences) >= 3, f"{_name(folder)}: its docstring has {len(sentences)} sentences"
+
+
+def _module(dotted: list[str]) -> str:
+    """The module of the package that an imported name is, or stands in."""
+    place = ROOT.joinpath(*dotted)
+    while not place.is_dir() and not place.with_suffix(".py").is_file():
+        place = place.parent
+    return place.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_modules_import_few_others(path: Path) -> None:
+    if _part(path) == "":
+        return
+    imported = {_module(dotted) for _, dotted in _imports(path) if dotted[0] == PACKAGE.name}
+    assert len(imported) <= MAX_IMPORTED, f"{_name(path)} imports {', '.join(sorted(imported))}"
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from caspar.equations.factor_builder import FactorForm, SharedSums
 from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
-
-DEFAULT_INNER_ITERATIONS = 3
-"""Ladybug-49 to 1e-4 of its optimum: 21 iterations without, 10 with one, 6 with 3, 5 with 5."""
-
+from caspar.options import DEFAULT_INNER_ITERATIONS
 
 FEWER = 2
 """How many times as many unknowns other types must have to be eliminated instead of the usual ones:

@@ -11,7 +11,8 @@ from typing import Any
 
 import symforce.symbolic as sf
 
-from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor, retracted_storage
+from caspar.frontend.factors.retraction import retracted_storage
+from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
 from caspar.frontend.kernels.trace import KernelInput, KernelOutput, TracedKernel
 from caspar.frontend.symbolic.lines import Lines
 from caspar.memory.access import Accessor

@@ -2,7 +2,8 @@
 
 from caspar.codegen.targets import TARGETS
 from caspar.errors import OptionError
-from caspar.frontend.kernels.trace import TracedKernel, kernel_spec
+from caspar.frontend.kernels.spec import kernel_spec
+from caspar.frontend.kernels.trace import TracedKernel
 from caspar.frontend.printing import print_kernel
 from caspar.inspect.stages import KernelInspection
 from caspar.ir.dtype import DType

@@ -10,7 +10,6 @@ GPU; `ptx`, `sass` and `resources` need the packages of the extra `inspect`.
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from caspar.codegen.cuda.kernel import KERNEL_START
 from caspar.codegen.source import KernelSource
 from caspar.codegen.targets import TARGETS, Target
 from caspar.driver import compile_kernel
@@ -22,6 +21,7 @@ from caspar.inspect.views import (
     ProgramView,
     ScheduleView,
     TextView,
+    cuda_view,
     without_repeats,
 )
 from caspar.ir.graph import Graph
@@ -40,11 +40,6 @@ _MACHINE_STAGES = {"cuda": ("ptx", "sass", "resources"), "cpu": ()}
 
 _PASSES = tuple(name for name, _ in GRAPH_STAGES)
 _GRAPHS = ("graph", *_PASSES)
-
-_NO_HEADER = (
-    "// {} lines of common functions before this are left out: "
-    "kernel.source.text, or --complete, has all"
-)
 
 
 def stage_names(target: str) -> tuple[str, ...]:
@@ -144,9 +139,7 @@ class KernelInspection:
         `source.text` is the complete text, which is what is compiled.
         """
         self._require("cuda")
-        common, start, own = self.source.text.partition(KERNEL_START)
-        note = _NO_HEADER.format(common.count("\n"))
-        return TextView(f"{note}\n{start}{own}")
+        return cuda_view(self.source.text)
 
     @property
     def cpu(self) -> TextView:

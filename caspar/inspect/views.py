@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from caspar.codegen.cuda.kernel import KERNEL_START
 from caspar.errors import OptionError
 from caspar.inspect.pictures.draw_graph import draw_graph, draw_progress
 from caspar.inspect.pictures.draw_program import draw_program
@@ -14,6 +15,11 @@ from caspar.ir.text import print_graph, print_instruction, print_program
 from caspar.passes.scheduling.steps import Schedule, Step
 
 _COMMENT = "  # "
+
+_NO_HEADER = (
+    "// {} lines of common functions before this are left out: "
+    "kernel.source.text, or --complete, has all"
+)
 
 
 def without_repeats(text: str) -> str:
@@ -52,6 +58,12 @@ class TextView:
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.text)}</pre>"
+
+
+def cuda_view(text: str) -> TextView:
+    """A CUDA source without the functions that kernels have in common."""
+    common, start, own = text.partition(KERNEL_START)
+    return TextView(f"{_NO_HEADER.format(common.count(chr(10)))}\n{start}{own}")
 
 
 @dataclass(frozen=True, repr=False)

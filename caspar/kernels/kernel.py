@@ -20,17 +20,17 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 import caspar
-from caspar.arrays.convert import current_stream
 from caspar.errors import InputError, KernelError, ResourceError
-from caspar.frontend.kernels.trace import (
-    KernelFunction,
-    TracedKernel,
-    is_symbolic,
-)
+from caspar.frontend.kernels.trace import KernelFunction, TracedKernel
 from caspar.kernels.bound import BoundKernel
-from caspar.kernels.call.call import Operands, call_options, call_symbolic, operands_of
+from caspar.kernels.call.call import (
+    Operands,
+    any_symbolic,
+    call_options,
+    call_symbolic,
+    operands_of,
+)
 from caspar.kernels.call.compiled import KernelCache
-from caspar.kernels.call.operands import Operand
 from caspar.kernels.call.plan import CallPlan, plan_call
 from caspar.kernels.call.recipes import RecipeBook
 from caspar.kernels.call.results import give_back
@@ -122,7 +122,7 @@ class Kernel:
             InputError: Names the argument, what is wrong and what is allowed.
             KernelError: The function cannot be compiled.
         """
-        if any(is_symbolic(value) for value in (*args, *kwargs.values())):
+        if any_symbolic(args, kwargs):
             return call_symbolic(self.function, args, kwargs, out=out, count=count, dtype=dtype)
         signature = self._signature(args, kwargs, out, (count, check, dtype))
         recipe = None if signature is None else self._recipes.find(signature, check=check)
@@ -149,7 +149,7 @@ class Kernel:
         if len(inputs) != len(args) + len(kwargs):
             return None
         outputs = [one.name for one in self.traced.outputs]
-        return call_signature(inputs, out, outputs, (*options, current_stream()))
+        return call_signature(inputs, out, outputs, options)
 
     def bind(
         self,
@@ -335,8 +335,8 @@ class Kernel:
 
     def _plan(
         self,
-        inputs: Mapping[str, Operand],
-        outputs: Mapping[str, Operand],
+        inputs: Operands,
+        outputs: Operands,
         count: int | None,
         check: bool,
         dtype: str | None,

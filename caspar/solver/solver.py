@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, SupportsIndex, TypeVar
 
-from caspar.equations.solver_form import DEFAULT_INNER_ITERATIONS
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.precision import TYPES
 from caspar.options import (
+    DEFAULT_INNER_ITERATIONS,
     BackendChoice,
     JacobianChoice,
     LinearSolverChoice,
@@ -19,7 +19,6 @@ from caspar.options import (
     SolveOptions,
     check_callback,
 )
-from caspar.runtime.arrays import HOST, Moved, give_back, location
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
 from caspar.solver.active import Active, Preparations
@@ -279,7 +278,7 @@ class Solver:
             start = time.perf_counter()
             course = minimize(system, checked, on_iteration)
             solve_time_s = time.perf_counter() - start
-            values = self._returned_values(system, problem)
+            values = problem.moved(system.values(), self.backend)
         return SolveResult(
             status=course.status,
             initial_cost=course.initial_cost,
@@ -320,27 +319,6 @@ class Solver:
         if active.recipe.precision is not self.precision:
             problem = read(active.recipe.precision)
         return problem, active
-
-    def _returned_values(self, system: NormalEquations, problem: Problem) -> dict[str, Any]:
-        """Values of the kind, place and floating type that was given."""
-        returned = {}
-        moved = system.values()
-        for name, given in problem.given.items():
-            start = problem.values[name]
-            end = moved.get(name, start)
-            # what comes from the device to the host is a copy anyhow
-            if end is start or location(given) != HOST:
-                end = end.copy()
-            returned[name] = give_back(
-                Moved(start, end),
-                given,
-                problem.dtypes[name],
-                self.backend.to_host,
-                self.backend.upload,
-            )
-        # the caller's stream is another one
-        self.backend.synchronize()
-        return returned
 
     def _size(self, problem: Problem, active: Active) -> ProblemSize:
         counts = {factor.name: problem.factors[factor.name].count for factor in self._factors}

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import caspar
 from caspar.errors import FactorError, KernelError
-from caspar.frontend.factors.trace import retracted_storage, trace
+from caspar.frontend.factors.retraction import retracted_storage
+from caspar.frontend.factors.trace import trace
 from caspar.frontend.names import (
     SEPARATOR,
     internal_name,

@@ -1,16 +1,46 @@
-"""The retraction of a node in a kernel: its storage after a step in the tangent space."""
+"""The retraction of a node type: its storage after a step in the tangent space."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from caspar.frontend.factors.trace import NodeType, retracted_storage
-from caspar.frontend.symbolic.epsilon import SYMBOL, value
+import symforce.symbolic as sf
+from symforce.ops import LieGroupOps, StorageOps
+
+from caspar.frontend.factors.trace import NodeType
+from caspar.frontend.symbolic.epsilon import SYMBOL, value, with_symbolic_epsilon
+from caspar.frontend.symbolic.expression_key import expression_key
 from caspar.frontend.symbolic.lower import Lowering
+from caspar.frontend.symbolic.symbols import with_own_symbols
 from caspar.frontend.symbolic.unit_ranges import DIRECTION
 from caspar.ir.scalar import Scalar, dot
 
 
+def retracted_storage(node: NodeType, prefix: str) -> tuple[list[Any], list[Any], list[Any]]:
+    """The retraction of a node type as expressions.
+
+    Args:
+        node: The type.
+        prefix: Name of the symbolic instance.
+
+    Returns:
+        Storage symbols, tangent symbols, and the storage after the step.
+    """
+    steps = [f"{prefix}_step{number}" for number in range(node.tangent_dim)]
+    symbolic = StorageOps.symbolic(node.python_type, prefix)
+    symbolic = with_own_symbols(symbolic, prefix, {*steps})
+    step = list(map(sf.Symbol, steps))
+    moved = with_symbolic_epsilon(LieGroupOps.retract, symbolic, step, SYMBOL)
+    return list(StorageOps.to_storage(symbolic)), step, list(StorageOps.to_storage(moved))
+
+
+def retraction_key(node: NodeType) -> str:
+    """Text that determines the retraction of a node type."""
+    storage, step, moved = retracted_storage(node, "node")
+    return f"{storage} {step} {expression_key(moved)}"
+
+
 def retracted(node: NodeType, storage: Sequence[Scalar], step: Sequence[Scalar]) -> list[Scalar]:
-    """The storage of a node after a step.
+    """The storage of a node after a step, in a kernel.
 
     SymForce's retraction of a `Unit3` moves it also by no step, by 1e-6 in float32, since its chart
     divides by a distance plus epsilon. That part is taken away, what is left gets unit length, and

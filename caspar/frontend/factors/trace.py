@@ -30,10 +30,9 @@ from caspar.frontend.markers import (
     TunableUnique,
 )
 from caspar.frontend.names import VALUE, internal_name, part_name
-from caspar.frontend.symbolic.epsilon import SYMBOL, SymForceGrewError, with_symbolic_epsilon
+from caspar.frontend.symbolic.epsilon import SYMBOL, SymForceGrewError
 from caspar.frontend.symbolic.expression_key import expression_key
 from caspar.frontend.symbolic.lines import Lines
-from caspar.frontend.symbolic.symbols import with_own_symbols
 from caspar.frontend.symbolic.tangent_parts import tangent_parts
 from caspar.frontend.symbolic.turned_vectors import TurnedVector, turned_vectors
 from caspar.frontend.symbolic.unit_ranges import UnitRange, unit_ranges
@@ -361,27 +360,3 @@ def _column(factor: Factor, residual: Any) -> tuple[Any, ...]:
         f"factor {factor.name} ({factor.location}) returned {type(residual).__name__}{shape}: "
         f"{needed}{hint}"
     )
-
-
-def retracted_storage(node: NodeType, prefix: str) -> tuple[list[Any], list[Any], list[Any]]:
-    """The retraction of a node type as expressions.
-
-    Args:
-        node: The type.
-        prefix: Name of the symbolic instance.
-
-    Returns:
-        Storage symbols, tangent symbols, and the storage after the step.
-    """
-    steps = [f"{prefix}_step{number}" for number in range(node.tangent_dim)]
-    symbolic = StorageOps.symbolic(node.python_type, prefix)
-    symbolic = with_own_symbols(symbolic, prefix, {*steps})
-    step = list(map(sf.Symbol, steps))
-    moved = with_symbolic_epsilon(LieGroupOps.retract, symbolic, step, SYMBOL)
-    return list(StorageOps.to_storage(symbolic)), step, list(StorageOps.to_storage(moved))
-
-
-def retraction_key(node: NodeType) -> str:
-    """Text that determines the retraction of a node type."""
-    storage, step, moved = retracted_storage(node, "node")
-    return f"{storage} {step} {expression_key(moved)}"

@@ -1,11 +1,10 @@
 """Tracing of kernels: run a function on symbols, write down what its outputs are.
 
 Input: a `KernelFunction`, whose arguments are marked with how they are read and whose result with
-how it is written. Output: a `TracedKernel`; `kernel_spec` makes the expression graph of one. Once
-for each kernel, some milliseconds.
+how it is written. Output: a `TracedKernel`. Once for each kernel, some milliseconds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -20,13 +19,12 @@ from caspar.frontend.kernels.outputs import (
     declared_rows,
     returned_rows,
 )
-from caspar.frontend.kernels.values import is_scalar_type, is_symbolic, type_name
+from caspar.frontend.kernels.values import is_scalar_type, type_name
 from caspar.frontend.markers import Pair
-from caspar.frontend.names import VALUE, internal_name, kernel_name, part_name
-from caspar.frontend.symbolic.epsilon import SYMBOL, SymForceGrewError, value
+from caspar.frontend.names import VALUE, internal_name, part_name
+from caspar.frontend.symbolic.epsilon import SymForceGrewError
 from caspar.frontend.symbolic.expression_key import expression_key
 from caspar.frontend.symbolic.lines import Lines
-from caspar.frontend.symbolic.lower import Lowering
 from caspar.frontend.symbolic.unit_ranges import UnitRange, unit_ranges
 from caspar.frontend.tracing.on_numbers import Comparison
 from caspar.frontend.tracing.points import PointArgument
@@ -39,24 +37,7 @@ from caspar.frontend.tracing.signature import (
     copied_value,
     run_on_symbols,
 )
-from caspar.ir.dtype import DType
-from caspar.ir.scalar import Scalar
 from caspar.memory.access import ReadAccessor, WriteAccessor
-from caspar.memory.kernel import KernelSpec
-from caspar.memory.kernel_builder import KernelBuilder
-
-__all__ = [
-    "CALL_KEYWORDS",
-    "KernelFunction",
-    "KernelInput",
-    "KernelOutput",
-    "KernelPart",
-    "TracedKernel",
-    "is_symbolic",
-    "kernel_argument",
-    "kernel_spec",
-    "trace_kernel",
-]
 
 CALL_KEYWORDS = ("self", "out", "count", "check", "dtype", "block_size", "runs")
 """Keywords of a kernel's call: no argument may have the name of one."""
@@ -337,40 +318,3 @@ def _check_names(
                 f"{function.title}, output {output}: an argument has the same name; rename the "
                 "output"
             )
-
-
-# -- the graph -------------------------------------------------------------------------------------
-
-
-def kernel_spec(
-    traced: TracedKernel, dtype: DType, writes: Mapping[str, WriteAccessor]
-) -> KernelSpec:
-    """The kernel of a traced function.
-
-    Args:
-        traced: The function.
-        dtype: Type it computes in and its arrays have.
-        writes: How the kernel itself writes each output, by the output's name: what
-            `WriteAccessor.in_kernel` gave.
-
-    Raises:
-        UnsupportedFunctionError: Names the function, the kernel and the line.
-    """
-    kernel = KernelBuilder(kernel_name(traced.name, "kernel"), dtype)
-    symbols = {str(SYMBOL): kernel.graph.const(value(dtype))}
-    for argument in traced.inputs:
-        for part in argument.parts:
-            dim = argument.storage_dim
-            scalars = kernel.read(part.name, dim, dtype, part.access, windowed=True)
-            for symbol, scalar in zip(part.symbols, scalars, strict=True):
-                symbols[str(symbol)] = scalar.value
-    where = f"kernel {traced.name} ({traced.location})"
-    lowering = Lowering(kernel.graph, symbols, where, traced.lines)
-    for output in traced.outputs:
-        kernel.graph.origin = f"{traced.name}: {output.name}"
-        rows = [Scalar(kernel.graph, lowering.lower(row)) for row in output.rows]
-        access = writes[output.name]
-        stored = output.access.stored_dtype(dtype)
-        windowed = not access.holds_partials
-        kernel.write(output.kernel_argument, rows, stored, access, windowed=windowed)
-    return kernel.build()

@@ -14,8 +14,14 @@ from caspar.arrays.convert import float_type
 from caspar.arrays.passed import is_array
 from caspar.errors import InputError
 from caspar.frontend.kernels.markers import Marked
-from caspar.frontend.kernels.trace import KernelFunction, TracedKernel, is_symbolic
-from caspar.frontend.kernels.values import MisfitError, described, type_name, value_of
+from caspar.frontend.kernels.trace import KernelFunction, TracedKernel
+from caspar.frontend.kernels.values import (
+    MisfitError,
+    described,
+    is_symbolic,
+    type_name,
+    value_of,
+)
 from caspar.frontend.markers import Pair
 from caspar.kernels.call.operands import Operand, meant, operand
 from caspar.kernels.call.plan import CallOptions
@@ -141,6 +147,11 @@ def call_options(
         None if block_size is None else checked_size(where, "block_size", block_size, 1),
         deterministic,
     )
+
+
+def any_symbolic(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call passes symbolic values: then it is the function itself."""
+    return any(map(is_symbolic, (*args, *kwargs.values())))
 
 
 def call_symbolic(

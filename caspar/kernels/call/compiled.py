@@ -13,7 +13,8 @@ from caspar.codegen.source import KernelSource
 from caspar.codegen.targets import TARGETS, Target
 from caspar.driver import compile_kernel, compile_specs
 from caspar.errors import InputError
-from caspar.frontend.kernels.trace import TracedKernel, kernel_spec
+from caspar.frontend.kernels.spec import kernel_spec
+from caspar.frontend.kernels.trace import TracedKernel
 from caspar.ir.dtype import DType
 from caspar.kernels.call.tuning import MeasuredSizes, tuning_key
 from caspar.memory.access import FinishSpec, WriteAccessor

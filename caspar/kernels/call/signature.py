@@ -14,7 +14,7 @@ import numpy as np
 
 from caspar.arrays.array_memory import address
 from caspar.arrays.blocked_array import BlockedArray
-from caspar.arrays.convert import shared_backend
+from caspar.arrays.convert import current_stream, shared_backend
 from caspar.arrays.shared_indices import SharedIndices
 from caspar.ir.dtype import CHUNK_BYTES
 from caspar.memory.array import Array
@@ -154,7 +154,7 @@ def call_signature(
         inputs: What is passed, by argument name.
         out: What is passed as `out`.
         output_names: Names of the outputs.
-        options: Whatever else planning depends on.
+        options: Whatever else planning depends on, besides the current stream.
     """
     reader = _SignatureReader()
     for name, value in inputs.items():
@@ -174,7 +174,7 @@ def call_signature(
     first = {id(array): number for number, array in reversed(list(enumerate(reader.arrays)))}
     same = tuple(first[id(array)] for array in reader.arrays)  # an array may be passed twice
     return CallSignature(
-        (*options, *reader.parts, same),
+        (*options, current_stream(), *reader.parts, same),
         tuple(reader.arrays),
         tuple(reader.indices),
         tuple(reader.indexed),

@@ -6,11 +6,11 @@ Cost tier: once for a solver; tracing takes most of it.
 from collections.abc import Sequence
 from typing import Any
 
-from caspar.equations.solver_form import DEFAULT_INNER_ITERATIONS
 from caspar.errors import FactorError, OptionError
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.options import (
+    DEFAULT_INNER_ITERATIONS,
     MAX_INNER_ITERATIONS,
     JacobianChoice,
     LinearSolverChoice,

@@ -15,6 +15,7 @@ from caspar.errors import InputError
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.names import normalised_hint
 from caspar.memory.array import Array
+from caspar.runtime.arrays import HOST, Moved, give_back, location
 from caspar.runtime.backend import Backend
 from caspar.solver.input.array_reader import ArrayReader, unblocked
 
@@ -96,6 +97,28 @@ class Problem:
             {node.name: self.dtypes[node.name] for node in nodes},
             {factor.name: self.factors[factor.name] for factor in factors},
         )
+
+    def moved(self, values: Mapping[str, Array], backend: Backend) -> dict[str, Any]:
+        """Values of the kind, place and floating type that was given.
+
+        Args:
+            values: For some node types their (n, storage_dim) values after a solve, on the
+                backend's device; the others have not moved.
+            backend: Where the solve ran.
+        """
+        returned = {}
+        for name, given in self.given.items():
+            start = self.values[name]
+            end = values.get(name, start)
+            # what comes from the device to the host is a copy anyhow
+            if end is start or location(given) != HOST:
+                end = end.copy()
+            returned[name] = give_back(
+                Moved(start, end), given, self.dtypes[name], backend.to_host, backend.upload
+            )
+        # the caller's stream is another one
+        backend.synchronize()
+        return returned
 
     def bytes_on(self, backend: Backend) -> int:
         """Bytes of those values, constants and indices that are on a backend's device."""

@@ -11,13 +11,11 @@ knows whether it will be accepted, and the linear solve begins with the damping 
 after it nothing is done ahead until one is accepted.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.solver.input.problem import Problem
@@ -219,13 +217,13 @@ class NormalEquations:
         """Solve the damped linear system, retract and score."""
         self._enqueue_step(goal)
         self._enqueue_ahead(goal)
-        return self._tried_step()
+        return TriedStep.of(self._read())
 
     def _try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
         self._enqueue_step(goal)
         sizes = DerivativeSizes(self.plan)  # before they are overwritten
         self._enqueue_ahead(goal)
-        return self._tried_step(), sizes
+        return TriedStep.of(self._read()), sizes
 
     def _enqueue_step(self, goal: LinearGoal) -> None:
         limits = (goal.tolerance, goal.min_iterations, goal.max_iterations)
@@ -251,23 +249,6 @@ class NormalEquations:
             self._linearize.run()
             self._linear.begin()
             self._held = self._held.went_ahead(goal.expected_damping)
-
-    def _tried_step(self) -> TriedStep:
-        scalars = self._read()
-        model = -scalars["step_gradient"] + scalars["step_residual"] + scalars["step_damping"]
-        promised = scalars["first_descent"] + scalars["eliminated_descent"]
-        outcome = LinearOutcome(int(scalars["done"]))
-        if outcome is LinearOutcome.AT_OPTIMUM and promised > 0.0:
-            # only the eliminated nodes have anywhere to go, and theirs is a full step
-            outcome = LinearOutcome.TOLERANCE
-        return TriedStep(
-            cost=scalars["cost"],
-            model_decrease=0.5 * model,
-            gradient_norm=math.sqrt(max(promised, 0.0)),
-            step_norm=math.sqrt(max(scalars["step_norm"], 0.0)),
-            linear_iterations=int(scalars["linear_iterations"]),
-            outcome=outcome,
-        )
 
     def accept(self) -> None:
         """Make the candidate the current values."""

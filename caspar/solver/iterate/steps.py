@@ -1,5 +1,6 @@
 """What the loop, the policy and the device pass to each other: frozen values."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -48,6 +49,24 @@ class TriedStep:
     step_norm: float
     linear_iterations: int
     outcome: LinearOutcome
+
+    @classmethod
+    def of(cls, scalars: Mapping[str, float]) -> "TriedStep":
+        """From the solver's scalars, by name."""
+        model = -scalars["step_gradient"] + scalars["step_residual"] + scalars["step_damping"]
+        promised = scalars["first_descent"] + scalars["eliminated_descent"]
+        outcome = LinearOutcome(int(scalars["done"]))
+        if outcome is LinearOutcome.AT_OPTIMUM and promised > 0.0:
+            # only the eliminated nodes have anywhere to go, and theirs is a full step
+            outcome = LinearOutcome.TOLERANCE
+        return cls(
+            cost=scalars["cost"],
+            model_decrease=0.5 * model,
+            gradient_norm=math.sqrt(max(promised, 0.0)),
+            step_norm=math.sqrt(max(scalars["step_norm"], 0.0)),
+            linear_iterations=int(scalars["linear_iterations"]),
+            outcome=outcome,
+        )
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,10 @@ import numpy as np
 
 from caspar.equations.factor_builder import ROW_PARTS
 from caspar.equations.factor_kernels import exact_role
-from caspar.equations.memory_kernels import WIDTH
 from caspar.frontend.factors.block_parts import block_dim
 from caspar.frontend.factors.trace import Argument
 from caspar.frontend.names import kernel_name
-from caspar.ir.dtype import DType
+from caspar.ir.dtype import CHUNK_BYTES
 from caspar.memory.access import TILES, BoundWrite
 from caspar.memory.accessors.sums.partials import SharedSum
 from caspar.memory.array import Array
@@ -96,7 +95,7 @@ class Binder:
 
     def _on_chunks(self, kernel: str, **arrays: Array) -> Launch:
         """A kernel whose items are 16 bytes; regions end on more than that."""
-        num_items = -(-int(arrays["target"].nbytes) // (WIDTH * DType.FLOAT32.itemsize))
+        num_items = -(-int(arrays["target"].nbytes) // CHUNK_BYTES)
         bindings = {name: Binding(array, num_items) for name, array in arrays.items()}
         return self._backend.bind(self._plan.library.kernel(kernel), bindings, num_items)
 

@@ -9,11 +9,11 @@ from symforce.ops import StorageOps
 
 import caspar
 from caspar.bundle_adjustment import snavely
+from caspar.frontend.factors.retraction import retracted_storage
 from caspar.frontend.factors.trace import (
     Argument,
     ArgumentKind,
     TracedFactor,
-    retracted_storage,
     trace,
 )
 from tests.frontend.symbolic import postponed

@@ -7,7 +7,8 @@ import pytest
 import symforce.symbolic as sf
 
 from caspar.errors import KernelError
-from caspar.frontend.kernels.trace import KernelFunction, kernel_spec, trace_kernel
+from caspar.frontend.kernels.spec import kernel_spec
+from caspar.frontend.kernels.trace import KernelFunction, trace_kernel
 from caspar.ir.dtype import DType
 from caspar.memory.patterns import ReadSequential, WriteSequential
 

@@ -12,7 +12,7 @@ from symforce.ops import StorageOps
 from symforce.typing import Tuple
 
 import caspar
-from caspar.frontend.kernels.trace import kernel_spec
+from caspar.frontend.kernels.spec import kernel_spec
 from caspar.frontend.symbolic.unit_ranges import UnitRange
 from caspar.ir.dtype import DType
 from caspar.memory.patterns import (

@@ -13,11 +13,11 @@ from symforce.ops import StorageOps
 import caspar
 from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_kernel
+from caspar.frontend.kernels.spec import kernel_spec
 from caspar.frontend.kernels.trace import (
     KernelPart,
     TracedKernel,
     kernel_argument,
-    kernel_spec,
 )
 from caspar.frontend.symbolic import epsilon
 from caspar.ir.dtype import DType

@@ -9,7 +9,7 @@ import symforce.symbolic as sf
 import sympy
 
 import caspar
-from caspar.frontend.kernels.trace import is_symbolic
+from caspar.frontend.kernels.values import is_symbolic
 from caspar.memory.patterns import (
     ReadPair,
     ReadPairStridedWithDefault,

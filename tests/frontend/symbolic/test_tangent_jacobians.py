@@ -12,11 +12,11 @@ from symforce.ops import LieGroupOps, StorageOps
 
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.jacobian import tangent_jacobians
+from caspar.frontend.factors.retraction import retracted_storage
 from caspar.frontend.factors.trace import (
     Argument,
     ArgumentKind,
     TracedFactor,
-    retracted_storage,
     trace,
 )
 from caspar.frontend.markers import Pair

@@ -14,11 +14,10 @@ Columns are kept in groups, so that blocks of two groups fit registers. In scale
 from collections.abc import Sequence
 
 from caspar.equations.factor_builder import FactorBuilder, FactorForm, linearization
-from caspar.equations.factor_kernels import factor_kernels
+from caspar.equations.factor_kernels import FactorKernels, factor_kernels
 from caspar.equations.node_blocks import damped_diagonal, damped_step, inverse_root
 from caspar.equations.schur_kernels import by_rows, mixed_blocks
 from caspar.equations.solver_form import SolverForm
-from caspar.frontend.factors.jacobian import Blocks, JacobianSlots
 from caspar.frontend.factors.trace import TracedFactor
 from caspar.frontend.names import kernel_name
 from caspar.frontend.precision import Types
@@ -73,10 +72,10 @@ def coarse_kernels(
         own = form.factors[factor.name]
         if len(factor.nodes) == 1 and own.eliminated is not None:
             continue
-        slots = factor_kernels(factor, types, own).slots
-        made.append(_respond(factor, types, own, slots))
+        usual = factor_kernels(factor, types, own)
+        made.append(_respond(factor, types, own, usual))
         if is_coarsened(factor, own):
-            made.append(_coarsen(factor, types, own, slots, coarse))
+            made.append(_coarsen(factor, types, own, usual, coarse))
     return made
 
 
@@ -89,7 +88,7 @@ def apply_name(width: int) -> str:
 
 
 def _respond(
-    factor: TracedFactor, types: Types, form: FactorForm, slots: JacobianSlots | None
+    factor: TracedFactor, types: Types, form: FactorForm, usual: FactorKernels
 ) -> KernelSpec:
     """To the reduced node C^T C, and C^T E v for all affine displacements v of the eliminated one.
 
@@ -97,12 +96,13 @@ def _respond(
     coarse matrix is of one Jacobian, in float64: see `_coarsen`.
     """
     kernel = FactorBuilder(factor, "respond", form, DType.FLOAT64, types)
-    blocks = linearization(kernel, slots).blocks
+    blocks = linearization(kernel, usual.slots).blocks
     (reduced,) = kernel.reduced
     rows = list(zip(*blocks[reduced.name], strict=True))
     if form.eliminated is not None:
         kernel.graph.origin = "C^T E"
-        shifted = [[dot(row, column) for row in rows] for column in _unscaled(kernel, blocks)]
+        columns = list(zip(*blocks[form.eliminated_argument.name], strict=True))
+        shifted = [[dot(row, column) for row in rows] for column in _unscaled(kernel, columns)]
         place = kernel.read_argument(form.eliminated)
         stretched = [[entry * x for entry in mixed] for x in place for mixed in shifted]
         values = [entry for mixed in (*shifted, *stretched) for entry in mixed]
@@ -113,10 +113,11 @@ def _respond(
     return kernel.build()
 
 
-def _unscaled(kernel: FactorBuilder, blocks: Blocks) -> list[list[Scalar]]:
+def _unscaled(
+    kernel: FactorBuilder, columns: Sequence[Sequence[Scalar]]
+) -> Sequence[Sequence[Scalar]]:
     """Columns of E by the eliminated node's own coordinates."""
     eliminated = kernel.form.eliminated_argument
-    columns = [list(column) for column in zip(*blocks[eliminated.name], strict=True)]
     if not kernel.form.jacobian.is_stored:
         return columns
     diagonal = kernel.read_node(
@@ -208,7 +209,7 @@ def _coarsen(
     factor: TracedFactor,
     types: Types,
     form: FactorForm,
-    slots: JacobianSlots | None,
+    usual: FactorKernels,
     coarse: CoarseForm,
 ) -> KernelSpec:
     """P^T C^T E W^T, summed over the items of an eliminated node and a cluster: an entry.
@@ -219,7 +220,7 @@ def _coarsen(
     kernel = FactorBuilder(factor, "coarsen", form, DType.FLOAT64, types)
     eliminated = form.eliminated_argument
     dim = eliminated.tangent_dim
-    blocks = linearization(kernel, slots).blocks
+    blocks = linearization(kernel, usual.slots).blocks
     if form.is_fused:
         own = list(zip(*blocks[eliminated.name], strict=True))
         kernel.graph.origin = "V"
