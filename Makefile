@@ -30,8 +30,9 @@ demo: $(RUN_READY)  ## solve a bundle adjustment problem (BAL, 36,455 observatio
 	$(VENV)/bin/caspar bal data/problem-21-11315-pre.txt.bz2 \
 	    --plot out/demo.png --out out/demo.txt $(ARGS)
 
+# A worker for each core; tests of one file share what they compile.
 test: $(TEST_READY)  ## run the tests that need no GPU
-	@$(VENV)/bin/python -m pytest $(ARGS)
+	@$(VENV)/bin/python -m pytest -n auto --dist loadfile $(ARGS)
 
 test-gpu: has-gpu $(TEST_READY)  ## run the tests that need a CUDA device
 	@$(VENV)/bin/python -m pytest -m gpu $(ARGS)

@@ -87,13 +87,15 @@ def solver_sources(design: SolverDesign) -> SolverSources:
 
 def generate_sources(design: SolverDesign) -> SolverSources:
     """Generate the kernels of a solver, without a cache."""
-    with naming_owners(design.factors, design.nodes):
-        specs, jacobian_dims = kernel_specs(design.factors, design.nodes, design.types, design.form)
-        check_sizes(specs)
-    with phase(f"generating {len(specs)} kernels"):
+    with phase("generating kernels"):
+        with naming_owners(design.factors, design.nodes):
+            specs, jacobian_dims = kernel_specs(
+                design.factors, design.nodes, design.types, design.form
+            )
+            check_sizes(specs)
         kernels = {spec.name: compile_kernel(spec, design.target) for spec in specs}
-    for conversion in convert_specs(design.factors, design.nodes, design.types):
-        kernels[conversion.name] = design.target.generate_convert(conversion)
+        for conversion in convert_specs(design.factors, design.nodes, design.types):
+            kernels[conversion.name] = design.target.generate_convert(conversion)
     return SolverSources(kernels, jacobian_dims)
 
 
@@ -112,9 +114,9 @@ def compile_specs(
     """
 
     def generate() -> SolverSources:
-        made = specs()
-        check_sizes(made)
-        with phase(f"generating {len(made)} kernels"):
+        with phase("generating kernels"):
+            made = specs()
+            check_sizes(made)
             return SolverSources({spec.name: compile_kernel(spec, target) for spec in made}, {})
 
     return cached([target.name, *parts], generate, _to_json, _from_json)

@@ -3,11 +3,13 @@
 Input: phases that may take a while, iterations. Output: the logger gets all of them; what else is
 shown is up to whoever called, see `showing`. What goes wrong while something is shown ends nothing.
 
-Cost: some microseconds a phase; the thread that redraws a line is started by the first phase of a
-call where a line may be shown, and drawing begins after a second.
+Cost: some microseconds a phase; where a line may be shown, a thread while a phase lasts, of which
+calls like earlier ones have none. Drawing begins after a second.
 """
 
 import logging
+import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -38,6 +40,9 @@ class Display(Protocol):
 
     def iteration(self, text: Callable[[], str]) -> None:
         """An iteration is done; its text is made if it is shown."""
+
+    def hide(self) -> None:
+        """Others want to print: no line is in their way."""
 
     def close(self) -> None:
         """Nothing more is shown: a line is gone."""
@@ -80,6 +85,21 @@ def iteration(text: Callable[[], str]) -> None:
         display.iteration(text)
 
 
+def log_end(status: str, num_iterations: int, initial_cost: float, final_cost: float) -> None:
+    """A solve has ended."""
+    LOGGER.info(
+        "%s after %d iterations: cost %.6g -> %.6g",
+        *(status, num_iterations, initial_cost, final_cost),
+    )
+
+
+def hide() -> None:
+    """Take a line away before something else is printed; it comes back."""
+    display = _DISPLAY.get()
+    if display is not None:
+        display.hide()
+
+
 @contextmanager
 def showing(verbose: bool | None, display: Display | None = None) -> Iterator[None]:
     """What is shown of what this thread does meanwhile.
@@ -117,6 +137,9 @@ class _Silence:
     def iteration(self, text: Callable[[], str]) -> None:
         """Nothing."""
 
+    def hide(self) -> None:
+        """Nothing."""
+
     def close(self) -> None:
         """Nothing."""
 
@@ -124,9 +147,9 @@ class _Silence:
 def has_live_output(stream: IO[str] | None) -> bool:
     """Whether a line on a stream can be drawn over: on a terminal and in a notebook."""
     with suppress(Exception):  # a stream of the user's may be anything
-        if stream is None:
-            return False
-        return stream.isatty() or _is_of_notebook(stream)
+        if stream is not None:
+            is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+            return is_terminal or _is_of_notebook(stream)
     return False
 
 
@@ -137,78 +160,101 @@ def _is_of_notebook(stream: IO[str]) -> bool:
 class _Line:
     """A line on standard error that is drawn over, and is gone in the end.
 
+    A thread draws it while phases last; without one, whoever has done an iteration.
+
     Args:
         prints: Iterations are printed to standard output as they come.
     """
 
-    _drawing = Lock()
-    """One line at a time, of whichever thread has drawn first."""
+    _one = Lock()
+    """Held by the line that is on the screen: that of whichever thread has drawn first."""
 
     def __init__(self, *, prints: bool = False) -> None:
         self._prints = prints
         self._start_s = time.monotonic()
-        self._phases: list[str] = []
-        self._ended = Event()
-        self._thread: Thread | None = None
-        self._has_line = False
+        self._texts: list[str] = []
+        self._ended: Event | None = None
+        self._drawing = Lock()
+        self._is_shown = False
         self._width = 0
-        self._drawn_s = 0.0
+        self._last_s = -math.inf
 
     def begin(self, phase: str) -> None:
-        self._phases.append(phase)
-        if self._thread is None and has_live_output(sys.stderr):
-            self._thread = Thread(target=self._redraw, daemon=True)
-            self._thread.start()
+        self._texts.append(phase)
+        if self._ended is None and has_live_output(sys.stderr):
+            ended = Event()
+            with suppress(RuntimeError):  # no thread is to be had
+                Thread(target=self._redraw, args=(ended,), daemon=True).start()
+                self._ended = ended
 
     def end(self) -> None:
-        self._phases.pop()
+        self._texts.pop()
+        if not self._texts:
+            self._stop()
 
     def iteration(self, text: Callable[[], str]) -> None:
         if self._prints:
-            self._erase()
+            self.hide()
             with suppress(OSError, ValueError):
                 print(text(), flush=True)
             return
         now = time.monotonic()
-        if now - self._start_s < FIRST_S or now - self._drawn_s < REDRAW_S:
+        if now - self._start_s < FIRST_S or now - self._last_s < REDRAW_S:
             return
-        if has_live_output(sys.stderr):
-            self._draw(text())
+        if self._texts:  # what the phase is at
+            self._texts[-1], self._last_s = text(), now
+        elif has_live_output(sys.stderr):
+            self._draw(text(), Event())
+
+    def hide(self) -> None:
+        with self._drawing:
+            if self._width > 0:
+                self._write("")
+                self._put("\r")
 
     def close(self) -> None:
-        if self._thread is not None:
+        self._stop()
+        try:
+            self.hide()
+        finally:
+            if self._is_shown:
+                self._is_shown = False
+                self._one.release()
+
+    def _stop(self) -> None:
+        if self._ended is not None:
             self._ended.set()
-            self._thread.join(1.0)  # it may wait for a terminal that takes nothing
-        self._erase()
-        if self._has_line:
-            self._has_line = False
-            self._drawing.release()
+            self._ended = None
 
-    def _redraw(self) -> None:
-        wait_s = FIRST_S
-        while not self._ended.wait(wait_s):
+    def _redraw(self, ended: Event) -> None:
+        wait_s = max(self._start_s + FIRST_S - time.monotonic(), 0.0)
+        while not ended.wait(wait_s):
             wait_s = REDRAW_S
-            phases = self._phases[-1:]
-            if phases:
-                self._draw(f"{phases[0]} ({time.monotonic() - self._start_s:.0f} s)")
+            texts = self._texts[-1:]
+            if texts:
+                self._draw(f"{texts[0]} ({time.monotonic() - self._start_s:.0f} s)", ended)
 
-    def _draw(self, text: str) -> None:
-        if not self._has_line:
-            self._has_line = self._drawing.acquire(blocking=False)
-        if self._has_line:
-            self._write(text)
+    def _draw(self, text: str, ended: Event) -> None:
+        with self._drawing:
+            if ended.is_set():
+                return
+            if not self._is_shown:
+                self._is_shown = self._one.acquire(blocking=False)
+            if self._is_shown:
+                self._write(f"caspar: {text}"[: _columns() - 1])
+                self._last_s = time.monotonic()
 
-    def _erase(self) -> None:
-        if self._width > 0:
-            self._write("")
-            self._put("\r")
-
-    def _write(self, text: str) -> None:
-        line = f"caspar: {text}"[:100] if text else ""
+    def _write(self, line: str) -> None:
         self._put(f"\r{line.ljust(self._width)}")
-        self._width, self._drawn_s = len(line), time.monotonic()
+        self._width = len(line)
 
     def _put(self, text: str) -> None:
         with suppress(OSError, ValueError, AttributeError):  # closed, broken, None
             sys.stderr.write(text)
             sys.stderr.flush()
+
+
+def _columns() -> int:
+    with suppress(OSError, ValueError, AttributeError):
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    return 80

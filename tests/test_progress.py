@@ -159,6 +159,58 @@ class TestLine:
         monkeypatch.setitem(sys.modules, "IPython", io)
         assert progress.has_live_output(kind())
 
+    def test_a_phase_shows_the_iteration_it_is_at(self, terminal: Terminal) -> None:
+        with showing(None), phase("solving"):
+            wait_for(terminal, "solving")
+            until = time.monotonic() + 10.0
+            while "iteration 7" not in terminal.getvalue() and time.monotonic() < until:
+                iteration("iteration 7".format)
+        assert "iteration 7" in terminal.getvalue()
+        assert visible(terminal.getvalue()) == ""
+
+    def test_it_fits_the_terminal(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(progress, "_columns", lambda: 40)
+        with showing(None):
+            iteration(("x" * 100).format)
+        assert max(map(len, terminal.getvalue().split("\r"))) == 39
+
+    def test_it_is_out_of_the_way_of_callbacks(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(progress, "REDRAW_S", 1e-6)
+        solver = caspar.Solver(near, backend="cpu")
+        shown: list[str] = []
+
+        def look(record: caspar.IterationRecord) -> None:
+            shown.append(visible(terminal.getvalue()))
+
+        solver.solve(ARRAYS, on_iteration=look)
+        assert "iteration" in terminal.getvalue()
+        assert set(shown) == {""}
+
+    def test_without_a_thread_nothing_is_shown(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def start(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", start)
+        with showing(None), phase("compiling"):
+            pass
+        assert terminal.getvalue() == ""
+
+    def test_no_thread_stays_after_the_phases(self, terminal: Terminal) -> None:
+        before = threading.active_count()
+        with showing(None):
+            with phase("compiling"):
+                wait_for(terminal, "compiling")
+            until = time.monotonic() + 10.0
+            while threading.active_count() > before and time.monotonic() < until:
+                time.sleep(0.005)
+            assert threading.active_count() == before
+
 
 class TestSolves:
     def test_iterations_are_printed(self, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,6 +46,9 @@ class _Lines:
         if time.monotonic() - self._last_s >= LINE_INTERVAL_S:
             self._print(text())
 
+    def hide(self) -> None:
+        """Nothing to take away."""
+
     def close(self) -> None:
         """Nothing to take away."""
 

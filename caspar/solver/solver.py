@@ -19,7 +19,7 @@ from caspar.options import (
     check_callback,
     check_verbose,
 )
-from caspar.progress import showing
+from caspar.progress import log_end, showing
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
 from caspar.solver.active import Active, Preparations
@@ -287,6 +287,7 @@ class Solver:
             start = time.perf_counter()
             course = minimize(system, checked, on_iteration)
             solve_time_s = time.perf_counter() - start
+            log_end(course.status.name, len(course.records), course.initial_cost, course.final_cost)
             values = problem.moved(system.values(), self.backend)
         return SolveResult(
             status=course.status,

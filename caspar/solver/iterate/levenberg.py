@@ -15,7 +15,7 @@ from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.errors import OptionError
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
-from caspar.progress import LOGGER
+from caspar.progress import hide
 from caspar.progress import iteration as shown_iteration
 from caspar.solver.iterate import interrupts
 from caspar.solver.iterate.course_remarks import (
@@ -103,6 +103,8 @@ def minimize(
         while status is None:
             status = _iterate(system, options, progress, start)
             shown_iteration(partial(str, progress.records[-1]))
+            if on_iteration is not None:
+                hide()
             stop = on_iteration is not None and _asks_to_stop(on_iteration(progress.records[-1]))
             if status is None and stop:
                 status = SolveStatus.STOPPED
@@ -116,10 +118,6 @@ def minimize(
     if any(lost.values()) or (status.is_success and too_small):
         status = SolveStatus.OUT_OF_RANGE
     records = tuple(progress.records)
-    LOGGER.info(
-        "%s after %d iterations: cost %s -> %s",
-        *(status.name, len(records), cost_text(initial_cost), cost_text(progress.state.cost)),
-    )
     faulty: tuple[str, ...] = ()
     if status is SolveStatus.DERIVATIVES_NOT_FINITE:
         faulty = system.faulty_derivatives()
