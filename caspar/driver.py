@@ -26,6 +26,7 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_size import check_sizes
 from caspar.options import Precision
 from caspar.passes.pipeline import Observer, compile_graph
+from caspar.progress import phase
 from caspar.runtime.cache import read_entry, write_entry
 
 SCHEMA = 1
@@ -89,7 +90,8 @@ def generate_sources(design: SolverDesign) -> SolverSources:
     with naming_owners(design.factors, design.nodes):
         specs, jacobian_dims = kernel_specs(design.factors, design.nodes, design.types, design.form)
         check_sizes(specs)
-    kernels = {spec.name: compile_kernel(spec, design.target) for spec in specs}
+    with phase(f"generating {len(specs)} kernels"):
+        kernels = {spec.name: compile_kernel(spec, design.target) for spec in specs}
     for conversion in convert_specs(design.factors, design.nodes, design.types):
         kernels[conversion.name] = design.target.generate_convert(conversion)
     return SolverSources(kernels, jacobian_dims)
@@ -112,7 +114,8 @@ def compile_specs(
     def generate() -> SolverSources:
         made = specs()
         check_sizes(made)
-        return SolverSources({spec.name: compile_kernel(spec, target) for spec in made}, {})
+        with phase(f"generating {len(made)} kernels"):
+            return SolverSources({spec.name: compile_kernel(spec, target) for spec in made}, {})
 
     return cached([target.name, *parts], generate, _to_json, _from_json)
 

@@ -243,6 +243,16 @@ def check_callback(name: str, value: Any) -> None:
         raise OptionError(f"{name}={value!r}: must be a function or None")
 
 
+def check_verbose(value: Any) -> None:
+    """Test what `verbose` is given.
+
+    Raises:
+        OptionError: Names its value.
+    """
+    if value is not None and not isinstance(value, bool):
+        raise OptionError(f"verbose={value!r}: must be True, False or None")
+
+
 def _is_damping(number: float) -> bool:
     return 0.0 < number <= MAX_DAMPING
 

@@ -16,6 +16,7 @@ from caspar.frontend.kernels.trace import (
 )
 from caspar.frontend.tracing.code_digest import user_code
 from caspar.frontend.tracing.on_numbers import Comparison, compare_with_numbers
+from caspar.progress import phase
 
 
 def traced_factor(factor: Factor) -> TracedFactor:
@@ -24,8 +25,9 @@ def traced_factor(factor: Factor) -> TracedFactor:
     Raises:
         FactorError: It cannot be traced, or differs on numbers.
     """
-    traced = trace(factor)
-    _compare_once(factor_comparison(factor, traced), traced.key)
+    with phase(f"tracing {factor.name}"):
+        traced = trace(factor)
+        _compare_once(factor_comparison(factor, traced), traced.key)
     return traced
 
 
@@ -35,8 +37,9 @@ def traced_kernel(function: KernelFunction) -> TracedKernel:
     Raises:
         KernelError: It cannot be traced, or differs on numbers.
     """
-    traced = trace_kernel(function)
-    _compare_once(kernel_comparison(function, traced), traced.key)
+    with phase(f"tracing {function.name}"):
+        traced = trace_kernel(function)
+        _compare_once(kernel_comparison(function, traced), traced.key)
     return traced
 
 

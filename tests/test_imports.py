@@ -26,6 +26,7 @@ PARTS = {
     "options": "version errors",
     "user_arrays": "",
     "user_warnings": "",
+    "progress": "",
     "ir": "version errors options",
     "memory": "version errors options ir",
     "passes": "version errors options ir memory",
@@ -34,21 +35,22 @@ PARTS = {
     "codegen": "version errors options ir memory passes frontend equations",
     "runtime": "version errors options user_arrays user_warnings ir memory passes frontend"
     " equations codegen",
-    "driver": "version errors options ir memory passes frontend equations codegen runtime",
-    "tracing": "version errors options ir memory passes frontend equations codegen runtime driver",
-    "inspect": "version errors options ir memory passes frontend equations codegen runtime driver"
-    " tracing",
+    "driver": "version errors options progress ir memory passes frontend equations codegen runtime",
+    "tracing": "version errors options progress ir memory passes frontend equations codegen"
+    " runtime driver",
+    "inspect": "version errors options progress ir memory passes frontend equations codegen"
+    " runtime driver tracing",
     "arrays": "version errors options user_arrays ir memory codegen runtime driver",
-    "solver": "version errors options user_arrays user_warnings ir memory passes frontend equations"
-    " codegen runtime driver tracing",
-    "kernels": "version errors options user_arrays ir memory passes frontend codegen runtime driver"
-    " tracing inspect arrays",
+    "solver": "version errors options progress user_arrays user_warnings ir memory passes frontend"
+    " equations codegen runtime driver tracing",
+    "kernels": "version errors options progress user_arrays ir memory passes frontend codegen"
+    " runtime driver tracing inspect arrays",
     "io": "errors user_arrays",
     "bundle_adjustment": "frontend",
     "report": "solver",
     "plot": "errors solver io",
-    "cli": "version errors options ir memory passes frontend equations codegen runtime driver"
-    " inspect solver io",
+    "cli": "version errors options progress ir memory passes frontend equations codegen runtime"
+    " driver inspect solver io",
     "__main__": "cli",
 }
 

@@ -1,15 +1,18 @@
 """`caspar bal`: read a bundle adjustment problem, solve it, report, write what was asked for."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 import caspar
 from caspar.cli.exit_code import ExitCode
 from caspar.cli.outputs import Outputs, WrittenFiles, check_outputs, write_outputs
-from caspar.cli.progress import ProgressDisplay, progress_display
+from caspar.cli.progress import progress_shown
 from caspar.io.bal import BalProblem, read_bal
+from caspar.progress import phase
 from caspar.solver.result.quantities import count_text
 from caspar.solver.result.report import terminal_report, text_report
 from caspar.solver.result.result import SolveResult, SolveStatus
@@ -55,13 +58,12 @@ def solve_bal(request: BalRequest) -> ExitCode:
 
 def _solve_and_write(request: BalRequest, files: WrittenFiles) -> ExitCode:
     messages = Console(stderr=True, highlight=False)
-    with progress_display(messages, request.is_quiet) as display:
-        display.phase(f"reading {request.file}")
-        problem = read_bal(request.file)
-        result = _solve(request, problem, display)
-        if request.outputs.by_option:
-            display.phase("writing results")
-        write_outputs(request.outputs, problem, result, files)
+    with progress_shown(messages, request.is_quiet):
+        with phase(f"reading {request.file}"):
+            problem = read_bal(request.file)
+        result = _solve(request, problem)
+        with phase("writing results") if request.outputs.by_option else nullcontext():
+            write_outputs(request.outputs, problem, result, files)
     try:
         if not request.is_quiet:
             _print_report(request, problem, result, files.paths)
@@ -76,14 +78,12 @@ def _solve_and_write(request: BalRequest, files: WrittenFiles) -> ExitCode:
     return ExitCode.SUCCESS if result.status.is_success else ExitCode.NOT_CONVERGED
 
 
-def _solve(request: BalRequest, problem: BalProblem, display: ProgressDisplay) -> SolveResult:
-    display.phase("tracing the residual")
+def _solve(request: BalRequest, problem: BalProblem) -> SolveResult:
     solver = caspar.Solver(
         [caspar.bundle_adjustment.snavely], backend=request.backend, precision=request.precision
     )
-    display.phase(f"compiling for {solver.backend.device}")
-    solver.compile()
-    display.phase(f"solving on {solver.backend.device}")
+    with phase(f"compiling for {solver.backend.device}"):
+        solver.compile()
     arrays = {
         "Cam": problem.cameras,
         "Point": problem.points,
@@ -93,8 +93,11 @@ def _solve(request: BalRequest, problem: BalProblem, display: ProgressDisplay) -
             "pixel": problem.pixels,
         },
     }
-    options = {} if request.max_iterations is None else {"max_iterations": request.max_iterations}
-    return solver.solve(arrays, on_iteration=display.iteration, **options)
+    options: dict[str, Any] = {}
+    if request.max_iterations is not None:
+        options["max_iterations"] = request.max_iterations
+    with phase(f"solving on {solver.backend.device}"):
+        return solver.solve(arrays, **options)
 
 
 def _print_report(

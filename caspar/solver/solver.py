@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, SupportsIndex, TypeVar
 
 from caspar.frontend.factors.factor import Factor
-from caspar.frontend.precision import TYPES
 from caspar.options import (
     DEFAULT_INNER_ITERATIONS,
     BackendChoice,
@@ -18,7 +17,9 @@ from caspar.options import (
     PreconditionerChoice,
     SolveOptions,
     check_callback,
+    check_verbose,
 )
+from caspar.progress import showing
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
 from caspar.solver.active import Active, Preparations
@@ -106,16 +107,17 @@ class Solver:
         }
         start = time.perf_counter()
         self._given = checked_factors(factors)
-        recipe = make_recipe(
-            self._given,
-            precision=precision,
-            linear_solver=linear_solver,
-            preconditioner=preconditioner,
-            jacobian=jacobian,
-            deterministic=deterministic,
-            inner_iterations=inner_iterations,
-            limits=limits,
-        )
+        with showing(None):
+            recipe = make_recipe(
+                self._given,
+                precision=precision,
+                linear_solver=linear_solver,
+                preconditioner=preconditioner,
+                jacobian=jacobian,
+                deterministic=deterministic,
+                inner_iterations=inner_iterations,
+                limits=limits,
+            )
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.precision: Precision = recipe.precision
         self.backend: Backend = chosen_backend(backend)
@@ -173,7 +175,8 @@ class Solver:
             self.prepare(arrays)
             return
         whole = self._preparations.whole
-        whole.kernels.compile_all()
+        with showing(None):
+            whole.kernels.compile_all()
         self._preparations.add_backlog(whole.kernels.take_compile_time())
 
     def prepare(self, arrays: Mapping[str, Any]) -> Prepared:
@@ -192,7 +195,7 @@ class Solver:
             InputError: Arrays that do not fit the factors.
             OutOfMemoryError: The plan does not fit the device.
         """
-        with self._opened(arrays, SolveOptions()) as opened:
+        with showing(None), self._opened(arrays, SolveOptions()) as opened:
             self._preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
             size = self._size(opened.problem, opened.active)
             return describe(self.backend, size, opened.active, opened.system)
@@ -230,6 +233,7 @@ class Solver:
         self,
         arrays: Mapping[str, Any],
         *,
+        verbose: bool | None = None,
         on_iteration: Callable[[IterationRecord], object] | None = None,
         **options: Any,
     ) -> SolveResult:
@@ -243,6 +247,9 @@ class Solver:
                 unique nodes and pairs. NumPy, CuPy or DLPack arrays, all on one device; they are
                 never written. Values may also be `BlockedArray`s, indices `SharedIndices`. Where m
                 is 0 the factor takes no part. Tensors are constants, also with requires_grad.
+            verbose: True: each iteration is printed as a line. False: nothing is shown. None: on a
+                terminal and in a notebook a line says what goes on when it takes over a second, and
+                is gone afterwards. The logger `caspar` gets all of it in any case.
             on_iteration: Called with each `IterationRecord`; a true return value stops the solve.
                 What it raises comes out of `solve` as it is; a KeyboardInterrupt is a Ctrl-C.
             **options: Fields of `caspar.SolveOptions`. `check=False` is unsafe: see there.
@@ -260,8 +267,10 @@ class Solver:
         """
         checked = SolveOptions.from_mapping(options)
         check_callback("on_iteration", on_iteration)
+        check_verbose(verbose)
         try:
-            return self._solve(arrays, checked, passing_on(on_iteration))
+            with showing(verbose):
+                return self._solve(arrays, checked, passing_on(on_iteration))
         except PassedOn as carrier:
             error = carrier.error
         raise error  # here, where it gets no other context
@@ -310,8 +319,7 @@ class Solver:
         """The arrays, of the precision of what takes part, and that."""
 
         def read(precision: Precision) -> Problem:
-            storage = TYPES[precision].storage.value
-            reader = ArrayReader(self.backend, storage, options.check)
+            reader = ArrayReader(self.backend, precision, options.check)
             return check_problem(arrays, self._factors, self._nodes, reader)
 
         problem = read(self.precision)

@@ -12,10 +12,11 @@ from functools import partial
 from threading import Lock
 
 from caspar.codegen.targets import TARGETS
-from caspar.driver import SolverDesign, compile_specs, solver_sources
+from caspar.driver import SolverDesign, SolverSources, compile_specs, solver_sources
 from caspar.errors import SizeError
 from caspar.memory.tiling.node_tiles import needs_wide_places
 from caspar.options import LinearSolverChoice
+from caspar.progress import phase
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.elimination import choose_eliminated
 from caspar.solver.choice.form import Recipe, choose_form
@@ -115,7 +116,9 @@ class SolverKernels:
         if name in library.loaded:
             return
         start = time.perf_counter()
-        library.load(name, compile_specs([design.key, name], design.target, specs))
+        sources = compile_specs([design.key, name], design.target, specs)
+        with phase(_loading(sources)):
+            library.load(name, sources)
         self.compile_time_s += time.perf_counter() - start
 
     def library_for(self, design: SolverDesign, problem: Problem) -> KernelLibrary:
@@ -132,11 +135,16 @@ class SolverKernels:
         owners += [node.name for node in design.nodes]
         limits = [one.max_tile_size for one in self._methods if one.max_tile_size is not None]
         is_limited = self._backend.traits.tile_sums_are_limited
-        return KernelLibrary(
-            self._backend,
-            design.target,
-            sources,
-            owners,
-            wide_places=wide_places,
-            max_tile_size=min(limits, default=None) if is_limited else None,
-        )
+        with phase(_loading(sources)):
+            return KernelLibrary(
+                self._backend,
+                design.target,
+                sources,
+                owners,
+                wide_places=wide_places,
+                max_tile_size=min(limits, default=None) if is_limited else None,
+            )
+
+
+def _loading(sources: SolverSources) -> str:
+    return f"compiling what the cache lacks of {len(sources.kernels)} kernels"

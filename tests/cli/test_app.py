@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 import caspar
-from caspar.cli.progress import progress_display
+from caspar.cli.progress import progress_shown
+from caspar.progress import iteration, phase
 from caspar.runtime.cache import write_entry
 from tests.cli.fake_solver import run
-from tests.examples import make_record
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,26 +26,19 @@ class TestProgress:
         now = 100.0
         monkeypatch.setattr(time, "monotonic", lambda: now)
         stream = io.StringIO()
-        with progress_display(Console(file=stream), is_quiet=False) as display:
-            display.phase("solving")
-            for iteration in range(1, 13):
+        with progress_shown(Console(file=stream), is_quiet=False), phase("solving"):
+            with phase("a part of it"):
+                pass
+            for number in range(1, 13):
                 now += 1.0
-                display.iteration(make_record(iteration, 1e3 / iteration))
-        assert stream.getvalue().splitlines() == [
-            "solving",
-            "iteration 5: cost 200.000",
-            "iteration 10: cost 100.000",
-        ]
+                iteration(f"iteration {number}".format)
+        assert stream.getvalue().splitlines() == ["solving", "iteration 5", "iteration 10"]
 
-    def test_live_line_is_gone_afterwards(self) -> None:
+    def test_quiet(self) -> None:
         stream = io.StringIO()
-        console = Console(file=stream, force_terminal=True, color_system=None, width=80)
-        with progress_display(console, is_quiet=False) as display:
-            display.phase("reading [a] file")
-            display.iteration(make_record(3, 12.5, step_accepted=False))
-        shown = stream.getvalue()
-        assert "iteration 3: cost 12.5000, step rejected" in shown
-        assert shown.endswith("\x1b[2K")  # the line is erased
+        with progress_shown(Console(file=stream), is_quiet=True), phase("solving"):
+            iteration("iteration".format)
+        assert stream.getvalue() == ""
 
 
 class TestCache:

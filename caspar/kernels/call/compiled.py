@@ -20,6 +20,7 @@ from caspar.kernels.call.tuning import MeasuredSizes, tuning_key
 from caspar.memory.access import FinishSpec, WriteAccessor
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.reduce import ReduceSpec
+from caspar.progress import phase
 from caspar.runtime.backend import Backend, Kernel
 
 _Key = tuple[str, DType, tuple[tuple[str, WriteAccessor], ...], int | None]
@@ -70,7 +71,8 @@ class KernelCache:
             raise InputError(
                 f"kernel {traced.name}: block_size={block_size}; its accesses allow {allowed}"
             )
-        self.kernels[key] = backend.load([source], wanted)[source.name]
+        with phase(f"compiling kernel {traced.name}"):
+            self.kernels[key] = backend.load([source], wanted)[source.name]
         return self.kernels[key]
 
     def finish(self, backend: Backend, spec: FinishSpec) -> Kernel:

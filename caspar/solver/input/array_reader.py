@@ -11,9 +11,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from caspar.errors import InputError
+from caspar.frontend.precision import TYPES
 from caspar.frontend.symbolic.unit_ranges import UnitRange
 from caspar.memory.array import Array
 from caspar.memory.tiling.tiles import TileIndex
+from caspar.options import Precision
 from caspar.runtime.arrays import (
     HOST,
     Location,
@@ -70,13 +72,13 @@ class ArrayReader:
 
     Args:
         backend: Where the solve runs.
-        storage: NumPy name of the floating type values are stored in.
+        precision: It determines the floating type that values are stored in.
         check_values: Also look for NaN, infinity and indices out of range.
     """
 
-    def __init__(self, backend: Backend, storage: str, check_values: bool) -> None:
+    def __init__(self, backend: Backend, precision: Precision, check_values: bool) -> None:
         self._backend = backend
-        self._storage = storage
+        self._storage = TYPES[precision].storage.value
         self._check_values = check_values
         self._first: tuple[str, Location] | None = None
         self._has_warned = False

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.errors import OptionError
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
+from caspar.progress import LOGGER
+from caspar.progress import iteration as shown_iteration
 from caspar.solver.iterate import interrupts
 from caspar.solver.iterate.course_remarks import (
     MUCH_GAINED,
@@ -29,6 +32,7 @@ from caspar.solver.iterate.interrupts import Callback
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterate.policy import decide, first_state, next_goal
 from caspar.solver.iterate.steps import AskRounding, PolicyState
+from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
 
 
@@ -91,12 +95,14 @@ def minimize(
         remarks = remarks_on_faults("residuals", system.faulty_costs())
         at_once = SolveStatus.INITIAL_COST_NOT_FINITE
         return Course(at_once, initial_cost, initial_cost, (), remarks)
+    shown_iteration(lambda: f"start: cost {cost_text(initial_cost)}")
     progress = _Progress(first_state(initial_cost, system.usual_damping, system.storage, options))
     too_small = _residuals_are_too_small(system, initial_cost)
     status: SolveStatus | None = None
     try:
         while status is None:
             status = _iterate(system, options, progress, start)
+            shown_iteration(partial(str, progress.records[-1]))
             stop = on_iteration is not None and _asks_to_stop(on_iteration(progress.records[-1]))
             if status is None and stop:
                 status = SolveStatus.STOPPED
@@ -110,6 +116,10 @@ def minimize(
     if any(lost.values()) or (status.is_success and too_small):
         status = SolveStatus.OUT_OF_RANGE
     records = tuple(progress.records)
+    LOGGER.info(
+        "%s after %d iterations: cost %s -> %s",
+        *(status.name, len(records), cost_text(initial_cost), cost_text(progress.state.cost)),
+    )
     faulty: tuple[str, ...] = ()
     if status is SolveStatus.DERIVATIVES_NOT_FINITE:
         faulty = system.faulty_derivatives()

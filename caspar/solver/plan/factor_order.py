@@ -20,6 +20,7 @@ from caspar.memory.tiling.node_tiles import (
     place_dtype,
 )
 from caspar.memory.tiling.tiles import TileIndex
+from caspar.progress import phase
 from caspar.runtime.backend import Backend
 from caspar.solver.input.problem import FactorArrays, Problem
 
@@ -117,27 +118,28 @@ def order_factors(
     # one for all factors, as their kernels are made together
     num_partners = most_partners(factors, forms, problem.counts)
     dtype = place_dtype(num_partners, tile_size, max_narrow_partners)
-    for factor in sorted(factors, key=lambda factor: -problem.factors[factor.name].count):
-        eliminated = forms[factor.name].eliminated
-        arrays = problem.factors[factor.name]
-        if eliminated is None:
-            orders[factor.name] = _usual_order(backend, factor, arrays, problem.counts)
-            continue
-        partner = _partner(factor, eliminated, problem.counts)
-        tiles = backend.node_tiles(
-            arrays.nodes[eliminated.name],
-            None if partner is None else arrays.nodes[partner.name],
-            _count(eliminated, problem.counts),
-            0 if partner is None else _count(partner, problem.counts),
-            tile_size,
-            dtype,
-        )
-        order = of_types.setdefault(eliminated.node_type.name, tiles.node_order)
-        found = _in_tiles(factor, forms[factor.name], arrays, replace(tiles, node_order=order))
-        if not forms[factor.name].is_fused:
-            own = tiles.node_order.node[: tiles.node_items.shape[0]]
-            found = replace(found, node_at=order.rank[own])
-        orders[factor.name] = found
+    with phase("ordering factors and nodes"):
+        for factor in sorted(factors, key=lambda factor: -problem.factors[factor.name].count):
+            eliminated = forms[factor.name].eliminated
+            arrays = problem.factors[factor.name]
+            if eliminated is None:
+                orders[factor.name] = _usual_order(backend, factor, arrays, problem.counts)
+                continue
+            partner = _partner(factor, eliminated, problem.counts)
+            tiles = backend.node_tiles(
+                arrays.nodes[eliminated.name],
+                None if partner is None else arrays.nodes[partner.name],
+                _count(eliminated, problem.counts),
+                0 if partner is None else _count(partner, problem.counts),
+                tile_size,
+                dtype,
+            )
+            order = of_types.setdefault(eliminated.node_type.name, tiles.node_order)
+            found = _in_tiles(factor, forms[factor.name], arrays, replace(tiles, node_order=order))
+            if not forms[factor.name].is_fused:
+                own = tiles.node_order.node[: tiles.node_items.shape[0]]
+                found = replace(found, node_at=order.rank[own])
+            orders[factor.name] = found
     return orders
 
 

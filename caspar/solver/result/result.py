@@ -1,11 +1,13 @@
 """What a solve returns."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 import caspar
+from caspar.solver.result.quantities import cost_text, time_text
 
 
 class SolveStatus(Enum):
@@ -77,6 +79,16 @@ class IterationRecord:
     step_accepted: bool
     reason: str
     time_s: float
+
+    def __str__(self) -> str:
+        """All of it in one line."""
+        gain = "" if math.isnan(self.gain_ratio) else f", gain {self.gain_ratio:.2f}"
+        verdict = "accepted" if self.step_accepted else f"rejected: {self.reason}"
+        return (
+            f"iteration {self.iteration:3d}: cost {cost_text(self.cost)}, damping "
+            f"{self.damping:.1e}{gain}, linear iterations {self.linear_iterations}, "
+            f"{time_text(self.time_s)}, {verdict}"
+        )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import caspar
 from caspar.errors import InputError
 from caspar.frontend.symbolic.unit_ranges import unit_ranges
+from caspar.options import Precision
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.input.array_reader import ArrayReader
 from tests.problems import EXAMPLES, Arrays
@@ -239,7 +240,7 @@ def test_torch_tensors() -> None:
 
 def reader_of(storage: str) -> ArrayReader:
     backend = caspar.Solver(EXAMPLES["grid"].factors, backend="cpu").backend
-    return ArrayReader(backend, storage, check_values=True)
+    return ArrayReader(backend, Precision(storage), check_values=True)
 
 
 @pytest.mark.parametrize("storage", ["float32", "float64"])
@@ -324,7 +325,7 @@ def test_rotations_of_unit_length_are_taken_bit_by_bit(storage: str) -> None:
     rows: Any = EXAMPLES["attitudes"].arrays()["Attitude"].astype(storage)
     rows = np.nextafter(rows, np.zeros_like(rows))
     (unit,) = unit_ranges(sf.Rot3)
-    reader = ArrayReader(CpuBackend(), storage, check_values=True)
+    reader = ArrayReader(CpuBackend(), Precision(storage), check_values=True)
     assert reader.rows("here", rows, 4, (unit,)) is rows
     off = rows * np.asarray(1.001, storage)
     taken = reader.rows("here", off, 4, (unit,))

@@ -8,6 +8,7 @@ from numpy.testing import assert_array_equal
 
 import caspar
 from caspar.memory.tiling.node_tiles import NARROW_BITS
+from caspar.options import Precision
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.choice.elimination import choose_eliminated
 from caspar.solver.choice.form import choose_form
@@ -22,7 +23,7 @@ from tests.solver.solving import assert_same_values
 def ordered(mix: str, linear_solver: str = "schur_pcg") -> tuple[Problem, Any]:
     factors, arrays = problem_of(mix)
     recipe, backend = make_recipe(factors, linear_solver=linear_solver), CpuBackend()
-    reader = ArrayReader(backend, "float32", True)
+    reader = ArrayReader(backend, Precision.FLOAT32, True)
     problem = check_problem(arrays, recipe.factors, recipe.nodes, reader)
     forms = choose_form(backend, recipe, choose_eliminated(recipe)).factors
     return problem, order_factors(backend, recipe.factors, forms, problem, 8)

@@ -151,7 +151,7 @@ def test_bytes_of_an_observation(jacobian: str, most: float) -> None:
     prepared = Preparation(backend, recipe)
     types = TYPES[recipe.precision]
     library, form = prepared.kernels.compile(), prepared.kernels.design().form
-    reader = ArrayReader(backend, types.storage.value, True)
+    reader = ArrayReader(backend, recipe.precision, True)
     problem = check_problem(photos(), recipe.factors, recipe.nodes, reader)
     factors = plan_factors(library, form, recipe.factors, problem, recipe.limits)
     nodes = plan_nodes(
