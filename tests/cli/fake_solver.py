@@ -1,10 +1,11 @@
 """A solver that does nothing, and how to call the command line in this process."""
 
-from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from caspar.cli import main
+from caspar.progress import iteration
 from caspar.solver.result.result import SolveResult
 from tests.examples import make_result
 
@@ -25,12 +26,10 @@ class FakeSolver:
         if self.error is not None:
             raise self.error
 
-    def solve(
-        self, arrays: Any, *, on_iteration: Callable[[Any], object], **options: Any
-    ) -> SolveResult:
+    def solve(self, arrays: Any, **options: Any) -> SolveResult:
         self.arguments |= {"arrays": arrays, "options": options}
         for record in self.result.iterations:
-            assert not on_iteration(record)
+            iteration(partial(str, record))
         values = {"Cam": arrays["Cam"], "Point": arrays["Point"] + 1.0}
         return SolveResult(**{**vars(self.result), "values": values})
 

@@ -39,7 +39,6 @@ class TestBal:
         assert "\x1b" not in printed.out + printed.err
         assert printed.err.splitlines() == [
             f"reading {problem_file}",
-            "tracing the residual",
             "compiling for test [CPU]",
             "solving on test [CPU]",
         ]
