@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from caspar.cli.outputs import WrittenFiles
 from caspar.io import read_bal, write_bal
-from caspar.io.replace import write_file
+from caspar.io.replace import open_for_packing, write_file
 from tests.cli.fake_solver import FakeSolver, run
 from tests.examples import make_bal_problem
 
@@ -165,12 +166,15 @@ class TestInterrupts:
     ) -> None:
         """The first is whole, the second is what it was, the third does not begin."""
 
-        def interrupted(*arguments: Any) -> None:
-            raise KeyboardInterrupt
+        @contextlib.contextmanager
+        def interrupted(path: Path) -> Iterator[Any]:
+            with open_for_packing(path) as stream:
+                yield stream
+                raise KeyboardInterrupt
 
         paths = [problem.with_name(name) for name in ("a.json", "b.ply", "c.png")]
         paths[1].write_bytes(b"old")
-        monkeypatch.setattr("caspar.io.ply._header", interrupted)
+        monkeypatch.setattr("caspar.io.ply.open_for_packing", interrupted)
         arguments = zip(("--json", "--out", "--plot"), paths, strict=True)
         assert run("bal", problem, "--quiet", *(part for pair in arguments for part in pair)) == 130
         assert capsys.readouterr().err == (
@@ -192,7 +196,7 @@ class TestInterrupts:
         def interrupted(*arguments: Any) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("caspar.cli.bal._print_report", interrupted)
+        monkeypatch.setattr("caspar.cli.bal.text_report", interrupted)
         path = problem.with_name("solved.txt")
         assert run("bal", problem, "--out", path) == 130
         assert capsys.readouterr().err.endswith(f"caspar: interrupted; written: {path}\n")

@@ -78,9 +78,7 @@ def test_time_is_that_of_events_around_many_runs() -> None:
 def test_occupancy_is_the_drivers(block_size: int | None) -> None:
     profile = total.profile(ones(100_000, 3), block_size=block_size, runs=2)
     print(profile)
-    kernel = total._plan(
-        *total._operands((ones(100_000, 3),), {}, None), None, True, None, block_size
-    ).kernel
+    kernel = total.bind(ones(100_000, 3), block_size=block_size).plan.kernel
     assert kernel is not None
     assert profile.block_size == kernel.block_size
     assert block_size in (None, profile.block_size)

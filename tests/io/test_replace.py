@@ -194,13 +194,13 @@ class TestTargets:
         path.write_bytes(b"old")
         path.chmod(0o600)
         modes = []
-        keep = replace._keep_owner_and_mode
+        chmod = os.chmod
 
-        def noted(temporary: str, old: os.stat_result) -> None:
+        def noted(temporary: str, mode: int) -> None:
             modes.append(stat.S_IMODE(os.stat(temporary).st_mode))
-            keep(temporary, old)
+            chmod(temporary, mode)
 
-        monkeypatch.setattr(replace, "_keep_owner_and_mode", noted)
+        monkeypatch.setattr(os, "chmod", noted)
         before = os.umask(0)
         try:
             write_file(path, b"new")

@@ -13,6 +13,7 @@ from numpy.testing import assert_array_equal
 import caspar
 from caspar.errors import InputError
 from caspar.ir.dtype import DType
+from caspar.kernels.call.call import operands_of
 from caspar.kernels.measure.profile import RUNS, KernelProfile, on_copies
 from caspar.kernels.measure.traffic import Traffic
 from caspar.options import BackendChoice
@@ -167,7 +168,7 @@ class TestArraysStayAsTheyAre:
 
     def test_windows_stay_windows_of_one_array(self) -> None:
         whole = ones(4)
-        inputs, outputs = add._operands((whole[:1000],), {}, whole[1000:])
+        inputs, outputs = operands_of(add.traced, (whole[:1000],), {}, whole[1000:])
         copied_inputs, copied_outputs = on_copies(inputs, outputs)
         x, out = copied_inputs["x"].given, copied_outputs["out"].given
         assert x.buffer is out.buffer

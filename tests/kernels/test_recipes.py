@@ -2,13 +2,14 @@
 
 import gc
 import weakref
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
 import symforce.symbolic as sf
 
 import caspar
+from caspar.kernels.call.plan import CallPlan, plan_call
 from caspar.kernels.kernel import Kernel
 
 RNG = np.random.default_rng(0)
@@ -36,13 +37,12 @@ class Planned:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        plan = Kernel._plan
 
-        def counted(*args: object, **kwargs: object) -> object:
+        def counted(*args: Any) -> CallPlan:
             self.count += 1
-            return plan(*args, **kwargs)  # type: ignore[arg-type]
+            return plan_call(*args)
 
-        monkeypatch.setattr(Kernel, "_plan", counted)
+        monkeypatch.setattr("caspar.kernels.kernel.plan_call", counted)
 
 
 @pytest.fixture

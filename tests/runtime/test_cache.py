@@ -3,9 +3,11 @@
 import errno
 import os
 import stat
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -217,15 +219,15 @@ class TestRefusals:
     def test_a_folder_that_is_cleared_meanwhile(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        replaced = cache._replace
+        made = tempfile.mkstemp
 
-        def clearing(path: Path, data: bytes) -> None:
-            monkeypatch.setattr(cache, "_replace", replaced)
+        def clearing(*args: Any) -> tuple[int, str]:
+            monkeypatch.setattr(tempfile, "mkstemp", made)
             clear_cache()
-            replaced(path, data)
+            return made(*args)
 
         write_entry("plans", "one", b"1")
-        monkeypatch.setattr(cache, "_replace", clearing)
+        monkeypatch.setattr(tempfile, "mkstemp", clearing)
         write_entry("plans", "two", b"2")
         assert read_entry("plans", "two") == b"2"
 

@@ -85,7 +85,7 @@ class Lowering:
         return as_number(self._builder, self._known[expression])
 
     def _lower_one(self, expression: Any) -> int:
-        kind = _function_name(expression)
+        kind = function_name(expression)
         if isinstance(expression, Number) or kind in CONSTANTS:
             return self._number(expression)
         operands = [self._known[child] for child in expression.args]
@@ -161,7 +161,7 @@ def _shortened(expression: Any) -> str:
     return text if len(text) <= 120 else text[:117] + "..."
 
 
-def _function_name(expression: Any) -> str:
+def function_name(expression: Any) -> str:
     """The class's name; of a function that SymEngine leaves to SymPy, that one's."""
     name = type(expression).__name__
     return str(expression.get_name()) if name == "PyFunction" else name

@@ -23,8 +23,9 @@ def load_nvrtc() -> ctypes.CDLL:
     Raises:
         BackendError: There is none; the message says what to install.
     """
+    finder = _pathfinder()
     try:
-        found = _pathfinder().load_nvidia_dynamic_lib("nvrtc")
+        found = finder.load_nvidia_dynamic_lib("nvrtc")
     except RuntimeError as error:  # pathfinder's own class differs between its versions
         raise BackendError(
             f"NVRTC, which compiles CUDA sources, is not installed; {_INSTALL}"

@@ -78,7 +78,7 @@ class ConjugateGradients:
         phases, backend = system.phases, system.plan.library.backend
         self.name = system.gradients_name
         self.num_bytes = preconditioner.num_bytes
-        self._preconditioner = preconditioner
+        self.preconditioner = preconditioner
         reduce, start = phases.reduce(), preconditioner.start()
         self._start: LaunchSequence | None = None
         if preconditioner.is_factorized:
@@ -95,7 +95,7 @@ class ConjugateGradients:
     def solve(self, max_iterations: int) -> None:
         """Factorise the preconditioner, start, iterate."""
         if self._start is not None:
-            self._preconditioner.factorize()
+            self.preconditioner.factorize()
             self._start.run()
         self._iterate.run(max_iterations)
 

@@ -10,7 +10,7 @@ import sympy
 
 from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_kernel
-from caspar.frontend.symbolic.lower import _function_name
+from caspar.frontend.symbolic.lower import function_name
 from caspar.frontend.symbolic.lower_rules import NUMBER_RULES, TRUTH_RULES
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_program
@@ -117,7 +117,7 @@ def test_every_rule_has_a_case() -> None:
     used = set()
     while pending:
         expression = pending.pop()
-        used.add(_function_name(expression))
+        used.add(function_name(expression))
         pending += expression.args
     known_by_symengine = {"BooleanFalse"}  # such branches it drops
     assert {*NUMBER_RULES, *TRUTH_RULES} - used == known_by_symengine

@@ -11,6 +11,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
+from caspar.codegen.llvm.translate import llvm_module
 from caspar.codegen.source import KernelSource
 from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_kernel
@@ -22,7 +23,6 @@ from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential, WriteUnique
 from caspar.runtime.backend import Launch
 from caspar.runtime.cpu import compile as cpu_compile
-from caspar.runtime.cpu import machine_code
 from caspar.runtime.cpu.backend import CpuBackend
 
 Array = NDArray[np.float64]
@@ -166,30 +166,25 @@ class TestCache:
         (source,) = sources_of(double("kept"))
         doubled([source], np.ones(3))
         forget_kernels(monkeypatch)
-        monkeypatch.setattr(cpu_compile, "_compiled", None)
+        monkeypatch.setattr(cpu_compile, "compile_code", None)
         assert_array_equal(doubled([source], np.ones(3)), 2.0)
 
     def test_a_renamed_kernel_is_not_compiled_again(
         self, cache: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         doubled(sources_of(double("first_name")), np.ones(3))
-        monkeypatch.setattr(cpu_compile, "_compiled", None)
+        monkeypatch.setattr(cpu_compile, "compile_code", None)
         assert_array_equal(doubled(sources_of(double("second_name")), np.ones(3)), 2.0)
 
     def test_a_failed_compilation_leaves_nothing(
         self, cache: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (source,) = sources_of(double("again"))
-        compiled = machine_code._compiled
-
-        def fail(text: str) -> bytes:
-            raise CompileError("no more memory")
-
-        monkeypatch.setattr(machine_code, "_compiled", fail)
-        with pytest.raises(CompileError, match="the kernel again cannot be compiled: no more mem"):
+        monkeypatch.setattr(cpu_compile, "llvm_module", lambda text, name: "no module")
+        with pytest.raises(CompileError, match="the kernel again cannot be compiled: LLVM does"):
             doubled([source], np.ones(3))
         assert not cache.exists()
-        monkeypatch.setattr(machine_code, "_compiled", compiled)
+        monkeypatch.setattr(cpu_compile, "llvm_module", llvm_module)
         assert_array_equal(doubled([source], np.ones(3)), 2.0)
 
     def test_another_translator_is_another_entry(

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from caspar.errors import BackendError, CompileError, OptionError
-from caspar.runtime.nvidia import toolkit
+from caspar.errors import CompileError, OptionError
 from caspar.runtime.nvidia.nvrtc import CUPY_OPTIONS, architectures, compile_text, nvrtc_version
 
 TWO_KERNELS = """
@@ -120,10 +119,11 @@ def test_what_is_missing_says_what_to_install(call: str, missing: str, tmp_path:
     assert missing in _error_of(call, tmp_path)
 
 
-def test_a_missing_finder_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
-    with pytest.raises(BackendError, match=r"pip install 'caspar\[inspect\]'"):
-        toolkit._pathfinder()
+@pytest.mark.parametrize("call", ["load_nvrtc", "find_nvdisasm"])
+def test_a_missing_finder_says_what_to_install(call: str, tmp_path: Path) -> None:
+    (tmp_path / "cuda").mkdir()
+    (tmp_path / "cuda" / "__init__.py").touch()
+    assert "cuda-pathfinder" in _error_of(call, tmp_path)
 
 
 def _error_of(call: str, first_path: Path) -> str:

@@ -93,7 +93,7 @@ def fake_cupy(
 @pytest.fixture(autouse=True)
 def fresh_probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No driver and nothing remembered, before and after."""
-    monkeypatch.setattr(probe, "_load_driver", lambda: None)
+    install_driver(monkeypatch, None)
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "kernels"))
     for function in REMEMBERED:
         function.cache_clear()
@@ -102,9 +102,20 @@ def fresh_probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
         function.cache_clear()
 
 
+def install_driver(monkeypatch: pytest.MonkeyPatch, library: FakeLibrary | None) -> None:
+    """Put a driver in place; None: it is not installed."""
+
+    def load(name: str) -> FakeLibrary:
+        if library is None:
+            raise OSError(f"{name}: cannot open shared object file")
+        return library
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+
+
 def install(monkeypatch: pytest.MonkeyPatch, library: FakeLibrary, cupy: Any) -> None:
     """Put a driver and CuPy in place; None: CuPy is not installed."""
-    monkeypatch.setattr(probe, "_load_driver", lambda: library)
+    install_driver(monkeypatch, library)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
 
 
@@ -158,7 +169,7 @@ def test_cupy_is_not_installed(
 
 def test_cupy_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "cupy.py").write_text("raise RuntimeError('libstdc++ is too old\\nand more')")
-    monkeypatch.setattr(probe, "_load_driver", FakeLibrary)
+    install_driver(monkeypatch, FakeLibrary())
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
     found = cuda_problem()
@@ -280,8 +291,9 @@ def test_library_of_graph_loops(
 
 def test_without_a_driver_cupy_is_not_imported() -> None:
     program = (
-        "import sys; from caspar.runtime.nvidia import probe; probe._load_driver = lambda: None; "
-        "probe.cuda_problem(); print('cupy' in sys.modules)"
+        "import ctypes, sys; from caspar.runtime.nvidia import probe\n"
+        "def load(name): raise OSError(name)\n"
+        "ctypes.CDLL = load; probe.cuda_problem(); print('cupy' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True

@@ -56,7 +56,7 @@ class _Parts:
         with solver.system(arrays) as system:
             linear = system.linear
             assert isinstance(linear, ConjugateGradients)
-            preconditioner: Any = linear._preconditioner
+            preconditioner: Any = linear.preconditioner
             self.preconditioner, self.space = preconditioner, preconditioner.space
             self.plan = system.plan
             system.score()
@@ -118,7 +118,7 @@ class _Parts:
         """A without its shift, from the entries of the lower triangle."""
         dense = self.preconditioner.factorization.matrix
         dense[...] = 0.0
-        self.preconditioner._entries.run()
+        self.space.entries(dense).run()
         shift = SHIFT[self.plan.types.storage, self.plan.is_scaled]
         lower = np.tril(dense) - shift * np.eye(len(dense))
         scale = self.space.binding("scale", 1).data[: len(dense)]

@@ -168,14 +168,18 @@ def test_values_come_and_go_by_way_of_the_arena(
 ) -> None:
     """Those of the points twice: as they are given, and in the order of tiles."""
     taken: list[bool] = []
-    take = Scratch.take
 
-    def watched(scratch: Scratch, shape: tuple[int, ...], dtype: str) -> Any:
-        array = take(scratch, shape, dtype)
-        taken.append(np.shares_memory(array, scratch._bytes))
-        return array
+    class Watched(Scratch):
+        def __init__(self, backend: Any, region: Any) -> None:
+            super().__init__(backend, region)
+            self.region = region
 
-    monkeypatch.setattr(Scratch, "take", watched)
+        def take(self, shape: tuple[int, ...], dtype: str) -> Any:
+            array = super().take(shape, dtype)
+            taken.append(np.shares_memory(array, self.region))
+            return array
+
+    monkeypatch.setattr("caspar.solver.plan.plan.Scratch", Watched)
     arrays = arrays_of(part_of(read("problem-49-7776"), 2000))
     caspar.Solver(snavely, backend="cpu", jacobian=jacobian).solve(arrays, max_iterations=1)
     # points and pixels into order; cameras and points as rows; points as they were given
