@@ -62,9 +62,9 @@ def phase(text: str) -> Iterator[None]:
     start = time.monotonic()
     with showing(None):
         display = _DISPLAY.get()
-        if display is not None:
-            display.begin(text)
         try:
+            if display is not None:
+                display.begin(text)
             yield
         finally:
             if display is not None:
@@ -182,13 +182,14 @@ class _Line:
     def begin(self, phase: str) -> None:
         self._texts.append(phase)
         if self._ended is None and has_live_output(sys.stderr):
-            ended = Event()
-            with suppress(RuntimeError):  # no thread is to be had
-                Thread(target=self._redraw, args=(ended,), daemon=True).start()
-                self._ended = ended
+            self._ended = Event()
+            try:
+                Thread(target=self._redraw, args=(self._ended,), daemon=True).start()
+            except RuntimeError:  # no thread is to be had
+                self._ended = None
 
     def end(self) -> None:
-        self._texts.pop()
+        del self._texts[-1:]  # none, if an interrupt came first
         if not self._texts:
             self._stop()
 

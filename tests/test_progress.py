@@ -201,6 +201,24 @@ class TestLine:
             pass
         assert terminal.getvalue() == ""
 
+    def test_an_interrupt_as_the_thread_starts_leaves_no_line(
+        self, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before, usual = threading.active_count(), threading.Thread.start
+
+        def start(thread: threading.Thread) -> None:
+            usual(thread)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(threading.Thread, "start", start)
+        with pytest.raises(KeyboardInterrupt), phase("compiling"):
+            pass
+        until = time.monotonic() + 10.0
+        while threading.active_count() > before and time.monotonic() < until:
+            time.sleep(0.005)
+        assert threading.active_count() == before
+        assert visible(terminal.getvalue()) == ""
+
     def test_no_thread_stays_after_the_phases(self, terminal: Terminal) -> None:
         before = threading.active_count()
         with showing(None):
@@ -246,6 +264,7 @@ class TestSolves:
         assert (logging.DEBUG, "tracing near") in told
         assert any(message.startswith("tracing near: ") for _, message in told)
         assert any("compiling what the cache lacks" in message for _, message in told)
+        assert any(message.startswith("setting up: ") for _, message in told)
         assert (logging.DEBUG, str(result.iterations[0])) in told
         end = f"{result.status.name} after {len(result.iterations)} iterations: cost "
         assert told[-1][0] == logging.INFO

@@ -12,7 +12,7 @@ from threading import Lock
 
 from caspar.driver import SolverDesign
 from caspar.errors import BackendError
-from caspar.memory.accessors.sums.slots import MAX_OBJECT_SLOTS, USUAL_SLOTS
+from caspar.progress import phase
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe
 from caspar.solver.input.problem import Problem
@@ -84,7 +84,8 @@ class Preparation:
             # the old arena is let go of before the new one is allocated
             kept = None
             self._backend.trim()
-            kept = self._make(problem)
+            with phase("setting up"):
+                kept = self._make(problem)
         kept[1].load(problem)
         is_usable = True
         try:
@@ -106,9 +107,7 @@ class Preparation:
         # the plan has indices of its own
         del indexed
         has_own = any(method.has_own_steps for method in methods_for(self.recipe))
-        # the kernels of those read no more
-        most_slots = USUAL_SLOTS if has_own else MAX_OBJECT_SLOTS
-        nodes = plan_nodes(library, form, design.nodes, problem.counts, factors, most_slots, limits)
+        nodes = plan_nodes(library, form, design.nodes, problem.counts, factors, has_own, limits)
         plan = make_plan(library, design.types, factors, nodes, limits)
         start, known_s = time.perf_counter(), self.kernels.compile_time_s
         reductions_s = library.reductions_time_s

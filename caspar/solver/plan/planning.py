@@ -12,7 +12,11 @@ from caspar.equations.factor_builder import FactorForm, SharedSums
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
 from caspar.frontend.precision import Types
-from caspar.memory.accessors.sums.slots import num_object_slots
+from caspar.memory.accessors.sums.slots import (
+    MAX_OBJECT_SLOTS,
+    USUAL_SLOTS,
+    num_object_slots,
+)
 from caspar.memory.tiling.node_tiles import NodeOrder
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.runtime.backend import Backend, array_tools
@@ -100,7 +104,7 @@ def plan_nodes(
     nodes: Sequence[NodeType],
     counts: Mapping[str, int],
     factors: Sequence[FactorPlan],
-    most_slots: int,
+    has_own_steps: bool,
     limits: Limits,
 ) -> list[NodePlan]:
     """In the order of the solver; the partials of reduced types stand first.
@@ -111,11 +115,13 @@ def plan_nodes(
         nodes: Node types.
         counts: Instances of each, by name.
         factors: All factors.
-        most_slots: Times that a product has each node, at most.
+        has_own_steps: Whether the linear solver may be a method with kernels of its own.
         limits: Sizes at which another way is chosen.
     """
     plans: dict[str, NodePlan] = {}
     first_tile = 0
+    # times that a product has each node, at most: the kernels of such methods read no more
+    most_slots = USUAL_SLOTS if has_own_steps else MAX_OBJECT_SLOTS
     for node in sorted(nodes, key=lambda node: node.name in form.eliminated):
         is_eliminated = node.name in form.eliminated
         num_tiles = library.num_node_tiles(node, counts[node.name])

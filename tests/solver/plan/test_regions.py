@@ -12,7 +12,6 @@ from benchmarks.synthetic import make_bal
 from caspar.bundle_adjustment import snavely
 from caspar.codegen.source import KernelSource
 from caspar.frontend.precision import TYPES
-from caspar.memory.accessors.sums.slots import MAX_OBJECT_SLOTS
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.choice.recipe import make_recipe
 from caspar.solver.input.array_reader import ArrayReader
@@ -154,9 +153,7 @@ def test_bytes_of_an_observation(jacobian: str, most: float) -> None:
     reader = ArrayReader(backend, recipe.precision, True)
     problem = check_problem(photos(), recipe.factors, recipe.nodes, reader)
     factors = plan_factors(library, form, recipe.factors, problem, recipe.limits)
-    nodes = plan_nodes(
-        library, form, recipe.nodes, problem.counts, factors, MAX_OBJECT_SLOTS, recipe.limits
-    )
+    nodes = plan_nodes(library, form, recipe.nodes, problem.counts, factors, False, recipe.limits)
     plan = make_plan(library, types, factors, nodes, recipe.limits)
     num_observations = problem.factors["snavely"].count
     assert plan.num_bytes / num_observations <= most
