@@ -172,7 +172,7 @@ def _origins(
         return
     for origin in (None, *triples):
         arm = slopes.at(vector) - (0.0 if origin is None else slopes.at(origin))
-        crossed = np.cross(arm[None], by_vector, axis=1)
+        crossed = _crossed(arm, by_vector)
         if _are_zero(crossed - wanted, size + _length(arm) * lengths):
             yield origin
 
@@ -184,6 +184,12 @@ def _are_zero(differences: Array, sizes: Array) -> bool:
     """
     largest = TOLERANCE * sizes.max(axis=-1)
     return bool((np.abs(differences).max(axis=(1, 2)) <= largest).all())
+
+
+def _crossed(arm: Array, vectors: Array) -> Array:
+    """The cross products of (3, points) with (polynomials, 3, points), quicker than NumPy's."""
+    (x, y, z), (u, v, w) = arm, vectors.swapaxes(0, 1)
+    return np.stack([y * w - z * v, z * u - x * w, x * v - y * u], axis=1)
 
 
 def _length(vectors: Array) -> Array:

@@ -26,7 +26,7 @@ K alone; best = of all that were tried.
     ============================= ===== ======= ===== ====
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 
 from caspar.ir.graph import Graph
@@ -275,12 +275,16 @@ class _Scheduler:
 
     def _num_freed(self, move: Move) -> int:
         """Values that a move reads last."""
-        reads = Counter(move.reads)
-        return sum(
-            not self._is_literal[value]
-            and all(reads[value, user] == n for user, n in self.open_users[value].items())
-            for value in dict.fromkeys(value for value, _ in move.reads)
-        )
+        freed = 0
+        for value in {value for value, _ in move.reads}:
+            if self._is_literal[value]:
+                continue
+            for user, num_reads in self.open_users[value].items():
+                if move.reads.count((value, user)) != num_reads:
+                    break
+            else:
+                freed += 1
+        return freed
 
     def _deliver(self, value: int) -> None:
         """A value is in its register: tell the calls that read it."""
