@@ -44,7 +44,7 @@ class CompiledKernels:
         self.cuda_sources = generate(specs, TARGETS["cuda"])
         self._wide_module: CudaModule | None = None
         cuda_text = one_text(list(self.cuda_sources.values()))
-        with ThreadPoolExecutor(1) as pool:  # the host compiler works beside Numba
+        with ThreadPoolExecutor(1) as pool:  # the host compiler works beside LLVM
             module = pool.submit(compile_cuda, cuda_text)
             cpu_sources = generate(specs, TARGETS["cpu"]) if cpu else {}
             self._backend = CpuBackend()

@@ -42,7 +42,7 @@ WORDS = (
     *("point", "point_sum", "point_sum1", "point_spread1", "point_gradient", "point_value"),
     *("cam", "cam_response", "cam_modes0", "cam_square", "cam_index", "cam_data", "cam_segment"),
     *("p", "p_first", "p_second", "p_first_value", "score", "score_kernel", "run_score"),
-    # words of C, CUDA, Python, NumPy, Numba and of generated text
+    # words of C, CUDA, Python, NumPy and of generated text
     *("float", "int", "double", "register", "template", "this", "new", "typename", "extern"),
     *("threadIdx", "blockDim", "float4", "min", "max", "sqrt", "printf", "NULL", "BLOCK_SIZE"),
     *("np", "numba", "math", "range", "print", "lambda_", "self", "match", "nan", "inf", "out"),

@@ -127,7 +127,7 @@ def test_every_rule_has_a_case() -> None:
 def test_values_and_slopes(dtype: DType) -> None:
     spec, rows = functions.function_kernel(dtype), functions.points(dtype)
     truth = jets.truth(rows)
-    results = {"Numba": run_rows(CpuBackend(), spec, compile_kernel(spec, TARGETS["cpu"]), rows)}
+    results = {"LLVM": run_rows(CpuBackend(), spec, compile_kernel(spec, TARGETS["cpu"]), rows)}
     if find_compiler() is not None:
         source = compile_kernel(spec, TARGETS["cuda"])
         results["CUDA source on the host"] = run_rows_in_harness(spec, source, rows)
