@@ -257,5 +257,5 @@ class _Line:
 
 def _columns() -> int:
     with suppress(OSError, ValueError, AttributeError):
-        return os.get_terminal_size(sys.stderr.fileno()).columns
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80  # 0: it does not know
     return 80
