@@ -114,9 +114,10 @@ def showing(verbose: bool | None, display: Display | None = None) -> Iterator[No
     if verbose is None and display is None and outer is not None:
         yield
         return
-    shown = display if display is not None else _Line(prints=bool(verbose))
     if verbose is False:
-        shown = _Silence()
+        shown: Display = _Silence()
+    else:
+        shown = display if display is not None else _Line(prints=verbose is True)
     token = _DISPLAY.set(shown)
     try:
         yield

@@ -55,8 +55,7 @@ add:
   %index = add nsw i64 %start, %step
   %place = getelementptr inbounds {type}, ptr %data, i64 %index
   %scalar = load {type}, ptr %place
-  {widen}
-  %sum = fadd double %total, %wide
+{widen}  %sum = fadd double %total, %{wide}
   %next = add nsw i64 %number, 1
   br label %head
 end:
@@ -66,11 +65,9 @@ end:
 
 FUNCTIONS = {
     "sum_partials_float": _SUM_PARTIALS.format(
-        type="float", widen="%wide = fpext float %scalar to double"
+        type="float", widen="  %wide = fpext float %scalar to double\n", wide="wide"
     ),
-    "sum_partials_double": _SUM_PARTIALS.format(
-        type="double", widen="%wide = fadd double %scalar, -0.0"
-    ),
+    "sum_partials_double": _SUM_PARTIALS.format(type="double", widen="", wide="scalar"),
     # the exponent's bias by a product, which is exact for small numbers too
     "float_of_half": """\
 define internal float @float_of_half(i64 %bits) alwaysinline nounwind {

@@ -48,6 +48,18 @@ _PAUSE = {
 }
 """What a thread does between two looks."""
 
+_FIELDS = """\
+  %work = getelementptr i8, ptr %team, i64 128
+  %idle = getelementptr i8, ptr %team, i64 256
+  %epoch = getelementptr i8, ptr %team, i64 384
+  %open = getelementptr i8, ptr %team, i64 392
+  %active = getelementptr i8, ptr %team, i64 400
+  %function.at = getelementptr i8, ptr %team, i64 408
+  %table.at = getelementptr i8, ptr %team, i64 416
+  %count.at = getelementptr i8, ptr %team, i64 424
+  %next = getelementptr i8, ptr %team, i64 512"""
+"""Where the parts of a team are."""
+
 _TEXT = """\
 declare i32 @pthread_mutex_init(ptr, ptr)
 declare i32 @pthread_mutex_lock(ptr)
@@ -79,15 +91,7 @@ done:
 ; what a thread of the team does, for ever
 define internal ptr @work(ptr %team) nounwind {
 entry:
-  %work = getelementptr i8, ptr %team, i64 128
-  %idle = getelementptr i8, ptr %team, i64 256
-  %epoch = getelementptr i8, ptr %team, i64 384
-  %open = getelementptr i8, ptr %team, i64 392
-  %active = getelementptr i8, ptr %team, i64 400
-  %function.at = getelementptr i8, ptr %team, i64 408
-  %table.at = getelementptr i8, ptr %team, i64 416
-  %count.at = getelementptr i8, ptr %team, i64 424
-  %next = getelementptr i8, ptr %team, i64 512
+FIELDS
   br label %rest
 rest:
   %seen = phi i64 [ 0, %entry ], [ %now, %left ], [ %now, %late ]
@@ -142,15 +146,7 @@ left:
 ; run one launch with the team
 define internal void @share(ptr %team, ptr %function, ptr %table, i64 %count) nounwind {
 entry:
-  %work = getelementptr i8, ptr %team, i64 128
-  %idle = getelementptr i8, ptr %team, i64 256
-  %epoch = getelementptr i8, ptr %team, i64 384
-  %open = getelementptr i8, ptr %team, i64 392
-  %active = getelementptr i8, ptr %team, i64 400
-  %function.at = getelementptr i8, ptr %team, i64 408
-  %table.at = getelementptr i8, ptr %team, i64 416
-  %count.at = getelementptr i8, ptr %team, i64 424
-  %next = getelementptr i8, ptr %team, i64 512
+FIELDS
   call i32 @pthread_mutex_lock(ptr %team)
   store ptr %function, ptr %function.at
   store ptr %table, ptr %table.at
@@ -309,6 +305,7 @@ class _Driver:
         declared = pause.replace("call", "declare").replace("i32 15", "i32")
         text = _TEXT.replace("LOOKS", str(_LOOKS))
         text = text.replace("PAUSE", pause).replace("DECLARED", declared)
+        text = text.replace("FIELDS", _FIELDS)
         key, symbols = hashlib.sha256(text.encode()).hexdigest(), ("caspar.run", "caspar.team")
         run, new_team = load_code(key, symbols) or compile_code(key, symbols, text)
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
@@ -362,7 +359,7 @@ def run_launches(
     tables: IntArray,
     num_tiles: IntArray,
     *,
-    shared: bool,
+    is_shared: bool,
     flag: Array | None = None,
     max_runs: int = 1,
 ) -> None:
@@ -372,12 +369,12 @@ def run_launches(
         functions: (num_launches,) int64 addresses.
         tables: (num_launches,) int64 addresses of parameter tables.
         num_tiles: (num_launches,) int64.
-        shared: Whether one of them has several tiles.
+        is_shared: Whether one of them has several tiles.
         flag: (1,) float64: no further run once it is not zero.
         max_runs: Runs at most.
     """
     _driver().run(
-        _TEAMS.address() if shared else None,
+        _TEAMS.address() if is_shared else None,
         functions.ctypes.data,
         tables.ctypes.data,
         num_tiles.ctypes.data,

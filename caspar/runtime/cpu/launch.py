@@ -73,11 +73,11 @@ class CpuSequence:
 
     def run(self) -> None:
         """Run every launch once."""
-        run_launches(*self._arrays, shared=self._is_shared)
+        run_launches(*self._arrays, is_shared=self._is_shared)
 
     def run_until(self, flag: Array, max_runs: int) -> None:
         """Run until the flag is set, at most `max_runs` times."""
-        run_launches(*self._arrays, shared=self._is_shared, flag=flag, max_runs=max_runs)
+        run_launches(*self._arrays, is_shared=self._is_shared, flag=flag, max_runs=max_runs)
 
 
 class CpuScalars:

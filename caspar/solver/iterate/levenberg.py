@@ -103,9 +103,10 @@ def minimize(
         while status is None:
             status = _iterate(system, options, progress, start)
             shown_iteration(partial(str, progress.records[-1]))
+            stop = False
             if on_iteration is not None:
                 hide()
-            stop = on_iteration is not None and _asks_to_stop(on_iteration(progress.records[-1]))
+                stop = _asks_to_stop(on_iteration(progress.records[-1]))
             if status is None and stop:
                 status = SolveStatus.STOPPED
     except KeyboardInterrupt:
