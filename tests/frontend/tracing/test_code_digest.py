@@ -1,5 +1,6 @@
 """What is found in the code of a function: by it the cache tells functions apart."""
 
+import functools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
