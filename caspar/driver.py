@@ -34,6 +34,13 @@ SCHEMA = 1
 
 Made = TypeVar("Made")
 
+WhenMade = Callable[[KernelSource], object]
+"""What is told of each kernel as soon as it is generated."""
+
+
+def ignored(source: KernelSource) -> None:
+    """Told of a kernel, does nothing."""
+
 
 @dataclass(frozen=True)
 class SolverSources:
@@ -80,22 +87,31 @@ class SolverDesign:
         return _digest(parts)
 
 
-def solver_sources(design: SolverDesign) -> SolverSources:
-    """Generate the kernels of a solver, or take them from the cache."""
-    return cached([design.key], lambda: generate_sources(design), _to_json, _from_json)
+def solver_sources(design: SolverDesign, made: WhenMade = ignored) -> SolverSources:
+    """Generate the kernels of a solver, or take them from the cache.
+
+    Args:
+        design: What they depend on.
+        made: Called with each kernel that is generated, as soon as it is.
+    """
+    return cached([design.key], lambda: generate_sources(design, made), _to_json, _from_json)
 
 
-def generate_sources(design: SolverDesign) -> SolverSources:
-    """Generate the kernels of a solver, without a cache."""
+def generate_sources(design: SolverDesign, made: WhenMade = ignored) -> SolverSources:
+    """Generate the kernels of a solver, without a cache; see `solver_sources`."""
     with phase("generating kernels"):
         with naming_owners(design.factors, design.nodes):
             specs, jacobian_dims = kernel_specs(
                 design.factors, design.nodes, design.types, design.form
             )
             check_sizes(specs)
-        kernels = {spec.name: compile_kernel(spec, design.target) for spec in specs}
+        kernels = {}
+        for spec in specs:
+            kernels[spec.name] = compile_kernel(spec, design.target)
+            made(kernels[spec.name])
         for conversion in convert_specs(design.factors, design.nodes, design.types):
             kernels[conversion.name] = design.target.generate_convert(conversion)
+            made(kernels[conversion.name])
     return SolverSources(kernels, jacobian_dims)
 
 

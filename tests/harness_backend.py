@@ -165,7 +165,11 @@ class HarnessBackend(CpuBackend):
         return "harness"
 
     def load(
-        self, sources: Sequence[KernelSource], block_size: int | None = None
+        self,
+        sources: Sequence[KernelSource],
+        block_size: int | None = None,
+        *,
+        is_settled: bool = False,
     ) -> Mapping[str, Kernel]:
         """Compile with the host's compiler."""
         return {source.name: self._compile(source, block_size) for source in sources}

@@ -69,7 +69,7 @@ def inner_kernel(
     state = reader.evaluate(reader.start(), is_last=False)
     for left in reversed(range(num_steps)):
         kernel.graph.origin = "step of the node alone"
-        diagonal = damped_diagonal(kernel, node, state.square, damping, scaled=False)
+        diagonal = damped_diagonal(kernel, node, state.square, damping, types.storage, scaled=False)
         moved = damped_step(
             node.tangent_dim, types.storage, state.square, state.slope, damping, diagonal
         )

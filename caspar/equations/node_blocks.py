@@ -18,6 +18,13 @@ LEVELLING_DAMPING = 10.0
 on a circle, each free to move along it, with 1: 28 to 34 iterations, with 10: 34 to 37, with 100:
 38 to 42; without end if D is diag(J^T J), as the one that sees the circle along an axis jumps."""
 
+UNITS_APART = {DType.FLOAT32: 1e-14, DType.FLOAT64: 1e-26}
+"""Share of the largest entry of a part, by the type of the values: what is below it is not moved by
+steps of little damping where D is levelled, so it must not be."""
+
+WITHIN_REACH = 1.0 + 2.0**-10
+"""Factor by which levelling raises entries above `UNITS_APART` further: who looks at D can tell."""
+
 ROUNDING = {DType.FLOAT32: 1e-7, DType.FLOAT64: 1e-15}
 """For each row of a block scaled to unit diagonal, how far rounding may move its eigenvalues; by
 the type of the Jacobian. As much is added to the diagonal: an eliminated block that is too small
@@ -92,22 +99,38 @@ def inverse_cholesky(
 
 
 def node_diagonal(
-    kernel: KernelBuilder, node: NodeType, squares: Sequence[Scalar], damping: Scalar
+    kernel: KernelBuilder,
+    node: NodeType,
+    squares: Sequence[Scalar],
+    damping: Scalar,
+    storage: DType,
 ) -> list[Scalar]:
     """D, without zeros: of each entry of diag(J^T J) at least a share of its part's largest.
 
     The share is damping / (damping + 10): 1e-4 at first, nothing near the end, and nearly all in a
     node that no step at smaller damping has helped. It is 0 where the scalar `levelling` is 0, and
     not 1: then D is diag(J^T J), see `solver.iterate.derivative_sizes`.
+
+    Args:
+        kernel: Reads `levelling`.
+        node: Knows the parts.
+        squares: diag(J^T J).
+        damping: Of the step.
+        storage: Type of the values.
     """
     diagonal = list(squares)
     for part in node.tangent_parts:
+        if len(part) == 1:
+            continue
         share = kernel.scalar("levelling") * (damping / (damping + LEVELLING_DAMPING))
         largest = squares[part.start]
         for place in part[1:]:
             largest = largest.max(squares[place])
+        raised, least = share * largest, UNITS_APART[storage] * largest
         for place in part:
-            diagonal[place] = squares[place].max(share * largest)
+            is_within_reach = least < squares[place]
+            level = is_within_reach.where(raised * WITHIN_REACH, raised)
+            diagonal[place] = squares[place].max(level)
     return [safe_diagonal(entry) for entry in diagonal]
 
 
@@ -116,6 +139,7 @@ def damped_diagonal(
     node: NodeType,
     square: Sequence[Scalar],
     damping: Scalar,
+    storage: DType,
     *,
     scaled: bool,
 ) -> list[Scalar]:
@@ -123,7 +147,7 @@ def damped_diagonal(
     if scaled:
         return [Scalar(square[0].builder, square[0].builder.const(1.0))] * node.tangent_dim
     entries = [square[row * (row + 3) // 2] for row in range(node.tangent_dim)]
-    return node_diagonal(kernel, node, entries, damping)
+    return node_diagonal(kernel, node, entries, damping, storage)
 
 
 def damped_step(

@@ -70,7 +70,7 @@ def scale_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -> K
     kernel = NodeBuilder(node, "scale", types.sums, types, eliminated=eliminated)
     squares = kernel.read_part(NodePart.DIAGONAL)
     gradient = kernel.read_part(NodePart.GRADIENT)
-    diagonal = node_diagonal(kernel, node, squares, kernel.scalar("damping"))
+    diagonal = node_diagonal(kernel, node, squares, kernel.scalar("damping"), types.storage)
     slope = [g * entry.sqrt().reciprocal() for g, entry in zip(gradient, diagonal, strict=True)]
     kernel.write_part(NodePart.DIAGONAL, diagonal)
     kernel.write_part(NodePart.GRADIENT, slope)
@@ -114,7 +114,7 @@ def factorize_kernel(
     squares = [block[row, row] for row in range(dim)]
     if reduced:
         squares = kernel.read_part(NodePart.DIAGONAL)
-    diagonal = node_diagonal(kernel, node, squares, kernel.scalar("damping"))
+    diagonal = node_diagonal(kernel, node, squares, kernel.scalar("damping"), types.storage)
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
     damped = {
         (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)

@@ -100,6 +100,16 @@ class HostScalars(Protocol):
         """All scalars as they were fetched; waits for that, not for what was enqueued since."""
 
 
+class HostCopies(Protocol):
+    """Arrays of the device that the host reads while the device works."""
+
+    def fetch(self) -> None:
+        """Enqueue: what the arrays are now is what `read` returns."""
+
+    def read(self) -> list[NDArray[Any]]:
+        """The arrays as they were fetched, until the next `fetch`; waits for that alone."""
+
+
 class Memory(Protocol):
     """Memory of a device, and arrays on their way to it and back."""
 
@@ -139,8 +149,17 @@ class Memory(Protocol):
     def to_host(self, array: Array) -> NDArray[Any]:
         """A NumPy copy, after all work is done."""
 
-    def fetch(self, arrays: Sequence[Array]) -> Callable[[], list[NDArray[Any]]]:
-        """Enqueue copies of contiguous arrays to the host; what is returned waits for them."""
+    def take_rows(self, target: Array, rows: Array, order: Array) -> None:
+        """Set `target[i]` to `rows[order[i]]`.
+
+        Args:
+            target: (n, width), contiguous.
+            rows: (m, width) of the same type.
+            order: (n,) int32 or int64, within 0 .. m - 1.
+        """
+
+    def host_copies(self, arrays: Sequence[Array]) -> HostCopies:
+        """Lets the host read contiguous arrays of the device while that works."""
 
     def host_scalars(self, scalars: Array) -> HostScalars:
         """Lets the host write and read (n,) float64 of the device while that works."""
@@ -220,8 +239,24 @@ class Executor(Protocol):
     def tile_size(self) -> int:
         """Items of a tile."""
 
+    def begin(
+        self, source: KernelSource, block_size: int | None = None, *, is_settled: bool = False
+    ) -> None:
+        """Compile a kernel ahead of `load`, while the next one is generated; may do nothing.
+
+        Args:
+            source: What to compile.
+            block_size: Threads of a block with which it will probably be loaded; None: the
+                preferred number.
+            is_settled: As `load` will be told.
+        """
+
     def load(
-        self, sources: Sequence[KernelSource], block_size: int | None = None
+        self,
+        sources: Sequence[KernelSource],
+        block_size: int | None = None,
+        *,
+        is_settled: bool = False,
     ) -> Mapping[str, Kernel]:
         """Compile (or fetch from the cache) kernels, by name.
 
@@ -229,6 +264,8 @@ class Executor(Protocol):
             sources: What to compile.
             block_size: Threads of a block, of the kernels that allow it; None: chosen for each
                 kernel by the registers and the shared memory it needs.
+            is_settled: Whether kernels must be the same in every run. Else a backend may look for
+                better ones in the background, which later calls and processes get.
 
         Raises:
             CompileError: A source did not compile.
@@ -376,18 +413,6 @@ def bound_blocks(
     if source.tiled:
         return bindings[TILES].length
     return source.num_blocks(count, block_size)
-
-
-MAX_ON_HOST = 1 << 20
-"""Items that the host may look through once for a structure, which takes it 2 to 7 ms. CuPy
-compiles a kernel for each thing it does with arrays: 9 s with an empty cache, under a profiler."""
-
-
-def array_tools(backend: Backend, num_items: int) -> tuple[ModuleType, Callable[[Array], Array]]:
-    """Where arrays of so many items are looked through: a library, and what brings arrays to it."""
-    if backend.xp is np or num_items > MAX_ON_HOST:
-        return backend.xp, lambda array: array
-    return np, backend.to_host
 
 
 def view(arena: Array, first_byte: int, num_scalars: int, dtype: str) -> Array:

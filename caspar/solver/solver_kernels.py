@@ -12,7 +12,7 @@ from functools import partial
 from threading import Lock
 
 from caspar.codegen.targets import TARGETS
-from caspar.driver import SolverDesign, SolverSources, compile_specs, solver_sources
+from caspar.driver import SolverDesign, SolverSources, compile_specs, ignored, solver_sources
 from caspar.errors import SizeError
 from caspar.memory.tiling.node_tiles import needs_wide_places
 from caspar.options import LinearSolverChoice
@@ -24,7 +24,7 @@ from caspar.solver.input.problem import Problem
 from caspar.solver.linear.method import Specs
 from caspar.solver.linear.methods import check_preconditioner, methods_for
 from caspar.solver.plan.factor_order import most_partners
-from caspar.solver.plan.kernel_library import KernelLibrary
+from caspar.solver.plan.kernel_library import KernelLibrary, expected_tile_size
 
 
 class SolverKernels:
@@ -130,7 +130,10 @@ class SolverKernels:
         return self.compile(design, wide_places=needs_wide_places(most, most_narrow))
 
     def _new_library(self, design: SolverDesign, wide_places: bool) -> KernelLibrary:
-        sources = solver_sources(design)
+        is_settled = self._recipe.deterministic
+        size = expected_tile_size(design)
+        begin = partial(self._backend.begin, block_size=size, is_settled=is_settled)
+        sources = solver_sources(design, ignored if wide_places else begin)
         owners = [factor.name for factor in design.factors]
         owners += [node.name for node in design.nodes]
         limits = [one.max_tile_size for one in self._methods if one.max_tile_size is not None]
@@ -142,6 +145,7 @@ class SolverKernels:
                 sources,
                 owners,
                 wide_places=wide_places,
+                is_settled=is_settled,
                 max_tile_size=min(limits, default=None) if is_limited else None,
             )
 

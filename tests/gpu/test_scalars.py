@@ -21,3 +21,20 @@ def test_what_is_read_was_there_when_it_was_fetched() -> None:
     with backend.scope():
         own.fetch()
         assert own.read() == scalars.tolist()
+
+
+def test_copies_are_of_what_was_there_when_they_were_fetched() -> None:
+    backend = pytest.importorskip("caspar.runtime.cuda.backend").CudaBackend()
+    kept = [cupy.zeros((3, 1), dtype=cupy.float32), cupy.zeros(5), cupy.zeros((0, 2))]
+    copies = backend.host_copies(kept)
+    with backend.scope():
+        for number in range(100):
+            for array in kept:
+                array.fill(number)
+            copies.fetch()
+            for array in kept:
+                array.fill(-1.0)
+            for array, copy in zip(kept, copies.read(), strict=True):
+                assert copy.shape == array.shape
+                assert copy.dtype == array.dtype
+                assert (copy == number).all()

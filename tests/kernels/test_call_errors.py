@@ -126,7 +126,11 @@ class SmallDevice(HarnessBackend):
     """One that cannot hold large blocks."""
 
     def load(
-        self, sources: Sequence[KernelSource], block_size: int | None = None
+        self,
+        sources: Sequence[KernelSource],
+        block_size: int | None = None,
+        *,
+        is_settled: bool = False,
     ) -> Mapping[str, BackendKernel]:
         if block_size is not None and block_size > 512:
             raise ResourceError(f"kernel {sources[0].name}: a block of {block_size} threads")

@@ -46,7 +46,11 @@ class TimedBackend(HarnessBackend):
         return [1e-6 if self.loaded == 64 else 1e-5] * num_samples
 
     def load(
-        self, sources: Sequence[KernelSource], block_size: int | None = None
+        self,
+        sources: Sequence[KernelSource],
+        block_size: int | None = None,
+        *,
+        is_settled: bool = False,
     ) -> Mapping[str, LoadedKernel]:
         """Remember the size."""
         made = super().load(sources, block_size)

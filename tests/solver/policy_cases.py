@@ -79,10 +79,9 @@ class Row:
         """The state behind the step."""
         if isinstance(self.end, AskRounding):
             return before
-        wanted = replace(before, num_iterations=before.num_iterations + 1)
+        wanted = before._replace(num_iterations=before.num_iterations + 1)
         if self.verdict is Verdict.ACCEPTED:
-            wanted = replace(
-                wanted,
+            wanted = wanted._replace(
                 cost=step.cost,
                 damping=GREATEST_SHRINK * before.damping,
                 growth=2.0,
@@ -90,13 +89,12 @@ class Row:
                 promised=-math.inf,
             )
         else:
-            wanted = replace(
-                wanted,
+            wanted = wanted._replace(
                 damping=before.growth * before.damping,
                 growth=2.0 * before.growth,
                 promised=max(before.promised, step.model_decrease),
             )
-        return replace(wanted, **self.after)
+        return wanted._replace(**self.after)
 
 
 REJECTED = Verdict.TOO_LITTLE_DECREASE

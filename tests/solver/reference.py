@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from symforce.ops import LieGroupOps, StorageOps
 
-from caspar.equations.node_blocks import LEVELLING_DAMPING
+from caspar.equations.node_blocks import LEVELLING_DAMPING, WITHIN_REACH
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, trace
 from caspar.frontend.symbolic.epsilon import SYMBOL, value, with_symbolic_epsilon
@@ -120,12 +120,16 @@ def damped_step(factors: Sequence[Factor], arrays: Mapping[str, Any], damping: f
 
 
 def levelled(node: NodeType, squares: Array, damping: float) -> Array:
-    """D of (n, tangent_dim) entries of diag(J^T J): see `equations.node_blocks.node_diagonal`."""
-    share = damping / (damping + LEVELLING_DAMPING)
+    """D of (n, tangent_dim) entries of diag(J^T J): see `equations.node_blocks.node_diagonal`.
+
+    All entries are within reach.
+    """
+    share = WITHIN_REACH * damping / (damping + LEVELLING_DAMPING)
     found = squares.copy()
     for part in node.tangent_parts:
-        largest = squares[:, part].max(axis=1, keepdims=True)
-        found[:, part] = np.maximum(squares[:, part], share * largest)
+        if len(part) > 1:
+            largest = squares[:, part].max(axis=1, keepdims=True)
+            found[:, part] = np.maximum(squares[:, part], share * largest)
     return found
 
 

@@ -205,7 +205,11 @@ class CompilingBackend(HarnessBackend):
     """Runs CUDA sources on the host, after NVRTC has compiled them."""
 
     def load(
-        self, sources: Sequence[KernelSource], block_size: int | None = None
+        self,
+        sources: Sequence[KernelSource],
+        block_size: int | None = None,
+        *,
+        is_settled: bool = False,
     ) -> Mapping[str, Kernel]:
         if len(sources) > 0:
             compiled = compile_text(one_text(list(sources)), "sm_90")

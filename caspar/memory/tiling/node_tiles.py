@@ -10,6 +10,7 @@ Once for a structure. Here with NumPy, on the host; the CUDA backend makes the s
 kernels of its own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,9 +135,14 @@ class NodeTiles:
         """What exchanges need: which nodes a tile has, and where their items are."""
         return {"group_node": self.group_node, "node_items": self.node_items}
 
-    def partners(self) -> Array:
-        """(num_slots,) int32: the partner of each slot."""
-        return (self.place >> (2 * place_bits(self.place.dtype))).astype(np.int32)
+    def partners(self, bring: Callable[[Array], Array] = lambda array: array) -> Array:
+        """(num_slots,) int32: the partner of each slot.
+
+        Args:
+            bring: Brings an array to where the result is wanted.
+        """
+        place = bring(self.place)
+        return (place >> (2 * place_bits(place.dtype))).astype(np.int32)
 
     @property
     def num_short(self) -> int:

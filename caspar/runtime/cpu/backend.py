@@ -18,6 +18,7 @@ from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.runtime.backend import (
+    HostCopies,
     HostScalars,
     Kernel,
     Launch,
@@ -29,7 +30,7 @@ from caspar.runtime.backend import (
 from caspar.runtime.cpu.compile import function_address
 from caspar.runtime.cpu.driver import num_threads
 from caspar.runtime.cpu.indexing import CpuIndexing
-from caspar.runtime.cpu.launch import CpuKernel, CpuLaunch, CpuScalars, CpuSequence
+from caspar.runtime.cpu.launch import CpuCopies, CpuKernel, CpuLaunch, CpuScalars, CpuSequence
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
@@ -58,8 +59,17 @@ class CpuBackend(CpuIndexing):
         """Processor and number of threads."""
         return f"{platform.machine()} CPU, {num_threads()} threads"
 
+    def begin(
+        self, source: KernelSource, block_size: int | None = None, *, is_settled: bool = False
+    ) -> None:
+        """Nothing: `load` compiles."""
+
     def load(
-        self, sources: Sequence[KernelSource], block_size: int | None = None
+        self,
+        sources: Sequence[KernelSource],
+        block_size: int | None = None,
+        *,
+        is_settled: bool = False,
     ) -> Mapping[str, Kernel]:
         """Compile kernels, or fetch them from the cache; tiles have the size they have."""
         return {source.name: CpuKernel(source, function_address(source)) for source in sources}
@@ -196,10 +206,13 @@ class CpuBackend(CpuIndexing):
         """A copy."""
         return np.array(array)
 
-    def fetch(self, arrays: Sequence[Array]) -> Callable[[], list[NDArray[Any]]]:
+    def take_rows(self, target: Array, rows: Array, order: Array) -> None:
+        """By NumPy."""
+        np.take(rows, order, axis=0, out=target)
+
+    def host_copies(self, arrays: Sequence[Array]) -> HostCopies:
         """Copies, made at once."""
-        copies = [np.array(array) for array in arrays]
-        return lambda: copies
+        return CpuCopies(arrays)
 
     def synchronize(self) -> None:
         """Nothing to wait for: every run returns when it is done."""

@@ -29,13 +29,7 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from caspar.memory.array import Array
 from caspar.runtime.cpu.machine_code import compile_code, load_code
-
-IntArray = NDArray[np.int64]
 
 THREADS_VARIABLE = "CASPAR_NUM_THREADS"
 
@@ -355,30 +349,32 @@ def num_threads() -> int:
 
 
 def run_launches(
-    functions: IntArray,
-    tables: IntArray,
-    num_tiles: IntArray,
+    functions: int,
+    tables: int,
+    num_tiles: int,
+    num_launches: int,
     *,
     is_shared: bool,
-    flag: Array | None = None,
+    flag: int | None = None,
     max_runs: int = 1,
 ) -> None:
     """Run launches in order, several times.
 
     Args:
-        functions: (num_launches,) int64 addresses.
-        tables: (num_launches,) int64 addresses of parameter tables.
-        num_tiles: (num_launches,) int64.
+        functions: Address of (num_launches,) int64 addresses.
+        tables: Address of (num_launches,) int64 addresses of parameter tables.
+        num_tiles: Address of (num_launches,) int64.
+        num_launches: Launches.
         is_shared: Whether one of them has several tiles.
-        flag: (1,) float64: no further run once it is not zero.
+        flag: Address of a float64: no further run once it is not zero.
         max_runs: Runs at most.
     """
     _driver().run(
         _TEAMS.address() if is_shared else None,
-        functions.ctypes.data,
-        tables.ctypes.data,
-        num_tiles.ctypes.data,
-        len(functions),
-        None if flag is None else flag.ctypes.data,
+        functions,
+        tables,
+        num_tiles,
+        num_launches,
+        flag,
         max_runs,
     )

@@ -6,12 +6,14 @@ runs a whole list without returning to Python.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from caspar.codegen.source import KernelSource
 from caspar.memory.array import Array
-from caspar.runtime.cpu.driver import IntArray, run_launches
+from caspar.runtime.cpu.driver import run_launches
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class CpuLaunch:
     """
 
     kernel: CpuKernel
-    table: IntArray
+    table: NDArray[np.int64]
     num_tiles: int
     values: tuple[int | Array, ...]
 
@@ -64,20 +66,28 @@ class CpuSequence:
 
     def __init__(self, launches: Sequence[CpuLaunch]) -> None:
         self._launches = tuple(launches)
-        self._arrays = (
-            np.array([launch.kernel.address for launch in launches], dtype=np.int64),
-            np.array([launch.table.ctypes.data for launch in launches], dtype=np.int64),
-            np.array([launch.num_tiles for launch in launches], dtype=np.int64),
+        rows = (
+            [launch.kernel.address for launch in launches],
+            [launch.table.ctypes.data for launch in launches],
+            [launch.num_tiles for launch in launches],
         )
+        self._arrays = tuple(np.array(row, dtype=np.int64) for row in rows)
+        functions, tables, num_tiles = (array.ctypes.data for array in self._arrays)
+        self._addresses = (functions, tables, num_tiles, len(launches))
         self._is_shared = any(launch.num_tiles > 1 for launch in launches)
 
     def run(self) -> None:
         """Run every launch once."""
-        run_launches(*self._arrays, is_shared=self._is_shared)
+        run_launches(*self._addresses, is_shared=self._is_shared)
 
     def run_until(self, flag: Array, max_runs: int) -> None:
         """Run until the flag is set, at most `max_runs` times."""
-        run_launches(*self._arrays, is_shared=self._is_shared, flag=flag, max_runs=max_runs)
+        run_launches(
+            *self._addresses,
+            is_shared=self._is_shared,
+            flag=flag.ctypes.data,
+            max_runs=max_runs,
+        )
 
 
 class CpuScalars:
@@ -96,5 +106,21 @@ class CpuScalars:
         self._fetched = self._scalars.tolist()
 
     def read(self) -> list[float]:
+        """What was copied."""
+        return self._fetched
+
+
+class CpuCopies:
+    """Copies of arrays, see `HostCopies`."""
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self._arrays = arrays
+        self._fetched: list[NDArray[Any]] = []
+
+    def fetch(self) -> None:
+        """Copy all of them."""
+        self._fetched = [np.array(array) for array in self._arrays]
+
+    def read(self) -> list[NDArray[Any]]:
         """What was copied."""
         return self._fetched

@@ -1,13 +1,11 @@
 """The CUDA backend: NVRTC through CuPy, launches captured in CUDA graphs.
 
-CuPy keeps machine code in its own cache, keyed by source and architecture. All work goes to one
-stream of its own; results are read after it is synchronised. CuPy compiles with `-ftz=true`:
-denormal float32 numbers are flushed to zero.
+Machine code is kept in caspar's store. All work goes to one stream of its own; results are read
+after it is synchronised. Denormal float32 numbers are flushed to zero, as CuPy's own kernels do.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 
 import cupy
 
@@ -23,12 +21,8 @@ from caspar.runtime.backend import (
     bound_blocks,
     parameter_values,
 )
-from caspar.runtime.cuda.launch.compile import (
-    CudaKernel,
-    compiled_kernel,
-    loaded_usage,
-    resident_blocks,
-)
+from caspar.runtime.cuda.launch.compilation import Compilation, compilation
+from caspar.runtime.cuda.launch.compile import CudaKernel, loaded_usage, resident_blocks
 from caspar.runtime.cuda.launch.launch import CudaLaunch, CudaSequence, parameter_table
 from caspar.runtime.cuda.loop.loop import cuda_loop, fits_device, merged_launches, own_launch
 from caspar.runtime.cuda.loop.repeat import repeated_loop
@@ -40,6 +34,10 @@ from caspar.runtime.factorization import (
 )
 from caspar.runtime.traits import CUDA_TRAITS
 from caspar.runtime.usage import KernelUsage
+
+WAVES_THAT_PAY = 2
+"""Of blocks, above which better options for a kernel of node tiles are looked for: its launches
+are long enough for a few per cent to count (docs/design/0012-elimination.md)."""
 
 
 class CudaBackend(CudaIndexing):
@@ -53,21 +51,28 @@ class CudaBackend(CudaIndexing):
     traits = CUDA_TRAITS
     tile_size = BLOCK_SIZE
 
-    def load(
-        self, sources: Sequence[KernelSource], block_size: int | None = None
-    ) -> Mapping[str, Kernel]:
-        """Compile kernels in parallel threads: NVRTC releases the interpreter lock.
+    @cached_property
+    def _compilation(self) -> Compilation:
+        return compilation(self._device.id, self.device)
 
-        Each thread starts with the device's context: a module that CuPy has already gives it none.
-        """
-        jobs = self._structure.jobs(tiled=any(source.tiled for source in sources))
-        compiled = partial(compiled_kernel, block_size=block_size, device=self.device)
-        with ThreadPoolExecutor(initializer=self._device.use) as pool:
-            tools = [pool.submit(job) for job in jobs]
-            kernels = list(pool.map(compiled, sources))
-            for tool in tools:
-                tool.result()
-        return {kernel.source.name: kernel for kernel in kernels}
+    def begin(
+        self, source: KernelSource, block_size: int | None = None, *, is_settled: bool = False
+    ) -> None:
+        """Compile a kernel in another thread, while Python goes on."""
+        size = block_size if block_size in source.block_sizes else source.block_size
+        self._compilation.begin_structure(tiled=source.tiled)
+        self._compilation.begin(source, size, is_settled=is_settled)
+
+    def load(
+        self,
+        sources: Sequence[KernelSource],
+        block_size: int | None = None,
+        *,
+        is_settled: bool = False,
+    ) -> Mapping[str, Kernel]:
+        """Compile kernels in parallel threads."""
+        self._compilation.begin_structure(tiled=any(source.tiled for source in sources))
+        return self._compilation.load(sources, block_size, is_settled=is_settled)
 
     def bind(self, kernel: Kernel, bindings: Mapping[str, Binding], count: int) -> Launch:
         """Fix grid and arguments."""
@@ -76,9 +81,10 @@ class CudaBackend(CudaIndexing):
         values = parameter_values(source.params, bindings, count)
         places, table = parameter_table(values)
         num_blocks = bound_blocks(source, bindings, count, kernel.block_size)
-        function = kernel.function.kernel
         grid = (num_blocks, source.num_layers, 1)
-        call = (function.ptr, *grid, kernel.block_size, 1, 1, 0)
+        call = (kernel.function.address, *grid, kernel.block_size, 1, 1, 0)
+        if not kernel.is_settled and num_blocks > WAVES_THAT_PAY * self.resident_blocks(kernel):
+            self._compilation.search.add(source, kernel.block_size)
         return CudaLaunch(call, table.ctypes.data, places, tuple(values), kernel, table)
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:

@@ -1,7 +1,7 @@
 """Memory of the device, and arrays on their way to it and back."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -9,11 +9,17 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from caspar.codegen.cuda.header import BLOCK_SIZE
+from caspar.codegen.cuda.structure.rows import ROW_KERNELS, ROW_SOURCE
 from caspar.memory.array import Array
-from caspar.runtime.backend import HostScalars
+from caspar.runtime.backend import HostCopies, HostScalars
 from caspar.runtime.cuda.device import CudaDevice
-from caspar.runtime.cuda.launch.scalars import CudaScalars, fetch_arrays
+from caspar.runtime.cuda.launch.modules import load_functions
+from caspar.runtime.cuda.launch.scalars import CudaCopies, CudaScalars
 from caspar.runtime.cuda.launch.upload import uploader
+
+_WORD = 4
+"""Bytes of what rows are copied by."""
 
 _MUCH_MEMORY = 1 << 28
 """Bytes that are worth giving back."""
@@ -83,9 +89,21 @@ class CudaMemory(CudaDevice):
         self.stream.synchronize()
         return np.asarray(cupy.asnumpy(array))
 
-    def fetch(self, arrays: Sequence[Array]) -> Callable[[], list[NDArray[Any]]]:
-        """Enqueue copies of contiguous arrays to the host."""
-        return fetch_arrays(self.stream, arrays)
+    def take_rows(self, target: Array, rows: Array, order: Array) -> None:
+        """By a kernel of our own: CuPy would compile one for every pair of types."""
+        kept, places = cupy.ascontiguousarray(rows), cupy.ascontiguousarray(order)
+        num_words = target.nbytes // _WORD
+        if num_words == 0:
+            return
+        name = ROW_KERNELS[places.dtype.itemsize]
+        kernel = load_functions(ROW_SOURCE, tuple(ROW_KERNELS.values()))[name].function
+        width = np.uint32(num_words // target.shape[0])
+        arguments = (np.uint64(num_words), width, kept, places, target)
+        kernel((-(-num_words // BLOCK_SIZE),), (BLOCK_SIZE,), arguments)
+
+    def host_copies(self, arrays: Sequence[Array]) -> HostCopies:
+        """By way of pinned memory."""
+        return CudaCopies(self.stream, arrays)
 
     def host_scalars(self, scalars: Array) -> HostScalars:
         """By way of pinned memory."""

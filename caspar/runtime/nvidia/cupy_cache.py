@@ -9,16 +9,13 @@ Cost: a file is written once for each process, and tried again only where that f
 import importlib
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from caspar.runtime.cache import folder_refusal, warn_once
 
 FOLDER_VARIABLE = "CUPY_CACHE_DIR"
 IN_MEMORY_VARIABLE = "CUPY_CACHE_IN_MEMORY"
-
-Made = TypeVar("Made")
 
 
 def import_cupy() -> Any:
@@ -58,15 +55,6 @@ def _refusal(folder: Path) -> str:
         return refusal
     except OSError as error:
         return _cannot_be_written(folder, error)
-
-
-def even_without_disk(make: Callable[[], Made]) -> Made:
-    """What `make` compiles with CuPy; where a disk has become full, in memory."""
-    try:
-        return make()
-    except OSError as error:
-        _keep_in_memory(_cannot_be_written(cupy_folder(), error))
-        return make()
 
 
 def _cannot_be_written(folder: Path, error: OSError) -> str:

@@ -25,6 +25,11 @@ DEFAULT_ARCHITECTURE = "sm_90"
 CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 """Options that `cupy.RawModule` adds: denormal float32 numbers are flushed to zero."""
 
+_NO_CACHE = ("--no-cache",)
+"""What NVRTC takes from its own cache comes without the assembler's figures."""
+
+_FIRST_WITH_CACHE = (12, 9)
+
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'(.*?)(?=Compiling entry function|\Z)", re.S)
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
@@ -64,7 +69,7 @@ class CompiledText:
     Attributes:
         arch: Architecture, `sm_90` for example.
         ptx: NVIDIA's portable assembly.
-        cubin: Machine code, an ELF file.
+        cubin: Machine code, an ELF file; empty where only PTX was asked for.
         log: All that compiler and assembler said.
         resources: By the kernel's name, sorted by it.
     """
@@ -141,7 +146,8 @@ def compile_text(
 
     Args:
         text: CUDA C with any number of kernels.
-        arch: Architecture, one of `architectures()`.
+        arch: Architecture, one of `architectures()`; `compute_90` instead of `sm_90`: PTX alone,
+            of which no resources are known.
         more_options: Of NVRTC, beside those of every kernel.
 
     Raises:
@@ -150,9 +156,10 @@ def compile_text(
         OptionError: NVRTC does not know the architecture.
     """
     known = architectures()
-    if arch not in known:
+    if arch.replace("compute_", "sm_") not in known:
         raise OptionError(f"arch={arch!r}: must be one of {', '.join(known)}")
     options = (
+        *(_NO_CACHE if _version() >= _FIRST_WITH_CACHE else ()),
         *COMPILE_OPTIONS,
         *CUPY_OPTIONS,
         *more_options,
@@ -188,9 +195,14 @@ def nvrtc_version() -> str:
     Raises:
         BackendError: NVRTC is not installed.
     """
+    return ".".join(map(str, _version()))
+
+
+@cache
+def _version() -> tuple[int, int]:
     major, minor = ctypes.c_int(), ctypes.c_int()
     _call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
-    return f"{major.value}.{minor.value}"
+    return major.value, minor.value
 
 
 def _compile(program: ctypes.c_void_p, arch: str, options: Sequence[str]) -> CompiledText:

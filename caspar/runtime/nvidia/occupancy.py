@@ -71,6 +71,10 @@ class Occupancy:
         """Warps held over warps that could be: 1 where nothing runs out."""
         return self.warps / self.max_warps
 
+    def blocks(self, block_size: int) -> int:
+        """Blocks at once, of the size it was found for."""
+        return self.warps // -(-block_size // WARP)
+
 
 def occupancy(resources: KernelResources, block_size: int, arch: str) -> Occupancy | None:
     """Theoretical occupancy; None for an architecture whose limits are not known here.

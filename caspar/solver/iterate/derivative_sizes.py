@@ -9,14 +9,11 @@ Input: D and gradient of a linearisation, once a linear solve has begun. Cost: s
 copied to the host.
 """
 
-from functools import cached_property
-
 import numpy as np
 
-from caspar.equations.node_blocks import ABSENT, LEVELLING_DAMPING
+from caspar.equations.node_blocks import ABSENT, LEVELLING_DAMPING, UNITS_APART, WITHIN_REACH
 from caspar.equations.parts import NodePart
 from caspar.frontend.factors.trace import NodeType
-from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.layout import padded_chunks
 from caspar.solver.plan.plan import NodePlan, Plan
@@ -24,32 +21,31 @@ from caspar.solver.plan.plan import NodePlan, Plan
 LOOKED_AT = 200
 """Nodes of a type, its first ones."""
 
-UNITS_APART = {DType.FLOAT32: 1e-14, DType.FLOAT64: 1e-26}
-"""Share of a part's largest entry of diag(J^T J), by the type of the values. Entries above it are
-moved by steps of little damping although D is levelled."""
-
 _ROUNDING = 1e-5
 """Of a levelled entry, which may be float32."""
 
 
-class DerivativeSizes:
-    """D and gradient of the first nodes of each type, on their way to the host.
+class DerivativeLook:
+    """Copies D and gradient of the first nodes of each type to the host.
 
     Args:
         plan: Has them in its memory.
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._storage = plan.types.storage
+        self._least = UNITS_APART[plan.types.storage]
         self._nodes = [node.node for node in plan.nodes if node.count > 0]
         self._chunks = [_first_chunks(plan, node) for node in plan.nodes if node.count > 0]
         flat = [chunk for of_node in self._chunks for of_array in of_node for chunk in of_array]
-        self._fetched = plan.library.backend.fetch(flat)
+        self._copies = plan.library.backend.host_copies(flat)
 
-    @cached_property
-    def _rows(self) -> list[tuple[NodeType, Array, Array]]:
-        """D and gradient of each type, (n, tangent_dim) each."""
-        fetched = iter(self._fetched())
+    def begin(self) -> None:
+        """Enqueue the copies: of what D and gradient are now."""
+        self._copies.fetch()
+
+    def read(self) -> "DerivativeSizes":
+        """Wait for the copies."""
+        fetched = iter(self._copies.read())
         rows = []
         for node, of_node in zip(self._nodes, self._chunks, strict=True):
             # only the last of an array's chunks is padded
@@ -58,16 +54,28 @@ class DerivativeSizes:
                 for of_array in of_node
             )
             rows.append((node, squares, slopes))
-        return rows
+        return DerivativeSizes(rows, self._least)
+
+
+class DerivativeSizes:
+    """D and gradient of some nodes of each type.
+
+    Args:
+        rows: Of each type, (n, tangent_dim) each.
+        least: See `UNITS_APART`.
+    """
+
+    def __init__(self, rows: list[tuple[NodeType, Array, Array]], least: float) -> None:
+        self._rows = rows
+        self._least = least
 
     def levelling_holds(self, damping: float) -> bool:
-        """Whether a levelled D may hold some scalar: in all nodes its entry is a levelled one."""
-        share = (1.0 + _ROUNDING) * damping / (damping + LEVELLING_DAMPING)
-        return any(_units_are_apart(*rows, share) for rows in self._rows)
+        """Of a D that is levelled: whether that would hold a scalar at every damping.
 
-    def units_are_apart(self) -> bool:
-        """Of a D that is not levelled: whether levelling would hold a scalar at every damping."""
-        return any(_units_are_apart(*rows, UNITS_APART[self._storage]) for rows in self._rows)
+        Then its entry is a levelled one in all nodes, and not marked by `WITHIN_REACH`.
+        """
+        share = min(damping / (damping + LEVELLING_DAMPING), 1.0 / WITHIN_REACH)
+        return any(_units_are_apart(*rows, (1.0 + _ROUNDING) * share) for rows in self._rows)
 
     def lost_squares(self) -> dict[str, bool]:
         """Node types with squares of derivatives that are zero or infinite in the floating type.
@@ -92,16 +100,15 @@ class DerivativeSizes:
 def _units_are_apart(node: NodeType, squares: Array, slopes: Array, share: float) -> bool:
     """Whether some entry of a part of D is at most this share of the largest in all nodes.
 
-    If it is zero in all of them, and its gradient too, no factor touches it: that says nothing.
+    If its gradient is zero in all of them, no factor touches it: that says nothing.
     """
-    for part in map(list, node.tangent_parts):
-        own = squares[:, part]
+    for part in node.tangent_parts:
+        place = slice(part.start, part.stop)
+        own = squares[:, place]
         if own.min() > share * own.max():
             continue
-        own = np.where(own == ABSENT, 0.0, own)
-        largest = own.max(axis=1, keepdims=True)
-        is_small = (own <= share * largest).all(axis=0)
-        is_touched = ((own > 0.0) | (slopes[:, part] != 0.0)).any(axis=0)
+        is_small = (own <= share * own.max(axis=1, keepdims=True)).all(axis=0)
+        is_touched = (slopes[:, place] != 0.0).any(axis=0)
         if (is_small & is_touched).any():
             return True
     return False

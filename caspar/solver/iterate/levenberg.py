@@ -6,7 +6,7 @@
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -114,7 +114,7 @@ def minimize(
             raise
         status = SolveStatus.INTERRUPTED
         # it may have come between a move and its record
-        progress.state = replace(progress.state, cost=system.score())
+        progress.state = progress.state._replace(cost=system.score())
     lost = _lost_squares(system, options, progress) if status.is_success else {}
     if any(lost.values()) or (status.is_success and too_small):
         status = SolveStatus.OUT_OF_RANGE

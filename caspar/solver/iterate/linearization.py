@@ -1,10 +1,10 @@
-"""What the device holds of the linearised problem: a frozen value, and what each event makes of it.
+"""What the device holds of the linearised problem: a named tuple, and what each event makes of it.
 
 `NormalEquations` asks it what has to run, and tells it what has run. Nothing here touches a device.
 """
 
-from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 
 class Place(Enum):
@@ -15,8 +15,7 @@ class Place(Enum):
     CANDIDATE = "the candidate of the last step, before it is known whether it is accepted"
 
 
-@dataclass(frozen=True)
-class Linearization:
+class Linearization(NamedTuple):
     """What the device holds of the linearised problem.
 
     Attributes:
@@ -54,7 +53,7 @@ class Linearization:
             return self._at(Place.CURRENT)
         if self.is_scaled and self.begun_damping != damping:
             return self._at(Place.NOWHERE)
-        return replace(self, place=Place.CURRENT)
+        return self._replace(place=Place.CURRENT)
 
     def tried(self) -> "Linearization":
         """After a step was solved for, retracted and scored."""
@@ -62,19 +61,19 @@ class Linearization:
 
     def went_ahead(self, damping: float) -> "Linearization":
         """After the candidate was linearised, and the linear solve begun with this damping."""
-        return replace(self, place=Place.CANDIDATE, begun_damping=damping)
+        return self._replace(place=Place.CANDIDATE, begun_damping=damping)
 
     def accepted(self) -> "Linearization":
         """After the candidate became the current values: only what was done ahead is of use."""
         kept = self if self.place is Place.CANDIDATE else self._at(Place.NOWHERE)
-        return replace(kept, was_rejected=False)
+        return kept._replace(was_rejected=False)
 
     def rejected(self) -> "Linearization":
         """After the current values were kept. The next damping is another one."""
         is_kept = self.place is Place.CURRENT and not self.is_scaled
         kept = self._at(Place.CURRENT if is_kept else Place.NOWHERE)
-        return replace(kept, was_rejected=True)
+        return kept._replace(was_rejected=True)
 
     def _at(self, place: Place) -> "Linearization":
         """Linearised elsewhere, and no linear solve has begun."""
-        return replace(self, place=place, begun_damping=None)
+        return self._replace(place=place, begun_damping=None)

@@ -12,7 +12,6 @@ after it nothing is done ahead until one is accepted.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from caspar.equations.parts import FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.solver.input.problem import Problem
-from caspar.solver.iterate.derivative_sizes import DerivativeSizes
+from caspar.solver.iterate.derivative_sizes import DerivativeLook, DerivativeSizes
 from caspar.solver.iterate.faults import faulty_costs, faulty_derivatives, largest_residual
 from caspar.solver.iterate.linearization import Linearization, Place
 from caspar.solver.iterate.roundings import DRAWS, half_digits, write_rounded
@@ -59,6 +58,7 @@ class NormalEquations:
         self._linear = linear
         self._phases = phases
         self._scalars = self._backend.host_scalars(plan.memory[SolverPart.SCALARS])
+        self._look = DerivativeLook(plan)
         self._starts: Mapping[str, Array] = {}
         self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
         sequence = self._backend.sequence
@@ -148,7 +148,7 @@ class NormalEquations:
         if order is None:
             return rows
         sorted_rows = scratch.take((int(order.shape[0]), int(rows.shape[1])), rows.dtype.name)
-        self._backend.xp.take(rows, order, axis=0, out=sorted_rows)
+        self._backend.take_rows(sorted_rows, rows, order)
         return sorted_rows
 
     def score(self) -> float:
@@ -200,18 +200,13 @@ class NormalEquations:
         """
         tried, sizes = self._try_and_look(goal)
         if sizes.levelling_holds(goal.damping):
-            tried, sizes = self._try_anew(goal, levelling=0.0)
-            if not sizes.units_are_apart():
-                tried, _ = self._try_anew(goal, levelling=1.0)
+            self.reject()
+            self._held = self._held._replace(levelling=0.0)
+            self.score()
+            self.linearize(goal.damping)
+            tried, sizes = self._try_and_look(goal)
         # a levelled D hides a square of zero, but then levelling would hold its scalar
         return tried, sizes.lost_squares()
-
-    def _try_anew(self, goal: LinearGoal, levelling: float) -> tuple[TriedStep, DerivativeSizes]:
-        self.reject()
-        self._held = replace(self._held, levelling=levelling)
-        self.score()
-        self.linearize(goal.damping)
-        return self._try_and_look(goal)
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
@@ -221,9 +216,9 @@ class NormalEquations:
 
     def _try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
         self._enqueue_step(goal)
-        sizes = DerivativeSizes(self.plan)  # before they are overwritten
+        self._look.begin()  # before they are overwritten
         self._enqueue_ahead(goal)
-        return TriedStep.of(self._read()), sizes
+        return TriedStep.of(self._read()), self._look.read()
 
     def _enqueue_step(self, goal: LinearGoal) -> None:
         limits = (goal.tolerance, goal.min_iterations, goal.max_iterations)

@@ -10,7 +10,6 @@ device; `docs/design/0014-levenberg-policy.md` has the reasons and measurements.
 """
 
 import math
-from dataclasses import replace
 
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
@@ -111,13 +110,12 @@ def decide(
     accepted = verdict is Verdict.ACCEPTED
     end: End
     after, end = stopping.after_step(state, tried, options, accepted=accepted)
-    after = replace(after, num_iterations=state.num_iterations + 1)
+    after = after._replace(num_iterations=state.num_iterations + 1)
     if accepted:
         # Madsen, Nielsen, Tingleff (2004), equation 3.16; powers of huge numbers raise
         usual = damping if gain_ratio >= GOOD_GAIN_RATIO else state.damping
         factor = max(GREATEST_SHRINK, 1.0 - (2.0 * min(gain_ratio, 1.0) - 1.0) ** 3)
-        after = replace(
-            after,
+        after = after._replace(
             cost=tried.cost,
             damping=_bounded(factor * usual, options),
             growth=2.0,
@@ -127,7 +125,7 @@ def decide(
         if end is None:
             after, end = stopping.after_fall(after, changes)
     elif damping >= state.damping:
-        after = replace(after, damping=state.damping * state.growth, growth=2.0 * state.growth)
+        after = after._replace(damping=state.damping * state.growth, growth=2.0 * state.growth)
     if end is None:
         end = stopping.at_limit(after, elapsed_s, options, changes)
     decision = Decision(verdict, gain_ratio, after.cost, end)

@@ -1,16 +1,19 @@
-"""What the loop, the policy and the device pass to each other: frozen values."""
+"""What the loop, the policy and the device pass to each other.
+
+Named tuples, which are made in a quarter of the time of frozen dataclasses: an iteration of a small
+problem makes a dozen.
+"""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.solver.result.result import SolveStatus
 
 
-@dataclass(frozen=True)
-class LinearGoal:
+class LinearGoal(NamedTuple):
     """What the linear solver is asked for.
 
     Attributes:
@@ -29,8 +32,7 @@ class LinearGoal:
     expected_damping: float | None = None
 
 
-@dataclass(frozen=True)
-class TriedStep:
+class TriedStep(NamedTuple):
     """The end of a step that was tried.
 
     Attributes:
@@ -69,8 +71,7 @@ class TriedStep:
         )
 
 
-@dataclass(frozen=True)
-class PolicyState:
+class PolicyState(NamedTuple):
     """Everything that decisions depend on, besides the step and the options.
 
     Attributes:
@@ -133,8 +134,7 @@ End = SolveStatus | AskRounding | None
 """Why a solve ends; None: it goes on; or what has to be known to decide that."""
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """What becomes of a step that was tried.
 
     Attributes:

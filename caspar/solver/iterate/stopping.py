@@ -5,7 +5,6 @@ near a minimum: what such a step shows is discounted, or confirmed by another on
 """
 
 import math
-from dataclasses import replace
 
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
@@ -79,12 +78,11 @@ def after_step(
             return state, status
         # it promised something: more damping may keep it
         relief, confirming = RELIEF_GROWTH * damping, damping < GREATEST_RELIEF
-        return replace(state, relief=relief, relief_cost=state.cost, confirming=confirming), None
+        return state._replace(relief=relief, relief_cost=state.cost, confirming=confirming), None
     has_gained = state.cost <= (1.0 - GAINED_SINCE) * state.relief_cost
     # damping may mend blocks that overflow, but no gradient that is not finite
     is_faulty = tried.outcome is LinearOutcome.NOT_FINITE and tried.linear_iterations == 0
-    state = replace(
-        state,
+    state = state._replace(
         relief=state.least_relief if has_gained else state.relief,
         relief_cost=math.inf if has_gained else state.relief_cost,
         promised=-math.inf if accepted else _promised(state, damping, tried),
@@ -94,7 +92,7 @@ def after_step(
         is_end = state.num_not_finite >= MAX_NOT_FINITE
         return state, SolveStatus.DERIVATIVES_NOT_FINITE if is_end else None
     status, confirming = _shown(state, damping, tried, options, accepted=accepted)
-    return replace(state, confirming=confirming), status
+    return state._replace(confirming=confirming), status
 
 
 def _promised(state: PolicyState, damping: float, tried: TriedStep) -> float:
@@ -158,7 +156,7 @@ def after_fall(state: PolicyState, changes: CostChanges) -> tuple[PolicyState, E
         if AskRounding.LAST_DIGIT not in changes:
             return state, AskRounding.LAST_DIGIT
         is_rounding = changes[AskRounding.LAST_DIGIT] >= least
-        state = replace(state, asked_cost=state.cost, is_rounding=is_rounding)
+        state = state._replace(asked_cost=state.cost, is_rounding=is_rounding)
     if state.cost > NEGLIGIBLE * state.initial_cost:
         return state, None
     if not state.is_rounding and AskRounding.HALF_DIGITS not in changes:

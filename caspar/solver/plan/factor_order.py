@@ -5,7 +5,7 @@ for locality, unless that does not help. Eliminated nodes are kept in the order 
 them: a tile then reads and writes neighbours.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -51,15 +51,22 @@ class FactorOrder:
     partner: str | None = None
     node_at: Array | None = None
 
-    def index(self, name: str) -> Array | None:
+    def index(
+        self, name: str, bring: Callable[[Array], Array] = lambda array: array
+    ) -> Array | None:
         """(num_slots,) int32 node of each place, of any argument; None for unique nodes.
 
         That of the partner is made anew by each call.
+
+        Args:
+            name: Of the argument.
+            bring: Brings an array to where the result is wanted.
         """
         if name != self.partner:
-            return self.nodes[name]
+            found = self.nodes[name]
+            return None if found is None else bring(found)
         assert self.node_tiles is not None
-        return self.node_tiles.partners()
+        return self.node_tiles.partners(bring)
 
     def item_tiles(
         self, backend: Backend, index: Array, num_objects: int, tile_size: int

@@ -3,15 +3,17 @@
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from caspar.codegen.source import KernelSource
 from caspar.codegen.targets import Target
-from caspar.driver import SolverSources
+from caspar.driver import SolverDesign, SolverSources
 from caspar.equations.factor_kernels import FACTOR_ROLES
 from caspar.equations.node_kernels import NODE_ROLES
 from caspar.errors import ResourceError
 from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.names import kernel_name
+from caspar.ir.dtype import DType
 from caspar.memory.access import BoundWrite
 from caspar.memory.reduce import ReduceSpec
 from caspar.runtime.backend import Backend, Kernel, Launch
@@ -20,8 +22,19 @@ HOT_ROLES = ("product", "scatter")
 """Kernels of factors that run in every iteration of a linear solver."""
 
 
+HALF_TILE = 128
+
 LOOPED = ("clear",)
 """Other kernels of several blocks that run there."""
+
+
+def expected_tile_size(design: SolverDesign) -> int | None:
+    """The tile size that a library mostly gets, on CUDA; None: the preferred one.
+
+    Node tiles of float64 with the preferred size take more shared memory than there is.
+    """
+    is_wide = design.types.storage is DType.FLOAT64 and len(design.form.eliminated) > 0
+    return HALF_TILE if is_wide else None
 
 
 class KernelLibrary:
@@ -33,6 +46,7 @@ class KernelLibrary:
         sources: The solver's kernels.
         owners: Names of factors and node types, whose kernels' names begin with them.
         wide_places: Whether items' places in node tiles have 64 bits.
+        is_settled: Whether kernels must be the same in every run.
         max_tile_size: Items of a tile at most; None: what kernels allow.
 
     Attributes:
@@ -49,6 +63,7 @@ class KernelLibrary:
         owners: Sequence[str],
         *,
         wide_places: bool = False,
+        is_settled: bool = False,
         max_tile_size: int | None = None,
     ) -> None:
         self.backend = backend
@@ -58,7 +73,8 @@ class KernelLibrary:
         self._target = target
         self._wide_places = wide_places
         sources = self._rewritten(sources)
-        self._kernels = dict(backend.load(list(sources.kernels.values())))
+        self._load = partial(backend.load, is_settled=is_settled)
+        self._kernels: dict[str, Kernel] = {}
         own = {
             role: [
                 sources.kernels[kernel_name(owner, role)]
@@ -71,6 +87,8 @@ class KernelLibrary:
         shared = [sources.kernels[name] for name in LOOPED if name in sources.kernels]
         together = [*shared, *(source for role in own.values() for source in role)]
         self.tile_size = self._common_tile_size(together, hot, max_tile_size)
+        alone = [one for name, one in sources.kernels.items() if name not in self._kernels]
+        self._kernels.update(self._load(alone))
 
     def _rewritten(self, sources: SolverSources) -> SolverSources:
         """For places as wide as they are here."""
@@ -86,29 +104,33 @@ class KernelLibrary:
         hot: Sequence[KernelSource],
         limit: int | None,
     ) -> int:
-        """One tile size for all kernels: they share tiles, and run in one loop.
+        """Load kernels with one tile size: they share tiles, and run in one loop.
 
-        Each has been loaded with the block size that suits it; the kernels of the inner loop
-        decide for all, unless another one does not fit.
+        The kernels of the inner loop decide by the block sizes that suit them, unless another one
+        does not fit.
 
         Raises:
             ResourceError: There is no size with which all fit.
         """
         chosen = sources if len(hot) == 0 else hot
+        self._kernels.update(self._load(chosen))
         most = min(self._kernels[source.name].block_size for source in chosen)
         most = most if limit is None else min(most, limit)
         common = set.intersection(*({*source.block_sizes} for source in chosen))
         refusal: ResourceError | None = None
         for size in sorted((size for size in common if size <= most), reverse=True):
-            others = [one for one in sources if self._kernels[one.name].block_size != size]
+            others = [one for one in sources if not self._has_size(one.name, size)]
             try:
-                self._kernels.update(self.backend.load(others, size))
+                self._kernels.update(self._load(others, size))
             except ResourceError as error:
                 refusal = error if refusal is None else refusal
                 continue
             return size
         assert refusal is not None
         raise refusal
+
+    def _has_size(self, name: str, size: int) -> bool:
+        return name in self._kernels and self._kernels[name].block_size == size
 
     def num_node_tiles(self, node: NodeType, count: int) -> int:
         """Partial sums that the kernels of a node type make, each of as many."""
@@ -141,7 +163,7 @@ class KernelLibrary:
         """Compile more kernels of the solver; `name` is what they are together."""
         found = self._rewritten(sources).kernels.items()
         missing = [one for name, one in found if name not in self._kernels]
-        self._kernels.update(self.backend.load(missing, self.tile_size))
+        self._kernels.update(self._load(missing, self.tile_size))
         self.loaded.add(name)
 
     def load_reductions(self, specs: Iterable[ReduceSpec]) -> None:
@@ -152,7 +174,7 @@ class KernelLibrary:
             return
         start = time.perf_counter()
         sources = [self._target.generate_reduce(spec) for spec in missing.values()]
-        self._kernels.update(self.backend.load(sources, self.tile_size))
+        self._kernels.update(self._load(sources, self.tile_size))
         self.reductions_time_s += time.perf_counter() - start
 
     def finish(self, bound: BoundWrite) -> list[Launch]:

@@ -19,7 +19,8 @@ from caspar.memory.accessors.sums.slots import (
 )
 from caspar.memory.tiling.node_tiles import NodeOrder
 from caspar.memory.tiling.tiles import TileIndex
-from caspar.runtime.backend import Backend, array_tools
+from caspar.runtime.array_tools import ArrayTools
+from caspar.runtime.backend import Backend
 from caspar.solver.input.problem import Problem
 from caspar.solver.limits import Limits
 from caspar.solver.plan.factor_order import FactorOrder, order_factors
@@ -194,14 +195,15 @@ def _warn_untouched(
     backend: Backend, factors: Sequence[FactorPlan], nodes: Sequence[NodePlan]
 ) -> None:
     num_items = sum(plan.count for plan in factors) + sum(plan.count for plan in nodes)
-    xp, brought = array_tools(backend, num_items)
+    tools = ArrayTools(backend, num_items)
+    xp = tools.xp
     touched = {plan.node.name: xp.zeros(plan.count, dtype=bool) for plan in nodes}
     for plan in factors:
         for argument in plan.factor.nodes:
             flags = touched[argument.node_type.name]
             is_whole = _has_all(plan, argument, flags.shape[0])
-            index = None if is_whole else plan.order.index(argument.name)
-            flags[slice(None) if index is None else brought(index)] = True
+            index = None if is_whole else plan.order.index(argument.name, tools.bring)
+            flags[slice(None) if index is None else index] = True
     orders = {plan.node.name: plan.order for plan in nodes}
     for name, flags in touched.items():
         if bool(flags.all()):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from caspar.equations.scalar_kernels import LinearOutcome
@@ -90,8 +90,8 @@ class FakeSystem:
 
 def step(before: float, decrease: float, gain_ratio: float = 1.0, **changes: Any) -> TriedStep:
     """A step from a cost of `before` that lowers it."""
-    made = replace(STEP, cost=before - decrease, model_decrease=decrease / gain_ratio)
-    return replace(made, **changes)
+    made = STEP._replace(cost=before - decrease, model_decrease=decrease / gain_ratio)
+    return made._replace(**changes)
 
 
 def steps(*decreases: float, start: float = 100.0, **changes: Any) -> list[TriedStep]:
@@ -103,7 +103,7 @@ def steps(*decreases: float, start: float = 100.0, **changes: Any) -> list[Tried
     return made
 
 
-REJECTED = replace(STEP, cost=150.0, model_decrease=1.0)
+REJECTED = STEP._replace(cost=150.0, model_decrease=1.0)
 
 
 def run(

@@ -1,7 +1,6 @@
 """Factors whose residuals or derivatives are not finite are named, and so are the instances."""
 
 import math
-from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -67,7 +66,7 @@ def test_derivatives(linear_solver: str, backend: str) -> None:
 
 def test_candidates_without_a_cost() -> None:
     """All since the last accepted step: else something else is at fault too."""
-    jump = replace(REJECTED, cost=math.inf)
+    jump = REJECTED._replace(cost=math.inf)
     for script, is_told in (
         ([*steps(1.0), *[jump] * 9], True),
         ([*steps(1.0), REJECTED, *[jump] * 9], False),

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,7 +121,7 @@ def test_what_is_not_finite_never_ends_as_a_success(name: str, wrong: float) -> 
 
 
 def test_everything_nan() -> None:
-    nothing = replace(STEP, gradient_norm=math.nan, step_norm=math.nan)
+    nothing = STEP._replace(gradient_norm=math.nan, step_norm=math.nan)
     course, system = run([nothing] * 20)
     assert course.status is SolveStatus.DAMPING_LIMIT
     assert course.final_cost == 100.0
@@ -188,7 +187,7 @@ def test_tolerance_tightens_at_once_where_it_is_tight() -> None:
 
 
 def test_rejected_steps_leave_the_tolerance() -> None:
-    wild = replace(REJECTED, gradient_norm=1e-9)
+    wild = REJECTED._replace(gradient_norm=1e-9)
     script = [*steps(10.0, gradient_norm=1.0), wild, *steps(10.0, start=90.0, gradient_norm=0.9)]
     assert tolerances(script, linear_tolerance=0.3) == pytest.approx([0.3, 0.3, 0.3, 0.3])
 

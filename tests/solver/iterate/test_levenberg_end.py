@@ -6,7 +6,6 @@ Its rules one by one are in `policy_cases`.
 import math
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,15 +56,15 @@ def test_confirming_step_that_gains_goes_on() -> None:
 def test_rejected_steps_of_large_damping_promise_little_anyway(
     damping: float, gradient_norm: float, converges: bool
 ) -> None:
-    rejected = replace(REJECTED, model_decrease=1e-9, gradient_norm=gradient_norm)
+    rejected = REJECTED._replace(model_decrease=1e-9, gradient_norm=gradient_norm)
     script = [rejected] * 3
     course, _ = run(script, cost_tolerance=1e-6, initial_damping=damping)
     wanted = SolveStatus.CONVERGED_COST if converges else SolveStatus.ITERATION_LIMIT
     assert course.status is wanted
 
 
-SMALL = replace(REJECTED, model_decrease=1e-9, gradient_norm=1e-6)
-LARGE = replace(REJECTED, model_decrease=10.0)
+SMALL = REJECTED._replace(model_decrease=1e-9, gradient_norm=1e-6)
+LARGE = REJECTED._replace(model_decrease=10.0)
 
 
 def test_a_step_of_large_damping_is_confirmed_by_one_of_little() -> None:
@@ -87,7 +86,7 @@ def test_a_step_of_large_damping_is_confirmed_by_one_of_little() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [LARGE, replace(LARGE, cost=math.nan), replace(REJECTED, outcome=LinearOutcome.NOT_FINITE)],
+    [LARGE, LARGE._replace(cost=math.nan), REJECTED._replace(outcome=LinearOutcome.NOT_FINITE)],
     ids=["no gain", "no cost", "no step"],
 )
 def test_where_no_step_of_little_damping_gains_the_usual_one_confirms(wrong: TriedStep) -> None:
@@ -112,7 +111,7 @@ def test_a_poor_step_of_little_damping_leaves_the_usual_one() -> None:
 
 
 def test_a_gradient_that_is_zero_needs_no_second_look() -> None:
-    zero = replace(REJECTED, model_decrease=0.0, outcome=LinearOutcome.AT_OPTIMUM)
+    zero = REJECTED._replace(model_decrease=0.0, outcome=LinearOutcome.AT_OPTIMUM)
     course, _ = run([*steps(1e-9), zero], cost_tolerance=1e-6)
     assert course.status is SolveStatus.CONVERGED_GRADIENT
     assert len(course.records) == 2
@@ -120,7 +119,7 @@ def test_a_gradient_that_is_zero_needs_no_second_look() -> None:
 
 def test_rounding_errors_end_with_steps_that_are_small_for_any_reason() -> None:
     fallen = step(100.0, 100.0 - 1e-9)
-    small = replace(REJECTED, step_norm=1e-14)
+    small = REJECTED._replace(step_norm=1e-14)
     for rounding, status in (
         (2e-11, SolveStatus.CONVERGED_STEP),
         (0.5e-11, SolveStatus.ITERATION_LIMIT),
@@ -131,14 +130,14 @@ def test_rounding_errors_end_with_steps_that_are_small_for_any_reason() -> None:
 
 
 def test_rejected_steps_converge_where_little_was_promised() -> None:
-    promised = replace(REJECTED, cost=100.0, model_decrease=1e-6)
+    promised = REJECTED._replace(cost=100.0, model_decrease=1e-6)
     course, _ = run([promised] * 3, cost_tolerance=1e-6)
     assert course.status is SolveStatus.CONVERGED_COST
     assert [record.step_accepted for record in course.records] == [False, False]
 
 
-AT_OPTIMUM = replace(
-    STEP, cost=100.0, model_decrease=0.0, gradient_norm=0.0, outcome=LinearOutcome.AT_OPTIMUM
+AT_OPTIMUM = STEP._replace(
+    cost=100.0, model_decrease=0.0, gradient_norm=0.0, outcome=LinearOutcome.AT_OPTIMUM
 )
 
 
@@ -178,7 +177,7 @@ def test_cost_that_falls_to_rounding_errors_is_zero(
 ) -> None:
     """In any unit."""
     first, last = unit * initial_cost, unit * cost
-    script = [replace(STEP, cost=last, model_decrease=first), replace(REJECTED, cost=2.0 * first)]
+    script = [STEP._replace(cost=last, model_decrease=first), REJECTED._replace(cost=2.0 * first)]
     course, _ = run(
         script,
         first,
@@ -359,7 +358,7 @@ def test_where_rounding_takes_what_steps_promise_it_is_a_minimum() -> None:
 
 
 def test_no_step_lowers_the_cost_by_more_than_all_of_it() -> None:
-    lofty = replace(REJECTED, model_decrease=1e6)
+    lofty = REJECTED._replace(model_decrease=1e6)
     for rounding, status in (
         (101.0, SolveStatus.CONVERGED_COST),
         (99.0, SolveStatus.DAMPING_LIMIT),

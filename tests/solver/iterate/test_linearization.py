@@ -1,7 +1,6 @@
 """What the device holds after each event: the whole table, without a device."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -11,8 +10,8 @@ EXPECTED, OTHER = 1e-3, 2e-3
 """The damping with which a solve was begun ahead, and another one."""
 
 PLAIN = Linearization(is_scaled=False, is_shared=False)
-SCALED = replace(PLAIN, is_scaled=True)
-SHARED = replace(SCALED, is_shared=True)
+SCALED = PLAIN._replace(is_scaled=True)
+SHARED = SCALED._replace(is_shared=True)
 KINDS = {"plain": PLAIN, "scaled": SCALED, "shared": SHARED}
 
 Change = Callable[[Linearization], Linearization]
@@ -57,7 +56,7 @@ CASES = [
 
 def held_at(kind: str, place: Place) -> Linearization:
     begun = EXPECTED if place is CANDIDATE else None
-    return replace(KINDS[kind], place=place, begun_damping=begun)
+    return KINDS[kind]._replace(place=place, begun_damping=begun)
 
 
 @pytest.mark.parametrize(("kind", "event", "before", "after"), CASES)
@@ -93,6 +92,6 @@ def test_a_rejection_is_remembered_until_a_step_is_accepted(kind: str) -> None:
 
 
 def test_levelling_stays_until_other_values_are_loaded() -> None:
-    level = replace(SCALED, levelling=0.0)
+    level = SCALED._replace(levelling=0.0)
     for event, change in EVENTS.items():
         assert change(level).levelling == (1.0 if event == "loaded" else 0.0)

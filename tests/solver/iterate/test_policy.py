@@ -1,6 +1,6 @@
 """Levenberg-Marquardt's policy alone, without a loop or a device."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,13 +22,13 @@ from tests.solver.policy_cases import CONFIRMING, LAST, LEAST, OPTIONS, STATE, S
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.says)
 def test_decisions(row: Row) -> None:
-    before, step = replace(STATE, **row.before), replace(STEP, **row.step)
+    before, step = STATE._replace(**row.before), STEP._replace(**row.step)
     options = replace(OPTIONS, **row.options)
     after, decision = decide(before, step, row.elapsed_s, options, row.changes)
     assert (decision.verdict, decision.end) == (row.verdict, row.end)
     assert decision.accepted is (row.verdict is Verdict.ACCEPTED)
     assert decision.cost == (step.cost if decision.accepted else before.cost)
-    assert asdict(after) == pytest.approx(asdict(row.wanted(before, step)), rel=1e-12, abs=0.0)
+    assert after._asdict() == pytest.approx(row.wanted(before, step)._asdict(), rel=1e-12, abs=0.0)
 
 
 def test_every_outcome_is_in_the_table() -> None:
@@ -57,8 +57,8 @@ def test_every_outcome_is_in_the_table() -> None:
 )
 def test_goals(before: dict[str, Any], options: dict[str, Any], changes: dict[str, Any]) -> None:
     usual = LinearGoal(0.1, 0.3, 12, 200, GREATEST_SHRINK * 0.1)
-    found = next_goal(replace(STATE, **before), replace(OPTIONS, **options))
-    assert asdict(found) == pytest.approx(asdict(replace(usual, **changes)))
+    found = next_goal(STATE._replace(**before), replace(OPTIONS, **options))
+    assert found._asdict() == pytest.approx(usual._replace(**changes)._asdict())
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_goals_of_confirming_steps(
     before: dict[str, Any], options: dict[str, Any], damping: float
 ) -> None:
     options = {"min_linear_iterations": 3, **options}
-    found = next_goal(replace(STATE, **CONFIRMING, **before), replace(OPTIONS, **options))
+    found = next_goal(STATE._replace(**CONFIRMING, **before), replace(OPTIONS, **options))
     assert found == LinearGoal(damping, 0.01, CONFIRMING_ITERATIONS, 200, None)
 
 

@@ -1,14 +1,12 @@
 """Dense direct solver on CUDA: cuSOLVER through CuPy. Nothing here waits for the device."""
 
-from functools import cache
-from typing import Any
-
 import cupy
 import numpy as np
 from cupy.cuda.device import get_cusolver_handle
 from cupy_backends.cuda.libs import cusolver
 
 from caspar.memory.array import Array
+from caspar.runtime.cuda.launch.modules import load_functions
 
 _UPPER = 1
 """CUBLAS_FILL_MODE_UPPER: the lower triangle by rows is the upper one by columns."""
@@ -39,11 +37,6 @@ extern "C" __global__ void check(unsigned size, const double* rhs, const double*
 """
 
 
-@cache
-def _check_kernel() -> Any:
-    return cupy.RawModule(code=_CHECK_SOURCE).get_function("check")
-
-
 def check_solution(rhs: Array, solution: Array, info: Array | None, failed: Array) -> None:
     """Enqueue: whether a factorisation failed, or shows in its solution that it should have.
 
@@ -58,7 +51,8 @@ def check_solution(rhs: Array, solution: Array, info: Array | None, failed: Arra
     """
     size = np.uint32(solution.shape[0])
     arguments = (size, rhs, solution, np.uint64(0) if info is None else info, failed)
-    _check_kernel()((1,), (_CHECK_THREADS,), arguments)
+    check = load_functions(_CHECK_SOURCE, ("check",))["check"].function
+    check((1,), (_CHECK_THREADS,), arguments)
 
 
 class CusolverCholesky:

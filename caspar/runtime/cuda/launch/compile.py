@@ -1,28 +1,22 @@
 """Compiling a source for CUDA, for the number of threads in a block that suits it."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import cupy
 
-from caspar.codegen.cuda.header import (
-    BLOCK_SIZE_OPTION,
-    COMPILE_OPTIONS,
-    MIN_BLOCKS_OPTION,
-    ONE_BLOCK_OPTION,
-)
+from caspar.codegen.cuda.header import BLOCK_SIZE_OPTION, COMPILE_OPTIONS, ONE_BLOCK_OPTION
 from caspar.codegen.source import KernelSource
-from caspar.errors import ResourceError
-from caspar.runtime.nvidia.cupy_cache import even_without_disk
+from caspar.errors import CompileError, ResourceError
+from caspar.runtime.cuda.launch.modules import LoadedFunction, load_functions
 from caspar.runtime.nvidia.limits import compile_refusal, first_that_fits, load_refusal
+from caspar.runtime.nvidia.machine_code import Choice, keep_choice, kept_choice
 from caspar.runtime.nvidia.nvrtc import KernelResources
+from caspar.runtime.nvidia.resident_search import size_question
 from caspar.runtime.usage import KernelUsage, kernel_usage
 
-SPILLED_BYTES = 8
-"""Bytes of a thread that a kernel with code of its own for long nodes may spill for another block:
-that code needs most registers, and runs seldom. Products of bundle adjustment with float16 spilled
-as many with 5 blocks, there alone, before they loaded ahead of a wait; since then none."""
+_ANY_SIZE = "any block size"
 
 
 @dataclass(frozen=True)
@@ -31,52 +25,65 @@ class CudaKernel:
 
     Attributes:
         source: The kernel.
-        function: What CuPy loaded.
+        function: What the driver has loaded.
         block_size: Threads of a block.
-        options: Of NVRTC.
+        is_settled: No other options are looked for.
     """
 
     source: KernelSource
-    function: Any
+    function: LoadedFunction
     block_size: int
-    options: tuple[str, ...]
-
-    def with_options(self, *options: str) -> "CudaKernel":
-        """The same, compiled with more options."""
-        return loaded_kernel(self.source, self.block_size, (*self.options, *options))
+    is_settled: bool = True
 
 
-def compiled_kernel(source: KernelSource, block_size: int | None, device: str) -> CudaKernel:
-    """Compile a kernel for the current device.
+def compiled_kernel(
+    source: KernelSource, block_size: int | None, device: str, *, is_settled: bool
+) -> CudaKernel:
+    """Compile a kernel for the current device, or take it from the cache.
 
     Args:
         source: The kernel.
         block_size: Threads of a block, where the kernel allows it; None: the number of which a
             multiprocessor holds the most threads.
         device: The device in words, for errors.
+        is_settled: Whether it must be the same in every run: options that another run has found
+            are not taken.
 
     Raises:
         CompileError: The compiler does not take the source.
         ResourceError: The device has too little for the kernel.
         BackendError: The driver does not take the machine code.
     """
+    of_size = partial(_with_block_size, source, is_settled=is_settled)
     try:
         if block_size in source.block_sizes:
-            return with_block_size(source, block_size)
-        preferred = first_that_fits(source.block_sizes, partial(with_block_size, source))
-        best = loaded_usage(preferred).roomiest
-        if block_size is not None or best == preferred.block_size:
-            return preferred
-        try:
-            return with_block_size(source, best)
-        except ResourceError:
-            return preferred
+            return of_size(block_size)
+        if block_size is not None:
+            return first_that_fits(source.block_sizes, of_size)
+        kept = kept_choice(source.text, architecture(), _ANY_SIZE)
+        if kept is not None:
+            return of_size(kept.block_size)
+        chosen = _roomiest(source, of_size)
+        keep_choice(source.text, architecture(), _ANY_SIZE, Choice(chosen.block_size))
+        return chosen
     except cupy.cuda.driver.CUDADriverError as error:
         raise load_refusal(source.name, device, str(error)) from error
 
 
+def _roomiest(source: KernelSource, of_size: Callable[[int], CudaKernel]) -> CudaKernel:
+    """The kernel for the preferred block size, or for one of which more threads are resident."""
+    preferred = first_that_fits(source.block_sizes, of_size)
+    best = loaded_usage(preferred).roomiest
+    if best == preferred.block_size:
+        return preferred
+    try:
+        return of_size(best)
+    except ResourceError:
+        return preferred
+
+
 def loaded_kernel(source: KernelSource, block_size: int, options: tuple[str, ...]) -> CudaKernel:
-    """Compile a kernel, or take it from CuPy's cache.
+    """Compile a kernel, or take it from the cache.
 
     Args:
         source: The kernel.
@@ -88,62 +95,58 @@ def loaded_kernel(source: KernelSource, block_size: int, options: tuple[str, ...
         ResourceError: The device has too little for the kernel.
     """
     try:
-        function = even_without_disk(
-            lambda: cupy.RawModule(code=source.text, options=options).get_function(source.name)
-        )
-    except cupy.cuda.compiler.CompileException as error:
+        function = load_functions(source.text, (source.name,), options)[source.name]
+    except CompileError as error:
         raise compile_refusal(source, block_size, str(error)) from error
-    return CudaKernel(source, function, block_size, options)
+    return CudaKernel(source, function, block_size)
 
 
-def with_block_size(source: KernelSource, block_size: int) -> CudaKernel:
-    """Compile a kernel for blocks of that many threads."""
+def _with_block_size(source: KernelSource, block_size: int, *, is_settled: bool) -> CudaKernel:
+    """Compile a kernel for blocks of that many threads.
+
+    Kernels of node tiles are quicker if the compiler is told for how many blocks it should leave
+    room. That number is searched for later, see `runtime.cuda.launch.search`.
+    """
     options: tuple[str, ...] = COMPILE_OPTIONS
     if block_size != source.block_size:
         options = (*options, BLOCK_SIZE_OPTION.format(block_size))
+    question = size_question(block_size, is_settled=is_settled)
+    kept = kept_choice(source.text, architecture(), question)
+    if kept is not None:
+        kernel = loaded_kernel(source, block_size, (*options, *kept.options))
+        return replace(kernel, is_settled=is_settled or kept.is_searched)
     kernel = loaded_kernel(source, block_size, options)
-    local_bytes = kernel.function.local_size_bytes
+    more: tuple[str, ...] = ()
+    local_bytes = kernel.function.local_bytes
     if local_bytes > 0:
         # spilled registers, or an array of the library's sine: what is less tells
-        unhurried = kernel.with_options(ONE_BLOCK_OPTION)
-        return unhurried if unhurried.function.local_size_bytes < local_bytes else kernel
-    return _most_resident(kernel) if source.tiled else kernel
+        unhurried = loaded_kernel(source, block_size, (*options, ONE_BLOCK_OPTION))
+        if unhurried.function.local_bytes < local_bytes:
+            kernel, more = unhurried, (ONE_BLOCK_OPTION,)
+    is_searched = local_bytes > 0 or not source.tiled
+    keep_choice(source.text, architecture(), question, Choice(block_size, more, is_searched))
+    return replace(kernel, is_settled=is_settled or is_searched)
 
 
-def _most_resident(kernel: CudaKernel) -> CudaKernel:
-    """As many blocks on a multiprocessor as go without spilling, or nearly so.
-
-    Kernels of node tiles wait for memory and at barriers, and another block has something to do.
-    The compiler arranges the same instructions better where it is told how many blocks there are.
-    Products of 29 M observations with recomputed Jacobians: 750 us with 4 blocks that it was not
-    told of, 697 with 4, 854 with 5 and 48 bytes spilled; linearisations 3508 with 4, 3265 with 5;
-    `reduce` 2750 with 3, 2619 with 4, 2640 with 5 and 8 bytes spilled (H200).
-    """
-    found, wanted = kernel, resident_blocks(kernel)
-    may_spill = SPILLED_BYTES if kernel.source.stretches else 0
-    while True:
-        closer = kernel.with_options(MIN_BLOCKS_OPTION.format(wanted))
-        resident = resident_blocks(closer)
-        if closer.function.local_size_bytes > may_spill or resident < wanted:
-            return found
-        found, wanted = closer, resident + 1
+def architecture() -> str:
+    """Of the current device, `sm_90` for example."""
+    return f"sm_{cupy.cuda.Device().compute_capability}"
 
 
 def resident_blocks(kernel: CudaKernel) -> int:
     """Blocks that a multiprocessor holds at the same time."""
     held = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
-    return int(held(kernel.function.kernel.ptr, kernel.block_size, 0))
+    return int(held(kernel.function.address, kernel.block_size, 0))
 
 
 def loaded_usage(kernel: CudaKernel) -> KernelUsage:
     """What a loaded kernel takes of the current device."""
     function = kernel.function
     resources = KernelResources(
-        registers=int(function.num_regs),
-        stack_bytes=int(function.local_size_bytes),
+        registers=function.registers,
+        stack_bytes=function.local_bytes,
         spill_store_bytes=0,
         spill_load_bytes=0,
-        shared_bytes=int(function.shared_size_bytes),
+        shared_bytes=function.shared_bytes,
     )
-    arch = f"sm_{cupy.cuda.Device().compute_capability}"
-    return kernel_usage(kernel.source, resources, kernel.block_size, arch)
+    return kernel_usage(kernel.source, resources, kernel.block_size, architecture())

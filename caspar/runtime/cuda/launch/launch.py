@@ -78,7 +78,7 @@ class CudaLaunch:
             raise launch_refusal(
                 kernel.source,
                 kernel.block_size,
-                lambda: (function.num_regs, function.shared_size_bytes),
+                lambda: (function.registers, function.shared_bytes),
                 str(error),
             ) from error
 

@@ -1,6 +1,6 @@
 """Small things that the host writes and reads while the device works."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import cupy
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.memory.array import Array
+from caspar.runtime.cuda.launch.launch import captured
 
 _NUM_WRITES = 3
 """Places that are written to in turn. One may be on its way when the next two are written: the
@@ -55,23 +56,42 @@ class CudaScalars:
         return values
 
 
-def fetch_arrays(stream: Any, arrays: Sequence[Array]) -> Callable[[], list[NDArray[Any]]]:
-    """Enqueue copies of contiguous arrays to pinned memory; what is returned waits for them."""
-    pinned = cupy.cuda.alloc_pinned_memory(max(1, sum(array.nbytes for array in arrays)))
-    first = 0
-    for array in arrays:
-        array.data.copy_to_host_async(pinned.ptr + first, array.nbytes, stream)
-        first += array.nbytes
-    is_fetched = cupy.cuda.Event(disable_timing=True)
-    is_fetched.record(stream)
+class CudaCopies:
+    """Arrays by way of pinned memory; all copies are one CUDA graph.
 
-    def fetched() -> list[NDArray[Any]]:
-        is_fetched.synchronize()
-        copies, first = [], 0
-        for array in arrays:
-            copy = np.frombuffer(pinned, array.dtype, array.size, first)
-            copies.append(copy.reshape(array.shape))
-            first += array.nbytes
-        return copies
+    Args:
+        stream: Where they are enqueued.
+        arrays: Contiguous ones of the device.
+    """
 
-    return fetched
+    def __init__(self, stream: Any, arrays: Sequence[Array]) -> None:
+        self._stream = stream
+        self._kept = arrays
+        words = [-(-array.nbytes // 8) for array in arrays]
+        self._pinned = cupy.cuda.alloc_pinned_memory(8 * sum(words) + 8)
+        self._copies = []
+        first = 0
+        for array, num_words in zip(arrays, words, strict=True):
+            copy = np.frombuffer(self._pinned, array.dtype, array.size, 8 * first)
+            self._copies.append(copy.reshape(array.shape))
+            first += num_words
+        self._graph = captured(self._copy, 1) if first > 0 else None
+        self._is_fetched = cupy.cuda.Event(disable_timing=True)
+
+    def _copy(self) -> None:
+        # `copy_to_host_async` refuses while the stream is captured
+        runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream().ptr
+        for array, copy in zip(self._kept, self._copies, strict=True):
+            target, kind = copy.ctypes.data, runtime.memcpyDeviceToHost
+            runtime.memcpyAsync(target, array.data.ptr, array.nbytes, kind, stream)
+
+    def fetch(self) -> None:
+        """Enqueue the copies."""
+        if self._graph is not None:
+            self._graph.launch(stream=self._stream)
+        self._is_fetched.record(self._stream)
+
+    def read(self) -> list[NDArray[Any]]:
+        """Wait for them."""
+        self._is_fetched.synchronize()
+        return self._copies

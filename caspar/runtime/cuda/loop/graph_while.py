@@ -21,11 +21,11 @@ import cupy
 import numpy as np
 from cuda.core import Device, Stream
 
-from caspar.codegen.cuda.header import COMPILE_OPTIONS
 from caspar.codegen.cuda.loop.condition import BEGIN_KERNEL, CONDITION_KERNEL, CONDITION_SOURCE
 from caspar.memory.array import Array
 from caspar.runtime.cuda.launch.dependent import DependentLaunch, begins_early, launch_early
 from caspar.runtime.cuda.launch.launch import captured
+from caspar.runtime.cuda.launch.modules import load_functions
 from caspar.runtime.nvidia.probe import first_line
 
 RUNS_AT_ONCE = 12
@@ -56,13 +56,12 @@ class GraphLoop:
     remarks: tuple[str, ...] = ()
 
     def __init__(self, stream: Any, launches: Sequence[DependentLaunch], flag: Array) -> None:
-        module = cupy.RawModule(code=CONDITION_SOURCE, options=COMPILE_OPTIONS)
-        self._begin = module.get_function(BEGIN_KERNEL)
-        decide = module.get_function(CONDITION_KERNEL)
+        kernels = load_functions(CONDITION_SOURCE, (BEGIN_KERNEL, CONDITION_KERNEL))
+        self._begin, decide = (kernels[name].function for name in (BEGIN_KERNEL, CONDITION_KERNEL))
         self._left = cupy.empty(1, np.uint32)
         # the graph has their addresses only
         self.launches = tuple(launches)
-        self._kept = (module, flag)
+        self._kept = (kernels, flag)
         self._stream = stream
         self._target = Stream.from_handle(stream.ptr)
 

@@ -86,7 +86,7 @@ class CudaLoop:
         launch = driver.launchCooperativeKernel if self.is_cooperative else driver.launchKernel
         more = () if self.is_cooperative else (0,)
         try:
-            launch(function.kernel.ptr, self.grid, 1, 1, size, 1, 1, 0, stream, self.table, *more)
+            launch(function.address, self.grid, 1, 1, size, 1, 1, 0, stream, self.table, *more)
         except driver.CUDADriverError as error:
             raise _refusal(self.kernel, str(error)) from error
 
@@ -182,7 +182,7 @@ class OneRun:
     def call(self) -> tuple[int, ...]:
         """Function, grid, block and shared memory."""
         kernel = self.loop.kernel
-        return (kernel.function.kernel.ptr, self.loop.grid, 1, 1, kernel.block_size, 1, 1, 0)
+        return (kernel.function.address, self.loop.grid, 1, 1, kernel.block_size, 1, 1, 0)
 
     @property
     def table(self) -> int:
@@ -277,11 +277,11 @@ def _compiled(plan: LoopPlan, wanted: int) -> CudaKernel:
 
 def _spills(kernel: CudaKernel) -> bool:
     """Whether it has more local memory than more blocks are worth."""
-    return bool(kernel.function.local_size_bytes > MAX_SPILLED_BYTES)
+    return bool(kernel.function.local_bytes > MAX_SPILLED_BYTES)
 
 
 def _spilled_bytes(made: tuple[LoopPlan, CudaKernel]) -> int:
-    return int(made[1].function.local_size_bytes)
+    return int(made[1].function.local_bytes)
 
 
 def _refusal(kernel: CudaKernel, error: str) -> CasparError:
@@ -289,6 +289,6 @@ def _refusal(kernel: CudaKernel, error: str) -> CasparError:
     return launch_refusal(
         kernel.source,
         kernel.block_size,
-        lambda: (function.num_regs, function.shared_size_bytes),
+        lambda: (function.registers, function.shared_bytes),
         error,
     )

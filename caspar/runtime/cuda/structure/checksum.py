@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.codegen.cuda.structure.checksum import CHECKSUM_KERNEL, CHECKSUM_SOURCE
 from caspar.memory.array import Array
+from caspar.runtime.cuda.launch.modules import load_functions
 
 _WORDS_OF_THREAD = 8
 """At least, if there is more than one block."""
@@ -27,13 +28,12 @@ class Checksum:
     """The compiled kernel of `codegen.cuda.structure.checksum`.
 
     Args:
-        options: Options of the compiler.
         num_multiprocessors: Of the device.
     """
 
-    def __init__(self, options: tuple[str, ...], num_multiprocessors: int) -> None:
-        module = cupy.RawModule(code=CHECKSUM_SOURCE, options=options)
-        self._kernel = module.get_function(CHECKSUM_KERNEL)
+    def __init__(self, num_multiprocessors: int) -> None:
+        loaded = load_functions(CHECKSUM_SOURCE, (CHECKSUM_KERNEL,))
+        self._kernel = loaded[CHECKSUM_KERNEL].function
         self._most_blocks = _BLOCKS_OF_MULTIPROCESSOR * num_multiprocessors
         self._state = cupy.zeros(2, dtype=cupy.uint64)
         self._words = _pinned(1 + 2 * 16)

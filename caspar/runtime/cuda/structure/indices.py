@@ -9,6 +9,7 @@ import numpy as np
 from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.codegen.cuda.structure.indices import INDEX_KERNELS, INDEX_SOURCE
 from caspar.memory.array import Array
+from caspar.runtime.cuda.launch.modules import load_functions
 
 _NO_ENTRY = 0xFFFFFFFF
 
@@ -19,15 +20,10 @@ def _entry(first: Array) -> int | None:
 
 
 class IndexChecker:
-    """The compiled kernels of `codegen.cuda.structure.indices`.
+    """The compiled kernels of `codegen.cuda.structure.indices`."""
 
-    Args:
-        options: Options of the compiler.
-    """
-
-    def __init__(self, options: tuple[str, ...]) -> None:
-        module = cupy.RawModule(code=INDEX_SOURCE, options=options)
-        self._kernels: dict[str, Any] = {name: module.get_function(name) for name in INDEX_KERNELS}
+    def __init__(self) -> None:
+        self._kernels = load_functions(INDEX_SOURCE, INDEX_KERNELS)
         self._flag = np.frombuffer(cupy.cuda.alloc_pinned_memory(4), np.uint32, 1)
         self._lock = Lock()
 
@@ -45,7 +41,7 @@ class IndexChecker:
             cupy.cuda.get_current_stream().synchronize()
             if self._flag[0] == 0:
                 return None
-        first = cupy.full(1, _NO_ENTRY, dtype=cupy.uint32)
+        first = cupy.asarray(np.full(1, _NO_ENTRY, dtype=np.uint32))
         num_blocks = -(-count // BLOCK_SIZE)
         self._run("first_outside", num_blocks, count, index, np.uint32(size), first)
         return _entry(first)
@@ -54,11 +50,12 @@ class IndexChecker:
         """First entry whose object an earlier one names; waits for the device."""
         count = int(index.shape[0])
         owner = cupy.full(size, _NO_ENTRY, dtype=cupy.uint32)
-        first = cupy.full(1, _NO_ENTRY, dtype=cupy.uint32)
+        first = cupy.asarray(np.full(1, _NO_ENTRY, dtype=np.uint32))
         num_blocks = -(-count // BLOCK_SIZE)
         for find in (0, 1):
             self._run("first_repeated", num_blocks, count, index, owner, np.uint32(find), first)
         return _entry(first)
 
     def _run(self, name: str, num_blocks: int, count: int, *arguments: Any) -> None:
-        self._kernels[name]((num_blocks,), (BLOCK_SIZE,), (np.uint32(count), *arguments))
+        kernel = self._kernels[name].function
+        kernel((num_blocks,), (BLOCK_SIZE,), (np.uint32(count), *arguments))

@@ -215,7 +215,7 @@ def _pack(tools: Tools, nodes: _Ordered, num_items: int, tile_size: int) -> tupl
         return tools.xp.empty(1, dtype=np.int32), 0
     # long nodes count as none here: more chunks than needed have no node, and none in between
     num_chunks = -(-num_items // (TILES_OF_CHUNK * tile_size))
-    chunk_first = tools.xp.full(num_chunks, nodes.num_nodes, dtype=np.int32)
+    chunk_first = tools.upload(np.full(num_chunks, nodes.num_nodes, dtype=np.int32))
     tile_node = tools.xp.empty(num_chunks * MAX_TILES_OF_CHUNK, dtype=np.int32)
     num_tiles = tools.xp.empty(num_chunks + 1, dtype=np.uint32)
     size, num_nodes = np.uint32(tile_size), np.uint32(nodes.num_nodes)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from caspar.codegen.cuda.structure.node_tiles import NODE_TILE_KERNELS, NODE_TILE_SOURCE
 from caspar.memory.array import Array
+from caspar.runtime.cuda.launch.modules import load_functions
 from caspar.runtime.cuda.structure.tiles import TileBuilder
 
 
@@ -16,13 +17,11 @@ class NodeTileTools:
     """What `runtime.cuda.structure.node_tile_steps` needs: the compiled kernels, and CuPy.
 
     Args:
-        options: Options of the compiler.
         tiles: Sorts tiles.
     """
 
-    def __init__(self, options: tuple[str, ...], tiles: TileBuilder) -> None:
-        module = cupy.RawModule(code=NODE_TILE_SOURCE, options=options)
-        self._kernels = {name: module.get_function(name) for name in NODE_TILE_KERNELS}
+    def __init__(self, tiles: TileBuilder) -> None:
+        self._kernels = load_functions(NODE_TILE_SOURCE, NODE_TILE_KERNELS)
         self._tiles = tiles
 
     @property
@@ -34,7 +33,7 @@ class NodeTileTools:
     def launch(self, name: str, num_blocks: int, block_size: int, *arguments: Any) -> None:
         """Enqueue a kernel."""
         values = tuple(np.uint64(0) if value is None else value for value in arguments)
-        self._kernels[name]((num_blocks,), (block_size,), values)
+        self._kernels[name].function((num_blocks,), (block_size,), values)
 
     def scan(self, values: Array) -> None:
         """Replace numbers by the sums of all before each."""

@@ -17,6 +17,7 @@ from caspar.codegen.cuda.structure.tiles import (
 )
 from caspar.memory.array import Array
 from caspar.memory.tiling.tiles import TileIndex, TileOrder
+from caspar.runtime.cuda.launch.modules import load_functions
 
 _LARGE_BYTE = 0x7F
 """Four of them are a number above all indices that fit in memory."""
@@ -56,16 +57,10 @@ def _sort_keys(objects: Array, num_objects: int) -> Array:
 
 
 class TileBuilder:
-    """The kernels of `codegen.cuda.structure.tiles`; for each tile size compiled when first used.
+    """The kernels of `codegen.cuda.structure.tiles`, compiled when first used."""
 
-    Args:
-        options: Options of the compiler.
-    """
-
-    def __init__(self, options: tuple[str, ...]) -> None:
-        self._options = options
-        self._kernels = self._load(TILE_SOURCE, TILE_KERNELS)
-        self._sorters: dict[int, dict[str, Any]] = {}
+    def __init__(self) -> None:
+        self._kernels = load_functions(TILE_SOURCE, TILE_KERNELS)
 
     def order(self, index: Array, tile_size: int) -> TileOrder:
         """Order of an (n,) int32 index on the device; reads its statistics back."""
@@ -79,7 +74,7 @@ class TileBuilder:
 
     def scan(self, values: Array) -> None:
         """Replace (n,) uint32 by the sums of all before each; one block."""
-        scan = self._kernels["scan_blocks"]
+        scan = self._kernels["scan_blocks"].function
         scan((1,), (SCAN_BLOCK_SIZE,), (np.uint32(values.shape[0]), values))
 
     def build(self, index: Array, num_objects: int, tile_size: int) -> TileIndex:
@@ -142,20 +137,11 @@ class TileBuilder:
         self._run("locality_keys", num_blocks, count, main, lowest, key)
         return cupy.argsort(key, kind="stable")
 
-    def prepare(self, tile_size: int) -> None:
-        """Compile the kernels for a tile size."""
-        if tile_size not in self._sorters:
-            self._sorters[tile_size] = self._load(sort_source(tile_size), SORT_KERNELS)
-
     def _run_sorter(self, name: str, tile_size: int, count: int, *arguments: Any) -> None:
-        self.prepare(tile_size)
         num_blocks = -(-count // (WARPS_OF_BLOCK * tile_size))
-        kernel = self._sorters[tile_size][name]
+        kernel = load_functions(sort_source(tile_size), SORT_KERNELS)[name].function
         kernel((num_blocks,), (32 * WARPS_OF_BLOCK,), (np.uint32(count), *arguments))
 
-    def _load(self, source: str, names: tuple[str, ...]) -> dict[str, Any]:
-        module = cupy.RawModule(code=source, options=self._options)
-        return {name: module.get_function(name) for name in names}
-
     def _run(self, name: str, num_blocks: int, count: int, *arguments: Any) -> None:
-        self._kernels[name]((num_blocks,), (BLOCK_SIZE,), (np.uint32(count), *arguments))
+        kernel = self._kernels[name].function
+        kernel((num_blocks,), (BLOCK_SIZE,), (np.uint32(count), *arguments))

@@ -14,6 +14,7 @@ import numpy as np
 from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
+from caspar.runtime.array_tools import ArrayTools
 from caspar.solver.linear.explicit.structure import BlockList, Structure, TypePair
 from caspar.solver.plan.plan import NodePlan
 
@@ -81,6 +82,10 @@ class Entries:
         """Bytes of all arrays."""
         return sum(int(array.nbytes) for array in self.parts)
 
+    def sent(self, tools: ArrayTools) -> "Entries":
+        """The same on the device."""
+        return Entries(*map(tools.send, self.parts))
+
 
 def number_unknowns(nodes: tuple[NodePlan, ...]) -> Equations:
     """Of reduced node types, in their order."""
@@ -115,10 +120,9 @@ def place_blocks(structure: Structure) -> BlockMemory:
     return BlockMemory(size, first)
 
 
-def matrix_entries(
-    xp: Any, structure: Structure, equations: Equations, memory: BlockMemory
-) -> Entries:
-    """All entries, in the order of the blocks."""
+def matrix_entries(structure: Structure, equations: Equations, memory: BlockMemory) -> Entries:
+    """All entries, in the order of the blocks; arrays of the structure's tools."""
+    xp = structure.tools.xp
     rows, columns, source = [], [], []
     for types, blocks in structure.blocks.items():
         for number, is_diagonal in _numbers(xp, blocks):

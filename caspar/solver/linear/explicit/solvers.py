@@ -42,6 +42,7 @@ class DenseSolver:
         matrix = self._factorization.matrix
         entries = system.entries()
         place = (entries.rows.astype(np.int64) * system.size + entries.columns).astype(np.int32)
+        entries, place = entries.sent(structure.tools), structure.tools.send(place)
         self.num_bytes = system.num_bytes + entries.num_bytes
         self.num_bytes += int(place.nbytes) + int(matrix.nbytes)
         target = Binding(matrix.reshape(-1), system.size**2, fields={"index": place})
@@ -80,13 +81,15 @@ class SparseSolver:
         self.name = "sparse"
         self.remarks: tuple[str, ...] = ()
         backend = plan.library.backend
-        xp = backend.xp
+        tools = structure.tools
+        xp = tools.xp
         system = self._system = ExplicitSystem(plan, binder, structure)
         unsorted = system.entries()
         order = xp.argsort(unsorted.rows.astype(np.int64) * system.size + unsorted.columns)
         entries = Entries(*(part[order] for part in unsorted.parts))
         numbers = xp.arange(system.size + 1, dtype=np.int32)
-        starts = xp.searchsorted(entries.rows, numbers).astype(np.int32)
+        starts = tools.send(xp.searchsorted(entries.rows, numbers).astype(np.int32))
+        entries = entries.sent(tools)
         self._factorization = backend.sparse_factorization(
             starts, entries.columns, system.size, system.failed
         )

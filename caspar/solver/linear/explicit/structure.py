@@ -1,8 +1,8 @@
 """Which blocks the system has as a matrix, and what adds to each.
 
 Input: a plan. Output: lists of blocks, and for the items of factors and the pairs of items of
-eliminated nodes the number of the block they add to. Once for each structure, on the backend's
-device. The number of pairs is the sum over eliminated nodes of k (k + 1) / 2 with k items.
+eliminated nodes the number of the block they add to. Once for each structure, on the host where
+that is quick. The number of pairs is the sum over eliminated nodes of k (k + 1) / 2 with k items.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 
 from caspar.errors import OutOfMemoryError
 from caspar.memory.array import Array
-from caspar.runtime.backend import Backend, array_tools
+from caspar.runtime.array_tools import ArrayTools
 from caspar.solver.linear.explicit.pair_kernels import ArgumentPair, argument_pairs
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 
@@ -32,8 +32,8 @@ class BlockList:
         row: Type of the rows.
         column: Type of the columns; the same or an earlier one.
         num_diagonal: Diagonal blocks.
-        rows: (n,) int64 node of the rows of each block off the diagonal.
-        columns: (n,) int64 node of its columns.
+        rows: (n,) int64 node of the rows of each block off the diagonal; of `Structure.tools`.
+        columns: (n,) int64 node of its columns; likewise.
     """
 
     row: NodePlan
@@ -114,12 +114,14 @@ class Structure:
         factors: What factors add.
         fills: What eliminated nodes add.
         windows: Where the items' Z are.
+        tools: What it was found with.
     """
 
     blocks: Mapping[TypePair, BlockList]
     factors: tuple[FactorBlocks, ...]
     fills: tuple[FillBlocks, ...]
     windows: MixedWindows
+    tools: ArrayTools
 
     @property
     def num_bytes(self) -> int:
@@ -142,15 +144,13 @@ class _Coupling:
 def num_fill_pairs(plan: Plan) -> int:
     """Pairs of items of eliminated nodes, each item with itself too."""
     num_items = sum(one.count for one in plan.factors) + sum(one.count for one in plan.nodes)
-    xp, brought = array_tools(plan.library.backend, num_items)
+    tools = ArrayTools(plan.library.backend, num_items)
+    xp = tools.xp
     total = 0
     for eliminated in plan.eliminated:
         items = xp.zeros(eliminated.count, dtype=np.int64)
         for factor in _touching(plan, eliminated):
-            tiles = factor.order.node_tiles
-            assert tiles is not None
-            is_taken = slots_with_items(xp, brought(tiles.tile_items), factor.count)
-            nodes = brought(eliminated_nodes(factor))[is_taken]
+            nodes = tools.bring(eliminated_nodes(factor))[is_item(tools, factor)]
             items += len(factor.reduced) * xp.bincount(nodes, minlength=eliminated.count)
         total += int((items * (items + 1)).sum()) // 2
     return total
@@ -169,68 +169,70 @@ def build_structure(plan: Plan) -> Structure:
             f"at most {allowed:,} are allowed: use linear_solver='schur_pcg', which does not list "
             "them"
         )
-    backend = plan.library.backend
+    num_items = sum(one.count for one in plan.factors) + sum(one.count for one in plan.nodes)
+    tools = ArrayTools(plan.library.backend, max(num_items, num_pairs))
     ranks = {node.node.name: rank for rank, node in enumerate(plan.nodes)}
     pairs = [
         (factor, pair)
         for factor in plan.factors
         for pair in argument_pairs(factor.factor, factor.form, ranks)
     ]
-    direct = [_factor_coupling(backend, factor, pair) for factor, pair in pairs]
+    direct = [_factor_coupling(tools, factor, pair) for factor, pair in pairs]
     windows = _windows(plan)
-    fills = [fill for node in plan.eliminated for fill in _fills(plan, node, windows)]
+    fills = [fill for node in plan.eliminated for fill in _fills(plan, tools, node, windows)]
     couplings = [*direct, *(coupling for _, coupling, _, _ in fills)]
-    blocks = _block_lists(plan, couplings)
+    blocks = _block_lists(plan, tools, couplings)
     return Structure(
         blocks=blocks,
         factors=tuple(
-            _factor_blocks(plan, factor, pair, coupling, blocks[coupling.types])
+            _factor_blocks(plan, tools, factor, pair, coupling, blocks[coupling.types])
             for (factor, pair), coupling in zip(pairs, direct, strict=True)
         ),
         fills=tuple(
-            _fill_blocks(backend, name, coupling, first, second, blocks[coupling.types])
+            _fill_blocks(tools, name, coupling, first, second, blocks[coupling.types])
             for name, coupling, first, second in fills
         ),
         windows=windows,
+        tools=tools,
     )
 
 
 # -- factors -------------------------------------------------------------------------------------
 
 
-def _nodes_of(backend: Backend, factor: FactorPlan, name: str) -> Array:
+def _nodes_of(tools: ArrayTools, factor: FactorPlan, name: str) -> Array:
     """Node of each item; of a unique node always the first."""
-    index = factor.order.index(name)
+    index = factor.order.index(name, tools.bring)
     if index is None:
-        return backend.xp.zeros(factor.count, dtype=np.int64)
+        return tools.xp.zeros(factor.count, dtype=np.int64)
     return index.astype(np.int64)
 
 
-def _factor_coupling(backend: Backend, factor: FactorPlan, pair: ArgumentPair) -> _Coupling:
-    rows = _nodes_of(backend, factor, pair.row.name)
-    columns = _nodes_of(backend, factor, pair.column.name)
+def _factor_coupling(tools: ArrayTools, factor: FactorPlan, pair: ArgumentPair) -> _Coupling:
+    rows = _nodes_of(tools, factor, pair.row.name)
+    columns = _nodes_of(tools, factor, pair.column.name)
     types = (pair.row.node_type.name, pair.column.node_type.name)
     if pair.is_of_one_type:
-        xp = backend.xp
+        xp = tools.xp
         rows, columns = xp.maximum(rows, columns), xp.minimum(rows, columns)
     return _Coupling(types, rows, columns)
 
 
 def _factor_blocks(
     plan: Plan,
+    tools: ArrayTools,
     factor: FactorPlan,
     pair: ArgumentPair,
     coupling: _Coupling,
     blocks: BlockList,
 ) -> FactorBlocks:
-    backend = plan.library.backend
-    number = _block_numbers(backend.xp, coupling, blocks)
+    number = tools.send(_block_numbers(tools.xp, coupling, blocks))
     weights = None
     if pair.is_of_one_type and not pair.is_of_one_argument:
-        rows = _nodes_of(backend, factor, pair.row.name)
-        columns = _nodes_of(backend, factor, pair.column.name)
-        order = backend.xp.stack([rows >= columns, rows <= columns], axis=1)
-        weights = order.astype(plan.types.storage.value)
+        rows = _nodes_of(tools, factor, pair.row.name)
+        columns = _nodes_of(tools, factor, pair.column.name)
+        order = tools.xp.stack([rows >= columns, rows <= columns], axis=1)
+        weights = tools.send(order.astype(plan.types.storage.value))
     return FactorBlocks(factor, pair, coupling.types, number, weights)
 
 
@@ -251,17 +253,13 @@ def eliminated_nodes(factor: FactorPlan) -> Array:
     return factor.order.nodes[factor.form.eliminated_argument.name]
 
 
-def is_item(xp: Any, factor: FactorPlan) -> Array:
+def is_item(tools: ArrayTools, factor: FactorPlan) -> Array:
     """(num_slots,) which slots are not holes."""
     tiles = factor.order.node_tiles
     assert tiles is not None
-    return slots_with_items(xp, tiles.tile_items, factor.count)
-
-
-def slots_with_items(xp: Any, tile_items: Array, num_slots: int) -> Array:
-    """The same, from the number of items of each tile."""
-    size = num_slots // max(1, int(tile_items.shape[0]))
-    return (xp.arange(size, dtype=np.int32) < tile_items[:, None]).reshape(-1)
+    tile_items = tools.bring(tiles.tile_items)
+    size = factor.count // max(1, int(tile_items.shape[0]))
+    return (tools.xp.arange(size, dtype=np.int32) < tile_items[:, None]).reshape(-1)
 
 
 def _windows(plan: Plan) -> MixedWindows:
@@ -277,19 +275,18 @@ def _windows(plan: Plan) -> MixedWindows:
 
 
 def _fills(
-    plan: Plan, eliminated: NodePlan, windows: MixedWindows
+    plan: Plan, tools: ArrayTools, eliminated: NodePlan, windows: MixedWindows
 ) -> list[tuple[str, _Coupling, Array, Array]]:
     """Pairs of items: the type, the nodes they couple, and both items of each."""
-    backend = plan.library.backend
-    xp, name = backend.xp, eliminated.node.name
+    xp, name = tools.xp, eliminated.node.name
     ranks = {node.node.name: rank for rank, node in enumerate(plan.nodes)}
     parts = []
     for factor in _touching(plan, eliminated):
-        slot = xp.flatnonzero(is_item(xp, factor))
-        owner = eliminated_nodes(factor)[slot].astype(np.int64)
+        slot = xp.flatnonzero(is_item(tools, factor))
+        owner = tools.bring(eliminated_nodes(factor))[slot].astype(np.int64)
         for argument in factor.reduced:
             rank = xp.full(slot.shape, ranks[argument.node_type.name])
-            node = _nodes_of(backend, factor, argument.name)[slot]
+            node = _nodes_of(tools, factor, argument.name)[slot]
             place = slot + windows.first[factor.factor.name, argument.name]
             parts.append((owner, rank, node, place))
     if len(parts) == 0:
@@ -341,31 +338,32 @@ def _oriented(
 
 
 def _fill_blocks(
-    backend: Backend,
+    tools: ArrayTools,
     name: str,
     coupling: _Coupling,
     first: Array,
     second: Array,
     blocks: BlockList,
 ) -> FillBlocks:
-    xp = backend.xp
-    number = _block_numbers(xp, coupling, blocks)
-    order = xp.argsort(number, kind="stable")
+    number = _block_numbers(tools.xp, coupling, blocks)
+    order = tools.xp.argsort(number, kind="stable")
     return FillBlocks(
         eliminated=name,
         types=coupling.types,
-        first=first[order].astype(np.int32),
-        second=second[order].astype(np.int32),
-        number=number[order],
+        first=tools.send(first[order].astype(np.int32)),
+        second=tools.send(second[order].astype(np.int32)),
+        number=tools.send(number[order]),
     )
 
 
 # -- blocks --------------------------------------------------------------------------------------
 
 
-def _block_lists(plan: Plan, couplings: Sequence[_Coupling]) -> dict[TypePair, BlockList]:
+def _block_lists(
+    plan: Plan, tools: ArrayTools, couplings: Sequence[_Coupling]
+) -> dict[TypePair, BlockList]:
     """Distinct pairs of nodes, by types."""
-    xp, nodes = plan.library.backend.xp, plan.node_plans
+    xp, nodes = tools.xp, plan.node_plans
     names = [node.node.name for node in plan.reduced]
     pairs = [(name, name) for name in names]
     pairs += list(dict.fromkeys(one.types for one in couplings if one.types not in pairs))

@@ -162,7 +162,7 @@ class ExplicitSystem:
 
     def entries(self) -> Entries:
         """Entries of the lower triangle, made anew."""
-        return matrix_entries(self._backend.xp, self._structure, self._equations, self._places)
+        return matrix_entries(self._structure, self._equations, self._places)
 
     def write_entries(self, kernel: str, entries: Entries, matrix: Binding) -> Launch:
         """Entries from the blocks to a matrix."""

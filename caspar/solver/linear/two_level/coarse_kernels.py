@@ -228,7 +228,7 @@ def _coarsen(
         square = kernel.read_node(eliminated, NodePart.BLOCK)
     damping = kernel.scalar("damping")
     node, scaled = eliminated.node_type, form.jacobian.is_stored
-    diagonal = damped_diagonal(kernel, node, square, damping, scaled=scaled)
+    diagonal = damped_diagonal(kernel, node, square, damping, types.storage, scaled=scaled)
     root = inverse_root(dim, types.storage, square, damping, diagonal)
     packed = [root[row, column] for row in range(dim) for column in range(row + 1)]
     if form.is_fused:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from caspar.memory.array import Array
+from caspar.runtime.array_tools import ArrayTools
 from caspar.solver.linear.explicit.matrix import ALIGNMENT, scalar_numbers
 from caspar.solver.linear.explicit.structure import eliminated_nodes, is_item, pairs_within
 from caspar.solver.linear.two_level.clusters import make_clusters
@@ -27,6 +28,9 @@ FEWEST_CLUSTERS = 4
 
 NODES_OF_CLUSTER = 6
 """Nodes of a cluster at least, in the mean."""
+
+PAIRS_OF_ITEM = 8
+"""Pairs of entries for each item of a factor, about."""
 
 PART = 4
 """Columns that an item of `coarse_apply` multiplies are a multiple of it: chunks are full."""
@@ -131,30 +135,32 @@ def num_clusters_for(form: CoarseForm, num_nodes: int) -> int:
 def build_coarse_structure(plan: Plan, form: CoarseForm) -> CoarseStructure:
     """Make clusters, list entries and pairs."""
     backend = plan.library.backend
-    xp = backend.xp
+    tools = ArrayTools(backend, PAIRS_OF_ITEM * sum(factor.count for factor in plan.factors))
+    xp = tools.xp
     (reduced,) = plan.reduced
     nodes, neighbours, slots = [], [], []
     for factor in coarsened(plan):
         (argument,) = factor.reduced
-        slot = xp.flatnonzero(is_item(xp, factor))
-        index = factor.order.index(argument.name)
+        slot = xp.flatnonzero(is_item(tools, factor))
+        index = factor.order.index(argument.name, tools.bring)
         assert index is not None
         nodes.append(index[slot])
-        neighbours.append(eliminated_nodes(factor)[slot].astype(np.int64))
+        neighbours.append(tools.bring(eliminated_nodes(factor))[slot].astype(np.int64))
         slots.append(slot)
     node, neighbour = xp.concatenate(nodes), xp.concatenate(neighbours)
     wanted = num_clusters_for(form, reduced.count)
-    host = (backend.to_host(node), backend.to_host(neighbour))
-    labels = make_clusters(*host, reduced.count, wanted)
+    host = [one if xp is np else backend.to_host(one) for one in (node, neighbour)]
+    labels = make_clusters(host[0], host[1], reduced.count, wanted)
     num_clusters = int(labels.max()) + 1
-    cluster = backend.upload(labels)
+    on_device = backend.upload(labels)
+    cluster = tools.bring(on_device)
     key, number = xp.unique(neighbour * num_clusters + cluster[node], return_inverse=True)
     entry = {}
     ends = np.cumsum([0, *(int(slot.shape[0]) for slot in slots)])
     for place, (factor, slot) in enumerate(zip(coarsened(plan), slots, strict=True)):
         own = xp.zeros(factor.count, dtype=np.int32)
         own[slot] = number.reshape(-1)[ends[place] : ends[place + 1]]
-        entry[factor.factor.name] = own
+        entry[factor.factor.name] = tools.send(own)
     first, second = pairs_within(xp, key // num_clusters)
     block = _block(key[first] % num_clusters, key[second] % num_clusters)
     by_block = xp.argsort(block, kind="stable")
@@ -162,14 +168,14 @@ def build_coarse_structure(plan: Plan, form: CoarseForm) -> CoarseStructure:
     return CoarseStructure(
         form=form,
         num_clusters=num_clusters,
-        cluster=cluster,
-        order=order,
-        diagonal=_block(cluster[order], cluster[order]).astype(np.int32),
+        cluster=on_device,
+        order=tools.send(order),
+        diagonal=tools.send(_block(cluster[order], cluster[order]).astype(np.int32)),
         entry=entry,
         num_entries=int(key.shape[0]),
-        first=first[by_block].astype(np.int32),
-        second=second[by_block].astype(np.int32),
-        block=block[by_block].astype(np.int32),
+        first=tools.send(first[by_block].astype(np.int32)),
+        second=tools.send(second[by_block].astype(np.int32)),
+        block=tools.send(block[by_block].astype(np.int32)),
     )
 
 

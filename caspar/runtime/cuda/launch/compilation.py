@@ -1,0 +1,104 @@
+"""Kernels of one device, compiled side by side: NVRTC releases the interpreter's lock.
+
+A kernel is begun as soon as its text is there, while Python generates the next one, and is compiled
+once in a process.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache, partial
+from threading import Lock
+
+import cupy
+
+from caspar.codegen.source import KernelSource
+from caspar.runtime.cuda.launch.compile import CudaKernel, architecture, compiled_kernel
+from caspar.runtime.cuda.launch.modules import load_functions
+from caspar.runtime.cuda.launch.search import OptionSearch
+from caspar.runtime.cuda.structure.texts import cupy_jobs, structure_texts
+
+_Key = tuple[str, int | None, bool]
+
+
+class Compilation:
+    """What compiles for a device, and what it has compiled.
+
+    Args:
+        device: Number of the device, which is the current one.
+        name: The device in words, for errors.
+    """
+
+    def __init__(self, device: int, name: str) -> None:
+        self._name = name
+        # a module that is loaded already gives a thread no context of its own
+        use = cupy.cuda.Device(device).use
+        self._pool = ThreadPoolExecutor(_num_cores(), "caspar compile", initializer=use)
+        self._kernels: dict[_Key, Future[CudaKernel]] = {}
+        self._lock = Lock()
+        self._structures: set[bool] = set()
+        self.search = OptionSearch(architecture(), self._forget)
+
+    def begin_structure(self, *, tiled: bool) -> None:
+        """Compile what a structure takes, once in a process.
+
+        Args:
+            tiled: Whether there are tiles that do not split nodes.
+        """
+        with self._lock:
+            if tiled in self._structures:
+                return
+            self._structures.add(tiled)
+        for text, names in structure_texts(tiled=tiled).items():
+            self._pool.submit(load_functions, text, names)
+        for job in cupy_jobs(tiled=tiled):
+            self._pool.submit(job)
+
+    def begin(
+        self, source: KernelSource, block_size: int | None, *, is_settled: bool
+    ) -> "Future[CudaKernel]":
+        """Compile a kernel, unless that was begun; see `compile.compiled_kernel`."""
+        key = (source.text, block_size, is_settled)
+        with self._lock:
+            kernel = self._kernels.get(key)
+            if kernel is None or _has_failed(kernel):
+                compiled = partial(compiled_kernel, is_settled=is_settled)
+                kernel = self._pool.submit(compiled, source, block_size, self._name)
+                self._kernels[key] = kernel
+            return kernel
+
+    def load(
+        self, sources: Sequence[KernelSource], block_size: int | None, *, is_settled: bool
+    ) -> Mapping[str, CudaKernel]:
+        """Compiled kernels by name.
+
+        Raises:
+            CompileError, ResourceError, BackendError: As `compile.compiled_kernel`.
+        """
+        begun = [self.begin(source, block_size, is_settled=is_settled) for source in sources]
+        return {
+            source.name: replace(kernel.result(), source=source)
+            for source, kernel in zip(sources, begun, strict=True)
+        }
+
+    def _forget(self, source: KernelSource) -> None:
+        """Compile a kernel anew when it is next asked for: better options were found."""
+        with self._lock:
+            for key in [key for key in self._kernels if key[0] == source.text and not key[2]]:
+                del self._kernels[key]
+
+
+def _has_failed(kernel: "Future[CudaKernel]") -> bool:
+    return kernel.done() and (kernel.cancelled() or kernel.exception() is not None)
+
+
+def _num_cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+@cache
+def compilation(device: int, name: str) -> Compilation:
+    """The one of a device."""
+    return Compilation(device, name)

@@ -1,0 +1,52 @@
+"""What prepares a structure, to be compiled before one is there."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import cupy
+import numpy as np
+
+from caspar.codegen.cuda.header import BLOCK_SIZE
+from caspar.codegen.cuda.structure.checksum import CHECKSUM_KERNEL, CHECKSUM_SOURCE
+from caspar.codegen.cuda.structure.indices import INDEX_KERNELS, INDEX_SOURCE
+from caspar.codegen.cuda.structure.node_tiles import NODE_TILE_KERNELS, NODE_TILE_SOURCE
+from caspar.codegen.cuda.structure.rows import ROW_KERNELS, ROW_SOURCE
+from caspar.codegen.cuda.structure.tiles import (
+    SORT_KERNELS,
+    TILE_KERNELS,
+    TILE_SOURCE,
+    sort_source,
+)
+
+
+@cache
+def structure_texts(*, tiled: bool) -> Mapping[str, tuple[str, ...]]:
+    """Names of kernels by their text.
+
+    Args:
+        tiled: Whether there are tiles that do not split nodes; of the usual size.
+    """
+    texts: dict[str, tuple[str, ...]] = {
+        CHECKSUM_SOURCE: (CHECKSUM_KERNEL,),
+        ROW_SOURCE: tuple(ROW_KERNELS.values()),
+        TILE_SOURCE: TILE_KERNELS,
+    }
+    if tiled:
+        texts[NODE_TILE_SOURCE] = NODE_TILE_KERNELS
+        texts[INDEX_SOURCE] = INDEX_KERNELS
+        texts[sort_source(BLOCK_SIZE)] = SORT_KERNELS
+    return texts
+
+
+def cupy_jobs(*, tiled: bool) -> list[Callable[[], object]]:
+    """What makes CuPy compile the kernels of its own that a structure takes, one each.
+
+    Args:
+        tiled: Whether there are tiles that do not split nodes.
+    """
+    dtype = np.int32 if tiled else np.int64
+    return [
+        # it sorts a copy
+        lambda: cupy.argsort(cupy.empty(2, dtype), kind="stable"),
+        lambda: cupy.zeros(2, np.int32)[cupy.zeros(2, dtype)],
+    ]

@@ -1,0 +1,110 @@
+"""Machine code of GPUs: compiled by NVRTC, kept in caspar's store, with what was chosen for it.
+
+Input: CUDA C, options, an architecture. Output: what the driver loads. A kernel that needs too much
+shared memory is refused by the assembler after all the work; that refusal is kept too.
+
+Cost: the compilation, once; then some 50 microseconds for a stored entry.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+
+from caspar.errors import CompileError
+from caspar.runtime.cache import read_entry, write_entry
+from caspar.runtime.nvidia.limits import is_refusal_of_size
+from caspar.runtime.nvidia.nvrtc import architectures, compile_text, nvrtc_version
+
+KIND = "code"
+
+_CHOICES = "tuned"
+
+
+def machine_code(text: str, architecture: str, options: Sequence[str]) -> bytes:
+    """What the driver of a GPU loads: machine code, or PTX where the GPU is newer than NVRTC.
+
+    Args:
+        text: CUDA C.
+        architecture: Of the GPU, `sm_90` for example.
+        options: Of NVRTC, beside those of every compilation and the architecture.
+
+    Raises:
+        BackendError: NVRTC is not installed.
+        CompileError: The compiler refused the text.
+    """
+    target = compiled_architecture(architecture)
+    key = " ".join((nvrtc_version(), target, *options, text))
+    found = read_entry(KIND, key)
+    if found is None:
+        found = _compiled(text, target, options)
+        write_entry(KIND, key, found)
+    is_code, content = found[:1] == b"\1", found[1:]
+    if not is_code:
+        raise CompileError(content.decode())
+    return content
+
+
+def _compiled(text: str, target: str, options: Sequence[str]) -> bytes:
+    """What is stored: one byte that tells code from a refusal, and either."""
+    try:
+        compiled = compile_text(text, target, options)
+    except CompileError as error:
+        if is_refusal_of_size(str(error)):
+            return b"\0" + str(error).encode()
+        raise
+    return b"\1" + (compiled.cubin or compiled.ptx.encode())
+
+
+@cache
+def compiled_architecture(architecture: str) -> str:
+    """What is compiled for a GPU: its own architecture, or PTX of the newest that NVRTC knows."""
+    known = architectures()
+    if architecture in known:
+        return architecture
+    older = [one for one in known if _number(one) < _number(architecture)]
+    return f"compute_{_number(older[-1] if len(older) > 0 else known[0])}"
+
+
+def _number(architecture: str) -> int:
+    return int(architecture.removeprefix("sm_"))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a kernel is compiled.
+
+    Attributes:
+        block_size: Threads of a block.
+        options: Of NVRTC, beside those of every kernel and of the block size.
+        is_searched: Nothing better is to be found.
+    """
+
+    block_size: int
+    options: tuple[str, ...] = ()
+    is_searched: bool = False
+
+
+def kept_choice(text: str, architecture: str, question: str) -> Choice | None:
+    """What was chosen for a kernel by this or an earlier process; None: nothing.
+
+    Args:
+        text: CUDA C of the kernel.
+        architecture: Of the GPU.
+        question: What else the choice depends on.
+    """
+    content = read_entry(_CHOICES, _choice_key(text, architecture, question))
+    if content is None:
+        return None
+    found = json.loads(content)
+    return Choice(found["block_size"], tuple(found["options"]), found["is_searched"])
+
+
+def keep_choice(text: str, architecture: str, question: str, choice: Choice) -> None:
+    """Keep what was chosen for later processes."""
+    content = json.dumps(asdict(choice)).encode()
+    write_entry(_CHOICES, _choice_key(text, architecture, question), content)
+
+
+def _choice_key(text: str, architecture: str, question: str) -> str:
+    return " ".join(("choice", nvrtc_version(), architecture, question, text))
