@@ -228,11 +228,10 @@ class SumState:
         return Move(_NEG, (value,), (value,))
 
     def _product_start(self, sole_reader: Sequence[int]) -> Move | None:
-        candidates = self._products[:SCAN_LIMIT]
-        if self._terms.any_positive:
-            negative = self._terms.negative_products
-            candidates = [product for product in candidates if product.call not in negative]
-        if len(candidates) == 0:
+        candidates, negative = self._products, self._terms.negative_products
+        if negative and self._terms.any_positive:
+            candidates = [one for one in candidates[:SCAN_LIMIT] if one.call not in negative]
+        if not candidates:
             return None
         product = _pick_product(candidates, sole_reader)
         op = _MUL if self._terms.any_positive else _NMUL

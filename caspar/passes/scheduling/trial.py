@@ -110,7 +110,10 @@ class Trial:
         reads = move.reads
         if move.product is not None:
             reads = (*reads, *move.product.final_reads())
-        return any(reads.count(value) == self._num_reads[value] for value in reads)
+        num_freed = 0
+        for value in reads:
+            num_freed += reads.count(value) == self._num_reads[value]
+        return num_freed > 0
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -171,12 +174,14 @@ class Trial:
         for reader, num_reads in readers.items():
             if self._plain_steps[reader] is not None:
                 self._num_missing[reader] -= 1
-            else:
-                state = self._state(reader)
-                state.offer(value, num_reads)
-                if isinstance(state, ProductState) and state.is_ready():
-                    self._offer_product(state)
-            self._pending.append(reader)
+                self._pending.append(reader)
+                continue
+            state = self._state(reader)
+            state.offer(value, num_reads)
+            if state.num_left > state.num_final:
+                self._pending.append(reader)
+            elif isinstance(state, ProductState) and state.is_ready():
+                self._offer_product(state)
         if self._num_reads[value] > 0:
             self._queue.became_live(value)
         elif not readers:
@@ -216,5 +221,7 @@ class Trial:
             # the value now dies with this call, which may not raise the pressure any more
             if last in self._fused_into:
                 self._pending.append(self._fused_into[last])
-            self._pending.append(last)
+            state = self._states[last]
+            if state is None or state.num_left > state.num_final:
+                self._pending.append(last)
             self._queue.has_one_reader(last)
