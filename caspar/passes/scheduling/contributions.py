@@ -17,16 +17,9 @@ from caspar.passes.scheduling.plan_accumulators import Term
 SCAN_LIMIT = 32
 """Available operands searched for one that dies; wide sums take any of the first ones."""
 
-_ADD, _SUB, _MUL, _NMUL, _FMA, _FNMA, _NEG = (
-    Op.ADD,
-    Op.SUB,
-    Op.MUL,
-    Op.NMUL,
-    Op.FMA,
-    Op.FNMA,
-    Op.NEG,
-)
-"""An attribute of an enum takes longer than the rest of a move."""
+# An attribute of an enum takes longer than the rest of a move.
+_ADD, _SUB, _NEG = Op.ADD, Op.SUB, Op.NEG
+_MUL, _NMUL, _FMA, _FNMA = Op.MUL, Op.NMUL, Op.FMA, Op.FNMA
 
 
 class Move(NamedTuple):

@@ -71,7 +71,7 @@ class DepthFirstQueue:
         """A value was computed."""
 
     def was_read(self, call: int, is_dead: bool) -> None:
-        """A call will not read a value again, and nor will any other if that is dead."""
+        """A call will not read a value again; `is_dead`: and neither will any other call."""
 
     def has_one_reader(self, call: int) -> None:
         """A live value has one reader left."""
@@ -135,7 +135,7 @@ class ReleaseQueue:
             self._num_dying[next(iter(readers))] += 1
 
     def was_read(self, call: int, is_dead: bool) -> None:
-        """A call will not read a value again, and nor will any other if that is dead."""
+        """A call will not read a value again; `is_dead`: and neither will any other call."""
         self._num_live[call] -= 1
         self._num_dying[call] -= is_dead
 

@@ -48,7 +48,7 @@ TRIAL_BUDGET = 8000
 
 HIGH_PRESSURE = 120
 SPILL_BUDGET = 100_000
-"""The budget while the peak is so high that registers may be spilled: 0.06 s for 4,000 calls."""
+"""The budget while the peak is so high that registers may be spilled."""
 
 MAX_TRIALS = 32
 LOW_PRESSURE = 16

@@ -1,7 +1,7 @@
 """One trial: orders the calls of a graph by one policy and one depth-first order.
 
-Input: what all trials of a graph share, and the openings in the order of this trial. Output: steps
-and their peak pressure. Cost: n log n, in the hot path of the compiler.
+Input: what all trials of a graph share, and a queue that decides between opening steps. Output:
+steps and their peak pressure. Cost tier: up to `MAX_TRIALS` times for each graph, n log n.
 
 The pressure is counted while steps are made, so that a trial ends as soon as it reaches a limit,
 which is the peak of the best trial before it. Only two kinds of steps raise the pressure: those of
