@@ -44,6 +44,8 @@ class GraphBuilder:
         self._calls: list[Call] = []
         self._producer: list[int] = []
         self._interned: dict[tuple[object, ...], Call] = {}
+        self._literals: dict[int, float] = {}
+        self._negated: dict[int, int] = {}  # the value of a NEG -> its operand
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -58,7 +60,7 @@ class GraphBuilder:
         info = OP_INFO[op]
         ordered = tuple(sorted(operands)) if info.commutative else tuple(operands)
         # repr tells 0.0 from -0.0, which compare equal
-        key = (op, ordered, repr(data) if op is Op.CONST else data)
+        key = (op, ordered, repr(data) if isinstance(data, float) else data)
         known = self._interned.get(key)
         if known is not None and not info.effect:
             return known.outputs
@@ -76,6 +78,10 @@ class GraphBuilder:
         self._producer.extend([len(self._calls)] * count)
         self._calls.append(made)
         self._interned[key] = made
+        if isinstance(data, float):
+            self._literals[first] = data
+        elif op is Op.NEG:
+            self._negated[first] = ordered[0]
         return outputs
 
     def producer_of(self, value: int) -> Call:
@@ -84,8 +90,7 @@ class GraphBuilder:
 
     def literal(self, value: int) -> float | None:
         """The number a value is known to be, or None."""
-        call = self.producer_of(value)
-        return call.data if call.op is Op.CONST and isinstance(call.data, float) else None
+        return self._literals.get(value)
 
     # -- leaves and memory ---------------------------------------------------------------------
 
@@ -112,12 +117,11 @@ class GraphBuilder:
         constant = 0.0
         counts: dict[int, int] = {}
         for term in terms:
-            call = self.producer_of(term)
-            literal = self.literal(term)
-            if literal is not None:
-                constant += literal
-            elif call.op is Op.NEG:
-                counts[call.operands[0]] = counts.get(call.operands[0], 0) - 1
+            if term in self._literals:
+                constant += self._literals[term]
+            elif term in self._negated:
+                negated = self._negated[term]
+                counts[negated] = counts.get(negated, 0) - 1
             else:
                 counts[term] = counts.get(term, 0) + 1
         merged = [self._multiple(value, count) for value, count in counts.items() if count != 0]
@@ -125,7 +129,7 @@ class GraphBuilder:
             merged.append(self.const(constant))
         if len(merged) == 1:
             return merged[0]
-        if all(self.producer_of(value).op is Op.NEG for value in merged):
+        if all(value in self._negated for value in merged):
             return self.neg(self.sum(self.neg(value) for value in merged))
         return self.call(Op.SUM, merged)[0]
 
@@ -138,14 +142,11 @@ class GraphBuilder:
         coefficient = 1.0
         others: list[int] = []
         for factor in factors:
-            call = self.producer_of(factor)
-            while call.op is Op.NEG:
+            while factor in self._negated:
                 coefficient = -coefficient
-                factor = call.operands[0]
-                call = self.producer_of(factor)
-            literal = self.literal(factor)
-            if literal is not None:
-                coefficient *= literal
+                factor = self._negated[factor]
+            if factor in self._literals:
+                coefficient *= self._literals[factor]
             else:
                 others.append(factor)
         if coefficient == 0.0 or not others:
@@ -157,12 +158,10 @@ class GraphBuilder:
 
     def neg(self, value: int) -> int:
         """Negation."""
-        call = self.producer_of(value)
-        if call.op is Op.NEG:
-            return call.operands[0]
-        literal = self.literal(value)
-        if literal is not None:
-            return self.const(-literal)
+        if value in self._negated:
+            return self._negated[value]
+        if value in self._literals:
+            return self.const(-self._literals[value])
         return self.call(Op.NEG, [value])[0]
 
     def sub(self, left: int, right: int) -> int:
@@ -187,12 +186,10 @@ class GraphBuilder:
         sign = 1
         bare = []
         for value in values:
-            call = self.producer_of(value)
-            literal = self.literal(value)
-            if call.op is Op.NEG:
-                sign, value = -sign, call.operands[0]
-            elif literal is not None and literal < 0.0:
-                sign, value = -sign, self.const(-literal)
+            if value in self._negated:
+                sign, value = -sign, self._negated[value]
+            elif self._literals.get(value, 0.0) < 0.0:
+                sign, value = -sign, self.const(-self._literals[value])
             bare.append(value)
         return sign, bare
 

@@ -94,11 +94,13 @@ def needed(calls: Sequence[Call], dtype: DType) -> Graph:
             is_needed.update(call.operands)
             kept.append(call)
     numbers: dict[int, int] = {}
-    renumbered = []
+    renumbered: list[Call] = []
     for call in reversed(kept):
         for value in call.outputs:
             numbers[value] = len(numbers)
-        operands = tuple(numbers[value] for value in call.operands)
-        outputs = tuple(numbers[value] for value in call.outputs)
-        renumbered.append(Call(call.op, operands, outputs, call.data, call.origin))
+        operands = tuple([numbers[value] for value in call.operands])
+        outputs = tuple([numbers[value] for value in call.outputs])
+        if operands != call.operands or outputs != call.outputs:
+            call = Call(call.op, operands, outputs, call.data, call.origin)
+        renumbered.append(call)
     return Graph(tuple(renumbered), len(numbers), dtype)

@@ -11,6 +11,9 @@ from enum import Enum, auto
 class Op(Enum):
     """Everything a call can do."""
 
+    # That of Enum is written in Python, and takes longer than all else of looking up an op.
+    __hash__ = object.__hash__
+
     # Leaves and memory. READ: data = (argument, chunk). STORE: the same, with the values as
     # operands; whether it writes or accumulates is a property of the argument's access.
     # EXCHANGE: the same, but values of other items of one object come back, such as their sums.

@@ -1,4 +1,4 @@
-"""Helpers of the pass tests: parse, run, compare evaluations, schedule in every way."""
+"""Helpers of the pass tests: parse, run, compare evaluations, schedules and their pressure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from textwrap import dedent
@@ -11,14 +11,13 @@ from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
 from caspar.ir.evaluate import evaluate_graph, evaluate_program
 from caspar.ir.graph import Graph
-from caspar.ir.ops import Op
+from caspar.ir.ops import OP_INFO, Op
 from caspar.ir.program import Program
 from caspar.ir.text import print_graph, print_program
 from caspar.passes.scheduling.orders import OperandOrder, TraversalSpec
-from caspar.passes.scheduling.plan_accumulators import plan_accumulators
 from caspar.passes.scheduling.priority import Policy
 from caspar.passes.scheduling.schedule import schedule_once
-from caspar.passes.scheduling.steps import Schedule
+from caspar.passes.scheduling.steps import Schedule, last_readers
 
 Inputs = Mapping[str, NDArray[np.float64]]
 
@@ -69,10 +68,27 @@ def assert_same_evaluation(before: Graph, after: Graph | Program, inputs: Inputs
 
 def all_schedules(graph: Graph) -> list[Schedule]:
     """By every policy and every kind of depth-first order."""
-    accumulators = plan_accumulators(graph)
     return [
-        schedule_once(graph, accumulators, policy, TraversalSpec(seed, operands))
+        schedule_once(graph, policy, TraversalSpec(seed, operands))
         for policy in Policy
         for seed in (0, 1)
         for operands in OperandOrder
     ]
+
+
+def peak_pressure(schedule: Schedule) -> int:
+    """Greatest number of numbers (not truth values) that are live at once."""
+    last_step = last_readers(schedule)
+    live = peak = 0
+    boolean: dict[int, bool] = {}
+    for number, step in enumerate(schedule.steps):
+        for value in dict.fromkeys(step.operands):
+            is_number = value not in schedule.literals and not boolean[value]
+            live -= is_number and last_step[value] == number
+        is_boolean = OP_INFO[step.op].boolean
+        boolean.update(dict.fromkeys(step.outputs, is_boolean))
+        live += 0 if is_boolean else len(step.outputs)
+        peak = max(peak, live)
+        unread = sum(last_step[value] == number for value in step.outputs)
+        live -= 0 if is_boolean else unread
+    return peak

@@ -34,11 +34,11 @@ from caspar.passes.graph.rewrite import rebuild
 from caspar.passes.pipeline import GRAPH_STAGES, StageResult, compile_graph
 from caspar.passes.scheduling.assign_registers import assign_registers
 from caspar.passes.scheduling.schedule import schedule
-from caspar.passes.scheduling.steps import Schedule, peak_pressure
+from caspar.passes.scheduling.steps import Schedule
 from tests.ir.graph_cases import GraphCase
 from tests.ir.graph_strategies import exact_cases, mixed_cases, special_cases
 from tests.ir.random_graphs import NORMS, random_graph
-from tests.passes.checking import all_schedules
+from tests.passes.checking import all_schedules, peak_pressure
 
 ROOT = Path(__file__).parents[2]
 

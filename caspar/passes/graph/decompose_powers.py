@@ -42,7 +42,8 @@ def decompose_powers(graph: Graph, costs: OpCosts) -> Graph:
 
     def rule(builder: GraphBuilder, call: Call, operands: tuple[int, ...]) -> list[int] | None:
         for old, new in zip(call.operands, operands, strict=True):
-            made.setdefault((old, Fraction(1)), new)
+            if old in plans:
+                made[old, Fraction(1)] = new
         if call.op is Op.DIV:
             base, exponent = powers.get(call.operands[1], (call.operands[1], Fraction(1)))
             if -exponent not in wanted.get(base, ()):

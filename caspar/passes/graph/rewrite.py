@@ -10,7 +10,14 @@ Rule = Callable[[GraphBuilder, Call, tuple[int, ...]], Sequence[int] | None]
 """Given the builder, a call of the old graph and the new values of its operands: the new values of
 its outputs, or None to keep the call."""
 
-_UNARY_SIMPLIFIED = frozenset({Op.SQRT, Op.EXP, Op.SIN, Op.COS, Op.ABS, Op.FLOOR})
+_SIMPLIFIED: dict[Op, Callable[[GraphBuilder, tuple[int, ...]], int]] = {
+    Op.SUM: GraphBuilder.sum,
+    Op.PROD: GraphBuilder.prod,
+    Op.NEG: lambda builder, operands: builder.neg(*operands),
+    Op.DIV: lambda builder, operands: builder.div(*operands),
+    Op.SELECT: lambda builder, operands: builder.select(*operands),
+}
+_FOLDED = frozenset({Op.SQRT, Op.EXP, Op.SIN, Op.COS, Op.ABS, Op.FLOOR})
 
 
 def rebuild(graph: Graph, rule: Rule) -> Graph:
@@ -19,7 +26,7 @@ def rebuild(graph: Graph, rule: Rule) -> Graph:
     new_values: list[int] = [-1] * graph.num_values
     for call in graph.calls:
         builder.origin = call.origin
-        operands = tuple(new_values[value] for value in call.operands)
+        operands = tuple([new_values[value] for value in call.operands])
         outputs = rule(builder, call, operands)
         if outputs is None:
             outputs = keep(builder, call, operands)
@@ -30,17 +37,9 @@ def rebuild(graph: Graph, rule: Rule) -> Graph:
 
 def keep(builder: GraphBuilder, call: Call, operands: tuple[int, ...]) -> Sequence[int]:
     """Make a call again on new operands."""
-    op = call.op
-    if op is Op.SUM:
-        return [builder.sum(operands)]
-    if op is Op.PROD:
-        return [builder.prod(operands)]
-    if op is Op.NEG:
-        return [builder.neg(operands[0])]
-    if op is Op.DIV:
-        return [builder.div(*operands)]
-    if op is Op.SELECT:
-        return [builder.select(*operands)]
-    if op in _UNARY_SIMPLIFIED:
-        return [builder.unary(op, operands[0])]
-    return builder.call(op, operands, call.data, len(call.outputs))
+    simplify = _SIMPLIFIED.get(call.op)
+    if simplify is not None:
+        return [simplify(builder, operands)]
+    if call.op in _FOLDED:
+        return [builder.unary(call.op, operands[0])]
+    return builder.call(call.op, operands, call.data, len(call.outputs))

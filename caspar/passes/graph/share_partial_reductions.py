@@ -99,7 +99,7 @@ class _Reductions:
         self.members: dict[int, dict[Element, int]] = {}
         self.places: dict[Element, dict[int, int]] = {}
         self._next_value = graph.num_values
-        self._is_free = [_is_fused_product(graph, value) for value in range(graph.num_values)]
+        self._fused = {call.outputs[0] for call in graph.calls if _is_fused_product(graph, call)}
         self._heap: list[tuple[int, int, Pair]] = []
         self._num_pushed = 0
         for call in graph.calls:
@@ -211,7 +211,7 @@ class _Reductions:
         return before - (len(subset) - self._has_start(subset))
 
     def _has_start(self, elements: dict[Element, int]) -> bool:
-        return any(value >= len(self._is_free) or not self._is_free[value] for value, _ in elements)
+        return any(value not in self._fused for value, _ in elements)
 
     # -- taking out ----------------------------------------------------------------------------
 
@@ -264,11 +264,11 @@ def _elements(graph: Graph, call: Call) -> dict[Element, int]:
     return elements
 
 
-def _is_fused_product(graph: Graph, value: int) -> bool:
-    """Whether a value is a product that nothing but sums read."""
-    if graph.call_of(value).op is not Op.PROD:
+def _is_fused_product(graph: Graph, call: Call) -> bool:
+    """Whether a call is a product that nothing but sums read."""
+    if call.op is not Op.PROD:
         return False
-    readers = [graph.calls[user] for user in graph.users[value]]
-    negations = [call.outputs[0] for call in readers if call.op is Op.NEG]
+    readers = [graph.calls[user] for user in graph.users[call.outputs[0]]]
+    negations = [reader.outputs[0] for reader in readers if reader.op is Op.NEG]
     readers += [graph.calls[user] for negation in negations for user in graph.users[negation]]
-    return all(call.op in (Op.SUM, Op.NEG) for call in readers)
+    return all(reader.op in (Op.SUM, Op.NEG) for reader in readers)

@@ -2,14 +2,14 @@
 
 A state knows what has become available and proposes the next *move*: one binary step. Whether and
 when a move is made is the scheduler's decision. A move is cheap even in wide sums, because at most
-`SCAN_LIMIT` available operands are looked at.
+`SCAN_LIMIT` available operands are looked at. Operands that *die*, because nothing else reads them
+any more, come first: `sole_reader[value]` is the one call that still reads a value.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from itertools import islice
+from typing import NamedTuple
 
 from caspar.ir.ops import Op
 from caspar.passes.scheduling.plan_accumulators import Term
@@ -17,27 +17,24 @@ from caspar.passes.scheduling.plan_accumulators import Term
 SCAN_LIMIT = 32
 """Available operands searched for one that dies; wide sums take any of the first ones."""
 
-Dies = Callable[[int, int], bool]
-"""Whether a value is read by nothing but one call: (value, call index) -> bool."""
+# An attribute of an enum takes longer than the rest of a move.
+_ADD, _SUB, _NEG = Op.ADD, Op.SUB, Op.NEG
+_MUL, _NMUL, _FMA, _FNMA = Op.MUL, Op.NMUL, Op.FMA, Op.FNMA
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """One binary step of an accumulator.
 
     Attributes:
         op: ADD, SUB, MUL, NMUL, FMA, FNMA or NEG.
         operands: Values read; the accumulator is among them once it was started.
-        reads: (value, call that reads it) of the operands other than the accumulator: the sum
-            or product itself, or a fused product.
-        starts: Whether this is the first step, which makes a new value.
+        reads: The operands other than the accumulator and the factors of `product`.
         product: The fused product that is contributed.
     """
 
     op: Op
     operands: tuple[int, ...]
-    reads: tuple[tuple[int, int], ...]
-    starts: bool
+    reads: tuple[int, ...]
     product: "ProductState | None" = None
 
 
@@ -49,55 +46,63 @@ class ProductState:
         available: Factors that can be multiplied now; a partial product comes first.
         num_left: Factors not yet multiplied together, a partial product counting as one.
         num_final: Factors that are left when it is complete: 2 if fused, else 1.
-        started: Whether the first available factor is a partial product.
+        is_started: Whether the first available factor is a partial product.
     """
 
-    __slots__ = ("_first_op", "available", "call", "num_final", "num_left", "started")
+    __slots__ = ("_first_op", "available", "call", "is_started", "num_final", "num_left")
 
-    def __init__(self, call: int, num_factors: int, fused: bool, negative: bool) -> None:
+    def __init__(self, call: int, num_factors: int, is_fused: bool, is_negative: bool) -> None:
         self.call = call
-        self.available: deque[int] = deque()
+        self.available: list[int] = []
         self.num_left = num_factors
-        self.num_final = 2 if fused else 1
+        self.num_final = 2 if is_fused else 1
         # the sum takes the sign of a fused product
-        self._first_op = Op.NMUL if negative and not fused else Op.MUL
-        self.started = False
+        self._first_op = _NMUL if is_negative and not is_fused else _MUL
+        self.is_started = False
+
+    def offer(self, value: int, num_reads: int) -> None:
+        """A factor became available, every occurrence of it."""
+        self.available += [value] * num_reads
 
     def is_ready(self) -> bool:
-        """Whether a fused product's last two factors are there."""
-        return self.num_left == 2 and len(self.available) == 2
-
-    def is_complete(self) -> bool:
-        """Whether nothing is left to multiply here."""
-        return self.num_left <= self.num_final
+        """Whether a product is fused, and its last two factors are there."""
+        return self.num_left == 2 and self.num_final == 2 and len(self.available) == 2
 
     def gives_result(self, move: Move) -> bool:
         """Whether a move computes the product's own value."""
         return self.num_left == 2 and self.num_final == 1
 
-    def final_reads(self) -> tuple[tuple[int, int], ...]:
+    def final_reads(self) -> list[int]:
         """What a fused product's last multiplication reads, without the partial product."""
-        first = 1 if self.started else 0
-        return tuple((factor, self.call) for factor in islice(self.available, first, None))
+        return self.available[1:] if self.is_started else self.available
 
-    def next_move(self, dies: Dies) -> Move | None:
+    def next_move(self, sole_reader: Sequence[int]) -> Move | None:
         """The next multiplication, dying factors first; None if there is none."""
-        if self.is_complete() or len(self.available) < 2:
+        if self.num_left <= self.num_final or len(self.available) < 2:
             return None
-        rest = list(islice(self.available, SCAN_LIMIT + 1))
-        first = rest.pop(0 if self.started else _pick(rest, self.call, dies))
-        pair = (first, rest[_pick(rest, self.call, dies)])
-        reads = pair[1:] if self.started else pair
-        op = Op.MUL if self.started else self._first_op
-        return Move(op, pair, tuple((v, self.call) for v in reads), not self.started)
+        rest = self.available[: SCAN_LIMIT + 1]
+        call = self.call
+        first = rest.pop(0 if self.is_started else _pick(rest, call, sole_reader))
+        second = rest[_pick(rest, call, sole_reader)]
+        pair = (first, second)
+        if self.is_started:
+            return Move(_MUL, pair, (second,))
+        return Move(self._first_op, pair, pair)
 
     def made(self, move: Move, result: int) -> None:
         """Record that a move was made."""
         for factor in move.operands:
             self.available.remove(factor)
-        self.available.appendleft(result)
+        self.available.insert(0, result)
         self.num_left -= 1
-        self.started = True
+        self.is_started = True
+
+    def is_freeing(self, sole_reader: Sequence[int]) -> bool:
+        """Whether a value dies with a fused product's last multiplication."""
+        if self.is_started:
+            return True
+        first, second = self.available
+        return sole_reader[first] == self.call or sole_reader[second] == self.call
 
 
 class _Start(Enum):
@@ -111,159 +116,167 @@ class _Start(Enum):
     """There are only products: multiply one out, a positive one if there is any."""
 
 
+@dataclass(frozen=True, slots=True)
+class SumTerms:
+    """The terms of a sum. Once for each graph.
+
+    Attributes:
+        call: The sum's call index.
+        num_terms: Their number.
+        signs: Plain term's value -> for each occurrence, whether it is subtracted.
+        negative_products: Call indices of fused products that are subtracted.
+        any_positive: Whether a term is added.
+        start: What the first step is made of.
+    """
+
+    call: int
+    num_terms: int
+    signs: dict[int, list[bool]]
+    negative_products: frozenset[int]
+    any_positive: bool
+    start: _Start
+
+    @staticmethod
+    def of(call: int, terms: Sequence[Term]) -> "SumTerms":
+        """From what `plan_accumulators` found."""
+        plain = [term for term in terms if term.product is None]
+        signs: dict[int, list[bool]] = {}
+        for term in plain:
+            signs.setdefault(term.value, []).append(term.negative)
+        if any(not term.negative for term in plain):
+            start = _Start.POSITIVE
+        else:
+            start = _Start.NEGATED if plain else _Start.PRODUCT
+        negative = (term.product for term in terms if term.product is not None and term.negative)
+        any_positive = any(not term.negative for term in terms)
+        return SumTerms(call, len(terms), signs, frozenset(negative), any_positive, start)
+
+
 class SumState:
     """A sum while it is scheduled.
 
     Attributes:
-        call: Its call index.
-        accumulator: Value of the partial sum, once started.
+        is_started: Whether there is a partial sum.
         num_left: Terms not yet contributed.
+        num_final: Terms that are left when it is complete.
     """
 
     __slots__ = (
-        "_any_positive",
+        "_accumulator",
         "_negatives",
         "_positives",
         "_products",
-        "_signs",
-        "_start",
-        "accumulator",
-        "call",
+        "_terms",
+        "is_started",
         "num_left",
     )
 
-    def __init__(self, call: int, terms: Sequence[Term]) -> None:
-        self.call = call
-        self.accumulator: int | None = None
-        self.num_left = len(terms)
+    num_final = 0
+
+    def __init__(self, terms: SumTerms) -> None:
+        self.is_started = False
+        self._accumulator = -1
+        self.num_left = terms.num_terms
+        self._terms = terms
         self._positives: list[int] = []
         self._negatives: list[int] = []
         self._products: list[ProductState] = []
-        self._signs: dict[int, list[bool]] = {}
-        for term in terms:
-            key = term.value if term.product is None else ~term.product
-            self._signs.setdefault(key, []).append(term.negative)
-        self._any_positive = any(not term.negative for term in terms)
-        self._start = self._choose_start(terms)
 
-    def _choose_start(self, terms: Sequence[Term]) -> _Start:
-        plain = [term for term in terms if term.product is None]
-        if any(not term.negative for term in plain):
-            return _Start.POSITIVE
-        return _Start.NEGATED if plain else _Start.PRODUCT
-
-    def offer(self, value: int) -> None:
-        """A plain term became available (every occurrence of it)."""
-        for negative in self._signs[value]:
+    def offer(self, value: int, num_reads: int) -> None:
+        """A plain term became available, every occurrence of it."""
+        for negative in self._terms.signs[value]:
             (self._negatives if negative else self._positives).append(value)
 
     def offer_product(self, product: ProductState) -> None:
         """A fused product is down to its last multiplication."""
         self._products.append(product)
 
-    def is_complete(self) -> bool:
-        """Whether every term has been contributed."""
-        return self.num_left == 0
-
     def gives_result(self, move: Move) -> bool:
         """Whether a move computes the sum's own value."""
-        return self.num_left == self._num_terms(move)
+        return self.num_left == len(move.reads) + (move.product is not None)
 
-    def _num_terms(self, move: Move) -> int:
-        plain = sum(reader == self.call for _, reader in move.reads)
-        return plain + (move.product is not None)
-
-    def next_move(self, dies: Dies) -> Move | None:
+    def next_move(self, sole_reader: Sequence[int]) -> Move | None:
         """The next contribution, dying terms first; None if none is possible."""
-        if self.accumulator is not None:
-            return self._contribution(self.accumulator, None, dies)
-        if self._start is _Start.POSITIVE:
-            return self._positive_start(dies)
-        if self._start is _Start.NEGATED:
-            return self._negated_start(dies)
-        return self._product_start(dies)
+        if self.is_started:
+            return self._contribution(self._accumulator, (), sole_reader)
+        if self._terms.start is _Start.POSITIVE:
+            return self._positive_start(sole_reader)
+        if self._terms.start is _Start.NEGATED:
+            return self._negated_start(sole_reader)
+        return self._product_start(sole_reader)
 
-    def _positive_start(self, dies: Dies) -> Move | None:
+    def _positive_start(self, sole_reader: Sequence[int]) -> Move | None:
         if not self._positives:
             return None
-        index = _pick(self._positives, self.call, dies)
+        index = _pick(self._positives, self._terms.call, sole_reader)
         first = self._positives.pop(index)
-        move = self._contribution(first, (first, self.call), dies)
+        move = self._contribution(first, (first,), sole_reader)
         self._positives.insert(index, first)
         return move
 
-    def _negated_start(self, dies: Dies) -> Move | None:
+    def _negated_start(self, sole_reader: Sequence[int]) -> Move | None:
         if not self._negatives:
             return None
-        value = self._negatives[_pick(self._negatives, self.call, dies)]
-        return Move(Op.NEG, (value,), ((value, self.call),), True)
+        value = self._negatives[_pick(self._negatives, self._terms.call, sole_reader)]
+        return Move(_NEG, (value,), (value,))
 
-    def _product_start(self, dies: Dies) -> Move | None:
-        candidates = self._products[:SCAN_LIMIT]
-        if self._any_positive:
-            candidates = [product for product in candidates if not self._is_negative(product)]
-        if len(candidates) == 0:
+    def _product_start(self, sole_reader: Sequence[int]) -> Move | None:
+        candidates, negative = self._products, self._terms.negative_products
+        if negative and self._terms.any_positive:
+            candidates = [one for one in candidates[:SCAN_LIMIT] if one.call not in negative]
+        if not candidates:
             return None
-        product = candidates[_pick_product(candidates, dies)]
-        pair = (product.available[0], product.available[1])
-        op = Op.MUL if self._any_positive else Op.NMUL
-        return Move(op, pair, product.final_reads(), True, product)
+        product = _pick_product(candidates, sole_reader)
+        op = _MUL if self._terms.any_positive else _NMUL
+        return Move(op, tuple(product.available), (), product)
 
     def _contribution(
-        self, accumulator: int, start: tuple[int, int] | None, dies: Dies
+        self, accumulator: int, start: tuple[int, ...], sole_reader: Sequence[int]
     ) -> Move | None:
         """A step that adds one available term to a value; `start` is its read, at the start."""
-        reads = () if start is None else (start,)
+        call = self._terms.call
         best: Move | None = None
-        for op, terms in ((Op.ADD, self._positives), (Op.SUB, self._negatives)):
+        for op, terms in ((_ADD, self._positives), (_SUB, self._negatives)):
             if terms:
-                value = terms[_pick(terms, self.call, dies)]
-                move = Move(
-                    op, (accumulator, value), (*reads, (value, self.call)), start is not None
-                )
-                if dies(value, self.call):
-                    return move
-                best = move if best is None else best
+                value = terms[_pick(terms, call, sole_reader)]
+                is_dying = sole_reader[value] == call
+                if is_dying or best is None:
+                    best = Move(op, (accumulator, value), (*start, value))
+                if is_dying:
+                    return best
         if self._products:
-            product = self._products[_pick_product(self._products, dies)]
-            op = Op.FNMA if self._is_negative(product) else Op.FMA
-            operands = (product.available[0], product.available[1], accumulator)
-            reads = (*reads, *product.final_reads())
-            move = Move(op, operands, reads, start is not None, product)
-            if best is None or _kills(product, dies):
-                return move
+            product = _pick_product(self._products, sole_reader)
+            if best is None or product.is_freeing(sole_reader):
+                op = _FNMA if product.call in self._terms.negative_products else _FMA
+                return Move(op, (*product.available, accumulator), start, product)
         return best
-
-    def _is_negative(self, product: ProductState) -> bool:
-        return self._signs[~product.call][0]
 
     def made(self, move: Move, result: int) -> None:
         """Record that a move was made."""
-        self.num_left -= self._num_terms(move)
-        plain = [value for value, reader in move.reads if reader == self.call]
-        for position, value in enumerate(plain):
-            last = position == len(plain) - 1
-            subtracted = move.op is Op.NEG or (move.op is Op.SUB and last)
-            (self._negatives if subtracted else self._positives).remove(value)
+        self.num_left -= len(move.reads)
+        for value in move.reads[:-1]:
+            self._positives.remove(value)
+        for value in move.reads[-1:]:
+            is_subtracted = move.op is _NEG or move.op is _SUB
+            (self._negatives if is_subtracted else self._positives).remove(value)
         if move.product is not None:
             self._products.remove(move.product)
-        self.accumulator = result
+            self.num_left -= 1
+        self._accumulator = result
+        self.is_started = True
 
 
-def _pick(values: Sequence[int], call: int, dies: Dies) -> int:
+def _pick(values: Sequence[int], call: int, sole_reader: Sequence[int]) -> int:
     """Index of a value that dies when the call has read it; 0 if none does."""
     for index in range(min(len(values), SCAN_LIMIT)):  # loops: generators take twice the time
-        if dies(values[index], call):
+        if sole_reader[values[index]] == call:
             return index
     return 0
 
 
-def _pick_product(products: Sequence[ProductState], dies: Dies) -> int:
-    for index in range(min(len(products), SCAN_LIMIT)):
-        if _kills(products[index], dies):
-            return index
-    return 0
-
-
-def _kills(product: ProductState, dies: Dies) -> bool:
-    return product.started or any(dies(factor, product.call) for factor in product.available)
+def _pick_product(products: Sequence[ProductState], sole_reader: Sequence[int]) -> ProductState:
+    """A product with whose last multiplication a value dies; the first one if there is none."""
+    for product in products[:SCAN_LIMIT]:
+        if product.is_freeing(sole_reader):
+            return product
+    return products[0]

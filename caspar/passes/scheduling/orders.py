@@ -36,55 +36,77 @@ class TraversalSpec:
     operands: OperandOrder
 
 
-def depth_first_order(graph: Graph, traversal: TraversalSpec) -> list[int]:
-    """Position of each call in a post-order traversal from the stores."""
-    generator = random.Random(traversal.seed)
-    stores = _ordered_stores(graph, traversal.seed, generator)
-    weights = _operand_weights(graph, traversal.operands, generator)
-    position = [-1] * len(graph.calls)
+class DepthFirstOrders:
+    """The orders of one graph. One that several traversals have in common is found once."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._stores: dict[str, list[int]] = {}
+        for number, call in enumerate(graph.calls):
+            if call.op is Op.STORE and isinstance(call.data, tuple):
+                self._stores.setdefault(call.data[0], []).append(number)
+        self._sorted: dict[OperandOrder, list[list[int]]] = {}
+        self._known: dict[tuple[OperandOrder, tuple[int, ...]], tuple[int, ...]] = {}
+
+    def order(self, traversal: TraversalSpec) -> tuple[int, ...]:
+        """Position of each call in a post-order traversal from the stores."""
+        generator = random.Random(traversal.seed)
+        stores = self._ordered_stores(traversal.seed, generator)
+        if traversal.operands is OperandOrder.SHUFFLED:
+            weights = [generator.random() for _ in range(self._graph.num_values)]
+            return _positions(stores, self._sorted_operands(weights))
+        key = (traversal.operands, stores)
+        if key not in self._known:
+            self._known[key] = _positions(stores, self._operands(traversal.operands))
+        return self._known[key]
+
+    def _operands(self, order: OperandOrder) -> list[list[int]]:
+        if order not in self._sorted:
+            is_given = order is OperandOrder.GIVEN
+            weights = None if is_given else [-need for need in _register_needs(self._graph)]
+            self._sorted[order] = self._sorted_operands(weights)
+        return self._sorted[order]
+
+    def _ordered_stores(self, seed: int, generator: random.Random) -> tuple[int, ...]:
+        if seed == 0:
+            return tuple(sorted(store for stores in self._stores.values() for store in stores))
+        arguments = list(self._stores)
+        generator.shuffle(arguments)
+        return tuple(store for argument in arguments for store in self._stores[argument])
+
+    def _sorted_operands(self, weights: Sequence[float] | None) -> list[list[int]]:
+        """For each call, what produces its operands, by ascending weight, then as given."""
+        producer = self._graph.producer
+        if weights is None:
+            return [[producer[value] for value in call.operands] for call in self._graph.calls]
+        weight = weights.__getitem__
+        return [
+            [producer[value] for value in sorted(call.operands, key=weight)]
+            for call in self._graph.calls
+        ]
+
+
+def _positions(stores: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Position of each call behind its operands, which are visited in the given order."""
+    position = [-1] * len(operands)
     count = 0
     for store in stores:
-        stack = [store]
-        while stack:
-            number = stack[-1]
-            if position[number] != -1:
-                # -2 marks a call whose operands are being visited
-                if position[number] == -2:
-                    position[number] = count
-                    count += 1
-                stack.pop()
-                continue
-            position[number] = -2
-            operands = sorted(graph.calls[number].operands, key=lambda value: weights[value])
-            stack.extend(
-                graph.producer[value]
-                for value in reversed(operands)
-                if position[graph.producer[value]] == -1
-            )
-    return position
-
-
-def _ordered_stores(graph: Graph, seed: int, generator: random.Random) -> list[int]:
-    by_argument: dict[str, list[int]] = {}
-    for number, call in enumerate(graph.calls):
-        if call.op is Op.STORE and isinstance(call.data, tuple):
-            by_argument.setdefault(call.data[0], []).append(number)
-    arguments = list(by_argument)
-    if seed != 0:
-        generator.shuffle(arguments)
-        return [store for argument in arguments for store in by_argument[argument]]
-    return sorted(store for stores in by_argument.values() for store in stores)
-
-
-def _operand_weights(
-    graph: Graph, order: OperandOrder, generator: random.Random
-) -> Sequence[float]:
-    """A weight of each value; operands are visited by ascending weight, then as given."""
-    if order is OperandOrder.DEMANDING_FIRST:
-        return [-need for need in _register_needs(graph)]
-    if order is OperandOrder.SHUFFLED:
-        return [generator.random() for _ in range(graph.num_values)]
-    return [0] * graph.num_values
+        path = [(store, iter(operands[store]))]
+        while path:
+            call, rest = path[-1]
+            for operand in rest:
+                if position[operand] != -1:
+                    continue
+                if operands[operand]:
+                    path.append((operand, iter(operands[operand])))
+                    break
+                position[operand] = count
+                count += 1
+            else:
+                path.pop()
+                position[call] = count
+                count += 1
+    return tuple(position)
 
 
 def _register_needs(graph: Graph) -> list[int]:
@@ -100,11 +122,8 @@ def _register_needs(graph: Graph) -> list[int]:
 def _register_need(call: Call, needs: Sequence[int]) -> int:
     if call.op is Op.CONST:
         return 0
-    descending = sorted((needs[value] for value in set(call.operands)), reverse=True)
-    if OP_INFO[call.op].associative:
-        # operands are contributed one by one beside a single accumulator
-        held = [0] + [1] * (len(descending) - 1)
-    else:
-        held = list(range(len(descending)))
-    by_operands = max((need + n for need, n in zip(descending, held, strict=True)), default=0)
-    return max(by_operands, len(call.outputs))
+    descending = sorted([needs[value] for value in set(call.operands)], reverse=True)
+    # operands of a reduction are contributed one by one beside a single accumulator
+    most_held = 1 if OP_INFO[call.op].associative else len(descending)
+    by_operands = [need + min(held, most_held) for held, need in enumerate(descending)]
+    return max([len(call.outputs), *by_operands])

@@ -29,6 +29,9 @@ class Role(Enum):
     PRODUCT = auto()
 
 
+_ROLES = {Op.SUM: Role.SUM, Op.PROD: Role.PRODUCT}
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
     """One contribution to a sum.
@@ -78,7 +81,7 @@ def plan_accumulators(graph: Graph) -> Accumulators:
     }
     negative = frozenset(n for n, (_, is_negative) in factors.items() if is_negative)
     for number, call in enumerate(graph.calls):
-        roles.append(Role.NONE if number in absorbed else _role(call.op))
+        roles.append(Role.NONE if number in absorbed else _ROLES.get(call.op, Role.PLAIN))
         operands = call.operands
         if call.op is Op.SUM:
             terms[number] = tuple(_term(graph, value, absorbed, negative) for value in operands)
@@ -90,10 +93,6 @@ def plan_accumulators(graph: Graph) -> Accumulators:
             operands, _ = factors[number]
         sources.append(() if number in absorbed else operands)
     return Accumulators(tuple(roles), tuple(sources), terms, fused_into, negative)
-
-
-def _role(op: Op) -> Role:
-    return {Op.SUM: Role.SUM, Op.PROD: Role.PRODUCT}.get(op, Role.PLAIN)
 
 
 def _is_absorbed(graph: Graph, number: int) -> bool:

@@ -14,12 +14,14 @@ so a key may be stale where only things two or three calls away have changed.
 """
 
 import heapq
+from collections.abc import Sequence
 from enum import Enum, auto
 
-from caspar.ir.graph import Graph
-from caspar.passes.scheduling.plan_accumulators import Accumulators, Role
+from caspar.passes.scheduling.dependencies import Dependencies
+from caspar.passes.scheduling.plan_accumulators import Role
 
 Key = tuple[int, ...]
+"""The negated key of a call: a heap gives the least first."""
 
 MAX_DISTANCE = 3
 FAN_LIMIT = 8
@@ -34,34 +36,63 @@ class Policy(Enum):
     """K alone. Usually better once all other steps are made eagerly: see `schedule`."""
 
 
-class OpeningQueue:
-    """The opening steps that could be made now, best first.
+class DepthFirstQueue:
+    """The opening steps that could be made now, the one that is first in depth-first order first.
 
     Args:
-        graph: What is scheduled.
-        accumulators: Its accumulators.
-        open_users: Shared with the scheduler: the calls that still have to read each value.
-        policy: What decides.
         order: K of each call.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        accumulators: Accumulators,
-        open_users: list[dict[int, int]],
-        policy: Policy,
-        order: list[int],
-    ) -> None:
-        self._graph = graph
-        self._roles = accumulators.roles
-        self._sources = accumulators.sources
-        self._open_users = open_users
-        self._policy = policy
+    def __init__(self, order: Sequence[int]) -> None:
         self._order = order
-        self._num_live = [0] * len(graph.calls)
-        self._num_dying = [0] * len(graph.calls)
-        self._live = [False] * graph.num_values
+        self._heap: list[tuple[int, int]] = []
+        self._is_waiting = [False] * len(order)
+
+    def push(self, call: int) -> None:
+        """A call could be made now, raising the pressure."""
+        if not self._is_waiting[call]:
+            self._is_waiting[call] = True
+            heapq.heappush(self._heap, (self._order[call], call))
+
+    def discard(self, call: int) -> None:
+        """A call was made."""
+        self._is_waiting[call] = False
+
+    def pop(self) -> int | None:
+        """The best call, which is taken out; None if there is none."""
+        while self._heap:
+            _, call = heapq.heappop(self._heap)
+            if self._is_waiting[call]:
+                self._is_waiting[call] = False
+                return call
+        return None
+
+    def became_live(self, value: int) -> None:
+        """A value was computed."""
+
+    def was_read(self, call: int, is_dead: bool) -> None:
+        """A call will not read a value again; `is_dead`: and neither will any other call."""
+
+    def has_one_reader(self, call: int) -> None:
+        """A live value has one reader left."""
+
+
+class ReleaseQueue:
+    """The opening steps that could be made now, the one with the best key of the paper first.
+
+    Args:
+        dependencies: What is scheduled.
+        order: K of each call.
+    """
+
+    def __init__(self, dependencies: Dependencies, order: Sequence[int]) -> None:
+        self._graph = dependencies.graph
+        self._accumulators = dependencies.accumulators
+        self._readers = dependencies.readers
+        self._order = order
+        self._num_live = [0] * len(order)
+        self._num_dying = [0] * len(order)
+        self._is_live = [False] * self._graph.num_values
         self._heap: list[tuple[Key, int]] = []
         self._keys: dict[int, Key] = {}
         self._touched: dict[int, None] = {}
@@ -95,21 +126,20 @@ class OpeningQueue:
 
     def became_live(self, value: int) -> None:
         """A value was computed."""
-        users = self._open_users[value]
-        self._live[value] = True
-        for user in users:
-            self._num_live[user] += 1
-            self._touched[user] = None
-        if len(users) == 1:
-            self._num_dying[next(iter(users))] += 1
+        readers = self._readers[value]
+        self._is_live[value] = True
+        for reader in readers:
+            self._num_live[reader] += 1
+            self._touched[reader] = None
+        if len(readers) == 1:
+            self._num_dying[next(iter(readers))] += 1
 
-    def was_read(self, value: int, call: int) -> None:
-        """A call will not read a value again."""
+    def was_read(self, call: int, is_dead: bool) -> None:
+        """A call will not read a value again; `is_dead`: and neither will any other call."""
         self._num_live[call] -= 1
-        if not self._open_users[value]:
-            self._num_dying[call] -= 1
+        self._num_dying[call] -= is_dead
 
-    def has_one_user(self, call: int) -> None:
+    def has_one_reader(self, call: int) -> None:
         """A live value has one reader left."""
         self._num_dying[call] += 1
         self._touched[call] = None
@@ -124,40 +154,39 @@ class OpeningQueue:
 
     def _refresh_touched(self) -> None:
         """Recompute the keys of the calls directly in front of what changed."""
-        touched = [] if self._policy is Policy.DEPTH_FIRST else list(self._touched)
-        self._touched.clear()
+        producer, sources = self._graph.producer, self._accumulators.sources
         candidates = {
-            self._graph.producer[value]: None
-            for call in touched
-            for value in self._sources[call][:FAN_LIMIT]
+            producer[value]: None for call in self._touched for value in sources[call][:FAN_LIMIT]
         }
+        self._touched.clear()
         for candidate in candidates:
             if candidate in self._keys:
                 self._update(candidate)
 
     def _key(self, call: int) -> Key:
-        """The negated key: a heap gives the least first."""
-        if self._policy is Policy.DEPTH_FIRST:
-            return (self._order[call],)
         # an accumulator is in the queue only if its start frees nothing
-        released = self._num_dying[call] if self._roles[call] is Role.PLAIN else 0
-        key = [-released]
+        is_plain = self._accumulators.roles[call] is Role.PLAIN
+        key = [-self._num_dying[call] if is_plain else 0]
         level = [call]
         for distance in range(MAX_DISTANCE + 1):
-            readers = self._readers(level)
-            key.append(-sum(self._num_live[user] for user in readers))
+            readers = self._readers_of(level)
+            key.append(-sum([self._num_live[reader] for reader in readers]))
             if distance < MAX_DISTANCE:
                 level = list(dict.fromkeys(readers))[: 2 * FAN_LIMIT]
-                key.append(-sum(self._num_dying[user] for user in level))
+                key.append(-sum([self._num_dying[reader] for reader in level]))
         key.append(self._order[call])
         return tuple(key)
 
-    def _readers(self, calls: list[int]) -> list[int]:
+    def _readers_of(self, calls: list[int]) -> list[int]:
         """The calls that read the outputs of some calls, once for each output."""
         return [
-            user
+            reader
             for call in calls
             for value in self._graph.calls[call].outputs
-            if not self._live[value]
-            for user in list(self._open_users[value])[:FAN_LIMIT]
+            if not self._is_live[value]
+            for reader in list(self._readers[value])[:FAN_LIMIT]
         ]
+
+
+OpeningQueue = DepthFirstQueue | ReleaseQueue
+"""One of each policy."""

@@ -1,14 +1,14 @@
 """Ordered steps on values: what scheduling gives and register assignment takes."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from caspar.ir.dtype import DType
 from caspar.ir.graph import CallData
-from caspar.ir.ops import OP_INFO, Op
+from caspar.ir.ops import Op
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One instruction whose operands are values, not yet registers.
 
     Attributes:
@@ -48,21 +48,3 @@ def last_readers(schedule: Schedule) -> dict[int, int]:
         for value in (*step.outputs, *step.operands):
             last_step[value] = number
     return last_step
-
-
-def peak_pressure(schedule: Schedule) -> int:
-    """Greatest number of numbers (not truth values) that are live at once."""
-    last_step = last_readers(schedule)
-    live = peak = 0
-    boolean: dict[int, bool] = {}
-    for number, step in enumerate(schedule.steps):
-        for value in dict.fromkeys(step.operands):
-            is_number = value not in schedule.literals and not boolean[value]
-            live -= is_number and last_step[value] == number
-        is_boolean = OP_INFO[step.op].boolean
-        boolean.update(dict.fromkeys(step.outputs, is_boolean))
-        live += 0 if is_boolean else len(step.outputs)
-        peak = max(peak, live)
-        unread = sum(last_step[value] == number for value in step.outputs)
-        live -= 0 if is_boolean else unread
-    return peak

@@ -1,16 +1,29 @@
 """Scheduling: fused multiply-adds, memory order, pressure; what holds always: `test_properties`."""
 
 from collections import Counter
+from itertools import islice
 
 import pytest
 
 from caspar.ir.builder import GraphBuilder
 from caspar.ir.dtype import DType
+from caspar.ir.graph import Graph
 from caspar.ir.ops import Op
 from caspar.ir.verify import verify_program
 from caspar.passes.scheduling.assign_registers import assign_registers
-from caspar.passes.scheduling.schedule import schedule
-from tests.passes.checking import assert_program, graph_of, ops_of
+from caspar.passes.scheduling.schedule import (
+    HIGH_PRESSURE,
+    LOW_PRESSURE,
+    MAX_TRIALS,
+    SPILL_BUDGET,
+    TRIAL_BUDGET,
+    schedule,
+    schedule_once,
+    trials,
+)
+from caspar.passes.scheduling.steps import Schedule
+from tests.ir.random_graphs import random_graph
+from tests.passes.checking import assert_program, graph_of, ops_of, peak_pressure
 from tests.passes.kernels import KERNELS
 
 # Peak pressures found. A change of the scheduler may lower them; raising one needs a reason.
@@ -131,3 +144,29 @@ def test_peak_pressure_of_kernels(name: str) -> None:
     program = assign_registers(schedule(KERNELS[name]()))
     verify_program(program)
     assert program.num_registers <= PEAKS[name]
+
+
+def best_of_whole_trials(graph: Graph) -> Schedule:
+    """What `schedule` is to find, without cutting any trial short or leaving any out."""
+    found: list[Schedule] = []
+    peaks: list[int] = []
+    for policy, traversal in islice(trials(), MAX_TRIALS):
+        found.append(schedule_once(graph, policy, traversal))
+        peaks.append(peak_pressure(found[-1]))
+        budget = SPILL_BUDGET if min(peaks) > HIGH_PRESSURE else TRIAL_BUDGET
+        if min(peaks) <= LOW_PRESSURE or (len(found) + 1) * len(graph.calls) > budget:
+            break
+    return found[peaks.index(min(peaks))]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_trials_cut_short_find_what_whole_ones_find(name: str) -> None:
+    graph = KERNELS[name]()
+    assert schedule(graph) == best_of_whole_trials(graph)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_trials_of_random_graphs_cut_short_find_the_same(seed: int) -> None:
+    """With truth values, and outputs that nothing reads."""
+    graph = random_graph(seed)
+    assert schedule(graph) == best_of_whole_trials(graph)
