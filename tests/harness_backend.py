@@ -17,13 +17,12 @@ from caspar.runtime.backend import (
     Launch,
     LaunchSequence,
     Loop,
-    bound_blocks,
-    parameter_values,
 )
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
 from caspar.runtime.cuda.loop.loops import LoopPlan, plan_loop
 from caspar.runtime.nvidia.machine_balance import H200_BALANCE
+from caspar.runtime.parameters import bound_blocks, parameter_values
 from caspar.runtime.traits import CUDA_TRAITS
 from tests.harness import CudaModule, compile_cuda
 from tests.harness.schedule import FORWARD, Schedule

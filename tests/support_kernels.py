@@ -20,8 +20,8 @@ from caspar.memory.access import ArgSpec
 from caspar.memory.binding import Binding
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.tiling.node_tiles import NodeTiles
-from caspar.runtime.backend import bound_blocks, parameter_values
 from caspar.runtime.cpu.backend import CpuBackend
+from caspar.runtime.parameters import bound_blocks, parameter_values
 from tests.harness import CudaModule, compile_cuda
 from tests.support_cases import KernelCase, Run
 from tests.support_memory import (

@@ -71,7 +71,13 @@ ROOMS = {
     "memory/accessors": {"sums": "", "nodes": ""},
     "passes": {"graph": "", "scheduling": ""},
     "runtime": {"nvidia": "", "cpu": "", "cuda": "nvidia"},
-    "runtime/cuda": {"launch": "", "loop": "launch", "structure": "", "direct": ""},
+    "runtime/cuda": {
+        "compile": "",
+        "launch": "compile",
+        "loop": "launch compile",
+        "structure": "compile",
+        "direct": "compile",
+    },
     "solver": {
         "choice": "",
         "input": "",

@@ -12,9 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.codegen.source import COUNT, DATA, FIRST, LENGTH, KernelSource, Param
+from caspar.codegen.source import KernelSource
 from caspar.ir.dtype import DType
-from caspar.memory.access import TILES
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.tiling.node_tiles import NodeTiles, PlaceType
@@ -383,36 +382,6 @@ class Backend(Memory, Indexing, Executor, Factorizations, Protocol):
     @property
     def device(self) -> str:
         """The device in words."""
-
-
-def parameter_values(
-    params: Sequence[Param], bindings: Mapping[str, Binding], count: int
-) -> list[int | Array]:
-    """What to pass for each parameter: an integer or an array whose address is meant."""
-    values: list[int | Array] = []
-    for param in params:
-        if param.field == COUNT:
-            values.append(count)
-            continue
-        binding = bindings[param.arg]
-        if param.field == DATA:
-            values.append(binding.data)
-        elif param.field == LENGTH:
-            values.append(binding.length)
-        elif param.field == FIRST:
-            values.append(binding.first)
-        else:
-            values.append(binding.fields[param.field])
-    return values
-
-
-def bound_blocks(
-    source: KernelSource, bindings: Mapping[str, Binding], count: int, block_size: int
-) -> int:
-    """Blocks (on the CPU calls) of a launch: one for each tile, or group of node tiles."""
-    if source.tiled:
-        return bindings[TILES].length
-    return source.num_blocks(count, block_size)
 
 
 def view(arena: Array, first_byte: int, num_scalars: int, dtype: str) -> Array:

@@ -24,13 +24,18 @@ from caspar.runtime.backend import (
     Launch,
     LaunchSequence,
     Loop,
-    bound_blocks,
-    parameter_values,
 )
 from caspar.runtime.cpu.compile import function_address
 from caspar.runtime.cpu.driver import num_threads
 from caspar.runtime.cpu.indexing import CpuIndexing
-from caspar.runtime.cpu.launch import CpuCopies, CpuKernel, CpuLaunch, CpuScalars, CpuSequence
+from caspar.runtime.cpu.launch import (
+    CpuCopies,
+    CpuKernel,
+    CpuLaunch,
+    CpuScalars,
+    CpuSequence,
+    bound_launch,
+)
 from caspar.runtime.factorization import (
     DenseFactorization,
     SparseFactorization,
@@ -113,10 +118,7 @@ class CpuBackend(CpuIndexing):
     def bind(self, kernel: Kernel, bindings: Mapping[str, Binding], count: int) -> Launch:
         """Fill the parameter table."""
         assert isinstance(kernel, CpuKernel)
-        values = parameter_values(kernel.source.params, bindings, count)
-        table = [value if isinstance(value, int) else value.ctypes.data for value in values]
-        num_tiles = bound_blocks(kernel.source, bindings, count, kernel.block_size)
-        return CpuLaunch(kernel, np.array(table, dtype=np.int64), num_tiles, tuple(values))
+        return bound_launch(kernel, bindings, count)
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Put launches in a row."""

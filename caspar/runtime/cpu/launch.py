@@ -4,7 +4,7 @@ A launch is an entry in three integer arrays (function, parameter table, tiles),
 runs a whole list without returning to Python.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from caspar.codegen.source import KernelSource
 from caspar.memory.array import Array
+from caspar.memory.binding import Binding
 from caspar.runtime.cpu.driver import run_launches
+from caspar.runtime.parameters import bound_blocks, parameter_values
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,14 @@ class CpuLaunch:
     def run(self) -> None:
         """Run every tile."""
         CpuSequence([self]).run()
+
+
+def bound_launch(kernel: CpuKernel, bindings: Mapping[str, Binding], count: int) -> CpuLaunch:
+    """A launch for `count` items."""
+    values = parameter_values(kernel.source.params, bindings, count)
+    table = [value if isinstance(value, int) else value.ctypes.data for value in values]
+    num_tiles = bound_blocks(kernel.source, bindings, count, kernel.block_size)
+    return CpuLaunch(kernel, np.array(table, dtype=np.int64), num_tiles, tuple(values))
 
 
 class CpuSequence:

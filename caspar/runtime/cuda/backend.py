@@ -18,11 +18,9 @@ from caspar.runtime.backend import (
     Launch,
     LaunchSequence,
     Loop,
-    bound_blocks,
-    parameter_values,
 )
-from caspar.runtime.cuda.launch.compilation import Compilation, compilation
-from caspar.runtime.cuda.launch.compile import CudaKernel, loaded_usage, resident_blocks
+from caspar.runtime.cuda.compile.compilation import Compilation, compilation
+from caspar.runtime.cuda.compile.kernel import CudaKernel, loaded_usage, resident_blocks
 from caspar.runtime.cuda.launch.launch import CudaLaunch, CudaSequence, parameter_table
 from caspar.runtime.cuda.loop.loop import cuda_loop, fits_device, merged_launches, own_launch
 from caspar.runtime.cuda.loop.repeat import repeated_loop
@@ -32,6 +30,7 @@ from caspar.runtime.factorization import (
     SparseFactorization,
     load_direct_solver,
 )
+from caspar.runtime.parameters import bound_blocks, parameter_values
 from caspar.runtime.traits import CUDA_TRAITS
 from caspar.runtime.usage import KernelUsage
 

@@ -13,8 +13,8 @@ from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.codegen.cuda.structure.rows import ROW_KERNELS, ROW_SOURCE
 from caspar.memory.array import Array
 from caspar.runtime.backend import HostCopies, HostScalars
+from caspar.runtime.cuda.compile.modules import load_functions
 from caspar.runtime.cuda.device import CudaDevice
-from caspar.runtime.cuda.launch.modules import load_functions
 from caspar.runtime.cuda.launch.scalars import CudaCopies, CudaScalars
 from caspar.runtime.cuda.launch.upload import uploader
 

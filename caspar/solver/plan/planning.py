@@ -6,11 +6,9 @@ arena. Values are brought in by every solve.
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from caspar.equations.factor_builder import FactorForm, SharedSums
 from caspar.equations.solver_form import SolverForm
-from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
+from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.precision import Types
 from caspar.memory.accessors.sums.slots import (
     MAX_OBJECT_SLOTS,
@@ -19,15 +17,13 @@ from caspar.memory.accessors.sums.slots import (
 )
 from caspar.memory.tiling.node_tiles import NodeOrder
 from caspar.memory.tiling.tiles import TileIndex
-from caspar.runtime.array_tools import ArrayTools
-from caspar.runtime.backend import Backend
 from caspar.solver.input.problem import Problem
 from caspar.solver.limits import Limits
 from caspar.solver.plan.factor_order import FactorOrder, order_factors
 from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.plan.regions import allocate_cleared, jacobians_are_shared, reserve_regions
-from caspar.user_warnings import warn_user
+from caspar.solver.plan.untouched import warn_untouched
 
 
 def plan_factors(
@@ -78,7 +74,7 @@ def make_plan(
         OutOfMemoryError: Names needed and available bytes.
     """
     backend = library.backend
-    _warn_untouched(backend, factors, nodes)
+    warn_untouched(backend, factors, nodes)
     is_shared = jacobians_are_shared(library, types, factors, limits)
     arena = reserve_regions(library, types, factors, nodes, share_jacobians=is_shared)
     # what was taken so far and given back is not kept beside the arena
@@ -181,38 +177,3 @@ def _sum_tiles(
             library.backend, index, num_nodes, library.tile_size
         )
     return tiles
-
-
-def _has_all(plan: FactorPlan, argument: Argument, count: int) -> bool:
-    """Whether the tiles of an eliminated node type have all of its nodes: most often they have."""
-    tiles = plan.order.node_tiles
-    if tiles is None or argument is not plan.form.eliminated:
-        return False
-    return int(tiles.node_items.shape[0]) == count
-
-
-def _warn_untouched(
-    backend: Backend, factors: Sequence[FactorPlan], nodes: Sequence[NodePlan]
-) -> None:
-    num_items = sum(plan.count for plan in factors) + sum(plan.count for plan in nodes)
-    tools = ArrayTools(backend, num_items)
-    xp = tools.xp
-    touched = {plan.node.name: xp.zeros(plan.count, dtype=bool) for plan in nodes}
-    for plan in factors:
-        for argument in plan.factor.nodes:
-            flags = touched[argument.node_type.name]
-            is_whole = _has_all(plan, argument, flags.shape[0])
-            index = None if is_whole else plan.order.index(argument.name, tools.bring)
-            flags[slice(None) if index is None else index] = True
-    orders = {plan.node.name: plan.order for plan in nodes}
-    for name, flags in touched.items():
-        if bool(flags.all()):
-            continue
-        untouched = np.flatnonzero(~(flags if xp is np else backend.to_host(flags)))
-        order = orders[name]
-        if order is not None:
-            untouched = np.sort(backend.to_host(order.node)[untouched])
-        warn_user(
-            f"node type {name}: {untouched.shape[0]} of {flags.shape[0]} instances are touched "
-            f"by no factor, first {untouched[0]}; they are kept as they are"
-        )

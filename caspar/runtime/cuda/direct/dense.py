@@ -6,7 +6,7 @@ from cupy.cuda.device import get_cusolver_handle
 from cupy_backends.cuda.libs import cusolver
 
 from caspar.memory.array import Array
-from caspar.runtime.cuda.launch.modules import load_functions
+from caspar.runtime.cuda.compile.modules import load_functions
 
 _UPPER = 1
 """CUBLAS_FILL_MODE_UPPER: the lower triangle by rows is the upper one by columns."""

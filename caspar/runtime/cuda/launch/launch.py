@@ -12,8 +12,8 @@ from cupy_backends.cuda.api import driver
 from numpy.typing import NDArray
 
 from caspar.memory.array import Array
+from caspar.runtime.cuda.compile.kernel import CudaKernel
 from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
-from caspar.runtime.cuda.launch.compile import CudaKernel
 from caspar.runtime.nvidia.limits import launch_refusal
 
 RUNS_PER_GRAPH = 8

@@ -23,9 +23,9 @@ from cuda.core import Device, Stream
 
 from caspar.codegen.cuda.loop.condition import BEGIN_KERNEL, CONDITION_KERNEL, CONDITION_SOURCE
 from caspar.memory.array import Array
+from caspar.runtime.cuda.compile.modules import load_functions
 from caspar.runtime.cuda.launch.dependent import DependentLaunch, begins_early, launch_early
 from caspar.runtime.cuda.launch.launch import captured
-from caspar.runtime.cuda.launch.modules import load_functions
 from caspar.runtime.nvidia.probe import first_line
 
 RUNS_AT_ONCE = 12

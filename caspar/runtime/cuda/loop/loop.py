@@ -23,8 +23,8 @@ from caspar.codegen.cuda.loop.barriers import (
 from caspar.errors import BackendError, CasparError
 from caspar.memory.array import Array
 from caspar.runtime.backend import Launch
+from caspar.runtime.cuda.compile.kernel import CudaKernel, loaded_kernel, resident_blocks
 from caspar.runtime.cuda.launch.bound_kernel import BoundKernel
-from caspar.runtime.cuda.launch.compile import CudaKernel, loaded_kernel, resident_blocks
 from caspar.runtime.cuda.launch.launch import CudaLaunch, address, parameter_table
 from caspar.runtime.cuda.loop.loops import LoopPlan, plan_loop
 from caspar.runtime.nvidia.limits import launch_refusal, load_refusal

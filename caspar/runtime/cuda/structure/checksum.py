@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.codegen.cuda.structure.checksum import CHECKSUM_KERNEL, CHECKSUM_SOURCE
 from caspar.memory.array import Array
-from caspar.runtime.cuda.launch.modules import load_functions
+from caspar.runtime.cuda.compile.modules import load_functions
 
 _WORDS_OF_THREAD = 8
 """At least, if there is more than one block."""

@@ -9,7 +9,7 @@ import numpy as np
 from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.codegen.cuda.structure.indices import INDEX_KERNELS, INDEX_SOURCE
 from caspar.memory.array import Array
-from caspar.runtime.cuda.launch.modules import load_functions
+from caspar.runtime.cuda.compile.modules import load_functions
 
 _NO_ENTRY = 0xFFFFFFFF
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from caspar.codegen.cuda.structure.node_tiles import NODE_TILE_KERNELS, NODE_TILE_SOURCE
 from caspar.memory.array import Array
-from caspar.runtime.cuda.launch.modules import load_functions
+from caspar.runtime.cuda.compile.modules import load_functions
 from caspar.runtime.cuda.structure.tiles import TileBuilder
 
 

@@ -17,7 +17,7 @@ from caspar.codegen.cuda.structure.tiles import (
 )
 from caspar.memory.array import Array
 from caspar.memory.tiling.tiles import TileIndex, TileOrder
-from caspar.runtime.cuda.launch.modules import load_functions
+from caspar.runtime.cuda.compile.modules import load_functions
 
 _LARGE_BYTE = 0x7F
 """Four of them are a number above all indices that fit in memory."""

@@ -9,7 +9,7 @@ import cupy
 from caspar.codegen.cuda.header import BLOCK_SIZE_OPTION, COMPILE_OPTIONS, ONE_BLOCK_OPTION
 from caspar.codegen.source import KernelSource
 from caspar.errors import CompileError, ResourceError
-from caspar.runtime.cuda.launch.modules import LoadedFunction, load_functions
+from caspar.runtime.cuda.compile.modules import LoadedFunction, load_functions
 from caspar.runtime.nvidia.limits import compile_refusal, first_that_fits, load_refusal
 from caspar.runtime.nvidia.machine_code import Choice, keep_choice, kept_choice
 from caspar.runtime.nvidia.nvrtc import KernelResources
@@ -105,7 +105,7 @@ def _with_block_size(source: KernelSource, block_size: int, *, is_settled: bool)
     """Compile a kernel for blocks of that many threads.
 
     Kernels of node tiles are quicker if the compiler is told for how many blocks it should leave
-    room. That number is searched for later, see `runtime.cuda.launch.search`.
+    room. That number is searched for later, see `runtime.cuda.compile.search`.
     """
     options: tuple[str, ...] = COMPILE_OPTIONS
     if block_size != source.block_size:

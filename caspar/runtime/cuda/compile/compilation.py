@@ -5,19 +5,20 @@ once in a process.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
 from threading import Lock
 
 import cupy
+import numpy as np
 
+from caspar.codegen.cuda.structure.texts import structure_texts
 from caspar.codegen.source import KernelSource
-from caspar.runtime.cuda.launch.compile import CudaKernel, architecture, compiled_kernel
-from caspar.runtime.cuda.launch.modules import load_functions
-from caspar.runtime.cuda.launch.search import OptionSearch
-from caspar.runtime.cuda.structure.texts import cupy_jobs, structure_texts
+from caspar.runtime.cuda.compile.kernel import CudaKernel, architecture, compiled_kernel
+from caspar.runtime.cuda.compile.modules import load_functions
+from caspar.runtime.cuda.compile.search import OptionSearch
 
 _Key = tuple[str, int | None, bool]
 
@@ -52,13 +53,13 @@ class Compilation:
             self._structures.add(tiled)
         for text, names in structure_texts(tiled=tiled).items():
             self._pool.submit(load_functions, text, names)
-        for job in cupy_jobs(tiled=tiled):
+        for job in _cupy_jobs(tiled=tiled):
             self._pool.submit(job)
 
     def begin(
         self, source: KernelSource, block_size: int | None, *, is_settled: bool
     ) -> "Future[CudaKernel]":
-        """Compile a kernel, unless that was begun; see `compile.compiled_kernel`."""
+        """Compile a kernel, unless that was begun; see `kernel.compiled_kernel`."""
         key = (source.text, block_size, is_settled)
         with self._lock:
             kernel = self._kernels.get(key)
@@ -74,7 +75,7 @@ class Compilation:
         """Compiled kernels by name.
 
         Raises:
-            CompileError, ResourceError, BackendError: As `compile.compiled_kernel`.
+            CompileError, ResourceError, BackendError: As `kernel.compiled_kernel`.
         """
         begun = [self.begin(source, block_size, is_settled=is_settled) for source in sources]
         return {
@@ -87,6 +88,20 @@ class Compilation:
         with self._lock:
             for key in [key for key in self._kernels if key[0] == source.text and not key[2]]:
                 del self._kernels[key]
+
+
+def _cupy_jobs(*, tiled: bool) -> list[Callable[[], object]]:
+    """What makes CuPy compile the kernels of its own that a structure takes, one each.
+
+    Args:
+        tiled: Whether there are tiles that do not split nodes.
+    """
+    dtype = np.int32 if tiled else np.int64
+    return [
+        # it sorts a copy
+        lambda: cupy.argsort(cupy.empty(2, dtype), kind="stable"),
+        lambda: cupy.zeros(2, np.int32)[cupy.zeros(2, dtype)],
+    ]
 
 
 def _has_failed(kernel: "Future[CudaKernel]") -> bool:

@@ -1,10 +1,7 @@
 """What prepares a structure, to be compiled before one is there."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
-
-import cupy
-import numpy as np
 
 from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.codegen.cuda.structure.checksum import CHECKSUM_KERNEL, CHECKSUM_SOURCE
@@ -36,17 +33,3 @@ def structure_texts(*, tiled: bool) -> Mapping[str, tuple[str, ...]]:
         texts[INDEX_SOURCE] = INDEX_KERNELS
         texts[sort_source(BLOCK_SIZE)] = SORT_KERNELS
     return texts
-
-
-def cupy_jobs(*, tiled: bool) -> list[Callable[[], object]]:
-    """What makes CuPy compile the kernels of its own that a structure takes, one each.
-
-    Args:
-        tiled: Whether there are tiles that do not split nodes.
-    """
-    dtype = np.int32 if tiled else np.int64
-    return [
-        # it sorts a copy
-        lambda: cupy.argsort(cupy.empty(2, dtype), kind="stable"),
-        lambda: cupy.zeros(2, np.int32)[cupy.zeros(2, dtype)],
-    ]

@@ -1,0 +1,38 @@
+"""What a launch passes for the parameters of a kernel, and how many blocks it has."""
+
+from collections.abc import Mapping, Sequence
+
+from caspar.codegen.source import COUNT, DATA, FIRST, LENGTH, KernelSource, Param
+from caspar.memory.access import TILES
+from caspar.memory.array import Array
+from caspar.memory.binding import Binding
+
+
+def parameter_values(
+    params: Sequence[Param], bindings: Mapping[str, Binding], count: int
+) -> list[int | Array]:
+    """What to pass for each parameter: an integer or an array whose address is meant."""
+    values: list[int | Array] = []
+    for param in params:
+        if param.field == COUNT:
+            values.append(count)
+            continue
+        binding = bindings[param.arg]
+        if param.field == DATA:
+            values.append(binding.data)
+        elif param.field == LENGTH:
+            values.append(binding.length)
+        elif param.field == FIRST:
+            values.append(binding.first)
+        else:
+            values.append(binding.fields[param.field])
+    return values
+
+
+def bound_blocks(
+    source: KernelSource, bindings: Mapping[str, Binding], count: int, block_size: int
+) -> int:
+    """Blocks (on the CPU calls) of a launch: one for each tile, or group of node tiles."""
+    if source.tiled:
+        return bindings[TILES].length
+    return source.num_blocks(count, block_size)

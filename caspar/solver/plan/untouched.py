@@ -1,0 +1,53 @@
+"""Nodes that no factor touches: users are warned of them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from caspar.frontend.factors.trace import Argument
+from caspar.runtime.array_tools import ArrayTools
+from caspar.runtime.backend import Backend
+from caspar.solver.plan.plan import FactorPlan, NodePlan
+from caspar.user_warnings import warn_user
+
+
+def _has_all(plan: FactorPlan, argument: Argument, count: int) -> bool:
+    """Whether the tiles of an eliminated node type have all of its nodes: most often they have."""
+    tiles = plan.order.node_tiles
+    if tiles is None or argument is not plan.form.eliminated:
+        return False
+    return int(tiles.node_items.shape[0]) == count
+
+
+def warn_untouched(
+    backend: Backend, factors: Sequence[FactorPlan], nodes: Sequence[NodePlan]
+) -> None:
+    """Warn of them.
+
+    Args:
+        backend: Where the indices are.
+        factors: All factors, in their orders.
+        nodes: All node types.
+    """
+    num_items = sum(plan.count for plan in factors) + sum(plan.count for plan in nodes)
+    tools = ArrayTools(backend, num_items)
+    xp = tools.xp
+    touched = {plan.node.name: xp.zeros(plan.count, dtype=bool) for plan in nodes}
+    for plan in factors:
+        for argument in plan.factor.nodes:
+            flags = touched[argument.node_type.name]
+            is_whole = _has_all(plan, argument, flags.shape[0])
+            index = None if is_whole else plan.order.index(argument.name, tools.bring)
+            flags[slice(None) if index is None else index] = True
+    orders = {plan.node.name: plan.order for plan in nodes}
+    for name, flags in touched.items():
+        if bool(flags.all()):
+            continue
+        untouched = np.flatnonzero(~(flags if xp is np else backend.to_host(flags)))
+        order = orders[name]
+        if order is not None:
+            untouched = np.sort(backend.to_host(order.node)[untouched])
+        warn_user(
+            f"node type {name}: {untouched.shape[0]} of {flags.shape[0]} instances are touched "
+            f"by no factor, first {untouched[0]}; they are kept as they are"
+        )
