@@ -25,6 +25,8 @@ with warnings.catch_warnings(record=True) as said:
     seen = np.arange(8.0).reshape(4, 2)
     arrays = {"Spot": np.zeros((4, 2)), "place": {"spot": np.arange(4), "seen": seen}}
     result = caspar.Solver([place], backend="cuda").solve(arrays)
+    import cupy
+    assert (cupy.arange(3) + 1).tolist() == [1, 2, 3]  # a kernel of CuPy's own
 assert np.allclose(result.values["Spot"], seen)
 print(*(str(one.message) for one in said))
 """

@@ -151,5 +151,5 @@ def test_loads_ahead_of_barriers_do_not_spill(monkeypatch: pytest.MonkeyPatch) -
         made = caspar.Solver(pose_graph_3d.FACTORS, backend="cuda", linear_solver="pcg")
         with made.system(pose_graph_3d.read(DATA / "smallGrid3D.g2o.bz2")) as system:
             loop: Any = system.linear
-            spilled.append(loop._iterate.kernel.function.local_size_bytes)
+            spilled.append(loop._iterate.kernel.function.local_bytes)
     assert spilled[0] <= spilled[1]

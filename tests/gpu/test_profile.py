@@ -84,10 +84,10 @@ def test_occupancy_is_the_drivers(block_size: int | None) -> None:
     assert block_size in (None, profile.block_size)
     function: Any = kernel.function  # type: ignore[attr-defined]
     assert profile.usage is not None
-    assert profile.usage.registers == function.num_regs
-    assert profile.usage.shared_bytes == function.shared_size_bytes > 0
+    assert profile.usage.registers == function.registers
+    assert profile.usage.shared_bytes == function.shared_bytes > 0
     blocks = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
-        function.kernel.ptr, profile.block_size, 0
+        function.address, profile.block_size, 0
     )
     assert profile.usage.occupancy is not None
     assert profile.usage.occupancy.warps * 32 == blocks * profile.block_size

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from caspar.codegen.cuda.header import BLOCK_SIZE_OPTION, MIN_BLOCKS_OPTION
 from caspar.codegen.source import KernelSource
 from caspar.runtime.nvidia.machine_code import Choice, keep_choice, kept_choice
-from caspar.runtime.nvidia.nvrtc import KernelResources, architectures, compile_text
+from caspar.runtime.nvidia.nvrtc import architectures, compile_text
 from caspar.runtime.nvidia.occupancy import occupancy
 
 SPILLED_BYTES = 8
@@ -48,11 +48,12 @@ def search(
         return False
     of_size = () if block_size == source.block_size else (BLOCK_SIZE_OPTION.format(block_size),)
 
-    def compiled(*options: str) -> tuple[KernelResources, int]:
+    def compiled(*options: str) -> tuple[int, int]:
+        """Local memory of a thread, and blocks of a multiprocessor."""
         text = compile_text(source.text, architecture, (*of_size, *options))
         resources = text.resources[source.name]
         held = occupancy(resources, block_size, architecture)
-        return resources, 0 if held is None else held.blocks(block_size)
+        return resources.stack_bytes, 0 if held is None else held.blocks(block_size)
 
     found: tuple[str, ...] = ()
     _, wanted = compiled()
@@ -61,8 +62,8 @@ def search(
         if not go_on():
             return False
         option = MIN_BLOCKS_OPTION.format(wanted)
-        resources, resident = compiled(option)
-        if resources.stack_bytes > may_spill or resident < wanted:
+        local_bytes, resident = compiled(option)
+        if local_bytes > may_spill or resident < wanted:
             break
         found, wanted = (option,), resident + 1
     keep_choice(source.text, architecture, question, Choice(block_size, found, is_searched=True))
