@@ -11,7 +11,7 @@ copied to the host.
 
 import numpy as np
 
-from caspar.equations.node_blocks import ABSENT, LEVELLING_DAMPING, UNITS_APART, WITHIN_REACH
+from caspar.equations.node_blocks import ABSENT, LEVELLING_DAMPING, WITHIN_REACH
 from caspar.equations.parts import NodePart
 from caspar.frontend.factors.trace import NodeType
 from caspar.memory.array import Array
@@ -33,7 +33,6 @@ class DerivativeLook:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._least = UNITS_APART[plan.types.storage]
         self._nodes = [node.node for node in plan.nodes if node.count > 0]
         self._chunks = [_first_chunks(plan, node) for node in plan.nodes if node.count > 0]
         flat = [chunk for of_node in self._chunks for of_array in of_node for chunk in of_array]
@@ -50,11 +49,10 @@ class DerivativeLook:
         for node, of_node in zip(self._nodes, self._chunks, strict=True):
             # only the last of an array's chunks is padded
             squares, slopes = (
-                np.concatenate([next(fetched) for _ in of_array], axis=1)[:, : node.tangent_dim]
-                for of_array in of_node
+                _joined([next(fetched) for _ in of_array], node.tangent_dim) for of_array in of_node
             )
             rows.append((node, squares, slopes))
-        return DerivativeSizes(rows, self._least)
+        return DerivativeSizes(rows)
 
 
 class DerivativeSizes:
@@ -62,12 +60,10 @@ class DerivativeSizes:
 
     Args:
         rows: Of each type, (n, tangent_dim) each.
-        least: See `UNITS_APART`.
     """
 
-    def __init__(self, rows: list[tuple[NodeType, Array, Array]], least: float) -> None:
+    def __init__(self, rows: list[tuple[NodeType, Array, Array]]) -> None:
         self._rows = rows
-        self._least = least
 
     def levelling_holds(self, damping: float) -> bool:
         """Of a D that is levelled: whether that would hold a scalar at every damping.
@@ -75,7 +71,17 @@ class DerivativeSizes:
         Then its entry is a levelled one in all nodes, and not marked by `WITHIN_REACH`.
         """
         share = min(damping / (damping + LEVELLING_DAMPING), 1.0 / WITHIN_REACH)
-        return any(_units_are_apart(*rows, (1.0 + _ROUNDING) * share) for rows in self._rows)
+        share *= 1.0 + _ROUNDING
+        for node, squares, slopes in self._rows:
+            for part in node.tangent_parts:
+                place = slice(part.start, part.stop)
+                own = squares[:, place]
+                # the extremes tell nearly always that nothing is wrong
+                if own.min() > share * own.max():
+                    continue
+                if _units_are_apart(own, slopes[:, place], share):
+                    return True
+        return False
 
     def lost_squares(self) -> dict[str, bool]:
         """Node types with squares of derivatives that are zero or infinite in the floating type.
@@ -87,31 +93,31 @@ class DerivativeSizes:
         """
         found = {}
         for node, squares, slopes in self._rows:
-            is_absent = squares == ABSENT
-            if 0.0 < squares.min() and squares.max() < np.inf and not is_absent.any():
+            least, most = squares.min(), squares.max()
+            is_within = 0.0 < least and most < np.inf
+            if is_within and not (least <= ABSENT <= most and (squares == ABSENT).any()):
                 continue
-            is_zero = (slopes != 0.0) & (is_absent | (squares == 0.0))
+            is_zero = (slopes != 0.0) & ((squares == ABSENT) | (squares == 0.0))
             is_infinite = squares == np.inf
             if is_zero.any() or is_infinite.any():
                 found[node.name] = bool(is_infinite.any() or is_zero.all(axis=0).any())
         return found
 
 
-def _units_are_apart(node: NodeType, squares: Array, slopes: Array, share: float) -> bool:
+def _units_are_apart(squares: Array, slopes: Array, share: float) -> bool:
     """Whether some entry of a part of D is at most this share of the largest in all nodes.
 
     If its gradient is zero in all of them, no factor touches it: that says nothing.
     """
-    for part in node.tangent_parts:
-        place = slice(part.start, part.stop)
-        own = squares[:, place]
-        if own.min() > share * own.max():
-            continue
-        is_small = (own <= share * own.max(axis=1, keepdims=True)).all(axis=0)
-        is_touched = (slopes[:, place] != 0.0).any(axis=0)
-        if (is_small & is_touched).any():
-            return True
-    return False
+    is_small = (squares <= share * squares.max(axis=1, keepdims=True)).all(axis=0)
+    is_touched = (slopes != 0.0).any(axis=0)
+    return bool((is_small & is_touched).any())
+
+
+def _joined(chunks: list[Array], dim: int) -> Array:
+    """(n, dim) of chunks side by side."""
+    joined = chunks[0] if len(chunks) == 1 else np.concatenate(chunks, axis=1)
+    return joined[:, :dim]
 
 
 def _first_chunks(plan: Plan, node: NodePlan) -> tuple[list[Array], list[Array]]:

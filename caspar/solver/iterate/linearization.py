@@ -53,7 +53,7 @@ class Linearization(NamedTuple):
             return self._at(Place.CURRENT)
         if self.is_scaled and self.begun_damping != damping:
             return self._at(Place.NOWHERE)
-        return self._replace(place=Place.CURRENT)
+        return self._at(Place.CURRENT, self.begun_damping)
 
     def tried(self) -> "Linearization":
         """After a step was solved for, retracted and scored."""
@@ -61,19 +61,37 @@ class Linearization(NamedTuple):
 
     def went_ahead(self, damping: float) -> "Linearization":
         """After the candidate was linearised, and the linear solve begun with this damping."""
-        return self._replace(place=Place.CANDIDATE, begun_damping=damping)
+        return self._at(Place.CANDIDATE, damping)
 
     def accepted(self) -> "Linearization":
         """After the candidate became the current values: only what was done ahead is of use."""
-        kept = self if self.place is Place.CANDIDATE else self._at(Place.NOWHERE)
-        return kept._replace(was_rejected=False)
+        if self.place is Place.CANDIDATE:
+            return self._at(Place.CANDIDATE, self.begun_damping, was_rejected=False)
+        return self._at(Place.NOWHERE, was_rejected=False)
 
     def rejected(self) -> "Linearization":
         """After the current values were kept. The next damping is another one."""
         is_kept = self.place is Place.CURRENT and not self.is_scaled
-        kept = self._at(Place.CURRENT if is_kept else Place.NOWHERE)
-        return kept._replace(was_rejected=True)
+        return self._at(Place.CURRENT if is_kept else Place.NOWHERE, was_rejected=True)
 
-    def _at(self, place: Place) -> "Linearization":
-        """Linearised elsewhere, and no linear solve has begun."""
-        return self._replace(place=place, begun_damping=None)
+    def levelled(self, levelling: float) -> "Linearization":
+        """With other levelling from the next linearisation on."""
+        return self._replace(levelling=levelling)
+
+    def _at(
+        self,
+        place: Place,
+        begun_damping: float | None = None,
+        *,
+        was_rejected: bool | None = None,
+    ) -> "Linearization":
+        """Linearised elsewhere; by default no linear solve has begun."""
+        # `_replace` takes four times as long
+        return Linearization(
+            self.is_scaled,
+            self.is_shared,
+            place,
+            begun_damping,
+            self.was_rejected if was_rejected is None else was_rejected,
+            self.levelling,
+        )

@@ -201,7 +201,7 @@ class NormalEquations:
         tried, sizes = self._try_and_look(goal)
         if sizes.levelling_holds(goal.damping):
             self.reject()
-            self._held = self._held._replace(levelling=0.0)
+            self._held = self._held.levelled(0.0)
             self.score()
             self.linearize(goal.damping)
             tried, sizes = self._try_and_look(goal)

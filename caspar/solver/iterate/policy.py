@@ -110,7 +110,6 @@ def decide(
     accepted = verdict is Verdict.ACCEPTED
     end: End
     after, end = stopping.after_step(state, tried, options, accepted=accepted)
-    after = after._replace(num_iterations=state.num_iterations + 1)
     if accepted:
         # Madsen, Nielsen, Tingleff (2004), equation 3.16; powers of huge numbers raise
         usual = damping if gain_ratio >= GOOD_GAIN_RATIO else state.damping

@@ -71,28 +71,36 @@ def after_step(
     Returns:
         The state, with what the step has shown; and why the solve ends, if it does.
     """
-    damping = step_damping(state, options)
+    damping, number = step_damping(state, options), state.num_iterations + 1
     if damping < state.damping and not accepted:
-        status, _ = _shown(state, damping, tried, options, accepted=False)
+        status, _ = _shown(state, state.promised, damping, tried, options, accepted=False)
         if status is not None:
-            return state, status
+            return state._replace(num_iterations=number), status
         # it promised something: more damping may keep it
         relief, confirming = RELIEF_GROWTH * damping, damping < GREATEST_RELIEF
-        return state._replace(relief=relief, relief_cost=state.cost, confirming=confirming), None
+        after = state._replace(
+            num_iterations=number, relief=relief, relief_cost=state.cost, confirming=confirming
+        )
+        return after, None
     has_gained = state.cost <= (1.0 - GAINED_SINCE) * state.relief_cost
     # damping may mend blocks that overflow, but no gradient that is not finite
     is_faulty = tried.outcome is LinearOutcome.NOT_FINITE and tried.linear_iterations == 0
-    state = state._replace(
+    promised = -math.inf if accepted else _promised(state, damping, tried)
+    num_not_finite = state.num_not_finite + 1 if is_faulty else 0
+    status, confirming = None, state.confirming
+    if not is_faulty:
+        status, confirming = _shown(state, promised, damping, tried, options, accepted=accepted)
+    elif num_not_finite >= MAX_NOT_FINITE:
+        status = SolveStatus.DERIVATIVES_NOT_FINITE
+    after = state._replace(
+        num_iterations=number,
         relief=state.least_relief if has_gained else state.relief,
         relief_cost=math.inf if has_gained else state.relief_cost,
-        promised=-math.inf if accepted else _promised(state, damping, tried),
-        num_not_finite=state.num_not_finite + 1 if is_faulty else 0,
+        promised=promised,
+        num_not_finite=num_not_finite,
+        confirming=confirming,
     )
-    if is_faulty:
-        is_end = state.num_not_finite >= MAX_NOT_FINITE
-        return state, SolveStatus.DERIVATIVES_NOT_FINITE if is_end else None
-    status, confirming = _shown(state, damping, tried, options, accepted=accepted)
-    return state._replace(confirming=confirming), status
+    return after, status
 
 
 def _promised(state: PolicyState, damping: float, tried: TriedStep) -> float:
@@ -110,13 +118,28 @@ def _promised(state: PolicyState, damping: float, tried: TriedStep) -> float:
 
 
 def _shown(
-    state: PolicyState, damping: float, tried: TriedStep, options: SolveOptions, *, accepted: bool
+    state: PolicyState,
+    promised: float,
+    damping: float,
+    tried: TriedStep,
+    options: SolveOptions,
+    *,
+    accepted: bool,
 ) -> tuple[SolveStatus | None, bool]:
-    """Whether a step shows a minimum, and whether the next one is to confirm that."""
+    """Whether a step shows a minimum, and whether the next one is to confirm that.
+
+    Args:
+        state: Before the step.
+        promised: See `PolicyState`, behind the step.
+        damping: Of the step.
+        tried: What came of it.
+        options: Tolerances.
+        accepted: Whether it is taken.
+    """
     cost = state.cost
     if tried.outcome is LinearOutcome.AT_OPTIMUM:
         # unless it was not zero with less damping: float32 holds nothing that small
-        is_zero = not state.promised > 0.0
+        is_zero = not promised > 0.0
         return SolveStatus.CONVERGED_GRADIENT if is_zero else None, state.confirming
     if tried.outcome is LinearOutcome.NOT_FINITE or not math.isfinite(tried.cost):
         return None, state.confirming
@@ -135,10 +158,10 @@ def _shown(
         gain = max(cost - tried.cost, tried.model_decrease)
         is_small = gain <= options.cost_tolerance * cost and damping < 1.0
     else:
-        promised = tried.model_decrease
+        decrease = tried.model_decrease
         if damping >= 1.0:
-            promised = max(promised, 0.5 * slope)
-        is_small = 0.0 < promised <= options.cost_tolerance * cost
+            decrease = max(decrease, 0.5 * slope)
+        is_small = 0.0 < decrease <= options.cost_tolerance * cost
     return SolveStatus.CONVERGED_COST if is_small and state.confirming else None, is_small
 
 

@@ -7,7 +7,12 @@ from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.codegen.cuda.structure.checksum import CHECKSUM_KERNEL, CHECKSUM_SOURCE
 from caspar.codegen.cuda.structure.indices import INDEX_KERNELS, INDEX_SOURCE
 from caspar.codegen.cuda.structure.node_tiles import NODE_TILE_KERNELS, NODE_TILE_SOURCE
-from caspar.codegen.cuda.structure.rows import ROW_KERNELS, ROW_SOURCE
+from caspar.codegen.cuda.structure.rows import (
+    COPY_KERNEL,
+    COPY_SOURCE,
+    ROW_KERNELS,
+    ROW_SOURCE,
+)
 from caspar.codegen.cuda.structure.tiles import (
     SORT_KERNELS,
     TILE_KERNELS,
@@ -26,6 +31,7 @@ def structure_texts(*, tiled: bool) -> Mapping[str, tuple[str, ...]]:
     texts: dict[str, tuple[str, ...]] = {
         CHECKSUM_SOURCE: (CHECKSUM_KERNEL,),
         ROW_SOURCE: tuple(ROW_KERNELS.values()),
+        COPY_SOURCE: (COPY_KERNEL,),
         TILE_SOURCE: TILE_KERNELS,
     }
     if tiled:

@@ -1,5 +1,8 @@
 """Dense direct solver on CUDA: cuSOLVER through CuPy. Nothing here waits for the device."""
 
+from functools import cache
+from typing import Any
+
 import cupy
 import numpy as np
 from cupy.cuda.device import get_cusolver_handle
@@ -37,6 +40,12 @@ extern "C" __global__ void check(unsigned size, const double* rhs, const double*
 """
 
 
+@cache
+def _check_kernel(device: int) -> Any:
+    """Of the current device."""
+    return load_functions(_CHECK_SOURCE, ("check",))["check"].function
+
+
 def check_solution(rhs: Array, solution: Array, info: Array | None, failed: Array) -> None:
     """Enqueue: whether a factorisation failed, or shows in its solution that it should have.
 
@@ -51,8 +60,7 @@ def check_solution(rhs: Array, solution: Array, info: Array | None, failed: Arra
     """
     size = np.uint32(solution.shape[0])
     arguments = (size, rhs, solution, np.uint64(0) if info is None else info, failed)
-    check = load_functions(_CHECK_SOURCE, ("check",))["check"].function
-    check((1,), (_CHECK_THREADS,), arguments)
+    _check_kernel(cupy.cuda.get_device_id())((1,), (_CHECK_THREADS,), arguments)
 
 
 class CusolverCholesky:

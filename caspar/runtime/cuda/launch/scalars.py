@@ -7,8 +7,11 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from caspar.codegen.cuda.structure.rows import COPY_KERNEL, COPY_SOURCE
 from caspar.memory.array import Array
-from caspar.runtime.cuda.launch.launch import captured
+from caspar.runtime.cuda.compile.modules import load_functions
+
+_THREADS = 256
 
 _NUM_WRITES = 3
 """Places that are written to in turn. One may be on its way when the next two are written: the
@@ -57,7 +60,7 @@ class CudaScalars:
 
 
 class CudaCopies:
-    """Arrays by way of pinned memory; all copies are one CUDA graph.
+    """Small arrays by way of pinned memory, which one kernel writes: several copies take longer.
 
     Args:
         stream: Where they are enqueued.
@@ -66,29 +69,26 @@ class CudaCopies:
 
     def __init__(self, stream: Any, arrays: Sequence[Array]) -> None:
         self._stream = stream
-        self._kept = arrays
+        self._kept = tuple(arrays)
         words = [-(-array.nbytes // 8) for array in arrays]
         self._pinned = cupy.cuda.alloc_pinned_memory(8 * sum(words) + 8)
         self._copies = []
+        table = np.zeros((len(arrays), 3), np.uint64)
         first = 0
-        for array, num_words in zip(arrays, words, strict=True):
+        for number, array in enumerate(arrays):
             copy = np.frombuffer(self._pinned, array.dtype, array.size, 8 * first)
             self._copies.append(copy.reshape(array.shape))
-            first += num_words
-        self._graph = captured(self._copy, 1) if first > 0 else None
+            table[number] = array.data.ptr, self._pinned.ptr + 8 * first, array.nbytes // 4
+            first += words[number]
+        self._places = cupy.asarray(table)
+        self._kernel = load_functions(COPY_SOURCE, (COPY_KERNEL,))[COPY_KERNEL].function
         self._is_fetched = cupy.cuda.Event(disable_timing=True)
-
-    def _copy(self) -> None:
-        # `copy_to_host_async` refuses while the stream is captured
-        runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream().ptr
-        for array, copy in zip(self._kept, self._copies, strict=True):
-            target, kind = copy.ctypes.data, runtime.memcpyDeviceToHost
-            runtime.memcpyAsync(target, array.data.ptr, array.nbytes, kind, stream)
 
     def fetch(self) -> None:
         """Enqueue the copies."""
-        if self._graph is not None:
-            self._graph.launch(stream=self._stream)
+        if len(self._kept) > 0:
+            size = (len(self._kept),), (_THREADS,)
+            self._kernel(*size, (self._places,), stream=self._stream)
         self._is_fetched.record(self._stream)
 
     def read(self) -> list[NDArray[Any]]:
