@@ -11,6 +11,7 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from threading import Lock
 
+from caspar.codegen.source import KernelSource
 from caspar.codegen.targets import TARGETS
 from caspar.driver import SolverDesign, SolverSources, compile_specs, ignored, solver_sources
 from caspar.errors import SizeError
@@ -24,7 +25,7 @@ from caspar.solver.input.problem import Problem
 from caspar.solver.linear.method import Specs
 from caspar.solver.linear.methods import check_preconditioner, methods_for
 from caspar.solver.plan.factor_order import most_partners
-from caspar.solver.plan.kernel_library import KernelLibrary, expected_tile_size
+from caspar.solver.plan.kernel_library import KernelLibrary, expected_block_size
 
 
 class SolverKernels:
@@ -131,8 +132,11 @@ class SolverKernels:
 
     def _new_library(self, design: SolverDesign, wide_places: bool) -> KernelLibrary:
         is_settled = self._recipe.deterministic
-        size = expected_tile_size(design)
-        begin = partial(self._backend.begin, block_size=size, is_settled=is_settled)
+
+        def begin(source: KernelSource) -> None:
+            size = expected_block_size(design, source.name)
+            self._backend.begin(source, size, is_settled=is_settled)
+
         sources = solver_sources(design, ignored if wide_places else begin)
         owners = [factor.name for factor in design.factors]
         owners += [node.name for node in design.nodes]

@@ -58,9 +58,10 @@ class CudaBackend(CudaIndexing):
         self, source: KernelSource, block_size: int | None = None, *, is_settled: bool = False
     ) -> None:
         """Compile a kernel in another thread, while Python goes on."""
-        size = block_size if block_size in source.block_sizes else source.block_size
         self._compilation.begin_structure(tiled=source.tiled)
-        self._compilation.begin(source, size, is_settled=is_settled)
+        is_allowed = block_size is not None and block_size in source.block_sizes
+        size = block_size if block_size is not None and is_allowed else source.block_size
+        self._compilation.begin_with_others(source, size, is_settled=is_settled)
 
     def load(
         self,

@@ -34,15 +34,51 @@ def machine_code(text: str, architecture: str, options: Sequence[str]) -> bytes:
         CompileError: The compiler refused the text.
     """
     target = compiled_architecture(architecture)
-    key = " ".join((nvrtc_version(), target, *options, text))
-    found = read_entry(KIND, key)
+    key = _key(text, target, options)
+    found = _AHEAD.pop(key, None) or read_entry(KIND, key)
     if found is None:
         found = _compiled(text, target, options)
         write_entry(KIND, key, found)
-    is_code, content = found[:1] == b"\1", found[1:]
-    if not is_code:
-        raise CompileError(content.decode())
-    return content
+    if found[:1] == _REFUSED:
+        raise CompileError(found[1:].decode())
+    return found[1:]
+
+
+def compile_together(texts: Sequence[str], architecture: str, options: Sequence[str]) -> None:
+    """Compile texts at once, for `machine_code` of each: that takes less than one after the other.
+
+    Nothing happens if one of them is refused.
+
+    Args:
+        texts: CUDA C; all of them together are valid too.
+        architecture: Of the GPU.
+        options: Of NVRTC.
+    """
+    target = compiled_architecture(architecture)
+    keys = {_key(text, target, options): text for text in texts}
+    missing = [key for key in keys if read_entry(KIND, key) is None]
+    if len(missing) < 2:
+        return
+    try:
+        found = _compiled("\n".join(keys[key] for key in missing), target, options)
+    except CompileError:
+        return
+    if found[:1] == _REFUSED:
+        return
+    for key in missing:
+        _AHEAD[key] = found
+        write_entry(KIND, key, found)
+
+
+_AHEAD: dict[str, bytes] = {}
+"""What `compile_together` has compiled and nobody has asked for: the store may not work."""
+
+_CODE, _REFUSED = b"\1", b"\0"
+"""First byte of an entry."""
+
+
+def _key(text: str, target: str, options: Sequence[str]) -> str:
+    return " ".join((nvrtc_version(), target, *options, text))
 
 
 def _compiled(text: str, target: str, options: Sequence[str]) -> bytes:
@@ -51,9 +87,9 @@ def _compiled(text: str, target: str, options: Sequence[str]) -> bytes:
         compiled = compile_text(text, target, options)
     except CompileError as error:
         if is_refusal_of_size(str(error)):
-            return b"\0" + str(error).encode()
+            return _REFUSED + str(error).encode()
         raise
-    return b"\1" + (compiled.cubin or compiled.ptx.encode())
+    return _CODE + (compiled.cubin or compiled.ptx.encode())
 
 
 @cache

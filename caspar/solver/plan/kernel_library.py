@@ -28,13 +28,25 @@ LOOPED = ("clear",)
 """Other kernels of several blocks that run there."""
 
 
-def expected_tile_size(design: SolverDesign) -> int | None:
-    """The tile size that a library mostly gets, on CUDA; None: the preferred one.
+def expected_block_size(design: SolverDesign, name: str) -> int | None:
+    """The block size that a kernel of a library mostly gets, on CUDA; None: the preferred one.
 
     Node tiles of float64 with the preferred size take more shared memory than there is.
     """
     is_wide = design.types.storage is DType.FLOAT64 and len(design.form.eliminated) > 0
-    return HALF_TILE if is_wide else None
+    owners = [factor.name for factor in design.factors]
+    owners += [node.name for node in design.nodes]
+    return HALF_TILE if is_wide and name in names_together(owners) else None
+
+
+def names_together(owners: Sequence[str]) -> list[str]:
+    """Names that kernels have which share tiles, and run in one loop.
+
+    Args:
+        owners: Names of factors and node types.
+    """
+    roles = (*FACTOR_ROLES, *NODE_ROLES)
+    return [*LOOPED, *(kernel_name(owner, role) for role in roles for owner in owners)]
 
 
 class KernelLibrary:
@@ -75,17 +87,11 @@ class KernelLibrary:
         sources = self._rewritten(sources)
         self._load = partial(backend.load, is_settled=is_settled)
         self._kernels: dict[str, Kernel] = {}
-        own = {
-            role: [
-                sources.kernels[kernel_name(owner, role)]
-                for owner in owners
-                if kernel_name(owner, role) in sources.kernels
-            ]
-            for role in (*FACTOR_ROLES, *NODE_ROLES)
-        }
-        hot = [source for role in HOT_ROLES for source in own[role]]
-        shared = [sources.kernels[name] for name in LOOPED if name in sources.kernels]
-        together = [*shared, *(source for role in own.values() for source in role)]
+        hot_names = [kernel_name(owner, role) for role in HOT_ROLES for owner in owners]
+        hot, together = (
+            [sources.kernels[name] for name in names if name in sources.kernels]
+            for names in (hot_names, names_together(owners))
+        )
         self.tile_size = self._common_tile_size(together, hot, max_tile_size)
         alone = [one for name, one in sources.kernels.items() if name not in self._kernels]
         self._kernels.update(self._load(alone))

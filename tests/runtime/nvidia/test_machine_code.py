@@ -12,6 +12,7 @@ from caspar.runtime.nvidia import machine_code as own
 from caspar.runtime.nvidia import resident_search
 from caspar.runtime.nvidia.machine_code import (
     Choice,
+    compile_together,
     compiled_architecture,
     keep_choice,
     kept_choice,
@@ -155,3 +156,34 @@ def test_a_search_that_is_broken_off_keeps_nothing() -> None:
 def test_nothing_is_searched_for_an_unknown_gpu(compiled: list[str]) -> None:
     assert not search(SOURCE, 256, "sm_999", lambda: True)
     assert compiled == []
+
+
+class TestTogether:
+    OTHER = SCALED.replace("scaled", "other")
+
+    def test_texts_are_compiled_as_one(self, compiled: list[str]) -> None:
+        compile_together([SCALED, self.OTHER], "sm_90", COMPILE_OPTIONS)
+        assert len(compiled) == 1
+        for text, name in ((SCALED, b"scaled"), (self.OTHER, b"other")):
+            assert name in machine_code(text, "sm_90", COMPILE_OPTIONS)
+        assert len(compiled) == 1
+
+    def test_without_a_store(self, compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(own, "write_entry", lambda *_: None)
+        compile_together([SCALED, self.OTHER], "sm_90", COMPILE_OPTIONS)
+        machine_code(SCALED, "sm_90", COMPILE_OPTIONS)
+        machine_code(self.OTHER, "sm_90", COMPILE_OPTIONS)
+        assert len(compiled) == 1
+
+    def test_what_is_stored_is_left_out(self, compiled: list[str]) -> None:
+        machine_code(SCALED, "sm_90", COMPILE_OPTIONS)
+        compile_together([SCALED, self.OTHER], "sm_90", COMPILE_OPTIONS)
+        assert compiled == [SCALED]
+
+    @pytest.mark.parametrize("bad", [WRONG, TOO_LARGE, SCALED.replace("2.0f", "3.0f")])
+    def test_one_that_is_refused_spoils_no_other(self, bad: str, compiled: list[str]) -> None:
+        """The last one has the name of another."""
+        compile_together([SCALED, bad], "sm_90", COMPILE_OPTIONS)
+        assert len(compiled) == 1
+        assert b"scaled" in machine_code(SCALED, "sm_90", COMPILE_OPTIONS)
+        assert len(compiled) == 2

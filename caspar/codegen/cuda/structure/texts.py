@@ -20,22 +20,24 @@ from caspar.codegen.cuda.structure.tiles import (
     sort_source,
 )
 
+Texts = Mapping[str, tuple[str, ...]]
+"""Names of kernels by their text."""
+
 
 @cache
-def structure_texts(*, tiled: bool) -> Mapping[str, tuple[str, ...]]:
-    """Names of kernels by their text.
+def structure_texts(*, tiled: bool) -> tuple[Texts, ...]:
+    """Groups of texts; those of a group may be compiled as one.
 
     Args:
         tiled: Whether there are tiles that do not split nodes; of the usual size.
     """
-    texts: dict[str, tuple[str, ...]] = {
+    small: dict[str, tuple[str, ...]] = {
         CHECKSUM_SOURCE: (CHECKSUM_KERNEL,),
         ROW_SOURCE: tuple(ROW_KERNELS.values()),
         COPY_SOURCE: (COPY_KERNEL,),
         TILE_SOURCE: TILE_KERNELS,
     }
-    if tiled:
-        texts[NODE_TILE_SOURCE] = NODE_TILE_KERNELS
-        texts[INDEX_SOURCE] = INDEX_KERNELS
-        texts[sort_source(BLOCK_SIZE)] = SORT_KERNELS
-    return texts
+    if not tiled:
+        return (small,)
+    small[INDEX_SOURCE] = INDEX_KERNELS
+    return (small, {NODE_TILE_SOURCE: NODE_TILE_KERNELS}, {sort_source(BLOCK_SIZE): SORT_KERNELS})

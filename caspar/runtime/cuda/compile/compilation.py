@@ -7,6 +7,7 @@ once in a process.
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from threading import Lock
@@ -14,13 +15,29 @@ from threading import Lock
 import cupy
 import numpy as np
 
+from caspar.codegen.cuda.header import COMPILE_OPTIONS
 from caspar.codegen.cuda.structure.texts import structure_texts
 from caspar.codegen.source import KernelSource
-from caspar.runtime.cuda.compile.kernel import CudaKernel, architecture, compiled_kernel
+from caspar.errors import CasparError
+from caspar.runtime.cuda.compile.kernel import (
+    CudaKernel,
+    architecture,
+    compiled_kernel,
+    size_options,
+)
 from caspar.runtime.cuda.compile.modules import load_functions
 from caspar.runtime.cuda.compile.search import OptionSearch
+from caspar.runtime.nvidia.machine_code import compile_together
+
+SMALL = 14_000
+"""Characters of a text up to which it is compiled together with others."""
+
+TOGETHER = 6
+"""Such texts in one compilation."""
 
 _Key = tuple[str, int | None, bool]
+
+_Begun = tuple[KernelSource, Callable[[], CudaKernel], "Future[CudaKernel]"]
 
 
 class Compilation:
@@ -39,6 +56,7 @@ class Compilation:
         self._kernels: dict[_Key, Future[CudaKernel]] = {}
         self._lock = Lock()
         self._structures: set[bool] = set()
+        self._small: dict[tuple[str, ...], list[tuple[KernelSource, int, bool]]] = {}
         self.search = OptionSearch(architecture(), self._forget)
 
     def begin_structure(self, *, tiled: bool) -> None:
@@ -51,8 +69,8 @@ class Compilation:
             if tiled in self._structures:
                 return
             self._structures.add(tiled)
-        for text, names in structure_texts(tiled=tiled).items():
-            self._pool.submit(load_functions, text, names)
+        for texts in structure_texts(tiled=tiled):
+            self._pool.submit(_load_together, texts)
         for job in _cupy_jobs(tiled=tiled):
             self._pool.submit(job)
 
@@ -69,6 +87,36 @@ class Compilation:
                 self._kernels[key] = kernel
             return kernel
 
+    def begin_with_others(self, source: KernelSource, block_size: int, *, is_settled: bool) -> None:
+        """The same, but a small kernel together with others."""
+        if len(source.text) > SMALL:
+            self.begin(source, block_size, is_settled=is_settled)
+            return
+        options = size_options(source, block_size)
+        with self._lock:
+            waiting = self._small.setdefault(options, [])
+            waiting.append((source, block_size, is_settled))
+            is_enough = len(waiting) >= TOGETHER
+        if is_enough:
+            self._begin_small()
+
+    def _begin_small(self) -> None:
+        """Compile what waits for others."""
+        with self._lock:
+            small, self._small = self._small, {}
+            groups: dict[tuple[str, ...], list[_Begun]] = {options: [] for options in small}
+            for options, waiting in small.items():
+                for source, block_size, is_settled in waiting:
+                    key = (source.text, block_size, is_settled)
+                    if key not in self._kernels:
+                        kernel: Future[CudaKernel] = Future()
+                        self._kernels[key] = kernel
+                        compiled = partial(compiled_kernel, source, block_size, self._name)
+                        compiled = partial(compiled, is_settled=is_settled)
+                        groups[options].append((source, compiled, kernel))
+        for options, begun in groups.items():
+            self._pool.submit(_compile_together, begun, options)
+
     def load(
         self, sources: Sequence[KernelSource], block_size: int | None, *, is_settled: bool
     ) -> Mapping[str, CudaKernel]:
@@ -77,6 +125,7 @@ class Compilation:
         Raises:
             CompileError, ResourceError, BackendError: As `kernel.compiled_kernel`.
         """
+        self._begin_small()
         begun = [self.begin(source, block_size, is_settled=is_settled) for source in sources]
         return {
             source.name: replace(kernel.result(), source=source)
@@ -88,6 +137,26 @@ class Compilation:
         with self._lock:
             for key in [key for key in self._kernels if key[0] == source.text and not key[2]]:
                 del self._kernels[key]
+
+
+def _compile_together(begun: Sequence[_Begun], options: tuple[str, ...]) -> None:
+    """Compile small kernels as one text, and load each."""
+    with suppress(CasparError):  # each of them says what is wrong
+        compile_together([source.text for source, _, _ in begun], architecture(), options)
+    for _, compiled, kernel in begun:
+        try:
+            made = compiled()
+        except BaseException as error:
+            kernel.set_exception(error)
+        else:
+            kernel.set_result(made)
+
+
+def _load_together(texts: Mapping[str, tuple[str, ...]]) -> None:
+    """Load the kernels of several texts."""
+    compile_together(list(texts), architecture(), COMPILE_OPTIONS)
+    for text, names in texts.items():
+        load_functions(text, names)
 
 
 def _cupy_jobs(*, tiled: bool) -> list[Callable[[], object]]:

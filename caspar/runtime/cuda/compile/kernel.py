@@ -107,9 +107,7 @@ def _with_block_size(source: KernelSource, block_size: int, *, is_settled: bool)
     Kernels of node tiles are quicker if the compiler is told for how many blocks it should leave
     room. That number is searched for later, see `runtime.cuda.compile.search`.
     """
-    options: tuple[str, ...] = COMPILE_OPTIONS
-    if block_size != source.block_size:
-        options = (*options, BLOCK_SIZE_OPTION.format(block_size))
+    options = size_options(source, block_size)
     question = size_question(block_size, is_settled=is_settled)
     kept = kept_choice(source.text, architecture(), question)
     if kept is not None:
@@ -126,6 +124,13 @@ def _with_block_size(source: KernelSource, block_size: int, *, is_settled: bool)
     is_searched = local_bytes > 0 or not source.tiled
     keep_choice(source.text, architecture(), question, Choice(block_size, more, is_searched))
     return replace(kernel, is_settled=is_settled or is_searched)
+
+
+def size_options(source: KernelSource, block_size: int) -> tuple[str, ...]:
+    """Options of NVRTC for a block size."""
+    if block_size == source.block_size:
+        return COMPILE_OPTIONS
+    return (*COMPILE_OPTIONS, BLOCK_SIZE_OPTION.format(block_size))
 
 
 def architecture() -> str:
