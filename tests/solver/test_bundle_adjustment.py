@@ -75,9 +75,9 @@ def test_instance_counts_may_change_from_solve_to_solve(monkeypatch: pytest.Monk
     loaded: list[str] = []
     load = CpuBackend.load
 
-    def counted(backend: CpuBackend, sources: Any, block_size: int | None = None) -> Any:
+    def counted(backend: CpuBackend, sources: Any, *options: Any, **more: Any) -> Any:
         loaded.extend(source.name for source in sources)
-        return load(backend, sources, block_size)
+        return load(backend, sources, *options, **more)
 
     monkeypatch.setattr(CpuBackend, "load", counted)
     fresh = caspar.Solver([snavely], backend="cpu", precision="mixed")
