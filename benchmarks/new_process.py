@@ -107,7 +107,7 @@ def _summary(case: str, backend: str, precision: str, pairs: Sequence[tuple[Run,
 def _run(command: Sequence[str], folder: Path, cache: Path) -> Run:
     environment = {
         **os.environ,
-        "PYTHONPATH": str(folder),
+        "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "CASPAR_CACHE_DIR": str(cache / "caspar"),
         "CUPY_CACHE_DIR": str(cache / "cupy"),
         "CUDA_CACHE_PATH": str(cache / "cuda"),

@@ -9,6 +9,9 @@ Input: D and gradient of a linearisation, once a linear solve has begun. Cost: s
 copied to the host.
 """
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from caspar.equations.node_blocks import ABSENT, LEVELLING_DAMPING, WITHIN_REACH
@@ -51,18 +54,33 @@ class DerivativeLook:
             squares, slopes = (
                 _joined([next(fetched) for _ in of_array], node.tangent_dim) for of_array in of_node
             )
-            rows.append((node, squares, slopes))
+            rows.append(_Rows(node, squares, slopes))
         return DerivativeSizes(rows)
+
+
+class _Rows:
+    """D and gradient of some nodes of a type, (n, tangent_dim) each.
+
+    Attributes:
+        least, most: (tangent_dim,) extremes of D: they tell nearly always that nothing is wrong.
+    """
+
+    def __init__(self, node: NodeType, squares: Array, slopes: Array) -> None:
+        self.node = node
+        self.squares = squares
+        self.slopes = slopes
+        self.least: list[float] = squares.min(axis=0).tolist()
+        self.most: list[float] = squares.max(axis=0).tolist()
 
 
 class DerivativeSizes:
     """D and gradient of some nodes of each type.
 
     Args:
-        rows: Of each type, (n, tangent_dim) each.
+        rows: Of each type.
     """
 
-    def __init__(self, rows: list[tuple[NodeType, Array, Array]]) -> None:
+    def __init__(self, rows: Sequence[_Rows]) -> None:
         self._rows = rows
 
     def levelling_holds(self, damping: float) -> bool:
@@ -72,16 +90,12 @@ class DerivativeSizes:
         """
         share = min(damping / (damping + LEVELLING_DAMPING), 1.0 / WITHIN_REACH)
         share *= 1.0 + _ROUNDING
-        for node, squares, slopes in self._rows:
-            for part in node.tangent_parts:
-                place = slice(part.start, part.stop)
-                own = squares[:, place]
-                # the extremes tell nearly always that nothing is wrong
-                if own.min() > share * own.max():
-                    continue
-                if _units_are_apart(own, slopes[:, place], share):
-                    return True
-        return False
+        return any(
+            min(rows.least[place]) <= share * max(rows.most[place])
+            and _units_are_apart(rows.squares[:, place], rows.slopes[:, place], share)
+            for rows in self._rows
+            for place in (slice(part.start, part.stop) for part in rows.node.tangent_parts)
+        )
 
     def lost_squares(self) -> dict[str, bool]:
         """Node types with squares of derivatives that are zero or infinite in the floating type.
@@ -92,15 +106,15 @@ class DerivativeSizes:
             infinity.
         """
         found = {}
-        for node, squares, slopes in self._rows:
-            least, most = squares.min(), squares.max()
-            is_within = 0.0 < least and most < np.inf
+        for rows in self._rows:
+            squares, least, most = rows.squares, min(rows.least), max(rows.most)
+            is_within = 0.0 < least and most < math.inf
             if is_within and not (least <= ABSENT <= most and (squares == ABSENT).any()):
                 continue
-            is_zero = (slopes != 0.0) & ((squares == ABSENT) | (squares == 0.0))
+            is_zero = (rows.slopes != 0.0) & ((squares == ABSENT) | (squares == 0.0))
             is_infinite = squares == np.inf
             if is_zero.any() or is_infinite.any():
-                found[node.name] = bool(is_infinite.any() or is_zero.all(axis=0).any())
+                found[rows.node.name] = bool(is_infinite.any() or is_zero.all(axis=0).any())
         return found
 
 

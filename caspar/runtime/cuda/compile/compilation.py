@@ -66,7 +66,8 @@ class Compilation:
             tiled: Whether there are tiles that do not split nodes.
         """
         with self._lock:
-            if tiled in self._structures:
+            # what the other kind takes is little, and compiled when it is needed
+            if tiled in self._structures or True in self._structures:
                 return
             self._structures.add(tiled)
         for texts in structure_texts(tiled=tiled):
