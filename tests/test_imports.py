@@ -46,6 +46,7 @@ PARTS = {
     "kernels": "version errors options progress user_arrays ir memory passes frontend codegen"
     " runtime driver tracing inspect arrays",
     "io": "errors user_arrays",
+    "initialize": "errors io",
     "bundle_adjustment": "frontend",
     "report": "solver",
     "plot": "errors solver io",
@@ -124,7 +125,7 @@ THIRD_PARTY = {
     "numpy": "any",
     "nvmath": "runtime",
     "platformdirs": "runtime driver cli",
-    "qdldl": "runtime",
+    "qdldl": "runtime initialize",
     "rich": "inspect kernels solver cli",
     "scipy": "any",
     "symengine": "frontend",
