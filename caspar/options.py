@@ -30,6 +30,7 @@ SOLVER_CHOICES = (
     "jacobian",
     "deterministic",
     "inner_iterations",
+    "eliminate",
     "limits",
 )
 """What a `Solver` is made with: kernels depend on it."""

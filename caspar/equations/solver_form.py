@@ -112,6 +112,38 @@ def _stands_alone(factors: Sequence[TracedFactor], node: NodeType) -> bool:
     )
 
 
+def elimination_refusal(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], names: Sequence[str]
+) -> str:
+    """Why node types cannot be eliminated together; empty: they can.
+
+    Args:
+        factors: Traced factors.
+        nodes: Their node types.
+        names: Of those to eliminate.
+    """
+    if len(names) == len(nodes):
+        return "another node type has to remain"
+    for node in nodes:
+        if node.name in names and node.tangent_dim > MAX_ELIMINATED_DIM:
+            return (
+                f"{node.name} has {node.tangent_dim} degrees of freedom; at most "
+                f"{MAX_ELIMINATED_DIM} are allowed"
+            )
+    for factor in factors:
+        touched = _touched(factor, set(names))
+        if len(touched) > 1:
+            arguments = " and ".join(argument.source for argument in touched[:2])
+            return f"factor {factor.name} touches two of their nodes, by {arguments}"
+        for argument in touched:
+            if argument.kind is not ArgumentKind.NODE_SHARED:
+                return (
+                    f"factor {factor.name} reaches {argument.node_type.name} by {argument.source}, "
+                    "which is no caspar.TunableShared"
+                )
+    return ""
+
+
 def solver_form(
     factors: Sequence[TracedFactor],
     eliminated: Sequence[NodeType],

@@ -73,6 +73,8 @@ class Solver:
             taken in a fixed order. On the CPU they always are.
         inner_iterations: Steps that eliminated nodes take by themselves, the others held, after
             each step of all, up to 32; 0 for none. Only where one factor touches them.
+        eliminate: Names of the node types that are eliminated, such as `("Point",)`; `()`: none.
+            None: chosen by the counts; other counts may ask for other kernels then.
         limits: Sizes at which the solver chooses another way, a `caspar.solver.limits.Limits`: for
             tests and experts. None: the usual ones.
 
@@ -93,6 +95,7 @@ class Solver:
         jacobian: str | JacobianChoice = "auto",
         deterministic: bool = False,
         inner_iterations: int = DEFAULT_INNER_ITERATIONS,
+        eliminate: Sequence[str] | None = None,
         limits: Limits | None = None,
     ) -> None:
         self._choices = {
@@ -103,6 +106,7 @@ class Solver:
             "jacobian": jacobian,
             "deterministic": deterministic,
             "inner_iterations": inner_iterations,
+            "eliminate": eliminate,
             "limits": limits,
         }
         start = time.perf_counter()
@@ -116,6 +120,7 @@ class Solver:
                 jacobian=jacobian,
                 deterministic=deterministic,
                 inner_iterations=inner_iterations,
+                eliminate=eliminate,
                 limits=limits,
             )
         self._factors, self._nodes = recipe.factors, recipe.nodes

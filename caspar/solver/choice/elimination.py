@@ -23,6 +23,10 @@ def choose_eliminated(
     """
     if recipe.linear_solver is LinearSolverChoice.PCG:
         return ()
+    if recipe.eliminate is not None:
+        wanted = tuple(node for node in recipe.nodes if node.name in recipe.eliminate)
+        # where some factors have no instances, nothing else may be left
+        return wanted if len(wanted) < len(recipe.nodes) else ()
     allowed = eliminable_types(recipe.factors, recipe.nodes, counts)
     if counts is None or len(allowed) == 0 or not _is_sparse(recipe, allowed):
         return allowed

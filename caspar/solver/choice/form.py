@@ -45,6 +45,7 @@ class Recipe:
         deterministic: Whether equal input must give equal bits.
         inner_iterations: Steps that eliminated nodes take by themselves after each common one.
         limits: Sizes at which another way is chosen.
+        eliminate: Names of the node types to eliminate; None: chosen.
     """
 
     factors: tuple[TracedFactor, ...]
@@ -56,6 +57,7 @@ class Recipe:
     deterministic: bool
     inner_iterations: int
     limits: Limits
+    eliminate: tuple[str, ...] | None = None
 
     @property
     def is_block_jacobi(self) -> bool:

@@ -6,6 +6,7 @@ Cost tier: once for a solver; tracing takes most of it.
 from collections.abc import Sequence
 from typing import Any
 
+from caspar.equations.solver_form import elimination_refusal
 from caspar.errors import FactorError, OptionError
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.trace import NodeType, TracedFactor
@@ -35,6 +36,7 @@ def make_recipe(
     deterministic: bool = False,
     inner_iterations: int = DEFAULT_INNER_ITERATIONS,
     limits: Limits | None = None,
+    eliminate: Sequence[str] | None = None,
 ) -> Recipe:
     """Trace the factors and check the choices; see `Solver` for the arguments.
 
@@ -59,7 +61,45 @@ def make_recipe(
         checked_flag("deterministic", deterministic),
         checked_count("inner_iterations", inner_iterations, 0, MAX_INNER_ITERATIONS),
         Limits() if limits is None else limits,
+        None if eliminate is None else _checked_elimination(eliminate, traced, nodes, linear),
     )
+
+
+def _checked_elimination(
+    given: Sequence[str],
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    linear_solver: LinearSolverChoice,
+) -> tuple[str, ...]:
+    """The names as a tuple.
+
+    Raises:
+        OptionError: No names of node types, or these cannot be eliminated.
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence | set | frozenset):
+        raise OptionError(
+            f"eliminate={given!r}: must be a sequence of names of node types, such as "
+            f"({nodes[0].name!r},), or () to eliminate nothing, or None"
+        )
+    names = tuple(given)
+    known = [node.name for node in nodes]
+    for name in names:
+        if name not in known:
+            raise OptionError(
+                f"eliminate={given!r}: {name!r} is no node type; these are {', '.join(known)}"
+            )
+    refusal = elimination_refusal(factors, nodes, names) if len(names) > 0 else ""
+    if refusal:
+        raise OptionError(f"eliminate={given!r}: {refusal}")
+    solves_all = linear_solver is LinearSolverChoice.PCG
+    solves_reduced = linear_solver in (LinearSolverChoice.SCHUR_PCG, LinearSolverChoice.SCHUR_DENSE)
+    if (len(names) > 0 and solves_all) or (len(names) == 0 and solves_reduced):
+        what = "eliminates nothing" if solves_all else "needs a node type that is eliminated"
+        raise OptionError(
+            f"eliminate={given!r}: linear_solver={linear_solver.value!r} {what}; leave one of the "
+            "two at its default"
+        )
+    return names
 
 
 def is_auto(given: Any) -> bool:

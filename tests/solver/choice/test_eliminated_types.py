@@ -1,6 +1,8 @@
 """Which of several types is eliminated is told by how many nodes they have."""
 
-from typing import Annotated
+import copy
+import logging
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import symforce.symbolic as sf
 from numpy.testing import assert_allclose
 
 import caspar
+from caspar.errors import OptionError
 from caspar.solver.choice.elimination import choose_eliminated
 from caspar.solver.choice.recipe import make_recipe
 from tests.solver.linear.linear_cases import (
@@ -117,3 +120,74 @@ def test_more_and_more_marks_along_a_chain(linear_solver: str) -> None:
         assert solver.prepare(given).eliminated == wanted
         assert result.linear_solver == "sparse"
         assert result.final_cost == pytest.approx(full.solve(given, **exact).final_cost, rel=1e-8)
+
+
+# -- as the user wishes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("eliminate", [("Mark",), ["Lens"], {"View"}, ()])
+def test_what_is_named_is_eliminated_whatever_the_counts(
+    eliminate: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kernels are compiled once: none of the eliminated type is made again for other counts."""
+    caplog.set_level(logging.INFO, logger="caspar")
+    factors = (zoom, hold, pin)
+    solver = caspar.Solver(factors, backend="cpu", precision="float64", eliminate=eliminate)
+    solver.compile()
+    full = caspar.Solver(factors, backend="cpu", precision="float64", linear_solver="pcg")
+    for num_lenses in (2, 150, 40):
+        arrays = arrays_of(num_lenses)
+        caplog.clear()
+        result = solver.solve(arrays, linear_tolerance=1e-9, min_linear_tolerance=1e-9)
+        if num_lenses != 2:
+            assert not any("compiling" in text for text in caplog.messages)
+        assert solver.prepare(arrays).eliminated == tuple(eliminate)
+        expected = full.solve(arrays, linear_tolerance=1e-9, min_linear_tolerance=1e-9)
+        assert_allclose(result.final_cost, expected.final_cost, rtol=1e-8)
+
+
+def test_a_pinned_type_may_be_all_that_is_left() -> None:
+    """Without sightings only marks have factors."""
+    solver = caspar.Solver((glance, pin), backend="cpu", eliminate=("Mark",))
+    arrays = make_arrays()
+    given = {name: arrays[name] for name in ("View", "Mark", "glance", "pin")}
+    empty = {name: np.asarray(rows)[:0] for name, rows in given["glance"].items()}
+    result = solver.solve({**given, "glance": empty})
+    assert result.status.is_success
+
+
+@pytest.mark.parametrize(
+    ("factors", "choices", "message"),
+    [
+        ((zoom, hold), {"eliminate": "Mark"}, r"eliminate='Mark': must be a sequence of names"),
+        ((zoom, hold), {"eliminate": 3}, r"eliminate=3: must be a sequence of names"),
+        ((zoom, hold), {"eliminate": ("Point",)}, r"'Point' is no node type; these are View, Lens"),
+        ((zoom, hold), {"eliminate": (3,)}, r"3 is no node type"),
+        (
+            (zoom, hold),
+            {"eliminate": ("Mark", "Lens")},
+            r"factor zoom touches two of their nodes, by lens and mark",
+        ),
+        (CHAIN, {"eliminate": ("View",)}, r"factor drift touches two of their nodes"),
+        ((hold,), {"eliminate": ("View",)}, r"another node type has to remain"),
+        (
+            (zoom, hold),
+            {"eliminate": ("Mark",), "linear_solver": "pcg"},
+            r"linear_solver='pcg' eliminates nothing",
+        ),
+        (
+            (zoom, hold),
+            {"eliminate": (), "linear_solver": "schur_pcg"},
+            r"linear_solver='schur_pcg' needs a node type that is eliminated",
+        ),
+    ],
+)
+def test_what_cannot_be_eliminated_is_refused(factors: Any, choices: Arrays, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        caspar.Solver(factors, backend="cpu", **choices)
+
+
+def test_a_pickled_solver_keeps_its_choice() -> None:
+    solver = caspar.Solver((zoom, hold, pin), backend="cpu", eliminate=("Lens",))
+    arrays = arrays_of(3)
+    assert copy.copy(solver).prepare(arrays).eliminated == ("Lens",)
