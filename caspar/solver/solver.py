@@ -23,7 +23,7 @@ from caspar.progress import log_end, showing
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
 from caspar.solver.active import Active, Preparations
-from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe
+from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
 from caspar.solver.input.array_reader import ArrayReader
 from caspar.solver.input.problem import Problem, check_problem
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
@@ -124,6 +124,7 @@ class Solver:
                 limits=limits,
             )
         self._factors, self._nodes = recipe.factors, recipe.nodes
+        self._fields = value_fields(recipe.nodes)
         self.precision: Precision = recipe.precision
         self.backend: Backend = chosen_backend(backend)
         self._preparations = Preparations(self.backend, recipe, own_precision=is_auto(precision))
@@ -310,6 +311,7 @@ class Solver:
             solve_time_s=solve_time_s,
             peak_memory_bytes=system.num_bytes + problem.bytes_on(self.backend),
             remarks=(*active.remarks, *system.remarks, *course.remarks),
+            fields=self._fields,
         )
 
     @contextmanager

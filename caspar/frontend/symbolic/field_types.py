@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any, get_type_hints
 
+from symforce.ops import StorageOps
+
 
 def field_names(declared: Any) -> list[str]:
     """The names of all fields of a dataclass and of the dataclasses in it."""
@@ -21,3 +23,17 @@ def field_types(declared: type) -> tuple[Any, ...]:
     except NameError:
         return ()
     return tuple(types[field.name] for field in dataclasses.fields(declared))
+
+
+def storage_fields(declared: type) -> dict[str, range]:
+    """Where the fields of a dataclass are in its storage, by name; of other types nothing."""
+    types = field_types(declared)
+    if len(types) == 0:
+        return {}
+    fields: dict[str, range] = {}
+    first = 0
+    for field, kind in zip(dataclasses.fields(declared), types, strict=True):
+        size = int(StorageOps.storage_dim(kind))
+        fields[field.name] = range(first, first + size)
+        first += size
+    return fields

@@ -10,6 +10,7 @@ from caspar.equations.solver_form import elimination_refusal
 from caspar.errors import FactorError, OptionError
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.trace import NodeType, TracedFactor
+from caspar.frontend.symbolic.field_types import storage_fields
 from caspar.options import (
     DEFAULT_INNER_ITERATIONS,
     MAX_INNER_ITERATIONS,
@@ -100,6 +101,11 @@ def _checked_elimination(
             "two at its default"
         )
     return names
+
+
+def value_fields(nodes: Sequence[NodeType]) -> dict[str, dict[str, range]]:
+    """By node type: where the fields of its dataclass are in a row of its values."""
+    return {node.name: storage_fields(node.python_type) for node in nodes}
 
 
 def is_auto(given: Any) -> bool:

@@ -11,6 +11,7 @@ import math
 import shutil
 from collections.abc import Mapping
 from html import escape
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -19,6 +20,7 @@ from rich.text import Text
 
 import caspar
 from caspar.options import Precision
+from caspar.runtime.arrays import to_numpy
 from caspar.solver.result.quantities import (
     bytes_text,
     change_text,
@@ -30,6 +32,9 @@ from caspar.solver.result.result import IterationRecord, SolveResult, SolveStatu
 
 WIDTH = 100
 """Columns of the text form, where the terminal is not narrower."""
+
+MOST_FITTED = 24
+"""Numbers of all values up to which a report shows them."""
 
 SHOWN_AT_ENDS = 10
 """Iterations shown at both ends of a table that is shortened in the middle."""
@@ -89,6 +94,7 @@ def report_facts(result: SolveResult) -> list[tuple[str, str]]:
         ("RMS residual", _rms_text(result)),
         ("unknowns", f"{problem.num_unknowns:,}: {_instances(problem.nodes)}"),
         ("residuals", f"{problem.num_residuals:,}: {_instances(problem.factors)}"),
+        *(("fitted", text) for text in fitted_texts(result)),
         ("iterations", _iterations_text(result)),
         *(("remark", remark) for remark in result.remarks),
         (
@@ -108,6 +114,37 @@ def report_facts(result: SolveResult) -> list[tuple[str, str]]:
             f"linear solver {result.linear_solver}",
         ),
     ]
+
+
+def fitted_texts(result: SolveResult) -> list[str]:
+    """The values of a small problem, by the names of fields where there are any.
+
+    Nothing of a problem that has more than `MOST_FITTED` numbers.
+    """
+    sizes = [math.prod(map(int, array.shape)) for array in result.values.values()]
+    if sum(sizes) > MOST_FITTED:
+        return []
+    texts = []
+    for name, array in result.values.items():
+        rows = to_numpy(array.to_rows() if hasattr(array, "to_rows") else array)
+        for number, row in enumerate(rows):
+            owner = name if len(rows) == 1 else f"{name}[{number}]"
+            texts.append(f"{owner}: {_fields_text(row, result.fields.get(name, {}))}")
+    return texts
+
+
+def _fields_text(row: Any, fields: Mapping[str, range]) -> str:
+    if len(fields) == 0:
+        return ", ".join(map(_number_text, row))
+    parts = []
+    for name, place in fields.items():
+        numbers = ", ".join(map(_number_text, row[place.start : place.stop]))
+        parts.append(f"{name} {numbers}" if len(place) == 1 else f"{name} ({numbers})")
+    return ", ".join(parts)
+
+
+def _number_text(number: float) -> str:
+    return f"{number:.6g}"
 
 
 def iteration_rows(result: SolveResult) -> list[tuple[str, ...]]:

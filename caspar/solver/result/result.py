@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 import caspar
+from caspar.errors import InputError
 from caspar.solver.result.quantities import cost_text, time_text
 
 
@@ -134,6 +135,8 @@ class SolveResult:
             input that was given there. What a library that factorises keeps for itself, the factor,
             is not counted.
         remarks: What else the course of the solve shows, with advice.
+        fields: Of node types that are dataclasses, where each field is in a row of `values`; see
+            `values_of`.
     """
 
     status: SolveStatus
@@ -151,6 +154,36 @@ class SolveResult:
     solve_time_s: float
     peak_memory_bytes: int
     remarks: tuple[str, ...] = ()
+    fields: Mapping[str, Mapping[str, range]] = field(default_factory=dict, repr=False)
+
+    def values_of(self, name: str) -> dict[str, Any]:
+        """The values of a node type by the names of its dataclass's fields.
+
+        Args:
+            name: Of the node type.
+
+        Returns:
+            By field, in order: (n,) of a scalar, (n, storage_dim) of anything else; parts of the
+            arrays in `values`, of the same kind. A `BlockedArray` is read as rows.
+
+        Raises:
+            InputError: There is no such node type, or it is no dataclass.
+        """
+        if name not in self.values:
+            known = ", ".join(self.values)
+            raise InputError(f"{name!r} is no node type of this result; these are {known}")
+        fields = self.fields.get(name, {})
+        if len(fields) == 0:
+            raise InputError(
+                f"node type {name} is no dataclass, so its fields have no names: use "
+                f"values[{name!r}]"
+            )
+        rows = self.values[name]
+        rows = rows.to_rows() if hasattr(rows, "to_rows") else rows
+        return {
+            one: rows[:, place.start] if len(place) == 1 else rows[:, place.start : place.stop]
+            for one, place in fields.items()
+        }
 
     def __str__(self) -> str:
         """The report as plain text: status, costs, sizes, times, iterations."""
