@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +18,6 @@ from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.codegen.targets import Target
 from caspar.equations.solver_form import SolverForm
 from caspar.equations.solver_kernels import convert_specs, kernel_specs
-from caspar.frontend.factors.retraction import retraction_key
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.precision import TYPES, Types
 from caspar.frontend.size_refusal import naming_owners
@@ -27,10 +26,13 @@ from caspar.memory.kernel_size import check_sizes
 from caspar.options import Precision
 from caspar.passes.pipeline import Observer, compile_graph
 from caspar.progress import phase
-from caspar.runtime.cache import read_entry, write_entry
+from caspar.runtime.cache import cache_folder, read_entry, write_entry
 
 SCHEMA = 1
 """Version of the cached form."""
+
+MAX_KEPT = 64
+"""Results that a process keeps: a solver has a handful, whose texts take a megabyte."""
 
 Made = TypeVar("Made")
 
@@ -78,12 +80,12 @@ class SolverDesign:
         """Floating types."""
         return TYPES[self.precision]
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A digest of all of it."""
         parts = [self.target.name, self.precision.value, self.form.key]
         parts += [factor.key for factor in self.factors]
-        parts += [f"{node.name}: {retraction_key(node)}" for node in self.nodes]
+        parts += [f"{node.name}: {node.retraction_key}" for node in self.nodes]
         return _digest(parts)
 
 
@@ -149,6 +151,10 @@ def compile_kernel(
 # -- cache -----------------------------------------------------------------------------------------
 
 
+_kept: dict[tuple[str, str], tuple[Any, ...]] = {}
+"""What `cached` returned, by the cache folder and the key; each in a tuple."""
+
+
 def _digest(parts: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:40]
 
@@ -159,7 +165,9 @@ def cached(
     to_json: Callable[[Made], dict[str, Any]],
     from_json: Callable[[Mapping[str, Any]], Made],
 ) -> Made:
-    """What the cache has, or what is generated now.
+    """What this process or the cache has, or what is generated now.
+
+    Callers share the result: it must not be changed.
 
     Args:
         parts: What determines it, besides caspar's own code.
@@ -168,11 +176,20 @@ def cached(
         from_json: The inverse.
     """
     key = _digest([str(SCHEMA), _compiler_digest(), *parts])
+    place = (str(cache_folder()), key)
+    kept = _kept.get(place)
+    if kept is not None:
+        found: Made = kept[0]
+        return found
     content = read_entry("plans", key)
     if content is not None:
-        return from_json(json.loads(content))
-    made = generate()
-    write_entry("plans", key, json.dumps(to_json(made)).encode())
+        made = from_json(json.loads(content))
+    else:
+        made = generate()
+        write_entry("plans", key, json.dumps(to_json(made)).encode())
+    if len(_kept) >= MAX_KEPT:
+        _kept.clear()  # at once: other threads may be reading
+    _kept[place] = (made,)
     return made
 
 

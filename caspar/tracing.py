@@ -1,13 +1,20 @@
 """Functions of the user as expressions, compared with the functions themselves.
 
-Input: a factor or a kernel function. Output: it traced. A few milliseconds once for each solver or
+Input: a factor or a kernel function. Output: it traced. A few milliseconds once for each factor or
 kernel; the comparison takes some ten more, and what it found is in the cache: the key holds the
 expressions and the function's code, so that a changed function is compared again.
 """
 
+import sys
+from dataclasses import dataclass
+
 from caspar.driver import cached_count
 from caspar.frontend.factors.factor import Factor
-from caspar.frontend.factors.trace import TracedFactor, factor_comparison, trace
+from caspar.frontend.factors.trace import (
+    TracedFactor,
+    factor_comparison,
+    trace,
+)
 from caspar.frontend.kernels.trace import (
     KernelFunction,
     TracedKernel,
@@ -16,19 +23,58 @@ from caspar.frontend.kernels.trace import (
 )
 from caspar.frontend.tracing.code_digest import user_code
 from caspar.frontend.tracing.on_numbers import Comparison, compare_with_numbers
+from caspar.frontend.tracing.reads import Reading, reading_of
+from caspar.frontend.tracing.signature import argument_annotations
 from caspar.progress import phase
+from caspar.user_warnings import warn_user
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A trace, and what its function read."""
+
+    reading: Reading
+    traced: TracedFactor
 
 
 def traced_factor(factor: Factor) -> TracedFactor:
     """Trace a factor, and compare it with its function on numbers.
 
+    It is not run again in this process while everything that it reads is as it was.
+
     Raises:
         FactorError: It cannot be traced, or differs on numbers.
     """
     with phase(f"tracing {factor.name}"):
-        traced = trace(factor)
-        _compare_once(factor_comparison(factor, traced), traced.key)
+        traced = _kept_or_traced(factor)
+    for source in traced.unused:
+        warn_user(
+            f"factor {traced.name}, argument {source}: the residual does not depend on it; remove "
+            "it, or use it"
+        )
     return traced
+
+
+def _kept_or_traced(factor: Factor) -> TracedFactor:
+    before = _reading(factor)
+    kept: _Kept
+    for kept in factor.found[:1]:
+        if before is not None and kept.reading.is_same(before):
+            return kept.traced
+    traced = trace(factor)
+    _compare_once(factor_comparison(factor, traced), traced.key)
+    # a function that changes what it reads gives something else the next time
+    after = _reading(factor)
+    if before is not None and after is not None and after.is_same(before):
+        factor.found[:] = [_Kept(after, traced)]  # at once: other threads may be reading
+    return traced
+
+
+def _reading(factor: Factor) -> Reading | None:
+    """What a factor may read; None: that is not known, or a debugger keeps lines from tracing."""
+    if sys.gettrace() is not None:
+        return None
+    return reading_of(factor.function, argument_annotations(factor))
 
 
 def traced_kernel(function: KernelFunction) -> TracedKernel:

@@ -36,8 +36,8 @@ PARTS = {
     "runtime": "version errors options user_arrays user_warnings ir memory passes frontend"
     " equations codegen",
     "driver": "version errors options progress ir memory passes frontend equations codegen runtime",
-    "tracing": "version errors options progress ir memory passes frontend equations codegen"
-    " runtime driver",
+    "tracing": "version errors options progress user_warnings ir memory passes frontend equations"
+    " codegen runtime driver",
     "inspect": "version errors options progress ir memory passes frontend equations codegen"
     " runtime driver tracing",
     "arrays": "version errors options user_arrays ir memory codegen runtime driver",

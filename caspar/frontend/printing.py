@@ -11,7 +11,6 @@ from typing import Any
 
 import symforce.symbolic as sf
 
-from caspar.frontend.factors.retraction import retracted_storage
 from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
 from caspar.frontend.kernels.trace import KernelInput, KernelOutput, TracedKernel
 from caspar.frontend.symbolic.lines import Lines
@@ -32,7 +31,7 @@ def print_factor(factor: TracedFactor) -> str:
 
 def print_retraction(node: NodeType) -> str:
     """A node type and its retraction: the storage after a step in its tangent space."""
-    storage, step, moved = retracted_storage(node, node.name.lower())
+    storage, step, moved = node.retracted_storage(node.name.lower())
     lines = [f"node type {node.name}: storage {node.storage_dim}, tangent {node.tangent_dim}"]
     lines += [f"  storage: {_names(storage)}", f"  step: {_names(step)}"]
     names = _numbered("moved", len(moved))

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import caspar
 from caspar.errors import FactorError, KernelError
-from caspar.frontend.factors.retraction import retracted_storage
 from caspar.frontend.factors.trace import trace
 from caspar.frontend.names import (
     SEPARATOR,
@@ -272,7 +271,7 @@ class TestSymbols:
 
         self.assert_own(turned)
         (node,) = trace(caspar.factor(turned)).nodes
-        storage, step, _ = retracted_storage(node.node_type, "node")
+        storage, step, _ = node.node_type.retracted_storage("node")
         assert len({*map(str, storage), *map(str, step)}) == 5 + 4
 
     def test_both_halves_and_an_argument_like_one(self) -> None:

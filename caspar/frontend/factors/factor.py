@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, SupportsIndex
 
 import caspar
@@ -19,8 +19,10 @@ class Factor(UserFunction):
         function: Maps symbolic arguments to a residual (a SymForce column vector).
         name: The function's name; arrays are passed under it.
         local_names: Names visible where the function was defined, for postponed annotations.
+        found: What `caspar.tracing` keeps of it for the next solver.
     """
 
+    found: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     kind: ClassVar[str] = "factor"
     error: ClassVar[type[FactorError]] = FactorError
     example: ClassVar[str] = "Annotated[Point, caspar.TunableShared]"
@@ -68,8 +70,9 @@ def factor(function: Callable[..., Any]) -> Factor:
     Every argument is annotated `Annotated[Type, Marker]`, where the type is a SymForce type, a
     subclass of one, or a dataclass of them, and the marker says how factors map to instances
     (see `caspar.frontend.markers`). The function returns a SymForce column vector. It is traced
-    when a `Solver` is made: it runs on symbols, and, unless the cache knows it, some twenty times
-    more to be compared with itself on numbers.
+    when a `Solver` is made, unless it was before and everything that it reads is as it was: it runs
+    on symbols, and, unless the cache knows it, some twenty times more to be compared with itself on
+    numbers.
 
     Args:
         function: The residual function.

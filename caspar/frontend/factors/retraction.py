@@ -1,42 +1,12 @@
 """The retraction of a node type: its storage after a step in the tangent space."""
 
 from collections.abc import Sequence
-from typing import Any
-
-import symforce.symbolic as sf
-from symforce.ops import LieGroupOps, StorageOps
 
 from caspar.frontend.factors.trace import NodeType
-from caspar.frontend.symbolic.epsilon import SYMBOL, value, with_symbolic_epsilon
-from caspar.frontend.symbolic.expression_key import expression_key
+from caspar.frontend.symbolic.epsilon import SYMBOL, value
 from caspar.frontend.symbolic.lower import Lowering
-from caspar.frontend.symbolic.symbols import with_own_symbols
 from caspar.frontend.symbolic.unit_ranges import DIRECTION
 from caspar.ir.scalar import Scalar, dot
-
-
-def retracted_storage(node: NodeType, prefix: str) -> tuple[list[Any], list[Any], list[Any]]:
-    """The retraction of a node type as expressions.
-
-    Args:
-        node: The type.
-        prefix: Name of the symbolic instance.
-
-    Returns:
-        Storage symbols, tangent symbols, and the storage after the step.
-    """
-    steps = [f"{prefix}_step{number}" for number in range(node.tangent_dim)]
-    symbolic = StorageOps.symbolic(node.python_type, prefix)
-    symbolic = with_own_symbols(symbolic, prefix, {*steps})
-    step = list(map(sf.Symbol, steps))
-    moved = with_symbolic_epsilon(LieGroupOps.retract, symbolic, step, SYMBOL)
-    return list(StorageOps.to_storage(symbolic)), step, list(StorageOps.to_storage(moved))
-
-
-def retraction_key(node: NodeType) -> str:
-    """Text that determines the retraction of a node type."""
-    storage, step, moved = retracted_storage(node, "node")
-    return f"{storage} {step} {expression_key(moved)}"
 
 
 def retracted(node: NodeType, storage: Sequence[Scalar], step: Sequence[Scalar]) -> list[Scalar]:
@@ -47,7 +17,7 @@ def retracted(node: NodeType, storage: Sequence[Scalar], step: Sequence[Scalar])
     what has no step stays.
     """
     graph = storage[0].builder
-    names, tangent, moved = retracted_storage(node, "node")
+    names, tangent, moved = node.retracted_storage("node")
     symbols = {str(SYMBOL): graph.const(value(graph.dtype))}
     for symbol_list, scalars in ((names, storage), (tangent, step)):
         symbols |= {str(name): s.value for name, s in zip(symbol_list, scalars, strict=True)}

@@ -5,7 +5,6 @@ of its arguments. Once for each solver, a few milliseconds; derivatives come lat
 no compiled plan is cached.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -30,9 +29,10 @@ from caspar.frontend.markers import (
     TunableUnique,
 )
 from caspar.frontend.names import VALUE, internal_name, part_name
-from caspar.frontend.symbolic.epsilon import SYMBOL, SymForceGrewError
+from caspar.frontend.symbolic.epsilon import SYMBOL, SymForceGrewError, with_symbolic_epsilon
 from caspar.frontend.symbolic.expression_key import expression_key
 from caspar.frontend.symbolic.lines import Lines
+from caspar.frontend.symbolic.symbols import with_own_symbols
 from caspar.frontend.symbolic.tangent_parts import tangent_parts
 from caspar.frontend.symbolic.turned_vectors import TurnedVector, turned_vectors
 from caspar.frontend.symbolic.unit_ranges import UnitRange, unit_ranges
@@ -50,7 +50,6 @@ from caspar.frontend.tracing.signature import (
     run_on_symbols,
 )
 from caspar.memory.access import Accessor
-from caspar.user_warnings import warn_user
 
 
 class ArgumentKind(Enum):
@@ -93,6 +92,28 @@ class NodeType:
     tangent_dim: int
     unit_ranges: tuple[UnitRange, ...] = ()
     tangent_parts: tuple[range, ...] = ()
+
+    def retracted_storage(self, prefix: str) -> tuple[list[Any], list[Any], list[Any]]:
+        """The retraction as expressions: the storage after a step in the tangent space.
+
+        Args:
+            prefix: Name of the symbolic instance.
+
+        Returns:
+            Storage symbols, tangent symbols, and the storage after the step.
+        """
+        steps = [f"{prefix}_step{number}" for number in range(self.tangent_dim)]
+        symbolic = StorageOps.symbolic(self.python_type, prefix)
+        symbolic = with_own_symbols(symbolic, prefix, {*steps})
+        step = list(map(sf.Symbol, steps))
+        moved = with_symbolic_epsilon(LieGroupOps.retract, symbolic, step, SYMBOL)
+        return list(StorageOps.to_storage(symbolic)), step, list(StorageOps.to_storage(moved))
+
+    @cached_property
+    def retraction_key(self) -> str:
+        """Text that determines the retraction."""
+        storage, step, moved = self.retracted_storage("node")
+        return f"{storage} {step} {expression_key(moved)}"
 
 
 @dataclass(frozen=True)
@@ -184,6 +205,12 @@ class TracedFactor:
         return tuple(argument for argument in self.arguments if argument.node is not None)
 
     @cached_property
+    def unused(self) -> tuple[str, ...]:
+        """Tunable arguments, as the user named them, that the residual does not depend on."""
+        used = {str(symbol) for row in self.residual for symbol in sf.sympify(row).free_symbols}
+        return tuple(node.source for node in self.nodes if used.isdisjoint(map(str, node.symbols)))
+
+    @cached_property
     def turned(self) -> tuple[TurnedVector, ...]:
         """Rotations whose derivatives are those by the vector that they turn."""
         return turned_vectors(self.arguments, self.residual, f"factor {self.name}")
@@ -224,18 +251,7 @@ def trace(factor: Factor) -> TracedFactor:
     except SymForceGrewError:
         return trace(factor)
     rows = _residual_rows(factor, residual, lines)
-    _warn_unused(factor, arguments, rows)
     return TracedFactor(factor.name, factor.location, tuple(arguments), rows, lines)
-
-
-def _warn_unused(factor: Factor, arguments: Sequence[Argument], rows: Sequence[Any]) -> None:
-    used = {str(symbol) for row in rows for symbol in sf.sympify(row).free_symbols}
-    for argument in arguments:
-        if argument.node is not None and used.isdisjoint(map(str, argument.symbols)):
-            warn_user(
-                f"factor {factor.name}, argument {argument.source}: the residual does not depend "
-                "on it; remove it, or use it"
-            )
 
 
 def _make_argument(

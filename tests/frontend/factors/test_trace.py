@@ -9,7 +9,6 @@ from symforce.ops import StorageOps
 
 import caspar
 from caspar.bundle_adjustment import snavely
-from caspar.frontend.factors.retraction import retracted_storage
 from caspar.frontend.factors.trace import (
     Argument,
     ArgumentKind,
@@ -253,7 +252,7 @@ def test_retraction_of_a_struct() -> None:
 
     node = trace(prior).nodes[0].node
     assert node is not None
-    storage, step, moved = retracted_storage(node, "node")
+    storage, step, moved = node.retracted_storage("node")
     assert (len(storage), len(step), len(moved)) == (7, 6, 7)
     for number in range(3):
         assert str(moved[4 + number] - storage[4 + number]) == str(step[3 + number])

@@ -14,6 +14,7 @@ from caspar.frontend.factors.trace import trace
 from caspar.frontend.markers import Const, Marker, Tunable
 from caspar.frontend.precision import TYPES
 from caspar.options import Precision
+from caspar.tracing import traced_factor
 from tests.frontend.symbolic import postponed
 
 T = TypeVar("T")
@@ -231,4 +232,4 @@ class TestResult:
             return a
 
         with pytest.warns(UserWarning, match="factor forgetful, argument b"):
-            trace(caspar.factor(forgetful))
+            traced_factor(caspar.factor(forgetful))

@@ -12,7 +12,6 @@ from symforce.ops import LieGroupOps, StorageOps
 
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.jacobian import tangent_jacobians
-from caspar.frontend.factors.retraction import retracted_storage
 from caspar.frontend.factors.trace import (
     Argument,
     ArgumentKind,
@@ -171,7 +170,7 @@ def test_the_retraction_is_that_of_symforce(name: str) -> None:
     rng = np.random.default_rng(1)
     for argument in factor.nodes:
         assert argument.node is not None
-        storage, tangent, moved = retracted_storage(argument.node, "node")
+        storage, tangent, moved = argument.node.retracted_storage("node")
         names = [str(symbol) for symbol in (*storage, *tangent, SYMBOL)]
         values = [random_storage(python_type(argument), rng) for _ in range(NUM_POINTS)]
         steps = rng.normal(size=(NUM_POINTS, argument.node.tangent_dim))
