@@ -68,7 +68,7 @@ def _summary(report: Report) -> str:
         "caspar auto",
         "ratio",
     ]
-    return "## Beside the reference\n\n" + _table(headings, rows)
+    return "## Beside the reference\n\n" + table(headings, rows)
 
 
 def _fastest_pcg(measurements: Sequence[Measurement], ends: tuple[str, ...]) -> float | None:
@@ -170,9 +170,9 @@ def _growth(report: Report) -> str:
     return (
         "## Growth\n\nNanoseconds of one PCG iteration for each observation, and the worst over "
         "the best:\n\n"
-        + _table([*headings, "worst / best"], times)
+        + table([*headings, "worst / best"], times)
         + "\nMilliseconds of setup anew / bytes an observation:\n\n"
-        + _table(headings, needs)
+        + table(headings, needs)
     )
 
 
@@ -198,7 +198,7 @@ def _startups(report: Report) -> str:
         cells = ["-" if time_s is None else f"{time_s:.3f} s" for time_s in times]
         rows.append([*names, *cells])
     title = "## A new process (imports not in the later columns)\n\n"
-    return title + _table(headings, rows)
+    return title + table(headings, rows)
 
 
 def _columns(
@@ -207,11 +207,12 @@ def _columns(
     """A table, without the columns that are empty in all rows."""
     cells = [[cell(one) for one in rows] for _, cell in columns]
     kept = [at for at, column in enumerate(cells) if any(cell not in ("", "-") for cell in column)]
-    table = [[cells[at][row] for at in kept] for row in range(len(rows))]
-    return _table([columns[at][0] for at in kept], table)
+    rest = [[cells[at][row] for at in kept] for row in range(len(rows))]
+    return table([columns[at][0] for at in kept], rest)
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 

@@ -13,7 +13,10 @@ from typing import Any
 from benchmarks.measurement import Growth, Measurement, Setup
 from benchmarks.new_process import Startup
 
-_PACKAGES = ("caspar", "symforce", "numpy", "scipy", "llvmlite", "cupy-cuda12x", "cupy-cuda13x")
+_PACKAGES = (
+    *("caspar", "symforce", "numpy", "scipy", "llvmlite"),
+    *("cupy-cuda12x", "cupy-cuda13x", "pyceres"),
+)
 
 
 @dataclass(frozen=True)

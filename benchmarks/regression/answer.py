@@ -1,0 +1,121 @@
+"""What a solver returns, and how it is judged."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from benchmarks.regression.problem import ZERO, Array, NumericProblem, Problem
+
+MAX_DIGITS = 11.0
+"""Certified values have this many."""
+
+FALSE_SUCCESS = 0.01
+"""A success is false if a polish lowers the sum of squares by more than this, relatively."""
+
+MACHINE_TOLERANCE = 1e-15
+
+MAX_POLISH_EVALUATIONS = 3000
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Where a solver ended.
+
+    Attributes:
+        parameters: Returned values, (number of parameters,).
+        is_success: Whether the solver says that it converged.
+        status: What it says.
+    """
+
+    parameters: Array
+    is_success: bool
+    status: str
+
+
+Solve = Callable[[Array], Answer]
+"""From a start, (number of parameters,)."""
+
+
+class Reached(Enum):
+    """Which minimum an answer lies at."""
+
+    GLOBAL = "global"
+    LOCAL = "local"
+    NEITHER = "neither"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A judged answer.
+
+    Attributes:
+        suite: Part of the benchmark.
+        problem: Name.
+        start: Name of the start.
+        solver: Name.
+        status: What the solver says.
+        sum_of_squares: Of the returned parameters, in float64.
+        reached: The minimum there.
+        digits: Correct digits of the worst parameter; None without certified parameters.
+        is_false_success: Whether the solver reports success and a polish gets much lower.
+    """
+
+    suite: str
+    problem: str
+    start: str
+    solver: str
+    status: str
+    sum_of_squares: float
+    reached: Reached
+    digits: float | None
+    is_false_success: bool
+
+
+def judge(
+    problem: Problem, numeric: NumericProblem, answer: Answer
+) -> tuple[float, Reached, float | None, bool]:
+    """Sum of squares, minimum, correct digits and false success, as in `Outcome`."""
+    total = numeric.sum_of_squares(answer.parameters)
+    if problem.is_solved(total):
+        reached = Reached.GLOBAL
+    else:
+        reached = Reached.LOCAL if problem.is_local(total) else Reached.NEITHER
+    digits = None
+    if problem.certified is not None:
+        digits = correct_digits(answer.parameters, np.array(problem.certified))
+    is_false = False
+    if answer.is_success and reached is not Reached.GLOBAL:
+        polished = polish(numeric, answer.parameters)
+        is_false = total > polished * (1.0 + FALSE_SUCCESS) + ZERO
+    return total, reached, digits, is_false
+
+
+def correct_digits(parameters: Array, certified: Array) -> float:
+    """The least -log10 |x - c| / |c| of all parameters, from 0 to MAX_DIGITS."""
+    error = float(np.max(np.abs(parameters - certified) / np.abs(certified)))
+    if not math.isfinite(error):
+        return 0.0
+    return MAX_DIGITS if error == 0.0 else min(max(-math.log10(error), 0.0), MAX_DIGITS)
+
+
+def polish(numeric: NumericProblem, parameters: Array) -> float:
+    """The sum of squares that MINPACK reaches from here with tolerances near rounding."""
+    found = numeric.sum_of_squares(parameters)
+    try:
+        result = least_squares(
+            numeric.residuals,
+            parameters,
+            numeric.jacobian,
+            method="lm",
+            xtol=MACHINE_TOLERANCE,
+            ftol=MACHINE_TOLERANCE,
+            gtol=MACHINE_TOLERANCE,
+            max_nfev=MAX_POLISH_EVALUATIONS,
+        )
+    except ValueError:  # residuals that are not finite
+        return found
+    return min(found, numeric.sum_of_squares(result.x))
