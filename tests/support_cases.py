@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -101,9 +102,8 @@ class KernelCase:
         """Slots of a tiled kernel."""
         if self.node is None:
             return None
-        num = int(self.node.max()) + 1
-        num_partners = 0 if self.partner is None else int(self.partner.max()) + 1
-        return build_node_tiles(self.node, self.partner, num, num_partners, tile_size)
+        partner = None if self.partner is None else self.partner.astype(np.int32).tobytes()
+        return _node_tiles(self.node.astype(np.int32).tobytes(), partner, tile_size)
 
     def objects_of(self, arg: ArgSpec) -> Index:
         """(count,) object of each item, by the index that an argument goes by."""
@@ -215,6 +215,15 @@ class KernelCase:
         filled = slots_of_items(tiles, self.count)
         slots[filled] = rows[: self.count]
         return np.concatenate([slots, rows[self.count :]])
+
+
+@lru_cache(maxsize=64)
+def _node_tiles(nodes: bytes, partners: bytes | None, tile_size: int) -> NodeTiles:
+    """Node tiles of the bytes of two int32 indices: every run of a case asks many times."""
+    node = np.frombuffer(nodes, np.int32)
+    partner = None if partners is None else np.frombuffer(partners, np.int32)
+    num_partners = 0 if partner is None else int(partner.max()) + 1
+    return build_node_tiles(node, partner, int(node.max()) + 1, num_partners, tile_size)
 
 
 def _is_in_order(arg: ArgSpec) -> bool:

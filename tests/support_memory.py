@@ -58,7 +58,9 @@ def place(arg: ArgSpec, length: int) -> Placement:
         for lane in range(width):
             where[:, first + lane] = start + stride * np.arange(length) + lane
         start += stride * length
-    return Placement(where, np.setdiff1d(np.arange(start), where), start)
+    is_pad = np.ones(start, bool)
+    is_pad[where] = False
+    return Placement(where, np.flatnonzero(is_pad), start)
 
 
 def _place_rows(arg: ArgSpec, length: int) -> Placement:

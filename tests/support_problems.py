@@ -159,6 +159,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
 }
 
 
+@cache
 def distinct_specs(precision: Precision) -> dict[tuple[str, Way], list[KernelSpec]]:
     """The kernels of each problem and way that differ from all before in more than their name."""
     seen: set[KernelSpec] = set()

@@ -32,6 +32,7 @@ _KERNEL_FLAGS = (
     "-O1",
     "-g1",
     "-gdwarf-4",  # addr2line of binutils 2.40 misreads the file numbers of version 5
+    "-fno-var-tracking",  # where variables are is never asked, and takes a quarter of the time
     "-ffp-contract=off",
     "-fno-math-errno",  # a square root is an instruction, not a call
     "-fno-strict-aliasing",
@@ -67,11 +68,15 @@ def compile_cuda(
     """
     architecture = f"-D__CUDA_ARCH__={arch}0"
     more = [f"-D{name}={value}" for name, value in sorted((defines or {}).items())]
-    define_flags = [architecture, *more]
     folder = platformdirs.user_cache_path("caspar") / "cuda_on_cpu"
-    folder = folder if cache_dir is None else cache_dir
-    folder.mkdir(parents=True, exist_ok=True)
+    return _module(source, architecture, tuple(more), folder if cache_dir is None else cache_dir)
 
+
+@functools.cache
+def _module(source: str, architecture: str, more: tuple[str, ...], folder: Path) -> CudaModule:
+    """A module of this process, or of the cache folder, or compiled now."""
+    define_flags = [architecture, *more]
+    folder.mkdir(parents=True, exist_ok=True)
     kernels = find_kernels(_preprocess(source, define_flags))
     unit = translation_unit(source, kernels)
     flags = [*_KERNEL_FLAGS, *_target_flags(), *define_flags]
