@@ -9,7 +9,7 @@ Once for each solver; a cached result skips everything after tracing.
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,8 @@ from caspar.equations.solver_kernels import convert_specs, kernel_specs
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.precision import TYPES, Types
 from caspar.frontend.size_refusal import naming_owners
+from caspar.ir.program import Program
+from caspar.ir.text import parse_program, print_graph, print_program
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_size import check_sizes
 from caspar.options import Precision
@@ -35,6 +37,12 @@ MAX_KEPT = 64
 """Results that a process keeps: a solver has a handful, whose texts take a megabyte."""
 
 Made = TypeVar("Made")
+
+MIN_STORED_CALLS = 200
+"""Of a graph whose program is stored by itself: smaller ones are scheduled as quickly as read."""
+
+ProgramOf = Callable[[KernelSpec, Target], Program]
+"""Schedules a kernel."""
 
 WhenMade = Callable[[KernelSource], object]
 """What is told of each kernel as soon as it is generated."""
@@ -96,11 +104,55 @@ def solver_sources(design: SolverDesign, made: WhenMade = ignored) -> SolverSour
         design: What they depend on.
         made: Called with each kernel that is generated, as soon as it is.
     """
-    return cached([design.key], lambda: generate_sources(design, made), _to_json, _from_json)
+    return cached(
+        [design.key], lambda: generate_sources(design, made, stored_program), _to_json, _from_json
+    )
 
 
-def generate_sources(design: SolverDesign, made: WhenMade = ignored) -> SolverSources:
-    """Generate the kernels of a solver, without a cache; see `solver_sources`."""
+def compiled_program(spec: KernelSpec, target: Target) -> Program:
+    """Graph passes, schedule and registers of a kernel."""
+    return compile_graph(spec.graph, target.costs[spec.graph.dtype])
+
+
+def stored_program(spec: KernelSpec, target: Target) -> Program:
+    """The same, or what the cache has of such a graph.
+
+    Names of kernels and of the user's functions are not in the key: a renamed factor, and the
+    others beside a changed one, are not scheduled again.
+    """
+    graph = spec.graph
+    if len(graph.calls) < MIN_STORED_CALLS:
+        return compiled_program(spec, target)
+    origins = list(dict.fromkeys(call.origin for call in graph.calls))
+    numbers = {origin: str(number) for number, origin in enumerate(origins)}
+    calls = tuple(replace(call, origin=numbers[call.origin]) for call in graph.calls)
+    plain = replace(graph, calls=calls)
+    costs = target.costs[graph.dtype]
+    program = _stored(
+        _key(["program", repr(costs), print_graph(plain)]),
+        lambda: compile_graph(plain, costs),
+        lambda made: {"program": print_program(made)},
+        lambda data: parse_program(data["program"]),
+    )
+    return replace(
+        program,
+        instructions=tuple(
+            replace(one, origin=origins[int(one.origin)] if one.origin else "")
+            for one in program.instructions
+        ),
+    )
+
+
+def generate_sources(
+    design: SolverDesign, made: WhenMade = ignored, program_of: ProgramOf = compiled_program
+) -> SolverSources:
+    """Generate the kernels of a solver, without a cache unless `program_of` has one.
+
+    Args:
+        design: What they depend on.
+        made: As for `solver_sources`.
+        program_of: Schedules a kernel.
+    """
     with phase("generating kernels"):
         with naming_owners(design.factors, design.nodes):
             specs, jacobian_dims = kernel_specs(
@@ -109,7 +161,7 @@ def generate_sources(design: SolverDesign, made: WhenMade = ignored) -> SolverSo
             check_sizes(specs)
         kernels = {}
         for spec in specs:
-            kernels[spec.name] = compile_kernel(spec, design.target)
+            kernels[spec.name] = design.target.generate(spec, program_of(spec, design.target))
             made(kernels[spec.name])
         for conversion in convert_specs(design.factors, design.nodes, design.types):
             kernels[conversion.name] = design.target.generate_convert(conversion)
@@ -135,7 +187,8 @@ def compile_specs(
         with phase("generating kernels"):
             made = specs()
             check_sizes(made)
-            return SolverSources({spec.name: compile_kernel(spec, target) for spec in made}, {})
+            kernels = [target.generate(spec, stored_program(spec, target)) for spec in made]
+            return SolverSources({kernel.name: kernel for kernel in kernels}, {})
 
     return cached([target.name, *parts], generate, _to_json, _from_json)
 
@@ -175,21 +228,35 @@ def cached(
         to_json: Its cached form.
         from_json: The inverse.
     """
-    key = _digest([str(SCHEMA), _compiler_digest(), *parts])
+    key = _key(parts)
     place = (str(cache_folder()), key)
     kept = _kept.get(place)
     if kept is not None:
         found: Made = kept[0]
         return found
-    content = read_entry("plans", key)
-    if content is not None:
-        made = from_json(json.loads(content))
-    else:
-        made = generate()
-        write_entry("plans", key, json.dumps(to_json(made)).encode())
+    made = _stored(key, generate, to_json, from_json)
     if len(_kept) >= MAX_KEPT:
         _kept.clear()  # at once: other threads may be reading
     _kept[place] = (made,)
+    return made
+
+
+def _key(parts: Sequence[str]) -> str:
+    return _digest([str(SCHEMA), _compiler_digest(), *parts])
+
+
+def _stored(
+    key: str,
+    generate: Callable[[], Made],
+    to_json: Callable[[Made], dict[str, Any]],
+    from_json: Callable[[Mapping[str, Any]], Made],
+) -> Made:
+    """What the cache has, or what is generated now; see `cached`."""
+    content = read_entry("plans", key)
+    if content is not None:
+        return from_json(json.loads(content))
+    made = generate()
+    write_entry("plans", key, json.dumps(to_json(made)).encode())
     return made
 
 
