@@ -138,6 +138,10 @@ def product_of(value: int, factors: Sequence[Number], dtype: DType) -> Number:
             total.bits + factor.bits,
             total.error * factor.bound + total.bound * factor.error,
         )
+    # a zero may come last, when the others have left the type's range
+    reach = math.prod(max(1.0, factor.bound) for factor in factors)
+    if total.bound == 0.0 and reach > 2.0**_MAX_EXPONENT:
+        total = replace(total, bound=reach, error=math.inf)
     values = [factor.value for factor in factors]
     are_squares = all(values.count(value) % 2 == 0 for value in values)
     nonnegative = are_squares or all(factor.nonnegative for factor in factors)
