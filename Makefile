@@ -32,7 +32,7 @@ demo: $(RUN_READY)  ## solve a bundle adjustment problem (BAL, 36,455 observatio
 
 # A worker for each core; tests of one file share what they compile.
 test: $(TEST_READY)  ## run the tests that need no GPU
-	@$(VENV)/bin/python -m pytest -n auto --dist loadfile $(ARGS)
+	@$(VENV)/bin/python -m pytest -n auto --dist loadfile --durations=15 $(ARGS)
 
 test-gpu: has-gpu $(TEST_READY)  ## run the tests that need a CUDA device
 	@$(VENV)/bin/python -m pytest -m gpu $(ARGS)
