@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import itertools
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -102,7 +103,8 @@ class TestMemory:
     @pytest.mark.parametrize("reader", READERS)
     @pytest.mark.parametrize("device", ["/dev/zero", "/dev/urandom"])
     def test_devices_without_end(self, reader: str, device: str) -> None:
-        assert "line 1" in said_within_memory(reader, device)
+        """Random bytes may begin with lines that are empty or comments."""
+        assert re.search(r"line \d+", said_within_memory(reader, device))
 
     def test_counts_are_not_believed(self, tmp_path: Path) -> None:
         """Two thousand million cameras, points and observations of 36 numbers."""

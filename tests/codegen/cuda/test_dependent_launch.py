@@ -119,8 +119,7 @@ def floats(
 
 def test_who_reads_no_direction_waits_for_nothing() -> None:
     """A factor that does not move with the nodes that stay: nobody may rely on its waiting."""
-    with pytest.warns(UserWarning, match="watcher"):
-        problem = problem_of("ignorant", [sees, floats])
+    problem = problem_of("ignorant", [sees, floats])
     specs = {spec.name: spec for spec in problem.specs(Precision.MIXED)}
     assert specs["floats__product"].awaited == specs["sees__product"].awaited != ()
     ignorant, usual = (
