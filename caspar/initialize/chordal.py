@@ -20,8 +20,7 @@ from scipy.spatial.transform import Rotation
 from caspar.errors import InputError
 from caspar.io.g2o import PoseGraph
 from caspar.io.pose_graph_kind import PoseGraphKind
-
-FloatArray = NDArray[np.float64]
+from caspar.io.rotations import FloatArray
 
 _LEAST_SHARE = 1e-12
 """Weights of edges over the largest one, below which an edge says nothing."""
@@ -35,7 +34,7 @@ def chordal(graph: PoseGraph) -> FloatArray:
     pose of each part of the graph that edges connect.
 
     Args:
-        graph: As `caspar.io.read_g2o` returns it. Its other poses are not used.
+        graph: As `caspar.io.read_g2o` returns it. The poses that do not stay are not looked at.
 
     Returns:
         (num_poses, storage_dim) world_T_pose, in the order and storage of `graph.poses`.

@@ -86,7 +86,7 @@ class Linearization(NamedTuple):
         was_rejected: bool | None = None,
     ) -> "Linearization":
         """Linearised elsewhere; by default no linear solve has begun."""
-        # `_replace` takes four times as long
+        # several times an iteration, where `_replace` takes longer
         return Linearization(
             self.is_scaled,
             self.is_shared,

@@ -21,8 +21,8 @@ from caspar.runtime.backend import Backend, Kernel, Launch
 HOT_ROLES = ("product", "scatter")
 """Kernels of factors that run in every iteration of a linear solver."""
 
-
 HALF_TILE = 128
+"""Half of the preferred tile size."""
 
 LOOPED = ("clear",)
 """Other kernels of several blocks that run there."""

@@ -1,6 +1,6 @@
 """Machine code on the current device: loaded once for each device of a process.
 
-Cost tier: 0.3 ms for a text that is stored, a compilation for one that is not.
+Cost tier: once for each text; a compilation for one that is not stored.
 """
 
 from collections.abc import Mapping, Sequence

@@ -42,13 +42,6 @@ class OptionSearch:
                 self._thread = threading.Thread(target=self._run, name="caspar search")
                 self._thread.start()
 
-    def wait(self) -> None:
-        """Until nothing is left to look at."""
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join()
-
     def _run(self) -> None:
         while True:
             with self._lock:
