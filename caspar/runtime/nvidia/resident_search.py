@@ -49,11 +49,14 @@ def search(
     of_size = () if block_size == source.block_size else (BLOCK_SIZE_OPTION.format(block_size),)
 
     def compiled(*options: str) -> tuple[int, int]:
-        """Local memory of a thread, and blocks of a multiprocessor."""
+        """Local memory of a thread, and blocks of a multiprocessor: none if nobody says."""
         text = compile_text(source.text, architecture, (*of_size, *options))
-        resources = text.resources[source.name]
-        held = occupancy(resources, block_size, architecture)
-        return resources.stack_bytes, 0 if held is None else held.blocks(block_size)
+        # an NVRTC with a cache that cannot be turned off may give code without figures
+        resources = text.resources.get(source.name)
+        held = None if resources is None else occupancy(resources, block_size, architecture)
+        if resources is None or held is None:
+            return 0, 0
+        return resources.stack_bytes, held.blocks(block_size)
 
     found: tuple[str, ...] = ()
     _, wanted = compiled()

@@ -1,6 +1,7 @@
 """What is compiled for GPUs is kept, refusals for size too; and what a search finds."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,14 @@ def test_a_search_ends_at_the_most_blocks_without_spilling(compiled: list[str]) 
 def test_a_search_that_is_broken_off_keeps_nothing() -> None:
     assert not search(SOURCE, 256, "sm_90", lambda: False)
     assert kept_choice(BUSY, "sm_90", size_question(256, is_settled=False)) is None
+
+
+def test_code_without_figures_ends_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(text: str, arch: str, options: tuple[str, ...]) -> CompiledText:
+        return replace(compile_text(text, arch, options), resources={})
+
+    monkeypatch.setattr(resident_search, "compile_text", silent)
+    assert not search(SOURCE, 256, "sm_90", lambda: True)
 
 
 def test_nothing_is_searched_for_an_unknown_gpu(compiled: list[str]) -> None:
