@@ -111,18 +111,22 @@ class SolveOptions:
     """How a solve iterates and when it stops.
 
     Attributes:
-        max_iterations: Levenberg-Marquardt iterations, rejected ones included.
-        initial_damping: First damping, relative to D, the diagonal of J^T J without small entries;
-            None: 1e-8 where a factorisation solves a chain, such as a pose graph, in float64, else
-            1e-3.
+        max_iterations: Levenberg-Marquardt iterations, rejected ones included. None: 100, or 1000
+            if linear systems are solved exactly (see `cost_tolerance`).
+        initial_damping: First damping, relative to D, the diagonal of J^T J without small entries.
+            None: 1e-8 if a factorisation solves a chain, such as a pose graph, in float64; 0.1 if
+            all unknowns are those of one node, as in a curve fit in float64; else 1e-3.
         min_damping: Lower bound of the damping.
         max_damping: The solve stops where no step is accepted below it.
         cost_tolerance: Stop when neither the actual nor the predicted decrease of the cost by
             two steps in a row, the second solved tightly, exceeds this, relative to the cost.
+            None: 3e-7, or 1e-13 if linear systems are solved exactly: in float64, by a
+            factorisation or because one node remains.
         gradient_tolerance: Stop when the expected decrease of the cost by a full linear step,
-            relative to the cost, is below this.
+            relative to the cost, is below this. None: 1e-14, or 1e-26 if linear systems are solved
+            exactly.
         step_tolerance: Stop when a step changes the linearised residuals by less than this,
-            relative to their norm.
+            relative to their norm. None: 1e-8, or 1e-13 if linear systems are solved exactly.
         max_time_s: Wall-clock limit of the iterations, seconds; None: no limit.
         linear_tolerance: PCG stops when the preconditioned residual norm has fallen by this, at
             first; the forcing term then tightens it.
@@ -136,13 +140,13 @@ class SolveOptions:
             `check=True` has accepted.
     """
 
-    max_iterations: int = 100
+    max_iterations: int | None = None
     initial_damping: float | None = None
     min_damping: float = 1e-14
     max_damping: float = 1e16
-    cost_tolerance: float = 3e-7
-    gradient_tolerance: float = 1e-14
-    step_tolerance: float = 1e-8
+    cost_tolerance: float | None = None
+    gradient_tolerance: float | None = None
+    step_tolerance: float | None = None
     max_time_s: float | None = None
     linear_tolerance: float = 0.3
     min_linear_tolerance: float = 1e-2
@@ -157,15 +161,17 @@ class SolveOptions:
             OptionError: Names the option, its value and what is allowed.
         """
         for name in ("max_iterations", "min_linear_iterations", "max_linear_iterations"):
-            self._keep(name, checked_count, 1, MAX_ITERATIONS)
+            if getattr(self, name) is not None or name != "max_iterations":
+                self._keep(name, checked_count, 1, MAX_ITERATIONS)
         allowed = f"a positive number of at most {MAX_DAMPING:g}"
         for name in ("min_damping", "max_damping"):
             self._keep(name, _number, allowed, _is_damping)
         if self.initial_damping is not None:
             self._keep("initial_damping", _number, f"{allowed}, or None", _is_damping)
         for name in ("cost_tolerance", "gradient_tolerance", "step_tolerance"):
-            allowed = f"a number from 0 to {MAX_TOLERANCE:g}"
-            self._keep(name, _number, allowed, lambda x: 0.0 <= x <= MAX_TOLERANCE)
+            allowed = f"a number from 0 to {MAX_TOLERANCE:g}, or None"
+            if getattr(self, name) is not None:
+                self._keep(name, _number, allowed, lambda x: 0.0 <= x <= MAX_TOLERANCE)
         for name in ("linear_tolerance", "min_linear_tolerance"):
             allowed = "between 0 and 1, both excluded"
             self._keep(name, _number, allowed, lambda x: 0.0 < x < 1.0)
@@ -209,6 +215,37 @@ class SolveOptions:
                 hint = f" (did you mean {close[0]!r}?)" if close else ""
                 raise OptionError(f"unknown option {name!r}{hint}; allowed: {', '.join(known)}")
         return cls(**options)
+
+
+@dataclass(frozen=True)
+class CompleteOptions(SolveOptions):
+    """Options of a solve, in which nothing is left open.
+
+    Attributes:
+        max_iterations, initial_damping, cost_tolerance, gradient_tolerance, step_tolerance: As in
+            `SolveOptions`.
+    """
+
+    max_iterations: int = 100
+    initial_damping: float = 1e-3
+    cost_tolerance: float = 3e-7
+    gradient_tolerance: float = 1e-14
+    step_tolerance: float = 1e-8
+
+    @classmethod
+    def complete(cls, options: SolveOptions, usual: Mapping[str, float]) -> CompleteOptions:
+        """The options, with the usual ones in place of None.
+
+        Args:
+            options: What the user chose.
+            usual: By name, what the problem's linear systems suggest.
+        """
+        chosen: dict[str, Any] = {x.name: getattr(options, x.name) for x in fields(options)}
+        first = min(max(usual["initial_damping"], options.min_damping), options.max_damping)
+        for name, value in {**usual, "initial_damping": first}.items():
+            if chosen[name] is None:
+                chosen[name] = value
+        return cls(**chosen)
 
 
 def checked_count(name: str, value: Any, least: int, most: int) -> int:

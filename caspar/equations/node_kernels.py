@@ -17,6 +17,7 @@ tangent become alike, see `node_diagonal`.
 Gradients and blocks are padded rows, but those of an eliminated type: see `factor_builder`.
 """
 
+import math
 from collections.abc import Sequence
 
 from caspar.equations.node_blocks import ROUNDING, inverse_of_parts, node_diagonal
@@ -32,6 +33,10 @@ from caspar.memory.kernel import KernelSpec
 
 NODE_ROLES = ("scale", "factorize", "start", "step", "turn", "solve", "retract")
 """Ends of the names of a node type's kernels."""
+
+MEMORY = 0.9
+"""What D keeps of an entry for each accepted step, if diag(J^T J) has become smaller. Without, a
+parameter that loses influence for a moment loses its damping, and runs away (docs/design/0014)."""
 
 STEP_OF_MANY_SLOTS = "step_of_many_slots"
 """The same of the `step` of few nodes, whose products have many slots; made when first needed."""
@@ -69,12 +74,25 @@ def scale_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -> K
     """After linearisation, in place: `diagonal` D without zeros, `gradient` times D^-1/2."""
     kernel = NodeBuilder(node, "scale", types.sums, types, eliminated=eliminated)
     squares = kernel.read_part(NodePart.DIAGONAL)
+    if not eliminated:
+        squares = _remembered(kernel, squares)
     gradient = kernel.read_part(NodePart.GRADIENT)
     diagonal = node_diagonal(kernel, node, squares, kernel.scalar("damping"), types.storage)
     slope = [g * entry.sqrt().reciprocal() for g, entry in zip(gradient, diagonal, strict=True)]
     kernel.write_part(NodePart.DIAGONAL, diagonal)
     kernel.write_part(NodePart.GRADIENT, slope)
     return kernel.build()
+
+
+def _remembered(kernel: NodeBuilder, squares: Sequence[Scalar]) -> list[Scalar]:
+    """diag(J^T J), or what is left of its earlier entries where these are larger.
+
+    In place: a linearisation at the same values changes nothing.
+    """
+    earlier = kernel.read_part(NodePart.INFLUENCE)
+    largest = [square.max(entry) for square, entry in zip(squares, earlier, strict=True)]
+    kernel.write_part(NodePart.INFLUENCE, largest)
+    return largest
 
 
 def factorize_kernel(
@@ -114,6 +132,8 @@ def factorize_kernel(
     squares = [block[row, row] for row in range(dim)]
     if reduced:
         squares = kernel.read_part(NodePart.DIAGONAL)
+    if not eliminated:
+        squares = _remembered(kernel, squares)
     diagonal = node_diagonal(kernel, node, squares, kernel.scalar("damping"), types.storage)
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
     damped = {
@@ -205,7 +225,7 @@ def solve_kernel(node: NodeType, types: Types) -> KernelSpec:
 
 
 def retract_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
-    """Move `nodes` by `step` to `candidate`; sums `model`.
+    """Move `nodes` by `step` to `candidate`, and fade what D remembers; sums `model`.
 
     The sums are step.gradient, step.residual, damping step.D step, D-weighted squared norm of
     the step, and 0: the first three give the decrease of the linear model by an inexact step,
@@ -214,6 +234,10 @@ def retract_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Ker
     kernel = NodeBuilder(node, "retract", types.storage, types, few_items=True)
     step = kernel.read_part(NodePart.STEP)
     _write_moved(kernel, step, scaled=scaled)
+    faded = [MEMORY * entry for entry in kernel.read_part(NodePart.INFLUENCE)]
+    # squares that overflowed are forgotten at once
+    kept = [(entry < math.inf).where(entry, 0.0) for entry in faded]
+    kernel.write_part(NodePart.CANDIDATE_INFLUENCE, kept)
     gradient = kernel.read_part(NodePart.GRADIENT)
     residual = kernel.read_part(NodePart.RESIDUAL)
     model = [dot(step, gradient), dot(step, residual)]

@@ -58,6 +58,8 @@ def _tangent_dim(node: NodeType) -> int:
 class NodePart(Enum):
     """The arrays of a node type, an object for each node; `node_kernels` has the mathematics.
 
+    INFLUENCE is what D remembers of diag(J^T J) at earlier values; only types that remain have it.
+
     A factor's kernels call the part of an argument's node `<argument>__<part>`. The partial sums
     that are added to it have that name too.
 
@@ -70,6 +72,8 @@ class NodePart(Enum):
 
     NODES = "nodes", Lifetime.VALUES, _storage_dim
     CANDIDATE = "candidate", Lifetime.CANDIDATES, _storage_dim
+    INFLUENCE = "influence", Lifetime.VALUES, _tangent_dim
+    CANDIDATE_INFLUENCE = "candidate_influence", Lifetime.CANDIDATES, _tangent_dim
     DIAGONAL = "diagonal", Lifetime.SCALES, _tangent_dim
     GRADIENT = "gradient", Lifetime.SUMS, _tangent_dim, Layout.ROWS
     BLOCK = "block", Lifetime.SUMS, block_dim, Layout.ROWS
@@ -102,6 +106,10 @@ class NodePart(Enum):
     def dtype(self, types: Types) -> DType:
         """Type in memory."""
         return types.sums if self.layout is Layout.ROWS else types.storage
+
+    def exists(self, *, eliminated: bool) -> bool:
+        """Whether a type has the array, if it is eliminated or not."""
+        return not (eliminated and self in (NodePart.INFLUENCE, NodePart.CANDIDATE_INFLUENCE))
 
     def has_rows(self, *, eliminated: bool) -> bool:
         """Whether an object's scalars stand together, of a type that is eliminated or not."""

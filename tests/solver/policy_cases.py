@@ -7,13 +7,13 @@ from typing import Any
 
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
-from caspar.options import SolveOptions
+from caspar.options import CompleteOptions
 from caspar.solver.iterate import stopping
 from caspar.solver.iterate.policy import FORCING_FACTOR, GREATEST_SHRINK, first_state
 from caspar.solver.iterate.steps import AskRounding, PolicyState, TriedStep, Verdict
 from caspar.solver.result.result import SolveStatus
 
-OPTIONS = SolveOptions(
+OPTIONS = CompleteOptions(
     max_iterations=50,
     initial_damping=0.1,
     max_damping=1e6,
@@ -22,7 +22,7 @@ OPTIONS = SolveOptions(
     step_tolerance=1e-5,
     max_time_s=60.0,
 )
-STATE = first_state(100.0, 1e-3, DType.FLOAT32, OPTIONS)
+STATE = first_state(100.0, DType.FLOAT32, OPTIONS)
 LEAST = stopping.LEAST_RELIEF[DType.FLOAT32]
 
 STEP = TriedStep(

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Collection, Sequence
 
-from caspar.options import SolveOptions
+from caspar.options import CompleteOptions
 from caspar.solver.iterate.steps import Verdict
 from caspar.solver.result.result import IterationRecord, SolveStatus
 
@@ -27,7 +27,7 @@ MUCH_GAINED = 0.1
 
 
 def remarks_on_linear_solves(
-    options: SolveOptions, records: Sequence[IterationRecord], num_limited: int, stronger: str
+    options: CompleteOptions, records: Sequence[IterationRecord], num_limited: int, stronger: str
 ) -> tuple[str, ...]:
     """Sentences for users.
 

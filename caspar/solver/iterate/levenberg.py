@@ -14,7 +14,7 @@ import numpy as np
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.errors import OptionError
 from caspar.ir.dtype import DType
-from caspar.options import SolveOptions
+from caspar.options import CompleteOptions, SolveOptions
 from caspar.progress import hide
 from caspar.progress import iteration as shown_iteration
 from caspar.solver.iterate import interrupts
@@ -76,13 +76,13 @@ class Course:
 
 
 def minimize(
-    system: NormalEquations, options: SolveOptions, on_iteration: Callback | None
+    system: NormalEquations, chosen: SolveOptions, on_iteration: Callback | None
 ) -> Course:
     """Iterate until a stopping rule holds.
 
     Args:
         system: The problem on the device; it holds the values that the iterations move.
-        options: Limits and tolerances.
+        chosen: Limits and tolerances, as far as the user chose them.
         on_iteration: Called after each iteration.
 
     Raises:
@@ -90,13 +90,14 @@ def minimize(
             iterations.
     """
     start = time.perf_counter()
+    options = CompleteOptions.complete(chosen, system.usual_options)
     initial_cost = system.score()
     if not math.isfinite(initial_cost):
         remarks = remarks_on_faults("residuals", system.faulty_costs())
         at_once = SolveStatus.INITIAL_COST_NOT_FINITE
         return Course(at_once, initial_cost, initial_cost, (), remarks)
     shown_iteration(lambda: f"start: cost {cost_text(initial_cost)}")
-    progress = _Progress(first_state(initial_cost, system.usual_damping, system.storage, options))
+    progress = _Progress(first_state(initial_cost, system.storage, options))
     too_small = _residuals_are_too_small(system, initial_cost)
     status: SolveStatus | None = None
     try:
@@ -146,7 +147,7 @@ def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
 
 
 def _lost_squares(
-    system: NormalEquations, options: SolveOptions, progress: _Progress
+    system: NormalEquations, options: CompleteOptions, progress: _Progress
 ) -> Mapping[str, bool]:
     """Node types whose derivatives have squares out of range, at the start and now.
 
@@ -186,7 +187,7 @@ def _told_rounding(
 
 
 def _iterate(
-    system: NormalEquations, options: SolveOptions, progress: _Progress, start: float
+    system: NormalEquations, options: CompleteOptions, progress: _Progress, start: float
 ) -> SolveStatus | None:
     """One iteration; returns the status that ends the solve, or None."""
     goal = next_goal(progress.state, options)

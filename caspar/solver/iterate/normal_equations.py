@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from caspar.equations.parts import FactorPart, NodePart, SolverPart
+from caspar.frontend.factors.block_parts import has_whole_block
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.solver.input.problem import Problem
@@ -31,8 +32,30 @@ from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
 
-USUAL_DAMPING, CHAIN_DAMPING = 1e-3, 1e-8
-"""First damping. A chain bends as a whole along directions that damping holds long after it lets
+USUAL_OPTIONS: Mapping[str, float] = {
+    "max_iterations": 100,
+    "initial_damping": 1e-3,
+    "cost_tolerance": 3e-7,
+    "gradient_tolerance": 1e-14,
+    "step_tolerance": 1e-8,
+}
+"""Options of a solve that the user leaves open."""
+
+EXACT_OPTIONS: Mapping[str, float] = {
+    "max_iterations": 1000,
+    "initial_damping": 1e-3,
+    "cost_tolerance": 1e-13,
+    "gradient_tolerance": 1e-26,
+    "step_tolerance": 1e-13,
+}
+"""The same if linear systems are solved to rounding: one or two more steps reach the last digits."""
+
+FIT_DAMPING = 0.1
+"""First damping if all unknowns are those of one node, as in a curve fit: the start may be far away,
+and a first step that is too long may end where a parameter has lost its influence."""
+
+CHAIN_DAMPING = 1e-8
+"""First damping of chains that are factorised. A chain bends as a whole along directions that damping holds long after it lets
 others go: where those are solved for exactly, M3500 takes 41 iterations with the first and 7 with
 the second (docs/design/0014-levenberg-policy.md)."""
 
@@ -94,11 +117,18 @@ class NormalEquations:
         return self._linear.is_direct
 
     @property
-    def usual_damping(self) -> float:
-        """The first one, where the user leaves it open."""
+    def usual_options(self) -> Mapping[str, float]:
+        """Options of a solve that the user leaves open, by name."""
+        has_one_block = len(self.plan.reduced) == 1 and (
+            self.plan.reduced[0].count == 1 and has_whole_block(self.plan.reduced[0].node)
+        )
         # in float32 a chain that nothing holds would drift: its gradient is no better than that
-        is_exact = self.is_direct and self.storage is DType.FLOAT64
-        return CHAIN_DAMPING if is_exact and self.plan.is_chained else USUAL_DAMPING
+        if self.storage is not DType.FLOAT64 or not (self.is_direct or has_one_block):
+            return USUAL_OPTIONS
+        if self.is_direct and self.plan.is_chained:
+            return {**EXACT_OPTIONS, "initial_damping": CHAIN_DAMPING}
+        is_fit = has_one_block and len(self.plan.eliminated) == 0
+        return {**EXACT_OPTIONS, "initial_damping": FIT_DAMPING} if is_fit else EXACT_OPTIONS
 
     @property
     def num_bytes(self) -> int:
@@ -121,6 +151,8 @@ class NormalEquations:
         self._held = self._held.loaded()
         self._starts = problem.values
         scratch = self.plan.scratch()
+        for plan in self.plan.reduced:
+            self._backend.clear(self.plan.memory[plan.key(NodePart.INFLUENCE)])
         for plan in self.plan.nodes:
             rows = self._on_device(problem.values[plan.node.name], scratch)
             rows = self._in_order(rows, None if plan.order is None else plan.order.node, scratch)
@@ -228,6 +260,8 @@ class NormalEquations:
             self._linearize.run()
         if self._held.begun_damping != goal.damping:
             self._linear.begin()
+            if self.plan.goes_ahead:
+                self._accept.run()  # the same values, and what D remembers of them
         self._held = self._held.tried()
         self._linear.solve(goal.max_iterations)
         self._candidate.run()

@@ -13,7 +13,7 @@ import math
 
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
-from caspar.options import SolveOptions
+from caspar.options import CompleteOptions
 from caspar.solver.iterate import stopping
 from caspar.solver.iterate.steps import (
     AskRounding,
@@ -32,6 +32,10 @@ MIN_GAIN_RATIO = 1e-3
 GOOD_GAIN_RATIO = 0.25
 """With which a step of less than the usual damping makes its damping the usual one."""
 
+KEEPING_GAIN_RATIO = 0.3
+"""With which an accepted step keeps the damping. Madsen, Nielsen and Tingleff take 0.5, where the
+damping of a long valley stands still although larger steps would still gain."""
+
 GREATEST_SHRINK = 0.2
 """Damping shrinks by this at most for each accepted step."""
 
@@ -42,32 +46,26 @@ CONFIRMING_ITERATIONS = 10
 """PCG iterations at least of the step that confirms convergence."""
 
 
-def first_state(
-    initial_cost: float, usual_damping: float, storage: DType, options: SolveOptions
-) -> PolicyState:
+def first_state(initial_cost: float, storage: DType, options: CompleteOptions) -> PolicyState:
     """The state before the first iteration.
 
     Args:
         initial_cost: Cost of the start values.
-        usual_damping: The first damping, if the user leaves it open.
         storage: Type of the values.
         options: Limits and tolerances.
     """
-    damping = options.initial_damping
-    if damping is None:
-        damping = min(max(usual_damping, options.min_damping), options.max_damping)
     relief = max(options.min_damping, stopping.LEAST_RELIEF[storage])
     return PolicyState(
         initial_cost=initial_cost,
         least_relief=relief,
         cost=initial_cost,
-        damping=damping,
+        damping=options.initial_damping,
         tolerance=options.linear_tolerance,
         relief=relief,
     )
 
 
-def next_goal(state: PolicyState, options: SolveOptions) -> LinearGoal:
+def next_goal(state: PolicyState, options: CompleteOptions) -> LinearGoal:
     """What the linear solver is asked for in the next iteration."""
     least, tolerance = options.min_linear_iterations, state.tolerance
     if state.confirming:
@@ -86,7 +84,7 @@ def decide(
     state: PolicyState,
     tried: TriedStep,
     elapsed_s: float,
-    options: SolveOptions,
+    options: CompleteOptions,
     changes: CostChanges,
 ) -> tuple[PolicyState, Decision]:
     """What becomes of the step that `next_goal` of this state led to.
@@ -113,7 +111,7 @@ def decide(
     if accepted:
         # Madsen, Nielsen, Tingleff (2004), equation 3.16; powers of huge numbers raise
         usual = damping if gain_ratio >= GOOD_GAIN_RATIO else state.damping
-        factor = max(GREATEST_SHRINK, 1.0 - (2.0 * min(gain_ratio, 1.0) - 1.0) ** 3)
+        factor = max(GREATEST_SHRINK, 1.0 - (2.0 * (min(gain_ratio, 1.0) - KEEPING_GAIN_RATIO)) ** 3)
         after = after._replace(
             cost=tried.cost,
             damping=_bounded(factor * usual, options),
@@ -144,12 +142,12 @@ def _verdict(tried: TriedStep, gain_ratio: float) -> Verdict:
     return Verdict.ACCEPTED if gain_ratio > MIN_GAIN_RATIO else Verdict.TOO_LITTLE_DECREASE
 
 
-def _bounded(damping: float, options: SolveOptions) -> float:
+def _bounded(damping: float, options: CompleteOptions) -> float:
     """The damping after an accepted step, which ends no solve: one of little gain makes it grow."""
     return min(max(options.min_damping, damping), options.max_damping)
 
 
-def _next_tolerance(state: PolicyState, tried: TriedStep, options: SolveOptions) -> float:
+def _next_tolerance(state: PolicyState, tried: TriedStep, options: CompleteOptions) -> float:
     """Solve the next system as tightly as the gradient shrinks, but never tighten abruptly."""
     if not state.gradient_norm > 0.0:
         return state.tolerance

@@ -8,7 +8,7 @@ import math
 
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
-from caspar.options import SolveOptions
+from caspar.options import CompleteOptions
 from caspar.solver.iterate.steps import AskRounding, CostChanges, End, PolicyState, TriedStep
 from caspar.solver.result.result import SolveStatus
 
@@ -44,7 +44,7 @@ MAX_NOT_FINITE = 5
 """Linear solves in a row that could not begin, after which derivatives are taken to be at fault."""
 
 
-def step_damping(state: PolicyState, options: SolveOptions) -> float:
+def step_damping(state: PolicyState, options: CompleteOptions) -> float:
     """Damping of the next step: the usual one, unless it confirms.
 
     Then it is very small at first: where a part of a tangent has several units, more of it holds
@@ -58,7 +58,7 @@ def step_damping(state: PolicyState, options: SolveOptions) -> float:
 
 
 def after_step(
-    state: PolicyState, tried: TriedStep, options: SolveOptions, *, accepted: bool
+    state: PolicyState, tried: TriedStep, options: CompleteOptions, *, accepted: bool
 ) -> tuple[PolicyState, SolveStatus | None]:
     """Whether a step shows a minimum, or that there is no way on.
 
@@ -122,7 +122,7 @@ def _shown(
     promised: float,
     damping: float,
     tried: TriedStep,
-    options: SolveOptions,
+    options: CompleteOptions,
     *,
     accepted: bool,
 ) -> tuple[SolveStatus | None, bool]:
@@ -189,7 +189,7 @@ def after_fall(state: PolicyState, changes: CostChanges) -> tuple[PolicyState, E
 
 
 def at_limit(
-    state: PolicyState, elapsed_s: float, options: SolveOptions, changes: CostChanges
+    state: PolicyState, elapsed_s: float, options: CompleteOptions, changes: CostChanges
 ) -> End:
     """Whether a limit is reached.
 

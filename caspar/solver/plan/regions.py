@@ -163,7 +163,12 @@ class _Regions:
     def _of_nodes(self, lifetime: Lifetime, nodes: Sequence[NodePlan]) -> Entries:
         """Arrays of node types, one type after the other."""
         parts = [part for part in NodePart if part.lifetime is lifetime]
-        return [self._entry(plan, part) for plan in nodes for part in parts]
+        return [
+            self._entry(plan, part)
+            for plan in nodes
+            for part in parts
+            if part.exists(eliminated=plan.is_eliminated)
+        ]
 
     def _entry(self, plan: NodePlan, part: NodePart) -> Entry[ArrayKey]:
         types = self._types

@@ -30,6 +30,9 @@ NOTHING: Mapping[str, Binding] = {}
 ELIMINATED_PARTS = (*REDUCED, NodePart.DIAGONAL, NodePart.PRECONDITIONER, NodePart.INNER)
 """What kernels of a factor may touch of the node that is eliminated."""
 
+LINEARIZED_ROLES = ("scale", "factorize")
+"""Kernels of a node type that make D, of the values at which Jacobians are taken."""
+
 REDUCED_ROLES = ("start", "begin_direct")
 """Kernels of a node type that take the gradient of the reduced system."""
 
@@ -125,6 +128,9 @@ class Binder:
     ) -> Launch:
         """A kernel of a node type; `more` is bound besides."""
         bindings = {**self._scalars, **self._parts[plan.node.name]}
+        if role in LINEARIZED_ROLES and self._plan.goes_ahead and not plan.is_eliminated:
+            influence = bindings[NodePart.CANDIDATE_INFLUENCE.text]
+            bindings[NodePart.INFLUENCE.text] = influence
         # where nothing is eliminated the reduced system is the system
         bindings.setdefault(NodePart.REDUCED_BLOCK.text, bindings[NodePart.BLOCK.text])
         reduced_gradient = bindings.get(NodePart.REDUCED_GRADIENT.text)

@@ -1,7 +1,7 @@
 """A linearised problem that answers by a script, to test the iteration alone."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -9,7 +9,7 @@ from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
 from caspar.solver.iterate.levenberg import Course, minimize
-from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.iterate.normal_equations import USUAL_OPTIONS, NormalEquations
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 
 STEP = TriedStep(
@@ -35,7 +35,7 @@ class FakeSystem:
         coarse_rounding: How much changing half of their digits does.
         storage: Type of the values.
         stronger: What takes fewer PCG iterations.
-        usual_damping: The first damping.
+        usual_options: What the user leaves open.
     """
 
     cost: float
@@ -47,7 +47,7 @@ class FakeSystem:
     num_residuals: int = 1
     storage: DType = DType.FLOAT32
     stronger: str = ""
-    usual_damping: float = 1e-3
+    usual_options: Mapping[str, float] = field(default_factory=lambda: USUAL_OPTIONS)
 
     def score(self) -> float:
         self.calls.append("score")

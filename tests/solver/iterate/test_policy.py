@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from caspar.ir.dtype import DType
-from caspar.options import SolveOptions
+from caspar.options import CompleteOptions, SolveOptions
+from caspar.solver.iterate.normal_equations import USUAL_OPTIONS
 from caspar.solver.iterate.policy import (
     CONFIRMING_ITERATIONS,
     GREATEST_SHRINK,
@@ -92,7 +93,8 @@ def test_goals_of_confirming_steps(
     ],
 )
 def test_first_damping(options: dict[str, Any], damping: float) -> None:
-    assert first_state(100.0, 1e-3, DType.FLOAT32, SolveOptions(**options)).damping == damping
+    complete = CompleteOptions.complete(SolveOptions(**options), USUAL_OPTIONS)
+    assert first_state(100.0, DType.FLOAT32, complete).damping == damping
 
 
 @pytest.mark.parametrize(
@@ -104,5 +106,5 @@ def test_first_damping(options: dict[str, Any], damping: float) -> None:
     ],
 )
 def test_first_relief(storage: DType, least: float, relief: float) -> None:
-    state = first_state(100.0, 1e-3, storage, SolveOptions(min_damping=least))
+    state = first_state(100.0, storage, CompleteOptions(min_damping=least))
     assert (state.relief, state.least_relief) == (relief, relief)

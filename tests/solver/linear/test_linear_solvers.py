@@ -10,7 +10,7 @@ import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import BackendError, FactorError, OutOfMemoryError
 from caspar.runtime.cpu.backend import CpuBackend
-from caspar.solver.iterate.normal_equations import CHAIN_DAMPING, USUAL_DAMPING
+from caspar.solver.iterate.normal_equations import CHAIN_DAMPING, USUAL_OPTIONS
 from caspar.solver.limits import Limits
 from examples import pose_graph, pose_graph_3d
 from tests.harness_backend import HarnessBackend
@@ -230,11 +230,11 @@ def test_too_many_pairs() -> None:
     ("mix", "linear_solver", "precision", "first"),
     [
         ("views alone", "sparse", "float64", CHAIN_DAMPING),
-        ("views alone", "sparse", "mixed", USUAL_DAMPING),
-        ("views alone", "pcg", "float64", USUAL_DAMPING),
+        ("views alone", "sparse", "mixed", USUAL_OPTIONS["initial_damping"]),
+        ("views alone", "pcg", "float64", USUAL_OPTIONS["initial_damping"]),
         ("everything", "schur_dense", "float64", CHAIN_DAMPING),
-        ("everything", "schur_pcg", "float64", USUAL_DAMPING),
-        ("bundle adjustment", "sparse", "float64", USUAL_DAMPING),
+        ("everything", "schur_pcg", "float64", USUAL_OPTIONS["initial_damping"]),
+        ("bundle adjustment", "sparse", "float64", USUAL_OPTIONS["initial_damping"]),
     ],
 )
 def test_first_damping(mix: str, linear_solver: str, precision: str, first: float) -> None:
