@@ -42,6 +42,7 @@ def make_result(num_iterations: int = 5, **changes: Any) -> SolveResult:
         status=SolveStatus.CONVERGED_COST,
         initial_cost=1000.0,
         final_cost=cost,
+        remaining_decrease=1e-9,
         iterations=tuple(records),
         values={},
         problem=ProblemSize({"Cam": 3, "Point": 20}, {"snavely": 60}, 120, 87),
@@ -64,6 +65,7 @@ def failed_result() -> SolveResult:
         status=SolveStatus.INITIAL_COST_NOT_FINITE,
         initial_cost=math.nan,
         final_cost=math.nan,
+        remaining_decrease=math.nan,
         peak_memory_bytes=0,
     )
 

@@ -299,6 +299,7 @@ class Solver:
             status=course.status,
             initial_cost=course.initial_cost,
             final_cost=course.final_cost,
+            remaining_decrease=course.remaining_decrease,
             iterations=course.records,
             values=values,
             problem=self._size(problem, active),

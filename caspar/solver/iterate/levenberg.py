@@ -30,10 +30,15 @@ from caspar.solver.iterate.course_remarks import (
 )
 from caspar.solver.iterate.interrupts import Callback
 from caspar.solver.iterate.normal_equations import NormalEquations
-from caspar.solver.iterate.policy import decide, first_state, next_goal
-from caspar.solver.iterate.steps import AskRounding, PolicyState
+from caspar.solver.iterate.policy import CONFIRMING_ITERATIONS, decide, first_state, next_goal
+from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
+from caspar.solver.iterate.stopping import remaining_decrease
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
+
+
+_WITHOUT_REMAINING = (SolveStatus.INTERRUPTED, SolveStatus.DERIVATIVES_NOT_FINITE)
+"""Ends after which nobody waits for a linear solve, or none can be had."""
 
 
 @dataclass
@@ -64,6 +69,7 @@ class Course:
         status: Why they ended.
         initial_cost: Cost of the start values.
         final_cost: Cost of the current values.
+        remaining_decrease: As in `SolveResult`.
         records: One for each iteration.
         remarks: What else they show, with advice.
     """
@@ -71,6 +77,7 @@ class Course:
     status: SolveStatus
     initial_cost: float
     final_cost: float
+    remaining_decrease: float
     records: tuple[IterationRecord, ...]
     remarks: tuple[str, ...]
 
@@ -95,7 +102,7 @@ def minimize(
     if not math.isfinite(initial_cost):
         remarks = remarks_on_faults("residuals", system.faulty_costs())
         at_once = SolveStatus.INITIAL_COST_NOT_FINITE
-        return Course(at_once, initial_cost, initial_cost, (), remarks)
+        return Course(at_once, initial_cost, initial_cost, math.nan, (), remarks)
     shown_iteration(lambda: f"start: cost {cost_text(initial_cost)}")
     progress = _Progress(first_state(initial_cost, system.storage, options))
     too_small = _residuals_are_too_small(system, initial_cost)
@@ -120,6 +127,7 @@ def minimize(
     if any(lost.values()) or (status.is_success and too_small):
         status = SolveStatus.OUT_OF_RANGE
     records = tuple(progress.records)
+    remaining = _remaining_decrease(system, options, progress, status)
     faulty: tuple[str, ...] = ()
     if status is SolveStatus.DERIVATIVES_NOT_FINITE:
         faulty = system.faulty_derivatives()
@@ -130,7 +138,7 @@ def minimize(
         *remarks_on_candidates(status, records),
         *remarks_on_rounding(_told_rounding(system, status, progress)),
     )
-    return Course(status, initial_cost, progress.state.cost, records, remarks)
+    return Course(status, initial_cost, progress.state.cost, remaining, records, remarks)
 
 
 def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
@@ -161,6 +169,26 @@ def _lost_squares(
     _, lost = system.try_first_step(goal)
     system.reject()
     return lost
+
+
+def _remaining_decrease(
+    system: NormalEquations, options: CompleteOptions, progress: _Progress, status: SolveStatus
+) -> float:
+    """What a step of next to no damping still promises, by one more linear solve if need be."""
+    state = progress.state
+    if not math.isnan(state.remaining) or status in _WITHOUT_REMAINING:
+        return state.remaining
+    goal = LinearGoal(
+        damping=state.least_relief,
+        tolerance=options.min_linear_tolerance,
+        min_iterations=min(CONFIRMING_ITERATIONS, options.max_linear_iterations),
+        max_iterations=options.max_linear_iterations,
+    )
+    if progress.records[-1].step_accepted:
+        system.linearize(goal.damping)
+    tried = system.try_step(goal)
+    system.reject()
+    return remaining_decrease(state.cost, tried)
 
 
 def _asks_to_stop(answer: object) -> bool:
@@ -230,6 +258,6 @@ def _iterate(
 
 def _change(system: NormalEquations, cost: float, ask: AskRounding) -> float:
     """How much the cost changes by such a rounding: the most of several draws; NaN if any is."""
-    others = system.rounded_costs(coarsely=ask is AskRounding.HALF_DIGITS)
+    others = system.rounded_costs(coarsely=ask is AskRounding.LAST_THIRD)
     changes = [abs(other - cost) for other in others]
     return math.nan if any(map(math.isnan, changes)) else max(changes)

@@ -23,7 +23,7 @@ from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.derivative_sizes import DerivativeLook, DerivativeSizes
 from caspar.solver.iterate.faults import faulty_costs, faulty_derivatives, largest_residual
 from caspar.solver.iterate.linearization import Linearization, Place
-from caspar.solver.iterate.roundings import DRAWS, half_digits, write_rounded
+from caspar.solver.iterate.roundings import DRAWS, last_third, write_rounded
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.linear.method import LinearSolver
 from caspar.solver.plan.arena import Scratch
@@ -296,10 +296,10 @@ class NormalEquations:
         Several draws. What was linearised is lost.
 
         Args:
-            coarsely: They are moved by half of the digits of their type's largest start value.
+            coarsely: They are moved by the last third of the digits of their type's largest start value.
         """
         sizes = [
-            half_digits(self._starts[plan.node.name]) if coarsely else 0.0
+            last_third(self._starts[plan.node.name]) if coarsely else 0.0
             for plan in self.plan.nodes
         ]
         score = self._backend.sequence(self._phases.score(NodePart.CANDIDATE))

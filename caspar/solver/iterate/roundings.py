@@ -15,16 +15,16 @@ DRAWS = range(13, 21)
 _GOLDEN = 2654435761
 """2**32 over the golden ratio: bits of multiples look random (Knuth, volume 3, 6.4)."""
 
-_HALF_DIGITS = 2.0**-26
-"""Relative to the largest start value of a node type: half of the digits of float64."""
+_LAST_THIRD = 2.0**-30
+"""Relative to the largest start value of a node type: the last digits of float64, more than a third."""
 
 AT_ONCE = 1 << 22
 """Scalars: some 20 bytes are needed for each."""
 
 
-def half_digits(rows: Array) -> float:
-    """What half of the digits of the largest of these values tell."""
-    return _HALF_DIGITS * float(abs(rows).max()) if rows.size > 0 else 0.0
+def last_third(rows: Array) -> float:
+    """What the last third of the digits of the largest of these values tell."""
+    return _LAST_THIRD * float(abs(rows).max()) if rows.size > 0 else 0.0
 
 
 def write_rounded(

@@ -88,8 +88,12 @@ class PolicyState(NamedTuple):
         relief_cost: Cost at which a step of little damping last failed to gain what it promised.
         promised: Largest decrease that a step promised since the last one was accepted.
         num_not_finite: Linear solves in a row that could not begin.
+        remaining: Decrease of the cost that the latest step of little damping promised at the current
+            values, relative to the cost; NaN if none was tried there.
+        num_rejected: Steps in a row that were rejected.
         asked_cost: Cost at which the device was last asked whether only rounding errors are left.
-        is_rounding: Whether only rounding errors are left.
+        is_rounding: Whether they were: then the solve goes on only if the next step lowers the cost
+            by much.
     """
 
     initial_cost: float
@@ -105,6 +109,8 @@ class PolicyState(NamedTuple):
     relief_cost: float = float("inf")
     promised: float = float("-inf")
     num_not_finite: int = 0
+    remaining: float = float("nan")
+    num_rejected: int = 0
     asked_cost: float = float("inf")
     is_rounding: bool = False
 
@@ -124,7 +130,7 @@ class AskRounding(Enum):
     """A question to the device: how much does the cost change if the current values are moved?"""
 
     LAST_DIGIT = "by a rounding each"
-    HALF_DIGITS = "by half of their digits"
+    LAST_THIRD = "by the last third of their digits"
 
 
 CostChanges = Mapping[AskRounding, float]

@@ -14,16 +14,23 @@ from caspar.solver.result.result import SolveStatus
 
 NEGLIGIBLE = 2.0**-104
 """A cost that fell by this factor is zero: the residuals are rounding errors of the first ones. But
-those may have been huge for another reason, such as an exponential. So it is also asked whether the
-values are as near to a solution as half of their digits tell: then moving them by the other half
+those may have been huge for another reason, such as an exponential. So it is also asked whether two
+thirds of the digits of the values are those of a solution: then moving the values by the last third
 changes the cost."""
 
 NEARLY_NEGLIGIBLE = 1e-10
 """A cost that fell by this factor may be what rounding leaves, which no step lowers and no gradient
-tells from a minimum: there the solve ends with steps that are small for any reason."""
+tells from a minimum: the device is asked."""
 
-ROUNDING_SHARE = 0.01
-"""What rounding leaves changes by this share at least when values are rounded once more."""
+ASK_AGAIN = 0.01
+"""Share of the cost at which the device was last asked, at which it is asked again."""
+
+ROUNDING_SHARE = 0.5
+"""What rounding leaves changes by this share at least when values are rounded once more. Less does
+not tell: where the first cost was huge, a cost that is far from a minimum changes by a tenth."""
+
+MAX_REJECTED = 4
+"""Rejected steps in a row, after which the device is asked whether rounding explains them."""
 
 GREATEST_RELIEF = 1e-3
 """Damping of a confirming step at most, where the usual one has become 1 or more. D is more than
@@ -39,6 +46,9 @@ RELIEF_GROWTH = 1e3
 
 GAINED_SINCE = 0.01
 """Of the cost: after that, whether a step of little damping would gain is asked again."""
+
+LITTLE_DAMPING = 1e-3
+"""With at most this, a step promises nearly what one without damping would."""
 
 MAX_NOT_FINITE = 5
 """Linear solves in a row that could not begin, after which derivatives are taken to be at fault."""
@@ -72,6 +82,7 @@ def after_step(
         The state, with what the step has shown; and why the solve ends, if it does.
     """
     damping, number = step_damping(state, options), state.num_iterations + 1
+    state = state._replace(remaining=_remaining(state, damping, tried, accepted=accepted))
     if damping < state.damping and not accepted:
         status, _ = _shown(state, state.promised, damping, tried, options, accepted=False)
         if status is not None:
@@ -82,6 +93,9 @@ def after_step(
             num_iterations=number, relief=relief, relief_cost=state.cost, confirming=confirming
         )
         return after, None
+    if state.is_rounding and not accepted:
+        after = state._replace(num_iterations=number, remaining=0.0)
+        return after, SolveStatus.CONVERGED_GRADIENT
     has_gained = state.cost <= (1.0 - GAINED_SINCE) * state.relief_cost
     # damping may mend blocks that overflow, but no gradient that is not finite
     is_faulty = tried.outcome is LinearOutcome.NOT_FINITE and tried.linear_iterations == 0
@@ -98,9 +112,30 @@ def after_step(
         relief_cost=math.inf if has_gained else state.relief_cost,
         promised=promised,
         num_not_finite=num_not_finite,
+        num_rejected=0 if accepted else state.num_rejected + 1,
         confirming=confirming,
     )
     return after, status
+
+
+def remaining_decrease(cost: float, tried: TriedStep) -> float:
+    """The decrease of the cost that a step promises, relative to the cost; NaN if it has none."""
+    if tried.outcome is LinearOutcome.AT_OPTIMUM or cost == 0.0:
+        return 0.0
+    promised = tried.model_decrease
+    # rounding makes a promise of nothing negative
+    return max(promised, 0.0) / cost if math.isfinite(promised) else math.nan
+
+
+def _remaining(state: PolicyState, damping: float, tried: TriedStep, *, accepted: bool) -> float:
+    """What is known of `PolicyState.remaining` behind a step.
+
+    What an accepted step of little damping promised stands for the values it leads to: more than
+    what remains there, unless the linear model is wrong.
+    """
+    if damping <= LITTLE_DAMPING:
+        return remaining_decrease(state.cost, tried)
+    return math.nan if accepted else state.remaining
 
 
 def _promised(state: PolicyState, damping: float, tried: TriedStep) -> float:
@@ -144,7 +179,7 @@ def _shown(
     if tried.outcome is LinearOutcome.NOT_FINITE or not math.isfinite(tried.cost):
         return None, state.confirming
     # of the damped system: large damping alone makes them small
-    relief = 1.0 if damping < 1.0 or state.is_rounding else 1.0 + damping
+    relief = 1.0 if damping < 1.0 else 1.0 + damping
     slope = relief * _square(tried.gradient_norm)
     if slope <= 2.0 * options.gradient_tolerance * cost:
         return SolveStatus.CONVERGED_GRADIENT, state.confirming
@@ -175,17 +210,22 @@ def after_fall(state: PolicyState, changes: CostChanges) -> tuple[PolicyState, E
     if state.cost > NEARLY_NEGLIGIBLE * state.initial_cost:
         return state, None
     least = ROUNDING_SHARE * state.cost
-    if state.cost <= ROUNDING_SHARE * state.asked_cost:
+    if state.cost <= ASK_AGAIN * state.asked_cost:
         if AskRounding.LAST_DIGIT not in changes:
             return state, AskRounding.LAST_DIGIT
         is_rounding = changes[AskRounding.LAST_DIGIT] >= least
         state = state._replace(asked_cost=state.cost, is_rounding=is_rounding)
+    elif state.is_rounding:
+        return state._replace(remaining=0.0), SolveStatus.CONVERGED_GRADIENT
     if state.cost > NEGLIGIBLE * state.initial_cost:
         return state, None
-    if not state.is_rounding and AskRounding.HALF_DIGITS not in changes:
-        return state, AskRounding.HALF_DIGITS
-    is_zero = state.is_rounding or changes[AskRounding.HALF_DIGITS] >= least
-    return state, SolveStatus.CONVERGED_GRADIENT if is_zero else None
+    if state.is_rounding:
+        return state._replace(remaining=0.0), SolveStatus.CONVERGED_GRADIENT
+    if AskRounding.LAST_THIRD not in changes:
+        return state, AskRounding.LAST_THIRD
+    if changes[AskRounding.LAST_THIRD] >= least:
+        return state._replace(remaining=0.0), SolveStatus.CONVERGED_GRADIENT
+    return state, None
 
 
 def at_limit(
@@ -199,8 +239,13 @@ def at_limit(
         options: Limits.
         changes: What the device has answered about the cost.
     """
+    if state.damping > options.max_damping or state.num_rejected == MAX_REJECTED:
+        if AskRounding.LAST_DIGIT not in changes:
+            return AskRounding.LAST_DIGIT
+        if _rounding_explains(state, changes[AskRounding.LAST_DIGIT]):
+            return SolveStatus.CONVERGED_COST
     if state.damping > options.max_damping:
-        return _stalled(state, changes)
+        return SolveStatus.DAMPING_LIMIT
     if state.num_iterations >= options.max_iterations:
         return SolveStatus.ITERATION_LIMIT
     if options.max_time_s is not None and elapsed_s >= options.max_time_s:
@@ -208,18 +253,14 @@ def at_limit(
     return None
 
 
-def _stalled(state: PolicyState, changes: CostChanges) -> SolveStatus | AskRounding:
-    """No step lowered the cost. If none promised more than rounding takes, it is a minimum.
+def _rounding_explains(state: PolicyState, change: float) -> bool:
+    """Whether rejected steps promised no more than rounding takes: then the values are a minimum.
 
-    None can keep what it promises beyond the whole cost, of which little is left where
-    measurements have no noise.
+    No step can keep what it promises beyond the whole cost, of which little is left if measurements
+    have no noise.
     """
-    if AskRounding.LAST_DIGIT not in changes:
-        return AskRounding.LAST_DIGIT
-    change = changes[AskRounding.LAST_DIGIT]
     explains = math.isfinite(change) and change > 0.0 and change >= min(state.promised, state.cost)
-    is_minimum = explains and math.isfinite(state.promised)
-    return SolveStatus.CONVERGED_COST if is_minimum else SolveStatus.DAMPING_LIMIT
+    return explains and math.isfinite(state.promised)
 
 
 def _square(number: float) -> float:

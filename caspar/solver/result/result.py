@@ -119,6 +119,9 @@ class SolveResult:
         status: How it ended, with advice.
         initial_cost: Cost of the start values.
         final_cost: Cost of `values`.
+        remaining_decrease: Decrease of the cost that a step with next to no damping still promises
+            by the linear model, relative to `final_cost`. Small: a minimum to that many digits, as
+            far as the linear model is right. NaN: not known, as after Ctrl-C.
         iterations: One record for each Levenberg-Marquardt iteration.
         values: For each node type an (n, storage_dim) array of the kind and dtype given.
         problem: Instance counts.
@@ -142,6 +145,7 @@ class SolveResult:
     status: SolveStatus
     initial_cost: float
     final_cost: float
+    remaining_decrease: float
     iterations: tuple[IterationRecord, ...] = field(repr=False)
     values: Mapping[str, Any] = field(repr=False)
     problem: ProblemSize
