@@ -163,7 +163,7 @@ def generate_sources(
         for spec in specs:
             kernels[spec.name] = design.target.generate(spec, program_of(spec, design.target))
             made(kernels[spec.name])
-        for conversion in convert_specs(design.factors, design.nodes, design.types):
+        for conversion in convert_specs(design.factors, design.nodes, design.types, design.form):
             kernels[conversion.name] = design.target.generate_convert(conversion)
             made(kernels[conversion.name])
     return SolverSources(kernels, jacobian_dims)

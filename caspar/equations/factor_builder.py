@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from caspar.equations.evaluation import Evaluation, evaluate
-from caspar.equations.parts import FactorPart, Layout, NodePart, SolverPart
+from caspar.equations.parts import FactorPart, Layout, NodePart, SolverPart, is_free
 from caspar.frontend.factors.jacobian import (
     JacobianStorage,
 )
@@ -59,6 +59,7 @@ class FactorForm:
         inner_iterations: Steps that eliminated nodes take by themselves after each common one.
         solver_eliminates: Some node type is eliminated, if not of this factor: no `block` of the
             others is whole, and D is summed by itself.
+        masks_eliminated: Components of the eliminated node may be held.
     """
 
     sums: SharedSums
@@ -67,6 +68,7 @@ class FactorForm:
     is_fused: bool = False
     inner_iterations: int = 0
     solver_eliminates: bool = False
+    masks_eliminated: bool = False
 
     @property
     def eliminated_argument(self) -> Argument:
@@ -102,6 +104,7 @@ class FactorForm:
         """Text that determines the form."""
         name = "" if self.eliminated is None else self.eliminated.name
         own = f"{name} {self.is_fused} {self.inner_iterations} {self.solver_eliminates}"
+        own += " masked" if self.masks_eliminated else ""
         return f"{self.sums.value} {self.jacobian.value} {own}"
 
 
@@ -180,6 +183,12 @@ class FactorBuilder(KernelBuilder):
         """A part of a node."""
         dim, dtype = part.dim(argument.node_type), part.dtype(self.types)
         return self.read_array(argument, part.text, dim, dtype)
+
+    def read_free(self) -> list[Scalar] | None:
+        """Whether each component of the eliminated node moves; None: all do."""
+        if not self.form.masks_eliminated:
+            return None
+        return is_free(self.read_node(self.form.eliminated_argument, NodePart.FREE))
 
     def read_array(self, argument: Argument, array: str, dim: int, dtype: DType) -> list[Scalar]:
         """The same of an array that a linear method has for node types."""

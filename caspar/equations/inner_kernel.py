@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from caspar.equations.evaluation import evaluate
 from caspar.equations.factor_builder import FactorBuilder, FactorForm
 from caspar.equations.node_blocks import damped_diagonal, damped_step
+from caspar.equations.parts import NodePart, is_free
 from caspar.frontend.factors.jacobian import Linearization
 from caspar.frontend.factors.retraction import retracted
 from caspar.frontend.factors.trace import TracedFactor
@@ -67,13 +68,16 @@ def inner_kernel(
     reader = _Evaluator(kernel)
     damping = kernel.scalar("damping")
     state = reader.evaluate(reader.start(), is_last=False)
+    free = reader.free()
     for left in reversed(range(num_steps)):
         kernel.graph.origin = "step of the node alone"
-        diagonal = damped_diagonal(kernel, node, state.square, damping, types.storage, scaled=False)
-        moved = damped_step(
-            node.tangent_dim, types.storage, state.square, state.slope, damping, diagonal
+        diagonal = damped_diagonal(
+            kernel, node, state.square, damping, types.storage, free, scaled=False
         )
-        storage = retracted(node, state.storage, moved)
+        moved = damped_step(
+            node.tangent_dim, types.storage, state.square, state.slope, damping, diagonal, free
+        )
+        storage = retracted(node, state.storage, moved, free)
         trial = reader.evaluate(storage, is_last=left == 0)
         kernel.graph.origin = "take the step if the cost falls"
         falls = trial.cost[0] < state.cost[0]
@@ -111,6 +115,14 @@ class _Evaluator:
         argument, storage = self._eliminated, self._kernel.types.storage
         access = ReadForNode(self.team)
         return self._kernel.read(argument.value_name, argument.storage_dim, storage, access)
+
+    def free(self) -> list[Scalar] | None:
+        """Whether each component of the node's tangent moves, for its leader; None: all do."""
+        if not self._kernel.form.masks_eliminated:
+            return None
+        argument, storage = self._eliminated, self._kernel.types.storage
+        name, access = NodePart.FREE.of(argument), ReadForNode(self.team)
+        return is_free(self._kernel.read(name, argument.tangent_dim, storage, access))
 
     def evaluate(self, storage: list[Scalar], *, is_last: bool) -> _State:
         """The state of a node, for its leader, who alone has its storage.

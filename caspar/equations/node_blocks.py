@@ -34,6 +34,29 @@ _SMALLEST_PIVOT = 1e-15
 """Lower bound of a pivot of a block scaled to unit diagonal."""
 
 
+Free = Sequence[Scalar] | None
+"""For each component of a tangent whether it moves; None: all do."""
+
+
+def free_block(
+    block: Mapping[tuple[int, int], Scalar], free: Free
+) -> dict[tuple[int, int], Scalar]:
+    """A block near unit diagonal, with the rows and columns of unity for what is held."""
+    if free is None:
+        return dict(block)
+    return {
+        (i, j): free[i].where(entry, 1.0) if i == j else (free[i] & free[j]).where(entry, 0.0)
+        for (i, j), entry in block.items()
+    }
+
+
+def free_rows(root: Mapping[tuple[int, int], Scalar], free: Free) -> dict[tuple[int, int], Scalar]:
+    """A root W of an inverse, W^T W, without the rows of what is held: nothing moves it."""
+    if free is None:
+        return dict(root)
+    return {(i, j): free[i].where(entry, 0.0) for (i, j), entry in root.items()}
+
+
 def triangle(num_rows: int) -> list[tuple[int, int]]:
     """Places of a lower triangle, by rows."""
     return [(row, column) for row in range(num_rows) for column in range(row + 1)]
@@ -104,6 +127,7 @@ def node_diagonal(
     squares: Sequence[Scalar],
     damping: Scalar,
     storage: DType,
+    free: Free = None,
 ) -> list[Scalar]:
     """D, without zeros: of each entry of diag(J^T J) at least a share of its part's largest.
 
@@ -117,7 +141,10 @@ def node_diagonal(
         squares: diag(J^T J).
         damping: Of the step.
         storage: Type of the values.
+        free: What moves: D of anything else is of no use, and must not level what moves.
     """
+    if free is not None:
+        squares = [moves.where(x, 0.0) for moves, x in zip(free, squares, strict=True)]
     diagonal = list(squares)
     for part in node.tangent_parts:
         if len(part) == 1:
@@ -140,6 +167,7 @@ def damped_diagonal(
     square: Sequence[Scalar],
     damping: Scalar,
     storage: DType,
+    free: Free = None,
     *,
     scaled: bool,
 ) -> list[Scalar]:
@@ -147,7 +175,7 @@ def damped_diagonal(
     if scaled:
         return [Scalar(square[0].builder, square[0].builder.const(1.0))] * node.tangent_dim
     entries = [square[row * (row + 3) // 2] for row in range(node.tangent_dim)]
-    return node_diagonal(kernel, node, entries, damping, storage)
+    return node_diagonal(kernel, node, entries, damping, storage, free)
 
 
 def damped_step(
@@ -157,12 +185,13 @@ def damped_step(
     slope: Sequence[Scalar],
     damping: Scalar,
     diagonal: Sequence[Scalar] | None = None,
+    free: Free = None,
 ) -> list[Scalar]:
     """-(A + damping D)^-1 g of a small block A, its lower triangle given by rows.
 
     Args and D: see `inverse_root`.
     """
-    lower = inverse_root(dim, dtype, square, damping, diagonal)
+    lower = inverse_root(dim, dtype, square, damping, diagonal, free)
     inner = [total(lower[i, j] * slope[j] for j in range(i + 1)) for i in range(dim)]
     return [-total(lower[i, j] * inner[i] for i in range(j, dim)) for j in range(dim)]
 
@@ -173,6 +202,7 @@ def inverse_root(
     square: Sequence[Scalar],
     damping: Scalar,
     diagonal: Sequence[Scalar] | None = None,
+    free: Free = None,
 ) -> dict[tuple[int, int], Scalar]:
     """W with W^T W = (A + damping D)^-1 of a block A, both lower triangles.
 
@@ -182,6 +212,7 @@ def inverse_root(
         square: A by rows.
         damping: More is added, as rounding demands.
         diagonal: D; None: diag(A).
+        free: What moves: the rest of W is zero.
     """
     block = dict(zip(triangle(dim), square, strict=True))
     if diagonal is None:
@@ -192,8 +223,8 @@ def inverse_root(
         (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)
         for (i, j), entry in block.items()
     }
-    inverse = bounded_inverse_cholesky(scaled, dim)
-    return {(i, j): inverse[i, j] * scale[j] for i, j in triangle(dim)}
+    inverse = bounded_inverse_cholesky(free_block(scaled, free), dim)
+    return free_rows({(i, j): inverse[i, j] * scale[j] for i, j in triangle(dim)}, free)
 
 
 def safe_diagonal(entry: Scalar) -> Scalar:

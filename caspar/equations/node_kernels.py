@@ -14,13 +14,23 @@ beacon whose distance was measured once, may have next to nothing in one entry, 
 there far is all that the damped system sees: so with growing damping the entries of one part of the
 tangent become alike, see `node_diagonal`.
 
+Components that are held (`NodePart.FREE`) have rows and columns of unity in a block, and no row in
+W. So z = W^T W r, and every direction and step made of it, are zero there whatever r is, and the
+eliminated nodes' V^-1 becomes M V^-1 M, M the mask. No kernel of a factor knows of it.
+
 Gradients and blocks are padded rows, but those of an eliminated type: see `factor_builder`.
 """
 
 import math
 from collections.abc import Sequence
 
-from caspar.equations.node_blocks import ROUNDING, inverse_of_parts, node_diagonal
+from caspar.equations.node_blocks import (
+    ROUNDING,
+    free_block,
+    free_rows,
+    inverse_of_parts,
+    node_diagonal,
+)
 from caspar.equations.parts import NodeBuilder, NodePart, SolverPart, add_total
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.block_parts import block_parts, block_places
@@ -45,21 +55,23 @@ STEP_OF_MANY_SLOTS = "step_of_many_slots"
 def node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelSpec]:
     """All kernels of a node type."""
     eliminated, scaled = node.name in form.eliminated, form.is_scaled
-    made = [scale_kernel(node, types, eliminated=eliminated)] if scaled else []
+    masked = node.name in form.masked
+    made = [scale_kernel(node, types, eliminated=eliminated, masked=masked)] if scaled else []
     if eliminated:
         return [
             *made,
-            factorize_kernel(node, types, eliminated=True, scaled=scaled),
+            factorize_kernel(node, types, eliminated=True, scaled=scaled, masked=masked),
             solve_kernel(node, types),
-            eliminated_retract_kernel(node, types, scaled=scaled),
+            eliminated_retract_kernel(node, types, scaled=scaled, masked=masked),
         ]
+    reduced = len(form.eliminated) > 0
     return [
         *made,
-        factorize_kernel(node, types, reduced=len(form.eliminated) > 0, scaled=scaled),
+        factorize_kernel(node, types, reduced=reduced, scaled=scaled, masked=masked),
         start_kernel(node, types, scaled=scaled),
         step_kernel(node, types),
         turn_kernel(node, types, scaled=scaled),
-        retract_kernel(node, types, scaled=scaled),
+        retract_kernel(node, types, scaled=scaled, masked=masked),
     ]
 
 
@@ -70,14 +82,17 @@ def damping_diagonal(kernel: NodeBuilder, *, scaled: bool) -> list[Scalar]:
     return kernel.read_part(NodePart.DIAGONAL)
 
 
-def scale_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -> KernelSpec:
+def scale_kernel(
+    node: NodeType, types: Types, *, eliminated: bool = False, masked: bool = False
+) -> KernelSpec:
     """After linearisation, in place: `diagonal` D without zeros, `gradient` times D^-1/2."""
-    kernel = NodeBuilder(node, "scale", types.sums, types, eliminated=eliminated)
+    kernel = NodeBuilder(node, "scale", types.sums, types, eliminated=eliminated, masked=masked)
     squares = kernel.read_part(NodePart.DIAGONAL)
     if not eliminated:
         squares = _remembered(kernel, squares)
     gradient = kernel.read_part(NodePart.GRADIENT)
-    diagonal = node_diagonal(kernel, node, squares, kernel.scalar("damping"), types.storage)
+    damping, free = kernel.scalar("damping"), kernel.read_free()
+    diagonal = node_diagonal(kernel, node, squares, damping, types.storage, free)
     slope = [g * entry.sqrt().reciprocal() for g, entry in zip(gradient, diagonal, strict=True)]
     kernel.write_part(NodePart.DIAGONAL, diagonal)
     kernel.write_part(NodePart.GRADIENT, slope)
@@ -102,6 +117,7 @@ def factorize_kernel(
     eliminated: bool = False,
     reduced: bool = False,
     scaled: bool = False,
+    masked: bool = False,
 ) -> KernelSpec:
     """From a block and `damping`: `preconditioner` W, lower triangle by rows, and `diagonal` D.
 
@@ -114,9 +130,12 @@ def factorize_kernel(
         eliminated: The type is eliminated.
         reduced: Others are: W is of `reduced_block`, a block of the system that is solved.
         scaled: Blocks are.
+        masked: Components may be held: W has no rows for these.
     """
     dim = node.tangent_dim
-    kernel = NodeBuilder(node, "factorize", types.sums, types, eliminated=eliminated)
+    role = "factorize"
+    kernel = NodeBuilder(node, role, types.sums, types, eliminated=eliminated, masked=masked)
+    free = kernel.read_free()
     places = block_places(node)
     packed = kernel.read_part(NodePart.REDUCED_BLOCK if reduced else NodePart.BLOCK)
     block = dict(zip(places, packed, strict=True))
@@ -125,7 +144,7 @@ def factorize_kernel(
     if scaled:
         for row in range(dim):
             block[row, row] = block[row, row] + damped_one
-        inverse = inverse_of_parts(node, block)
+        inverse = free_rows(inverse_of_parts(node, free_block(block, free)), free)
         stored = [inverse[place] for place in places]
         kernel.write_part(NodePart.PRECONDITIONER, stored)
         return kernel.build()
@@ -134,13 +153,14 @@ def factorize_kernel(
         squares = kernel.read_part(NodePart.DIAGONAL)
     if not eliminated:
         squares = _remembered(kernel, squares)
-    diagonal = node_diagonal(kernel, node, squares, kernel.scalar("damping"), types.storage)
+    damping = kernel.scalar("damping")
+    diagonal = node_diagonal(kernel, node, squares, damping, types.storage, free)
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
     damped = {
         (i, j): entry * scale[i] * scale[j] + (damped_one if i == j else 0.0)
         for (i, j), entry in block.items()
     }
-    inverse = inverse_of_parts(node, damped)
+    inverse = free_rows(inverse_of_parts(node, free_block(damped, free)), free)
     stored = [inverse[i, j] * scale[j] for i, j in places]
     kernel.write_part(NodePart.DIAGONAL, diagonal)
     kernel.write_part(NodePart.PRECONDITIONER, stored)
@@ -224,14 +244,16 @@ def solve_kernel(node: NodeType, types: Types) -> KernelSpec:
     return kernel.build()
 
 
-def retract_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
+def retract_kernel(
+    node: NodeType, types: Types, *, scaled: bool = False, masked: bool = False
+) -> KernelSpec:
     """Move `nodes` by `step` to `candidate`, and fade what D remembers; sums `model`.
 
     The sums are step.gradient, step.residual, damping step.D step, D-weighted squared norm of
     the step, and 0: the first three give the decrease of the linear model by an inexact step,
     -1/2 step.gradient + 1/2 step.residual + 1/2 damping step.D step (residual = b - A step).
     """
-    kernel = NodeBuilder(node, "retract", types.storage, types, few_items=True)
+    kernel = NodeBuilder(node, "retract", types.storage, types, masked=masked, few_items=True)
     step = kernel.read_part(NodePart.STEP)
     _write_moved(kernel, step, scaled=scaled)
     faded = [MEMORY * entry for entry in kernel.read_part(NodePart.INFLUENCE)]
@@ -245,13 +267,15 @@ def retract_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> Ker
     return kernel.build()
 
 
-def eliminated_retract_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
+def eliminated_retract_kernel(
+    node: NodeType, types: Types, *, scaled: bool = False, masked: bool = False
+) -> KernelSpec:
     """Of an eliminated type: the step -W^T W (gradient + `inner`), and as `retract_kernel`.
 
     Its rows of the system hold exactly, so there is no residual; the last sum is |W gradient|^2,
     twice the decrease that these nodes promise by themselves.
     """
-    kernel = NodeBuilder(node, "retract", types.storage, types, eliminated=True)
+    kernel = NodeBuilder(node, "retract", types.storage, types, eliminated=True, masked=masked)
     gradient = kernel.read_part(NodePart.GRADIENT)
     inner = kernel.read_part(NodePart.INNER)
     rest = [g + t for g, t in zip(gradient, inner, strict=True)]
@@ -268,7 +292,7 @@ def _write_moved(kernel: NodeBuilder, step: Sequence[Scalar], *, scaled: bool) -
     if scaled:
         pairs = zip(step, kernel.read_part(NodePart.DIAGONAL), strict=True)
         step = [x * entry.sqrt().reciprocal() for x, entry in pairs]
-    moved = retracted(kernel.node, kernel.read_part(NodePart.NODES), step)
+    moved = retracted(kernel.node, kernel.read_part(NodePart.NODES), step, kernel.read_free())
     kernel.write_part(NodePart.CANDIDATE, moved)
 
 

@@ -28,6 +28,7 @@ class Lifetime(Enum):
     """
 
     VALUES = "in the whole solve"
+    MASKS = "the same; of types of which something is held"
     CANDIDATES = "from a retraction until the step is accepted or rejected"
     RESIDUALS = "from a score to the linearisation at the same values"
     JACOBIANS = "from a linearisation to the next"
@@ -59,6 +60,7 @@ class NodePart(Enum):
     """The arrays of a node type, an object for each node; `node_kernels` has the mathematics.
 
     INFLUENCE is what D remembers of diag(J^T J) at earlier values; only types that remain have it.
+    FREE is 1 for each component of the tangent that moves, and 0 if it is held.
 
     A factor's kernels call the part of an argument's node `<argument>__<part>`. The partial sums
     that are added to it have that name too.
@@ -74,6 +76,7 @@ class NodePart(Enum):
     CANDIDATE = "candidate", Lifetime.CANDIDATES, _storage_dim
     INFLUENCE = "influence", Lifetime.VALUES, _tangent_dim
     CANDIDATE_INFLUENCE = "candidate_influence", Lifetime.CANDIDATES, _tangent_dim
+    FREE = "free", Lifetime.MASKS, _tangent_dim
     DIAGONAL = "diagonal", Lifetime.SCALES, _tangent_dim
     GRADIENT = "gradient", Lifetime.SUMS, _tangent_dim, Layout.ROWS
     BLOCK = "block", Lifetime.SUMS, block_dim, Layout.ROWS
@@ -107,9 +110,11 @@ class NodePart(Enum):
         """Type in memory."""
         return types.sums if self.layout is Layout.ROWS else types.storage
 
-    def exists(self, *, eliminated: bool) -> bool:
-        """Whether a type has the array, if it is eliminated or not."""
-        return not (eliminated and self in (NodePart.INFLUENCE, NodePart.CANDIDATE_INFLUENCE))
+    def exists(self, *, eliminated: bool, masked: bool) -> bool:
+        """Whether a type has the array, if it is eliminated or not, with something held or not."""
+        if self in (NodePart.INFLUENCE, NodePart.CANDIDATE_INFLUENCE):
+            return not eliminated
+        return masked or self is not NodePart.FREE
 
     def has_rows(self, *, eliminated: bool) -> bool:
         """Whether an object's scalars stand together, of a type that is eliminated or not."""
@@ -186,6 +191,11 @@ def add_total(
     kernel.write(part.addend, values, part.dtype(types), AddSumPartials())
 
 
+def is_free(mask: Sequence[Scalar]) -> list[Scalar]:
+    """The conditions that FREE stands for."""
+    return [0.5 < entry for entry in mask]
+
+
 class NodeBuilder(KernelBuilder):
     """A `KernelBuilder` whose items are the nodes of a type, that declares arguments by the table.
 
@@ -195,6 +205,7 @@ class NodeBuilder(KernelBuilder):
         dtype: Type it computes in.
         types: Floating types of memory.
         eliminated: Whether the type is eliminated.
+        masked: Whether components of its tangents may be held.
         few_items: Whether there may be too few nodes to fill a device.
     """
 
@@ -206,12 +217,18 @@ class NodeBuilder(KernelBuilder):
         types: Types,
         *,
         eliminated: bool = False,
+        masked: bool = False,
         few_items: bool = False,
     ) -> None:
         super().__init__(kernel_name(node.name, role), dtype, few_items=few_items)
         self.node = node
         self.types = types
         self._is_eliminated = eliminated
+        self._is_masked = masked
+
+    def read_free(self) -> list[Scalar] | None:
+        """Whether each component of the tangent moves; None: all do."""
+        return is_free(self.read_part(NodePart.FREE)) if self._is_masked else None
 
     def read_part(self, part: NodePart, access: ReadAccessor | None = None) -> list[Scalar]:
         """A part of the item's node, or of the one that `access` finds."""

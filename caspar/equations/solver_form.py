@@ -32,10 +32,12 @@ class SolverForm:
     Attributes:
         factors: The form of each factor, by its name.
         eliminated: Names of the eliminated node types.
+        masked: Names of the node types of which components may be held.
     """
 
     factors: Mapping[str, FactorForm]
     eliminated: tuple[str, ...] = ()
+    masked: tuple[str, ...] = ()
 
     @property
     def is_scaled(self) -> bool:
@@ -51,7 +53,7 @@ class SolverForm:
     def key(self) -> str:
         """Text that determines the form."""
         forms = "; ".join(f"{name} {form.key}" for name, form in self.factors.items())
-        return f"{forms}; eliminated {self.eliminated}"
+        return f"{forms}; eliminated {self.eliminated}; masked {self.masked}"
 
 
 def eliminable_types(
@@ -150,6 +152,7 @@ def solver_form(
     sums: SharedSums,
     jacobian: JacobianStorage,
     inner_iterations: int = 0,
+    masked: Sequence[str] = (),
 ) -> SolverForm:
     """The forms of all factors.
 
@@ -159,6 +162,7 @@ def solver_form(
         sums: How sums over shared nodes are taken.
         jacobian: Where Jacobians are between linearisation and product.
         inner_iterations: Steps that eliminated nodes take by themselves after each common one.
+        masked: Names of the node types of which components may be held.
     """
     names = {node.name for node in eliminated}
     arguments = {factor.name: next(iter(_touched(factor, names)), None) for factor in factors}
@@ -167,9 +171,15 @@ def solver_form(
     for name, argument in arguments.items():
         is_fused = argument is not None and touching.count(argument.node) == 1
         forms[name] = FactorForm(
-            sums, jacobian, argument, is_fused, inner_iterations, solver_eliminates=len(names) > 0
+            sums,
+            jacobian,
+            argument,
+            is_fused,
+            inner_iterations,
+            solver_eliminates=len(names) > 0,
+            masks_eliminated=argument is not None and argument.node_type.name in masked,
         )
-    return SolverForm(forms, tuple(node.name for node in eliminated))
+    return SolverForm(forms, tuple(node.name for node in eliminated), tuple(masked))
 
 
 def usual_sums(target: str, *, deterministic: bool = False) -> SharedSums:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -107,10 +108,12 @@ class Moved:
     Attributes:
         start: (n, dim) values the solve began with, of the storage type.
         end: (n, dim) values it ended with, fresh, of the storage type.
+        has_held: Whether numbers of a row may have been held, while others moved.
     """
 
     start: Array
     end: Array
+    has_held: bool = False
 
 
 def give_back(
@@ -122,7 +125,8 @@ def give_back(
 ) -> Any:
     """A result as the kind of array that was given, on the same device.
 
-    Rows that did not move are those that were given, not rounded to the storage type.
+    Rows that did not move are those that were given, not rounded to the storage type; where
+    numbers may have been held, so is each number that did not move.
 
     Args:
         moved: The values.
@@ -139,17 +143,33 @@ def give_back(
     original = (to_numpy(given) if is_host else to_device(given)).reshape(end.shape)
     if is_host:
         result = np.empty(end.shape, dtype)
-        in_pieces(_fill, result, start, end, original)
+        restore = _restore_each if moved.has_held else _restore
+        in_pieces(partial(_fill, restore), result, start, end, original)
     else:
         result = end.astype(dtype)
-        _restore(result, start, end, original)
+        restore = _restore_each if moved.has_held else _restore
+        restore(result, start, end, original)
     return as_library(result, given)
 
 
-def _fill(result: Array, start: Array, end: Array, given: Array) -> None:
-    """The rows that a solve ended with, but for those that did not move."""
+def _fill(
+    restore: Callable[[Array, Array, Array, Array], None],
+    result: Array,
+    start: Array,
+    end: Array,
+    given: Array,
+) -> None:
+    """The rows that a solve ended with, but for what did not move."""
     result[...] = end
-    _restore(result, start, end, given)
+    restore(result, start, end, given)
+
+
+def _restore_each(result: Array, start: Array, end: Array, given: Array) -> None:
+    """Put numbers that did not move back as they were given."""
+    with np.errstate(over="ignore"):
+        rounded = given.astype(start.dtype)
+    stays = _same(start, end) & _same(rounded, start)
+    result[stays] = given[stays]
 
 
 def _restore(result: Array, start: Array, end: Array, given: Array) -> None:

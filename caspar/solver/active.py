@@ -15,6 +15,7 @@ from caspar.frontend.factors.trace import TracedFactor
 from caspar.options import LinearSolverChoice, PreconditionerChoice
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe, usual_precision
+from caspar.solver.held_types import arrays_with_constants, types_to_hold, with_constants
 from caspar.solver.input.problem import Problem
 from caspar.solver.preparation import Preparation
 
@@ -28,11 +29,23 @@ class Active:
             touch, and the precision of the solve.
         preparation: For it.
         remarks: On what takes no part, and what does not suit the rest.
+        held: Names of the node types that are constants of the factors, see `held_types`.
+        given: The factors as the user wrote them.
     """
 
     recipe: Recipe
     preparation: Preparation
     remarks: tuple[str, ...]
+    held: tuple[str, ...] = ()
+    given: tuple[TracedFactor, ...] = ()
+
+    def part(self, problem: Problem) -> Problem:
+        """What of a problem takes part."""
+        part = problem.part(self.recipe.factors, self.recipe.nodes)
+        if len(self.held) == 0:
+            return part
+        arrays = {one.name: arrays_with_constants(one, problem, self.held) for one in self.given}
+        return replace(part, factors=arrays)
 
 
 class Preparations:
@@ -56,7 +69,7 @@ class Preparations:
         self._own_precision = own_precision
         self.whole = Preparation(backend, recipe)
         self._last = Active(recipe, self.whole, ())
-        self._made = {_names(recipe.factors): self._last}
+        self._made = {(_names(recipe.factors), recipe.masked, self._last.held): self._last}
         self._backlog_s = 0.0
         self._lock = Lock()
 
@@ -67,11 +80,14 @@ class Preparations:
             InputError: No factor has instances.
         """
         recipe = self._of_instances(problem)
-        names = _names(recipe.factors)
+        held = types_to_hold(recipe.factors, problem) if len(problem.free) > 0 else ()
+        given, recipe = recipe.factors, self._with_masks(recipe, problem, held)
+        key = (_names(recipe.factors), recipe.masked, held)
         with self._lock:
-            if names not in self._made:
-                self._made[names] = self._part(recipe)
-            chosen = self._last = self._made[names]
+            if key not in self._made:
+                made = self._part(recipe)
+                self._made[key] = replace(made, held=held, given=given)
+            chosen = self._last = self._made[key]
             for other in self._made.values():
                 if other is not chosen:
                     # its memory goes before there is another
@@ -113,12 +129,24 @@ class Preparations:
         precision = usual_precision(factors, nodes) if self._own_precision else whole.precision
         return replace(whole, factors=factors, nodes=nodes, precision=precision)
 
+    def _with_masks(self, recipe: Recipe, problem: Problem, held: tuple[str, ...]) -> Recipe:
+        """With what is held: whole types as constants, parts of others by masks."""
+        if len(problem.free) == 0:
+            return recipe
+        factors, nodes, precision = recipe.factors, recipe.nodes, recipe.precision
+        if len(held) > 0:
+            factors = tuple(with_constants(factor, held) for factor in factors)
+            nodes = tuple(node for node in nodes if node.name not in held)
+            precision = usual_precision(factors, nodes) if self._own_precision else precision
+        masked = tuple(node.name for node in nodes if node.name in problem.free)
+        return replace(recipe, factors=factors, nodes=nodes, precision=precision, masked=masked)
+
     def _part(self, recipe: Recipe) -> Active:
         """With the recipe of some of the factors."""
         start = time.perf_counter()
         made, remarks = self._suited(recipe)
         made.kernels.compile_time_s += time.perf_counter() - start
-        return Active(recipe, made, (self._idle(recipe), *remarks))
+        return Active(recipe, made, (*self._idle(recipe), *remarks))
 
     def _suited(self, recipe: Recipe) -> tuple[Preparation, tuple[str, ...]]:
         """By the user's choices, but for those that do not suit what is left: `auto` for these."""
@@ -133,12 +161,21 @@ class Preparations:
         both = replace(usual, linear_solver=LinearSolverChoice.AUTO)
         return Preparation(self._backend, both), tuple(remarks)
 
-    def _idle(self, recipe: Recipe) -> str:
+    def _idle(self, recipe: Recipe) -> tuple[str, ...]:
         whole = self._recipe
-        idle = [factor.name for factor in whole.factors if factor not in recipe.factors]
-        held = [node.name for node in whole.nodes if node not in recipe.nodes]
+        names = _names(recipe.factors)
+        idle = [factor.name for factor in whole.factors if factor.name not in names]
+        if len(idle) == 0:
+            return ()
+        touched = {
+            argument.node_type.name
+            for factor in whole.factors
+            if factor.name in names
+            for argument in factor.nodes
+        }
+        held = [node.name for node in whole.nodes if node.name not in touched]
         remark = f"No instances of {', '.join(idle)}: not part of this solve."
-        return remark if len(held) == 0 else f"{remark} {', '.join(held)} did not move."
+        return (remark if len(held) == 0 else f"{remark} {', '.join(held)} did not move.",)
 
 
 def _names(factors: Sequence[TracedFactor]) -> tuple[str, ...]:

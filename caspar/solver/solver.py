@@ -4,10 +4,11 @@ import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex, TypeVar
 
 from caspar.frontend.factors.factor import Factor
+from caspar.frontend.precision import TYPES
 from caspar.options import (
     DEFAULT_INNER_ITERATIONS,
     BackendChoice,
@@ -25,6 +26,7 @@ from caspar.runtime.select import chosen_backend
 from caspar.solver.active import Active, Preparations
 from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
 from caspar.solver.input.array_reader import ArrayReader
+from caspar.solver.input.fixed import Fixed, num_held, read_fixed
 from caspar.solver.input.problem import Problem, check_problem
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import minimize
@@ -185,13 +187,14 @@ class Solver:
             whole.kernels.compile_all()
         self._preparations.add_backlog(whole.kernels.take_compile_time())
 
-    def prepare(self, arrays: Mapping[str, Any]) -> Prepared:
+    def prepare(self, arrays: Mapping[str, Any], *, fixed: Fixed | None = None) -> Prepared:
         """Do everything now that comes before the first iteration: check, compile, plan memory.
 
         The plan is kept: a solve of arrays with the same counts and indices begins at once.
 
         Args:
             arrays: As for `solve`; values may be others later.
+            fixed: As for `solve`; masks of the same node types may be others later.
 
         Returns:
             What was chosen and made. It holds no memory of the device.
@@ -201,13 +204,15 @@ class Solver:
             InputError: Arrays that do not fit the factors.
             OutOfMemoryError: The plan does not fit the device.
         """
-        with showing(None), self._opened(arrays, SolveOptions()) as opened:
+        with showing(None), self._opened(arrays, fixed, SolveOptions()) as opened:
             self._preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
             size = self._size(opened.problem, opened.active)
             return describe(self.backend, size, opened.active, opened.system)
 
     @contextmanager
-    def system(self, arrays: Mapping[str, Any]) -> Iterator[NormalEquations]:
+    def system(
+        self, arrays: Mapping[str, Any], *, fixed: Fixed | None = None
+    ) -> Iterator[NormalEquations]:
         """What a solve iterates on, with the values of some arrays loaded: for tests and experts.
 
         It belongs to the caller until the context ends, and is kept for the next solve then. Its
@@ -215,11 +220,12 @@ class Solver:
 
         Args:
             arrays: As for `solve`.
+            fixed: Likewise.
 
         Raises:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
-        with self._opened(arrays, SolveOptions()) as opened:
+        with self._opened(arrays, fixed, SolveOptions()) as opened:
             self._preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
             yield opened.system
 
@@ -239,6 +245,7 @@ class Solver:
         self,
         arrays: Mapping[str, Any],
         *,
+        fixed: Fixed | None = None,
         verbose: bool | None = None,
         on_iteration: Callable[[IterationRecord], object] | None = None,
         **options: Any,
@@ -253,6 +260,11 @@ class Solver:
                 unique nodes and pairs. NumPy, CuPy or DLPack arrays, all on one device; they are
                 never written. Values may also be `BlockedArray`s, indices `SharedIndices`. Where m
                 is 0 the factor takes no part. Tensors are constants, also with requires_grad.
+            fixed: What is held, by node type; it comes back with the same bits. Indices or (n,)
+                booleans hold whole nodes, (n, tangent_dim) booleans components of their tangents,
+                in the order of the manual's table of steps; a mapping holds fields of a dataclass,
+                or `rotation` and `translation` of a pose, by name, in the same ways; True holds
+                all. Another mask of the same types compiles and plans nothing.
             verbose: True: each iteration is printed as a line. False: nothing is shown. None: on a
                 terminal and in a notebook a line says what goes on when it takes over a second, and
                 is gone afterwards. The logger `caspar` gets all of it in any case.
@@ -266,7 +278,7 @@ class Solver:
 
         Raises:
             SizeError: The kernels would take minutes to compile.
-            InputError: Arrays that do not fit the factors.
+            InputError: Arrays or `fixed` do not fit the factors.
             OptionError: An unknown option, or a value out of range.
             OutOfMemoryError: The plan does not fit the device.
             KeyboardInterrupt: The second Ctrl-C within two seconds, or one before the iterations.
@@ -276,16 +288,20 @@ class Solver:
         check_verbose(verbose)
         try:
             with showing(verbose):
-                return self._solve(arrays, checked, passing_on(on_iteration))
+                return self._solve(arrays, fixed, checked, passing_on(on_iteration))
         except PassedOn as carrier:
             error = carrier.error
         raise error  # here, where it gets no other context
 
     def _solve(
-        self, arrays: Mapping[str, Any], checked: SolveOptions, on_iteration: Callback | None
+        self,
+        arrays: Mapping[str, Any],
+        fixed: Fixed | None,
+        checked: SolveOptions,
+        on_iteration: Callback | None,
     ) -> SolveResult:
         start = time.perf_counter()
-        with self._opened(arrays, checked) as opened:
+        with self._opened(arrays, fixed, checked) as opened:
             problem, active, system = opened.problem, opened.active, opened.system
             compiled_s = active.preparation.kernels.take_compile_time()
             # of two solves at the same time one may have compiled for both
@@ -316,20 +332,26 @@ class Solver:
         )
 
     @contextmanager
-    def _opened(self, arrays: Mapping[str, Any], options: SolveOptions) -> Iterator[_Opened]:
+    def _opened(
+        self, arrays: Mapping[str, Any], fixed: Fixed | None, options: SolveOptions
+    ) -> Iterator[_Opened]:
         """The problem of some arrays, and the system of those factors that have instances."""
         with self.backend.scope():
-            problem, active = self._checked(arrays, options)
-            part = problem.part(active.recipe.factors, active.recipe.nodes)
-            with active.preparation.system(part) as system:
+            problem, active = self._checked(arrays, fixed, options)
+            with active.preparation.system(active.part(problem)) as system:
                 yield _Opened(problem, active, system)
 
-    def _checked(self, arrays: Mapping[str, Any], options: SolveOptions) -> tuple[Problem, Active]:
+    def _checked(
+        self, arrays: Mapping[str, Any], fixed: Fixed | None, options: SolveOptions
+    ) -> tuple[Problem, Active]:
         """The arrays, of the precision of what takes part, and that."""
 
         def read(precision: Precision) -> Problem:
             reader = ArrayReader(self.backend, precision, options.check)
-            return check_problem(arrays, self._factors, self._nodes, reader)
+            problem = check_problem(arrays, self._factors, self._nodes, reader)
+            storage = TYPES[precision].storage
+            free = read_fixed(fixed, self._nodes, problem.counts, storage)
+            return replace(problem, free=free) if len(free) > 0 else problem
 
         problem = read(self.precision)
         active = self._preparations.choose(problem)
@@ -342,7 +364,10 @@ class Solver:
         rows = sum(len(factor.residual) * counts[factor.name] for factor in active.recipe.factors)
         nodes = {node.name: problem.counts[node.name] for node in active.recipe.nodes}
         unknowns = sum(node.tangent_dim * nodes[node.name] for node in active.recipe.nodes)
-        return ProblemSize(nodes, counts, rows, unknowns)
+        held = {name: num_held(problem.free[name]) for name in nodes if name in problem.free}
+        unknowns -= sum(held.values())
+        held |= {name: num_held(problem.free[name]) for name in active.held}
+        return ProblemSize(nodes, counts, rows, unknowns, held)
 
 
 def _remade(kind: type[_Kind], factors: Sequence[Factor], choices: Mapping[str, Any]) -> _Kind:

@@ -76,4 +76,5 @@ def expected_kernels() -> set[tuple[str, str, str]]:
 def kernel_names(name: str, way: Way) -> list[str]:
     problem, types = PROBLEMS[name](), TYPES[Precision.MIXED]
     computing = [spec.name for spec in problem.specs(Precision.MIXED, way)]
-    return computing + [spec.name for spec in convert_specs(problem.factors, problem.nodes, types)]
+    converting = convert_specs(problem.factors, problem.nodes, types, problem.form(way))
+    return computing + [spec.name for spec in converting]

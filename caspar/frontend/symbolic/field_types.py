@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Any, get_type_hints
 
-from symforce.ops import StorageOps
+import symforce.symbolic as sf
+from symforce.ops import LieGroupOps, StorageOps
 
 
 def field_names(declared: Any) -> list[str]:
@@ -35,5 +36,26 @@ def storage_fields(declared: type) -> dict[str, range]:
     for field, kind in zip(dataclasses.fields(declared), types, strict=True):
         size = int(StorageOps.storage_dim(kind))
         fields[field.name] = range(first, first + size)
+        first += size
+    return fields
+
+
+def tangent_fields(declared: Any) -> dict[str, tuple[Any, range]]:
+    """Where the fields of a type are in its tangent, with their types, by name.
+
+    Of a dataclass its fields; of a pose `rotation` and `translation`; of other types nothing.
+    """
+    if isinstance(declared, type) and issubclass(declared, sf.Pose3):
+        return {"rotation": (sf.Rot3, range(3)), "translation": (sf.V3, range(3, 6))}
+    if isinstance(declared, type) and issubclass(declared, sf.Pose2):
+        return {"rotation": (sf.Rot2, range(1)), "translation": (sf.V2, range(1, 3))}
+    types = field_types(declared)
+    if len(types) == 0:
+        return {}
+    fields: dict[str, tuple[Any, range]] = {}
+    first = 0
+    for field, kind in zip(dataclasses.fields(declared), types, strict=True):
+        size = int(LieGroupOps.tangent_dim(kind))
+        fields[field.name] = (kind, range(first, first + size))
         first += size
     return fields

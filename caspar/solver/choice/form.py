@@ -46,6 +46,7 @@ class Recipe:
         inner_iterations: Steps that eliminated nodes take by themselves after each common one.
         limits: Sizes at which another way is chosen.
         eliminate: Names of the node types to eliminate; None: chosen.
+        masked: Names of the node types of which a solve holds components.
     """
 
     factors: tuple[TracedFactor, ...]
@@ -58,6 +59,7 @@ class Recipe:
     inner_iterations: int
     limits: Limits
     eliminate: tuple[str, ...] | None = None
+    masked: tuple[str, ...] = ()
 
     @property
     def is_block_jacobi(self) -> bool:
@@ -106,6 +108,7 @@ def choose_form(backend: Backend, recipe: Recipe, eliminated: Sequence[NodeType]
         usual_sums(backend.traits.target, deterministic=recipe.deterministic),
         _choose_storage(backend, recipe, eliminated),
         recipe.inner_iterations,
+        recipe.masked,
     )
 
 

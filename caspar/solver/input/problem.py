@@ -6,7 +6,7 @@ checked before any kernel could read out of bounds. Once for each solve.
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -57,12 +57,15 @@ class Problem:
         given: For each node type's name what the user passed; of a blocked array its rows.
         dtypes: For each node type's name the floating type its values go back in.
         factors: For each factor's name its arrays.
+        free: For each node type of which something is held, by name: (n, tangent_dim) numbers of
+            the storage type, 1 for each component of the tangent that moves, else 0.
     """
 
     values: Mapping[str, Array]
     given: Mapping[str, Any]
     dtypes: Mapping[str, Any]
     factors: Mapping[str, FactorArrays]
+    free: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -96,6 +99,7 @@ class Problem:
             {node.name: self.given[node.name] for node in nodes},
             {node.name: self.dtypes[node.name] for node in nodes},
             {factor.name: self.factors[factor.name] for factor in factors},
+            {node.name: self.free[node.name] for node in nodes if node.name in self.free},
         )
 
     def moved(self, values: Mapping[str, Array], backend: Backend) -> dict[str, Any]:
@@ -114,7 +118,11 @@ class Problem:
             if end is start or location(given) != HOST:
                 end = end.copy()
             returned[name] = give_back(
-                Moved(start, end), given, self.dtypes[name], backend.to_host, backend.upload
+                Moved(start, end, has_held=name in self.free),
+                given,
+                self.dtypes[name],
+                backend.to_host,
+                backend.upload,
             )
         # the caller's stream is another one
         backend.synchronize()

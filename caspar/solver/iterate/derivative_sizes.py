@@ -51,10 +51,10 @@ class DerivativeLook:
         rows = []
         for node, of_node in zip(self._nodes, self._chunks, strict=True):
             # only the last of an array's chunks is padded
-            squares, slopes = (
+            squares, slopes, *free = (
                 _joined([next(fetched) for _ in of_array], node.tangent_dim) for of_array in of_node
             )
-            rows.append(_Rows(node, squares, slopes))
+            rows.append(_Rows(node, *_without_held(squares, slopes, *free)))
         return DerivativeSizes(rows)
 
 
@@ -128,14 +128,24 @@ def _units_are_apart(squares: Array, slopes: Array, share: float) -> bool:
     return bool((is_small & is_touched).any())
 
 
+def _without_held(squares: Array, slopes: Array, free: Array | None = None) -> tuple[Array, Array]:
+    """D of what is held as large as what moves in its node, and no gradient."""
+    if free is None:
+        return squares, slopes
+    moves = free > 0.5
+    largest = np.where(moves, squares, 0.0).max(axis=1, keepdims=True)
+    largest = np.where(largest > 0.0, largest, 1.0)
+    return np.where(moves, squares, largest), np.where(moves, slopes, 0.0)
+
+
 def _joined(chunks: list[Array], dim: int) -> Array:
     """(n, dim) of chunks side by side."""
     joined = chunks[0] if len(chunks) == 1 else np.concatenate(chunks, axis=1)
     return joined[:, :dim]
 
 
-def _first_chunks(plan: Plan, node: NodePlan) -> tuple[list[Array], list[Array]]:
-    """Of D and of the gradient, contiguous."""
+def _first_chunks(plan: Plan, node: NodePlan) -> tuple[list[Array], ...]:
+    """Of D, of the gradient, and of what is held, contiguous."""
     count, dim = node.count, node.node.tangent_dim
     diagonal, gradient = (
         plan.memory[node.key(part)] for part in (NodePart.DIAGONAL, NodePart.GRADIENT)
@@ -145,4 +155,8 @@ def _first_chunks(plan: Plan, node: NodePlan) -> tuple[list[Array], list[Array]]
         slopes = padded_chunks(gradient, count, dim, plan.types.sums)
     else:
         slopes = [gradient.reshape(count, -1)]
-    return [chunk[:LOOKED_AT] for chunk in squares], [chunk[:LOOKED_AT] for chunk in slopes]
+    arrays = [squares, slopes]
+    if node.is_masked:
+        free = plan.memory[node.key(NodePart.FREE)]
+        arrays.append(padded_chunks(free, count, dim, plan.types.storage))
+    return tuple([chunk[:LOOKED_AT] for chunk in chunks] for chunks in arrays)

@@ -36,7 +36,6 @@ from caspar.solver.iterate.stopping import remaining_decrease
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
 
-
 _WITHOUT_REMAINING = (SolveStatus.INTERRUPTED, SolveStatus.DERIVATIVES_NOT_FINITE)
 """Ends after which nobody waits for a linear solve, or none can be had."""
 

@@ -48,16 +48,15 @@ EXACT_OPTIONS: Mapping[str, float] = {
     "gradient_tolerance": 1e-26,
     "step_tolerance": 1e-13,
 }
-"""The same if linear systems are solved to rounding: one or two more steps reach the last digits."""
+"""The same if linear systems are solved to rounding: a few more steps reach the last digits."""
 
 FIT_DAMPING = 0.1
-"""First damping if all unknowns are those of one node, as in a curve fit: the start may be far away,
-and a first step that is too long may end where a parameter has lost its influence."""
+"""First damping if all unknowns are those of one node, as in a curve fit: the start may be far, and
+a first step that is too long may end where a parameter has lost its influence."""
 
 CHAIN_DAMPING = 1e-8
-"""First damping of chains that are factorised. A chain bends as a whole along directions that damping holds long after it lets
-others go: where those are solved for exactly, M3500 takes 41 iterations with the first and 7 with
-the second (docs/design/0014-levenberg-policy.md)."""
+"""First damping of chains that are factorised. A chain bends as a whole along directions that
+damping holds long after it lets others go (docs/design/0014-levenberg-policy.md)."""
 
 
 class NormalEquations:
@@ -157,6 +156,12 @@ class NormalEquations:
             rows = self._on_device(problem.values[plan.node.name], scratch)
             rows = self._in_order(rows, None if plan.order is None else plan.order.node, scratch)
             self._binder.pack(plan.key(NodePart.NODES), rows)
+            if plan.is_masked:
+                free = self._on_device(problem.free[plan.node.name], scratch)
+                free = self._in_order(
+                    free, None if plan.order is None else plan.order.node, scratch
+                )
+                self._binder.pack(plan.key(NodePart.FREE), free)
         for factor in self.plan.factors:
             arrays = problem.factors[factor.factor.name]
             for argument in factor.factor.arguments:
@@ -296,7 +301,8 @@ class NormalEquations:
         Several draws. What was linearised is lost.
 
         Args:
-            coarsely: They are moved by the last third of the digits of their type's largest start value.
+            coarsely: They are moved by the last third of the digits of their type's largest start
+                value.
         """
         sizes = [
             last_third(self._starts[plan.node.name]) if coarsely else 0.0

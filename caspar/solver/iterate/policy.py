@@ -111,7 +111,9 @@ def decide(
     if accepted:
         # Madsen, Nielsen, Tingleff (2004), equation 3.16; powers of huge numbers raise
         usual = damping if gain_ratio >= GOOD_GAIN_RATIO else state.damping
-        factor = max(GREATEST_SHRINK, 1.0 - (2.0 * (min(gain_ratio, 1.0) - KEEPING_GAIN_RATIO)) ** 3)
+        factor = max(
+            GREATEST_SHRINK, 1.0 - (2.0 * (min(gain_ratio, 1.0) - KEEPING_GAIN_RATIO)) ** 3
+        )
         after = after._replace(
             cost=tried.cost,
             damping=_bounded(factor * usual, options),

@@ -16,7 +16,7 @@ _GOLDEN = 2654435761
 """2**32 over the golden ratio: bits of multiples look random (Knuth, volume 3, 6.4)."""
 
 _LAST_THIRD = 2.0**-30
-"""Relative to the largest start value of a node type: the last digits of float64, more than a third."""
+"""Relative to the largest start value of a node type: more than the last third of the digits."""
 
 AT_ONCE = 1 << 22
 """Scalars: some 20 bytes are needed for each."""

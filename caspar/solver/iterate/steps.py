@@ -88,8 +88,8 @@ class PolicyState(NamedTuple):
         relief_cost: Cost at which a step of little damping last failed to gain what it promised.
         promised: Largest decrease that a step promised since the last one was accepted.
         num_not_finite: Linear solves in a row that could not begin.
-        remaining: Decrease of the cost that the latest step of little damping promised at the current
-            values, relative to the cost; NaN if none was tried there.
+        remaining: Decrease of the cost that the latest step of little damping promised at the
+            current values, relative to the cost; NaN if none was tried there.
         num_rejected: Steps in a row that were rejected.
         asked_cost: Cost at which the device was last asked whether only rounding errors are left.
         is_rounding: Whether they were: then the solve goes on only if the next step lowers the cost

@@ -105,6 +105,7 @@ class NodePlan:
         num_tiles: Its partials.
         num_slots: Times that `product` has each instance; see `accessors.slots`.
         order: In which all its arrays are, where it is eliminated; None: as it was given.
+        is_masked: Whether components of its tangents may be held.
     """
 
     node: NodeType
@@ -114,6 +115,7 @@ class NodePlan:
     num_tiles: int
     num_slots: int
     order: NodeOrder | None
+    is_masked: bool = False
 
     def key(self, part: NodePart) -> OwnedPart:
         """What its arrays are asked by."""

@@ -133,6 +133,7 @@ def plan_nodes(
             num_tiles,
             num_slots,
             _order_of(factors, node),
+            is_masked=node.name in form.masked,
         )
         first_tile += num_tiles
     return [plans[node.name] for node in nodes]

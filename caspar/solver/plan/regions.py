@@ -100,6 +100,7 @@ class _Regions:
             size = part.dim * num_objects(part, self._factors, self._nodes)
             arena.reserve(part, size, part.dtype(self._types))
         self._reserve_all(self._of_nodes(Lifetime.VALUES, self._nodes))
+        self._reserve_all(self._of_nodes(Lifetime.MASKS, self._nodes))
         self._reserve_all(self._of_factors(Lifetime.VALUES))
         first_byte = arena.num_bytes
         inner = self._of_nodes(Lifetime.INNER, eliminated)
@@ -167,7 +168,7 @@ class _Regions:
             self._entry(plan, part)
             for plan in nodes
             for part in parts
-            if part.exists(eliminated=plan.is_eliminated)
+            if part.exists(eliminated=plan.is_eliminated, masked=plan.is_masked)
         ]
 
     def _entry(self, plan: NodePlan, part: NodePart) -> Entry[ArrayKey]:

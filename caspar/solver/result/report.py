@@ -28,7 +28,7 @@ from caspar.solver.result.quantities import (
     count_text,
     time_text,
 )
-from caspar.solver.result.result import IterationRecord, SolveResult, SolveStatus
+from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
 
 WIDTH = 100
 """Columns of the text form, where the terminal is not narrower."""
@@ -92,7 +92,7 @@ def report_facts(result: SolveResult) -> list[tuple[str, str]]:
         ("status", f"{result.status.name}: {result.status.value}"),
         ("cost", f"{initial} -> {final}" + (f" ({change})" if change else "")),
         ("RMS residual", _rms_text(result)),
-        ("unknowns", f"{problem.num_unknowns:,}: {_instances(problem.nodes)}"),
+        ("unknowns", f"{problem.num_unknowns:,}: {_instances(problem.nodes)}{_held_text(problem)}"),
         ("residuals", f"{problem.num_residuals:,}: {_instances(problem.factors)}"),
         *(("fitted", text) for text in fitted_texts(result)),
         ("iterations", _iterations_text(result)),
@@ -114,6 +114,14 @@ def report_facts(result: SolveResult) -> list[tuple[str, str]]:
             f"linear solver {result.linear_solver}",
         ),
     ]
+
+
+def _held_text(problem: ProblemSize) -> str:
+    held = {name: count for name, count in problem.held.items() if count > 0}
+    if len(held) == 0:
+        return ""
+    counts = ", ".join(f"{count:,} of {name}" for name, count in held.items())
+    return f"; held: {counts}"
 
 
 def fitted_texts(result: SolveResult) -> list[str]:

@@ -100,13 +100,16 @@ class ProblemSize:
         nodes: Instances of each node type that a factor with instances touches, by name.
         factors: Instances of each factor, by name.
         num_residuals: Rows of all residuals.
-        num_unknowns: Tangent dimensions of those nodes.
+        num_unknowns: Tangent dimensions of those nodes, without what is held.
+        held: Components of tangents that are held, by node type; only of types of which something
+            may be.
     """
 
     nodes: Mapping[str, int]
     factors: Mapping[str, int]
     num_residuals: int
     num_unknowns: int
+    held: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

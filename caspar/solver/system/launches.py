@@ -220,9 +220,12 @@ class Binder:
         assert tiles is not None
         bindings = {**self.scalars(), **self._arguments(plan, NodePart.CANDIDATE)}
         exchange = Binding(tiles.node_items, 0, fields=tiles.node_fields)
+        for part in self._masks(plan):
+            binding = self._node_binding(plan, eliminated, part)
+            bindings[part.of(eliminated)] = binding.with_fields(self._placed(plan))
         for number in range(plan.form.inner_iterations + 1):
-            for part in ("sum", "spread"):
-                bindings[eliminated.part(f"{part}{number + 1}")] = exchange
+            for name in ("sum", "spread"):
+                bindings[eliminated.part(f"{name}{number + 1}")] = exchange
         return self._bind(plan, "inner", bindings)
 
     def pair(self, plan: FactorPlan, role: str, more: Mapping[str, Binding]) -> Launch:
@@ -291,15 +294,27 @@ class Binder:
     ) -> None:
         tiles = plan.order.node_tiles
         assert tiles is not None
-        placed = tiles.node_fields
-        if plan.order.node_at is not None:
-            placed = {**placed, "node_at": plan.order.node_at}
-        for part in ELIMINATED_PARTS:
+        placed = self._placed(plan)
+        for part in (*ELIMINATED_PARTS, *self._masks(plan)):
             binding = self._node_binding(plan, argument, part)
             bindings[part.of(argument)] = binding.with_fields(placed)
         for exchanged in ("sum", "spread"):
             exchange = Binding(tiles.node_items, 0, fields=tiles.node_fields)
             bindings[argument.part(exchanged)] = exchange
+
+    @staticmethod
+    def _masks(plan: FactorPlan) -> tuple[NodePart, ...]:
+        """What kernels of a factor read of what is held of the eliminated node."""
+        return (NodePart.FREE,) if plan.form.masks_eliminated else ()
+
+    @staticmethod
+    def _placed(plan: FactorPlan) -> Mapping[str, Array]:
+        """How kernels of a factor find the eliminated node's place in a tile."""
+        tiles = plan.order.node_tiles
+        assert tiles is not None
+        if plan.order.node_at is None:
+            return tiles.node_fields
+        return {**tiles.node_fields, "node_at": plan.order.node_at}
 
     def _node_binding(self, plan: FactorPlan, argument: Argument, part: NodePart) -> Binding:
         binding = self._parts[argument.node_type.name][part.text]

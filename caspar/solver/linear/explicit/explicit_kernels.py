@@ -32,6 +32,11 @@ from caspar.memory.patterns import (
 )
 from caspar.solver.linear.explicit.pair_kernels import pair_kernels
 
+HELD_SCALE = 2.0**-300
+"""Scale of the row and column of what is held. Its own entry is the inverse square, so that it is 1
+in the scaled matrix whatever factors add, and the others are below any rounding: the rows of unity,
+without another structure of the matrix."""
+
 
 def fill_name(eliminated: str, row: str, column: str) -> str:
     """Name of the kernel that adds an eliminated type's part to the blocks of two types."""
@@ -51,7 +56,7 @@ def explicit_kernels(
     made += _fill_kernels(factors, nodes, types, form)
     for node in nodes:
         if node.name not in form.eliminated:
-            made += [_begin(node, types, form), _end(node, types)]
+            made += [_begin(node, types, form), _end(node, types, form)]
     ranks = {node.name: rank for rank, node in enumerate(nodes)}
     for factor in factors:
         made += pair_kernels(factor, types, form.factors[factor.name], ranks)
@@ -102,7 +107,8 @@ def _begin(node: NodeType, types: Types, form: SolverForm) -> KernelSpec:
     fail without it, none with it.)
     """
     dim = node.tangent_dim
-    kernel = NodeBuilder(node, "begin_direct", DType.FLOAT64, types)
+    masked = node.name in form.masked
+    kernel = NodeBuilder(node, "begin_direct", DType.FLOAT64, types, masked=masked)
     part = NodePart.BLOCK if len(form.eliminated) == 0 else NodePart.REDUCED_BLOCK
     stored = dict(zip(block_places(node), kernel.read_part(part), strict=True))
     gradient = kernel.read_part(NodePart.GRADIENT)
@@ -117,6 +123,13 @@ def _begin(node: NodeType, types: Types, form: SolverForm) -> KernelSpec:
             block.append(entry + damping * diagonal[i] if i == j else entry)
     scale = [entry.sqrt().reciprocal() for entry in diagonal]
     rhs = [-(g * s) for g, s in zip(gradient, scale, strict=True)]
+    free = kernel.read_free()
+    if free is not None:
+        for i, moves in enumerate(free):
+            own = i * (dim + 1)
+            block[own] = moves.where(block[own], HELD_SCALE**-2)
+            scale[i] = moves.where(scale[i], HELD_SCALE)
+            rhs[i] = moves.where(rhs[i], 0.0)
     # the blocks were cleared
     kernel.write("pair_block", block, DType.FLOAT64, WriteSequential(), skips_zeros=True)
     kernel.write("scale", scale, DType.FLOAT64, WriteSequential())
@@ -124,15 +137,19 @@ def _begin(node: NodeType, types: Types, form: SolverForm) -> KernelSpec:
     return kernel.build()
 
 
-def _end(node: NodeType, types: Types) -> KernelSpec:
+def _end(node: NodeType, types: Types, form: SolverForm) -> KernelSpec:
     """`step`, no `residual`; sums rhs . solution to `descent`, rhs . rhs to `curvature`."""
     dim = node.tangent_dim
-    kernel = NodeBuilder(node, "end_direct", DType.FLOAT64, types, few_items=True)
+    masked, role = node.name in form.masked, "end_direct"
+    kernel = NodeBuilder(node, role, DType.FLOAT64, types, masked=masked, few_items=True)
     solution, scale, rhs = (
         kernel.read(name, dim, DType.FLOAT64, ReadSequential())
         for name in ("solution", "scale", "rhs")
     )
     step = [x * s for x, s in zip(solution, scale, strict=True)]
+    free = kernel.read_free()
+    if free is not None:
+        step = [moves.where(x, 0.0) for moves, x in zip(free, step, strict=True)]
     zero = Scalar(kernel.graph, kernel.graph.const(0.0))
     kernel.write_part(NodePart.STEP, step)
     kernel.write_part(NodePart.RESIDUAL, [zero] * dim)

@@ -158,8 +158,9 @@ def _mix(
     gradient = kernel.read_node(eliminated, NodePart.GRADIENT)
     damping = kernel.scalar("damping")
     node, is_scaled = eliminated.node_type, form.jacobian.is_stored
-    diagonal = damped_diagonal(kernel, node, square, damping, types.storage, scaled=is_scaled)
-    root = inverse_root(dim, types.storage, square, damping, diagonal)
+    storage, free = types.storage, kernel.read_free()
+    diagonal = damped_diagonal(kernel, node, square, damping, storage, free, scaled=is_scaled)
+    root = inverse_root(dim, storage, square, damping, diagonal, free)
     triangle = [[root[row, column] for column in range(row + 1)] for row in range(dim)]
     scaled = [dot(row, gradient[: len(row)]) for row in triangle]
     for argument, mixed in mixed_blocks(kernel, blocks, triangle):

@@ -26,12 +26,14 @@ class CoarseForm:
         reduced: The reduced type.
         sums: How sums over shared nodes are taken.
         is_scaled: Whether linear systems are solved in scaled variables.
+        masks_reduced: Whether components of the reduced type may be held: no column moves these.
     """
 
     eliminated: NodeType
     reduced: NodeType
     sums: SharedSums
     is_scaled: bool
+    masks_reduced: bool
 
     @property
     def num_fields(self) -> int:
@@ -91,7 +93,8 @@ def coarse_form(factors: Sequence[TracedFactor], form: SolverForm) -> CoarseForm
     nodes = {node.name: node for factor in factors for node in _types(factor)}
     (reduced,) = (node for name, node in nodes.items() if name not in form.eliminated)
     sums = next(iter(form.factors.values())).sums
-    return CoarseForm(nodes[form.eliminated[0]], reduced, sums, form.is_scaled)
+    masked = reduced.name in form.masked
+    return CoarseForm(nodes[form.eliminated[0]], reduced, sums, form.is_scaled, masked)
 
 
 def is_coarsened(factor: TracedFactor, form: FactorForm) -> bool:

@@ -132,7 +132,8 @@ def _modes(coarse: CoarseForm, types: Types) -> KernelSpec:
     In groups, as the coarse matrix needs them, and by rows for `coarse_prolong`.
     """
     dim = coarse.reduced.tangent_dim
-    kernel = NodeBuilder(coarse.reduced, "modes", DType.FLOAT64, types)
+    masked = coarse.masks_reduced
+    kernel = NodeBuilder(coarse.reduced, "modes", DType.FLOAT64, types, masked=masked)
     block = kernel.read("square", dim * (dim + 1) // 2, DType.FLOAT64, ReadSequential())
     response = kernel.read("response", dim * coarse.num_fields, DType.FLOAT64, ReadSequential())
     damping = kernel.scalar("damping")
@@ -141,10 +142,13 @@ def _modes(coarse: CoarseForm, types: Types) -> KernelSpec:
     if coarse.is_scaled:
         diagonal = kernel.read_part(NodePart.DIAGONAL)
         units = [entry.sqrt() for entry in diagonal]
+    free = kernel.read_free()
     columns = [
-        damped_step(dim, types.storage, block, response[first : first + dim], damping)
+        damped_step(dim, types.storage, block, response[first : first + dim], damping, free=free)
         for first in range(0, len(response), dim)
     ]
+    if free is not None:
+        units = [moves.where(unit, 0.0) for moves, unit in zip(free, units, strict=True)]
     columns += [[units[j] if i == j else zero for i in range(dim)] for j in range(dim)]
     columns += [[zero] * dim] * (coarse.num_columns - len(columns))
     for number in range(coarse.num_groups):
@@ -228,8 +232,9 @@ def _coarsen(
         square = kernel.read_node(eliminated, NodePart.BLOCK)
     damping = kernel.scalar("damping")
     node, scaled = eliminated.node_type, form.jacobian.is_stored
-    diagonal = damped_diagonal(kernel, node, square, damping, types.storage, scaled=scaled)
-    root = inverse_root(dim, types.storage, square, damping, diagonal)
+    storage, free = types.storage, kernel.read_free()
+    diagonal = damped_diagonal(kernel, node, square, damping, storage, free, scaled=scaled)
+    root = inverse_root(dim, storage, square, damping, diagonal, free)
     packed = [root[row, column] for row in range(dim) for column in range(row + 1)]
     if form.is_fused:
         packed = kernel.spread_over_node(packed)

@@ -1,0 +1,122 @@
+"""What a solve holds: the user's `fixed` to masks over the tangents of nodes.
+
+Input: the user's mapping. Output: for each node type that it names, 1 for each component that moves
+and 0 for each that is held. Once for each solve, on the host.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from caspar.errors import InputError
+from caspar.frontend.factors.trace import NodeType
+from caspar.frontend.symbolic.field_types import tangent_fields
+from caspar.ir.dtype import DType
+from caspar.memory.array import Array
+from caspar.runtime.arrays import to_numpy
+
+Fixed = Mapping[str, Any]
+"""What `Solver.solve(fixed=...)` takes."""
+
+_ALLOWED = (
+    "allowed are indices of nodes, (n,) booleans for whole nodes, (n, {dim}) booleans for "
+    "components of their tangents, or True for all of it"
+)
+
+
+def read_fixed(
+    fixed: Fixed | None, nodes: Sequence[NodeType], counts: Mapping[str, int], storage: DType
+) -> dict[str, Array]:
+    """Masks of the node types that are named.
+
+    Args:
+        fixed: As the user gave it; None: nothing is held.
+        nodes: The solver's node types.
+        counts: Instances of each, by name.
+        storage: Type of the masks.
+
+    Returns:
+        By name, (n, tangent_dim) on the host: 1 where a component moves, 0 where it is held.
+
+    Raises:
+        InputError: Names the node type and field, what is wrong and what is allowed.
+    """
+    if fixed is None:
+        return {}
+    if not isinstance(fixed, Mapping):
+        raise InputError(
+            f"fixed: expected a mapping from node types to what is held, got {type(fixed).__name__}"
+        )
+    by_name = {node.name: node for node in nodes}
+    masks = {}
+    for name, given in fixed.items():
+        if name not in by_name:
+            raise InputError(f"fixed: {_unknown('node type', name, list(by_name))}")
+        node, count = by_name[name], counts[name]
+        held = np.zeros((count, node.tangent_dim), dtype=np.bool_)
+        _hold(f"fixed, node type {name}", node.python_type, given, held)
+        masks[name] = np.where(held, 0.0, 1.0).astype(storage.value)
+    return masks
+
+
+def num_held(free: Array) -> int:
+    """Components that a mask holds."""
+    return int(free.size - np.count_nonzero(free))
+
+
+def _hold(where: str, declared: Any, given: Any, held: Array) -> None:
+    """Set `held`, (n, tangent dimension of the type), by what the user gave for it."""
+    if isinstance(given, Mapping):
+        fields = tangent_fields(declared)
+        if len(fields) == 0:
+            raise InputError(f"{where}: has no fields; {_ALLOWED.format(dim=held.shape[1])}")
+        for name, inner in given.items():
+            if name not in fields:
+                raise InputError(f"{where}: {_unknown('field', name, list(fields))}")
+            kind, place = fields[name]
+            _hold(f"{where}, field {name}", kind, inner, held[:, place.start : place.stop])
+        return
+    if isinstance(given, bool | np.bool_):
+        held[...] |= bool(given)
+        return
+    rows = _array(where, given, held)
+    if rows.dtype.kind == "b":
+        held[...] |= rows if rows.ndim == 2 else rows[:, None]
+    else:
+        held[rows] = True
+
+
+def _array(where: str, given: Any, held: Array) -> Array:
+    """Booleans of one or two axes that fit, or indices in range."""
+    count, dim = held.shape
+    allowed = _ALLOWED.format(dim=dim)
+    try:
+        array = to_numpy(given) if hasattr(given, "shape") else np.asarray(given)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}: got {type(given).__name__}; {allowed}") from error
+    if array.size == 0 and array.ndim == 1 and array.dtype.kind == "f":
+        # NumPy has no integers for an empty list
+        array = array.astype(np.int64)
+    if isinstance(given, np.ma.MaskedArray):
+        raise InputError(f"{where}: a masked array; {allowed}")
+    if array.dtype.kind == "b":
+        if array.shape not in ((count,), (count, dim)):
+            raise InputError(
+                f"{where}: booleans of shape {array.shape} for {count} nodes; {allowed}"
+            )
+        return array
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise InputError(f"{where}: {array.dtype} of shape {array.shape}; {allowed}")
+    outside = (array < 0) | (array >= count)
+    if outside.any():
+        first = int(array[outside][0])
+        raise InputError(f"{where}: index {first} is out of range; there are {count} nodes")
+    return array
+
+
+def _unknown(what: str, name: object, known: list[str]) -> str:
+    close = difflib.get_close_matches(str(name), known, 1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return f"unknown {what} {str(name)!r}{hint}; there are {', '.join(known)}"
