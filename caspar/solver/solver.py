@@ -4,11 +4,10 @@ import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, SupportsIndex, TypeVar
 
 from caspar.frontend.factors.factor import Factor
-from caspar.frontend.precision import TYPES
 from caspar.options import (
     DEFAULT_INNER_ITERATIONS,
     BackendChoice,
@@ -26,7 +25,6 @@ from caspar.runtime.select import chosen_backend
 from caspar.solver.active import Active, Preparations
 from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
 from caspar.solver.input.array_reader import ArrayReader
-from caspar.solver.input.fixed import Fixed, num_held, read_fixed
 from caspar.solver.input.problem import Problem, check_problem
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import minimize
@@ -187,7 +185,9 @@ class Solver:
             whole.kernels.compile_all()
         self._preparations.add_backlog(whole.kernels.take_compile_time())
 
-    def prepare(self, arrays: Mapping[str, Any], *, fixed: Fixed | None = None) -> Prepared:
+    def prepare(
+        self, arrays: Mapping[str, Any], *, fixed: Mapping[str, Any] | None = None
+    ) -> Prepared:
         """Do everything now that comes before the first iteration: check, compile, plan memory.
 
         The plan is kept: a solve of arrays with the same counts and indices begins at once.
@@ -211,7 +211,7 @@ class Solver:
 
     @contextmanager
     def system(
-        self, arrays: Mapping[str, Any], *, fixed: Fixed | None = None
+        self, arrays: Mapping[str, Any], *, fixed: Mapping[str, Any] | None = None
     ) -> Iterator[NormalEquations]:
         """What a solve iterates on, with the values of some arrays loaded: for tests and experts.
 
@@ -245,7 +245,7 @@ class Solver:
         self,
         arrays: Mapping[str, Any],
         *,
-        fixed: Fixed | None = None,
+        fixed: Mapping[str, Any] | None = None,
         verbose: bool | None = None,
         on_iteration: Callable[[IterationRecord], object] | None = None,
         **options: Any,
@@ -296,7 +296,7 @@ class Solver:
     def _solve(
         self,
         arrays: Mapping[str, Any],
-        fixed: Fixed | None,
+        fixed: Mapping[str, Any] | None,
         checked: SolveOptions,
         on_iteration: Callback | None,
     ) -> SolveResult:
@@ -333,7 +333,7 @@ class Solver:
 
     @contextmanager
     def _opened(
-        self, arrays: Mapping[str, Any], fixed: Fixed | None, options: SolveOptions
+        self, arrays: Mapping[str, Any], fixed: Mapping[str, Any] | None, options: SolveOptions
     ) -> Iterator[_Opened]:
         """The problem of some arrays, and the system of those factors that have instances."""
         with self.backend.scope():
@@ -342,16 +342,13 @@ class Solver:
                 yield _Opened(problem, active, system)
 
     def _checked(
-        self, arrays: Mapping[str, Any], fixed: Fixed | None, options: SolveOptions
+        self, arrays: Mapping[str, Any], fixed: Mapping[str, Any] | None, options: SolveOptions
     ) -> tuple[Problem, Active]:
         """The arrays, of the precision of what takes part, and that."""
 
         def read(precision: Precision) -> Problem:
             reader = ArrayReader(self.backend, precision, options.check)
-            problem = check_problem(arrays, self._factors, self._nodes, reader)
-            storage = TYPES[precision].storage
-            free = read_fixed(fixed, self._nodes, problem.counts, storage)
-            return replace(problem, free=free) if len(free) > 0 else problem
+            return check_problem(arrays, self._factors, self._nodes, reader, fixed)
 
         problem = read(self.precision)
         active = self._preparations.choose(problem)
@@ -364,9 +361,8 @@ class Solver:
         rows = sum(len(factor.residual) * counts[factor.name] for factor in active.recipe.factors)
         nodes = {node.name: problem.counts[node.name] for node in active.recipe.nodes}
         unknowns = sum(node.tangent_dim * nodes[node.name] for node in active.recipe.nodes)
-        held = {name: num_held(problem.free[name]) for name in nodes if name in problem.free}
-        unknowns -= sum(held.values())
-        held |= {name: num_held(problem.free[name]) for name in active.held}
+        unknowns -= sum(problem.num_held(nodes).values())
+        held = problem.num_held([*nodes, *active.held])
         return ProblemSize(nodes, counts, rows, unknowns, held)
 
 

@@ -74,11 +74,15 @@ class ArrayReader:
         backend: Where the solve runs.
         precision: It determines the floating type that values are stored in.
         check_values: Also look for NaN, infinity and indices out of range.
+
+    Attributes:
+        storage: That type.
     """
 
     def __init__(self, backend: Backend, precision: Precision, check_values: bool) -> None:
         self._backend = backend
-        self._storage = TYPES[precision].storage.value
+        self.storage = TYPES[precision].storage
+        self._storage = self.storage.value
         self._check_values = check_values
         self._first: tuple[str, Location] | None = None
         self._has_warned = False

@@ -17,9 +17,6 @@ from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.runtime.arrays import to_numpy
 
-Fixed = Mapping[str, Any]
-"""What `Solver.solve(fixed=...)` takes."""
-
 _ALLOWED = (
     "allowed are indices of nodes, (n,) booleans for whole nodes, (n, {dim}) booleans for "
     "components of their tangents, or True for all of it"
@@ -27,7 +24,10 @@ _ALLOWED = (
 
 
 def read_fixed(
-    fixed: Fixed | None, nodes: Sequence[NodeType], counts: Mapping[str, int], storage: DType
+    fixed: Mapping[str, Any] | None,
+    nodes: Sequence[NodeType],
+    counts: Mapping[str, int],
+    storage: DType,
 ) -> dict[str, Array]:
     """Masks of the node types that are named.
 
@@ -92,15 +92,17 @@ def _array(where: str, given: Any, held: Array) -> Array:
     """Booleans of one or two axes that fit, or indices in range."""
     count, dim = held.shape
     allowed = _ALLOWED.format(dim=dim)
+    if isinstance(given, np.ma.MaskedArray):
+        raise InputError(f"{where}: a masked array; {allowed}")
     try:
         array = to_numpy(given) if hasattr(given, "shape") else np.asarray(given)
     except (TypeError, ValueError) as error:
         raise InputError(f"{where}: got {type(given).__name__}; {allowed}") from error
+    if array.ndim == 0:
+        raise InputError(f"{where}: got {given!r}; {allowed}")
     if array.size == 0 and array.ndim == 1 and array.dtype.kind == "f":
         # NumPy has no integers for an empty list
         array = array.astype(np.int64)
-    if isinstance(given, np.ma.MaskedArray):
-        raise InputError(f"{where}: a masked array; {allowed}")
     if array.dtype.kind == "b":
         if array.shape not in ((count,), (count, dim)):
             raise InputError(

@@ -5,7 +5,7 @@ checked before any kernel could read out of bounds. Once for each solve.
 """
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from caspar.memory.array import Array
 from caspar.runtime.arrays import HOST, Moved, give_back, location
 from caspar.runtime.backend import Backend
 from caspar.solver.input.array_reader import ArrayReader, unblocked
+from caspar.solver.input.fixed import num_held, read_fixed
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,10 @@ class Problem:
     def counts(self) -> dict[str, int]:
         """Instances of each node type, by name."""
         return {name: int(array.shape[0]) for name, array in self.values.items()}
+
+    def num_held(self, names: Iterable[str]) -> dict[str, int]:
+        """Components of tangents that are held, for those of some node types that have masks."""
+        return {name: num_held(self.free[name]) for name in names if name in self.free}
 
     def with_indices(self, upload: Callable[[Array], Array]) -> "Problem":
         """The same, with the indices where a function puts them."""
@@ -144,6 +149,7 @@ def check_problem(
     factors: Sequence[TracedFactor],
     nodes: Sequence[NodeType],
     reader: ArrayReader,
+    fixed: Mapping[str, Any] | None = None,
 ) -> Problem:
     """Check the user's arrays, where they are.
 
@@ -153,6 +159,7 @@ def check_problem(
         factors: Traced factors.
         nodes: Their node types.
         reader: Reads single arrays.
+        fixed: What is held; see `Solver.solve`.
 
     Raises:
         InputError: Names the factor or node type, the argument, what is wrong, what is allowed.
@@ -168,7 +175,8 @@ def check_problem(
         for factor in factors
     }
     dtypes = {name: reader.dtype(array) for name, array in given.items()}
-    return Problem(values, given, dtypes, checked)
+    free = read_fixed(fixed, nodes, counts, reader.storage)
+    return Problem(values, given, dtypes, checked, free)
 
 
 def _check_names(where: str, what: str, given: Any, expected: Sequence[str]) -> None:

@@ -13,10 +13,7 @@ after it nothing is done ahead until one is accepted.
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
 from caspar.equations.parts import FactorPart, NodePart, SolverPart
-from caspar.frontend.factors.block_parts import has_whole_block
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.solver.input.problem import Problem
@@ -25,38 +22,12 @@ from caspar.solver.iterate.faults import faulty_costs, faulty_derivatives, large
 from caspar.solver.iterate.linearization import Linearization, Place
 from caspar.solver.iterate.roundings import DRAWS, last_third, write_rounded
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
+from caspar.solver.iterate.usual_options import usual_options
 from caspar.solver.linear.method import LinearSolver
-from caspar.solver.plan.arena import Scratch
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
-
-USUAL_OPTIONS: Mapping[str, float] = {
-    "max_iterations": 100,
-    "initial_damping": 1e-3,
-    "cost_tolerance": 3e-7,
-    "gradient_tolerance": 1e-14,
-    "step_tolerance": 1e-8,
-}
-"""Options of a solve that the user leaves open."""
-
-EXACT_OPTIONS: Mapping[str, float] = {
-    "max_iterations": 1000,
-    "initial_damping": 1e-3,
-    "cost_tolerance": 1e-13,
-    "gradient_tolerance": 1e-26,
-    "step_tolerance": 1e-13,
-}
-"""The same if linear systems are solved to rounding: a few more steps reach the last digits."""
-
-FIT_DAMPING = 0.1
-"""First damping if all unknowns are those of one node, as in a curve fit: the start may be far, and
-a first step that is too long may end where a parameter has lost its influence."""
-
-CHAIN_DAMPING = 1e-8
-"""First damping of chains that are factorised. A chain bends as a whole along directions that
-damping holds long after it lets others go (docs/design/0014-levenberg-policy.md)."""
 
 
 class NormalEquations:
@@ -118,16 +89,7 @@ class NormalEquations:
     @property
     def usual_options(self) -> Mapping[str, float]:
         """Options of a solve that the user leaves open, by name."""
-        has_one_block = len(self.plan.reduced) == 1 and (
-            self.plan.reduced[0].count == 1 and has_whole_block(self.plan.reduced[0].node)
-        )
-        # in float32 a chain that nothing holds would drift: its gradient is no better than that
-        if self.storage is not DType.FLOAT64 or not (self.is_direct or has_one_block):
-            return USUAL_OPTIONS
-        if self.is_direct and self.plan.is_chained:
-            return {**EXACT_OPTIONS, "initial_damping": CHAIN_DAMPING}
-        is_fit = has_one_block and len(self.plan.eliminated) == 0
-        return {**EXACT_OPTIONS, "initial_damping": FIT_DAMPING} if is_fit else EXACT_OPTIONS
+        return usual_options(self.plan, is_direct=self.is_direct)
 
     @property
     def num_bytes(self) -> int:
@@ -142,8 +104,7 @@ class NormalEquations:
 
     def uploader(self) -> Callable[[Array], Array]:
         """Brings arrays of the host to the plan's memory, until any other method is called."""
-        scratch = self.plan.scratch()
-        return lambda array: self._on_device(array, scratch)
+        return self.plan.scratch().on_device
 
     def load(self, problem: Problem) -> None:
         """Bring start values and constants into the plan's memory."""
@@ -153,40 +114,23 @@ class NormalEquations:
         for plan in self.plan.reduced:
             self._backend.clear(self.plan.memory[plan.key(NodePart.INFLUENCE)])
         for plan in self.plan.nodes:
-            rows = self._on_device(problem.values[plan.node.name], scratch)
-            rows = self._in_order(rows, None if plan.order is None else plan.order.node, scratch)
+            rows = scratch.on_device(problem.values[plan.node.name])
+            rows = scratch.in_order(rows, None if plan.order is None else plan.order.node)
             self._binder.pack(plan.key(NodePart.NODES), rows)
             if plan.is_masked:
-                free = self._on_device(problem.free[plan.node.name], scratch)
-                free = self._in_order(
-                    free, None if plan.order is None else plan.order.node, scratch
-                )
+                free = scratch.on_device(problem.free[plan.node.name])
+                free = scratch.in_order(free, None if plan.order is None else plan.order.node)
                 self._binder.pack(plan.key(NodePart.FREE), free)
         for factor in self.plan.factors:
             arrays = problem.factors[factor.factor.name]
             for argument in factor.factor.arguments:
                 constant = arrays.constants.get(argument.source)
                 if constant is not None:
-                    rows = self._on_device(constant.rows, scratch)
-                    rows = self._in_order(rows, factor.order.order_of(argument), scratch)
+                    rows = scratch.on_device(constant.rows)
+                    rows = scratch.in_order(rows, factor.order.order_of(argument))
                     self._binder.pack(factor.key(FactorPart.CONSTANT, argument), rows)
         # the rows must live until they are packed
         self._backend.synchronize()
-
-    def _on_device(self, rows: Array, scratch: Scratch) -> Array:
-        """Rows of the host are copied."""
-        if not self._backend.traits.host_arrays_are_copied or not isinstance(rows, np.ndarray):
-            return rows
-        copied = scratch.take(rows.shape, rows.dtype.name)
-        self._backend.write(copied, rows)
-        return copied
-
-    def _in_order(self, rows: Array, order: Array | None, scratch: Scratch) -> Array:
-        if order is None:
-            return rows
-        sorted_rows = scratch.take((int(order.shape[0]), int(rows.shape[1])), rows.dtype.name)
-        self._backend.take_rows(sorted_rows, rows, order)
-        return sorted_rows
 
     def score(self) -> float:
         """Cost of the current values."""
@@ -339,7 +283,7 @@ class NormalEquations:
             name = plan.node.name
             self._binder.unpack(plan.key(NodePart.NODES), rows[name])
             if plan.order is not None:
-                rows[name] = self._in_order(rows[name], plan.order.rank, scratch)
+                rows[name] = scratch.in_order(rows[name], plan.order.rank)
         self._backend.synchronize()
         return rows
 

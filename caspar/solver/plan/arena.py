@@ -110,3 +110,20 @@ class Scratch:
         taken = view(self._bytes, self._first_byte, num_scalars, dtype)
         self._first_byte += -(-size // ALIGNMENT) * ALIGNMENT
         return taken.reshape(shape)
+
+    def on_device(self, rows: Array) -> Array:
+        """Rows of the host are copied, if the backend is another device."""
+        if not self._backend.traits.host_arrays_are_copied or not isinstance(rows, np.ndarray):
+            return rows
+        copied = self.take(rows.shape, rows.dtype.name)
+        self._backend.write(copied, rows)
+        return copied
+
+    def in_order(self, rows: Array, order: Array | None) -> Array:
+        """(n, dim) rows in another order, given by the row of each; None: as they are."""
+        if order is None:
+            return rows
+        shape = (int(order.shape[0]), int(rows.shape[1]))
+        sorted_rows = self.take(shape, rows.dtype.name)
+        self._backend.take_rows(sorted_rows, rows, order)
+        return sorted_rows

@@ -9,8 +9,9 @@ from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.dtype import DType
 from caspar.options import SolveOptions
 from caspar.solver.iterate.levenberg import Course, minimize
-from caspar.solver.iterate.normal_equations import USUAL_OPTIONS, NormalEquations
+from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
+from caspar.solver.iterate.usual_options import USUAL_OPTIONS
 
 STEP = TriedStep(
     cost=math.nan,

@@ -7,7 +7,6 @@ import pytest
 
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions, SolveOptions
-from caspar.solver.iterate.normal_equations import USUAL_OPTIONS
 from caspar.solver.iterate.policy import (
     CONFIRMING_ITERATIONS,
     GREATEST_SHRINK,
@@ -17,6 +16,7 @@ from caspar.solver.iterate.policy import (
 )
 from caspar.solver.iterate.steps import AskRounding, LinearGoal, Verdict
 from caspar.solver.iterate.stopping import GREATEST_RELIEF
+from caspar.solver.iterate.usual_options import USUAL_OPTIONS
 from caspar.solver.result.result import SolveStatus
 from tests.solver.policy_cases import CONFIRMING, LAST, LEAST, OPTIONS, STATE, STEP, TABLE, Row
 

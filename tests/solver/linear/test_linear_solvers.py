@@ -10,7 +10,7 @@ import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import BackendError, FactorError, OutOfMemoryError
 from caspar.runtime.cpu.backend import CpuBackend
-from caspar.solver.iterate.normal_equations import CHAIN_DAMPING, USUAL_OPTIONS
+from caspar.solver.iterate.usual_options import CHAIN_DAMPING, USUAL_OPTIONS
 from caspar.solver.limits import Limits
 from examples import pose_graph, pose_graph_3d
 from tests.harness_backend import HarnessBackend

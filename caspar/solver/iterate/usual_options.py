@@ -1,0 +1,55 @@
+"""Options of a solve that its user leaves open: they follow precision and linear systems.
+
+Input: a plan. Output: options by name. Once for each solve.
+"""
+
+from collections.abc import Mapping
+
+from caspar.frontend.factors.block_parts import has_whole_block
+from caspar.ir.dtype import DType
+from caspar.solver.plan.plan import Plan
+
+USUAL_OPTIONS: Mapping[str, float] = {
+    "max_iterations": 100,
+    "initial_damping": 1e-3,
+    "cost_tolerance": 3e-7,
+    "gradient_tolerance": 1e-14,
+    "step_tolerance": 1e-8,
+}
+"""Options of a solve that the user leaves open."""
+
+EXACT_OPTIONS: Mapping[str, float] = {
+    "max_iterations": 1000,
+    "initial_damping": 1e-3,
+    "cost_tolerance": 1e-13,
+    "gradient_tolerance": 1e-26,
+    "step_tolerance": 1e-13,
+}
+"""The same if linear systems are solved to rounding: a few more steps reach the last digits."""
+
+FIT_DAMPING = 0.1
+"""First damping if all unknowns are those of one node, as in a curve fit: the start may be far, and
+a first step that is too long may end where a parameter has lost its influence."""
+
+CHAIN_DAMPING = 1e-8
+"""First damping of chains that are factorised. A chain bends as a whole along directions that
+damping holds long after it lets others go (docs/design/0014-levenberg-policy.md)."""
+
+
+def usual_options(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:
+    """Options of a solve that the user leaves open, by name.
+
+    Args:
+        plan: Of the problem.
+        is_direct: Whether a matrix is factorised.
+    """
+    has_one_block = len(plan.reduced) == 1 and (
+        plan.reduced[0].count == 1 and has_whole_block(plan.reduced[0].node)
+    )
+    # in float32 a chain that nothing holds would drift: its gradient is no better than that
+    if plan.types.storage is not DType.FLOAT64 or not (is_direct or has_one_block):
+        return USUAL_OPTIONS
+    if is_direct and plan.is_chained:
+        return {**EXACT_OPTIONS, "initial_damping": CHAIN_DAMPING}
+    is_fit = has_one_block and len(plan.eliminated) == 0
+    return {**EXACT_OPTIONS, "initial_damping": FIT_DAMPING} if is_fit else EXACT_OPTIONS
