@@ -183,11 +183,7 @@ def _remaining_decrease(
         min_iterations=min(CONFIRMING_ITERATIONS, options.max_linear_iterations),
         max_iterations=options.max_linear_iterations,
     )
-    if progress.records[-1].step_accepted:
-        system.linearize(goal.damping)
-    tried = system.try_step(goal)
-    system.reject()
-    return remaining_decrease(state.cost, tried)
+    return remaining_decrease(state.cost, system.promise(goal))
 
 
 def _asks_to_stop(answer: object) -> bool:

@@ -195,6 +195,13 @@ class NormalEquations:
         self._enqueue_ahead(goal)
         return TriedStep.of(self._read())
 
+    def promise(self, goal: LinearGoal) -> TriedStep:
+        """A step that is not taken: what it promises at the current values."""
+        self._enqueue_step(goal)
+        tried = TriedStep.of(self._read())
+        self.reject()
+        return tried
+
     def _try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
         self._enqueue_step(goal)
         self._look.begin()  # before they are overwritten

@@ -63,6 +63,10 @@ class FakeSystem:
         self.goals.append(goal)
         return self.script[len(self.goals) - 1]
 
+    def promise(self, goal: LinearGoal) -> TriedStep:
+        assert goal.expected_damping is None
+        return STEP
+
     def accept(self) -> None:
         self.calls.append("accept")
         self.cost = self.script[len(self.goals) - 1].cost
