@@ -3,6 +3,7 @@
 Its rules one by one are in `policy_cases`.
 """
 
+import itertools
 import math
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -133,7 +134,11 @@ def test_rounding_errors_end_with_the_next_step_that_gains_little() -> None:
 
 
 def test_rounding_errors_that_a_step_lowers_by_much_are_none() -> None:
-    falls = [STEP._replace(cost=cost, model_decrease=1e30) for cost in (1e9, 1e6, 0.9e6)]
+    costs = (1e30, 1e9, 1e6, 0.9e6)
+    falls = [
+        STEP._replace(cost=after, model_decrease=before - after)
+        for before, after in itertools.pairwise(costs)
+    ]
     anyway = {"step_tolerance": 0.0, "gradient_tolerance": 0.0}
     course, _ = run([*falls, REJECTED], 1e30, rounding=1e9, initial_damping=1e6, **anyway)
     assert len(course.records) == 3
