@@ -85,6 +85,7 @@ ROOMS = {
         "result": "",
         "plan": "input result",
         "system": "plan",
+        "covariance": "choice input",
         "linear": "choice plan system",
         "iterate": "input result plan system linear",
     },

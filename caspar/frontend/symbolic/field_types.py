@@ -1,9 +1,10 @@
 """The types of a dataclass's fields, in the order in which SymForce stores them."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, get_type_hints
 
-from symforce.ops import StorageOps
+from symforce.ops import LieGroupOps, StorageOps
 
 
 def field_names(declared: Any) -> list[str]:
@@ -27,13 +28,22 @@ def field_types(declared: type) -> tuple[Any, ...]:
 
 def storage_fields(declared: type) -> dict[str, range]:
     """Where the fields of a dataclass are in its storage, by name; of other types nothing."""
+    return _fields(declared, StorageOps.storage_dim)
+
+
+def tangent_fields(declared: type) -> dict[str, range]:
+    """Where the fields of a dataclass are in its tangent, by name; of other types nothing."""
+    return _fields(declared, LieGroupOps.tangent_dim)
+
+
+def _fields(declared: type, dim: Callable[[Any], Any]) -> dict[str, range]:
     types = field_types(declared)
     if len(types) == 0:
         return {}
     fields: dict[str, range] = {}
     first = 0
     for field, kind in zip(dataclasses.fields(declared), types, strict=True):
-        size = int(StorageOps.storage_dim(kind))
+        size = int(dim(kind))
         fields[field.name] = range(first, first + size)
         first += size
     return fields

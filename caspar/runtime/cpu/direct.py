@@ -203,6 +203,14 @@ class QdldlFactorization:
         """L D L^T, in the order that was found."""
         self._solver.update(self._matrix, upper=True)
 
+    def factors(self) -> tuple[csc_matrix, FloatArray, NDArray[np.integer[Any]]]:
+        """L without its diagonal of ones, D, and the row of the matrix that each of theirs is.
+
+        They have the rows of the identity that were added, behind those of the matrix.
+        """
+        lower, pivots, order = self._solver.factors()
+        return lower, pivots, order
+
     def solve(self, rhs: Array, solution: Array) -> None:
         """Solve by the factors."""
         padded = rhs if len(self._added) == 0 else np.concatenate([rhs, self._added])
