@@ -39,7 +39,7 @@ class Marginals:
         self._normal = normal
         self._inverse = inverse
         self._backend: Backend = normal.backend
-        self.scaled_free = _whole_free(normal, inverse)
+        self.scaled_free = self._find_free()
         self._projectors = {
             name: _projectors(normal, name)
             for name, elimination in normal.eliminations.items()
@@ -92,29 +92,56 @@ class Marginals:
         rows[index] = upload(projectors[place[found]]) @ rows[index]
         return rows
 
+    def _find_free(self) -> dict[str, FloatArray]:
+        """The free directions of the reduced system over all nodes, orthonormal, scaled unknowns.
+
+        Found from J^T J, they are off by its rounding over the least eigenvalue. Two corrections by
+        way of J make that the rounding of J over the least singular value.
+        """
+        normal, free = self._normal, self._inverse.free
+        if free.shape[1] == 0:
+            return {}
+        upload, to_host = self._backend.upload, self._backend.to_host
+        found = {name: free[normal.layout.places(name)] for name in normal.layout.nodes}
+        for name in normal.eliminations:
+            found[name] = -_back_substituted(normal, name, free)
+        for _ in range(2):
+            left = normal.gradients({name: upload(part) for name, part in found.items()})
+            wrong = self._solved({name: to_host(part) for name, part in left.items()})
+            found = {name: part - wrong[name] for name, part in found.items()}
+        return _orthonormal(found)
+
     def _find_correction(self) -> "_Correction | None":
         """N, M and N^T M; None where no free direction moves several nodes."""
         if len(self.scaled_free) == 0:
             return None
-        normal, layout, backend = self._normal, self._normal.layout, self._backend
         free = _orthonormal(self._all_in_tangent(self.scaled_free))
-        scales = {name: backend.to_host(array)[:, :, None] for name, array in normal.scales.items()}
-        rhs = np.zeros((layout.size, self._inverse.free.shape[1]))
-        for name in layout.nodes:
-            rhs[layout.places(name)] = free[name] * scales[name]
-        whitened = {}
-        for name, elimination in normal.eliminations.items():
-            own = backend.upload(free[name] * scales[name])
-            whitened[name] = elimination.roots.transpose(0, 2, 1) @ own
-            rhs -= _taken(normal, name, whitened[name])
-        solved = self._inverse.solve(rhs)
-        moved = {name: solved[layout.places(name)] for name in layout.nodes}
-        for name, elimination in normal.eliminations.items():
-            own = backend.to_host(elimination.roots @ whitened[name])
-            moved[name] = own - _back_substituted(normal, name, solved)
+        to_host, scales = self._backend.to_host, self._normal.scales
+        moved = self._solved(
+            {name: part * to_host(scales[name])[:, :, None] for name, part in free.items()}
+        )
         moved = self._all_in_tangent(moved)
         inner = sum(np.einsum("nda,ndb->ab", free[name], moved[name]) for name in free)
         return _Correction(free, moved, np.asarray(inner))
+
+    def _solved(self, sides: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """G times (n, d, k) by node type, scaled unknowns, on the host."""
+        normal, layout, backend = self._normal, self._normal.layout, self._backend
+        num = next(iter(sides.values())).shape[2]
+        rhs = np.zeros((layout.size, num))
+        for name in layout.nodes:
+            rhs[layout.places(name)] = sides[name]
+        whitened = {}
+        for name, elimination in normal.eliminations.items():
+            turned = elimination.roots.transpose(0, 2, 1)
+            whitened[name] = turned @ backend.upload(sides[name])
+            rhs -= _taken(normal, name, whitened[name])
+        reduced = self._inverse.solve(rhs)
+        solved = {name: reduced[layout.places(name)] for name in layout.nodes}
+        for name, elimination in normal.eliminations.items():
+            own = backend.to_host(elimination.roots @ whitened[name])
+            solved[name] = own - _back_substituted(normal, name, reduced)
+        return solved
 
     def _all_in_tangent(self, parts: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         upload, to_host = self._backend.upload, self._backend.to_host
@@ -218,16 +245,6 @@ class _Correction:
         numbers = backend.to_host(index)
         free, moved = self.free[name][numbers], self.moved[name][numbers]
         return backend.upload(free), backend.upload(moved)
-
-
-def _whole_free(normal: NormalMatrix, inverse: ReducedInverse) -> dict[str, FloatArray]:
-    """The free directions of the reduced system over all nodes, orthonormal, scaled unknowns."""
-    if inverse.free.shape[1] == 0:
-        return {}
-    found = {name: inverse.free[normal.layout.places(name)] for name in normal.layout.nodes}
-    for name in normal.eliminations:
-        found[name] = -_back_substituted(normal, name, inverse.free)
-    return _orthonormal(found)
 
 
 def _back_substituted(normal: NormalMatrix, name: str, vectors: FloatArray) -> FloatArray:

@@ -171,6 +171,24 @@ class NormalMatrix:
         add_rows(xp, merged, xp.cumsum(is_new) - 1, coupling[order])
         return key[is_new], merged
 
+    def gradients(self, vectors: Mapping[str, Array]) -> dict[str, Array]:
+        """J^T (J x), by way of the Jacobian: by node type (n, d, k), of scaled unknowns."""
+        xp = self.backend.xp
+        scaled = {name: self.scales[name][:, :, None] * part for name, part in vectors.items()}
+        result = {name: xp.zeros(part.shape) for name, part in vectors.items()}
+        num = int(next(iter(vectors.values())).shape[2])
+        for factor in self._jacobians:
+            num_rows = int(factor.residual.shape[1])
+            widest = max(self._dims[one.node] for one in factor.nodes)
+            for piece in pieces(len(factor.residual), num * max(num_rows, widest)):
+                moved = sum(
+                    one.entries[piece] @ scaled[one.node][one.index[piece]] for one in factor.nodes
+                )
+                for one in factor.nodes:
+                    turned = one.entries[piece].transpose(0, 2, 1)
+                    add_rows(xp, result[one.node], one.index[piece], turned @ moved)
+        return {name: self.scales[name][:, :, None] * part for name, part in result.items()}
+
     def dense_jacobian(self) -> NDArray[np.float64]:
         """The scaled Jacobian of everything by the nodes that remain: (rows, size), on the host."""
         layout = self.layout
