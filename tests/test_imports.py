@@ -89,6 +89,7 @@ ROOMS = {
         "linear": "choice plan system",
         "iterate": "input result plan system linear",
     },
+    "solver/covariance": {"inverses": ""},
     "solver/linear": {"explicit": "", "two_level": "explicit"},
 }
 

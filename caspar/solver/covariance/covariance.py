@@ -5,7 +5,7 @@ is in tangent coordinates: see the table of steps in `docs/NUMERICS.md`.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from caspar.errors import InputError
 
 MOST_SHOWN = 24
-"""Standard errors up to which all of them are printed."""
+"""Standard errors of a node type up to which they are printed."""
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,7 @@ class Covariance:
                 "covariances are those of the pseudo-inverse, which holds them:"
             )
             lines += [f"  {text}" for text in self.free_directions]
-        sizes = [info.values.shape[0] * self[name].shape[1] for name, info in self._info.items()]
-        if sum(sizes) <= MOST_SHOWN:
-            lines += [f"  {text}" for text in self._error_texts()]
+        lines += [f"  {text}" for name in self._info for text in self._error_texts(name)]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -184,7 +182,7 @@ class Covariance:
 
     def _summary(self) -> str:
         asked = ", ".join(
-            f"all {info.count:,} {name}"
+            (name if info.count == 1 else f"all {info.count:,} {name}")
             if len(self.instances[name]) == info.count
             else f"{len(self.instances[name]):,} of {info.count:,} {name}"
             for name, info in self._info.items()
@@ -209,18 +207,16 @@ class Covariance:
         )
         return f"{variance} {meaning}"
 
-    def _error_texts(self) -> list[str]:
+    def _error_texts(self, name: str) -> list[str]:
+        """Values and standard errors of a node type; nothing if there are too many."""
+        info, errors = self._info[name], self.standard_errors(name)
+        if errors.shape[0] * errors.shape[1] > MOST_SHOWN:
+            return []
         texts = []
-        for name, info in self._info.items():
-            errors = _host(self.standard_errors(name))
-            for number, row, error in zip(self.instances[name], info.values, errors, strict=True):
-                owner = name if info.count == 1 else f"{name}[{number}]"
-                texts.append(f"{owner}: {_fields_text(row, error, info)}")
+        for number, row, own in zip(self.instances[name], info.values, errors, strict=True):
+            owner = name if info.count == 1 else f"{name}[{number}]"
+            texts.append(f"{owner}: {_fields_text(row, own.tolist(), info)}")
         return texts
-
-
-def _host(array: Any) -> NDArray[np.float64]:
-    return np.asarray(array.get() if hasattr(array, "get") else array)
 
 
 def _divided(blocks: Any, rows: Any, columns: Any) -> Any:
@@ -235,9 +231,7 @@ def _with_ones(correlations: Any) -> Any:
     return correlations
 
 
-def _fields_text(
-    row: NDArray[np.float64], errors: NDArray[np.float64], info: NodeTypeInfo
-) -> str:
+def _fields_text(row: NDArray[np.float64], errors: Sequence[float], info: NodeTypeInfo) -> str:
     """Values and standard errors, by the names of fields where there are any."""
     whole = {"": range(len(row))}
     storage = whole if len(info.storage) == 0 else info.storage

@@ -20,9 +20,9 @@ from caspar.runtime.arrays import HOST, as_library, location
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.elimination import choose_eliminated
 from caspar.solver.choice.form import Recipe
-from caspar.solver.covariance.choice import choose_inverse
 from caspar.solver.covariance.covariance import Covariance, NodeTypeInfo
 from caspar.solver.covariance.free_directions import FreeDirections, find_free_directions
+from caspar.solver.covariance.inverses.choice import choose_inverse
 from caspar.solver.covariance.jacobians import DerivativeKernels, FactorJacobian
 from caspar.solver.covariance.marginals import Marginals
 from caspar.solver.covariance.normal_matrix import NormalMatrix, column_scales
@@ -109,7 +109,7 @@ def estimate_covariance(
         return NormalMatrix(backend, jacobians, nodes, counts, eliminated, scales)
 
     eliminated = _eliminated(recipe, nodes, counts)
-    normal, inverse = choose_inverse(backend, recipe.limits, jacobians, assemble, eliminated)
+    normal, inverse = choose_inverse(recipe.limits, jacobians, assemble, eliminated)
     marginals = Marginals(normal, inverse)
     free = _free_directions(backend, nodes, normal, marginals)
     if not allows_free:
@@ -219,6 +219,7 @@ def _infos(
     problem: Problem,
     requested: Mapping[str, NDArray[np.int64]],
 ) -> dict[str, NodeTypeInfo]:
+    """What printing needs of the node types that were asked for."""
     by_name = {node.name: node for node in nodes}
     infos = {}
     for name, numbers in requested.items():

@@ -9,7 +9,7 @@ one by one. Free directions of single eliminated nodes, which may be many, are n
 projected away from the rows and columns of their node. Cost tier: blocks once for a covariance, cross blocks when asked for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.covariance.inverses import ReducedInverse
+from caspar.solver.covariance.inverses.reduced_inverse import FloatArray, ReducedInverse
 from caspar.solver.covariance.normal_matrix import NormalMatrix
 from caspar.solver.covariance.sums import add_rows, pieces
 
-FloatArray = NDArray[np.float64]
+KnownBlocks = Callable[[Array, Array], Array]
+"""See `ReducedInverse.blocks`."""
 
 COLUMNS_OF_PIECE = 64
 """Right-hand sides that are solved for at once."""
@@ -51,12 +52,13 @@ class Marginals:
         """(k, d, d) of the nodes of those numbers, on the device."""
         numbers, places = np.unique(numbers, return_inverse=True)
         index = self._backend.upload(numbers)
-        if not self._inverse.has_blocks:
+        known = self._inverse.blocks
+        if known is None:
             found = self._by_columns(name, numbers)
         elif name in self._normal.eliminations:
-            found = self._eliminated(name, index)
+            found = self._eliminated(name, index, known)
         else:
-            found = self._remaining(name, index)
+            found = self._remaining(name, index, known)
         found = self._in_tangent(name, numbers, found)
         found = self._in_tangent(name, numbers, found.transpose(0, 2, 1))
         found = found + self._projected(name, index, name, index)
@@ -150,21 +152,21 @@ class Marginals:
             for name, part in parts.items()
         }
 
-    def _remaining(self, name: str, index: Array) -> Array:
+    def _remaining(self, name: str, index: Array, known: KnownBlocks) -> Array:
         layout = self._normal.layout
         node = layout.nodes[name]
         result = self._backend.xp.zeros((len(index), node.dim, node.dim))
         for one in range(node.num_parts):
             for other in range(one, node.num_parts):
                 first = layout.objects(name, index, one)
-                block = self._inverse.blocks(first, layout.objects(name, index, other))
+                block = known(first, layout.objects(name, index, other))
                 rows, columns = node.part(one), node.part(other)
                 block = block[:, : rows.stop - rows.start, : columns.stop - columns.start]
                 result[:, rows, columns] = block
                 result[:, columns, rows] = block.transpose(0, 2, 1)
         return result
 
-    def _eliminated(self, name: str, index: Array) -> Array:
+    def _eliminated(self, name: str, index: Array, known: KnownBlocks) -> Array:
         """R (I + Z Sigma Z^T) R^T."""
         xp, width = self._backend.xp, self._normal.layout.width
         elimination = self._normal.eliminations[name].of_nodes(xp, index)
@@ -174,7 +176,7 @@ class Marginals:
             first, second = elimination.object[pairs.first], elimination.object[pairs.second]
             right = elimination.blocks[pairs.second].transpose(0, 2, 1)
             product = elimination.blocks[pairs.first] @ (
-                self._inverse.blocks(first, second) @ right
+                known(first, second) @ right
             )
             # a coupling with itself comes once, others twice
             product *= xp.where(pairs.first == pairs.second, 0.5, 1.0)[:, None, None]

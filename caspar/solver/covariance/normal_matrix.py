@@ -64,6 +64,12 @@ class Pattern:
         """Blocks."""
         return self.num_objects**2 if self.keys is None else len(self.keys)
 
+    def pairs(self, backend: Backend) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The pairs of a pattern that is listed: (k,) each, on the host."""
+        assert self.keys is not None
+        first, second = np.divmod(backend.to_host(self.keys), self.num_objects)
+        return first, second
+
     def slots(self, backend: Backend, first: Array, second: Array) -> Array:
         """Which block belongs to each pair."""
         keys = first * self.num_objects + second

@@ -7,7 +7,8 @@ for a covariance, at most `Limits.max_svd_work` multiplications.
 
 import numpy as np
 
-from caspar.solver.covariance.inverses import DenseInverse
+from caspar.solver.covariance.inverses.dense import of_matrix
+from caspar.solver.covariance.inverses.reduced_inverse import ReducedInverse
 from caspar.solver.covariance.normal_matrix import NormalMatrix
 
 FREE_SINGULAR_VALUE = 1e-12
@@ -15,7 +16,7 @@ FREE_SINGULAR_VALUE = 1e-12
 1, and entries are known to about 1e-15."""
 
 
-def svd_inverse(normal: NormalMatrix) -> DenseInverse:
+def svd_inverse(normal: NormalMatrix) -> ReducedInverse:
     """The pseudo-inverse of the scaled J^T J; its free directions are those of J."""
     backend, layout = normal.backend, normal.layout
     jacobian = normal.dense_jacobian()
@@ -30,7 +31,5 @@ def svd_inverse(normal: NormalMatrix) -> DenseInverse:
     inverse[np.ix_(present, present)] = root @ root.T
     free = np.zeros((layout.size, int(is_free.sum())))
     free[present] = turns[is_free].T
-    num, width = layout.num_objects, layout.width
-    split = inverse.reshape(num, width, num, width).transpose(0, 2, 1, 3)
-    blocks = backend.upload(np.ascontiguousarray(split))
-    return DenseInverse(free, layout, backend, blocks, "singular values of the Jacobian")
+    method = "singular values of the Jacobian"
+    return of_matrix(normal, backend.upload(inverse), free, method)

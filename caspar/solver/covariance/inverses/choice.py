@@ -5,21 +5,17 @@ Cost tier: once for a covariance.
 
 from collections.abc import Callable, Sequence
 
-from caspar.runtime.backend import Backend
-from caspar.solver.covariance.inverses import (
-    ReducedInverse,
-    dense_inverse,
-    iterative_inverse,
-    sparse_inverse,
-)
+from caspar.solver.covariance.inverses.dense import dense_inverse
+from caspar.solver.covariance.inverses.iterative import iterative_inverse
+from caspar.solver.covariance.inverses.reduced_inverse import ReducedInverse
+from caspar.solver.covariance.inverses.singular_values import svd_inverse
+from caspar.solver.covariance.inverses.sparse import sparse_inverse
 from caspar.solver.covariance.jacobians import FactorJacobian
 from caspar.solver.covariance.normal_matrix import NormalMatrix
-from caspar.solver.covariance.singular_values import svd_inverse
 from caspar.solver.limits import Limits
 
 
 def choose_inverse(
-    backend: Backend,
     limits: Limits,
     jacobians: Sequence[FactorJacobian],
     assemble: Callable[[Sequence[str]], NormalMatrix],
@@ -28,7 +24,6 @@ def choose_inverse(
     """The system and its inverse.
 
     Args:
-        backend: Where arrays are.
         limits: Sizes.
         jacobians: Of all factors.
         assemble: The system without some node types.
