@@ -86,8 +86,8 @@ class Limits:
     # a tenth of a second
     max_svd_work: int = 100_000_000
     max_small_dense_covariance: int = 1000
-    # 2 GB
-    max_dense_covariance: int = 16_000
+    # 0.8 GB, and two minutes on two cores
+    max_dense_covariance: int = 10_000
 
     def __post_init__(self) -> None:
         """Reject what is no size."""

@@ -40,11 +40,11 @@ _ALONE = Lock()
 one who changes it back."""
 
 _USUAL: dict[Any, int] = {}
-"""Threads that libraries are to have again. An interrupt in `_on_one_thread` may leave some here:
+"""Threads that libraries are to have again. An interrupt in `on_one_thread` may leave some here:
 whoever comes next gives them back, see `give_threads_back`."""
 
 
-def _on_one_thread(work: Callable[[], None]) -> None:
+def on_one_thread(work: Callable[[], None]) -> None:
     """Run a function while BLAS has one thread."""
     with _ALONE:
         _give_back()
@@ -128,7 +128,7 @@ class LapackCholesky:
     def _run(self, work: Callable[[], None]) -> None:
         """On one thread where there are few rows."""
         if len(self.matrix) <= FEW_ROWS:
-            _on_one_thread(work)
+            on_one_thread(work)
         else:
             work()
 

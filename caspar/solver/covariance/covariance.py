@@ -13,6 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import InputError
+from caspar.frontend.factors.trace import NodeType
+from caspar.frontend.symbolic.field_types import storage_fields, tangent_fields
+from caspar.runtime.backend import Backend
+from caspar.solver.input.problem import Problem
 
 MOST_SHOWN = 24
 """Standard errors of a node type up to which they are printed."""
@@ -217,6 +221,23 @@ class Covariance:
             owner = name if info.count == 1 else f"{name}[{number}]"
             texts.append(f"{owner}: {_fields_text(row, own.tolist(), info)}")
         return texts
+
+
+def node_infos(
+    backend: Backend,
+    nodes: Sequence[NodeType],
+    problem: Problem,
+    requested: Mapping[str, NDArray[np.int64]],
+) -> dict[str, NodeTypeInfo]:
+    """What printing needs of the node types that were asked for."""
+    by_name = {node.name: node for node in nodes}
+    infos = {}
+    for name, numbers in requested.items():
+        kind = by_name[name].python_type
+        values = backend.to_host(backend.upload(problem.values[name]))[numbers]
+        fields = storage_fields(kind), tangent_fields(kind)
+        infos[name] = NodeTypeInfo(problem.counts[name], values, *fields)
+    return infos
 
 
 def _divided(blocks: Any, rows: Any, columns: Any) -> Any:

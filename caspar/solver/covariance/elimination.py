@@ -18,8 +18,8 @@ from caspar.runtime.backend import Backend
 from caspar.solver.covariance.sums import PIECE_SCALARS
 
 FREE_EIGENVALUE = 1e-13
-"""Eigenvalues of J^T J up to which a direction counts as free, where columns of J have length 1. Its
-entries are known to about 1e-15, so an eigenvalue of 1e-13 has two digits."""
+"""Eigenvalues of J^T J up to which a direction counts as free, where columns of J have length 1.
+Entries are known to about 1e-15, so an eigenvalue of 1e-13 has two digits."""
 
 
 @dataclass(frozen=True)

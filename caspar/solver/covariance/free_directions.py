@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from caspar.errors import RankDeficiencyError
 from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.symbolic.field_types import tangent_fields
-from caspar.solver.covariance.elimination import FreeNodeDirection
+from caspar.solver.covariance.normal_matrix import NormalMatrix
 
 FloatArray = NDArray[np.float64]
 
@@ -40,45 +41,67 @@ class FreeDirections:
     texts: tuple[str, ...]
     touched: Mapping[str, NDArray[np.bool_]]
 
+    def refuse(self, requested: Mapping[str, NDArray[np.int64]]) -> None:
+        """Raise if something free touches what was requested.
 
-def find_free_directions(
-    nodes: Sequence[NodeType],
-    absent: Mapping[str, NDArray[np.bool_]],
-    alone: Mapping[str, Sequence[FreeNodeDirection]],
-    joint: Mapping[str, FloatArray],
-) -> FreeDirections:
+        Args:
+            requested: Instance numbers by node type.
+
+        Raises:
+            RankDeficiencyError: Says what is free, and what to do.
+        """
+        if not any(self.touched[name][numbers].any() for name, numbers in requested.items()):
+            return
+        directions = "1 direction is" if self.num_free == 1 else f"{self.num_free:,} directions are"
+        listed = ". ".join(text[0].upper() + text[1:] for text in self.texts)
+        raise RankDeficiencyError(
+            f"covariance: the residuals do not determine all unknowns: {directions} free. "
+            f"{listed}. Add factors that determine them, such as a prior on one pose; do not ask "
+            "for such instances; or pass gauge='minimum_norm', which takes the pseudo-inverse",
+            self.num_free,
+        )
+
+
+def find_free_directions(normal: NormalMatrix, joint: Mapping[str, FloatArray]) -> FreeDirections:
     """Name everything that is free.
 
     Args:
-        nodes: Node types.
-        absent: By node type (n, dim): unknowns that no residual depends on.
-        alone: By eliminated node type the free directions of single nodes.
+        normal: The system: of single eliminated nodes it knows.
         joint: By node type (n, dim, k): the other ones, orthonormal over all node types.
     """
-    num_free, texts = 0, []
-    touched = {name: array.any(axis=1) for name, array in absent.items()}
-    for node in nodes:
+    num_free = 0
+    texts: list[str] = []
+    touched: dict[str, NDArray[np.bool_]] = {}
+    for node in normal.nodes:
         fields = tangent_fields(node.python_type)
-        named = []
-        for number in np.flatnonzero(touched[node.name]):
-            missing = absent[node.name][number]
-            named.append(f"{node.name} {number}, {_unknowns(missing, fields)}")
+        absent = normal.backend.to_host(normal.scales[node.name]) == 0.0
+        has_free = absent.any(axis=1)
+        named = [
+            f"{node.name} {number}, {_unknowns(absent[number], fields)}"
+            for number in np.flatnonzero(has_free)
+        ]
         if len(named) > 0:
             texts.append(f"no residual depends on {_listed(named)}")
-        num_free += int(absent[node.name].sum())
-        named = []
-        for one in alone.get(node.name, ()):
-            named.append(f"{node.name} {one.number}, {_unknowns(abs(one.direction) > 0.1, fields)}")
-            touched[node.name][one.number] = True
-        num_free += len(named)
+        num_free += int(absent.sum())
+        elimination = normal.eliminations.get(node.name)
+        alone = () if elimination is None else elimination.free
+        named = [
+            f"{node.name} {one.number}, {_unknowns(abs(one.direction) > 0.1, fields)}"
+            for one in alone
+        ]
         if len(named) > 0:
             texts.append(f"one direction is free of {_listed(named)}")
-    num_joint = next(iter(joint.values())).shape[2] if len(joint) > 0 else 0
-    if num_joint > 0:
-        texts += _joint_texts(nodes, joint, num_joint)
+        num_free += len(named)
+        has_free[[one.number for one in alone]] = True
+        touched[node.name] = has_free
+    if len(joint) > 0:
+        num_joint = next(iter(joint.values())).shape[2]
+        texts += _joint_texts(normal.nodes, joint, num_joint)
+        num_free += num_joint
+        largest = max(abs(basis).max(initial=0.0) for basis in joint.values())
         for name, basis in joint.items():
-            touched[name] |= (abs(basis).max(axis=(1, 2), initial=0.0) > MOVED * abs(basis).max())
-    return FreeDirections(num_free + num_joint, tuple(texts), touched)
+            touched[name] |= abs(basis).max(axis=(1, 2), initial=0.0) > MOVED * largest
+    return FreeDirections(num_free, tuple(texts), touched)
 
 
 def _joint_texts(

@@ -4,6 +4,7 @@ Input: traced factors and a checked `Problem`. Output: a `FactorJacobian` for ea
 backend's device. Cost tier: kernels once for a solver, the rest once for a covariance.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -55,6 +56,24 @@ class FactorJacobian:
     name: str
     residual: Array
     nodes: tuple[NodeJacobian, ...]
+
+
+def residual_variance(jacobians: Sequence[FactorJacobian], rank: int) -> tuple[int, float]:
+    """Rows of residuals, and their sum of squares over the degrees of freedom.
+
+    Args:
+        jacobians: Of all factors.
+        rank: Directions that are determined.
+
+    Returns:
+        The variance is NaN if no degrees of freedom are left.
+    """
+    num_rows, squares = 0, 0.0
+    for jacobian in jacobians:
+        num_rows += int(jacobian.residual.shape[0] * jacobian.residual.shape[1])
+        squares += float((jacobian.residual**2).sum())
+    num_left = num_rows - rank
+    return num_rows, squares / num_left if num_left > 0 else math.nan
 
 
 class DerivativeKernels:

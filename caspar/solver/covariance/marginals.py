@@ -6,7 +6,8 @@ With G the inverse in which free directions are pinned, N an orthonormal basis o
 
 is the pseudo-inverse of J^T J (Moore-Penrose), whichever unknowns are pinned. Its blocks are found
 one by one. Free directions of single eliminated nodes, which may be many, are not in N: they are
-projected away from the rows and columns of their node. Cost tier: blocks once for a covariance, cross blocks when asked for.
+projected away from the rows and columns of their node. Cost tier: blocks once for a covariance,
+cross blocks when asked for.
 """
 
 from collections.abc import Callable, Mapping
@@ -175,9 +176,7 @@ class Marginals:
         for pairs in elimination.pairs(xp, width * width):
             first, second = elimination.object[pairs.first], elimination.object[pairs.second]
             right = elimination.blocks[pairs.second].transpose(0, 2, 1)
-            product = elimination.blocks[pairs.first] @ (
-                known(first, second) @ right
-            )
+            product = elimination.blocks[pairs.first] @ (known(first, second) @ right)
             # a coupling with itself comes once, others twice
             product *= xp.where(pairs.first == pairs.second, 0.5, 1.0)[:, None, None]
             add_rows(xp, half, elimination.node[pairs.first], product)

@@ -1,7 +1,7 @@
 """J^T J of all factors in scaled unknowns, without the node types that are eliminated.
 
-Input: Jacobians. Output: a `NormalMatrix`. Columns of J are scaled to length 1, so that units do
-not matter. Unknowns that no residual depends on, and those that are held, have a scale of zero: a
+Input: Jacobians. Output: `Linearized`, and of it a `NormalMatrix`. Columns of J are scaled to
+length 1, so that units do not matter. Unknowns that no residual depends on have a scale of zero: a
 row and column of the identity, and a covariance of zero. Cost tier: once for a covariance.
 """
 
@@ -24,27 +24,63 @@ Entries = list[tuple[Array, Array]]
 """Of some factor instances: objects, (m,), and Jacobians by them, (m, rows, width)."""
 
 
-def column_scales(
-    backend: Backend,
-    jacobians: Sequence[FactorJacobian],
-    nodes: Sequence[NodeType],
-    counts: Mapping[str, int],
-) -> dict[str, Array]:
-    """What makes columns of J have length 1: (n, tangent_dim) for each node type; 0: no influence.
+class Linearized:
+    """All factors at some values, and what scales their Jacobians.
 
-    This is the place for components that are held: with a scale of zero their rows and columns
-    vanish from everything that follows.
+    Args:
+        backend: Where the arrays are.
+        jacobians: Of the factors that have instances.
+        nodes: Node types.
+        counts: Instances of each.
+
+    Attributes:
+        nodes: Those node types that one of the factors touches.
+        counts: Instances of these.
+        scales: By node type, (n, tangent_dim): what makes columns of J have length 1; 0: no
+            influence.
     """
-    xp = backend.xp
-    squares = {node.name: xp.zeros((counts[node.name], node.tangent_dim)) for node in nodes}
-    for jacobian in jacobians:
-        for one in jacobian.nodes:
-            add_rows(xp, squares[one.node], one.index, (one.entries**2).sum(axis=1))
-    scales = {}
-    for name, sums in squares.items():
-        has_influence = sums > 0.0
-        scales[name] = xp.where(has_influence, xp.where(has_influence, sums, 1.0) ** -0.5, 0.0)
-    return scales
+
+    def __init__(
+        self,
+        backend: Backend,
+        jacobians: Sequence[FactorJacobian],
+        nodes: Sequence[NodeType],
+        counts: Mapping[str, int],
+    ) -> None:
+        touched = {one.node for jacobian in jacobians for one in jacobian.nodes}
+        self.backend = backend
+        self.jacobians = jacobians
+        self.nodes = tuple(node for node in nodes if node.name in touched)
+        self.counts = {node.name: counts[node.name] for node in self.nodes}
+        self.scales = self._scales()
+
+    @property
+    def num_unknowns(self) -> int:
+        """Unknowns of all node types."""
+        return sum(node.tangent_dim * self.counts[node.name] for node in self.nodes)
+
+    @property
+    def num_residuals(self) -> int:
+        """Rows of all residuals."""
+        return sum(int(one.residual.shape[0] * one.residual.shape[1]) for one in self.jacobians)
+
+    def _scales(self) -> dict[str, Array]:
+        """See `scales`.
+
+        This is the place for components that are held: with a scale of zero their rows and columns
+        vanish from everything that follows.
+        """
+        xp = self.backend.xp
+        shapes = {node.name: (self.counts[node.name], node.tangent_dim) for node in self.nodes}
+        squares = {name: xp.zeros(shape) for name, shape in shapes.items()}
+        for jacobian in self.jacobians:
+            for one in jacobian.nodes:
+                add_rows(xp, squares[one.node], one.index, (one.entries**2).sum(axis=1))
+        scales = {}
+        for name, sums in squares.items():
+            has_influence = sums > 0.0
+            scales[name] = xp.where(has_influence, xp.where(has_influence, sums, 1.0) ** -0.5, 0.0)
+        return scales
 
 
 @dataclass(frozen=True)
@@ -80,35 +116,25 @@ class NormalMatrix:
     """The scaled system.
 
     Args:
-        backend: Where the arrays are.
-        jacobians: Of all factors with instances.
-        nodes: Node types.
-        counts: Instances of each.
+        linearized: All factors.
         eliminated: Names of the node types to eliminate.
-        scales: By node type, see `column_scales`.
 
     Attributes:
+        backend: Where the arrays are.
+        nodes: Node types.
+        scales: As those of `linearized`.
         layout: The reduced system's objects.
         eliminations: By eliminated node type.
-        scales: As given.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        jacobians: Sequence[FactorJacobian],
-        nodes: Sequence[NodeType],
-        counts: Mapping[str, int],
-        eliminated: Sequence[str],
-        scales: Mapping[str, Array],
-    ) -> None:
-        self.backend = backend
+    def __init__(self, linearized: Linearized, eliminated: Sequence[str]) -> None:
+        self.backend = linearized.backend
+        self.nodes, self.scales = linearized.nodes, linearized.scales
         self.layout: ReducedLayout = reduced_layout(
-            [node for node in nodes if node.name not in eliminated], counts
+            [node for node in self.nodes if node.name not in eliminated], linearized.counts
         )
-        self.scales = scales
-        self._jacobians = jacobians
-        self._dims = {node.name: node.tangent_dim for node in nodes}
+        self._jacobians = linearized.jacobians
+        self._dims = {node.name: node.tangent_dim for node in self.nodes}
         self.eliminations = {name: self._eliminate(name) for name in eliminated}
 
     # -- what factors contribute ---------------------------------------------------------------

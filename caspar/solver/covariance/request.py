@@ -1,6 +1,7 @@
 """What a user asks a covariance for: instances by node type.
 
-Input: `{"Cam": "all", "Point": [3, 7]}`. Output: instance numbers. Cost tier: once for a covariance.
+Input: a mapping such as `{"Cam": "all", "Point": [3, 7]}`. Output: instance numbers. Cost tier:
+once for a covariance.
 """
 
 import difflib
@@ -13,9 +14,8 @@ from numpy.typing import NDArray
 from caspar.errors import InputError
 from caspar.runtime.arrays import to_numpy
 
-def requested_instances(
-    given: Any, counts: Mapping[str, int]
-) -> dict[str, NDArray[np.int64]]:
+
+def requested_instances(given: Any, counts: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
     """The instance numbers of each node type that is asked for.
 
     Args:

@@ -3,37 +3,32 @@
 Cost tier: once for a covariance.
 """
 
-from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from caspar.options import LinearSolverChoice
+from caspar.solver.choice.elimination import choose_eliminated
+from caspar.solver.choice.form import Recipe
 from caspar.solver.covariance.inverses.dense import dense_inverse
 from caspar.solver.covariance.inverses.iterative import iterative_inverse
 from caspar.solver.covariance.inverses.reduced_inverse import ReducedInverse
 from caspar.solver.covariance.inverses.singular_values import svd_inverse
 from caspar.solver.covariance.inverses.sparse import sparse_inverse
-from caspar.solver.covariance.jacobians import FactorJacobian
-from caspar.solver.covariance.normal_matrix import NormalMatrix
-from caspar.solver.limits import Limits
+from caspar.solver.covariance.normal_matrix import Linearized, NormalMatrix
 
 
-def choose_inverse(
-    limits: Limits,
-    jacobians: Sequence[FactorJacobian],
-    assemble: Callable[[Sequence[str]], NormalMatrix],
-    eliminated: Sequence[str],
-) -> tuple[NormalMatrix, ReducedInverse]:
+def choose_inverse(recipe: Recipe, linearized: Linearized) -> tuple[NormalMatrix, ReducedInverse]:
     """The system and its inverse.
 
     Args:
-        limits: Sizes.
-        jacobians: Of all factors.
-        assemble: The system without some node types.
-        eliminated: What is eliminated unless the problem is small.
+        recipe: What the user chose: factors, and limits of sizes.
+        linearized: All factors.
     """
-    whole = assemble(())
-    num_rows = sum(int(one.residual.shape[0] * one.residual.shape[1]) for one in jacobians)
-    if num_rows * whole.layout.num_unknowns**2 <= limits.max_svd_work:
+    limits = recipe.limits
+    work = linearized.num_residuals * linearized.num_unknowns**2
+    if work <= limits.max_svd_work:
+        whole = NormalMatrix(linearized, ())
         return whole, svd_inverse(whole)
-    normal = assemble(eliminated) if len(eliminated) > 0 else whole
+    normal = NormalMatrix(linearized, _eliminated(recipe, linearized))
     size = normal.layout.num_unknowns
     if size <= limits.max_small_dense_covariance:
         return normal, dense_inverse(normal)
@@ -45,3 +40,16 @@ def choose_inverse(
     if size <= limits.max_dense_covariance:
         return normal, dense_inverse(normal)
     return normal, iterative_inverse(normal)
+
+
+def _eliminated(recipe: Recipe, linearized: Linearized) -> tuple[str, ...]:
+    """The node types to eliminate, whatever solves the linear systems of the solver."""
+    names = {jacobian.name for jacobian in linearized.jacobians}
+    usual = replace(
+        recipe,
+        factors=tuple(factor for factor in recipe.factors if factor.name in names),
+        nodes=linearized.nodes,
+        linear_solver=LinearSolverChoice.AUTO,
+        eliminate=None,
+    )
+    return tuple(node.name for node in choose_eliminated(usual, linearized.counts))

@@ -1,8 +1,8 @@
 """Entries of a sparse inverse where the factor has entries, without the others.
 
-Input: L and D of A = L D L^T. Output: the inverse Z on the pattern of L. With a supernode J, columns
-of one pattern, and R the rows below it (Takahashi, Fagan and Chen, 1973; Lin and others, SelInv,
-2011):
+Input: L and D of A = L D L^T. Output: the inverse Z on the pattern of L. With J a supernode, that
+is, columns of one pattern, and R the rows below it (Takahashi, Fagan and Chen, 1973; Lin and
+others, SelInv, 2011):
 
     Y = L_RJ L_JJ^-1,   Z_RJ = -Z_RR Y,   Z_JJ = L_JJ^-T D_J^-1 L_JJ^-1 - Y^T Z_RJ
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import get_lapack_funcs
 
 FloatArray = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ class _Supernode:
 
 
 class SelectedInverse:
-    """The inverse on the pattern of the factor.
+    """The inverse on the pattern of the factor, after `compute`.
 
     Args:
         lower: (n, n) L in CSC, without its diagonal of ones, rows ascending.
@@ -53,8 +53,8 @@ class SelectedInverse:
         self._owner = np.empty(size, np.int64)
         for number, node in enumerate(self._nodes):
             self._owner[node.first : node.end] = number
-        self._columns: list[FloatArray] = []
-        self._compute()
+        self._columns: list[FloatArray] = [np.zeros((0, 0))] * len(self._nodes)
+        (self._invert,) = get_lapack_funcs(("trtri",), dtype=np.float64)
 
     def blocks(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> FloatArray:
         """Blocks of the inverse.
@@ -92,9 +92,13 @@ class SelectedInverse:
             values[group] = np.where(found, stored[at, column[group] - node.first], 0.0)
         return values
 
-    def _compute(self) -> None:
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest block that is multiplied."""
+        return max(node.end - node.first + len(node.rows) for node in self._nodes)
+
+    def compute(self) -> None:
         """From the last supernode to the first."""
-        columns: list[FloatArray] = [np.zeros((0, 0))] * len(self._nodes)
         fulls: dict[int, FloatArray] = {}
         num_children = np.zeros(len(self._nodes), np.int64)
         for node in self._nodes:
@@ -113,30 +117,26 @@ class SelectedInverse:
                 if num_children[parent] == 0:
                     del fulls[parent]
             own, down = self._solve(node, below)
-            columns[number] = np.concatenate([own, down])
+            self._columns[number] = np.concatenate([own, down])
             if num_children[number] > 0:
-                fulls[number] = np.block([[own, down.T], [down, below]])
-        self._columns = columns
+                width, size = node.end - node.first, node.end - node.first + len(node.rows)
+                full = np.empty((size, size))
+                full[:width, :width], full[width:, :width] = own, down
+                full[:width, width:], full[width:, width:] = down.T, below
+                fulls[number] = full
 
     def _solve(self, node: _Supernode, below: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Z_JJ and Z_RJ of a supernode, from Z_RR."""
         width = node.end - node.first
         triangle = np.eye(width)
         rectangle = np.zeros((len(node.rows), width))
-        pointers, indices, data = self._lower.indptr, self._lower.indices, self._lower.data
+        pointers, data = self._lower.indptr, self._lower.data
         for k in range(width):
             start, end = pointers[node.first + k], pointers[node.first + k + 1]
             inside = width - 1 - k
             triangle[k + 1 :, k] = data[start : start + inside]
             rectangle[:, k] = data[start + inside : end]
-        assert len(indices) >= pointers[-1]
-        inverse = (
-            np.eye(1)
-            if width == 1
-            else solve_triangular(
-                triangle, np.eye(width), lower=True, unit_diagonal=True, check_finite=False
-            )
-        )
+        inverse, _ = self._invert(triangle, lower=1, unitdiag=1)
         own = inverse.T @ (inverse / self._pivots[node.first : node.end, None])
         if len(node.rows) == 0:
             return own, np.zeros((0, width))
@@ -154,12 +154,12 @@ def _supernodes(lower: Any) -> list[_Supernode]:
     follows = np.zeros(size, bool)
     for j in range(1, size):
         start = pointers[j - 1]
-        follows[j] = (
-            counts[j - 1] == counts[j] + 1 and counts[j - 1] > 0 and indices[start] == j
-        )
+        follows[j] = counts[j - 1] == counts[j] + 1 and counts[j - 1] > 0 and indices[start] == j
     firsts = np.flatnonzero(~follows)
     ends = np.append(firsts[1:], size)
     return [
-        _Supernode(int(first), int(end), indices[pointers[end - 1] : pointers[end]].astype(np.int64))
+        _Supernode(
+            int(first), int(end), indices[pointers[end - 1] : pointers[end]].astype(np.int64)
+        )
         for first, end in zip(firsts, ends, strict=True)
     ]

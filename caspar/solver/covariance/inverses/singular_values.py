@@ -12,8 +12,8 @@ from caspar.solver.covariance.inverses.reduced_inverse import ReducedInverse
 from caspar.solver.covariance.normal_matrix import NormalMatrix
 
 FREE_SINGULAR_VALUE = 1e-12
-"""Singular values up to which a direction is free, relative to the largest: columns of J have length
-1, and entries are known to about 1e-15."""
+"""Singular values up to which a direction is free, relative to the largest. Columns of J have
+length 1, and entries are known to about 1e-15."""
 
 
 def svd_inverse(normal: NormalMatrix) -> ReducedInverse:

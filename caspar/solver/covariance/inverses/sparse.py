@@ -1,6 +1,6 @@
-"""Selected entries of the inverse of a sparse matrix, on the host. Cost tier: once for a covariance.
+"""Selected entries of the inverse of a sparse matrix, on the host.
 
-On CUDA too: cuDSS keeps its factor to itself.
+On CUDA too, as cuDSS keeps its factor to itself. Cost tier: once for a covariance.
 """
 
 import numpy as np
@@ -16,6 +16,9 @@ from caspar.solver.covariance.inverses.reduced_inverse import (
 )
 from caspar.solver.covariance.inverses.selected_inverse import SelectedInverse
 from caspar.solver.covariance.normal_matrix import NormalMatrix, Pattern
+
+FEW_ROWS = 2000
+"""Rows of the largest block up to which one thread computes the selected inverse."""
 
 
 def sparse_inverse(normal: NormalMatrix, pattern: Pattern) -> ReducedInverse:
@@ -53,12 +56,20 @@ def sparse_inverse(normal: NormalMatrix, pattern: Pattern) -> ReducedInverse:
 
     symmetric = upper + upper.T
     symmetric.setdiag(upper.diagonal())
+    # threads of BLAS that wait for each other make work on small blocks up to a hundred times slower
+    on_one_thread = load_direct_solver("cpu.direct", "on_one_thread")
+    found = []
     factorize(SHIFT)
-    free = null_space(lambda vectors: symmetric @ vectors, solve, size)
+    on_one_thread(lambda: found.append(null_space(lambda x: symmetric @ x, solve, size)))
+    (free,) = found
     pinned = np.zeros(size)
     pinned[pinned_unknowns(free)] = 1.0
     factorize(pinned)
     selected = SelectedInverse(*factorization.factors())
+    if selected.max_rows <= FEW_ROWS:
+        on_one_thread(selected.compute)
+    else:
+        selected.compute()
     blocks = backend.upload(selected.blocks(rows, columns))
 
     def block(first: Array, second: Array) -> Array:
