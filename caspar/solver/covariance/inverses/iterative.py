@@ -117,7 +117,7 @@ def _conjugate_gradients(
             break
         alpha = is_open * descent / xp.where(is_open, curvature, 1.0)
         solution += alpha * direction
-        residual -= alpha * product
+        residual = residual - alpha * product
         z = precondition(residual)
         after = (residual * z).sum(axis=0)
         direction = z + is_open * after / xp.where(descent > 0.0, descent, 1.0) * direction
