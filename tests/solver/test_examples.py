@@ -12,6 +12,7 @@ import pytest
 import caspar
 from examples import (
     bundle_adjustment,
+    calibration_errors,
     camera_prototype,
     kernel_example,
     multiple_factors,
@@ -71,6 +72,13 @@ class TestMultipleFactors:
         assert results[-1].final_cost == pytest.approx(at_once.final_cost, rel=1e-4)
         residuals, unknowns = at_once.problem.num_residuals, at_once.problem.num_unknowns
         assert 2.0 * at_once.final_cost == pytest.approx(residuals - unknowns, rel=0.1)
+
+
+def test_calibration_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    calibration_errors.main()
+    printed = capsys.readouterr().out
+    assert "fx 532.827 +- 0.44, fy 532.946 +- 0.46, cx 342.487 +- 0.46" in printed
+    assert "correlation of k2 and k3: -0.982" in printed
 
 
 def test_pose_graph_reaches_the_optimum() -> None:
