@@ -52,7 +52,7 @@ def nist_rows() -> Table:
     for problem in nist.problems():
         assert problem.certified is not None
         fit, parameters = CasparFit(problem, Form.VECTOR), np.array(problem.certified)
-        values = fit.solve(parameters, TIGHT).values
+        values = fit.solve(parameters, TIGHT).parameters
         found = [fit.covariance(at).standard_errors("Parameters")[0] for at in (parameters, values)]
         unscaled = fit.covariance(parameters, scaled=False).standard_errors("Parameters")[0]
         num_left = len(problem.data) - len(parameters)
@@ -162,7 +162,7 @@ def _without_errors(arrays: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     name = "Pose2" if "Pose2" in arrays else "Pose"
     poses = arrays[name]
     edges = arrays["edge" if name == "Pose2" else "odometry"]
-    first, second = (("a", "b") if name == "Pose2" else ("start", "end"))
+    first, second = ("a", "b") if name == "Pose2" else ("start", "end")
     one, two = poses[edges[first]], poses[edges[second]]
     dim = 3 if name == "Pose2" else 6
     roots = np.asarray(edges["sqrt_information"]).reshape(-1, dim, dim)
@@ -238,8 +238,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sections: list[tuple[str, list[str], Table]] = [
         (
             "Digits of NIST's certified standard deviations",
-            ["data", "parameters", "at the certified parameters", "after a solve from these"]
-            + ["with the certified residual deviation"],
+            [
+                *("data", "parameters", "at the certified parameters", "after a solve from these"),
+                "with the certified residual deviation",
+            ],
             nist_rows(),
         ),
         ("Digits of OpenCV's calibration", ["standard errors of", "digits"], calibration_rows()),

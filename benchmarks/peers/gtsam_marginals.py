@@ -1,8 +1,8 @@
 """GTSAM's marginal covariances of a pose graph: `python gtsam_marginals.py IN.npz OUT.npz`.
 
-Input: `poses`, `index_a`, `index_b`, `measured`, `information` in the order of GTSAM's tangents, and
-`prior_sigmas` of the first pose. Output: `covariances`, in the same order, and `seconds`. Poses are
-(n, 3) x y angle, or (n, 7) qx qy qz qw x y z.
+Input: `poses`, `index_a`, `index_b`, `measured`, `information` in the order of GTSAM's tangents,
+and `prior_sigmas` of the first pose. Output: `covariances`, in the same order, and `seconds`. Poses
+are (n, 3) x y angle, or (n, 7) qx qy qz qw x y z.
 """
 
 import importlib

@@ -100,5 +100,3 @@ def test_sums_by_index() -> None:
         np.add.at(wanted, index, rows)
         add_rows(np, target, index, rows)
         assert_allclose(target, wanted, rtol=1e-12)
-
-

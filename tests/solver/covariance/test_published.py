@@ -30,6 +30,7 @@ eleven, is another one."""
 def test_certified_standard_deviations(problem: Problem, form: Form) -> None:
     """Of all 27 data sets, at the certified parameters, to eight digits and more."""
     assert problem.certified is not None
+    assert problem.standard_errors is not None
     fit = CasparFit(problem, form)
     parameters = np.array(problem.certified)
     if problem.name == FULL_DIGITS:

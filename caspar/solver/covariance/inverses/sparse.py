@@ -56,7 +56,7 @@ def sparse_inverse(normal: NormalMatrix, pattern: Pattern) -> ReducedInverse:
 
     symmetric = upper + upper.T
     symmetric.setdiag(upper.diagonal())
-    # threads of BLAS that wait for each other make work on small blocks up to a hundred times slower
+    # threads of BLAS that wait for each other make work on small blocks up to 100 times slower
     on_one_thread = load_direct_solver("cpu.direct", "on_one_thread")
     found = []
     factorize(SHIFT)
