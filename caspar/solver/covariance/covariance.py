@@ -5,6 +5,7 @@ is in tangent coordinates: see the table of steps in `docs/NUMERICS.md`.
 """
 
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,9 @@ from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.symbolic.field_types import storage_fields, tangent_fields
 from caspar.runtime.backend import Backend
 from caspar.solver.input.problem import Problem
+
+WIDTH = 100
+"""Columns of the text form."""
 
 MOST_SHOWN = 24
 """Standard errors of a node type up to which they are printed."""
@@ -178,7 +182,10 @@ class Covariance:
             )
             lines += [f"  {text}" for text in self.free_directions]
         lines += [f"  {text}" for name in self._info for text in self._error_texts(name)]
-        return "\n".join(lines)
+        return "\n".join(
+            textwrap.fill(line, WIDTH, subsequent_indent="    " if line[0] == " " else "  ")
+            for line in lines
+        )
 
     def __repr__(self) -> str:
         """The same."""
