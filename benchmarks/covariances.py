@@ -2,9 +2,11 @@
 
 Digits are -log10 of the largest relative difference of a standard error. Times are the median of
 several calls in a process in which kernels are compiled, from host arrays to all blocks of all
-nodes; processor seconds are those of all threads, which other load changes less. GTSAM's `Marginals` runs in another interpreter (`--peers-python`) on the same pose graphs;
-measurements are those of the poses without errors, as GTSAM's factors leave out a derivative that
-is the identity there. Writes `covariances_cpu.md` in the folder.
+nodes; processor seconds are those of all threads, which other load changes less. Bundles have no
+gauge, and get the pseudo-inverse. GTSAM's `Marginals` runs in another interpreter
+(`--peers-python`) on the same pose graphs; measurements are those of the poses without errors, as
+GTSAM's factors leave out a derivative that is the identity there. Writes `covariances_cpu.md` in
+the folder.
 """
 
 import argparse

@@ -23,6 +23,9 @@ MOST_NAMED = 5
 ALONE = 0.99
 """Share of a free direction, squared, from which on it belongs to one instance."""
 
+SHOWN = 0.1
+"""Share of the length of a direction, in its node, from which on an unknown is named."""
+
 MOVED = 1e-3
 """Share of a direction, not squared, from which on an unknown takes part in it."""
 
@@ -73,27 +76,18 @@ def find_free_directions(normal: NormalMatrix, joint: Mapping[str, FloatArray]) 
     texts: list[str] = []
     touched: dict[str, NDArray[np.bool_]] = {}
     for node in normal.nodes:
-        fields = tangent_fields(node.python_type)
         absent = normal.backend.to_host(normal.scales[node.name]) == 0.0
-        has_free = absent.any(axis=1)
-        named = [
-            f"{node.name} {number}, {_unknowns(absent[number], fields)}"
-            for number in np.flatnonzero(has_free)
-        ]
-        if len(named) > 0:
-            texts.append(f"no residual depends on {_listed(named)}")
-        num_free += int(absent.sum())
         elimination = normal.eliminations.get(node.name)
         alone = () if elimination is None else elimination.free
-        named = [
-            f"{node.name} {one.number}, {_unknowns(abs(one.direction) > 0.1, fields)}"
-            for one in alone
-        ]
-        if len(named) > 0:
-            texts.append(f"one direction is free of {_listed(named)}")
-        num_free += len(named)
+        has_free = absent.any(axis=1)
+        numbers = np.flatnonzero(has_free)
+        nothing = [(int(number), absent[number]) for number in numbers[:MOST_NAMED]]
+        texts += _listed("no residual depends on", node, nothing, len(numbers))
+        single = [(one.number, abs(one.direction) > SHOWN) for one in alone[:MOST_NAMED]]
+        texts += _listed("one direction is free of", node, single, len(alone))
         has_free[[one.number for one in alone]] = True
         touched[node.name] = has_free
+        num_free += int(absent.sum()) + len(alone)
     if len(joint) > 0:
         num_joint = next(iter(joint.values())).shape[2]
         texts += _joint_texts(normal.nodes, joint, num_joint)
@@ -111,22 +105,19 @@ def _joint_texts(
     texts, num_left = [], num_joint
     moved, most_moved = [], []
     for node in nodes:
-        basis, fields = joint[node.name], tangent_fields(node.python_type)
+        basis = joint[node.name]
         shares = (basis**2).sum(axis=2)
-        named = []
+        alone = []
         for number in np.flatnonzero(shares.sum(axis=1) > ALONE):
             values, vectors = np.linalg.eigh(basis[number] @ basis[number].T)
-            for vector in vectors.T[values > ALONE]:
-                named.append(f"{node.name} {number}, {_unknowns(abs(vector) > 0.1, fields)}")
-        num_left -= len(named)
-        if len(named) > 0:
-            texts.append(f"one direction is free of {_listed(named)}")
+            alone += [(int(number), abs(one) > SHOWN) for one in vectors.T[values > ALONE]]
+        num_left -= len(alone)
+        texts += _listed("one direction is free of", node, alone[:MOST_NAMED], len(alone))
         is_moved = shares.max(axis=1, initial=0.0) > MOVED**2 * shares.max(initial=1e-300)
         if is_moved.any():
             moved.append(f"{int(is_moved.sum()):,} {node.name}")
             most = int(shares.sum(axis=1).argmax())
-            largest = shares[most] > 0.1 * shares[most].max()
-            most_moved.append(f"{node.name} {most}, {_unknowns(largest, fields)}")
+            most_moved.append(_unknowns(node, most, shares[most] > SHOWN * shares[most].max()))
     if num_left > 0:
         directions = "1 direction moves" if num_left == 1 else f"{num_left} directions move"
         texts.append(
@@ -136,19 +127,26 @@ def _joint_texts(
     return texts
 
 
-def _listed(named: Sequence[str]) -> str:
-    more = len(named) - MOST_NAMED
-    text = "; ".join(named[:MOST_NAMED])
-    return f"{text}; and of {more:,} more" if more > 0 else text
+def _listed(
+    what: str, node: NodeType, named: Sequence[tuple[int, NDArray[np.bool_]]], count: int
+) -> list[str]:
+    """A text of some instances and their unknowns, which are `count` in all; nothing of none."""
+    if count == 0:
+        return []
+    text = "; ".join(_unknowns(node, number, chosen) for number, chosen in named)
+    more = f"; and of {count - len(named):,} more" if count > len(named) else ""
+    return [f"{what} {text}{more}"]
 
 
-def _unknowns(chosen: NDArray[np.bool_], fields: Mapping[str, range]) -> str:
-    """Fields by name, or entries of the tangent by number."""
-    if bool(chosen.all()) and len(fields) == 0:
-        return "all of it" if len(chosen) > 1 else "entry 0 of its tangent"
+def _unknowns(node: NodeType, number: int, chosen: NDArray[np.bool_]) -> str:
+    """An instance, and some of its unknowns: fields by name, or entries of the tangent."""
+    fields = tangent_fields(node.python_type)
+    owner = f"{node.name} {number}"
     if len(fields) > 0:
         names = [name for name, place in fields.items() if chosen[place.start : place.stop].any()]
-        return f"field{'s' if len(names) > 1 else ''} {', '.join(names)}"
+        return f"{owner}, field{'s' if len(names) > 1 else ''} {', '.join(names)}"
     numbers = np.flatnonzero(chosen)
+    if len(numbers) == len(chosen) > 1:
+        return f"{owner}, all of it"
     listed = ", ".join(map(str, numbers))
-    return f"{'entries' if len(numbers) > 1 else 'entry'} {listed} of its tangent"
+    return f"{owner}, {'entries' if len(numbers) > 1 else 'entry'} {listed} of its tangent"

@@ -3,7 +3,7 @@
 NumPy and CuPy arrays alike. Cost tier: many times for a covariance.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 
 import numpy as np
@@ -11,8 +11,8 @@ from scipy.sparse import csc_matrix
 
 from caspar.memory.array import Array
 
-PIECE_SCALARS = 1 << 22
-"""Scalars of the largest intermediate array of a piece: 32 MB."""
+PIECE_SCALARS = 1 << 20
+"""Scalars of the largest intermediate array of a piece: 8 MB, which caches still help with."""
 
 
 def add_rows(xp: ModuleType, target: Array, index: Array, rows: Array) -> None:
@@ -51,8 +51,3 @@ def pieces(num_items: int, scalars_of_item: int) -> Iterator[slice]:
     step = max(1, PIECE_SCALARS // max(scalars_of_item, 1))
     for first in range(0, num_items, step):
         yield slice(first, min(first + step, num_items))
-
-
-def in_pieces(num_items: int, scalars_of_item: int, work: Callable[[slice], Array]) -> list[Array]:
-    """What `work` returns for each piece."""
-    return [work(piece) for piece in pieces(num_items, scalars_of_item)]
