@@ -44,7 +44,7 @@ GROWING = (10_000, 100_000, 1_000_000)
 
 
 def digits(found: Any, wanted: Any) -> float:
-    """Of agreement, of the worst number."""
+    """Digits in which the worst number agrees."""
     return float(-np.log10(np.abs(np.asarray(found) / np.asarray(wanted) - 1.0).max()))
 
 

@@ -84,7 +84,7 @@ def start_pose(corners: NDArray[np.float64], pixels: NDArray[np.float64]) -> lis
 
 
 def read() -> dict[str, Any]:
-    """What `caspar.Solver.solve` takes."""
+    """The arrays for `caspar.Solver.solve`."""
     data = np.load(CORNERS)
     num_boards, num_corners = data["corners"].shape[:2]
     board, corner = (index.ravel() for index in np.indices((num_boards, num_corners)))

@@ -1,4 +1,4 @@
-"""What covariances are compared on: graphs without errors, and digits of agreement."""
+"""The benchmark of covariances: graphs without errors, and digits of agreement."""
 
 from types import ModuleType
 

@@ -28,7 +28,7 @@ MOST_SHOWN = 24
 
 @dataclass(frozen=True)
 class NodeTypeInfo:
-    """What printing needs to know of a node type.
+    """A node type as printing needs it.
 
     Attributes:
         count: Instances of the problem.
@@ -173,7 +173,7 @@ class Covariance:
         return int(places[0])
 
     def __str__(self) -> str:
-        """What was estimated, in plain English; of a few numbers all standard errors."""
+        """A summary in plain English, and all standard errors if there are few."""
         lines = [self._summary(), self._scale_text()]
         if len(self.free_directions) > 0:
             lines.append(
@@ -236,7 +236,7 @@ def node_infos(
     problem: Problem,
     requested: Mapping[str, NDArray[np.int64]],
 ) -> dict[str, NodeTypeInfo]:
-    """What printing needs of the node types that were asked for."""
+    """The requested node types, as printing needs them."""
     by_name = {node.name: node for node in nodes}
     infos = {}
     for name, numbers in requested.items():

@@ -67,11 +67,12 @@ class Elimination:
     free: tuple[FreeNodeDirection, ...]
 
     def of_nodes(self, xp: ModuleType, index: Array) -> "Elimination":
-        """The couplings of some nodes, each named once, numbered in their order."""
+        """The couplings of some nodes, ascending, each named once, numbered in their order."""
+        if len(index) == len(self.roots):
+            return self
         rank = xp.full(len(self.roots), -1, dtype=np.int64)
         rank[index] = xp.arange(len(index))
         kept = xp.flatnonzero(rank[self.node] >= 0)
-        kept = kept[xp.argsort(rank[self.node[kept]], kind="stable")]
         node = rank[self.node[kept]]
         return Elimination(self.roots[index], node, self.object[kept], self.blocks[kept], ())
 
@@ -90,7 +91,7 @@ class Elimination:
         total = xp.cumsum(behind)
         step = max(1, PIECE_SCALARS // scalars_of_pair)
         limits = xp.arange(step, int(total[-1]) + step, step)
-        cuts = [int(cut) for cut in xp.searchsorted(total, limits, side="right")]
+        cuts = xp.searchsorted(total, limits, side="right").tolist()
         first = 0
         for cut in [*cuts, num]:
             last = min(max(cut, first + 1), num)

@@ -32,7 +32,7 @@ MOVED = 1e-3
 
 @dataclass(frozen=True)
 class FreeDirections:
-    """What the residuals do not determine.
+    """Everything that the residuals do not determine.
 
     Attributes:
         num_free: Directions.
@@ -101,7 +101,7 @@ def find_free_directions(normal: NormalMatrix, joint: Mapping[str, FloatArray]) 
 def _joint_texts(
     nodes: Sequence[NodeType], joint: Mapping[str, FloatArray], num_joint: int
 ) -> list[str]:
-    """Of directions in which several instances may move together."""
+    """Name directions in which several instances may move together."""
     texts, num_left = [], num_joint
     moved, most_moved = [], []
     for node in nodes:

@@ -221,7 +221,7 @@ class Marginals:
         return result.reshape(layout.size, -1)
 
     def _projected(self, name: str, index: Array, other: str, other_index: Array) -> Array:
-        """What the projection away from the free directions adds: (k, d, other d)."""
+        """The term of the projection away from the free directions: (k, d, other d)."""
         correction = self._correction
         if correction is None:
             return 0.0

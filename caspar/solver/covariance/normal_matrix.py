@@ -12,6 +12,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 from numpy.typing import NDArray
 
+from caspar.errors import InputError
 from caspar.frontend.factors.trace import NodeType
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
@@ -21,7 +22,7 @@ from caspar.solver.covariance.layout import ReducedLayout, reduced_layout
 from caspar.solver.covariance.sums import add_rows, pieces
 
 Entries = list[tuple[Array, Array]]
-"""Of some factor instances: objects, (m,), and Jacobians by them, (m, rows, width)."""
+"""Objects, (m,), and the Jacobians of m factor instances by them, (m, rows, width)."""
 
 
 class Linearized:
@@ -75,9 +76,16 @@ class Linearized:
         squares = {name: xp.zeros(shape) for name, shape in shapes.items()}
         for jacobian in self.jacobians:
             for one in jacobian.nodes:
-                add_rows(xp, squares[one.node], one.index, (one.entries**2).sum(axis=1))
+                with np.errstate(over="ignore"):  # it is reported below
+                    own = (one.entries**2).sum(axis=1)
+                add_rows(xp, squares[one.node], one.index, own)
         scales = {}
         for name, sums in squares.items():
+            if not bool(xp.isfinite(sums).all()):
+                raise InputError(
+                    f"covariance, node type {name}: squares of derivatives overflow float64; use "
+                    "another unit"
+                )
             has_influence = sums > 0.0
             scales[name] = xp.where(has_influence, xp.where(has_influence, sums, 1.0) ** -0.5, 0.0)
         return scales
@@ -85,7 +93,7 @@ class Linearized:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Which blocks a matrix has, of pairs of objects with the first not behind the second.
+    """The blocks of a matrix: pairs of objects, the first not behind the second.
 
     Attributes:
         keys: (k,) int64 first * num_objects + second, ascending; None: every pair has a block.
@@ -107,7 +115,7 @@ class Pattern:
         return first, second
 
     def slots(self, backend: Backend, first: Array, second: Array) -> Array:
-        """Which block belongs to each pair."""
+        """The number of the block of each pair."""
         keys = first * self.num_objects + second
         return keys if self.keys is None else backend.xp.searchsorted(self.keys, keys)
 

@@ -1,4 +1,4 @@
-"""What a user asks a covariance for: instances by node type.
+"""The request for a covariance: instances by node type.
 
 Input: a mapping such as `{"Cam": "all", "Point": [3, 7]}`. Output: instance numbers. Cost tier:
 once for a covariance.

@@ -94,7 +94,7 @@ def pseudo_inverse(jacobian: Rows, num_free: int = 0) -> Rows:
 
 
 def largest_error(found: Any, wanted: Rows, deviations: tuple[Rows, Rows]) -> float:
-    """Of a block of a covariance, relative to the standard deviations of rows and columns."""
+    """The error of a block, relative to the standard deviations of rows and columns."""
     rows, columns = (np.where(one > 0.0, one, 1.0) for one in deviations)
     return float(np.abs((np.asarray(found) - wanted) / np.outer(rows, columns)).max())
 

@@ -30,7 +30,7 @@ from tests.solver.reference import argument_jacobians
 from tests.solver.solving import ON_BACKENDS
 
 USABLE = 1e-7
-"""Of conjugate gradients, which end at a residual of 1e-12; others are off by roundings."""
+"""Error of conjugate gradients, which end at a residual of 1e-12; others are off by roundings."""
 
 
 def assert_is_covariance(
@@ -172,7 +172,7 @@ class Wide:
 
 
 class Sample(sf.V5):
-    """What a sample is of, where, and its value."""
+    """Numbers that a sample depends on."""
 
 
 @caspar.factor

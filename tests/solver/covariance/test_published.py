@@ -28,7 +28,7 @@ eleven, is another one."""
 @pytest.mark.parametrize("problem", problems(), ids=lambda problem: problem.name)
 @pytest.mark.parametrize("form", Form, ids=lambda form: form.value)
 def test_certified_standard_deviations(problem: Problem, form: Form) -> None:
-    """Of all 27 data sets, at the certified parameters, to eight digits and more."""
+    """All 27 data sets, at the certified parameters, to eight digits and more."""
     assert problem.certified is not None
     assert problem.standard_errors is not None
     fit = CasparFit(problem, form)
@@ -97,7 +97,7 @@ def held(
     known: Annotated[sf.Pose3, caspar.ConstSequential],
     weight: Annotated[sf.V6, caspar.ConstSequential],
 ) -> sf.V6:
-    """What COLMAP holds for the gauge: a pose, and one number of another."""
+    """The gauge that COLMAP holds: a pose, and one number of another."""
     error = known.local_coordinates(image)
     return sf.V6(*(weight[k] * error[k] for k in range(6)))
 

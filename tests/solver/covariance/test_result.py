@@ -1,14 +1,15 @@
-"""What `Solver.covariance` takes and gives: instances, scales, correlations, text, errors."""
+"""`Solver.covariance`: instances, scales, correlations, text, errors."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
+import symforce.symbolic as sf
 from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
 from caspar.errors import InputError, OptionError, RankDeficiencyError
-from tests.problems import EXAMPLES, decay_arrays
+from tests.problems import EXAMPLES, Place, decay_arrays
 from tests.solver.covariance.covariance_cases import (
     Arrays,
     bundle,
@@ -21,6 +22,15 @@ from tests.solver.covariance.covariance_cases import (
 from tests.solver.solving import changed, solver
 
 BUNDLE = (observe, known_view)
+
+
+@caspar.factor
+def scaled_anchor(
+    place: Annotated[Place, caspar.TunableShared],
+    scale: Annotated[sf.V1, caspar.ConstUnique],
+) -> sf.V2:
+    """A place, in another unit."""
+    return sf.V2(scale[0] * place[0], scale[0] * place[1])
 
 
 def bundle_covariance(blocks: Any, **options: Any) -> caspar.Covariance:
@@ -219,3 +229,17 @@ def test_values_in_float32_and_lists() -> None:
     assert cov["View"].dtype == cov["Mark"].dtype == np.float64
     wanted = bundle_covariance({"View": [0], "Mark": [0]})
     assert_allclose(cov["Mark"], wanted["Mark"], rtol=1e-5)
+
+
+def test_units_do_not_matter_until_squares_overflow() -> None:
+    """Residuals a hundred orders of magnitude larger have a covariance as much smaller."""
+    scaled = caspar.Solver(scaled_anchor, backend="cpu", precision="float64")
+    for scale in (1e-100, 1e100):
+        given = {"Place": np.ones((1, 2)), "scaled_anchor": {"place": [0], "scale": scale}}
+        found = scaled.covariance(given, {"Place": [0]})["Place"][0]
+        assert_allclose(found, np.eye(2) / scale**2, rtol=1e-12)
+    given = {"Place": np.ones((1, 2)), "scaled_anchor": {"place": [0], "scale": 1e200}}
+    with pytest.raises(
+        InputError, match="node type Place: squares of derivatives overflow float64"
+    ):
+        scaled.covariance(given, {"Place": [0]})

@@ -19,7 +19,7 @@ from caspar.solver.covariance.sums import add_rows
 MAX_ITERATIONS = 20_000
 
 TOLERANCE = 1e-12
-"""Of the residual of a column, relative to its right-hand side."""
+"""Residual of a column, relative to its right-hand side, at which iterations end."""
 
 USABLE = 1e-8
 """The same, if rounding ends the iterations before TOLERANCE."""

@@ -1,4 +1,4 @@
-"""What every way to invert the reduced system returns."""
+"""The inverse of the reduced system, however it was found."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

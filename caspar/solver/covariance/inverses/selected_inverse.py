@@ -86,10 +86,9 @@ class SelectedInverse:
             node = self._nodes[owner[group[0]]]
             rows = np.concatenate([np.arange(node.first, node.end), node.rows])
             place = np.searchsorted(rows, row[group])
-            found = rows[np.minimum(place, len(rows) - 1)] == row[group]
+            assert bool((rows[np.minimum(place, len(rows) - 1)] == row[group]).all())
             stored = self._columns[owner[group[0]]]
-            at = np.where(found, place, 0)
-            values[group] = np.where(found, stored[at, column[group] - node.first], 0.0)
+            values[group] = stored[place, column[group] - node.first]
         return values
 
     @property
