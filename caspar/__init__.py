@@ -82,6 +82,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         PreconditionerChoice,
         SolveOptions,
     )
+    from caspar.solver.covariance.covariance import Covariance
     from caspar.solver.prepared import Prepared
     from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
     from caspar.solver.solver import Solver
@@ -102,6 +103,7 @@ __all__ = [
     "ConstSequential",
     "ConstShared",
     "ConstUnique",
+    "Covariance",
     "Factor",
     "IterationRecord",
     "JacobianChoice",
@@ -165,6 +167,7 @@ _NAMES = {
     "ConstSequential": "caspar.frontend.markers",
     "ConstShared": "caspar.frontend.markers",
     "ConstUnique": "caspar.frontend.markers",
+    "Covariance": "caspar.solver.covariance.covariance",
     "Factor": "caspar.frontend.factors.factor",
     "IterationRecord": "caspar.solver.result.result",
     "Kernel": "caspar.kernels.kernel",

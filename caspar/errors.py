@@ -56,6 +56,19 @@ class InputError(CasparError, ValueError):
     """Arrays given to `Solver.solve` that do not fit the factors."""
 
 
+class RankDeficiencyError(CasparError, ValueError):
+    """The residuals do not determine all unknowns, so these have no covariance.
+
+    Args:
+        message: The free directions by node type, instance and field, and what to do.
+        num_free: How many directions are free.
+    """
+
+    def __init__(self, message: str, num_free: int) -> None:
+        super().__init__(message)
+        self.num_free = num_free
+
+
 class OptionError(CasparError, ValueError):
     """An option with an unknown name or a value outside its allowed range."""
 

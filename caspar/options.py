@@ -305,6 +305,19 @@ def _number(name: str, value: Any, allowed: str, holds: Callable[[float], bool])
     raise OptionError(f"{name}={value!r}: must be {allowed}")
 
 
+def check_gauge(gauge: Any) -> None:
+    """Refuse an unknown choice.
+
+    Raises:
+        OptionError: It is neither None nor "minimum_norm".
+    """
+    if gauge is not None and not (isinstance(gauge, str) and gauge == "minimum_norm"):
+        raise OptionError(
+            f"gauge={gauge!r}: must be None, which makes free directions an error, or "
+            "'minimum_norm', which takes the pseudo-inverse"
+        )
+
+
 def choice(kind: type[Enum], name: str, value: Any, others: tuple[str, ...] = ()) -> Any:
     """The member of an enum that a user's string (or member) means.
 

@@ -85,9 +85,11 @@ ROOMS = {
         "result": "",
         "plan": "input result",
         "system": "plan",
+        "covariance": "choice input",
         "linear": "choice plan system",
         "iterate": "input result plan system linear",
     },
+    "solver/covariance": {"inverses": ""},
     "solver/linear": {"explicit": "", "two_level": "explicit"},
 }
 

@@ -36,11 +36,19 @@ class CasparFit:
 
     def solve(self, start: Array, options: Mapping[str, Any]) -> Answer:
         """Solve from a start, with default options except for these."""
-        inputs = {"data": self._data} if self._data.shape[1] > 0 else {}
-        arrays = {"Parameters": start[None], "fit": inputs}
-        result = self._solver.solve(arrays, verbose=False, **options)
+        result = self._solver.solve(self._arrays(start), verbose=False, **options)
         values = result.values["Parameters"][0]
         return Answer(values, result.status.is_success, result.status.name)
+
+    def covariance(self, values: Array, *, scaled: bool = True) -> caspar.Covariance:
+        """Of the parameters, by the residual variance or for one of 1."""
+        return self._solver.covariance(
+            self._arrays(values), {"Parameters": "all"}, scale_by_residual_variance=scaled
+        )
+
+    def _arrays(self, values: Array) -> dict[str, Any]:
+        inputs = {"data": self._data} if self._data.shape[1] > 0 else {}
+        return {"Parameters": values[None], "fit": inputs}
 
 
 def _factor(problem: Problem, form: Form) -> Any:

@@ -101,7 +101,8 @@ def problems() -> list[Problem]:
 def _parse(name: str, text: str) -> Problem:
     """The contents of a file of the collection."""
     number = r"[-+]?[\d.]+(?:[eE][-+]?\d+)?"
-    rows = re.findall(rf"^ *b\d+ = +({number}) +({number}) +({number}) ", text, re.MULTILINE)
+    numbers = " +".join([f"({number})"] * 4)
+    rows = re.findall(rf"^ *b\d+ = +{numbers}", text, re.MULTILINE)
     starts = np.array(rows, dtype=np.float64).T
     (squares,) = re.findall(rf"Residual Sum of Squares: +({number})", text)
     (first, last) = re.findall(r"Data +\(lines (\d+) to +(\d+)\)", text)[0]
@@ -115,4 +116,5 @@ def _parse(name: str, text: str) -> Problem:
         minimum=float(squares),
         local_minima=LOCAL_MINIMA.get(name, ()),
         certified=tuple(starts[2].tolist()),
+        standard_errors=tuple(starts[3].tolist()),
     )

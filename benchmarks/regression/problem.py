@@ -33,6 +33,7 @@ class Problem:
         minimum: Least known sum of squares.
         local_minima: Sums of squares of other known minima; some are limits at infinity.
         certified: Parameters of the minimum; None if they are not certified.
+        standard_errors: Their standard deviations; None if they are not certified.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Problem:
     minimum: float
     local_minima: tuple[float, ...] = ()
     certified: tuple[float, ...] | None = None
+    standard_errors: tuple[float, ...] | None = None
 
     @property
     def num_parameters(self) -> int:

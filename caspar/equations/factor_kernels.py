@@ -99,6 +99,25 @@ def jacobian_kernel(factor: TracedFactor, types: Types) -> KernelSpec:
     return kernel.build()
 
 
+def derivative_kernel(factor: TracedFactor, types: Types) -> KernelSpec:
+    """Writes the residual, and for each node argument its whole Jacobian, unscaled.
+
+    Items are instances in the order in which they were given, and each writes rows: `residual` and,
+    row by row, `<argument>__jacobian`, of rows x tangent_dim scalars. Weights and losses, which
+    `evaluate` applies, are in both.
+    """
+    form = FactorForm(SharedSums.ATOMIC)
+    kernel = FactorBuilder(factor, "derivative", form, types.storage, types)
+    evaluation = kernel.evaluate(types.storage)
+    rows = WriteSequential(rows=True)
+    kernel.write(FactorPart.RESIDUAL.text, evaluation.residual, types.storage, rows)
+    blocks = evaluation.jacobian(factor.nodes)
+    for argument in factor.nodes:
+        entries = [entry for row in blocks[argument.name] for entry in row]
+        kernel.write(argument.part(FactorPart.JACOBIAN.text), entries, types.storage, rows)
+    return kernel.build()
+
+
 def _score(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
     kernel = FactorBuilder(factor, "score", form, types.sums, types)
     evaluation = kernel.evaluate(types.sums)

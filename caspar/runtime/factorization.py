@@ -65,7 +65,7 @@ class SparseFactorization(Factorization, Protocol):
 
 
 def load_direct_solver(module: str, name: str) -> Any:
-    """A class of `caspar.runtime`; its libraries are imported only now.
+    """A class or function of `caspar.runtime`; its libraries are imported only now.
 
     Raises:
         BackendError: cuDSS or its bindings are not installed; says what to install.

@@ -44,6 +44,11 @@ class Limits:
         max_auto_pairs: Pairs of items of eliminated nodes that `auto` lists.
         max_pairs_quick_pcg: The same on one core where no factor couples others of one type.
         max_fill_pairs: Pairs of items that are listed where a matrix was asked for.
+        max_svd_work: Residuals times unknowns squared up to which a covariance is found from the
+            singular values of the Jacobian.
+        max_small_dense_covariance: Unknowns that remain up to which a covariance inverts a dense
+            matrix without a look at how full it is.
+        max_dense_covariance: The same of a matrix that is full.
 
     Raises:
         OptionError: A limit is no number of at least 0, or `max_narrow_partners` above its default.
@@ -78,6 +83,11 @@ class Limits:
     max_pairs_quick_pcg: int = 1 << 22
     # building the lists takes about 100 bytes for each
     max_fill_pairs: int = 1 << 27
+    # a tenth of a second
+    max_svd_work: int = 100_000_000
+    max_small_dense_covariance: int = 1000
+    # 0.8 GB, and two minutes on two cores
+    max_dense_covariance: int = 10_000
 
     def __post_init__(self) -> None:
         """Reject what is no size."""

@@ -17,15 +17,17 @@ from caspar.options import (
     PreconditionerChoice,
     SolveOptions,
     check_callback,
+    check_gauge,
     check_verbose,
+    checked_flag,
 )
 from caspar.progress import log_end, showing
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
 from caspar.solver.active import Active, Preparations
 from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
-from caspar.solver.input.array_reader import ArrayReader
-from caspar.solver.input.problem import Problem, check_problem
+from caspar.solver.covariance.estimate import Covariance, Covariances
+from caspar.solver.input.problem import Problem, read_problem
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import minimize
 from caspar.solver.iterate.normal_equations import NormalEquations
@@ -129,6 +131,7 @@ class Solver:
         self.backend: Backend = chosen_backend(backend)
         self._preparations = Preparations(self.backend, recipe, own_precision=is_auto(precision))
         self._preparations.add_backlog(time.perf_counter() - start)
+        self._covariances = Covariances(self.backend, recipe)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Pickled as its factors and choices; traced and compiled where it arrives.
@@ -293,6 +296,49 @@ class Solver:
             error = carrier.error
         raise error  # here, where it gets no other context
 
+    def covariance(
+        self,
+        arrays: Mapping[str, Any],
+        blocks: Mapping[str, Any],
+        *,
+        fixed: Mapping[str, Any] | None = None,
+        scale_by_residual_variance: bool = False,
+        gauge: str | None = None,
+    ) -> Covariance:
+        """The covariance of values, (J^T J)^-1, marginal over all other unknowns; in float64.
+
+        Residuals are taken as whitened: as if each row had a variance of 1, and were linear within
+        a few standard deviations. Docs: `docs/guide/covariance.md`.
+
+        Args:
+            arrays: As for `solve`, with the values after it: `{**arrays, **result.values}`.
+            blocks: What is asked for: node type -> "all", (k,) instance numbers, or an (n,) mask.
+            fixed: What is held, as for `solve`: known exactly, with a covariance of zero.
+            scale_by_residual_variance: Multiply by the sum of squared residuals over the degrees of
+                freedom, if the size of residuals is known up to a common factor only.
+            gauge: None: directions that the residuals leave free, such as where a map as a whole
+                is, are an error if they touch what is asked for. `minimum_norm`: the pseudo-inverse
+                (Moore-Penrose, in tangent coordinates), in which these do not vary.
+
+        Returns:
+            The covariances by node type, in tangent coordinates, angles in radians.
+
+        Raises:
+            RankDeficiencyError: Names free directions by node type, instance and field.
+            InputError: Arrays or instances that do not fit, or derivatives that are not finite.
+            OptionError: An unknown `gauge`.
+        """
+        check_gauge(gauge)
+        checked_flag("scale_by_residual_variance", scale_by_residual_variance)
+        with showing(None), self.backend.scope():
+            return self._covariances.estimate(
+                arrays,
+                blocks,
+                fixed=fixed,
+                scales_by_variance=scale_by_residual_variance,
+                allows_free=gauge is not None,
+            )
+
     def _solve(
         self,
         arrays: Mapping[str, Any],
@@ -347,8 +393,15 @@ class Solver:
         """The arrays, of the precision of what takes part, and that."""
 
         def read(precision: Precision) -> Problem:
-            reader = ArrayReader(self.backend, precision, options.check)
-            return check_problem(arrays, self._factors, self._nodes, reader, fixed)
+            return read_problem(
+                arrays,
+                self._factors,
+                self._nodes,
+                self.backend,
+                precision,
+                check_values=options.check,
+                fixed=fixed,
+            )
 
         problem = read(self.precision)
         active = self._preparations.choose(problem)

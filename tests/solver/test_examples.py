@@ -12,11 +12,13 @@ import pytest
 import caspar
 from examples import (
     bundle_adjustment,
+    calibration_errors,
     camera_prototype,
     kernel_example,
     multiple_factors,
     point_cloud,
     pose_graph,
+    pose_graph_ellipses,
 )
 
 EXAMPLES = Path(bundle_adjustment.__file__).parent
@@ -71,6 +73,27 @@ class TestMultipleFactors:
         assert results[-1].final_cost == pytest.approx(at_once.final_cost, rel=1e-4)
         residuals, unknowns = at_once.problem.num_residuals, at_once.problem.num_unknowns
         assert 2.0 * at_once.final_cost == pytest.approx(residuals - unknowns, rel=0.1)
+
+
+def test_calibration_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    calibration_errors.main()
+    printed = capsys.readouterr().out
+    assert "fx 532.827 +- 0.44, fy 532.946 +- 0.46, cx 342.487 +- 0.46" in printed
+    assert "correlation of k2 and k3: -0.982" in printed
+
+
+def test_ellipses_hold_what_they_say(tmp_path: Path) -> None:
+    """Of places drawn from a covariance, 95 of 100 are inside."""
+    covariance = np.array([[4.0, 1.5], [1.5, 1.0]])
+    lengths, angles = pose_graph_ellipses.ellipses(covariance[None])
+    places = np.random.default_rng(0).multivariate_normal(np.zeros(2), covariance, 100_000)
+    along = np.array([np.cos(angles[0]), np.sin(angles[0])])
+    across = np.array([-along[1], along[0]])
+    radii = np.column_stack([places @ across, places @ along]) / lengths[0]
+    assert np.mean((radii**2).sum(axis=1) < 1.0) == pytest.approx(0.95, abs=3e-3)
+    image = tmp_path / "ellipses.png"
+    pose_graph_ellipses.draw(np.zeros((1, 4)), covariance[None], image)
+    assert image.read_bytes()[1:4] == b"PNG"
 
 
 def test_pose_graph_reaches_the_optimum() -> None:

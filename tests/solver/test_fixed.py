@@ -280,3 +280,30 @@ def test_what_does_not_fit(fixed: Any, message: str) -> None:
     made = caspar.Solver(sighting, backend="cpu")
     with pytest.raises(InputError, match=message):
         made.solve(ARRAYS, fixed=fixed)
+
+
+@ON_BACKENDS
+def test_what_is_held_is_known_exactly(backend: str) -> None:
+    """Its covariance is zero, the rest has that of a problem in which it is constant."""
+    made = caspar.Solver(sighting, backend=backend)
+    lens_held = {"View": {"lens": True, "pose": [0, 1]}}
+    found = made.covariance(ARRAYS, {"View": "all", "Mark": [3, 7]}, fixed=lens_held)
+    other = caspar.Solver(sighting_by_known_lens, backend=backend)
+    arrays = {
+        "Pose3": VIEWS[:, :7],
+        "Mark": MARKS,
+        "sighting_by_known_lens": {
+            "pose": SIGHTINGS["view"],
+            "lens": VIEWS[SIGHTINGS["view"], 7:],
+            "mark": SIGHTINGS["mark"],
+            "pixel": SIGHTINGS["pixel"],
+        },
+    }
+    expected = other.covariance(arrays, {"Pose3": "all", "Mark": [3, 7]}, fixed={"Pose3": [0, 1]})
+    np.testing.assert_allclose(found["View"][:, :6, :6], expected["Pose3"], rtol=1e-8, atol=1e-18)
+    np.testing.assert_allclose(found["Mark"], expected["Mark"], rtol=1e-8)
+    assert (found["View"][:, 6:] == 0.0).all()
+    assert (found["View"][:2] == 0.0).all()
+    assert found.num_unknowns == expected.num_unknowns == 6 * (NUM_VIEWS - 2) + 3 * NUM_MARKS
+    with pytest.raises(caspar.errors.RankDeficiencyError):
+        made.covariance(ARRAYS, {"View": "all"})

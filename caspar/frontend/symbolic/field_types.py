@@ -1,6 +1,7 @@
 """The types of a dataclass's fields, in the order in which SymForce stores them."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, get_type_hints
 
 import symforce.symbolic as sf
@@ -28,20 +29,29 @@ def field_types(declared: type) -> tuple[Any, ...]:
 
 def storage_fields(declared: type) -> dict[str, range]:
     """Where the fields of a dataclass are in its storage, by name; of other types nothing."""
+    return _fields(declared, StorageOps.storage_dim)
+
+
+def tangent_fields(declared: type) -> dict[str, range]:
+    """Where the fields of a dataclass are in its tangent, by name; of other types nothing."""
+    return _fields(declared, LieGroupOps.tangent_dim)
+
+
+def _fields(declared: type, dim: Callable[[Any], Any]) -> dict[str, range]:
     types = field_types(declared)
     if len(types) == 0:
         return {}
     fields: dict[str, range] = {}
     first = 0
     for field, kind in zip(dataclasses.fields(declared), types, strict=True):
-        size = int(StorageOps.storage_dim(kind))
+        size = int(dim(kind))
         fields[field.name] = range(first, first + size)
         first += size
     return fields
 
 
-def tangent_fields(declared: Any) -> dict[str, tuple[Any, range]]:
-    """Where the fields of a type are in its tangent, with their types, by name.
+def tangent_pieces(declared: Any) -> dict[str, tuple[Any, range]]:
+    """The pieces of a type that have names, with their types and where they are in its tangent.
 
     Of a dataclass its fields; of a pose `rotation` and `translation`; of other types nothing.
     """
@@ -49,13 +59,6 @@ def tangent_fields(declared: Any) -> dict[str, tuple[Any, range]]:
         return {"rotation": (sf.Rot3, range(3)), "translation": (sf.V3, range(3, 6))}
     if isinstance(declared, type) and issubclass(declared, sf.Pose2):
         return {"rotation": (sf.Rot2, range(1)), "translation": (sf.V2, range(1, 3))}
+    places = tangent_fields(declared)
     types = field_types(declared)
-    if len(types) == 0:
-        return {}
-    fields: dict[str, tuple[Any, range]] = {}
-    first = 0
-    for field, kind in zip(dataclasses.fields(declared), types, strict=True):
-        size = int(LieGroupOps.tangent_dim(kind))
-        fields[field.name] = (kind, range(first, first + size))
-        first += size
-    return fields
+    return {name: (kind, places[name]) for name, kind in zip(places, types, strict=True)}

@@ -40,11 +40,11 @@ _ALONE = Lock()
 one who changes it back."""
 
 _USUAL: dict[Any, int] = {}
-"""Threads that libraries are to have again. An interrupt in `_on_one_thread` may leave some here:
+"""Threads that libraries are to have again. An interrupt in `on_one_thread` may leave some here:
 whoever comes next gives them back, see `give_threads_back`."""
 
 
-def _on_one_thread(work: Callable[[], None]) -> None:
+def on_one_thread(work: Callable[[], None]) -> None:
     """Run a function while BLAS has one thread."""
     with _ALONE:
         _give_back()
@@ -128,7 +128,7 @@ class LapackCholesky:
     def _run(self, work: Callable[[], None]) -> None:
         """On one thread where there are few rows."""
         if len(self.matrix) <= FEW_ROWS:
-            _on_one_thread(work)
+            on_one_thread(work)
         else:
             work()
 
@@ -202,6 +202,14 @@ class QdldlFactorization:
     def factorize(self) -> None:
         """L D L^T, in the order that was found."""
         self._solver.update(self._matrix, upper=True)
+
+    def factors(self) -> tuple[csc_matrix, FloatArray, NDArray[np.integer[Any]]]:
+        """L without its diagonal of ones, D, and the row of the matrix that each of theirs is.
+
+        They have the rows of the identity that were added, behind those of the matrix.
+        """
+        lower, pivots, order = self._solver.factors()
+        return lower, pivots, order
 
     def solve(self, rhs: Array, solution: Array) -> None:
         """Solve by the factors."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from caspar.errors import InputError
 from caspar.frontend.factors.trace import NodeType
-from caspar.frontend.symbolic.field_types import tangent_fields
+from caspar.frontend.symbolic.field_types import tangent_pieces
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.runtime.arrays import to_numpy
@@ -69,7 +69,7 @@ def num_held(free: Array) -> int:
 def _hold(where: str, declared: Any, given: Any, held: Array) -> None:
     """Set `held`, (n, tangent dimension of the type), by what the user gave for it."""
     if isinstance(given, Mapping):
-        fields = tangent_fields(declared)
+        fields = tangent_pieces(declared)
         if len(fields) == 0:
             raise InputError(f"{where}: has no fields; {_ALLOWED.format(dim=held.shape[1])}")
         for name, inner in given.items():

@@ -15,6 +15,7 @@ from caspar.errors import InputError
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.names import normalised_hint
 from caspar.memory.array import Array
+from caspar.options import Precision
 from caspar.runtime.arrays import HOST, Moved, give_back, location
 from caspar.runtime.backend import Backend
 from caspar.solver.input.array_reader import ArrayReader, unblocked
@@ -142,6 +143,21 @@ class Problem:
                 arrays += [constant.rows] + ([] if constant.index is None else [constant.index])
         kind = backend.xp.ndarray
         return sum(int(array.nbytes) for array in arrays if isinstance(array, kind))
+
+
+def read_problem(
+    arrays: Mapping[str, Any],
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    backend: Backend,
+    precision: Precision,
+    *,
+    check_values: bool = True,
+    fixed: Mapping[str, Any] | None = None,
+) -> Problem:
+    """`check_problem` with a reader of its own; see there and `ArrayReader`."""
+    reader = ArrayReader(backend, precision, check_values)
+    return check_problem(arrays, factors, nodes, reader, fixed)
 
 
 def check_problem(

@@ -21,7 +21,7 @@ def test_blas_has_its_threads_after_an_error(error: type[BaseException]) -> None
         raise error
 
     with pytest.raises(error):
-        direct_cpu._on_one_thread(work)
+        direct_cpu.on_one_thread(work)
     assert inside == [1] * len(usual)
     assert blas_threads() == usual
 

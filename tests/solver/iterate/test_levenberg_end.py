@@ -139,7 +139,7 @@ def test_rounding_errors_that_a_step_lowers_by_much_are_none() -> None:
         STEP._replace(cost=after, model_decrease=before - after)
         for before, after in itertools.pairwise(costs)
     ]
-    anyway = {"step_tolerance": 0.0, "gradient_tolerance": 0.0}
+    anyway: dict[str, Any] = {"step_tolerance": 0.0, "gradient_tolerance": 0.0}
     course, _ = run([*falls, REJECTED], 1e30, rounding=1e9, initial_damping=1e6, **anyway)
     assert len(course.records) == 3
     assert course.status is SolveStatus.CONVERGED_GRADIENT

@@ -1,0 +1,116 @@
+"""From arrays to a covariance.
+
+Input: the values of a problem, and which instances are asked for. Output: a `Covariance`. Cost
+tier: kernels once for a solver, everything else once for a covariance.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.errors import InputError
+from caspar.memory.array import Array
+from caspar.options import Precision
+from caspar.runtime.arrays import HOST, as_library, location
+from caspar.runtime.backend import Backend
+from caspar.solver.choice.form import Recipe
+from caspar.solver.covariance.covariance import Covariance, node_infos
+from caspar.solver.covariance.free_directions import find_free_directions
+from caspar.solver.covariance.inverses.choice import choose_inverse
+from caspar.solver.covariance.jacobians import DerivativeKernels, residual_variance
+from caspar.solver.covariance.marginals import Marginals
+from caspar.solver.covariance.normal_matrix import Linearized
+from caspar.solver.covariance.request import requested_instances
+from caspar.solver.input.problem import read_problem
+
+__all__ = ["Covariance", "Covariances"]
+"""`Covariance` too: whoever asks needs both."""
+
+
+class Covariances:
+    """Covariances of a solver's problems.
+
+    Args:
+        backend: Where the solver runs.
+        recipe: Its factors and node types; its precision and linear solver do not matter.
+    """
+
+    def __init__(self, backend: Backend, recipe: Recipe) -> None:
+        self._backend = backend
+        self._recipe = recipe
+        self._kernels = DerivativeKernels(backend)
+
+    def estimate(
+        self,
+        arrays: Mapping[str, Any],
+        blocks: Mapping[str, Any],
+        *,
+        fixed: Mapping[str, Any] | None,
+        scales_by_variance: bool,
+        allows_free: bool,
+    ) -> Covariance:
+        """See `Solver.covariance`."""
+        factors, backend = self._recipe.factors, self._backend
+        nodes = self._recipe.nodes
+        problem = read_problem(arrays, factors, nodes, backend, Precision.FLOAT64, fixed=fixed)
+        requested = requested_instances(blocks, problem.counts)
+        jacobians = self._kernels.evaluate(factors, problem)
+        linearized = Linearized(backend, jacobians, nodes, problem.counts, problem.free)
+        _check_touched(requested, linearized)
+        normal, inverse = choose_inverse(self._recipe, linearized)
+        marginals = Marginals(normal, inverse)
+        free = find_free_directions(normal, marginals.scaled_free)
+        if not allows_free:
+            free.refuse(requested)
+        rank = linearized.num_unknowns - free.num_free
+        num_residuals, variance = residual_variance(jacobians, rank)
+        if scales_by_variance and not np.isfinite(variance):
+            raise InputError(
+                f"covariance: {num_residuals} residuals determine {rank} unknowns, so none are "
+                "left to estimate a variance from; pass scale_by_residual_variance=False"
+            )
+        factor = variance if scales_by_variance else 1.0
+        given = {name: _giver(backend, problem.given[name]) for name in requested}
+
+        def cross(name: str, number: int, other: str, other_number: int) -> Any:
+            with backend.scope():
+                found = marginals.cross(name, number, other, other_number)
+                return given[name](backend.upload(factor * found))
+
+        return Covariance(
+            instances=requested,
+            num_unknowns=linearized.num_unknowns,
+            rank=rank,
+            free_directions=free.texts,
+            num_residuals=num_residuals,
+            residual_variance=variance,
+            is_scaled=scales_by_variance,
+            method=inverse.method,
+            _blocks={
+                name: given[name](factor * marginals.blocks(name, numbers))
+                for name, numbers in requested.items()
+            },
+            _cross=cross,
+            _info=node_infos(backend, linearized.nodes, problem, requested),
+        )
+
+
+def _check_touched(requested: Mapping[str, NDArray[np.int64]], linearized: Linearized) -> None:
+    for name in requested:
+        if name not in linearized.counts:
+            raise InputError(
+                f"covariance, node type {name}: no factor that has instances touches it, so "
+                "nothing determines its values"
+            )
+
+
+def _giver(backend: Backend, given: Any) -> Callable[[Array], Any]:
+    """Turns arrays of the device into what the values of a node type were given as."""
+
+    def give(array: Array) -> Any:
+        backend.synchronize()
+        return as_library(backend.to_host(array) if location(given) == HOST else array, given)
+
+    return give

@@ -1,0 +1,302 @@
+"""Covariances of nodes from the inverse of the reduced system, in tangent coordinates.
+
+With G the inverse in which free directions are pinned, N an orthonormal basis of those and M = G N,
+
+    (I - N N^T) G (I - N N^T) = G - N M^T - M N^T + N (N^T M) N^T
+
+is the pseudo-inverse of J^T J (Moore-Penrose), whichever unknowns are pinned. Its blocks are found
+one by one. Free directions of single eliminated nodes, which may be many, are not in N: they are
+projected away from the rows and columns of their node. Cost tier: blocks once for a covariance,
+cross blocks when asked for.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.memory.array import Array
+from caspar.runtime.backend import Backend
+from caspar.solver.covariance.inverses.reduced_inverse import FloatArray, ReducedInverse
+from caspar.solver.covariance.normal_matrix import NormalMatrix
+from caspar.solver.covariance.sums import add_rows, pieces
+
+KnownBlocks = Callable[[Array, Array], Array]
+"""See `ReducedInverse.blocks`."""
+
+COLUMNS_OF_PIECE = 64
+"""Right-hand sides that are solved for at once."""
+
+
+class Marginals:
+    """Blocks of the covariance.
+
+    Args:
+        normal: The scaled system.
+        inverse: Of its reduced part.
+    """
+
+    def __init__(self, normal: NormalMatrix, inverse: ReducedInverse) -> None:
+        self._normal = normal
+        self._inverse = inverse
+        self._backend: Backend = normal.backend
+        self.scaled_free = self._find_free()
+        self._projectors = {
+            name: _projectors(normal, name)
+            for name, elimination in normal.eliminations.items()
+            if len(elimination.free) > 0
+        }
+        self._correction = self._find_correction()
+
+    def blocks(self, name: str, numbers: NDArray[np.int64]) -> Array:
+        """(k, d, d) of the nodes of those numbers, on the device."""
+        numbers, places = np.unique(numbers, return_inverse=True)
+        index = self._backend.upload(numbers)
+        known = self._inverse.blocks
+        if known is None:
+            found = self._by_columns(name, numbers)
+        elif name in self._normal.eliminations:
+            found = self._eliminated(name, index, known)
+        else:
+            found = self._remaining(name, index, known)
+        found = self._in_tangent(name, numbers, found)
+        found = self._in_tangent(name, numbers, found.transpose(0, 2, 1))
+        found = found + self._projected(name, index, name, index)
+        return (0.5 * (found + found.transpose(0, 2, 1)))[self._backend.upload(places)]
+
+    def cross(self, name: str, number: int, other: str, other_number: int) -> FloatArray:
+        """(d, other d) of two nodes, on the host."""
+        one = np.array([number])
+        two = np.array([other_number])
+        left, right = self._sides(name, one), self._sides(other, two)
+        found = left.T @ self._inverse.solve(right)
+        if name == other and number == other_number and name in self._normal.eliminations:
+            root = self._backend.to_host(self._normal.eliminations[name].roots[one])[0]
+            found = found + root @ root.T
+        upload = self._backend.upload
+        block = self._in_tangent(name, one, upload(found[None]))
+        block = self._in_tangent(other, two, block.transpose(0, 2, 1)).transpose(0, 2, 1)
+        block = block + self._projected(name, upload(one), other, upload(two))
+        return np.asarray(self._backend.to_host(block)[0])
+
+    def _in_tangent(self, name: str, numbers: NDArray[np.int64], rows: Array) -> Array:
+        """Rows of some nodes in scaled unknowns, (k, d, any), as those of tangents.
+
+        Without what they have along free directions of these nodes alone.
+        """
+        rows = self._normal.scales[name][self._backend.upload(numbers)][:, :, None] * rows
+        if name not in self._projectors:
+            return rows
+        weak, projectors = self._projectors[name]
+        place = np.minimum(np.searchsorted(weak, numbers), len(weak) - 1)
+        found = np.flatnonzero(weak[place] == numbers)
+        index, upload = self._backend.upload(found), self._backend.upload
+        rows[index] = upload(projectors[place[found]]) @ rows[index]
+        return rows
+
+    def _find_free(self) -> dict[str, FloatArray]:
+        """The free directions of the reduced system over all nodes, orthonormal, scaled unknowns.
+
+        Found from J^T J, they are off by its rounding over the least eigenvalue. Two corrections by
+        way of J make that the rounding of J over the least singular value.
+        """
+        normal, free = self._normal, self._inverse.free
+        if free.shape[1] == 0:
+            return {}
+        upload, to_host = self._backend.upload, self._backend.to_host
+        found = {name: free[normal.layout.places(name)] for name in normal.layout.nodes}
+        for name in normal.eliminations:
+            found[name] = -_back_substituted(normal, name, free)
+        for _ in range(2):
+            left = normal.gradients({name: upload(part) for name, part in found.items()})
+            wrong = self._solved({name: to_host(part) for name, part in left.items()})
+            found = {name: part - wrong[name] for name, part in found.items()}
+        return _orthonormal(found)
+
+    def _find_correction(self) -> "_Correction | None":
+        """N, M and N^T M; None where no free direction moves several nodes."""
+        if len(self.scaled_free) == 0:
+            return None
+        free = _orthonormal(self._all_in_tangent(self.scaled_free))
+        to_host, scales = self._backend.to_host, self._normal.scales
+        moved = self._solved(
+            {name: part * to_host(scales[name])[:, :, None] for name, part in free.items()}
+        )
+        moved = self._all_in_tangent(moved)
+        inner = sum(np.einsum("nda,ndb->ab", free[name], moved[name]) for name in free)
+        return _Correction(free, moved, np.asarray(inner))
+
+    def _solved(self, sides: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """G times (n, d, k) by node type, scaled unknowns, on the host."""
+        normal, layout, backend = self._normal, self._normal.layout, self._backend
+        num = next(iter(sides.values())).shape[2]
+        rhs = np.zeros((layout.size, num))
+        for name in layout.nodes:
+            rhs[layout.places(name)] = sides[name]
+        whitened = {}
+        for name, elimination in normal.eliminations.items():
+            turned = elimination.roots.transpose(0, 2, 1)
+            whitened[name] = turned @ backend.upload(sides[name])
+            rhs -= _taken(normal, name, whitened[name])
+        reduced = self._inverse.solve(rhs)
+        solved = {name: reduced[layout.places(name)] for name in layout.nodes}
+        for name, elimination in normal.eliminations.items():
+            own = backend.to_host(elimination.roots @ whitened[name])
+            solved[name] = own - _back_substituted(normal, name, reduced)
+        return solved
+
+    def _all_in_tangent(self, parts: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        upload, to_host = self._backend.upload, self._backend.to_host
+        return {
+            name: to_host(self._in_tangent(name, np.arange(len(part)), upload(part)))
+            for name, part in parts.items()
+        }
+
+    def _remaining(self, name: str, index: Array, known: KnownBlocks) -> Array:
+        layout = self._normal.layout
+        node = layout.nodes[name]
+        result = self._backend.xp.zeros((len(index), node.dim, node.dim))
+        for one in range(node.num_parts):
+            for other in range(one, node.num_parts):
+                first = layout.objects(name, index, one)
+                block = known(first, layout.objects(name, index, other))
+                rows, columns = node.part(one), node.part(other)
+                block = block[:, : rows.stop - rows.start, : columns.stop - columns.start]
+                result[:, rows, columns] = block
+                result[:, columns, rows] = block.transpose(0, 2, 1)
+        return result
+
+    def _eliminated(self, name: str, index: Array, known: KnownBlocks) -> Array:
+        """R (I + Z Sigma Z^T) R^T."""
+        xp, width = self._backend.xp, self._normal.layout.width
+        elimination = self._normal.eliminations[name].of_nodes(xp, index)
+        dim = int(elimination.roots.shape[1])
+        half = xp.zeros((len(index), dim, dim))
+        for pairs in elimination.pairs(xp, width * width):
+            first, second = elimination.object[pairs.first], elimination.object[pairs.second]
+            right = elimination.blocks[pairs.second].transpose(0, 2, 1)
+            product = elimination.blocks[pairs.first] @ (known(first, second) @ right)
+            # a coupling with itself comes once, others twice
+            product *= xp.where(pairs.first == pairs.second, 0.5, 1.0)[:, None, None]
+            add_rows(xp, half, elimination.node[pairs.first], product)
+        inner = half + half.transpose(0, 2, 1) + xp.eye(dim)
+        return elimination.roots @ inner @ elimination.roots.transpose(0, 2, 1)
+
+    def _by_columns(self, name: str, numbers: NDArray[np.int64]) -> Array:
+        """The same by solving for each node."""
+        dim = int(self._normal.scales[name].shape[1])
+        found = np.zeros((len(numbers), dim, dim))
+        step = max(1, COLUMNS_OF_PIECE // dim)
+        for first in range(0, len(numbers), step):
+            chosen = numbers[first : first + step]
+            right = self._sides(name, chosen)
+            left = right.reshape(-1, len(chosen), dim)
+            solved = self._inverse.solve(right).reshape(-1, len(chosen), dim)
+            found[first : first + step] = np.einsum("rka,rkb->kab", left, solved)
+        if name in self._normal.eliminations:
+            roots = self._backend.to_host(self._normal.eliminations[name].roots)[numbers]
+            found += roots @ roots.transpose(0, 2, 1)
+        return self._backend.upload(found)
+
+    def _sides(self, name: str, numbers: NDArray[np.int64]) -> FloatArray:
+        """(size, k * d): what the covariance of nodes is the reduced inverse between.
+
+        Columns of the identity; of eliminated nodes those of -Z^T R^T.
+        """
+        layout, backend = self._normal.layout, self._backend
+        dim = int(self._normal.scales[name].shape[1])
+        result = np.zeros((layout.size, len(numbers), dim))
+        if name in layout.nodes:
+            places = layout.places(name)[numbers]
+            result[places, np.arange(len(numbers))[:, None], np.arange(dim)] = 1.0
+        else:
+            index = backend.upload(numbers)
+            elimination = self._normal.eliminations[name].of_nodes(backend.xp, index)
+            turned = elimination.roots[elimination.node] @ elimination.blocks
+            rows = backend.to_host(elimination.object)[:, None] * layout.width
+            rows = rows + np.arange(layout.width)
+            columns = backend.to_host(elimination.node)[:, None]
+            result[rows, columns] = -backend.to_host(turned).transpose(0, 2, 1)
+        return result.reshape(layout.size, -1)
+
+    def _projected(self, name: str, index: Array, other: str, other_index: Array) -> Array:
+        """The term of the projection away from the free directions: (k, d, other d)."""
+        correction = self._correction
+        if correction is None:
+            return 0.0
+        upload = self._backend.upload
+        n, m = correction.rows(name, index, self._backend)
+        other_n, other_m = correction.rows(other, other_index, self._backend)
+        inner = upload(correction.inner)
+        turned_n, turned_m = other_n.transpose(0, 2, 1), other_m.transpose(0, 2, 1)
+        return n @ (inner @ turned_n) - n @ turned_m - m @ turned_n
+
+
+@dataclass(frozen=True)
+class _Correction:
+    """N, M = G N and N^T M in tangent coordinates, by node type (n, d, k), on the host."""
+
+    free: Mapping[str, FloatArray]
+    moved: Mapping[str, FloatArray]
+    inner: FloatArray
+
+    def rows(self, name: str, index: Array, backend: Backend) -> tuple[Array, Array]:
+        """N and M of some nodes, on the device."""
+        numbers = backend.to_host(index)
+        free, moved = self.free[name][numbers], self.moved[name][numbers]
+        return backend.upload(free), backend.upload(moved)
+
+
+def _back_substituted(normal: NormalMatrix, name: str, vectors: FloatArray) -> FloatArray:
+    """R Z x of the eliminated nodes of a type: (n, d, k) for (size, k)."""
+    backend, elimination = normal.backend, normal.eliminations[name]
+    xp, num = backend.xp, vectors.shape[1]
+    parts = backend.upload(vectors).reshape(-1, normal.layout.width, num)
+    moved = xp.zeros((*elimination.roots.shape[:2], num))
+    for piece in pieces(len(elimination.node), normal.layout.width * num):
+        product = elimination.blocks[piece] @ parts[elimination.object[piece]]
+        add_rows(xp, moved, elimination.node[piece], product)
+    return np.asarray(backend.to_host(elimination.roots @ moved))
+
+
+def _taken(normal: NormalMatrix, name: str, whitened: Array) -> FloatArray:
+    """Z^T y of the eliminated nodes of a type: (size, k) for (n, d, k)."""
+    xp, width, num = normal.backend.xp, normal.layout.width, int(whitened.shape[2])
+    elimination = normal.eliminations[name]
+    taken = xp.zeros((normal.layout.num_objects, width, num))
+    for piece in pieces(len(elimination.node), width * num):
+        product = elimination.blocks[piece].transpose(0, 2, 1) @ whitened[elimination.node[piece]]
+        add_rows(xp, taken, elimination.object[piece], product)
+    return np.asarray(normal.backend.to_host(taken)).reshape(-1, num)
+
+
+def _orthonormal(parts: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """The same space, by columns of length 1 across each other over all node types."""
+    basis = np.concatenate([part.reshape(-1, part.shape[2]) for part in parts.values()])
+    basis = basis / np.linalg.norm(basis, axis=0)
+    # by the eigenvectors of the small Gram matrix, twice for full accuracy: millions of rows are
+    # slow to orthogonalise by reflections
+    for _ in range(2):
+        values, vectors = np.linalg.eigh(basis.T @ basis)
+        floor = np.finfo(float).eps * values.max()
+        basis = basis @ (vectors / np.sqrt(np.maximum(values, floor)))
+    result, first = {}, 0
+    for name, part in parts.items():
+        rows = part.shape[0] * part.shape[1]
+        result[name] = basis[first : first + rows].reshape(part.shape)
+        first += rows
+    return result
+
+
+def _projectors(normal: NormalMatrix, name: str) -> tuple[NDArray[np.int64], FloatArray]:
+    """Eliminated nodes of which a direction is free, ascending, and I - n n^T of their tangents."""
+    free = normal.eliminations[name].free
+    numbers = np.unique([one.number for one in free])
+    scales = normal.backend.to_host(normal.scales[name])
+    projectors = np.zeros((len(numbers), scales.shape[1], scales.shape[1]))
+    for place, number in enumerate(numbers):
+        columns = [one.direction * scales[number] for one in free if one.number == number]
+        basis = np.linalg.qr(np.stack(columns, axis=1))[0]
+        projectors[place] = np.eye(scales.shape[1]) - basis @ basis.T
+    return numbers, projectors
