@@ -1,0 +1,23 @@
+"""COLMAP models: files to arrays and back, and bundle adjustment with COLMAP's options.
+
+`read_model` and `write_model` take folders to a `Model`, plain arrays, and back.
+`bundle_adjustment` refines poses, intrinsics and points of a folder, a `Model` or a
+`pycolmap.Reconstruction` as COLMAP does, with any of its camera models, and returns a `Summary`.
+"""
+
+from caspar.colmap.files import ModelFormat, read_model, write_model
+from caspar.colmap.model import NO_POINT, Cameras, Frames, Images, Model, Points, Rigs, SensorType
+
+__all__ = [
+    "NO_POINT",
+    "Cameras",
+    "Frames",
+    "Images",
+    "Model",
+    "ModelFormat",
+    "Points",
+    "Rigs",
+    "SensorType",
+    "read_model",
+    "write_model",
+]
