@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from caspar.colmap import binary, binary_writer, text, text_writer
+from caspar.colmap.files import binary, binary_writer, text, text_writer
 from caspar.colmap.model import Model
 from caspar.errors import FileFormatError, InputError, OptionError
 from caspar.io.compressed import FilePath, path_text

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from caspar.colmap.binary import (
+from caspar.colmap.files.binary import (
     CAMERA,
     COUNT,
     DATUM,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.cameras import MODELS
-from caspar.colmap.binary import IDENTITY, joined
+from caspar.colmap.files.binary import IDENTITY, joined
 from caspar.colmap.model import (
     Cameras,
     Floats,
