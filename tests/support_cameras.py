@@ -62,7 +62,9 @@ def residuals(
     spec = kernel.build()
     source = compile_kernel(spec, TARGETS["cpu"])
     given = np.concatenate([points, parameters, pixels], axis=1)
-    results: Array = run_rows(CpuBackend(), spec, source, given).reshape(len(points), 2, -1).astype(np.float64)
+    results: Array = (
+        run_rows(CpuBackend(), spec, source, given).reshape(len(points), 2, -1).astype(np.float64)
+    )
     return Residuals(results[:, :, 0], results[:, :, 1:])
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pycolmap
 
-from caspar.colmap.adjustment import bundle_adjustment
 from caspar.colmap.adjust.summary import Summary
+from caspar.colmap.adjustment import bundle_adjustment
 
 
 class CasparAdjuster(pycolmap.BundleAdjuster):

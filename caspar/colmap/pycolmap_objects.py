@@ -85,7 +85,9 @@ def update(reconstruction: Any, before: Model, after: Model) -> None:
         reconstruction.camera(camera_id).params = cameras.parameters[start:end]
     _update_poses(reconstruction, after)
     points = reconstruction.points3D
-    values = zip(after.points.ids.tolist(), after.points.xyz, after.points.errors.tolist())
+    values = zip(
+        after.points.ids.tolist(), after.points.xyz, after.points.errors.tolist(), strict=True
+    )
     for point_id, xyz, error in values:
         point = points[point_id]
         point.xyz = xyz
@@ -94,11 +96,13 @@ def update(reconstruction: Any, before: Model, after: Model) -> None:
 
 def _update_poses(reconstruction: Any, after: Model) -> None:
     if after.rigs is None or after.frames is None:  # as written by pycolmap before version 3.12
-        for image_id, pose in zip(after.images.ids.tolist(), after.images.cam_from_world):
+        for image_id, pose in zip(
+            after.images.ids.tolist(), after.images.cam_from_world, strict=True
+        ):
             image = reconstruction.images[image_id]
             image.cam_from_world = _rigid(image.cam_from_world, pose)
         return
-    for frame_id, pose in zip(after.frames.ids.tolist(), after.frames.rig_from_world):
+    for frame_id, pose in zip(after.frames.ids.tolist(), after.frames.rig_from_world, strict=True):
         frame = reconstruction.frame(frame_id)
         frame.rig_from_world = _rigid(frame.rig_from_world, pose)
     owners = owners_of(after.rigs.offsets)

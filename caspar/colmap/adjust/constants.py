@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from caspar.cameras import MODELS_BY_ID
-from caspar.colmap.adjust.factors import ALL_STEPS, NO_STEPS, Form, pose_columns, reprojection_factor
+from caspar.colmap.adjust.factors import (
+    ALL_STEPS,
+    NO_STEPS,
+    Form,
+    pose_columns,
+    reprojection_factor,
+)
 from caspar.colmap.adjust.observations import camera_points, reprojections
 from caspar.colmap.adjust.problem import Problem
 from caspar.colmap.adjust.rig_structure import REFERENCE
@@ -160,7 +166,7 @@ def _places(nodes: _Nodes) -> Any:
     """Where the numbers of nodes are: an index of an array."""
     if nodes.target == "parameters":
         return nodes.rows[:, None] + np.array(nodes.columns)
-    return np.ix_(nodes.rows, nodes.columns)
+    return nodes.rows[:, None], np.array(nodes.columns)
 
 
 def _forms(problem: Problem) -> list[tuple[Form, Integers]]:
@@ -181,7 +187,7 @@ def _forms(problem: Problem) -> list[tuple[Form, Integers]]:
     )
     # one number for each: unique columns would be sorted slowly
     packed = np.ravel_multi_index(tuple(keys.astype(np.int64)), (1 << 8, 2, 1 << 6, 2, 2, 2))
-    found, inverse = np.unique(packed, return_inverse=True)
+    inverse = np.unique(packed, return_inverse=True)[1]
     order = np.argsort(inverse, kind="stable")
     chosen = np.split(order, np.cumsum(np.bincount(inverse))[:-1])
     first = keys[:, [rows[0] for rows in chosen]].T.tolist()
@@ -243,7 +249,9 @@ def _all_nodes(rows: list[dict[str, _Argument]]) -> dict[str, _Nodes]:
             if argument.kind is not None:
                 found.setdefault(argument.kind, []).append(argument)
     return {
-        kind: _Nodes(ones[0].target, ones[0].columns, np.unique(np.concatenate([one.rows for one in ones])))
+        kind: _Nodes(
+            ones[0].target, ones[0].columns, np.unique(np.concatenate([one.rows for one in ones]))
+        )
         for kind, ones in found.items()
     }
 

@@ -11,6 +11,7 @@ import numpy as np
 from caspar.colmap.adjust.options import Gauge
 from caspar.colmap.adjust.problem import TRANSLATION, Problem
 from caspar.colmap.adjust.rig_structure import REFERENCE
+from caspar.colmap.model import Floats
 from caspar.io.rotations import conjugate, multiply, rotate
 
 _LEAST_BASELINE = 1e-9
@@ -66,11 +67,12 @@ def _with_two_cameras(problem: Problem) -> Problem | None:
     return None
 
 
-def _baseline(problem: Problem, frame: int, reference: int) -> np.ndarray[tuple[int], np.dtype]:
+def _baseline(problem: Problem, frame: int, reference: int) -> Floats:
     """Translation of the frame's pose relative to the reference frame."""
     pose, other = problem.frame_poses[frame], problem.frame_poses[reference]
     rotation = multiply(pose[:4], conjugate(other[:4]))
-    return pose[4:] - rotate(rotation, other[4:])
+    baseline: Floats = pose[4:] - rotate(rotation, other[4:])
+    return baseline
 
 
 def _size(problem: Problem) -> float:

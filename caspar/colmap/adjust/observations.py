@@ -46,8 +46,8 @@ class Observations:
     cameras: Integers
     points: Integers
 
-    def part(self, chosen: NDArray[np.bool_]) -> "Observations":
-        """Return some of them."""
+    def part(self, chosen: NDArray[np.bool_] | Integers) -> "Observations":
+        """Return some of them, by a mask or by rows."""
         return Observations(*(array[chosen] for array in vars(self).values()))
 
 

@@ -94,12 +94,13 @@ def make_problem(
     is_held = ~is_refined | _is_in(structure.frame_ids, config.constant_rig_from_world_poses)
     constant_frames[is_held | (not options.refine_rig_from_world)] = True
     constant_frames[:, ROTATION] |= options.constant_rig_from_world_rotation
+    is_frame_refined: Mask = np.any(~constant_frames, axis=1)
     constant_sensors = _constant_sensors(structure, inside, options, config)
     return Problem(
         model=model,
         structure=structure,
         observations=taken,
-        frame_poses=_unit_where(~constant_frames.all(axis=1), structure.frame_poses),
+        frame_poses=_unit_where(is_frame_refined, structure.frame_poses),
         sensor_poses=_unit_where(~constant_sensors, structure.sensor_poses),
         constant_frames=constant_frames,
         constant_sensors=constant_sensors,

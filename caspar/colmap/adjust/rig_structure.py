@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.colmap.adjust.observations import TO_XYZW
-from caspar.colmap.model import Floats, Frames, Integers, Model, Rigs, SensorType, owners_of, rows_of
+from caspar.colmap.model import (
+    Floats,
+    Frames,
+    Integers,
+    Model,
+    Rigs,
+    SensorType,
+    owners_of,
+    rows_of,
+)
 from caspar.errors import InputError
 from caspar.io.rigid_motions import compose_se3
 

@@ -96,7 +96,7 @@ class ByteReader:
         return values
 
     def take_name(self, what: str) -> str:
-        """Take a text that ends with a NUL byte; bytes that are not UTF-8 come back when written."""
+        """Take a text that ends with a NUL byte; bytes other than UTF-8 come back when written."""
         end = self.data.find(b"\0", self.position)
         if end < 0:
             raise self.error(f"{what} has no end: there is no NUL byte")
@@ -128,8 +128,15 @@ def read_cameras(reader: ByteReader) -> Cameras:
         rows.append(row)
         parameters.append(reader.take_array("<f8", count, what))
     reader.finish("camera")
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T
-    return Cameras(*columns, offsets_of(list(map(len, parameters))), joined(parameters))
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    return Cameras(
+        ids=columns[:, 0].copy(),
+        model_ids=columns[:, 1].copy(),
+        widths=columns[:, 2].copy(),
+        heights=columns[:, 3].copy(),
+        offsets=offsets_of(list(map(len, parameters))),
+        parameters=joined(parameters),
+    )
 
 
 def read_images(reader: ByteReader) -> Images:

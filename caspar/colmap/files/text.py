@@ -148,8 +148,15 @@ def read_cameras(reader: LineReader) -> Cameras:
         rows.append((camera_id, model.model_id, *size))
         parameters.append(tokens.floats(model.num_parameters, "parameters"))
         tokens.finish()
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 4).T
-    return Cameras(*columns, offsets_of(list(map(len, parameters))), joined(parameters))
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    return Cameras(
+        ids=columns[:, 0].copy(),
+        model_ids=columns[:, 1].copy(),
+        widths=columns[:, 2].copy(),
+        heights=columns[:, 3].copy(),
+        offsets=offsets_of(list(map(len, parameters))),
+        parameters=joined(parameters),
+    )
 
 
 def read_images(reader: LineReader) -> Images:

@@ -42,7 +42,9 @@ def image_text(images: Images) -> Iterator[bytes]:
         head = f"{images.ids[number]} {pose} {images.camera_ids[number]} {name}\n"
         yield head.encode(errors="surrogateescape")
         rows = slice(*images.offsets[number : number + 2])
-        keypoints = zip(images.keypoints[rows].tolist(), images.point_ids[rows].tolist())
+        keypoints = zip(
+            images.keypoints[rows].tolist(), images.point_ids[rows].tolist(), strict=True
+        )
         yield " ".join(f"{x!r} {y!r} {point}" for (x, y), point in keypoints).encode() + b"\n"
 
 
@@ -53,7 +55,9 @@ def point_text(points: Points) -> Iterator[bytes]:
         rows = slice(first, first + _POINTS_AT_ONCE)
         offsets = points.offsets[first : first + _POINTS_AT_ONCE + 1]
         places = slice(offsets[0], offsets[-1])
-        pairs = zip(points.image_ids[places].tolist(), points.keypoint_index[places].tolist())
+        pairs = zip(
+            points.image_ids[places].tolist(), points.keypoint_index[places].tolist(), strict=True
+        )
         track = [f" {image} {keypoint}" for image, keypoint in pairs]
         ends = (offsets - offsets[0]).tolist()
         heads = zip(
@@ -61,6 +65,7 @@ def point_text(points: Points) -> Iterator[bytes]:
             points.xyz[rows].tolist(),
             points.colors[rows].tolist(),
             points.errors[rows].tolist(),
+            strict=True,
         )
         lines = [
             f"{point_id} {x!r} {y!r} {z!r} {red} {green} {blue} {error!r}"
