@@ -126,12 +126,15 @@ class CameraModel:
         Raises:
             InputError: The model's distortion has no closed inverse.
         """
+        return sf.V3(*self._inverse()(SYMBOLIC, list(parameters), *pixel))
+
+    def _inverse(self) -> InverseFormula:
         if self.inverse_formula is None:
             raise InputError(
                 f"camera model {self.name} has no closed inverse: its distortion is a polynomial. "
                 "Models that have one: see caspar.cameras.MODELS[...].inverse_formula"
             )
-        return sf.V3(*self.inverse_formula(SYMBOLIC, list(parameters), *pixel))
+        return self.inverse_formula
 
     def project_points(
         self, parameters: NDArray[np.float64], points: NDArray[np.float64]
@@ -162,6 +165,27 @@ class CameraModel:
         pixels: NDArray[np.float64] = np.stack([x, y], axis=1)
         pixels[~(clearance >= 0)] = np.nan
         return pixels
+
+    def unproject_points(
+        self, parameters: NDArray[np.float64], pixels: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the directions in which pixels look, with NumPy.
+
+        Args:
+            parameters: (num_parameters,) or (n, num_parameters).
+            pixels: (n, 2).
+
+        Returns:
+            (n, 3) directions of any positive length, in camera coordinates.
+
+        Raises:
+            InputError: The model's distortion has no closed inverse.
+        """
+        inverse = self._inverse()
+        parameters = np.asarray(parameters, np.float64)
+        with np.errstate(all="ignore"):
+            direction = inverse(NUMERIC, list(parameters.T), *np.asarray(pixels, np.float64).T)
+        return np.stack(np.broadcast_arrays(*direction), axis=1)
 
     def pixel_differences(
         self, parameters: NDArray[np.float64], differences: NDArray[np.float64]

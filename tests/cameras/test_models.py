@@ -119,6 +119,8 @@ def test_unprojected_pixels_look_at_their_points(model: CameraModel) -> None:
         direction = model.unproject(sf.Matrix(parameters), sf.V2(*pixel)).to_numpy().ravel()
         direction = direction.astype(float) / np.linalg.norm(direction.astype(float))
         np.testing.assert_allclose(direction, point / np.linalg.norm(point), atol=1e-9)
+        (other,) = model.unproject_points(parameters, pixel[None])
+        np.testing.assert_allclose(other / np.linalg.norm(other), direction, atol=1e-14)
 
 
 SPECIAL_POINTS = np.array(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.cameras import MODELS_BY_ID
+from caspar.cameras import MODELS_BY_ID, CameraModel
 from caspar.colmap.model import (
     NO_POINT,
     Cameras,
@@ -118,11 +118,22 @@ def reprojections(
     for model_id in np.unique(cameras.model_ids).tolist():
         model = MODELS_BY_ID[model_id]
         rows = np.flatnonzero(cameras.model_ids[camera_rows] == model_id)
-        places = cameras.offsets[camera_rows[rows], None] + np.arange(model.num_parameters)
-        parameters = cameras.parameters[places]
+        parameters = _parameters(cameras, camera_rows[rows], model)
         found = model.project_points(parameters, points[rows]) - pixels[rows]
         differences[rows] = model.pixel_differences(parameters, found)
     return differences
+
+
+def _parameters(cameras: Cameras, rows: Integers, model: CameraModel) -> Floats:
+    """Return (m, num_parameters) parameters of cameras of one model."""
+    return cameras.parameters[cameras.offsets[rows, None] + np.arange(model.num_parameters)]
+
+
+def _angles(left: Floats, right: Floats) -> Floats:
+    """Return angles between (m, 3) vectors, accurate for small ones too."""
+    sine = np.linalg.norm(np.cross(left, right), axis=1)
+    angles: Floats = np.arctan2(sine, np.sum(left * right, axis=1))
+    return angles
 
 
 def without_negative_depths(model: Model) -> tuple[Model, int]:
@@ -175,12 +186,21 @@ def _without(
 
 
 def mean_errors(model: Model) -> Floats:
-    """Return (num_points,) mean reprojection errors in pixels; -1 for points that nobody sees."""
+    """Return (num_points,) mean reprojection errors in pixels; -1 for points that nobody sees.
+
+    The error of an image of the whole sphere is an angle, in pixels of its equator, as in COLMAP.
+    """
     seen = observations_of(model)
     poses = model.images.cam_from_world[seen.images][:, TO_XYZW]
     points = camera_points(poses, model.points.xyz[seen.points])
     pixels = model.images.keypoints[seen.keypoints]
     errors = np.linalg.norm(reprojections(model.cameras, seen.cameras, points, pixels), axis=1)
+    for model_id, sphere in MODELS_BY_ID.items():
+        if sphere.is_periodic:
+            rows = np.flatnonzero(model.cameras.model_ids[seen.cameras] == model_id)
+            sizes = _parameters(model.cameras, seen.cameras[rows], sphere)
+            directions = sphere.unproject_points(sizes, pixels[rows])
+            errors[rows] = _angles(directions, points[rows]) * sizes[:, 0] / (2 * np.pi)
     is_seen = np.isfinite(errors)
     num_points = len(model.points.ids)
     counts = np.bincount(seen.points[is_seen], minlength=num_points)

@@ -5,6 +5,7 @@ empty lines are passed over, except the second line of an image, which is empty 
 keypoints. Source: COLMAP's scene/reconstruction_io_text.cc.
 """
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -64,16 +65,17 @@ class LineReader:
     """
 
     def __init__(self, data: bytes, path: str) -> None:
-        self._lines = data.split(b"\n")
+        self._stream = io.BytesIO(data)
         self._path = path
-        self._next = 0
+        self._number = 0
 
     def any_line(self) -> Line | None:
         """Take the next line, whatever it is; None: there is none."""
-        if self._next == len(self._lines):
+        text = self._stream.readline()
+        if not text:
             return None
-        self._next += 1
-        return Line(self._path, self._next, self._lines[self._next - 1].strip())
+        self._number += 1
+        return Line(self._path, self._number, text.strip())
 
     def lines(self) -> Iterator[Line]:
         """Take the lines that hold something."""
