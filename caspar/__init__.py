@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
     from caspar import (
         bundle_adjustment,
         cameras,
+        colmap,
         errors,
         initialize,
         inspect,
@@ -146,6 +147,7 @@ __all__ = [
     "__version__",
     "bundle_adjustment",
     "cameras",
+    "colmap",
     "errors",
     "factor",
     "initialize",
@@ -159,6 +161,7 @@ __all__ = [
 _MODULES = (
     "bundle_adjustment",
     "cameras",
+    "colmap",
     "errors",
     "initialize",
     "inspect",

@@ -51,8 +51,10 @@ PARTS = {
     "cameras": "errors",
     "report": "solver",
     "plot": "errors solver io",
+    "colmap": "version errors options progress user_arrays user_warnings ir memory passes frontend"
+    " equations codegen runtime driver tracing solver io cameras",
     "cli": "version errors options progress ir memory passes frontend equations codegen runtime"
-    " driver inspect solver io",
+    " driver inspect solver io colmap",
     "__main__": "cli",
 }
 
@@ -60,6 +62,7 @@ PARTS = {
 # other.
 ROOMS = {
     "codegen": {"cpu": "", "cuda": "", "llvm": ""},
+    "colmap": {"files": "", "adjust": ""},
     "codegen/cuda": {"loop": "", "structure": ""},
     "frontend": {
         "symbolic": "",
@@ -125,12 +128,13 @@ THIRD_PARTY = {
     "matplotlib": "plot",
     "numpy": "any",
     "nvmath": "runtime",
+    "pycolmap": "colmap",
     "platformdirs": "runtime driver cli",
     "qdldl": "runtime initialize",
     "rich": "inspect kernels solver cli",
     "scipy": "any",
     "symengine": "frontend",
-    "symforce": "frontend bundle_adjustment cameras",
+    "symforce": "frontend bundle_adjustment cameras colmap",
     "sympy": "frontend",
     "threadpoolctl": "runtime",
 }

@@ -23,18 +23,19 @@ from caspar.colmap.adjust.summary import Summary, TerminationType, termination_t
 from caspar.colmap.files.folder import read_model, write_model
 from caspar.colmap.model import Model
 from caspar.errors import InputError, OptionError
-from caspar.frontend.factors.factor import Factor
 from caspar.options import Precision
 from caspar.solver.result.result import IterationRecord, SolveResult
 from caspar.solver.solver import Solver
 from caspar.user_warnings import warn_user
 
-_FLOAT64_TOLERANCES = {
+_FLOAT64_OPTIONS = {
     "cost_tolerance": 1e-12,
     "gradient_tolerance": 1e-16,
     "step_tolerance": 1e-10,
+    "max_linear_iterations": 1000,
 }
-"""COLMAP's defaults let Ceres go on until the cost no longer changes but by rounding."""
+"""COLMAP's defaults let Ceres go on until the cost no longer changes but by rounding. Cameras with
+lenses of their own need more PCG iterations than cameras that share one."""
 
 
 def bundle_adjustment(
@@ -49,9 +50,9 @@ def bundle_adjustment(
     """Refine poses, intrinsics and points of a COLMAP model.
 
     Without a config this is `pycolmap.bundle_adjustment`: observations of points behind their
-    cameras are removed first, all images take part, and two cameras hold the gauge. With a config
-    nothing is removed, as in COLMAP's `BundleAdjuster`. Mean reprojection errors of points are
-    those of the adjusted model in either case.
+    cameras are removed first, all images take part, and two cameras hold the gauge. With pycolmap's
+    config it is COLMAP's `BundleAdjuster`, which removes nothing. Mean reprojection errors of
+    points are those of the adjusted model.
 
     Args:
         model: A folder, which is only read; a `Model`, which stays as it is; or a
@@ -72,9 +73,10 @@ def bundle_adjustment(
         OptionError: An option that is not allowed or not supported, such as a robust loss.
         FileFormatError, OSError: The folder cannot be read, or the output cannot be written.
     """
-    given, checked, chosen = _read(model), _options(options), _config(config)
-    filtered, num_filtered = (given, 0) if chosen is not None else without_negative_depths(given)
-    chosen = BundleAdjustmentConfig() if chosen is None else chosen
+    checked, chosen = _options(options), _config(config)
+    given = _read(model)
+    is_filtered = chosen.filter_negative_depth
+    filtered, num_filtered = without_negative_depths(given) if is_filtered else (given, 0)
     problem = make_problem(filtered, checked, chosen)
     problem = with_gauge(problem, Gauge(chosen.fixed_gauge))
     summary = _adjusted(problem, checked, num_filtered, verbose, on_iteration)
@@ -100,7 +102,7 @@ def _adjusted(
     constant = parts.constant_cost
     result = None if not parts.factors else _solved(parts, options, verbose, on_iteration)
     values = parts.start if result is None else parts.values(result.values)
-    warnings = [*problem.warnings, *(() if result is None else result.remarks)]
+    warnings = list(problem.warnings)
     if num_filtered > 0:
         warnings.append(
             f"{num_filtered} observations of points behind their cameras are removed, with the "
@@ -132,7 +134,7 @@ def _solved(
     is_float64 = solver.precision is Precision.FLOAT64
     chosen = {
         "max_iterations": options.max_num_iterations,
-        **(_FLOAT64_TOLERANCES if is_float64 else {}),
+        **(_FLOAT64_OPTIONS if is_float64 else {}),
         **options.solve_options,
     }
     try:
@@ -142,7 +144,7 @@ def _solved(
 
 
 @lru_cache(maxsize=8)
-def _solver(factors: tuple[Factor, ...], backend: Any, precision: Any) -> Solver:
+def _solver(factors: tuple[Any, ...], backend: Any, precision: Any) -> Solver:
     """Solvers of the last adjustments: their kernels are loaded."""
     return Solver(factors, backend=backend, precision=precision)
 
@@ -183,10 +185,12 @@ def _options(given: Any) -> BundleAdjustmentOptions:
     )
 
 
-def _config(given: Any) -> BundleAdjustmentConfig | None:
+def _config(given: Any) -> BundleAdjustmentConfig:
+    if given is None:
+        return BundleAdjustmentConfig()
     if pycolmap_objects.is_pycolmap(given, "BundleAdjustmentConfig"):
         return pycolmap_objects.config_of(given)
-    if given is None or isinstance(given, BundleAdjustmentConfig):
+    if isinstance(given, BundleAdjustmentConfig):
         return given
     raise OptionError(
         f"config is a {type(given).__name__}; it must be a BundleAdjustmentConfig of "

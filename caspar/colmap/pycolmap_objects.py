@@ -49,7 +49,7 @@ def options_of(given: Any) -> BundleAdjustmentOptions:
 
 
 def config_of(given: Any) -> BundleAdjustmentConfig:
-    """Read a `pycolmap.BundleAdjustmentConfig`."""
+    """Read a `pycolmap.BundleAdjustmentConfig`; COLMAP's adjusters remove no observations."""
     sensors = frozenset(one.id for one in given.constant_sensor_from_rig_poses)
     return BundleAdjustmentConfig(
         images=frozenset(given.images),
@@ -59,6 +59,7 @@ def config_of(given: Any) -> BundleAdjustmentConfig:
         constant_points=frozenset(given.constant_points),
         variable_points=frozenset(given.variable_points),
         fixed_gauge=given.fixed_gauge.name,
+        filter_negative_depth=False,
     )
 
 

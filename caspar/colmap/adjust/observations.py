@@ -100,7 +100,8 @@ def camera_points(cam_from_world: Floats, points: Floats) -> Floats:
     Returns:
         (m, 3). Quaternions are used as they are, also if their length is not 1.
     """
-    return rotate(cam_from_world[:, :4], points) + cam_from_world[:, 4:]
+    placed: Floats = rotate(cam_from_world[:, :4], points) + cam_from_world[:, 4:]
+    return placed
 
 
 def reprojections(

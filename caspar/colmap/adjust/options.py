@@ -116,6 +116,8 @@ class BundleAdjustmentConfig:
             intrinsics that no image uses that takes part.
         variable_points: The same for points that are refined.
         fixed_gauge: A `Gauge`.
+        filter_negative_depth: Remove observations of points behind their cameras first, and points
+            that fewer than two images see then.
 
     Raises:
         OptionError: A value that is not allowed.
@@ -128,12 +130,13 @@ class BundleAdjustmentConfig:
     constant_points: frozenset[int] = frozenset()
     variable_points: frozenset[int] = frozenset()
     fixed_gauge: str | Gauge = Gauge.TWO_CAMS_FROM_WORLD
+    filter_negative_depth: bool = True
 
     def __post_init__(self) -> None:
         """Check values; the name of the gauge becomes a member of its enum."""
         for one in fields(self):
             value = getattr(self, one.name)
-            if one.name != "fixed_gauge" and value is not None:
+            if one.name not in ("fixed_gauge", "filter_negative_depth") and value is not None:
                 object.__setattr__(self, one.name, _checked_ids(one.name, value))
         object.__setattr__(self, "fixed_gauge", _checked("fixed_gauge", Gauge, self.fixed_gauge))
         both = self.constant_points & self.variable_points

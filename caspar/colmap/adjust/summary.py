@@ -34,7 +34,8 @@ class Summary:
         num_images: Images with observations that take part.
         num_points: Points that take part.
         num_filtered: Observations of points behind their cameras that were removed before.
-        warnings: What a user should know.
+        warnings: What is odd about the model; what is odd about the solve is in the remarks of
+            `result`.
         model: The adjusted model.
         result: The solve, with its status and its advice; None: nothing was refined.
     """
