@@ -24,6 +24,10 @@ NO_POINT = -1
 """`Images.point_ids` of a keypoint without a point."""
 
 
+_DENSE = 8
+"""Ids are looked up in a table if the greatest is below so many times their number."""
+
+
 class SensorType(IntEnum):
     """Kinds of sensors, as COLMAP numbers them."""
 
@@ -217,6 +221,10 @@ def rows_of(ids: Integers, wanted: Integers) -> Integers:
     Returns:
         (m,) rows.
     """
+    if len(ids) > 0 and ids.min() >= 0 and ids.max() < _DENSE * len(ids):
+        table = np.empty(int(ids.max()) + 1, np.int64)
+        table[ids] = np.arange(len(ids))
+        return np.asarray(table[wanted])
     order = np.argsort(ids, kind="stable")
     rows: Integers = order[np.searchsorted(ids, wanted, sorter=order)]
     return rows

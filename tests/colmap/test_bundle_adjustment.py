@@ -46,6 +46,8 @@ CRANE_MAST = {  # initial cost, optimum and unknowns of Ceres, with what is not 
 }
 """Of pycolmap 4.2.1."""
 
+HALF_AN_ID: Any = [1.5]
+
 SBCV_SHARED = (11815.423376640443, 11809.142708059017, 23647)
 
 
@@ -331,7 +333,7 @@ def test_contradictions_are_refused() -> None:
             lambda: adjusted(synthetic("rigs"), loss_function_type="TUKEY"),
             "'TUKEY': it must be one of 'TRIVIAL', 'SOFT_L1', 'CAUCHY', 'HUBER'",
         ),
-        (lambda: BundleAdjustmentConfig(**{"images": [1.5]}), "must be a collection of ids"),
+        (lambda: BundleAdjustmentConfig(images=HALF_AN_ID), "must be a collection of ids"),
         (
             lambda: BundleAdjustmentConfig(
                 constant_points=frozenset([1]), variable_points=frozenset([1])

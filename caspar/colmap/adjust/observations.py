@@ -100,8 +100,7 @@ def camera_points(cam_from_world: Floats, points: Floats) -> Floats:
     Returns:
         (m, 3). Quaternions are used as they are, also if their length is not 1.
     """
-    placed: Floats = rotate(cam_from_world[:, :4], points) + cam_from_world[:, 4:]
-    return placed
+    return rotate(cam_from_world[:, :4], points) + cam_from_world[:, 4:]
 
 
 def reprojections(
@@ -127,7 +126,9 @@ def reprojections(
 
 def _parameters(cameras: Cameras, rows: Integers, model: CameraModel) -> Floats:
     """Return (m, num_parameters) parameters of cameras of one model."""
-    return cameras.parameters[cameras.offsets[rows, None] + np.arange(model.num_parameters)]
+    places = cameras.offsets[rows, None] + np.arange(model.num_parameters)
+    parameters: Floats = cameras.parameters[places]
+    return parameters
 
 
 def _angles(left: Floats, right: Floats) -> Floats:
