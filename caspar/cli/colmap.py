@@ -128,12 +128,11 @@ def _solve_and_write(request: ColmapRequest, files: WrittenFiles) -> ExitCode:
         files.failures.append((Path("the report"), str(error)))
     finally:  # a reader of the report that stops early (`head`) ends the program
         files.print_failures(messages)
-    if summary.result is not None and summary.result.status is SolveStatus.INTERRUPTED:
+    if summary.result.status is SolveStatus.INTERRUPTED:
         return ExitCode.INTERRUPTED
     if files.failures:
         return ExitCode.WRONG_INPUT
-    is_converged = summary.result is None or summary.result.status.is_success
-    return ExitCode.SUCCESS if is_converged else ExitCode.NOT_CONVERGED
+    return ExitCode.SUCCESS if summary.result.status.is_success else ExitCode.NOT_CONVERGED
 
 
 def _writers(
@@ -147,7 +146,7 @@ def _writers(
     if request.json is not None:
         writers[request.json] = lambda path: write_json(path, json_report(model, summary))
     result = summary.result
-    if request.plot is not None and result is not None:
+    if request.plot is not None:
         before, after = _scene(model), _scene(summary.model)
         writers[request.plot] = lambda path: caspar.plot.plot_bundle_adjustment(
             before, after, result, path
@@ -173,7 +172,7 @@ def json_report(model: "caspar.colmap.Model", summary: "caspar.colmap.Summary") 
         "num_residuals": summary.num_residuals,
         "num_filtered": summary.num_filtered,
         "warnings": list(summary.warnings),
-        "solve": None if summary.result is None else solve_report(summary.result),
+        "solve": solve_report(summary.result),
     }
 
 
@@ -212,11 +211,11 @@ def _print_report(
     ]
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
-    if summary.result is not None:
-        is_terminal = console.is_terminal
-        report = terminal_report(summary.result) if is_terminal else text_report(summary.result)
-        console.print()
-        console.print(report, markup=is_terminal, soft_wrap=not is_terminal)
+    console.print()
+    if console.is_terminal:
+        console.print(terminal_report(summary.result))
+    else:
+        console.print(text_report(summary.result), markup=False, soft_wrap=True)
     if written:
         names = ", ".join(map(str, written))
         console.print(f"\nwritten: {names}", markup=False, soft_wrap=True)

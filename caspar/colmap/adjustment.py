@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from caspar.colmap import pycolmap_objects
-from caspar.colmap.adjust.constants import Split, Values, split
 from caspar.colmap.adjust.gauge import with_gauge
 from caspar.colmap.adjust.observations import mean_errors, without_negative_depths
 from caspar.colmap.adjust.options import BundleAdjustmentConfig, BundleAdjustmentOptions, Gauge
 from caspar.colmap.adjust.problem import Problem, make_problem
 from caspar.colmap.adjust.rig_structure import with_poses
-from caspar.colmap.adjust.summary import Summary, TerminationType, termination_type
+from caspar.colmap.adjust.solve_arrays import SolveArrays, Values, solve_arrays
+from caspar.colmap.adjust.summary import Summary, termination_type
 from caspar.colmap.files.folder import read_model, write_model
 from caspar.colmap.model import Model
 from caspar.errors import InputError, OptionError
@@ -98,10 +98,8 @@ def _adjusted(
     on_iteration: Callable[[IterationRecord], object] | None,
 ) -> Summary:
     """Solve a problem, and say what became of it."""
-    parts = split(problem)
-    constant = parts.constant_cost
-    result = None if not parts.factors else _solved(parts, options, verbose, on_iteration)
-    values = parts.start if result is None else parts.values(result.values)
+    parts = solve_arrays(problem)
+    result = _solved(parts, options, verbose, on_iteration)
     warnings = list(problem.warnings)
     if num_filtered > 0:
         warnings.append(
@@ -109,23 +107,21 @@ def _adjusted(
             "points that fewer than two images see then"
         )
     return Summary(
-        initial_cost=constant + (0.0 if result is None else result.initial_cost),
-        final_cost=constant + (0.0 if result is None else result.final_cost),
+        initial_cost=result.initial_cost,
+        final_cost=result.final_cost,
         num_residuals=2 * len(problem.observations.points),
-        termination_type=(
-            TerminationType.CONVERGENCE if result is None else termination_type(result.status)
-        ),
+        termination_type=termination_type(result.status),
         num_images=len(np.unique(problem.observations.images)),
         num_points=len(np.unique(problem.observations.points)),
         num_filtered=num_filtered,
         warnings=tuple(warnings),
-        model=_with_values(problem, values),
+        model=_with_values(problem, parts.values(result.values)),
         result=result,
     )
 
 
 def _solved(
-    parts: Split,
+    parts: SolveArrays,
     options: BundleAdjustmentOptions,
     verbose: bool | None,
     on_iteration: Callable[[IterationRecord], object] | None,
@@ -138,7 +134,9 @@ def _solved(
         **options.solve_options,
     }
     try:
-        return solver.solve(parts.arrays, verbose=verbose, on_iteration=on_iteration, **chosen)
+        return solver.solve(
+            parts.arrays, fixed=parts.fixed, verbose=verbose, on_iteration=on_iteration, **chosen
+        )
     finally:
         solver.release()
 

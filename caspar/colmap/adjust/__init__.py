@@ -2,6 +2,5 @@
 
 `options` says what is refined, `observations` which keypoints take part, `problem` what is constant
 and `gauge` which poses or points hold the gauge. `factors` has the residuals of every camera model,
-and `constants` splits a problem into factors in which constant values are constants. `summary` is
-what a caller gets.
+and `solve_arrays` makes of a problem what a solver takes. `summary` is what a caller gets.
 """

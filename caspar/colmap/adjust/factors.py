@@ -1,7 +1,7 @@
-"""Reprojection factors of all camera models, with any of their arguments constant.
+"""Reprojection factors of all camera models, with and without a sensor pose.
 
-Input: a `Form`, what is constant in a factor. Output: a `Factor` and the types of its arguments.
-Traced once for each form in a process; kernels are compiled once on a machine.
+Input: a `Form`. Output: a `Factor` and the types of its arguments. Traced once for each form in a
+process; kernels are compiled once on a machine.
 
 The residual of a keypoint p of a point X, seen by a camera with intrinsics k and the projection
 pi_k, in a sensor with the pose sensor_from_rig of a rig with the pose rig_from_world, is
@@ -18,12 +18,12 @@ from typing import Annotated, Any
 
 import symforce.symbolic as sf
 
-from caspar.cameras import MODELS
+from caspar.cameras import MODELS, CameraModel
 from caspar.frontend.factors.factor import Factor, factor
 from caspar.frontend.markers import ConstSequential, ConstShared, TunableShared
 
-ALL_STEPS = (True,) * 6
-NO_STEPS = (False,) * 6
+GROUPS = ("focal", "principal", "extra")
+"""Groups of intrinsics: fields of `CameraModel` and of lenses."""
 
 
 @dataclass
@@ -56,110 +56,49 @@ class Point(sf.V3):
 
 @dataclass(frozen=True)
 class Form:
-    """What is constant in a factor.
+    """What a factor depends on.
 
     Attributes:
         camera_model: Name of the camera model.
-        refined: Groups of intrinsics that are refined, of focal, principal and extra.
-        constant_steps: Components of the step of the frame's pose that are zero: rotation (all or
-            none), translation.
         has_sensor: Whether the camera is not the reference sensor of its rig.
-        is_sensor_constant: Whether its pose is constant; True without sensor.
-        is_point_constant: Whether points are constant.
+        has_constant_frame: Whether the poses of rigs are constants rather than nodes.
+        has_constant_sensor: Whether the poses of sensors are; False without sensor.
     """
 
     camera_model: str
-    refined: tuple[str, ...]
-    constant_steps: tuple[bool, ...]
     has_sensor: bool
-    is_sensor_constant: bool
-    is_point_constant: bool
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether nothing is refined."""
-        return (
-            not self.refined
-            and self.constant_steps == ALL_STEPS
-            and self.is_sensor_constant
-            and self.is_point_constant
-        )
+    has_constant_frame: bool
+    has_constant_sensor: bool
 
     @property
     def name(self) -> str:
-        """The name of the factor: the camera model and what is constant."""
-        words = [self.camera_model]
-        if self.constant_steps == ALL_STEPS:
-            words.append("constant_frame")
-        elif self.constant_steps != NO_STEPS:
-            words.append(f"constant_{_letters(self.constant_steps)}")
-        if self.has_sensor:
-            words.append("constant_sensor" if self.is_sensor_constant else "sensor")
-        if self.refined:
-            words += [self.refined_name]
-        if self.is_point_constant:
-            words.append("constant_point")
-        return "_".join(words)
+        """The name of the factor: the camera model, and in a rig `sensor`."""
+        return f"{self.camera_model}_sensor" if self.has_sensor else self.camera_model
 
     @property
-    def refined_name(self) -> str:
-        """The refined groups of intrinsics in one word."""
-        return "_".join(self.refined)
-
-    @property
-    def refined_places(self) -> list[int]:
-        """Indices of the refined parameters."""
-        return [place for name in self.refined for place in getattr(self._model, name)]
-
-    @property
-    def constant_places(self) -> list[int]:
-        """Indices of the other parameters."""
-        refined = self.refined_places
-        return [place for place in range(self._model.num_parameters) if place not in refined]
-
-    @property
-    def frame_type(self) -> Any:
-        """The type of what is refined of a frame."""
-        return _frame_type(tuple(not is_constant for is_constant in self.constant_steps))
-
-    @property
-    def constant_frame_type(self) -> Any:
-        """The type of what is constant of a frame."""
-        is_whole = self.constant_steps == ALL_STEPS
-        return ConstantPose if is_whole else _frame_type(self.constant_steps)
-
-    @property
-    def lens_type(self) -> Any:
-        """The type of refined intrinsics."""
-        return _lens_type(self.camera_model, self.refined)
-
-    @property
-    def _model(self) -> Any:
+    def model(self) -> CameraModel:
+        """The camera model."""
         return MODELS[self.camera_model]
-
-
-def pose_columns(steps: tuple[bool, ...]) -> list[int]:
-    """Return the places in a stored pose of chosen components of its step."""
-    rotation = [0, 1, 2, 3] if steps[0] else []
-    return rotation + [4 + place for place in range(3) if steps[3 + place]]
 
 
 @lru_cache
 def reprojection_factor(form: Form) -> Factor:
-    """Return the factor of a form that is not wholly constant.
+    """Return the factor of a form.
 
-    Its arguments are `point`, `pixel`, and those of `frame`, `constant_frame`, `sensor`, `lens` and
-    `constant_lens` that the form calls for. Tunable ones are shared nodes, constants indexed
-    values, pixels one for each factor.
+    Its arguments are `frame`, `sensor` if it has one, `lens`, `point` and `pixel`. A pixel is one
+    for each factor; the others are shared nodes, or shared constants as the form says. A lens whose
+    parameters are never refined is a constant too.
     """
-    model = MODELS[form.camera_model]
+    model = form.model
 
     def residual(**arguments: Any) -> sf.V2:
-        rotation, translation = _pose(form, arguments)
-        point = rotation * arguments["point"] + translation
+        frame, lens = arguments["frame"], arguments["lens"]
+        point = frame.rotation * arguments["point"] + frame.translation
         if form.has_sensor:
             point = arguments["sensor"].rotation * point + arguments["sensor"].translation
-        return model.residual(_intrinsics(form, arguments), point, arguments["pixel"])
+        fields = [name for name in GROUPS if getattr(model, name)]
+        parameters = [one for name in fields for one in getattr(lens, name)]
+        return model.residual(parameters or lens, point, arguments["pixel"])
 
     annotations = _annotations(form)
     # the arguments depend on the form
@@ -173,68 +112,36 @@ def reprojection_factor(form: Form) -> Factor:
     return factor(residual)
 
 
+@lru_cache
+def lens_type(camera_model: str) -> Any:
+    """Return the node type of a model's intrinsics: fields focal, principal and extra.
+
+    The fields are in the order of the parameters. None: the model has nothing to refine.
+    """
+    model = MODELS[camera_model]
+    fields = [(name, _vector(len(places))) for name in GROUPS if (places := getattr(model, name))]
+    return make_dataclass(f"Lens_{camera_model}", fields) if fields else None
+
+
 def _annotations(form: Form) -> dict[str, Any]:
-    annotations: dict[str, Any] = {}
-    if form.constant_steps != ALL_STEPS:
-        annotations["frame"] = Annotated[form.frame_type, TunableShared]
-    if form.constant_steps != NO_STEPS:
-        annotations["constant_frame"] = Annotated[form.constant_frame_type, ConstShared]
+    constant = Annotated[ConstantPose, ConstShared]
+    lens = lens_type(form.camera_model)
+    annotations: dict[str, Any] = {
+        "frame": constant if form.has_constant_frame else Annotated[Frame, TunableShared]
+    }
     if form.has_sensor:
         annotations["sensor"] = (
-            Annotated[ConstantPose, ConstShared]
-            if form.is_sensor_constant
-            else Annotated[Sensor, TunableShared]
+            constant if form.has_constant_sensor else Annotated[Sensor, TunableShared]
         )
-    if form.refined:
-        annotations["lens"] = Annotated[form.lens_type, TunableShared]
-    if form.constant_places:
-        vector = _vector(len(form.constant_places))
-        annotations["constant_lens"] = Annotated[vector, ConstShared]
-    marker = ConstShared if form.is_point_constant else TunableShared
-    annotations["point"] = Annotated[Point, marker]
+    annotations["lens"] = (
+        Annotated[_vector(form.model.num_parameters), ConstShared]
+        if lens is None
+        else Annotated[lens, TunableShared]
+    )
+    annotations["point"] = Annotated[Point, TunableShared]
     annotations["pixel"] = Annotated[sf.V2, ConstSequential]
     return annotations
 
 
-def _pose(form: Form, arguments: dict[str, Any]) -> tuple[Any, sf.V3]:
-    names = ["constant_frame" if constant else "frame" for constant in form.constant_steps]
-    rotation = arguments[names[0]].rotation
-    parts = {name: iter(arguments[name].translation) for name in set(names[3:])}
-    return rotation, sf.V3(*(next(parts[name]) for name in names[3:]))
-
-
-def _intrinsics(form: Form, arguments: dict[str, Any]) -> list[Any]:
-    values: dict[int, Any] = {}
-    if form.constant_places:
-        values |= zip(form.constant_places, arguments["constant_lens"], strict=True)
-    if form.refined:
-        refined = [one for name in form.refined for one in getattr(arguments["lens"], name, ())]
-        values |= zip(form.refined_places, refined, strict=True)
-    return [values[place] for place in sorted(values)]
-
-
-@lru_cache
-def _frame_type(steps: tuple[bool, ...]) -> Any:
-    """Return the type of some components of a frame."""
-    if steps == ALL_STEPS:
-        return Frame
-    fields: list[tuple[str, Any]] = [("rotation", sf.Rot3)] if steps[0] else []
-    fields += [("translation", _vector(sum(steps[3:])))] if any(steps[3:]) else []
-    return make_dataclass(f"Frame_{_letters(steps)}", fields)
-
-
-@lru_cache
-def _lens_type(camera_model: str, refined: tuple[str, ...]) -> Any:
-    model = MODELS[camera_model]
-    sizes = {name: len(getattr(model, name)) for name in refined}
-    fields = [(name, _vector(size)) for name, size in sizes.items() if size > 0]
-    return make_dataclass(f"Lens_{camera_model}", fields)
-
-
 def _vector(size: int) -> Any:
     return sf.matrix_type_from_shape((size, 1))
-
-
-def _letters(steps: tuple[bool, ...]) -> str:
-    """Return r for rotation and x, y, z for translation, of chosen components."""
-    return "".join(name for name, place in zip("rxyz", (0, 3, 4, 5), strict=True) if steps[place])

@@ -37,7 +37,7 @@ class Summary:
         warnings: What is odd about the model; what is odd about the solve is in the remarks of
             `result`.
         model: The adjusted model.
-        result: The solve, with its status and its advice; None: nothing was refined.
+        result: The solve, with its status and its advice.
     """
 
     initial_cost: float
@@ -49,7 +49,7 @@ class Summary:
     num_filtered: int
     warnings: tuple[str, ...]
     model: Model = field(repr=False)
-    result: SolveResult | None = field(repr=False)
+    result: SolveResult = field(repr=False)
 
     def is_solution_usable(self) -> bool:
         """Whether the adjusted model is at least as good as the one that was given."""
@@ -71,10 +71,10 @@ class Summary:
 
     def brief_report(self) -> str:
         """Return one line: costs, iterations, how it ended."""
-        iterations = 0 if self.result is None else len(self.result.iterations)
         return (
-            f"caspar: iterations {iterations}, initial cost {self.initial_cost:.6e}, final cost "
-            f"{self.final_cost:.6e}, {self.termination_type.value}"
+            f"caspar: iterations {len(self.result.iterations)}, initial cost "
+            f"{self.initial_cost:.6e}, final cost {self.final_cost:.6e}, "
+            f"{self.termination_type.value}"
         )
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class Summary:
             f"{self.termination_type.value}",
             *(f"warning: {one}" for one in self.warnings),
         ]
-        return "\n".join([*lines, *([] if self.result is None else ["", str(self.result)])])
+        return "\n".join([*lines, "", str(self.result)])
 
 
 def termination_type(status: SolveStatus) -> TerminationType:
