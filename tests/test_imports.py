@@ -45,7 +45,7 @@ PARTS = {
     " equations codegen runtime driver tracing",
     "kernels": "version errors options progress user_arrays ir memory passes frontend codegen"
     " runtime driver tracing inspect arrays",
-    "io": "errors user_arrays",
+    "io": "errors user_arrays user_warnings",
     "initialize": "errors io",
     "bundle_adjustment": "frontend",
     "cameras": "errors",

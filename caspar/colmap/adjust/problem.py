@@ -222,22 +222,17 @@ def _warnings(model: Model, seen: Observations, taken: Observations) -> tuple[st
     num_empty = len(model.images.ids) - len(np.unique(seen.images))
     if num_empty > 0:
         found.append(f"{num_empty} images see no points, so that their poses stay as they are")
-    counts = np.bincount(np.unique(taken.images), minlength=len(model.images.ids))
-    found += _weak_images(model, taken, counts)
+    # fewer residuals than a pose has unknowns
+    images, counts = np.unique(taken.images, return_counts=True)
+    weak = images[counts < 3].tolist()
+    if weak:
+        names = ", ".join(model.images.names[row] for row in weak[:3])
+        more = ", ..." if len(weak) > 3 else ""
+        found.append(
+            f"{len(weak)} images see fewer than 3 points ({names}{more}), which does not determine "
+            "their poses"
+        )
     return tuple(found)
-
-
-def _weak_images(model: Model, taken: Observations, is_taken: Integers) -> list[str]:
-    """Name images with fewer residuals than a pose has unknowns."""
-    counts = np.bincount(taken.images, minlength=len(model.images.ids))
-    weak = np.flatnonzero((is_taken > 0) & (counts < 3))
-    if len(weak) == 0:
-        return []
-    names = ", ".join(model.images.names[row] for row in weak[:3].tolist())
-    return [
-        f"{len(weak)} images see fewer than 3 points ({names}{', ...' if len(weak) > 3 else ''}), "
-        "which does not determine their poses"
-    ]
 
 
 def _is_in(ids: Integers, wanted: Collection[int]) -> Mask:
