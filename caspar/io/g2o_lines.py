@@ -179,7 +179,7 @@ def read_records(
 
 
 def _may_skip(tag: bytes, skipped: Mapping[str, int]) -> bool:
-    """Tell whether a tag may be the name of a kind of lines, and not too many others came before."""
+    """Tell whether a tag may name a kind of lines, and not too many others came before."""
     if _NAME.fullmatch(tag) is None:
         return False
     return len(skipped) < MAX_UNKNOWN_KINDS or tag.decode() in skipped

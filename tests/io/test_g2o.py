@@ -406,5 +406,5 @@ class TestUnknownLines:
         with pytest.raises(FileFormatError, match="lines of the kind 'KIND_100' are not read"):
             read_g2o(path, unknown="skip")
         path = write_lines(tmp_path, [*LINES_SE2, "3.5 1 2"])
-        with pytest.raises(FileFormatError, match="lines of the kind '3.5' are not read"):
+        with pytest.raises(FileFormatError, match=r"lines of the kind '3\.5' are not read"):
             read_g2o(path, unknown="skip")
