@@ -33,7 +33,17 @@ from typing import TYPE_CHECKING, Any
 from caspar.version import __version__
 
 if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an editor read it
-    from caspar import bundle_adjustment, errors, initialize, inspect, io, plot, report
+    from caspar import (
+        bundle_adjustment,
+        cameras,
+        colmap,
+        errors,
+        initialize,
+        inspect,
+        io,
+        plot,
+        report,
+    )
     from caspar.arrays.blocked_array import BlockedArray
     from caspar.arrays.shared_indices import SharedIndices
     from caspar.frontend.factors.factor import Factor, factor
@@ -138,6 +148,8 @@ __all__ = [
     "WriteSum",
     "__version__",
     "bundle_adjustment",
+    "cameras",
+    "colmap",
     "errors",
     "factor",
     "initialize",
@@ -148,7 +160,17 @@ __all__ = [
     "report",
 ]
 
-_MODULES = ("bundle_adjustment", "errors", "initialize", "inspect", "io", "plot", "report")
+_MODULES = (
+    "bundle_adjustment",
+    "cameras",
+    "colmap",
+    "errors",
+    "initialize",
+    "inspect",
+    "io",
+    "plot",
+    "report",
+)
 """Public names that are modules of this package."""
 
 _NAMES = {

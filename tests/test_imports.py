@@ -45,13 +45,16 @@ PARTS = {
     " equations codegen runtime driver tracing",
     "kernels": "version errors options progress user_arrays ir memory passes frontend codegen"
     " runtime driver tracing inspect arrays",
-    "io": "errors user_arrays",
+    "io": "errors user_arrays user_warnings",
     "initialize": "errors io",
     "bundle_adjustment": "frontend",
+    "cameras": "errors",
     "report": "solver",
     "plot": "errors solver io",
+    "colmap": "version errors options progress user_arrays user_warnings ir memory passes frontend"
+    " equations codegen runtime driver tracing solver io cameras",
     "cli": "version errors options progress ir memory passes frontend equations codegen runtime"
-    " driver inspect solver io",
+    " driver inspect solver io colmap",
     "__main__": "cli",
 }
 
@@ -59,6 +62,7 @@ PARTS = {
 # other.
 ROOMS = {
     "codegen": {"cpu": "", "cuda": "", "llvm": ""},
+    "colmap": {"files": "", "adjust": ""},
     "codegen/cuda": {"loop": "", "structure": ""},
     "frontend": {
         "symbolic": "",
@@ -126,12 +130,13 @@ THIRD_PARTY = {
     "matplotlib": "plot",
     "numpy": "any",
     "nvmath": "runtime",
+    "pycolmap": "colmap",
     "platformdirs": "runtime driver cli",
     "qdldl": "runtime initialize",
     "rich": "inspect kernels solver cli",
     "scipy": "any",
     "symengine": "frontend",
-    "symforce": "frontend bundle_adjustment",
+    "symforce": "frontend bundle_adjustment cameras colmap",
     "sympy": "frontend",
     "threadpoolctl": "runtime",
 }

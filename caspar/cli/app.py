@@ -15,6 +15,13 @@ from rich.console import Console
 
 from caspar.cli.bal import BalRequest, solve_bal
 from caspar.cli.cache import clear_caches, show_caches
+from caspar.cli.colmap import (
+    COLMAP_FLAGS,
+    COLMAP_FORMATS,
+    COLMAP_GAUGES,
+    ColmapRequest,
+    solve_colmap,
+)
 from caspar.cli.doctor import examine
 from caspar.cli.exit_code import ExitCode
 from caspar.cli.inspect import InspectRequest, inspect_kernels
@@ -70,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"caspar {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_bal(commands)
+    _add_colmap(commands)
     _add_inspect(commands)
     doctor = commands.add_parser(
         "doctor",
@@ -97,30 +105,16 @@ def _add_bal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     bal.add_argument("file", type=Path, metavar="FILE", help="problem, plain, .bz2 or .gz")
-    bal.add_argument(
-        "--backend",
-        choices=[choice.value for choice in BackendChoice],
-        default=BackendChoice.AUTO.value,
-        help="where to run (default: %(default)s, CUDA where a device answers)",
-    )
-    _add_precision(bal)
-    bal.add_argument(
-        "--max-iterations",
-        type=_positive_integer,
-        metavar="N",
-        help="Levenberg-Marquardt iterations, rejected steps included",
-    )
-    bal.add_argument("--json", type=Path, metavar="PATH", help="write status, costs and iterations")
+    _add_backend(bal)
+    _add_precision(bal, Precision.MIXED)
+    _add_iterations(bal)
     bal.add_argument(
         "--out",
         type=Path,
         metavar="PATH",
         help="write the solved problem: .txt, .txt.bz2, .txt.gz (BAL) or .ply (point cloud)",
     )
-    bal.add_argument(
-        "--plot", type=Path, metavar="PATH.png", help="draw the cost and the scene (or .svg, .pdf)"
-    )
-    bal.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    _add_report(bal)
     bal.set_defaults(command=_run_bal)
 
 
@@ -135,6 +129,98 @@ def _run_bal(request: argparse.Namespace) -> ExitCode:
             is_quiet=request.quiet,
         )
     )
+
+
+def _add_colmap(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    colmap = commands.add_parser(
+        "colmap",
+        help="adjust a COLMAP model (a folder of binary or text files)",
+        description="Bundle adjustment of a COLMAP model, with the defaults of COLMAP's "
+        "bundle_adjuster: any of its camera models, rigs, shared and single intrinsics.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    colmap.add_argument("model", type=Path, metavar="IN", help="folder of the model")
+    colmap.add_argument("out", type=Path, metavar="OUT", help="folder for the adjusted model")
+    for name, what in COLMAP_FLAGS.items():
+        flag = f"--{name.replace('_', '-')}"
+        colmap.add_argument(flag, action=argparse.BooleanOptionalAction, help=what)
+    colmap.add_argument(
+        "--min-track-length",
+        type=_positive_integer,
+        default=2,
+        metavar="N",
+        help="points of fewer observations take no part (default: %(default)s)",
+    )
+    colmap.add_argument(
+        "--gauge",
+        choices=COLMAP_GAUGES,
+        default=COLMAP_GAUGES[0],
+        help="what keeps the model from moving as a whole (default: %(default)s)",
+    )
+    _add_backend(colmap)
+    _add_precision(colmap, Precision.FLOAT64)
+    _add_iterations(colmap)
+    colmap.add_argument(
+        "--format",
+        choices=COLMAP_FORMATS,
+        default=COLMAP_FORMATS[0],
+        help="files that are written (default: %(default)s)",
+    )
+    _add_report(colmap)
+    colmap.set_defaults(command=_run_colmap)
+
+
+def _run_colmap(request: argparse.Namespace) -> ExitCode:
+    flags = {name: getattr(request, name) for name in COLMAP_FLAGS}
+    options = {
+        **{name: value for name, value in flags.items() if value is not None},
+        "min_track_length": request.min_track_length,
+        "backend": request.backend,
+        "precision": request.precision,
+    }
+    if request.max_iterations is not None:
+        options["max_num_iterations"] = request.max_iterations
+    return solve_colmap(
+        ColmapRequest(
+            folder=request.model,
+            output=request.out,
+            format=request.format,
+            options=options,
+            gauge=request.gauge,
+            json=request.json,
+            plot=request.plot,
+            is_quiet=request.quiet,
+        )
+    )
+
+
+def _add_backend(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--backend",
+        choices=[choice.value for choice in BackendChoice],
+        default=BackendChoice.AUTO.value,
+        help="where to run (default: %(default)s, CUDA where a device answers)",
+    )
+
+
+def _add_iterations(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--max-iterations",
+        type=_positive_integer,
+        metavar="N",
+        help="Levenberg-Marquardt iterations, rejected steps included",
+    )
+
+
+def _add_report(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--json", type=Path, metavar="PATH", help="write status, costs and iterations"
+    )
+    command.add_argument(
+        "--plot", type=Path, metavar="PATH.png", help="draw the cost and the scene (or .svg, .pdf)"
+    )
+    command.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
 def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -166,7 +252,7 @@ def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     command.add_argument(
         "--target", choices=["cuda", "cpu"], help="what to compile for (default: cuda)"
     )
-    _add_precision(command)
+    _add_precision(command, Precision.MIXED)
     command.add_argument(
         "--arch",
         default=DEFAULT_ARCHITECTURE,
@@ -177,12 +263,12 @@ def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     command.set_defaults(command=_run_inspect)
 
 
-def _add_precision(command: argparse.ArgumentParser) -> None:
+def _add_precision(command: argparse.ArgumentParser, default: Precision) -> None:
     command.add_argument(
         "--precision",
         choices=[precision.value for precision in Precision],
-        default=Precision.MIXED.value,
-        help="floating types (default: %(default)s, float32 with float64 sums)",
+        default=default.value,
+        help="floating types; mixed is float32 with float64 sums (default: %(default)s)",
     )
 
 

@@ -115,8 +115,8 @@ def check_outputs(outputs: Outputs, problem_file: Path) -> None:
     Raises:
         OptionError: Names the option, the path and what is wrong with it.
     """
-    _check_suffix("--out", outputs.problem, (*BAL_SUFFIXES, PLY_SUFFIX))
-    _check_suffix("--plot", outputs.plot, PLOT_SUFFIXES)
+    check_suffix("--out", outputs.problem, (*BAL_SUFFIXES, PLY_SUFFIX))
+    check_suffix("--plot", outputs.plot, PLOT_SUFFIXES)
     check_targets(outputs.by_option, problem_file, "the problem itself")
 
 
@@ -155,7 +155,7 @@ def write_outputs(
     """
     after = solved_problem(before, result)
     writers: dict[str, Callable[[Path], None]] = {
-        "--json": lambda path: _write_json(path, json_report(before, result)),
+        "--json": lambda path: write_json(path, json_report(before, result)),
         "--out": lambda path: _write_problem(path, after),
         "--plot": lambda path: caspar.plot.plot_bundle_adjustment(before, after, result, path),
     }
@@ -176,23 +176,27 @@ def json_report(problem: BalProblem, result: SolveResult) -> dict[str, Any]:
 
     Scripts rely on these keys; new ones may be added.
     """
+    sizes = {
+        "cameras": problem.num_cameras,
+        "points": problem.num_points,
+        "observations": problem.num_observations,
+    }
+    return {"version": __version__, "problem": sizes, **solve_report(result)}
+
+
+def solve_report(result: SolveResult) -> dict[str, Any]:
+    """The part of `json_report` that does not depend on the problem."""
     return {
-        "version": __version__,
-        "problem": {
-            "cameras": problem.num_cameras,
-            "points": problem.num_points,
-            "observations": problem.num_observations,
-        },
         "backend": result.backend,
         "device": result.device,
         "precision": result.precision,
         "linear_solver": result.linear_solver,
         "status": result.status.name.lower(),
-        "initial_cost": _finite(result.initial_cost),
-        "final_cost": _finite(result.final_cost),
-        "compile_time_s": _finite(result.compile_time_s),
-        "setup_time_s": _finite(result.setup_time_s),
-        "solve_time_s": _finite(result.solve_time_s),
+        "initial_cost": finite(result.initial_cost),
+        "final_cost": finite(result.final_cost),
+        "compile_time_s": finite(result.compile_time_s),
+        "setup_time_s": finite(result.setup_time_s),
+        "solve_time_s": finite(result.solve_time_s),
         "peak_memory_bytes": int(result.peak_memory_bytes),
         "iterations": [_json_iteration(record) for record in result.iterations],
     }
@@ -201,22 +205,28 @@ def json_report(problem: BalProblem, result: SolveResult) -> dict[str, Any]:
 def _json_iteration(record: IterationRecord) -> dict[str, Any]:
     return {
         "iteration": int(record.iteration),
-        "cost": _finite(record.cost),
-        "candidate_cost": _finite(record.candidate_cost),
-        "damping": _finite(record.damping),
-        "gain_ratio": _finite(record.gain_ratio),
+        "cost": finite(record.cost),
+        "candidate_cost": finite(record.candidate_cost),
+        "damping": finite(record.damping),
+        "gain_ratio": finite(record.gain_ratio),
         "linear_iterations": int(record.linear_iterations),
         "step_accepted": bool(record.step_accepted),
         "reason": record.reason,
-        "time_s": _finite(record.time_s),
+        "time_s": finite(record.time_s),
     }
 
 
-def _finite(number: float) -> float | None:
+def finite(number: float) -> float | None:
+    """Return a number as JSON can hold it: None for infinity and NaN."""
     return float(number) if math.isfinite(number) else None
 
 
-def _write_json(path: Path, report: dict[str, Any]) -> None:
+def write_json(path: Path, report: dict[str, Any]) -> None:
+    """Write a report.
+
+    Raises:
+        OSError: The file cannot be written; the old one is unchanged.
+    """
     text = json.dumps(report, indent=2, allow_nan=False)
     write_file(path, f"{text}\n".encode())
 
@@ -228,6 +238,11 @@ def _write_problem(path: Path, problem: BalProblem) -> None:
         write_bal(path, problem)
 
 
-def _check_suffix(option: str, path: Path | None, allowed: tuple[str, ...]) -> None:
+def check_suffix(option: str, path: Path | None, allowed: tuple[str, ...]) -> None:
+    """Refuse a path whose name does not end as its option needs.
+
+    Raises:
+        OptionError: Names the option, the path and the allowed suffixes.
+    """
     if path is not None and not path.name.lower().endswith(allowed):
         raise OptionError(f"{option} {path}: the name must end in {', '.join(allowed)}")

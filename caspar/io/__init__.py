@@ -5,7 +5,7 @@ that they can be given to `Solver.solve` as they are.
 """
 
 from caspar.io.bal import BalProblem, read_bal, write_bal
-from caspar.io.g2o import PoseGraph, read_g2o
+from caspar.io.g2o import PoseGraph, read_g2o, write_g2o
 from caspar.io.ply import PlyEncoding, write_ply
 from caspar.io.pose_graph_kind import PoseGraphKind
 
@@ -17,5 +17,6 @@ __all__ = [
     "read_bal",
     "read_g2o",
     "write_bal",
+    "write_g2o",
     "write_ply",
 ]

@@ -1,7 +1,7 @@
-"""Read pose graphs in the text format of g2o.
+"""Read and write pose graphs in the text format of g2o.
 
 Input: a text file, plain or packed, of SE2 or SE3 poses. Output: `PoseGraph`, arrays in caspar's
-(SymForce's) storage order. Cost: once per problem, some microseconds a line.
+(SymForce's) storage order; and back. Cost: once per problem, some microseconds a line.
 
 Lines that are read (Kuemmerle, Grisetti, Strasdat, Konolige, Burgard, *g2o: A General Framework
 for Graph Optimization*, ICRA 2011)::
@@ -31,7 +31,8 @@ space has the rotation first: a residual that lists the rotation first takes
 vector instead of the quaternion's vector part, halve the three rotation columns.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
@@ -43,6 +44,7 @@ from caspar.io.g2o_lines import Records, read_records
 from caspar.io.information import information_roots
 from caspar.io.pose_chain import NO_PARENT, poses_along_tree, spanning_tree
 from caspar.io.pose_graph_kind import PoseGraphKind
+from caspar.io.replace import open_for_packing
 from caspar.io.rigid_motions import (
     SE2_IDENTITY,
     SE3_IDENTITY,
@@ -52,6 +54,7 @@ from caspar.io.rigid_motions import (
     invert_se3,
 )
 from caspar.io.rotations import FloatArray
+from caspar.user_warnings import warn_user
 
 # A quaternion written with few digits is of length one to this; one whose numbers are in another
 # order, or no quaternion at all, mostly is not.
@@ -59,6 +62,11 @@ _LENGTH_TOLERANCE = 1e-2
 
 Indefinite = Literal["error", "clip"]
 """What `read_g2o` does with information that is not positive semidefinite."""
+
+UnknownLines = Literal["error", "skip"]
+"""What `read_g2o` does with lines of a kind that it does not read."""
+
+_LINES_PER_WRITE = 1 << 13
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -81,6 +89,7 @@ class PoseGraph:
         sqrt_information: (num_edges, tangent_dim, tangent_dim) float64, upper triangular W with
             transpose(W) @ W = information; translation first, as the module's text explains.
         poses_from_edges: True if the file has no vertices and `poses` were chained along edges.
+        skipped: how many lines of each unknown kind were passed over, by their tag.
     """
 
     kind: PoseGraphKind
@@ -92,6 +101,7 @@ class PoseGraph:
     measurement: NDArray[np.float64]
     sqrt_information: NDArray[np.float64]
     poses_from_edges: bool
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def num_poses(self) -> int:
@@ -108,7 +118,9 @@ class PoseGraph:
         return f"PoseGraph({self.kind.name}, {self.num_poses} poses, {self.num_edges} edges)"
 
 
-def read_g2o(path: FilePath, *, indefinite: Indefinite = "error") -> PoseGraph:
+def read_g2o(
+    path: FilePath, *, indefinite: Indefinite = "error", unknown: UnknownLines = "error"
+) -> PoseGraph:
     """Read a pose graph from a g2o text file.
 
     If the file has edges but no vertices, poses are chained along edges from the lowest id, which
@@ -124,6 +136,9 @@ def read_g2o(path: FilePath, *, indefinite: Indefinite = "error") -> PoseGraph:
             `"error"`: it is refused. `"clip"`: negative eigenvalues of the scaled matrix are set
             to zero, and so are rows and columns whose diagonal entry is not positive. Some public
             files need that; it changes the measurements that it concerns.
+        unknown: what is done with lines of kinds that are not read, such as landmarks and priors.
+            `"error"`: the file is refused. `"skip"`: they are passed over, counted in
+            `PoseGraph.skipped`, and a warning names them.
 
     Returns:
         The graph: poses in the order of the file (chained ones in the order of their ids), edges
@@ -134,13 +149,18 @@ def read_g2o(path: FilePath, *, indefinite: Indefinite = "error") -> PoseGraph:
         FileFormatError: the file does not follow the format, holds kinds of lines that are not
             read, SE2 and SE3 at once, no poses at all, or an information matrix that is not
             positive semidefinite; the message gives the line.
-        OptionError: `indefinite` is something else, or `path` is no path.
+        OptionError: `indefinite` or `unknown` is something else, or `path` is no path.
     """
     if indefinite not in get_args(Indefinite):
         raise OptionError(f"indefinite={indefinite!r}: it must be 'error' or 'clip'")
+    if unknown not in get_args(UnknownLines):
+        raise OptionError(f"unknown={unknown!r}: it must be 'error' or 'skip'")
     path = path_text(path)
     with open_for_reading(path) as stream:
-        records = read_records(stream, path)
+        records = read_records(stream, path, skips_unknown=unknown == "skip")
+    if records.skipped:
+        kinds = ", ".join(f"{count:,} {tag}" for tag, count in records.skipped.items())
+        warn_user(f"{path}: lines of kinds that are not read were passed over: {kinds}")
     kind, vertices, edges = records.kind, records.vertices, records.edges
     pose_dim = kind.num_numbers
 
@@ -166,7 +186,78 @@ def read_g2o(path: FilePath, *, indefinite: Indefinite = "error") -> PoseGraph:
         measurement=measurement,
         sqrt_information=roots,
         poses_from_edges=poses_from_edges,
+        skipped=records.skipped,
     )
+
+
+def write_g2o(path: FilePath, graph: PoseGraph) -> None:
+    """Write a pose graph as a g2o text file, so that `read_g2o` gives it back.
+
+    Numbers are written with all the digits that float64 has. Angles, quaternions and roots of
+    information come back to rounding, everything else as it is.
+
+    Args:
+        path: the file to create or replace; packed if it ends in .bz2 or .gz.
+        graph: what to write.
+
+    Raises:
+        ValueError: the graph holds a number that is not finite, or an index out of range, or `path`
+            is no path; nothing is written then.
+        OSError: the file cannot be written; the old one is unchanged.
+    """
+    path = path_text(path)
+    _check_writable(graph)
+    vertices = _written_poses(graph.kind, graph.poses)
+    edges = _written_poses(graph.kind, graph.measurement)
+    roots = graph.sqrt_information
+    rows, columns = np.triu_indices(graph.kind.tangent_dim)
+    tag = graph.kind.value
+    ids = graph.ids[:, None]
+    ends = graph.ids[np.stack([graph.index_a, graph.index_b], axis=1)]
+    with open_for_packing(path) as stream:
+        for text in _lines(f"VERTEX_{tag}", ids, vertices):
+            stream.write(text)
+        stream.write("".join(f"FIX {name}\n" for name in graph.ids[graph.fixed].tolist()).encode())
+        for start in range(0, len(edges), _LINES_PER_WRITE):
+            part = slice(start, start + _LINES_PER_WRITE)
+            information = np.swapaxes(roots[part], 1, 2) @ roots[part]
+            numbers = np.concatenate([edges[part], information[:, rows, columns]], axis=1)
+            for text in _lines(f"EDGE_{tag}", ends[part], numbers):
+                stream.write(text)
+
+
+def _lines(tag: str, ids: NDArray[np.int64], numbers: FloatArray) -> Iterator[bytes]:
+    """Format lines of a tag, ids and numbers, some thousand at a time."""
+    for start in range(0, len(ids), _LINES_PER_WRITE):
+        part = slice(start, start + _LINES_PER_WRITE)
+        rows = zip(ids[part].tolist(), numbers[part].tolist(), strict=True)
+        lines = (f"{tag} {' '.join(map(repr, [*names, *row]))}\n" for names, row in rows)
+        yield "".join(lines).encode()
+
+
+def _written_poses(kind: PoseGraphKind, poses: FloatArray) -> FloatArray:
+    """Bring poses from storage order into that of the file."""
+    if kind is PoseGraphKind.SE2:
+        angle = np.arctan2(poses[:, 1], poses[:, 0])
+        return np.column_stack([poses[:, 2:], angle])
+    return np.concatenate([poses[:, 4:], poses[:, :4]], axis=1)
+
+
+def _check_writable(graph: PoseGraph) -> None:
+    """Refuse what `read_g2o` would refuse to read back."""
+    for name in ("poses", "measurement", "sqrt_information"):
+        array: FloatArray = getattr(graph, name)
+        is_finite = np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+        if not is_finite.all():
+            raise ValueError(f"PoseGraph.{name}[{int(np.argmin(is_finite))}] is not finite")
+    for name in ("index_a", "index_b"):
+        indices: NDArray[np.int32] = getattr(graph, name)
+        is_good = (indices >= 0) & (indices < graph.num_poses)
+        if not is_good.all():
+            row = int(np.argmin(is_good))
+            raise ValueError(
+                f"PoseGraph.{name}[{row}] is {indices[row]}; it must be 0 to {graph.num_poses - 1}"
+            )
 
 
 def _index_from_id(ids: NDArray[np.int64], vertices: Records, path: str) -> dict[int, int]:

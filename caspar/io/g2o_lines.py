@@ -6,7 +6,9 @@ megabytes at a time, so that memory goes with the numbers that the file holds.
 """
 
 import io
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -19,6 +21,9 @@ from caspar.io.pose_graph_kind import PoseGraphKind
 
 LONGEST_LINE_BYTES = 1 << 20
 """An edge in space has 30 numbers; only a comment or a FIX line of 50,000 ids could be longer."""
+
+MAX_UNKNOWN_KINDS = 100
+"""Kinds of unknown lines that are passed over; a file with more of them is no graph."""
 
 _NUM_IDS = 2**63  # ids are int64
 _LINES_AT_ONCE = 1 << 14
@@ -35,6 +40,7 @@ _TAGS = {
     f"{role.value}_{kind.value}".encode(): (role, kind) for role in _Role for kind in PoseGraphKind
 }
 _FIX_TAG = b"FIX"
+_NAME = re.compile(rb"[A-Za-z_][\w:-]{0,63}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -69,12 +75,14 @@ class G2oRecords:
         vertices: one id a record.
         edges: two ids a record.
         fixes: the first line that fixes each vertex, by the vertex's id.
+        skipped: the number of lines of each kind that is not read, by their tag.
     """
 
     kind: PoseGraphKind
     vertices: Records
     edges: Records
     fixes: dict[int, int]
+    skipped: dict[str, int]
 
 
 class _RecordReader:
@@ -115,22 +123,27 @@ class _RecordReader:
         self._num_bytes = 0
 
 
-def read_records(stream: io.BufferedIOBase, path: str) -> G2oRecords:
+def read_records(
+    stream: io.BufferedIOBase, path: str, *, skips_unknown: bool = False
+) -> G2oRecords:
     """Read all lines, sort them by their tags and parse them.
 
     Args:
         stream: the text of a g2o file.
         path: its name, for messages.
+        skips_unknown: whether lines with unknown tags are counted instead of refused.
 
     Returns:
         The records.
 
     Raises:
-        FileFormatError: a tag is unknown, poses of two kinds are mixed, there are none, a line is
-            longer than `LONGEST_LINE_BYTES` or does not hold what its tag calls for.
+        FileFormatError: a tag is unknown and not skipped, poses of two kinds are mixed, there are
+            none, a line is longer than `LONGEST_LINE_BYTES` or does not hold what its tag calls
+            for.
     """
     readers: dict[_Role, _RecordReader] = {}
     fixes: dict[int, int] = {}
+    skipped: Counter[str] = Counter()
     kind: PoseGraphKind | None = None
     for line in _lines(stream, path):
         if not line.text.strip() or line.text.lstrip().startswith(_PASSED_OVER):
@@ -139,6 +152,9 @@ def read_records(stream: io.BufferedIOBase, path: str) -> G2oRecords:
         content = Line(line.number, rest[0] if rest else b"")
         if tag == _FIX_TAG:
             _add_fixes(content, fixes, path)
+            continue
+        if tag not in _TAGS and skips_unknown and _may_skip(tag, skipped):
+            skipped[tag.decode()] += 1
             continue
         if tag not in _TAGS:
             allowed = ", ".join([*(known.decode() for known in _TAGS), _FIX_TAG.decode()])
@@ -159,7 +175,14 @@ def read_records(stream: io.BufferedIOBase, path: str) -> G2oRecords:
     if kind is None:
         raise FileFormatError(f"{path}: the file holds no vertices and no edges")
     vertices, edges = (readers[role].all_records() for role in _Role)
-    return G2oRecords(kind, vertices, edges, fixes)
+    return G2oRecords(kind, vertices, edges, fixes, dict(skipped))
+
+
+def _may_skip(tag: bytes, skipped: Mapping[str, int]) -> bool:
+    """Tell whether a tag may name a kind of lines, and not too many others came before."""
+    if _NAME.fullmatch(tag) is None:
+        return False
+    return len(skipped) < MAX_UNKNOWN_KINDS or tag.decode() in skipped
 
 
 def _lines(stream: io.BufferedIOBase, path: str) -> Iterator[Line]:

@@ -1,7 +1,7 @@
 """g2o text files: what is read, roots of the information, and poses from edges."""
 
 import bz2
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from caspar.errors import OptionError
-from caspar.io import PoseGraph, PoseGraphKind, read_g2o
+from caspar.errors import FileFormatError, OptionError
+from caspar.io import PoseGraph, PoseGraphKind, read_g2o, write_g2o
 from caspar.io.rigid_motions import compose_se2, compose_se3, invert_se2, invert_se3
 from caspar.io.rotations import quaternion_from_angle_axis
 from tests.io.g2o_files import (
@@ -338,3 +338,73 @@ class TestChaining:
         lines = [f"EDGE_SE2 {a} {b} 0 0 0 {INFORMATION_SE2}" for a, b in ((3, 4), (8, 9))]
         message = message_of(tmp_path, lines)
         assert "its edges do not connect vertex 8 with vertex 3" in message
+
+
+class TestWriting:
+    """`write_g2o`, and what it refuses."""
+
+    @pytest.mark.parametrize("name", ["smallGrid3D.g2o.bz2", "M3500.g2o.bz2"])
+    @pytest.mark.parametrize("suffix", [".g2o", ".g2o.gz"])
+    def test_round_trip(self, tmp_path: Path, name: str, suffix: str) -> None:
+        graph = read_g2o(DATA / name)
+        path = tmp_path / f"written{suffix}"
+        write_g2o(path, graph)
+        again = read_g2o(path)
+        assert again.kind is graph.kind
+        for exact in ("ids", "fixed", "index_a", "index_b"):
+            np.testing.assert_array_equal(getattr(again, exact), getattr(graph, exact))
+        np.testing.assert_allclose(again.poses, graph.poses, rtol=1e-14, atol=1e-14)
+        np.testing.assert_allclose(again.measurement, graph.measurement, rtol=1e-14, atol=1e-14)
+        size = np.abs(graph.sqrt_information).max()
+        np.testing.assert_allclose(
+            again.sqrt_information, graph.sqrt_information, rtol=0, atol=1e-13 * size
+        )
+        assert chi2(again) == pytest.approx(chi2(graph), rel=1e-12)
+
+    def test_lines(self, tmp_path: Path) -> None:
+        """Every number stands where g2o reads it; information comes back from its root."""
+        write_g2o(tmp_path / "out.g2o", read_lines(tmp_path, LINES_SE2))
+        lines = (tmp_path / "out.g2o").read_text().splitlines()
+        assert [line.split()[:2] for line in lines] == [line.split()[:2] for line in LINES_SE2]
+        for written, line in zip(lines, LINES_SE2, strict=True):
+            numbers, expected = (
+                np.array(text.split()[1:], dtype=float) for text in (written, line)
+            )
+            np.testing.assert_allclose(numbers, expected, rtol=1e-15, atol=1e-15)
+
+    def test_refused(self, tmp_path: Path) -> None:
+        graph = read_lines(tmp_path, LINES_SE2)
+        for changes, message in (
+            ({"poses": np.full((2, 4), np.nan)}, r"PoseGraph\.poses\[0\] is not finite"),
+            ({"index_b": np.array([2], np.int32)}, r"index_b\[0\] is 2; it must be 0 to 1"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                write_g2o(tmp_path / "out.g2o", replace(graph, **changes))
+        assert not (tmp_path / "out.g2o").exists()
+
+
+class TestUnknownLines:
+    """Kinds of lines that are not read."""
+
+    LINES = (*LINES_SE2, "VERTEX_XY 3 1 2", "EDGE_SE2_XY 10 3 1 2 1 0 1", "VERTEX_XY 4 1 2")
+
+    def test_skipped_and_named(self, tmp_path: Path) -> None:
+        path = write_lines(tmp_path, list(self.LINES))
+        with pytest.warns(UserWarning, match="were passed over: 2 VERTEX_XY, 1 EDGE_SE2_XY"):
+            graph = read_g2o(path, unknown="skip")
+        assert graph.skipped == {"VERTEX_XY": 2, "EDGE_SE2_XY": 1}
+        assert (graph.num_poses, graph.num_edges) == (2, 1)
+
+    def test_refused_by_default(self, tmp_path: Path) -> None:
+        assert "lines of the kind 'VERTEX_XY' are not read" in message_of(tmp_path, [*self.LINES])
+        path = write_lines(tmp_path, list(self.LINES))
+        with pytest.raises(OptionError, match="unknown='keep': it must be 'error' or 'skip'"):
+            read_g2o(path, unknown="keep")  # type: ignore[arg-type]
+
+    def test_many_kinds_are_no_graph(self, tmp_path: Path) -> None:
+        path = write_lines(tmp_path, [*LINES_SE2, *(f"KIND_{number} 1" for number in range(101))])
+        with pytest.raises(FileFormatError, match="lines of the kind 'KIND_100' are not read"):
+            read_g2o(path, unknown="skip")
+        path = write_lines(tmp_path, [*LINES_SE2, "3.5 1 2"])
+        with pytest.raises(FileFormatError, match=r"lines of the kind '3\.5' are not read"):
+            read_g2o(path, unknown="skip")

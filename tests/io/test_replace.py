@@ -15,18 +15,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caspar.io import PlyEncoding, replace, write_bal, write_ply
+from caspar.io import PlyEncoding, read_g2o, replace, write_bal, write_g2o, write_ply
 from caspar.io.replace import checked_target, find_target, open_for_replacing, write_file
 from caspar.plot import plot_bundle_adjustment
 from tests.examples import make_bal_problem, make_result
 
 ROOT = Path(__file__).parents[2]
 PROBLEM = make_bal_problem()
+GRAPH = read_g2o(ROOT / "data/smallGrid3D.g2o.bz2")
 
 WRITERS: dict[str, Callable[[Path], None]] = {
     "scene.txt": lambda path: write_bal(path, PROBLEM),
     "scene.txt.bz2": lambda path: write_bal(path, PROBLEM),
     "scene.txt.gz": lambda path: write_bal(path, PROBLEM),
+    "graph.g2o": lambda path: write_g2o(path, GRAPH),
     "scene.ply": lambda path: write_ply(path, PROBLEM.points, PROBLEM.cameras),
     "ascii.ply": lambda path: write_ply(
         path, PROBLEM.points, PROBLEM.cameras, encoding=PlyEncoding.ASCII

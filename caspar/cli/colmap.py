@@ -1,0 +1,221 @@
+"""`caspar colmap`: read a COLMAP model, adjust it, report, write it and what else was asked for."""
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+import caspar
+from caspar.cli.exit_code import ExitCode
+from caspar.cli.outputs import (
+    PLOT_SUFFIXES,
+    WrittenFiles,
+    check_suffix,
+    check_targets,
+    finite,
+    solve_report,
+    write_json,
+)
+from caspar.cli.progress import progress_shown
+from caspar.errors import OptionError
+from caspar.io.bal import BalProblem
+from caspar.io.rotations import multiply
+from caspar.progress import phase
+from caspar.solver.result.quantities import count_text
+from caspar.solver.result.report import terminal_report, text_report
+from caspar.solver.result.result import SolveStatus
+
+COLMAP_FLAGS = {
+    "refine_focal_length": "refine focal lengths (default: yes)",
+    "refine_principal_point": "refine principal points (default: no)",
+    "refine_extra_params": "refine distortion (default: yes)",
+    "refine_rig_from_world": "refine poses of rigs, without rigs those of images (default: yes)",
+    "refine_sensor_from_rig": "refine poses of cameras in their rigs (default: yes)",
+    "constant_rig_from_world_rotation": "hold the rotations of rigs (default: no)",
+    "refine_points3D": "refine points (default: yes)",
+}
+"""Options of `caspar.colmap.BundleAdjustmentOptions`; named here so that --help loads no solver."""
+
+COLMAP_GAUGES = ("TWO_CAMS_FROM_WORLD", "THREE_POINTS", "UNSPECIFIED")
+"""Values of `caspar.colmap.Gauge`, the default first."""
+
+COLMAP_FORMATS = ("binary", "text")
+"""Values of `caspar.colmap.ModelFormat`, the default first."""
+
+_HALF_TURN_ABOUT_X = np.array([1.0, 0.0, 0.0, 0.0])
+"""From COLMAP's camera axes to those of *Bundle Adjustment in the Large*, as a quaternion."""
+
+
+@dataclass(frozen=True)
+class ColmapRequest:
+    """What was asked for on the command line.
+
+    Attributes:
+        folder: The model.
+        output: Where the adjusted model is written.
+        format: `binary` or `text`.
+        options: Fields of `caspar.colmap.BundleAdjustmentOptions`.
+        gauge: What holds the gauge.
+        json: Where to write status, costs and iterations; None: not at all.
+        plot: Image of the cost and of the scene before and after; None: none.
+        is_quiet: Print nothing but errors.
+    """
+
+    folder: Path
+    output: Path
+    format: str
+    options: Mapping[str, Any]
+    gauge: str
+    json: Path | None
+    plot: Path | None
+    is_quiet: bool
+
+
+def solve_colmap(request: ColmapRequest) -> ExitCode:
+    """Adjust a model.
+
+    Raises:
+        CasparError: Wrong input, or a backend that is not usable.
+        OSError: The model cannot be read.
+    """
+    _check_outputs(request)
+    files = WrittenFiles()
+    try:
+        return _solve_and_write(request, files)
+    except KeyboardInterrupt as interrupt:
+        if interrupt.args:
+            raise  # while files were written; it says which
+        raise KeyboardInterrupt(files.when_interrupted()) from interrupt
+
+
+def _check_outputs(request: ColmapRequest) -> None:
+    """Find out now what would keep a file from being written later."""
+    output = request.output
+    parent = Path(os.path.abspath(output)).parent
+    if output.exists() and not output.is_dir():
+        raise OptionError(f"OUT {output}: this is a file; name a folder")
+    if not output.exists() and not parent.is_dir():
+        raise OptionError(f"OUT {output}: there is no folder {parent}; make it first")
+    if output.exists() and request.folder.exists() and output.samefile(request.folder):
+        raise OptionError(f"OUT {output}: this is the model itself; name another folder")
+    check_suffix("--plot", request.plot, PLOT_SUFFIXES)
+    asked = {"--json": request.json, "--plot": request.plot}
+    by_option = {option: path for option, path in asked.items() if path is not None}
+    check_targets(by_option, request.folder, "the model itself")
+
+
+def _solve_and_write(request: ColmapRequest, files: WrittenFiles) -> ExitCode:
+    messages = Console(stderr=True, highlight=False)
+    with progress_shown(messages, request.is_quiet):
+        with phase(f"reading {request.folder}"):
+            model = caspar.colmap.read_model(request.folder)
+        with phase("adjusting"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the report has them
+            config = caspar.colmap.BundleAdjustmentConfig(fixed_gauge=request.gauge)
+            options = caspar.colmap.BundleAdjustmentOptions(**request.options)
+            summary = caspar.colmap.bundle_adjustment(model, options, config)
+        with phase("writing results"):
+            files.write(_writers(request, model, summary))
+    try:
+        if not request.is_quiet:
+            _print_report(request, model, summary, files.paths)
+    except OSError as error:  # standard output is a file on a full disk
+        files.failures.append((Path("the report"), str(error)))
+    finally:  # a reader of the report that stops early (`head`) ends the program
+        files.print_failures(messages)
+    if summary.result.status is SolveStatus.INTERRUPTED:
+        return ExitCode.INTERRUPTED
+    if files.failures:
+        return ExitCode.WRONG_INPUT
+    return ExitCode.SUCCESS if summary.result.status.is_success else ExitCode.NOT_CONVERGED
+
+
+def _writers(
+    request: ColmapRequest, model: "caspar.colmap.Model", summary: "caspar.colmap.Summary"
+) -> dict[Path, Callable[[Path], None]]:
+    writers: dict[Path, Callable[[Path], None]] = {}
+    if summary.is_solution_usable():
+        writers[request.output] = lambda path: caspar.colmap.write_model(
+            summary.model, path, request.format
+        )
+    if request.json is not None:
+        writers[request.json] = lambda path: write_json(path, json_report(model, summary))
+    result = summary.result
+    if request.plot is not None:
+        before, after = _scene(model), _scene(summary.model)
+        writers[request.plot] = lambda path: caspar.plot.plot_bundle_adjustment(
+            before, after, result, path
+        )
+    return writers
+
+
+def json_report(model: "caspar.colmap.Model", summary: "caspar.colmap.Summary") -> dict[str, Any]:
+    """The summary without its model, as what JSON can hold.
+
+    Scripts rely on these keys; new ones may be added.
+    """
+    return {
+        "problem": {
+            "cameras": len(model.cameras.ids),
+            "images": len(model.images.ids),
+            "points": len(model.points.ids),
+            "observations": model.num_observations,
+        },
+        "termination_type": summary.termination_type.value,
+        "initial_cost": finite(summary.initial_cost),
+        "final_cost": finite(summary.final_cost),
+        "num_residuals": summary.num_residuals,
+        "num_filtered": summary.num_filtered,
+        "warnings": list(summary.warnings),
+        "solve": solve_report(summary.result),
+    }
+
+
+def _scene(model: "caspar.colmap.Model") -> BalProblem:
+    """Camera centres and points, as the plot takes them."""
+    images = model.images
+    poses = images.cam_from_world
+    turned = multiply(_HALF_TURN_ABOUT_X, poses[:, [1, 2, 3, 0]])
+    zeros = np.zeros((len(poses), 3))
+    return BalProblem(
+        cameras=np.concatenate([turned, poses[:, 4:] * [1, -1, -1], zeros], axis=1),
+        points=model.points.xyz,
+        camera_index=np.empty(0, np.int32),
+        point_index=np.empty(0, np.int32),
+        pixels=np.empty((0, 2)),
+    )
+
+
+def _print_report(
+    request: ColmapRequest,
+    model: "caspar.colmap.Model",
+    summary: "caspar.colmap.Summary",
+    written: list[Path],
+) -> None:
+    console = Console(highlight=False)
+    sizes = (
+        count_text(len(model.images.ids), "image"),
+        count_text(len(model.cameras.ids), "camera"),
+        count_text(len(model.points.ids), "point"),
+        count_text(model.num_observations, "observation"),
+    )
+    lines = [
+        f"{request.folder}: {', '.join(sizes)}",
+        f"error {summary.initial_error_px:.6g} -> {summary.final_error_px:.6g} px",
+        *(f"warning: {one}" for one in summary.warnings),
+    ]
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+    console.print()
+    if console.is_terminal:
+        console.print(terminal_report(summary.result))
+    else:
+        console.print(text_report(summary.result), markup=False, soft_wrap=True)
+    if written:
+        names = ", ".join(map(str, written))
+        console.print(f"\nwritten: {names}", markup=False, soft_wrap=True)

@@ -1,0 +1,38 @@
+"""COLMAP models: files to arrays and back, and bundle adjustment with COLMAP's options.
+
+`read_model` and `write_model` take folders to a `Model`, plain arrays, and back.
+`bundle_adjustment` refines poses, intrinsics and points of a folder, a `Model` or a
+`pycolmap.Reconstruction` as COLMAP does, with any of its camera models, and returns a `Summary`.
+"""
+
+from caspar.colmap.adjust.options import (
+    BundleAdjustmentConfig,
+    BundleAdjustmentOptions,
+    Gauge,
+    LossFunction,
+)
+from caspar.colmap.adjust.summary import Summary, TerminationType
+from caspar.colmap.adjustment import bundle_adjustment
+from caspar.colmap.files.folder import ModelFormat, read_model, write_model
+from caspar.colmap.model import NO_POINT, Cameras, Frames, Images, Model, Points, Rigs, SensorType
+
+__all__ = [
+    "NO_POINT",
+    "BundleAdjustmentConfig",
+    "BundleAdjustmentOptions",
+    "Cameras",
+    "Frames",
+    "Gauge",
+    "Images",
+    "LossFunction",
+    "Model",
+    "ModelFormat",
+    "Points",
+    "Rigs",
+    "SensorType",
+    "Summary",
+    "TerminationType",
+    "bundle_adjustment",
+    "read_model",
+    "write_model",
+]

@@ -1,0 +1,246 @@
+"""A bundle adjustment as arrays: which observations take part, and what is constant.
+
+Input: a `Model`, options and config. Output: a `Problem`, whose masks of constant values do not
+know how the solver holds them. A few passes over the observations, once for an adjustment. The
+rules are COLMAP's (estimators/bundle_adjustment.cc).
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.cameras import MODELS_BY_ID
+from caspar.colmap.adjust.observations import Observations, observations_of
+from caspar.colmap.adjust.options import BundleAdjustmentConfig, BundleAdjustmentOptions
+from caspar.colmap.adjust.rig_structure import REFERENCE, RigStructure, rig_structure
+from caspar.colmap.model import Floats, Integers, Model
+from caspar.errors import InputError
+
+Mask = NDArray[np.bool_]
+
+ROTATION, TRANSLATION = slice(0, 3), slice(3, 6)
+"""Components of a pose's step."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A bundle adjustment.
+
+    Attributes:
+        model: The model; its poses are not used.
+        structure: Frames and sensors of images.
+        observations: Observations that take part.
+        frame_poses: (num_frames, 7) start values; of unit quaternions where anything is refined.
+        sensor_poses: (num_sensors, 7) the same.
+        constant_frames: (num_frames, 6) components of steps that are zero: rotation, translation.
+        constant_sensors: (num_sensors,).
+        constant_cameras: (num_cameras,) cameras none of whose intrinsics are refined.
+        constant_points: (num_points,).
+        refined_intrinsics: Of the other cameras: some of focal, principal and extra.
+        warnings: What a user should know.
+    """
+
+    model: Model
+    structure: RigStructure
+    observations: Observations
+    frame_poses: Floats
+    sensor_poses: Floats
+    constant_frames: Mask
+    constant_sensors: Mask
+    constant_cameras: Mask
+    constant_points: Mask
+    refined_intrinsics: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def pixels(self) -> Floats:
+        """(m, 2) measured pixels of the observations."""
+        return self.model.images.keypoints[self.observations.keypoints]
+
+    @property
+    def frames(self) -> Integers:
+        """(m,) rows of frames of the observations."""
+        return self.structure.frames[self.observations.images]
+
+    @property
+    def sensors(self) -> Integers:
+        """(m,) rows of sensors of the observations, or `REFERENCE`."""
+        return self.structure.sensors[self.observations.images]
+
+
+def make_problem(
+    model: Model, options: BundleAdjustmentOptions, config: BundleAdjustmentConfig
+) -> Problem:
+    """Choose observations, and say what is constant; the gauge is left open.
+
+    Raises:
+        InputError: The model contradicts itself, an id of the config is not in the model, or no
+            observation takes part.
+    """
+    structure = rig_structure(model)
+    _check_ids(model, structure, config)
+    seen = observations_of(model)
+    is_inside, is_chosen = _chosen(model, seen, options, config)
+    inside, taken = seen.part(is_inside), seen.part(is_chosen)
+    if len(taken.points) == 0:
+        raise InputError(
+            "no observation takes part: no image of the config sees a point of at least "
+            f"{max(2, options.min_track_length)} observations"
+        )
+    constant_frames = np.zeros((len(structure.frame_ids), 6), np.bool_)
+    is_refined = _named(structure.frames, inside.images, len(structure.frame_ids))
+    is_held = ~is_refined | _is_in(structure.frame_ids, config.constant_rig_from_world_poses)
+    constant_frames[is_held | (not options.refine_rig_from_world)] = True
+    constant_frames[:, ROTATION] |= options.constant_rig_from_world_rotation
+    is_frame_refined: Mask = np.any(~constant_frames, axis=1)
+    constant_sensors = _constant_sensors(structure, inside, options, config)
+    return Problem(
+        model=model,
+        structure=structure,
+        observations=taken,
+        frame_poses=_unit_where(is_frame_refined, structure.frame_poses),
+        sensor_poses=_unit_where(~constant_sensors, structure.sensor_poses),
+        constant_frames=constant_frames,
+        constant_sensors=constant_sensors,
+        constant_cameras=_constant_cameras(model, inside, options, config),
+        constant_points=_constant_points(model, taken, options, config),
+        refined_intrinsics=options.refined_intrinsics,
+        warnings=_warnings(model, seen, taken),
+    )
+
+
+def _check_ids(model: Model, structure: RigStructure, config: BundleAdjustmentConfig) -> None:
+    for name, wanted, there in (
+        ("images", config.images or frozenset(), model.images.ids),
+        ("constant_cam_intrinsics", config.constant_cam_intrinsics, model.cameras.ids),
+        (
+            "constant_rig_from_world_poses",
+            config.constant_rig_from_world_poses,
+            structure.frame_ids,
+        ),
+        (
+            "constant_sensor_from_rig_poses",
+            config.constant_sensor_from_rig_poses,
+            structure.sensor_cameras,
+        ),
+        ("constant_points", config.constant_points, model.points.ids),
+        ("variable_points", config.variable_points, model.points.ids),
+    ):
+        missing = sorted(wanted.difference(there.tolist()))
+        if missing:
+            shown = ", ".join(map(str, missing[:5]))
+            raise InputError(f"config, {name}: the model has no {shown}")
+
+
+def _chosen(
+    model: Model,
+    seen: Observations,
+    options: BundleAdjustmentOptions,
+    config: BundleAdjustmentConfig,
+) -> tuple[Mask, Mask]:
+    """Return which observations are in images of the config, and which take part at all."""
+    lengths = np.diff(model.points.offsets)
+    is_tracked = (lengths >= max(2, options.min_track_length))[seen.points]
+    if config.images is None:
+        return is_tracked, is_tracked
+    is_inside = is_tracked & _is_in(model.images.ids, config.images)[seen.images]
+    whole = config.variable_points | config.constant_points
+    return is_inside, is_inside | (is_tracked & _is_in(model.points.ids, whole)[seen.points])
+
+
+def _constant_sensors(
+    structure: RigStructure,
+    inside: Observations,
+    options: BundleAdjustmentOptions,
+    config: BundleAdjustmentConfig,
+) -> Mask:
+    num_sensors = len(structure.sensor_cameras)
+    is_held = _is_in(structure.sensor_cameras, config.constant_sensor_from_rig_poses)
+    images = np.unique(inside.images)
+    sensors = structure.sensors[images]
+    own = np.where(sensors == REFERENCE, structure.reference_sensors[images], sensors)
+    is_used = np.zeros(num_sensors, np.bool_)
+    is_used[own[own != REFERENCE]] = True
+    # the pose of a rig is then that of its other sensors, of which one must stay
+    has_reference = is_used[structure.sensor_references]
+    return is_held | ~is_used | ~has_reference | (not options.refine_sensor_from_rig)
+
+
+def _constant_cameras(
+    model: Model,
+    inside: Observations,
+    options: BundleAdjustmentOptions,
+    config: BundleAdjustmentConfig,
+) -> Mask:
+    is_held = _is_in(model.cameras.ids, config.constant_cam_intrinsics)
+    is_used = np.zeros(len(is_held), np.bool_)
+    is_used[inside.cameras] = True
+    can_refine = np.array(
+        [
+            any(getattr(MODELS_BY_ID[number], name) for name in options.refined_intrinsics)
+            for number in model.cameras.model_ids.tolist()
+        ],
+        dtype=np.bool_,
+    )
+    return is_held | ~is_used | ~can_refine
+
+
+def _constant_points(
+    model: Model,
+    taken: Observations,
+    options: BundleAdjustmentOptions,
+    config: BundleAdjustmentConfig,
+) -> Mask:
+    """Points are refined only if all of their observations take part."""
+    counts = np.bincount(taken.points, minlength=len(model.points.ids))
+    is_partial = counts < np.diff(model.points.offsets)
+    is_held = _is_in(model.points.ids, config.constant_points)
+    return is_held | is_partial | (not options.refine_points3D)
+
+
+def _unit_where(is_refined: Mask, poses: Floats) -> Floats:
+    """Scale quaternions to unit length; those of constant poses stay, as COLMAP leaves them."""
+    lengths = np.linalg.norm(poses[:, :4], axis=1, keepdims=True)
+    if not (lengths[is_refined] > 0).all():
+        raise InputError("a pose that is to be refined has a quaternion of length zero, or NaN")
+    scaled = poses.copy()
+    scaled[is_refined, :4] = poses[is_refined, :4] / lengths[is_refined]
+    return scaled
+
+
+def _warnings(model: Model, seen: Observations, taken: Observations) -> tuple[str, ...]:
+    found = []
+    lengths = np.diff(model.points.offsets)
+    num_single = int(np.count_nonzero(lengths[np.unique(seen.points)] == 1))
+    if num_single > 0:
+        found.append(
+            f"{num_single} points of one observation take no part: they fit whatever the camera "
+            "does"
+        )
+    num_empty = len(model.images.ids) - len(np.unique(seen.images))
+    if num_empty > 0:
+        found.append(f"{num_empty} images see no points, so that their poses stay as they are")
+    # fewer residuals than a pose has unknowns
+    images, counts = np.unique(taken.images, return_counts=True)
+    weak = images[counts < 3].tolist()
+    if weak:
+        names = ", ".join(model.images.names[row] for row in weak[:3])
+        more = ", ..." if len(weak) > 3 else ""
+        found.append(
+            f"{len(weak)} images see fewer than 3 points ({names}{more}), which does not determine "
+            "their poses"
+        )
+    return tuple(found)
+
+
+def _is_in(ids: Integers, wanted: Collection[int]) -> Mask:
+    return np.isin(ids, np.array(sorted(wanted), dtype=np.int64))
+
+
+def _named(rows_of_images: Integers, images: Integers, count: int) -> Mask:
+    """Return which rows some images lead to."""
+    is_named = np.zeros(count, np.bool_)
+    is_named[rows_of_images[images]] = True
+    return is_named

@@ -1,0 +1,307 @@
+"""Read the binary files of a COLMAP model, little endian.
+
+Input: the bytes of a file. Output: arrays. A count in a file
+is not believed before as many bytes are there. Source: COLMAP's scene/reconstruction_io_binary.cc.
+"""
+
+import struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.cameras import MODELS_BY_ID
+from caspar.colmap.model import (
+    Cameras,
+    Floats,
+    Frames,
+    Images,
+    Integers,
+    Points,
+    Rigs,
+    SensorType,
+    num_parameters_of,
+    offsets_of,
+)
+from caspar.errors import FileFormatError
+
+CAMERA = struct.Struct("<IiQQ")
+IMAGE = struct.Struct("<I7dI")
+COUNT = struct.Struct("<Q")
+SENSOR = struct.Struct("<iI")
+FRAME = struct.Struct("<II7dI")
+
+KEYPOINT = np.dtype([("xy", "<f8", 2), ("point", "<i8")])
+POINT = np.dtype(
+    [("id", "<i8"), ("xyz", "<f8", 3), ("color", "u1", 3), ("error", "<f8"), ("count", "<i8")]
+)
+TRACK = np.dtype([("image", "<u4"), ("keypoint", "<u4")])
+DATUM = np.dtype([("type", "<i4"), ("sensor", "<u4"), ("data", "<i8")])
+
+POINTS_AT_ONCE = 1 << 16
+
+IDENTITY = (1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+"""The pose that changes nothing."""
+
+
+class ByteReader:
+    """Bytes of a file, taken from front to back.
+
+    Args:
+        data: The whole file.
+        path: Its name, for messages.
+    """
+
+    def __init__(self, data: bytes, path: str) -> None:
+        self.data = data
+        self.position = 0
+        self._path = path
+
+    def error(self, message: str, position: int | None = None) -> FileFormatError:
+        """Make an error that names the file and the byte."""
+        place = self.position if position is None else position
+        return FileFormatError(f"{self._path}, byte {place}: {message}")
+
+    def require(self, size: int, what: str) -> None:
+        """Raise a `FileFormatError` if fewer bytes follow."""
+        left = len(self.data) - self.position
+        if size > left:
+            raise self.error(f"{what} needs {size} bytes, but the file has only {left} more")
+
+    def take(self, layout: struct.Struct, what: str) -> tuple[Any, ...]:
+        """Take some numbers."""
+        self.require(layout.size, what)
+        values = layout.unpack_from(self.data, self.position)
+        self.position += layout.size
+        return values
+
+    def take_count(self, what: str, least_size: int) -> int:
+        """Take the number of records, each of so many bytes at least."""
+        (count,) = self.take(COUNT, f"the number of {what}")
+        left = len(self.data) - self.position
+        if count * least_size > left:
+            raise self.error(
+                f"{count} {what} need at least {count * least_size} bytes, but the file has only "
+                f"{left} more",
+                self.position - COUNT.size,
+            )
+        return int(count)
+
+    def take_array(self, dtype: Any, count: int, what: str) -> NDArray[Any]:
+        """Take an array; it lies in the file's bytes."""
+        kind = np.dtype(dtype)
+        self.require(count * kind.itemsize, what)
+        values = np.frombuffer(self.data, kind, count, self.position)
+        self.position += count * kind.itemsize
+        return values
+
+    def take_name(self, what: str) -> str:
+        """Take a text that ends with a NUL byte; bytes other than UTF-8 come back when written."""
+        end = self.data.find(b"\0", self.position)
+        if end < 0:
+            raise self.error(f"{what} has no end: there is no NUL byte")
+        name = self.data[self.position : end].decode(errors="surrogateescape")
+        self.position = end + 1
+        return name
+
+    def finish(self, what: str) -> None:
+        """Raise a `FileFormatError` if bytes are left."""
+        left = len(self.data) - self.position
+        if left > 0:
+            raise self.error(f"{left} bytes follow the last {what}; the file must end here")
+
+
+def read_cameras(reader: ByteReader) -> Cameras:
+    """Read cameras.bin."""
+    rows: list[tuple[Any, ...]] = []
+    parameters: list[NDArray[Any]] = []
+    for number in range(reader.take_count("cameras", CAMERA.size)):
+        what = f"camera {number} (counting from 0)"
+        start = reader.position
+        row = reader.take(CAMERA, what)
+        count = num_parameters_of(row[1])
+        if count is None:
+            allowed = f"0 to {max(MODELS_BY_ID)}"
+            raise reader.error(f"{what} has camera model {row[1]}; allowed are {allowed}", start)
+        if max(row[2:]) >= 2**63:
+            raise reader.error(f"{what} is {row[2]} x {row[3]} pixels, which is too large", start)
+        rows.append(row)
+        parameters.append(reader.take_array("<f8", count, what))
+    reader.finish("camera")
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    return Cameras(
+        ids=columns[:, 0].copy(),
+        model_ids=columns[:, 1].copy(),
+        widths=columns[:, 2].copy(),
+        heights=columns[:, 3].copy(),
+        offsets=offsets_of(list(map(len, parameters))),
+        parameters=joined(parameters),
+    )
+
+
+def read_images(reader: ByteReader) -> Images:
+    """Read images.bin."""
+    rows: list[tuple[Any, ...]] = []
+    names: list[str] = []
+    keypoints: list[NDArray[Any]] = []
+    for number in range(reader.take_count("images", IMAGE.size + 1 + COUNT.size)):
+        what = f"image {number} (counting from 0)"
+        rows.append(reader.take(IMAGE, what))
+        names.append(reader.take_name(f"the name of {what}"))
+        count = reader.take_count(f"keypoints of {what}", KEYPOINT.itemsize)
+        keypoints.append(reader.take_array(KEYPOINT, count, what))
+    reader.finish("image")
+    records = np.concatenate([np.empty(0, KEYPOINT), *keypoints])
+    columns = np.array(rows, dtype=np.float64).reshape(-1, 9)
+    return Images(
+        ids=columns[:, 0].astype(np.int64),
+        names=tuple(names),
+        camera_ids=columns[:, 8].astype(np.int64),
+        cam_from_world=columns[:, 1:8].copy(),
+        offsets=offsets_of(list(map(len, keypoints))),
+        keypoints=np.ascontiguousarray(records["xy"]),
+        point_ids=np.ascontiguousarray(records["point"]),
+    )
+
+
+def read_points(reader: ByteReader) -> Points:
+    """Read points3D.bin."""
+    count = reader.take_count("points", POINT.itemsize)
+    starts = np.empty(count + 1, dtype=np.int64)
+    start, size = reader.position, len(reader.data)
+    take = COUNT.unpack_from
+    place = POINT.itemsize - COUNT.size
+    for number in range(count):
+        starts[number] = start
+        end = start + POINT.itemsize
+        if end > size:
+            reader.position = start
+            reader.require(POINT.itemsize, f"point {number} (counting from 0)")
+        (length,) = take(reader.data, start + place)
+        start = end + TRACK.itemsize * length
+        if start > size:
+            reader.position = end
+            what = f"the track of point {number} (counting from 0)"
+            reader.require(TRACK.itemsize * length, what)
+    starts[count] = reader.position = start
+    reader.finish("point")
+    records, tracks = _split(reader.data, starts, POINT, TRACK)
+    return Points(
+        ids=np.ascontiguousarray(records["id"]),
+        xyz=np.ascontiguousarray(records["xyz"]),
+        colors=np.ascontiguousarray(records["color"]),
+        errors=np.ascontiguousarray(records["error"]),
+        offsets=offsets_of(records["count"]),
+        image_ids=tracks["image"].astype(np.int64),
+        keypoint_index=tracks["keypoint"].astype(np.int64),
+    )
+
+
+def read_rigs(reader: ByteReader) -> Rigs:
+    """Read rigs.bin."""
+    ids: list[int] = []
+    counts: list[int] = []
+    sensors: list[tuple[int, int]] = []
+    has_pose: list[bool] = []
+    poses: list[Any] = []
+    for number in range(reader.take_count("rigs", 8)):
+        what = f"rig {number} (counting from 0)"
+        rig_id, count = reader.take(struct.Struct("<II"), what)
+        ids.append(rig_id)
+        counts.append(count)
+        for place in range(count):
+            what = f"sensor {place} of rig {number} (counting from 0)"
+            sensors.append(_sensor(reader, what))
+            pose: Any = IDENTITY
+            is_known = True
+            if place > 0:
+                (is_known,) = reader.take(struct.Struct("<?"), what)
+                pose = reader.take_array("<f8", 7, what) if is_known else IDENTITY
+            has_pose.append(is_known)
+            poses.append(pose)
+    reader.finish("rig")
+    columns = np.array(sensors, dtype=np.int64).reshape(-1, 2).T
+    return Rigs(
+        ids=np.array(ids, dtype=np.int64),
+        offsets=offsets_of(counts),
+        sensor_types=columns[0].copy(),
+        sensor_ids=columns[1].copy(),
+        has_pose=np.array(has_pose, dtype=np.bool_),
+        sensor_from_rig=np.array(poses, dtype=np.float64).reshape(-1, 7),
+    )
+
+
+def read_frames(reader: ByteReader) -> Frames:
+    """Read frames.bin."""
+    rows: list[tuple[Any, ...]] = []
+    data: list[NDArray[Any]] = []
+    for number in range(reader.take_count("frames", FRAME.size)):
+        what = f"frame {number} (counting from 0)"
+        start = reader.position
+        rows.append(reader.take(FRAME, what))
+        data.append(reader.take_array(DATUM, rows[-1][-1], f"the data of {what}"))
+        _check_sensor_types(reader, data[-1]["type"].tolist(), what, start)
+        if (data[-1]["data"] < 0).any():
+            raise reader.error(f"{what} has a data id of 2^63 or more", start)
+    reader.finish("frame")
+    records = np.concatenate([np.empty(0, DATUM), *data])
+    columns = np.array(rows, dtype=np.float64).reshape(-1, 10)
+    return Frames(
+        ids=columns[:, 0].astype(np.int64),
+        rig_ids=columns[:, 1].astype(np.int64),
+        rig_from_world=columns[:, 2:9].copy(),
+        offsets=offsets_of(list(map(len, data))),
+        sensor_types=records["type"].astype(np.int64),
+        sensor_ids=records["sensor"].astype(np.int64),
+        data_ids=np.ascontiguousarray(records["data"]),
+    )
+
+
+def _sensor(reader: ByteReader, what: str) -> tuple[int, int]:
+    start = reader.position
+    kind, sensor_id = reader.take(SENSOR, what)
+    _check_sensor_types(reader, [kind], what, start)
+    return kind, sensor_id
+
+
+def _check_sensor_types(reader: ByteReader, kinds: list[int], what: str, start: int) -> None:
+    for kind in set(kinds) - set(SensorType):
+        allowed = ", ".join(f"{one.value} ({one.name})" for one in SensorType)
+        raise reader.error(f"{what} has sensor type {kind}; allowed are {allowed}", start)
+
+
+def joined(parts: list[NDArray[Any]]) -> Floats:
+    """Return one array of float64 of many."""
+    return np.concatenate([np.empty(0), *parts]).astype(np.float64)
+
+
+def _split(
+    data: bytes, starts: Integers, head: np.dtype[Any], tail: np.dtype[Any]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Separate records of a head and any number of tails.
+
+    Args:
+        data: The file.
+        starts: (n + 1,) where records start; the last one is their end.
+        head: The type of the heads.
+        tail: The type of the tails.
+
+    Returns:
+        (n,) heads and all tails.
+    """
+    heads, tails = [np.empty(0, head)], [np.empty(0, tail)]
+    for first in range(0, len(starts) - 1, POINTS_AT_ONCE):
+        part = starts[first : first + POINTS_AT_ONCE + 1]
+        size = int(part[-1] - part[0])
+        text = np.frombuffer(data, np.uint8, size, int(part[0]))
+        is_head = head_mask(np.diff(part) - head.itemsize, head)
+        heads.append(text[is_head].view(head))
+        tails.append(text[~is_head].view(tail))
+    return np.concatenate(heads), np.concatenate(tails)
+
+
+def head_mask(tail_sizes: Integers, head: np.dtype[Any]) -> NDArray[np.bool_]:
+    """Return which bytes belong to heads, of records of a head and so many other bytes."""
+    sizes = np.empty(2 * len(tail_sizes), np.int64)
+    sizes[0::2], sizes[1::2] = head.itemsize, tail_sizes
+    return np.repeat(np.tile([True, False], len(tail_sizes)), sizes)

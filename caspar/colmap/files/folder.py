@@ -1,0 +1,205 @@
+"""Folders of COLMAP models, binary and text, of COLMAP 3 and 4.
+
+Input: a folder, or a `Model`. Output: a `Model`, or files. A file is read whole: memory goes with
+the size of the files, whatever counts they announce. A new file replaces an old one only when all
+files are complete.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from caspar.colmap.files import binary, binary_writer, text, text_writer
+from caspar.colmap.model import Model
+from caspar.errors import FileFormatError, InputError, OptionError
+from caspar.io.compressed import FilePath, path_text
+from caspar.io.replace import open_for_replacing
+from caspar.user_warnings import warn_user
+
+
+class ModelFormat(Enum):
+    """How the files of a model are written."""
+
+    BINARY = "binary"
+    TEXT = "text"
+
+    @property
+    def suffix(self) -> str:
+        """Suffix of the files, with the dot."""
+        return ".bin" if self is ModelFormat.BINARY else ".txt"
+
+
+class _Part(NamedTuple):
+    """One of the files of a model."""
+
+    stem: str
+    read_binary: Callable[[binary.ByteReader], Any]
+    read_text: Callable[[text.LineReader], Any]
+    write_binary: Callable[[Any], Iterator[bytes]]
+    write_text: Callable[[Any], Iterator[bytes]]
+    is_needed: bool
+
+
+_PARTS = {
+    "cameras": _Part(
+        "cameras",
+        binary.read_cameras,
+        text.read_cameras,
+        binary_writer.camera_bytes,
+        text_writer.camera_text,
+        True,
+    ),
+    "images": _Part(
+        "images",
+        binary.read_images,
+        text.read_images,
+        binary_writer.image_bytes,
+        text_writer.image_text,
+        True,
+    ),
+    "points": _Part(
+        "points3D",
+        binary.read_points,
+        text.read_points,
+        binary_writer.point_bytes,
+        text_writer.point_text,
+        True,
+    ),
+    "rigs": _Part(
+        "rigs",
+        binary.read_rigs,
+        text.read_rigs,
+        binary_writer.rig_bytes,
+        text_writer.rig_text,
+        False,
+    ),
+    "frames": _Part(
+        "frames",
+        binary.read_frames,
+        text.read_frames,
+        binary_writer.frame_bytes,
+        text_writer.frame_text,
+        False,
+    ),
+}
+"""Files by the field of `Model` that each holds."""
+
+
+def read_model(folder: FilePath) -> Model:
+    """Read a COLMAP model.
+
+    Args:
+        folder: Holds cameras, images and points3D, and of a model of COLMAP 4 rigs and frames, with
+            the suffix .bin or .txt. If all are there in both forms, the binary ones are read.
+
+    Returns:
+        The model, its parts in the order of the files.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+        FileFormatError: A file is missing, or does not follow the format; the message has the file
+            and the byte or the line.
+        OptionError: `folder` is no path.
+    """
+    place = Path(path_text(folder))
+    kind = _format_of(place)
+    needed = {name for name, part in _PARTS.items() if part.is_needed}
+    is_version_4 = [_file(place, name, kind).exists() for name in _PARTS.keys() - needed]
+    if any(is_version_4) and not all(is_version_4):
+        raise FileFormatError(
+            f"{place}: a model of COLMAP 4 has both rigs{kind.suffix} and frames{kind.suffix}, one "
+            "of COLMAP 3 neither; here is one of them"
+        )
+    names = list(_PARTS) if all(is_version_4) else [name for name in _PARTS if name in needed]
+    parts = {name: _read(_file(place, name, kind), _PARTS[name], kind) for name in names}
+    try:
+        return Model(**parts)
+    except InputError as error:
+        raise FileFormatError(f"{place}: {error}") from error
+
+
+def write_model(model: Model, folder: FilePath, format: str | ModelFormat = "binary") -> None:
+    """Write a COLMAP model, so that `read_model` gives it back, as all versions of COLMAP do.
+
+    A model without rigs and frames is written as by COLMAP 3, which COLMAP 4 reads too. All files
+    are replaced at the end, one after the other; before that, old ones are unchanged.
+
+    Args:
+        model: What to write.
+        folder: Where to write; it is made if its parent is there.
+        format: `binary` or `text`.
+
+    Raises:
+        OptionError: An unknown format, or `folder` is no path.
+        InputError: The model has no rigs and frames, but the folder has those of another model; or
+            the name of an image cannot be written as text.
+        OSError: A file cannot be written.
+    """
+    place = Path(path_text(folder))
+    kind = _checked_format(format)
+    parts = model.parts()
+    place.mkdir(exist_ok=True)
+    stale = [_file(place, name, kind) for name in _PARTS.keys() - parts.keys()]
+    for file in sorted(stale):
+        if file.exists():
+            raise InputError(
+                f"{file} belongs to another model: the one to be written has no rigs and frames; "
+                "write to another folder, or remove the file"
+            )
+    if kind is ModelFormat.TEXT and _file(place, "cameras", ModelFormat.BINARY).exists():
+        warn_user(f"{place} has a binary model, which COLMAP and caspar read instead of text files")
+    with contextlib.ExitStack() as stack:
+        for name, part in parts.items():
+            stream = stack.enter_context(open_for_replacing(_file(place, name, kind)))
+            writers = _PARTS[name]
+            is_binary = kind is ModelFormat.BINARY
+            for piece in (writers.write_binary if is_binary else writers.write_text)(part):
+                stream.write(piece)
+
+
+def _file(folder: Path, name: str, kind: ModelFormat) -> Path:
+    return folder / f"{_PARTS[name].stem}{kind.suffix}"
+
+
+def _checked_format(given: str | ModelFormat) -> ModelFormat:
+    try:
+        return ModelFormat(given)
+    except ValueError:
+        allowed = ", ".join(repr(kind.value) for kind in ModelFormat)
+        raise OptionError(f"format={given!r}: it must be one of {allowed}") from None
+
+
+def _format_of(folder: Path) -> ModelFormat:
+    """Look which files a folder has."""
+    if not folder.exists():
+        raise FileNotFoundError(2, "there is no such folder", str(folder))
+    missing = {
+        kind: [
+            file.name
+            for name, part in _PARTS.items()
+            if part.is_needed and not (file := _file(folder, name, kind)).exists()
+        ]
+        for kind in ModelFormat
+    }
+    for kind, files in missing.items():
+        if not files:
+            return kind
+    fewest = min(missing.values(), key=len)
+    raise FileFormatError(
+        f"{folder}: no COLMAP model is there: {', '.join(fewest)} missing; a model has cameras, "
+        "images and points3D, all .bin or all .txt"
+    )
+
+
+def _read(file: Path, part: _Part, kind: ModelFormat) -> Any:
+    # A device or a FIFO may have no end.
+    if not stat.S_ISREG(os.stat(file).st_mode):
+        raise FileFormatError(f"{file}: this is not a regular file")
+    data = file.read_bytes()
+    if kind is ModelFormat.BINARY:
+        return part.read_binary(binary.ByteReader(data, str(file)))
+    return part.read_text(text.LineReader(data, str(file)))

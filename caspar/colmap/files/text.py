@@ -1,0 +1,338 @@
+"""Read the text files of a COLMAP model.
+
+Input: the lines of a file. Output: arrays. Some microseconds a line. Lines that begin with # and
+empty lines are passed over, except the second line of an image, which is empty if the image has no
+keypoints. Source: COLMAP's scene/reconstruction_io_text.cc.
+"""
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.cameras import MODELS
+from caspar.colmap.files.binary import IDENTITY, joined
+from caspar.colmap.model import (
+    Cameras,
+    Floats,
+    Frames,
+    Images,
+    Points,
+    Rigs,
+    SensorType,
+    offsets_of,
+)
+from caspar.errors import FileFormatError
+from caspar.io.numbers import parse_numbers, shown
+
+_LARGEST_EXACT = 2.0**53
+"""Integers below it are the same in float64."""
+
+_LINES_AT_ONCE = 1 << 13
+
+_POINT_COLUMNS = 8
+"""Entries of a point before its track: id, x, y, z, red, green, blue, error."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a file.
+
+    Attributes:
+        path: The file, for messages.
+        number: Counted from 1.
+        text: Without its end.
+    """
+
+    path: str
+    number: int
+    text: bytes
+
+    def error(self, message: str) -> FileFormatError:
+        """Make an error that names the file and the line."""
+        return FileFormatError(f"{self.path}, line {self.number}: {message}")
+
+
+class LineReader:
+    """Lines of a file, taken from first to last.
+
+    Args:
+        data: The whole file.
+        path: Its name, for messages.
+    """
+
+    def __init__(self, data: bytes, path: str) -> None:
+        self._stream = io.BytesIO(data)
+        self._path = path
+        self._number = 0
+
+    def any_line(self) -> Line | None:
+        """Take the next line, whatever it is; None: there is none."""
+        text = self._stream.readline()
+        if not text:
+            return None
+        self._number += 1
+        return Line(self._path, self._number, text.strip())
+
+    def lines(self) -> Iterator[Line]:
+        """Take the lines that hold something."""
+        while (line := self.any_line()) is not None:
+            if line.text and not line.text.startswith(b"#"):
+                yield line
+
+
+class TokenReader:
+    """Entries of a line, taken from left to right."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._tokens = line.text.split()
+        self._next = 0
+
+    def word(self, what: str) -> bytes:
+        """Take an entry as it is."""
+        if self._next == len(self._tokens):
+            raise self._line.error(f"the line ends where its {what} should be")
+        self._next += 1
+        return self._tokens[self._next - 1]
+
+    def integer(self, what: str) -> int:
+        """Take an integer from 0 to 2^63 - 1."""
+        token = self.word(what)
+        # The length is limited because Python refuses to convert thousands of digits.
+        if not token.isdigit() or len(token) > 40 or int(token) >= 2**63:
+            raise self._line.error(f"its {what} is {shown(token)}, not an integer of 0 to 2^63 - 1")
+        return int(token)
+
+    def floats(self, count: int, what: str) -> Floats:
+        """Take some numbers."""
+        tokens = [self.word(what) for _ in range(count)]
+        return _numbers(Line(self._line.path, self._line.number, b" ".join(tokens)))
+
+    def sensor(self, what: str) -> tuple[int, int]:
+        """Take a type of sensor and the id of one."""
+        token = self.word(f"{what}'s type")
+        kind = next((one for one in SensorType if one.name.encode() == token), None)
+        if kind is None:
+            allowed = ", ".join(one.name for one in SensorType)
+            raise self._line.error(f"its {what} has type {shown(token)}; allowed are {allowed}")
+        return int(kind), self.integer(f"{what}'s id")
+
+    def rest(self, what: str) -> bytes:
+        """Take what is left, white space included."""
+        found = self._line.text.split(None, self._next)[self._next :]
+        if not found:
+            raise self._line.error(f"the line ends where its {what} should be")
+        self._next = len(self._tokens)
+        return found[0]
+
+    def finish(self) -> None:
+        """Raise a `FileFormatError` if entries are left."""
+        if self._next < len(self._tokens):
+            found = shown(self._tokens[self._next])
+            raise self._line.error(f"the line goes on with {found} where it must end")
+
+
+def read_cameras(reader: LineReader) -> Cameras:
+    """Read cameras.txt."""
+    rows: list[tuple[int, ...]] = []
+    parameters: list[NDArray[Any]] = []
+    for line in reader.lines():
+        tokens = TokenReader(line)
+        camera_id, name = tokens.integer("camera id"), tokens.word("camera model")
+        model = MODELS.get(name.decode(errors="replace"))
+        if model is None or model.model_id is None:
+            raise line.error(f"{shown(name)} is not one of COLMAP's camera models")
+        size = tokens.integer("width"), tokens.integer("height")
+        rows.append((camera_id, model.model_id, *size))
+        parameters.append(tokens.floats(model.num_parameters, "parameters"))
+        tokens.finish()
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    return Cameras(
+        ids=columns[:, 0].copy(),
+        model_ids=columns[:, 1].copy(),
+        widths=columns[:, 2].copy(),
+        heights=columns[:, 3].copy(),
+        offsets=offsets_of(list(map(len, parameters))),
+        parameters=joined(parameters),
+    )
+
+
+def read_images(reader: LineReader) -> Images:
+    """Read images.txt."""
+    ids: list[tuple[int, int]] = []
+    names: list[str] = []
+    poses: list[Floats] = []
+    keypoints: list[Floats] = []
+    for line in reader.lines():
+        tokens = TokenReader(line)
+        image_id = tokens.integer("image id")
+        poses.append(tokens.floats(7, "pose"))
+        ids.append((image_id, tokens.integer("camera id")))
+        names.append(tokens.rest("name").decode(errors="surrogateescape"))
+        second = reader.any_line()
+        keypoints.append(np.empty((0, 3)) if second is None else _keypoints(second))
+    records = np.concatenate([np.empty((0, 3)), *keypoints])
+    columns = np.array(ids, dtype=np.int64).reshape(-1, 2)
+    return Images(
+        ids=columns[:, 0].copy(),
+        names=tuple(names),
+        camera_ids=columns[:, 1].copy(),
+        cam_from_world=np.array(poses, dtype=np.float64).reshape(-1, 7),
+        offsets=offsets_of(list(map(len, keypoints))),
+        keypoints=records[:, :2].copy(),
+        point_ids=records[:, 2].astype(np.int64),
+    )
+
+
+def _keypoints(line: Line) -> Floats:
+    """Return (n, 3): x, y, id of the point."""
+    numbers = _numbers(line)
+    if len(numbers) % 3 != 0:
+        raise line.error(
+            f"the line has {len(numbers)} entries; keypoints need three each: x, y, id of a point"
+        )
+    records = numbers.reshape(-1, 3)
+    _check_integers(line, records[:, 2], -1, "id of a point")
+    return records
+
+
+def read_points(reader: LineReader) -> Points:
+    """Read points3D.txt."""
+    records: list[Floats] = [np.empty((0, _POINT_COLUMNS))]
+    tracks: list[Floats] = [np.empty((0, 2))]
+    counts: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    pending: list[Line] = []
+    for line in reader.lines():
+        pending.append(line)
+        if len(pending) == _LINES_AT_ONCE:
+            _add_points(pending, records, tracks, counts)
+            pending = []
+    _add_points(pending, records, tracks, counts)
+    columns, track = np.concatenate(records), np.concatenate(tracks).astype(np.int64)
+    return Points(
+        ids=columns[:, 0].astype(np.int64),
+        xyz=columns[:, 1:4].copy(),
+        colors=columns[:, 4:7].astype(np.uint8),
+        errors=columns[:, 7].copy(),
+        offsets=offsets_of(np.concatenate(counts)),
+        image_ids=track[:, 0].copy(),
+        keypoint_index=track[:, 1].copy(),
+    )
+
+
+def _add_points(
+    lines: list[Line],
+    records: list[Floats],
+    tracks: list[Floats],
+    counts: list[NDArray[np.int64]],
+) -> None:
+    """Parse many lines at once: several times as fast as one by one."""
+    lengths = np.array([len(line.text.split()) for line in lines], dtype=np.int64)
+    for line, length in zip(lines, lengths.tolist(), strict=True):
+        if length < _POINT_COLUMNS or length % 2 != 0:
+            raise line.error(
+                f"the line has {length} entries; a point has {_POINT_COLUMNS}, and two more for "
+                "each keypoint of its track"
+            )
+    run = parse_numbers(b"\n".join(line.text for line in lines))
+    if run.stray is not None:
+        line = lines[run.line_of(len(run.values)) - 1]
+        raise line.error(f"{shown(run.stray)} is not a number")
+    starts = offsets_of(lengths)
+    places = starts[:-1, None] + np.arange(_POINT_COLUMNS)
+    is_track = np.ones(len(run.values), np.bool_)
+    is_track[places] = False
+    columns, track = run.values[places], run.values[is_track].reshape(-1, 2)
+    owners = np.repeat(np.arange(len(lines)), (lengths - _POINT_COLUMNS) // 2)
+    for values, what, largest, rows in (
+        (columns[:, 0], "id of a point", _LARGEST_EXACT, None),
+        *((columns[:, place], "colour", 255.0, None) for place in (4, 5, 6)),
+        (track[:, 0], "id of an image", 2.0**32, owners),
+        (track[:, 1], "index of a keypoint", 2.0**32, owners),
+    ):
+        is_good = (values == np.floor(values)) & (values >= 0) & (values <= largest)
+        if not is_good.all():
+            place = int(np.argmin(is_good))
+            line = lines[place if rows is None else int(rows[place])]
+            raise line.error(
+                f"{values[place]:.17g} is no {what}; allowed are integers of 0 to {largest:.0f}"
+            )
+    records.append(columns)
+    tracks.append(track)
+    counts.append((lengths - _POINT_COLUMNS) // 2)
+
+
+def read_rigs(reader: LineReader) -> Rigs:
+    """Read rigs.txt."""
+    ids: list[int] = []
+    counts: list[int] = []
+    sensors: list[tuple[int, int]] = []
+    has_pose: list[bool] = []
+    poses: list[Any] = []
+    for line in reader.lines():
+        tokens = TokenReader(line)
+        ids.append(tokens.integer("rig id"))
+        counts.append(tokens.integer("number of sensors"))
+        for place in range(counts[-1]):
+            sensors.append(tokens.sensor("reference sensor" if place == 0 else "sensor"))
+            is_known = place == 0 or tokens.integer("mark of a pose") != 0
+            pose = tokens.floats(7, "pose") if place > 0 and is_known else IDENTITY
+            has_pose.append(is_known)
+            poses.append(pose)
+        tokens.finish()
+    columns = np.array(sensors, dtype=np.int64).reshape(-1, 2).T
+    return Rigs(
+        ids=np.array(ids, dtype=np.int64),
+        offsets=offsets_of(counts),
+        sensor_types=columns[0].copy(),
+        sensor_ids=columns[1].copy(),
+        has_pose=np.array(has_pose, dtype=np.bool_),
+        sensor_from_rig=np.array(poses, dtype=np.float64).reshape(-1, 7),
+    )
+
+
+def read_frames(reader: LineReader) -> Frames:
+    """Read frames.txt."""
+    ids: list[tuple[int, int]] = []
+    poses: list[Floats] = []
+    counts: list[int] = []
+    data: list[tuple[int, int, int]] = []
+    for line in reader.lines():
+        tokens = TokenReader(line)
+        ids.append((tokens.integer("frame id"), tokens.integer("rig id")))
+        poses.append(tokens.floats(7, "pose"))
+        counts.append(tokens.integer("number of data"))
+        data += [
+            (*tokens.sensor("sensor"), tokens.integer("id of data")) for _ in range(counts[-1])
+        ]
+        tokens.finish()
+    columns = np.array(ids, dtype=np.int64).reshape(-1, 2)
+    records = np.array(data, dtype=np.int64).reshape(-1, 3)
+    return Frames(
+        ids=columns[:, 0].copy(),
+        rig_ids=columns[:, 1].copy(),
+        rig_from_world=np.array(poses, dtype=np.float64).reshape(-1, 7),
+        offsets=offsets_of(counts),
+        sensor_types=records[:, 0].copy(),
+        sensor_ids=records[:, 1].copy(),
+        data_ids=records[:, 2].copy(),
+    )
+
+
+def _numbers(line: Line) -> Floats:
+    """Parse a line of numbers."""
+    run = parse_numbers(line.text)
+    if run.stray is not None:
+        raise line.error(f"{shown(run.stray)} is not a number")
+    return run.values
+
+
+def _check_integers(line: Line, values: Floats, least: int, what: str) -> None:
+    is_good = (values == np.floor(values)) & (values >= least) & (values < _LARGEST_EXACT)
+    if not is_good.all():
+        wrong = values[int(np.argmin(is_good))]
+        raise line.error(f"{wrong:.17g} is no {what}; allowed are integers of {least} to 2^53 - 1")

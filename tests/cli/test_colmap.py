@@ -1,0 +1,83 @@
+"""`caspar colmap`: report, files, exit codes, what is refused before the solve."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from caspar.cli.app import main
+from caspar.cli.colmap import COLMAP_FLAGS, COLMAP_FORMATS, COLMAP_GAUGES
+from caspar.colmap import BundleAdjustmentOptions, Gauge, ModelFormat, read_model
+from tests.colmap.models import CERES, SYNTHETIC, equal_arrays
+
+MODEL = SYNTHETIC / "rigs"
+
+
+def run(*arguments: object) -> int:
+    return main(["colmap", *map(str, arguments), "--backend", "cpu"])
+
+
+def test_report_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, plot, report = tmp_path / "out", tmp_path / "scene.svg", tmp_path / "report.json"
+    assert run(MODEL, out, "--plot", plot, "--json", report) == 0
+    printed = capsys.readouterr()
+    assert f"{MODEL}: 16 images, 4 cameras, 40 points, 640 observations" in printed.out
+    assert re.search(r"error 3\.70\d+ -> 0\.330\d+ px", printed.out)
+    assert "CONVERGED" in printed.out
+    assert f"written: {out}, {report}, {plot}" in printed.out
+    assert printed.err.splitlines()[0] == f"reading {MODEL}"
+    assert printed.err.splitlines()[-1] == "writing results"
+    assert plot.read_text().startswith("<?xml")
+    told = json.loads(report.read_text())
+    assert told["termination_type"] == "CONVERGENCE"
+    assert told["final_cost"] == pytest.approx(CERES["rigs"]["final_cost"], rel=1e-12)
+    assert told["solve"]["iterations"][0]["iteration"] == 1
+    assert told["problem"] == {"cameras": 4, "images": 16, "points": 40, "observations": 640}
+    assert not equal_arrays(read_model(out), read_model(MODEL))
+
+
+def test_flags_reach_the_adjustment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    held = ("--no-refine-focal-length", "--no-refine-extra-params", "--format", "text")
+    assert run(MODEL, out, *held, "--max-iterations", 1, "--gauge", "UNSPECIFIED") == 1
+    printed = capsys.readouterr().out
+    assert "ITERATION_LIMIT" in printed
+    assert "32 of Lens_OPENCV_FISHEYE" in printed  # held
+    before, after = read_model(MODEL), read_model(out)
+    assert (before.cameras.parameters == after.cameras.parameters).all()
+    assert (out / "points3D.txt").exists()
+
+
+def test_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(MODEL, tmp_path / "out", "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(MODEL)
+    for arguments, message in (
+        ((MODEL, tmp_path / "link"), "this is the model itself; name another folder"),
+        ((MODEL, tmp_path / "file"), "this is a file; name a folder"),
+        ((MODEL, tmp_path / "no/out"), "there is no folder"),
+        ((MODEL, tmp_path / "out", "--plot", tmp_path / "a.txt"), "the name must end in .png"),
+        ((tmp_path / "none", tmp_path / "out"), "there is no such folder"),
+        ((tmp_path, tmp_path / "out"), "no COLMAP model is there"),
+    ):
+        assert run(*arguments) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_knows_the_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are written twice, so that help loads no solver."""
+    assert set(COLMAP_GAUGES) == {gauge.value for gauge in Gauge}
+    assert COLMAP_FORMATS[0] == "binary"
+    assert set(COLMAP_FORMATS) == {kind.value for kind in ModelFormat}
+    for name, text in COLMAP_FLAGS.items():
+        default = getattr(BundleAdjustmentOptions(), name)
+        assert text.endswith("(default: yes)" if default else "(default: no)")
+    with pytest.raises(SystemExit):
+        main(["colmap", "--help"])
+    assert "--no-refine-points3D" in capsys.readouterr().out
