@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from threading import Lock
 
 from caspar.errors import InputError, UnsuitedError
+from caspar.frontend.factors.terms import with_terms
 from caspar.frontend.factors.trace import TracedFactor
 from caspar.options import LinearSolverChoice, PreconditionerChoice
 from caspar.runtime.backend import Backend
@@ -36,7 +37,8 @@ class Active:
 
 
 class Preparations:
-    """A `Preparation` for each set of factors; only the last one used keeps memory.
+    """A `Preparation` for each set of factors, and for each way in which weights and the like are
+    given; only the last one used keeps memory.
 
     Args:
         backend: Where they run.
@@ -56,7 +58,8 @@ class Preparations:
         self._own_precision = own_precision
         self.whole = Preparation(backend, recipe)
         self._last = Active(recipe, self.whole, ())
-        self._made = {_names(recipe.factors): self._last}
+        self._made = {_key(recipe.factors): self._last}
+        self._variants: dict[tuple[str, tuple[str, ...]], TracedFactor] = {}
         self._backlog_s = 0.0
         self._lock = Lock()
 
@@ -67,11 +70,11 @@ class Preparations:
             InputError: No factor has instances.
         """
         recipe = self._of_instances(problem)
-        names = _names(recipe.factors)
+        key = _key(recipe.factors)
         with self._lock:
-            if names not in self._made:
-                self._made[names] = self._part(recipe)
-            chosen = self._last = self._made[names]
+            if key not in self._made:
+                self._made[key] = self._part(recipe)
+            chosen = self._last = self._made[key]
             for other in self._made.values():
                 if other is not chosen:
                     # its memory goes before there is another
@@ -102,12 +105,17 @@ class Preparations:
     def _of_instances(self, problem: Problem) -> Recipe:
         """The recipe with those factors that have instances."""
         whole = self._recipe
-        factors = tuple(one for one in whole.factors if problem.factors[one.name].count > 0)
-        if len(factors) == len(whole.factors):
+        factors = tuple(
+            self._variant(one, problem.factors[one.name].by_instance)
+            for one in whole.factors
+            if problem.factors[one.name].count > 0
+        )
+        if not any(arrays.num_counted > 0 for arrays in problem.factors.values()):
+            names = ", ".join(one.name for one in whole.factors)
+            which = "instances" if len(factors) == 0 else "instances with a weight above 0"
+            raise InputError(f"arrays: no factor has {which} ({names}); give at least one some")
+        if _key(factors) == _key(whole.factors):
             return whole
-        if len(factors) == 0:
-            names = ", ".join(_names(whole.factors))
-            raise InputError(f"arrays: no factor has instances ({names}); give at least one some")
         touched = {argument.node for factor in factors for argument in factor.nodes}
         nodes = tuple(node for node in whole.nodes if node in touched)
         precision = usual_precision(factors, nodes) if self._own_precision else whole.precision
@@ -118,7 +126,16 @@ class Preparations:
         start = time.perf_counter()
         made, remarks = self._suited(recipe)
         made.kernels.compile_time_s += time.perf_counter() - start
-        return Active(recipe, made, (self._idle(recipe), *remarks))
+        is_part = len(recipe.factors) < len(self._recipe.factors)
+        idle = (self._idle(recipe),) if is_part else ()
+        return Active(recipe, made, (*idle, *remarks))
+
+    def _variant(self, factor: TracedFactor, by_instance: tuple[str, ...]) -> TracedFactor:
+        """A factor as its weights and the parameters of its loss are given."""
+        key = factor.name, by_instance
+        if key not in self._variants:
+            self._variants[key] = with_terms(factor, by_instance)
+        return self._variants[key]
 
     def _suited(self, recipe: Recipe) -> tuple[Preparation, tuple[str, ...]]:
         """By the user's choices, but for those that do not suit what is left: `auto` for these."""
@@ -135,11 +152,15 @@ class Preparations:
 
     def _idle(self, recipe: Recipe) -> str:
         whole = self._recipe
-        idle = [factor.name for factor in whole.factors if factor not in recipe.factors]
+        active = [factor.name for factor in recipe.factors]
+        idle = [factor.name for factor in whole.factors if factor.name not in active]
         held = [node.name for node in whole.nodes if node not in recipe.nodes]
         remark = f"No instances of {', '.join(idle)}: not part of this solve."
         return remark if len(held) == 0 else f"{remark} {', '.join(held)} did not move."
 
 
-def _names(factors: Sequence[TracedFactor]) -> tuple[str, ...]:
-    return tuple(factor.name for factor in factors)
+def _key(factors: Sequence[TracedFactor]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What sets of factors differ in that have kernels of their own."""
+    return tuple(
+        (one.name, tuple(f"{term.name} {term.kind.value}" for term in one.terms)) for one in factors
+    )

@@ -337,7 +337,7 @@ class Solver:
         return problem, active
 
     def _size(self, problem: Problem, active: Active) -> ProblemSize:
-        counts = {factor.name: problem.factors[factor.name].count for factor in self._factors}
+        counts = {one.name: problem.factors[one.name].num_counted for one in self._factors}
         rows = sum(len(factor.residual) * counts[factor.name] for factor in active.recipe.factors)
         nodes = {node.name: problem.counts[node.name] for node in active.recipe.nodes}
         unknowns = sum(node.tangent_dim * nodes[node.name] for node in active.recipe.nodes)
