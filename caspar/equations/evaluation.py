@@ -10,9 +10,11 @@ v = w rho' r, and its part of the matrix is C^T C with the corrected Jacobian
     C = k (J - beta r (r^T J)),   k = sqrt(w rho'),   beta = (1 - sqrt(d)) / s,
     d = max(1 + 2 s rho'' / rho', floor):
 
-C^T C = w rho' J^T J + 2 w rho'' (J^T r)(r^T J), the second derivative of the loss along the
-residual included as far as that is not less than `floor` of what it is across it (Triggs et al.,
-*Bundle Adjustment: A Modern Synthesis*, 2000, section 4.3, where 1 - sqrt(d) is called alpha).
+C^T C = w rho' J^T J + 2 w rho'' (J^T r)(r^T J), the second derivative of the loss included, but
+for the floor (Triggs et al., *Bundle Adjustment: A Modern Synthesis*, 2000, section 4.3, where
+1 - sqrt(d) is called alpha). Where rho'' < 0, a matrix without the second term is safe, as its
+model bounds a concave loss from above, but slow: the floor falls from nearly 1 to nearly 0 with
+the damping, that is, as steps turn out to be good (design record 0025).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +28,10 @@ from caspar.frontend.symbolic.lower import Lowering
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot
 from caspar.memory.kernel_builder import KernelBuilder
+
+
+SECOND_ORDER_DAMPING = 1e-5
+"""Damping at which the curvature along a residual is left half of that across it at least."""
 
 
 @dataclass(frozen=True)
@@ -82,20 +88,6 @@ class Correction:
             [entry - row * part for entry, part in zip(entries, along, strict=True)]
             for row, entries in zip(turned, scaled, strict=True)
         ]
-
-
-def curvature_floor(damping: Scalar) -> Scalar:
-    """Least share of the curvature across a residual that is left along it."""
-    import os
-    kind, c = os.environ.get("FLOOR", "lin:1").split(":")
-    c = float(c)
-    if kind == "const":
-        return Scalar(damping.builder, damping.builder.const(c))
-    if kind == "lin":
-        return damping / (damping + c)
-    if kind == "sqrt":
-        return (damping / (damping + c)).sqrt()
-    raise ValueError
 
 
 def correction_dim(factor: TracedFactor) -> int:
@@ -165,37 +157,40 @@ class Evaluation:
         factor, loss = self.factor, self.factor.loss
         if factor.is_plain:
             return None
-        self.kernel.graph.origin = f"{factor.name}: weight"
-        if loss is None:
-            counts = 0.0 < self.weight
-            kept = tuple(counts.where(row, 0.0) for row in residual)
-            root = counts.where(self.weight.sqrt(), 0.0)
-            return Correction(root, None, (), self._pull(kept, root * root), is_selected=True)
-        square = dot(residual, residual)
-        _, slope, curvature = self._loss(loss, square)
-        self.kernel.graph.origin = f"{factor.name}: weight"
-        pulls = 0.0 < slope
-        relative = (2.0 * square) * (curvature / slope)
-        change = (pulls & (0.0 < square)).where(relative, 0.0).max(curvature_floor(self.kernel.scalar("damping")) - 1.0)
-        along = (change + 1.0).sqrt()
+        slope = Scalar(self.kernel.graph, self.kernel.graph.const(1.0))
         if factor.is_weighted:
             counts = 0.0 < self.weight
-            slope = counts.where(self.weight * slope, 0.0)
+            # whatever it is has no influence then
             residual = [counts.where(row, 0.0) for row in residual]
-            along = counts.where(along, 1.0)
-        root = slope.max(0.0).sqrt()
-        pull = self._pull(residual, slope)
-        if len(residual) == 1:
-            return Correction(root * along, None, (), pull, is_selected=factor.is_weighted)
-        # (1 - sqrt(d)) / s, which has a limit at s = 0
-        bend = (0.0 < square).where(-change / (square * (along + 1.0)), 0.0)
-        if factor.is_weighted:
-            bend = counts.where(bend, 0.0)
-        return Correction(root, bend, tuple(residual), pull, is_selected=factor.is_weighted)
+            slope = self.weight
+        bend: Scalar | None = None
+        root = slope.sqrt()
+        if loss is not None:
+            slope, along, bend = self._bent(loss, dot(residual, residual), slope)
+            root = slope.sqrt()
+            if len(residual) == 1:
+                root, bend = root * along, None
+        self.kernel.graph.origin = f"{factor.name}: weight"
+        pull = [slope * row for row in residual]
+        kept = () if bend is None else tuple(residual)
+        return Correction(root, bend, kept, pull, is_selected=factor.is_weighted)
 
-    @staticmethod
-    def _pull(residual: Sequence[Scalar], slope: Scalar) -> list[Scalar]:
-        return [slope * row for row in residual]
+    def _bent(
+        self, loss: TracedLoss, square: Scalar, weight: Scalar
+    ) -> tuple[Scalar, Scalar, Scalar]:
+        """w rho', sqrt(d) and beta."""
+        _, slope, curvature = self._loss(loss, square)
+        self.kernel.graph.origin = f"{self.factor.name}: weight"
+        # a second derivative may be infinite at s = 0, and what does not pull has no curvature
+        is_curved = (0.0 < slope) & (0.0 < square)
+        change = is_curved.where((2.0 * square) * (curvature / slope), 0.0)
+        damping = self.kernel.scalar("damping")
+        floor = damping / (damping + SECOND_ORDER_DAMPING)
+        change = change.max(floor - 1.0)
+        along = (change + 1.0).sqrt()
+        # (1 - sqrt(d)) / s
+        bend = (0.0 < square).where(-change / (square * (along + 1.0)), 0.0)
+        return weight * slope.max(0.0), along, bend
 
     def jacobian(self, nodes: Sequence[Argument]) -> Blocks:
         """J: the derivative of the residual by the tangents of some of the factor's nodes."""
