@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, SupportsIndex, TypeVar
 
 from caspar.frontend.factors.factor import Factor
@@ -24,6 +25,7 @@ from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
 from caspar.solver.active import Active, Preparations
 from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
+from caspar.solver.evaluation import Evaluation, evaluation
 from caspar.solver.input.array_reader import ArrayReader
 from caspar.solver.input.problem import Problem, check_problem
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
@@ -223,6 +225,20 @@ class Solver:
             self._preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
             yield opened.system
 
+    def evaluate(self, arrays: Mapping[str, Any]) -> Evaluation:
+        """Costs, residuals and weights at some values, without moving them.
+
+        Args:
+            arrays: As for `solve`.
+
+        Raises:
+            SizeError, InputError, OutOfMemoryError: As `prepare`.
+        """
+        with showing(None), self._opened(arrays, SolveOptions()) as opened:
+            self._preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
+            opened.system.score()
+            return evaluation(self._factors, opened.problem, opened.system)
+
     def memory_table(self) -> str | None:
         """The memory kept for the next solve as a table: arrays, places, what shares bytes.
 
@@ -243,15 +259,17 @@ class Solver:
         on_iteration: Callable[[IterationRecord], object] | None = None,
         **options: Any,
     ) -> SolveResult:
-        """Minimise 1/2 * the sum of squared residuals.
+        """Minimise 1/2 * the sum of squared residuals, or of w rho(|r|^2) by weights and losses.
 
         Args:
             arrays: One nested mapping. A node type's class name -> its (n, storage_dim) start
                 values in SymForce's storage order. A factor's name -> its arguments: (m,) integer
                 indices for shared nodes, (m, dim) values for sequential constants, (dim,) for
                 unique ones, {"values": (k, dim), "index": (m,)} for indexed ones; nothing for
-                unique nodes and pairs. NumPy, CuPy or DLPack arrays, all on one device; they are
-                never written. Values may also be `BlockedArray`s, indices `SharedIndices`. Where m
+                unique nodes and pairs. Beside a factor's arguments `weight`, (m,) and at least 0,
+                multiplies squared residuals, 0 leaving an instance out; `loss_scale`, a number or
+                (m,), in units of the residual, is the scale of its loss. NumPy, CuPy or DLPack
+                arrays, all on one device; they are never written. Values may also be `BlockedArray`s, indices `SharedIndices`. Where m
                 is 0 the factor takes no part. Tensors are constants, also with requires_grad.
             verbose: True: each iteration is printed as a line. False: nothing is shown. None: on a
                 terminal and in a notebook a line says what goes on when it takes over a second, and
@@ -292,6 +310,7 @@ class Solver:
             setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
             start = time.perf_counter()
             course = minimize(system, checked, on_iteration)
+            costs, num_beyond_scale = self._costs(course.final_cost, system)
             solve_time_s = time.perf_counter() - start
             log_end(course.status.name, len(course.records), course.initial_cost, course.final_cost)
             values = problem.moved(system.values(), self.backend)
@@ -312,7 +331,25 @@ class Solver:
             peak_memory_bytes=system.num_bytes + problem.bytes_on(self.backend),
             remarks=(*active.remarks, *system.remarks, *course.remarks),
             fields=self._fields,
+            costs=costs,
+            num_beyond_scale=num_beyond_scale,
+            losses={one.name: one.loss.name for one in self._factors if one.loss is not None},
+            evaluator=partial(self._evaluated, _without_later_entries(arrays), values),
         )
+
+    def _costs(
+        self, final_cost: float, system: NormalEquations
+    ) -> tuple[dict[str, float], dict[str, int]]:
+        """The final cost by factor, and by factors with a loss how many are beyond its scale."""
+        costs = {factor.name: 0.0 for factor in self._factors}
+        active = [plan.factor for plan in system.plan.factors]
+        if len(active) == 1 and active[0].loss is None:
+            return {**costs, active[0].name: final_cost}, {}
+        system.score()
+        return {**costs, **system.costs()}, system.num_beyond_scale()
+
+    def _evaluated(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> Evaluation:
+        return self.evaluate({**arrays, **values})
 
     @contextmanager
     def _opened(self, arrays: Mapping[str, Any], options: SolveOptions) -> Iterator[_Opened]:
@@ -341,7 +378,16 @@ class Solver:
         rows = sum(len(factor.residual) * counts[factor.name] for factor in active.recipe.factors)
         nodes = {node.name: problem.counts[node.name] for node in active.recipe.nodes}
         unknowns = sum(node.tangent_dim * nodes[node.name] for node in active.recipe.nodes)
-        return ProblemSize(nodes, counts, rows, unknowns)
+        left_out = {name: problem.factors[name].count - count for name, count in counts.items()}
+        left_out = {name: count for name, count in left_out.items() if count > 0}
+        return ProblemSize(nodes, counts, rows, unknowns, left_out)
+
+
+def _without_later_entries(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The mappings as they are now; what is in the arrays may change."""
+    return {
+        name: dict(given) if isinstance(given, Mapping) else given for name, given in arrays.items()
+    }
 
 
 def _remade(kind: type[_Kind], factors: Sequence[Factor], choices: Mapping[str, Any]) -> _Kind:
