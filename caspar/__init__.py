@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from caspar.version import __version__
 
 if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an editor read it
-    from caspar import bundle_adjustment, errors, initialize, inspect, io, plot, report
+    from caspar import bundle_adjustment, errors, initialize, inspect, io, loss, plot, report
     from caspar.arrays.blocked_array import BlockedArray
     from caspar.arrays.shared_indices import SharedIndices
     from caspar.frontend.factors.factor import Factor, factor
@@ -82,6 +82,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         PreconditionerChoice,
         SolveOptions,
     )
+    from caspar.solver.evaluation import Evaluation
     from caspar.solver.prepared import Prepared
     from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
     from caspar.solver.solver import Solver
@@ -102,6 +103,7 @@ __all__ = [
     "ConstSequential",
     "ConstShared",
     "ConstUnique",
+    "Evaluation",
     "Factor",
     "IterationRecord",
     "JacobianChoice",
@@ -142,11 +144,12 @@ __all__ = [
     "inspect",
     "io",
     "kernel",
+    "loss",
     "plot",
     "report",
 ]
 
-_MODULES = ("bundle_adjustment", "errors", "initialize", "inspect", "io", "plot", "report")
+_MODULES = ("bundle_adjustment", "errors", "initialize", "inspect", "io", "loss", "plot", "report")
 """Public names that are modules of this package."""
 
 _NAMES = {
@@ -165,6 +168,7 @@ _NAMES = {
     "ConstSequential": "caspar.frontend.markers",
     "ConstShared": "caspar.frontend.markers",
     "ConstUnique": "caspar.frontend.markers",
+    "Evaluation": "caspar.solver.evaluation",
     "Factor": "caspar.frontend.factors.factor",
     "IterationRecord": "caspar.solver.result.result",
     "Kernel": "caspar.kernels.kernel",

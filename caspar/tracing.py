@@ -9,13 +9,13 @@ import sys
 from dataclasses import dataclass
 
 from caspar.driver import cached_count
+from caspar.frontend.factors.comparison import factor_comparison
 from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.terms import with_loss
 from caspar.frontend.factors.trace import (
     TracedFactor,
-    factor_comparison,
     trace,
 )
-from caspar.frontend.factors.terms import with_loss
 from caspar.frontend.kernels.trace import (
     KernelFunction,
     TracedKernel,

@@ -48,6 +48,7 @@ PARTS = {
     "io": "errors user_arrays",
     "initialize": "errors io",
     "bundle_adjustment": "frontend",
+    "loss": "frontend",
     "report": "solver",
     "plot": "errors solver io",
     "cli": "version errors options progress ir memory passes frontend equations codegen runtime"
@@ -129,7 +130,7 @@ THIRD_PARTY = {
     "rich": "inspect kernels solver cli",
     "scipy": "any",
     "symengine": "frontend",
-    "symforce": "frontend bundle_adjustment",
+    "symforce": "frontend bundle_adjustment loss",
     "sympy": "frontend",
     "threadpoolctl": "runtime",
 }

@@ -4,8 +4,8 @@ Input: the kernel that is being written, and how the factor's arguments are read
 `Evaluation`. Every kernel that evaluates a factor goes through it, so what a residual costs, and
 how that changes residual and Jacobian, is decided here and nowhere else.
 
-With a weight w and a loss rho, an instance costs w / 2 rho(s), s = |r|^2. Its gradient is J^T v with
-v = w rho' r, and its part of the matrix is C^T C with the corrected Jacobian
+With a weight w and a loss rho, an instance costs w / 2 rho(s), s = |r|^2. Its gradient is J^T v
+with v = w rho' r, and its part of the matrix is C^T C with the corrected Jacobian
 
     C = k (J - beta r (r^T J)),   k = sqrt(w rho'),   beta = (1 - sqrt(d)) / s,
     d = max(1 + 2 s rho'' / rho', floor):
@@ -29,9 +29,8 @@ from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot
 from caspar.memory.kernel_builder import KernelBuilder
 
-
-SECOND_ORDER_DAMPING = 1e-5
-"""Damping at which the curvature along a residual is left half of that across it at least."""
+SECOND_ORDER_DAMPING = 1e-6
+"""Damping at which the curvature along a residual is kept at 0.7 of that across it at least."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ class Evaluation:
         is_curved = (0.0 < slope) & (0.0 < square)
         change = is_curved.where((2.0 * square) * (curvature / slope), 0.0)
         damping = self.kernel.scalar("damping")
-        floor = damping / (damping + SECOND_ORDER_DAMPING)
+        floor = (damping / (damping + SECOND_ORDER_DAMPING)).sqrt()
         change = change.max(floor - 1.0)
         along = (change + 1.0).sqrt()
         # (1 - sqrt(d)) / s

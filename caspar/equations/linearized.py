@@ -27,7 +27,7 @@ def add_linearized(kernel: FactorBuilder) -> None:
     if correction is not None:
         kernel.write_correction(correction)
         selected = correction.selected(blocks)
-        linear, pull = Linearization(selected), correction.pull
+        linear, pull = Linearization(selected), list(correction.pull)
         blocks = correction.jacobian(selected)
     for argument in kernel.factor.nodes:
         parts = kernel.form.linearized(argument)

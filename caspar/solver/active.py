@@ -37,8 +37,9 @@ class Active:
 
 
 class Preparations:
-    """A `Preparation` for each set of factors, and for each way in which weights and the like are
-    given; only the last one used keeps memory.
+    """A `Preparation` for each set of factors with each set of weights and scales by instance.
+
+    Only the last one used keeps memory.
 
     Args:
         backend: Where they run.

@@ -3,20 +3,21 @@
 Input: the system of a problem, just scored. Output: an `Evaluation`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import InputError
+from caspar.frontend.factors.terms import term_names
 from caspar.frontend.factors.trace import WEIGHT, TracedFactor
 from caspar.memory.array import Array
-from caspar.solver.input.problem import FactorArrays, Problem
+from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.system.scores import factor_costs, num_beyond_scale, residual_rows
 
 Floats = NDArray[np.float64]
-Host = Callable[[Array], Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,39 +74,70 @@ class Evaluation:
         return arrays[factor].copy()
 
 
+def final_costs(
+    factors: Sequence[TracedFactor], final_cost: float, system: NormalEquations
+) -> tuple[dict[str, float], dict[str, int]]:
+    """How a solve ended, by factor.
+
+    Args:
+        factors: All factors of the solver.
+        final_cost: Of all of them together.
+        system: Of those that take part; it is scored where that is needed.
+
+    Returns:
+        The cost of each factor; and of each one with a loss how many residuals are longer than its
+        scale.
+    """
+    costs = {factor.name: 0.0 for factor in factors}
+    active = [plan.factor for plan in system.plan.factors]
+    if len(active) == 1 and active[0].loss is None:
+        return {**costs, active[0].name: final_cost}, {}
+    system.score()
+    return {**costs, **factor_costs(system.plan)}, num_beyond_scale(system.plan)
+
+
 def evaluation(
     factors: Sequence[TracedFactor], problem: Problem, system: NormalEquations
 ) -> Evaluation:
-    """Read what a score has left.
+    """Score the values of a system, and read what that leaves.
 
     Args:
         factors: All factors of the solver.
         problem: The arrays; a factor without instances has no part in the system.
-        system: It was scored last.
+        system: Holds the values.
     """
-    costs = {factor.name: 0.0 for factor in factors} | system.costs()
+    system.score()
+    costs = {factor.name: 0.0 for factor in factors} | factor_costs(system.plan)
+    plans = {plan.factor.name: plan for plan in system.plan.factors}
+    to_host = system.plan.library.backend.to_host
+
+    def on_host(array: Array) -> Floats:
+        return np.asarray(array if isinstance(array, np.ndarray) else to_host(array), np.float64)
+
     residuals, weights = {}, {}
     for factor in factors:
-        arrays = problem.factors[factor.name]
-        rows = system.residuals(factor.name) if arrays.count > 0 else None
-        rows = np.empty((0, len(factor.residual))) if rows is None else rows
-        residuals[factor.name] = rows
-        weights[factor.name] = _weights(factor, arrays, rows, system.to_host)
+        name = factor.name
+        rows = np.empty((0, len(factor.residual)))
+        if name in plans:
+            rows = residual_rows(system.plan, plans[name])
+        residuals[name] = rows
+        constants = problem.factors[name].constants
+        terms = {
+            term: on_host(constants[term].rows)[:, 0]
+            for term in term_names(factor)
+            if term in constants
+        }
+        weights[name] = _weights(factor, terms, rows)
     return Evaluation(costs, residuals, weights)
 
 
-def _weights(factor: TracedFactor, arrays: FactorArrays, residuals: Floats, host: Host) -> Floats:
+def _weights(factor: TracedFactor, terms: Mapping[str, Floats], residuals: Floats) -> Floats:
     """w rho'(|r|^2) of each instance: (m,)."""
-
-    def number(name: str) -> Floats:
-        return np.asarray(host(arrays.constants[name].rows), np.float64)[:, 0]
-
     weights = np.ones(len(residuals))
     if factor.loss is not None and len(residuals) > 0:
-        values = {one.name: number(one.source) for one in factor.loss.parameters}
+        values = {one.name: terms[one.source] for one in factor.loss.parameters}
         weights = factor.loss.on_numbers((residuals**2).sum(axis=1), values)[1]
-    if WEIGHT in arrays.by_instance:
-        weight = number(WEIGHT)
+    if WEIGHT in terms:
         # of one that does not count, whatever the residual is
-        weights = np.where(weight > 0.0, weight * weights, 0.0)
+        weights = np.where(terms[WEIGHT] > 0.0, terms[WEIGHT] * weights, 0.0)
     return weights

@@ -25,9 +25,8 @@ from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
 from caspar.solver.active import Active, Preparations
 from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
-from caspar.solver.evaluation import Evaluation, evaluation
-from caspar.solver.input.array_reader import ArrayReader
-from caspar.solver.input.problem import Problem, check_problem
+from caspar.solver.evaluation import Evaluation, evaluation, final_costs
+from caspar.solver.input.problem import Problem, read_problem
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import minimize
 from caspar.solver.iterate.normal_equations import NormalEquations
@@ -236,7 +235,6 @@ class Solver:
         """
         with showing(None), self._opened(arrays, SolveOptions()) as opened:
             self._preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
-            opened.system.score()
             return evaluation(self._factors, opened.problem, opened.system)
 
     def memory_table(self) -> str | None:
@@ -269,8 +267,9 @@ class Solver:
                 unique nodes and pairs. Beside a factor's arguments `weight`, (m,) and at least 0,
                 multiplies squared residuals, 0 leaving an instance out; `loss_scale`, a number or
                 (m,), in units of the residual, is the scale of its loss. NumPy, CuPy or DLPack
-                arrays, all on one device; they are never written. Values may also be `BlockedArray`s, indices `SharedIndices`. Where m
-                is 0 the factor takes no part. Tensors are constants, also with requires_grad.
+                arrays, all on one device; they are never written. Values may also be
+                `BlockedArray`s, indices `SharedIndices`. Where m is 0 the factor takes no part.
+                Tensors are constants, also with requires_grad.
             verbose: True: each iteration is printed as a line. False: nothing is shown. None: on a
                 terminal and in a notebook a line says what goes on when it takes over a second, and
                 is gone afterwards. The logger `caspar` gets all of it in any case.
@@ -310,7 +309,7 @@ class Solver:
             setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
             start = time.perf_counter()
             course = minimize(system, checked, on_iteration)
-            costs, num_beyond_scale = self._costs(course.final_cost, system)
+            costs, num_beyond = final_costs(self._factors, course.final_cost, system)
             solve_time_s = time.perf_counter() - start
             log_end(course.status.name, len(course.records), course.initial_cost, course.final_cost)
             values = problem.moved(system.values(), self.backend)
@@ -332,21 +331,10 @@ class Solver:
             remarks=(*active.remarks, *system.remarks, *course.remarks),
             fields=self._fields,
             costs=costs,
-            num_beyond_scale=num_beyond_scale,
+            num_beyond_scale=num_beyond,
             losses={one.name: one.loss.name for one in self._factors if one.loss is not None},
             evaluator=partial(self._evaluated, _without_later_entries(arrays), values),
         )
-
-    def _costs(
-        self, final_cost: float, system: NormalEquations
-    ) -> tuple[dict[str, float], dict[str, int]]:
-        """The final cost by factor, and by factors with a loss how many are beyond its scale."""
-        costs = {factor.name: 0.0 for factor in self._factors}
-        active = [plan.factor for plan in system.plan.factors]
-        if len(active) == 1 and active[0].loss is None:
-            return {**costs, active[0].name: final_cost}, {}
-        system.score()
-        return {**costs, **system.costs()}, system.num_beyond_scale()
 
     def _evaluated(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> Evaluation:
         return self.evaluate({**arrays, **values})
@@ -364,8 +352,8 @@ class Solver:
         """The arrays, of the precision of what takes part, and that."""
 
         def read(precision: Precision) -> Problem:
-            reader = ArrayReader(self.backend, precision, options.check)
-            return check_problem(arrays, self._factors, self._nodes, reader)
+            backend, factors = self.backend, self._factors
+            return read_problem(arrays, factors, self._nodes, backend, precision, options.check)
 
         problem = read(self.precision)
         active = self._preparations.choose(problem)

@@ -4,14 +4,12 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, overload
+from typing import Any, ClassVar, SupportsIndex, overload
 
 import caspar
 from caspar.errors import FactorError
+from caspar.frontend.factors.loss import Loss
 from caspar.frontend.tracing.signature import UserFunction
-
-if TYPE_CHECKING:  # it is loaded with the first loss
-    from caspar.frontend.factors.loss import Loss
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,7 +26,7 @@ class Factor(UserFunction):
         found: What `caspar.tracing` keeps of it for the next solver.
     """
 
-    loss: "Loss | type[Loss] | None" = None
+    loss: Loss | type[Loss] | None = None
     base: "Factor | None" = field(default=None, repr=False, compare=False)
     found: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     kind: ClassVar[str] = "factor"
@@ -57,7 +55,7 @@ class Factor(UserFunction):
         """Itself, as of functions."""
         return self
 
-    def with_loss(self, loss: "Loss | type[Loss] | None") -> "Factor":
+    def with_loss(self, loss: Loss | type[Loss] | None) -> "Factor":
         """The same factor with another loss; its arrays are passed under the same name.
 
         Args:
@@ -89,13 +87,11 @@ def factor(function: Callable[..., Any], /) -> Factor: ...
 
 
 @overload
-def factor(
-    *, loss: "Loss | type[Loss] | None" = None
-) -> Callable[[Callable[..., Any]], Factor]: ...
+def factor(*, loss: Loss | type[Loss] | None = None) -> Callable[[Callable[..., Any]], Factor]: ...
 
 
 def factor(
-    function: Callable[..., Any] | None = None, *, loss: "Loss | type[Loss] | None" = None
+    function: Callable[..., Any] | None = None, *, loss: Loss | type[Loss] | None = None
 ) -> Factor | Callable[[Callable[..., Any]], Factor]:
     """Turn a residual function into a factor: `@caspar.factor`, or `@caspar.factor(loss=...)`.
 

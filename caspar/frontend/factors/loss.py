@@ -47,7 +47,7 @@ class Loss(ABC):
 
     @abstractmethod
     def rho(self, *args: Any, **kwargs: Any) -> Any:
-        """The loss as a symbolic expression: `def rho(self, s, scale)`.
+        """The loss as a symbolic expression; a subclass defines `rho(self, s, scale)`.
 
         Args:
             args: `s`, the squared norm of a residual; `scale`, in units of the residual; and any
@@ -229,8 +229,7 @@ def _parameters(loss: Loss, where: str) -> tuple[LossParameter, ...]:
     if not is_positional or len(names) < 2 or names[1].name != SCALE:
         written = ", ".join(map(str, names))
         raise FactorError(
-            f"{where}: rho({written}) must have the arguments (s, scale), and may have others after "
-            "them"
+            f"{where}: rho({written}) must have the arguments (s, scale); others may follow them"
         )
     defaults = {SCALE: 1.0}
     for one in names[1:]:
@@ -287,4 +286,3 @@ def check_parameter_names(loss: TracedLoss, taken: Mapping[str, object], where: 
                 f"{where}, argument {name}: a factor with a loss is passed a {name} of its own; "
                 "rename the argument, or leave out the loss"
             )
-

@@ -16,7 +16,7 @@ from symforce.ops import LieGroupOps, StorageOps
 from caspar.errors import FactorError
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.loss import TracedLoss
-from caspar.frontend.factors.residual_rows import column, residual_rows
+from caspar.frontend.factors.residual_rows import residual_rows
 from caspar.frontend.markers import (
     Const,
     ConstIndexed,
@@ -38,8 +38,6 @@ from caspar.frontend.symbolic.symbols import with_own_symbols
 from caspar.frontend.symbolic.tangent_parts import tangent_parts
 from caspar.frontend.symbolic.turned_vectors import TurnedVector, turned_vectors
 from caspar.frontend.symbolic.unit_ranges import UnitRange, unit_ranges
-from caspar.frontend.tracing.on_numbers import Comparison
-from caspar.frontend.tracing.points import PointArgument
 from caspar.frontend.tracing.signature import (
     argument_annotations,
     argument_value,
@@ -51,7 +49,6 @@ from caspar.frontend.tracing.signature import (
     run_on_symbols,
 )
 from caspar.memory.access import Accessor
-
 
 WEIGHT = "weight"
 """Under which name weights are passed beside a factor's arguments."""
@@ -362,20 +359,3 @@ def _node_type(factor: Factor, source: str, declared: Any, storage_dim: int) -> 
         ) from error
     units, parts = unit_ranges(declared), tangent_parts(declared)
     return NodeType(str(name), declared, storage_dim, tangent_dim, units, parts)
-
-
-def factor_comparison(factor: Factor, traced: TracedFactor) -> Comparison:
-    """What comparing a factor with numbers needs."""
-    halves: dict[str, list[Argument]] = {}
-    for argument in traced.arguments:
-        halves.setdefault(argument.source, []).append(argument)
-    arguments = tuple(
-        PointArgument(
-            name, tuple(one.symbolic for one in ones), ones[0].storage_dim, ones[0].unit_ranges
-        )
-        for name, ones in halves.items()
-    )
-    names = tuple(f"row {number} of the residual" for number in range(len(traced.residual)))
-    return Comparison(
-        factor, arguments, names, traced.residual, lambda result: column(factor, result)
-    )

@@ -129,12 +129,9 @@ class ArrayReader:
             matrices = hint if array.ndim == 3 and array.shape[1] * array.shape[2] == dim else ""
             raise InputError(f"{where}: shape {tuple(array.shape)}; expected {expected}{matrices}")
         converted, is_finite = _converted(array, self._storage, xp, look=self._check_values)
-        if ignored is not None and ignored.shape[0] != array.shape[0]:
-            ignored = None  # an error in any case
-        if not is_finite:
-            bad = _not_finite(converted, ignored, xp)
-            if bad.shape[0] > 0:
-                raise self._not_finite_error(where, array, bad)
+        bad = () if is_finite else _not_finite(converted, ignored, xp)
+        if len(bad) > 0:
+            raise self._not_finite_error(where, array, bad)
         if self._check_values:
             column = _vanished_column(array, converted, unit_ranges)
             if column is not None:
@@ -254,7 +251,9 @@ class ArrayReader:
 def _not_finite(converted: Array, ignored: Array | None, xp: ModuleType) -> Array:
     """Numbers of the rows that count and are not finite."""
     is_bad = ~xp.isfinite(converted).all(axis=1)
-    return xp.flatnonzero(is_bad if ignored is None else is_bad & ~ignored)
+    if ignored is not None and ignored.shape == is_bad.shape:
+        is_bad &= ~ignored
+    return xp.flatnonzero(is_bad)
 
 
 def _converted(array: Array, storage: str, xp: ModuleType, *, look: bool) -> tuple[Array, bool]:
@@ -303,7 +302,7 @@ def _with_unit(
     columns = slice(part.start, part.stop)
     norms = xp.sqrt((rows[:, columns] ** 2).sum(axis=1))
     distances = xp.abs(norms - 1.0)
-    if ignored is not None:
+    if ignored is not None and ignored.shape == distances.shape:
         distances[ignored] = 0.0
     furthest = float(distances.max())
     rounding = UNIT_ROUNDINGS * float(np.finfo(rows.dtype).eps)

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from caspar.errors import InputError
-from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.factors.terms import term_names
+from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.names import normalised_hint
 from caspar.memory.array import Array
+from caspar.options import Precision
 from caspar.runtime.arrays import HOST, Moved, give_back, location
 from caspar.runtime.backend import Backend
 from caspar.solver.input.array_reader import ArrayReader, unblocked
@@ -137,6 +138,27 @@ class Problem:
         return sum(int(array.nbytes) for array in arrays if isinstance(array, kind))
 
 
+def read_problem(
+    arrays: Mapping[str, Any],
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    backend: Backend,
+    precision: Precision,
+    check_values: bool,
+) -> Problem:
+    """`check_problem` of arrays for a backend and a precision.
+
+    Args:
+        arrays: See there.
+        factors: See there.
+        nodes: See there.
+        backend: Where the solve runs.
+        precision: It determines the floating type that values are stored in.
+        check_values: Also look for NaN, infinity and indices out of range.
+    """
+    return check_problem(arrays, factors, nodes, ArrayReader(backend, precision, check_values))
+
+
 def check_problem(
     arrays: Mapping[str, Any],
     factors: Sequence[TracedFactor],
@@ -234,9 +256,7 @@ class _Reader:
                 indices[source] = self._arrays.index(inner, given[source], counts[node], node)
                 lengths[source] = int(indices[source].shape[0])
             else:
-                constants[source] = self._constant(
-                    inner, argument, given[source], lengths, ignored
-                )
+                constants[source] = self._constant(inner, argument, given[source], lengths, ignored)
         count = _count(where, factor, lengths, counts)
         nodes = {
             argument.name: self._node_index(argument, indices, count) for argument in factor.nodes

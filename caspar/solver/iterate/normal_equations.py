@@ -14,7 +14,6 @@ after it nothing is done ahead until one is accepted.
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from caspar.equations.parts import FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
@@ -31,7 +30,6 @@ from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
-from caspar.solver.system.scores import factor_costs, num_beyond_scale, residual_rows
 
 USUAL_DAMPING, CHAIN_DAMPING = 1e-3, 1e-8
 """First damping. A chain bends as a whole along directions that damping holds long after it lets
@@ -169,23 +167,6 @@ class NormalEquations:
         self._held = self._held.overwritten()
         self._scalars.fetch()
         return self._read()["cost"]
-
-    def costs(self) -> dict[str, float]:
-        """The cost of each factor when the values were scored, by name."""
-        return factor_costs(self.plan)
-
-    def num_beyond_scale(self) -> dict[str, int]:
-        """By factors with a loss: residuals longer than its scale when the values were scored."""
-        return num_beyond_scale(self.plan)
-
-    def residuals(self, factor: str) -> NDArray[np.float64]:
-        """(instances, rows) residuals of a factor when the values were scored, as given."""
-        found = next(plan for plan in self.plan.factors if plan.factor.name == factor)
-        return residual_rows(self.plan, found)
-
-    def to_host(self, array: Array) -> Array:
-        """An array of the host or the device, on the host."""
-        return array if isinstance(array, np.ndarray) else self._backend.to_host(array)
 
     def faulty_costs(self) -> tuple[str, ...]:
         """The factors whose cost was not finite when the values were scored."""

@@ -273,7 +273,9 @@ def _loss_facts(result: SolveResult) -> list[tuple[str, str]]:
         facts.append(("loss", f"{loss} of {name}: {num_beyond:,} of {count:,} beyond its scale"))
     if len(result.costs) > 1:
         digits = _cost_digits(result)
-        costs = ", ".join(f"{name} {cost_text(cost, digits)}" for name, cost in result.costs.items())
+        costs = ", ".join(
+            f"{name} {cost_text(cost, digits)}" for name, cost in result.costs.items()
+        )
         facts.append(("cost by factor", costs))
     return facts
 

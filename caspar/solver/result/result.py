@@ -14,7 +14,6 @@ import caspar
 from caspar.errors import InputError
 from caspar.solver.result.quantities import cost_text, time_text
 
-
 SAME_COST = 1e-3
 """Relative difference of a cost that is evaluated once more, at most; also where users pass values
 in float32."""

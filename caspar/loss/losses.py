@@ -1,30 +1,10 @@
-"""Robust losses, ready to use as `caspar.loss`: `@caspar.factor(loss=caspar.loss.Huber)`.
-
-With s the squared norm of an instance's residual, a its `loss_scale` (in units of the residual, 1
-by default), u = s / a^2 and w its `weight`, an instance costs w / 2 * a^2 rho0(u). The slope of
-rho0 is 1 at u = 0, but for `Tolerant`: small residuals cost what they cost without a loss.
-`docs/guide/losses.md` compares them.
-"""
+"""The losses that come with caspar; `caspar.loss` says what they have in common."""
 
 from typing import Any, ClassVar
 
 import symforce.symbolic as sf
 
 from caspar.frontend.factors.loss import Loss
-
-__all__ = [
-    "L2",
-    "Arctan",
-    "Barron",
-    "Cauchy",
-    "GemanMcClure",
-    "Huber",
-    "Loss",
-    "SoftL1",
-    "Tolerant",
-    "Tukey",
-    "Welsch",
-]
 
 
 def _log1p(x: Any) -> Any:
