@@ -184,8 +184,9 @@ class Evaluation:
         is_curved = (0.0 < slope) & (0.0 < square)
         change = is_curved.where((2.0 * square) * (curvature / slope), 0.0)
         damping = self.kernel.scalar("damping")
-        floor = (damping / (damping + SECOND_ORDER_DAMPING)).sqrt()
-        change = change.max(floor - 1.0)
+        share = SECOND_ORDER_DAMPING * (damping + SECOND_ORDER_DAMPING).reciprocal()
+        # sqrt(1 - share) - 1: d is sqrt(damping / (damping + SECOND_ORDER_DAMPING)) at least
+        change = change.max(-(share / ((1.0 - share).sqrt() + 1.0)))
         along = (change + 1.0).sqrt()
         # (1 - sqrt(d)) / s
         bend = (0.0 < square).where(-change / (square * (along + 1.0)), 0.0)

@@ -258,7 +258,10 @@ def _check_values(loss: TracedLoss, where: str) -> None:
         raise FactorError(f"{where}: {error}") from error
     bad = ~(np.isfinite(rho) & np.isfinite(slope))
     if bad.any():
-        raise FactorError(f"{where}: rho or its slope is not finite at s = {square[bad][0]:g}")
+        raise FactorError(
+            f"{where}: rho or its slope is not finite at s = {square[bad][0]:g}; guard roots and "
+            "logarithms, as in sf.sqrt(s / scale**2 + sf.epsilon())"
+        )
     if abs(rho[0]) > 1e-12:
         raise FactorError(f"{where}: rho is {rho[0]:g} at s = 0; it must be 0")
     falls = slope < -1e-12
