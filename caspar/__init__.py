@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         initialize,
         inspect,
         io,
+        loss,
         plot,
         report,
     )
@@ -93,6 +94,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         SolveOptions,
     )
     from caspar.solver.covariance.covariance import Covariance
+    from caspar.solver.evaluation import Evaluation
     from caspar.solver.prepared import Prepared
     from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
     from caspar.solver.solver import Solver
@@ -114,6 +116,7 @@ __all__ = [
     "ConstShared",
     "ConstUnique",
     "Covariance",
+    "Evaluation",
     "Factor",
     "IterationRecord",
     "JacobianChoice",
@@ -156,6 +159,7 @@ __all__ = [
     "inspect",
     "io",
     "kernel",
+    "loss",
     "plot",
     "report",
 ]
@@ -168,6 +172,7 @@ _MODULES = (
     "initialize",
     "inspect",
     "io",
+    "loss",
     "plot",
     "report",
 )
@@ -190,6 +195,7 @@ _NAMES = {
     "ConstShared": "caspar.frontend.markers",
     "ConstUnique": "caspar.frontend.markers",
     "Covariance": "caspar.solver.covariance.covariance",
+    "Evaluation": "caspar.solver.evaluation",
     "Factor": "caspar.frontend.factors.factor",
     "IterationRecord": "caspar.solver.result.result",
     "Kernel": "caspar.kernels.kernel",

@@ -9,10 +9,11 @@ import sys
 from dataclasses import dataclass
 
 from caspar.driver import cached_count
+from caspar.frontend.factors.comparison import factor_comparison
 from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.terms import with_loss
 from caspar.frontend.factors.trace import (
     TracedFactor,
-    factor_comparison,
     trace,
 )
 from caspar.frontend.kernels.trace import (
@@ -46,7 +47,7 @@ def traced_factor(factor: Factor) -> TracedFactor:
         FactorError: It cannot be traced, or differs on numbers.
     """
     with phase(f"tracing {factor.name}"):
-        traced = _kept_or_traced(factor)
+        traced = with_loss(factor, _kept_or_traced(factor))
     for source in traced.unused:
         warn_user(
             f"factor {traced.name}, argument {source}: the residual does not depend on it; remove "
@@ -56,6 +57,9 @@ def traced_factor(factor: Factor) -> TracedFactor:
 
 
 def _kept_or_traced(factor: Factor) -> TracedFactor:
+    if factor.base is not None:
+        # the same function
+        return _kept_or_traced(factor.base)
     before = _reading(factor)
     kept: _Kept
     for kept in factor.found[:1]:

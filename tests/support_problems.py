@@ -1,8 +1,9 @@
-"""Two small problems whose kernels are run, compiled and compared, and inputs for each kernel.
+"""Three small problems whose kernels are run, compiled and compared, and inputs for each kernel.
 
 `bundle_adjustment` is the ready-made one; `pose_graph` has three factors over three node types and
 uses every kind of argument but one: pairs, shared and unique nodes, sequential, indexed and unique
-constants.
+constants. `robust` is the first one with a loss and weights, and priors on cameras: one with
+weights alone, one of a single row with another loss.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ import symforce.symbolic as sf
 from numpy.typing import NDArray
 
 import caspar
-from caspar.bundle_adjustment import snavely
+from caspar.bundle_adjustment import Cam, snavely
 from caspar.equations.factor_builder import SharedSums
 from caspar.equations.solver_form import (
     SolverForm,
@@ -27,6 +28,7 @@ from caspar.equations.solver_form import (
 from caspar.equations.solver_kernels import kernel_specs
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.jacobian import JacobianStorage
+from caspar.frontend.factors.terms import with_loss, with_terms
 from caspar.frontend.factors.trace import NodeType, TracedFactor, trace
 from caspar.frontend.precision import TYPES
 from caspar.ir.dtype import DType
@@ -93,6 +95,24 @@ def sighting(
     return pose.inverse() * landmark - offset - measured
 
 
+@caspar.factor
+def known_camera(
+    cam: Annotated[Cam, caspar.TunableShared],
+    expected: Annotated[sf.V3, caspar.ConstSequential],
+) -> sf.V3:
+    """All of a camera, in three rows."""
+    return cam.cam_T_world * sf.V3(1, 2, 3) + cam.calibration - expected
+
+
+@caspar.factor(loss=caspar.loss.Huber)
+def mixture(
+    cam: Annotated[Cam, caspar.TunableShared],
+    expected: Annotated[sf.V1, caspar.ConstSequential],
+) -> sf.V1:
+    """All of a camera, in one row."""
+    return sf.V1((cam.cam_T_world * sf.V3(1, 2, 3)).dot(cam.calibration) - expected[0])
+
+
 class Way(Enum):
     """How a problem's kernels are made.
 
@@ -153,9 +173,23 @@ def pose_graph() -> Problem:
     return problem_of("pose_graph", [odometry, prior, sighting])
 
 
+@cache
+def robust() -> Problem:
+    """Cameras and points, with a loss and weights."""
+    by_instance = {"snavely": ("weight",), "known_camera": ("weight",), "mixture": ("loss_scale",)}
+    factors = [snavely.with_loss(caspar.loss.Cauchy), known_camera, mixture]
+    plain = problem_of("robust", factors)
+    traced = tuple(
+        with_terms(with_loss(factor, one), by_instance[one.name])
+        for factor, one in zip(factors, plain.factors, strict=True)
+    )
+    return replace(plain, factors=traced)
+
+
 PROBLEMS: dict[str, Callable[[], Problem]] = {
     "bundle_adjustment": bundle_adjustment,
     "pose_graph": pose_graph,
+    "robust": robust,
 }
 
 
@@ -234,13 +268,18 @@ _VALUES: dict[tuple[str, str], Sampler] = {
     ("odometry", "pair__first__value"): poses,
     ("odometry", "pair__second__value"): poses,
     ("odometry", "measured__value"): poses,
+    ("known_camera", "cam__value"): cameras,
+    ("mixture", "cam__value"): cameras,
     ("prior", "pose__value"): poses,
     ("prior", "expected__value"): poses,
     ("sighting", "pose__value"): poses,
     ("Cam", "nodes"): cameras,
     ("Pose", "nodes"): poses,
 }
-_POSITIVE = ("damping", "diagonal", "descents", "descent", "first_descent", "curvatures", "costs")
+_POSITIVE = (
+    *("damping", "diagonal", "descents", "descent", "first_descent", "curvatures", "costs"),
+    *("weight__value", "loss_scale__value"),
+)
 
 
 def sampler(kernel: str, arg: ArgSpec) -> Sampler:

@@ -49,6 +49,7 @@ PARTS = {
     "initialize": "errors io",
     "bundle_adjustment": "frontend",
     "cameras": "errors",
+    "loss": "frontend",
     "report": "solver",
     "plot": "errors solver io",
     "colmap": "version errors options progress user_arrays user_warnings ir memory passes frontend"
@@ -136,7 +137,7 @@ THIRD_PARTY = {
     "rich": "inspect kernels solver cli",
     "scipy": "any",
     "symengine": "frontend",
-    "symforce": "frontend bundle_adjustment cameras colmap",
+    "symforce": "frontend bundle_adjustment cameras loss colmap",
     "sympy": "frontend",
     "threadpoolctl": "runtime",
 }

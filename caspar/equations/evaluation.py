@@ -3,18 +3,98 @@
 Input: the kernel that is being written, and how the factor's arguments are read. Output: an
 `Evaluation`. Every kernel that evaluates a factor goes through it, so what a residual costs, and
 how that changes residual and Jacobian, is decided here and nowhere else.
+
+With a weight w and a loss rho, an instance costs w / 2 rho(s), s = |r|^2. Its gradient is J^T v
+with v = w rho' r, and its part of the matrix is C^T C with the corrected Jacobian
+
+    C = k (J - beta r (r^T J)),   k = sqrt(w rho'),   beta = (1 - sqrt(d)) / s,
+    d = max(1 + 2 s rho'' / rho', floor):
+
+C^T C = w rho' J^T J + 2 w rho'' (J^T r)(r^T J), the second derivative of the loss included, but
+for the floor (Triggs et al., *Bundle Adjustment: A Modern Synthesis*, 2000, section 4.3, where
+1 - sqrt(d) is called alpha). Where rho'' < 0, a matrix without the second term is safe, as its
+model bounds a concave loss from above, but slow: the floor falls from nearly 1 to nearly 0 with
+the damping, that is, as steps turn out to be good (design record 0025).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from caspar.frontend.factors.jacobian import Blocks, tangent_jacobians
-from caspar.frontend.factors.trace import Argument, TracedFactor
+from caspar.frontend.factors.loss import PREFIX, SCALE, TracedLoss
+from caspar.frontend.factors.trace import WEIGHT, Argument, TracedFactor
 from caspar.frontend.symbolic.epsilon import SYMBOL, value
 from caspar.frontend.symbolic.lower import Lowering
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar, dot
 from caspar.memory.kernel_builder import KernelBuilder
+
+SECOND_ORDER_DAMPING = 1e-6
+"""Damping at which the curvature along a residual is kept at 0.7 of that across it at least."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What weight and loss make of an instance, at the values where it was linearised.
+
+    Attributes:
+        root: k; of a residual of one row k sqrt(d).
+        bend: beta; None: there is no second derivative to account for, or `root` has it.
+        residual: r, where there is `bend`; else ().
+        pull: v; () where only the Jacobian is asked for.
+        is_selected: Whether instances may weigh nothing: what their Jacobian is has no influence.
+    """
+
+    root: Scalar
+    bend: Scalar | None
+    residual: tuple[Scalar, ...]
+    pull: Sequence[Scalar] = ()
+    is_selected: bool = False
+
+    @property
+    def kept(self) -> list[Scalar]:
+        """What kernels that come after the linearisation need: see `correction_dim`."""
+        return [self.root] if self.bend is None else [self.root, self.bend, *self.residual]
+
+    @staticmethod
+    def of_kept(kept: Sequence[Scalar], *, is_selected: bool) -> "Correction":
+        """From what `kept` was."""
+        root, *others = kept
+        bend = others[0] if others else None
+        return Correction(root, bend, tuple(others[1:]), is_selected=is_selected)
+
+    def jacobian(self, blocks: Blocks) -> Blocks:
+        """C from J."""
+        return {name: self._block(rows) for name, rows in blocks.items()}
+
+    def selected(self, blocks: Blocks) -> Blocks:
+        """J, but zero for instances that do not count: theirs may be infinite."""
+        if not self.is_selected:
+            return blocks
+        counts = 0.0 < self.root
+        return {
+            name: [[counts.where(entry, 0.0) for entry in row] for row in rows]
+            for name, rows in blocks.items()
+        }
+
+    def _block(self, rows: list[list[Scalar]]) -> list[list[Scalar]]:
+        scaled = [[self.root * entry for entry in row] for row in rows]
+        if self.bend is None:
+            return scaled
+        along = [dot(self.residual, column) for column in zip(*scaled, strict=True)]
+        turned = [self.bend * row for row in self.residual]
+        return [
+            [entry - row * part for entry, part in zip(entries, along, strict=True)]
+            for row, entries in zip(turned, scaled, strict=True)
+        ]
+
+
+def correction_dim(factor: TracedFactor) -> int:
+    """Scalars that are kept of a `Correction` from the linearisation on."""
+    rows = len(factor.residual)
+    if factor.is_plain:
+        return 0
+    return 1 if factor.loss is None or rows == 1 else 2 + rows
 
 
 @dataclass(frozen=True)
@@ -27,6 +107,7 @@ class Evaluation:
         storage: Values of the arguments, by name: (storage_dim,).
         lowering: Lowers more expressions of the same values.
         residual: (rows,).
+        epsilon_of: The type whose epsilon the expressions have.
     """
 
     kernel: KernelBuilder
@@ -34,14 +115,85 @@ class Evaluation:
     storage: Mapping[str, list[Scalar]]
     lowering: Lowering
     residual: list[Scalar]
+    epsilon_of: DType
 
     @property
     def cost(self) -> Scalar:
-        """Half the sum of squares of the residual."""
-        return dot(self.residual, self.residual) * 0.5
+        """Half of the weight times the loss of the residual's square."""
+        if self.factor.is_plain:
+            return dot(self.residual, self.residual) * 0.5
+        cost = dot(self.residual, self.residual)
+        if self.factor.loss is not None:
+            cost, _, _ = self._loss(self.factor.loss, cost)
+        if not self.factor.is_weighted:
+            return cost * 0.5
+        return (0.0 < self.weight).where(self.weight * cost * 0.5, 0.0)
+
+    @property
+    def weight(self) -> Scalar:
+        """What the instance weighs, where it has a weight."""
+        return self.storage[WEIGHT][0]
+
+    def _loss(self, loss: TracedLoss, square: Scalar) -> tuple[Scalar, Scalar, Scalar]:
+        """rho(s) and its first two derivatives."""
+        values = {one.name: self.storage[one.source][0] for one in loss.parameters}
+        return loss.lowered(self.kernel.graph, square, values, self.epsilon_of)
+
+    def is_beyond_scale(self) -> Scalar:
+        """1 where the residual is longer than the scale of the loss, of an instance that counts."""
+        (scale,) = self.storage[f"{PREFIX}{SCALE}"]
+        is_beyond = scale * scale < dot(self.residual, self.residual)
+        if self.factor.is_weighted:
+            is_beyond = is_beyond & (0.0 < self.weight)
+        return is_beyond.where(1.0, 0.0)
+
+    def correction(self, residual: Sequence[Scalar]) -> "Correction | None":
+        """What weight and loss make of the Jacobian and the residual; None: they change nothing.
+
+        Args:
+            residual: (rows,) of this instance, which may be more precise than `self.residual`.
+        """
+        factor, loss = self.factor, self.factor.loss
+        if factor.is_plain:
+            return None
+        slope = Scalar(self.kernel.graph, self.kernel.graph.const(1.0))
+        if factor.is_weighted:
+            counts = 0.0 < self.weight
+            # whatever it is has no influence then
+            residual = [counts.where(row, 0.0) for row in residual]
+            slope = self.weight
+        bend: Scalar | None = None
+        root = slope.sqrt()
+        if loss is not None:
+            slope, along, bend = self._bent(loss, dot(residual, residual), slope)
+            root = slope.sqrt()
+            if len(residual) == 1:
+                root, bend = root * along, None
+        self.kernel.graph.origin = f"{factor.name}: weight"
+        pull = [slope * row for row in residual]
+        kept = () if bend is None else tuple(residual)
+        return Correction(root, bend, kept, pull, is_selected=factor.is_weighted)
+
+    def _bent(
+        self, loss: TracedLoss, square: Scalar, weight: Scalar
+    ) -> tuple[Scalar, Scalar, Scalar]:
+        """w rho', sqrt(d) and beta."""
+        _, slope, curvature = self._loss(loss, square)
+        self.kernel.graph.origin = f"{self.factor.name}: weight"
+        # a second derivative may be infinite at s = 0, and what does not pull has no curvature
+        is_curved = (0.0 < slope) & (0.0 < square)
+        change = is_curved.where((2.0 * square) * (curvature / slope), 0.0)
+        damping = self.kernel.scalar("damping")
+        share = SECOND_ORDER_DAMPING * (damping + SECOND_ORDER_DAMPING).reciprocal()
+        # sqrt(1 - share) - 1: d is sqrt(damping / (damping + SECOND_ORDER_DAMPING)) at least
+        change = change.max(-(share / ((1.0 - share).sqrt() + 1.0)))
+        along = (change + 1.0).sqrt()
+        # (1 - sqrt(d)) / s
+        bend = (0.0 < square).where(-change / (square * (along + 1.0)), 0.0)
+        return weight * slope.max(0.0), along, bend
 
     def jacobian(self, nodes: Sequence[Argument]) -> Blocks:
-        """The derivative of the residual by the tangents of some of the factor's nodes."""
+        """J: the derivative of the residual by the tangents of some of the factor's nodes."""
         turned = self.factor.turned
         return tangent_jacobians(
             self.kernel, nodes, self.residual, self.lowering, self.storage, turned
@@ -69,8 +221,10 @@ def evaluate(
         storage[argument.name] = read(argument)
         for symbol, scalar in zip(argument.symbols, storage[argument.name], strict=True):
             symbols[str(symbol)] = scalar.value
+    for term in factor.terms:
+        storage[term.name] = read(term)
     kernel.graph.origin = f"{factor.name}: residual"
     where = f"factor {factor.name} ({factor.location})"
     lowering = Lowering(kernel.graph, symbols, where, factor.lines)
     residual = [Scalar(kernel.graph, lowering.lower(row)) for row in factor.residual]
-    return Evaluation(kernel, factor, storage, lowering, residual)
+    return Evaluation(kernel, factor, storage, lowering, residual, epsilon_of)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from caspar.equations.evaluation import Evaluation, evaluate
+from caspar.equations.evaluation import Correction, Evaluation, correction_dim, evaluate
 from caspar.equations.parts import FactorPart, Layout, NodePart, SolverPart, is_free
 from caspar.frontend.factors.jacobian import (
     JacobianStorage,
@@ -178,6 +178,20 @@ class FactorBuilder(KernelBuilder):
     def write_residual(self, values: Sequence[Scalar]) -> None:
         """Keep the item's residual."""
         self.write(FactorPart.RESIDUAL.text, values, self.types.storage, WriteSequential())
+
+    def read_correction(self) -> Correction | None:
+        """What `write_correction` left; None: the Jacobian is what it is."""
+        dim = correction_dim(self.factor)
+        if dim == 0:
+            return None
+        name = FactorPart.CORRECTION.text
+        kept = self.read(name, dim, self.types.storage, ReadSequential())
+        return Correction.of_kept(kept, is_selected=self.factor.is_weighted)
+
+    def write_correction(self, correction: Correction) -> None:
+        """Keep what weight and loss make of the item's Jacobian."""
+        name = FactorPart.CORRECTION.text
+        self.write(name, correction.kept, self.types.storage, WriteSequential())
 
     def read_node(self, argument: Argument, part: NodePart) -> list[Scalar]:
         """A part of a node."""

@@ -49,7 +49,8 @@ class FactorKernels:
     """The kernels of one factor.
 
     Attributes:
-        kernels: By role. `score`: `residual`, and half the sum of its squares: `cost`.
+        kernels: By role. `score`: `residual`, and what it costs: `cost`; with a loss also how many
+            residuals are longer than its scale.
             `linearize`: from `residual`, at the values it was scored at, for each node argument
             `FactorForm.linearized`. `store`: with the `diagonal` of all factors, the scaled
             Jacobian and, where it is not rounded, the scaled blocks. `square`: the blocks of the
@@ -124,12 +125,14 @@ def _score(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
     kernel.write_residual(evaluation.residual)
     kernel.graph.origin = f"{factor.name}: cost"
     add_total(kernel, SolverPart.COSTS, [evaluation.cost], types)
+    if factor.loss is not None:
+        add_total(kernel, SolverPart.BEYOND_SCALE, [evaluation.is_beyond_scale()], types)
     return kernel.build()
 
 
 def _linearize(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
     kernel = FactorBuilder(factor, "linearize", form, types.storage, types)
-    add_linearized(kernel, computed_jacobian(kernel))
+    add_linearized(kernel)
     return kernel.build()
 
 

@@ -36,9 +36,9 @@ class _State:
 
     Attributes:
         storage: Its values.
-        cost: Half the sum of squares of its factors, one number.
+        cost: That of its factors, one number.
         slope: Gradient of the cost by the tangent.
-        square: J^T J, lower triangle by rows.
+        square: J^T J, as weights and losses have corrected it, lower triangle by rows.
     """
 
     storage: list[Scalar]
@@ -106,7 +106,7 @@ class _Evaluator:
         self.team = eliminated.part("sum1")
         self._read = {
             argument.name: kernel.read_argument(argument)
-            for argument in kernel.factor.arguments
+            for argument in kernel.factor.inputs
             if argument is not eliminated
         }
 
@@ -137,9 +137,15 @@ class _Evaluator:
         cost = evaluation.cost
         if is_last:
             return _State(storage, self._summed([cost]), [], [])
-        linear = Linearization(evaluation.jacobian([eliminated]))
-        slope = linear.transposed(eliminated, evaluation.residual)
-        columns = list(zip(*linear.blocks[eliminated.name], strict=True))
+        blocks, pull = evaluation.jacobian([eliminated]), evaluation.residual
+        linear = Linearization(blocks)
+        correction = evaluation.correction(evaluation.residual)
+        if correction is not None:
+            selected = correction.selected(blocks)
+            linear, pull = Linearization(selected), list(correction.pull)
+            blocks = correction.jacobian(selected)
+        slope = linear.transposed(eliminated, pull)
+        columns = list(zip(*blocks[eliminated.name], strict=True))
         square = [dot(columns[i], columns[j]) for i in range(len(columns)) for j in range(i + 1)]
         total, *sums = self._summed([cost, *slope, *square])
         return _State(storage, [total], sums[: len(slope)], sums[len(slope) :])

@@ -13,18 +13,27 @@ from caspar.frontend.factors.trace import Argument
 from caspar.ir.scalar import Scalar, dot
 
 
-def add_linearized(kernel: FactorBuilder, blocks: Blocks) -> None:
+def add_linearized(kernel: FactorBuilder) -> None:
     """Gradients, and what else a linearisation adds to nodes, from `residual`.
 
     That was evaluated by `score`, in the type of the sums: with residuals evaluated in float32 the
-    gradient is off by enough to stop Ladybug-49 at 13344.77 instead of 13344.24.
+    gradient is off by enough to stop Ladybug-49 at 13344.77 instead of 13344.24. So would be
+    weights that are made of them: the correction is made here, and kept for what comes after.
     """
-    linear, residual = Linearization(blocks), kernel.read_residual()
+    evaluation = kernel.evaluate(kernel.types.storage)
+    blocks, pull = evaluation.jacobian(kernel.factor.nodes), kernel.read_residual()
+    linear = Linearization(blocks)
+    correction = evaluation.correction(pull)
+    if correction is not None:
+        kernel.write_correction(correction)
+        selected = correction.selected(blocks)
+        linear, pull = Linearization(selected), list(correction.pull)
+        blocks = correction.jacobian(selected)
     for argument in kernel.factor.nodes:
         parts = kernel.form.linearized(argument)
         kernel.graph.origin = f"{' and '.join(part.text for part in parts)} of {argument.name}"
         columns = list(zip(*blocks[argument.name], strict=True))
-        kernel.add_node(argument, NodePart.GRADIENT, linear.transposed(argument, residual))
+        kernel.add_node(argument, NodePart.GRADIENT, linear.transposed(argument, pull))
         if NodePart.DIAGONAL in parts:
             diagonal = [dot(column, column) for column in columns]
             kernel.add_node(argument, NodePart.DIAGONAL, diagonal)
@@ -48,12 +57,14 @@ def add_block(
 
 
 def computed_jacobian(kernel: FactorBuilder) -> Blocks:
-    """The Jacobian by each node argument, from the values.
+    """The Jacobian by each node argument, from the values, as weight and loss have corrected it.
 
     The epsilon is that of the linearisation in every kernel, or their Jacobians would differ where
     it counts.
     """
-    return kernel.evaluate(kernel.types.storage).jacobian(kernel.factor.nodes)
+    blocks = kernel.evaluate(kernel.types.storage).jacobian(kernel.factor.nodes)
+    correction = kernel.read_correction()
+    return blocks if correction is None else correction.jacobian(correction.selected(blocks))
 
 
 def linearization(kernel: FactorBuilder, slots: JacobianSlots | None) -> Linearization:

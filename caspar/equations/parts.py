@@ -32,6 +32,7 @@ class Lifetime(Enum):
     CANDIDATES = "from a retraction until the step is accepted or rejected"
     RESIDUALS = "from a score to the linearisation at the same values"
     JACOBIANS = "from a linearisation to the next"
+    CORRECTIONS = "the same; read where Jacobians are made"
     SCALES = "the same; cleared by the linearisation where they are sums"
     SUMS = "the same; cleared by the linearisation"
     REDUCED_SUMS = "in a linear solve, of types that remain if others do not; begin as copies"
@@ -133,8 +134,9 @@ REDUCED = {NodePart.GRADIENT: NodePart.REDUCED_GRADIENT, NodePart.BLOCK: NodePar
 class FactorPart(Enum):
     """The arrays of a factor, besides partial sums for parts of its nodes.
 
-    CONSTANT: an argument's rows, `<argument>__value` in kernels. RESIDUAL, JACOBIAN: an object for
-    each slot; Jacobians that are not stored have no scalars.
+    CONSTANT: an argument's rows, `<argument>__value` in kernels. RESIDUAL, JACOBIAN, CORRECTION: an
+    object for each slot; Jacobians that are not stored have no scalars, nor have corrections of a
+    factor without weight and loss.
 
     Attributes:
         text: What kernels call it.
@@ -144,6 +146,7 @@ class FactorPart(Enum):
     CONSTANT = VALUE, Lifetime.VALUES
     RESIDUAL = "residual", Lifetime.RESIDUALS
     JACOBIAN = "jacobian", Lifetime.JACOBIANS
+    CORRECTION = "correction", Lifetime.CORRECTIONS
 
     def __init__(self, text: str, lifetime: Lifetime) -> None:
         self.text = text
@@ -165,6 +168,7 @@ class SolverPart(Enum):
 
     SCALARS = "scalars", "", 1
     COSTS = "costs", "cost", 1
+    BEYOND_SCALE = "beyond_scales", "beyond_scale", 1
     CURVATURES = "curvatures", "curvature", 1
     DESCENTS = "descents", "descent", 1
     MODELS = "models", "model", MODEL_DIM

@@ -44,7 +44,7 @@ def convert_specs(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types, form: SolverForm
 ) -> list[ConvertSpec]:
     """The kernels of a solver that move values and masks between rows and the blocked layout."""
-    packed = {argument.storage_dim for factor in factors for argument in factor.arguments}
+    packed = {argument.storage_dim for factor in factors for argument in factor.inputs}
     packed |= {node.tangent_dim for node in nodes if node.name in form.masked}
     unpacked = {node.storage_dim for node in nodes}
     return [

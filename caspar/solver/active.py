@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from threading import Lock
 
 from caspar.errors import InputError, UnsuitedError
+from caspar.frontend.factors.terms import with_terms
 from caspar.frontend.factors.trace import TracedFactor
 from caspar.options import LinearSolverChoice, PreconditionerChoice
 from caspar.runtime.backend import Backend
@@ -49,7 +50,9 @@ class Active:
 
 
 class Preparations:
-    """A `Preparation` for each set of factors; only the last one used keeps memory.
+    """A `Preparation` for each set of factors with each set of weights and scales by instance.
+
+    Only the last one used keeps memory.
 
     Args:
         backend: Where they run.
@@ -69,7 +72,8 @@ class Preparations:
         self._own_precision = own_precision
         self.whole = Preparation(backend, recipe)
         self._last = Active(recipe, self.whole, ())
-        self._made = {(_names(recipe.factors), recipe.masked, self._last.held): self._last}
+        self._made = {_key(recipe, ()): self._last}
+        self._variants: dict[tuple[str, tuple[str, ...]], TracedFactor] = {}
         self._backlog_s = 0.0
         self._lock = Lock()
 
@@ -82,7 +86,7 @@ class Preparations:
         recipe = self._of_instances(problem)
         held = types_to_hold(recipe.factors, problem) if len(problem.free) > 0 else ()
         given, recipe = recipe.factors, self._with_masks(recipe, problem, held)
-        key = (_names(recipe.factors), recipe.masked, held)
+        key = _key(recipe, held)
         with self._lock:
             if key not in self._made:
                 made = self._part(recipe)
@@ -118,12 +122,17 @@ class Preparations:
     def _of_instances(self, problem: Problem) -> Recipe:
         """The recipe with those factors that have instances."""
         whole = self._recipe
-        factors = tuple(one for one in whole.factors if problem.factors[one.name].count > 0)
-        if len(factors) == len(whole.factors):
+        factors = tuple(
+            self._variant(one, problem.factors[one.name].by_instance)
+            for one in whole.factors
+            if problem.factors[one.name].count > 0
+        )
+        if not any(arrays.num_counted > 0 for arrays in problem.factors.values()):
+            names = ", ".join(one.name for one in whole.factors)
+            which = "instances" if len(factors) == 0 else "instances with a weight above 0"
+            raise InputError(f"arrays: no factor has {which} ({names}); give at least one some")
+        if _factors_key(factors) == _factors_key(whole.factors):
             return whole
-        if len(factors) == 0:
-            names = ", ".join(_names(whole.factors))
-            raise InputError(f"arrays: no factor has instances ({names}); give at least one some")
         touched = {argument.node for factor in factors for argument in factor.nodes}
         nodes = tuple(node for node in whole.nodes if node in touched)
         precision = usual_precision(factors, nodes) if self._own_precision else whole.precision
@@ -148,6 +157,13 @@ class Preparations:
         made.kernels.compile_time_s += time.perf_counter() - start
         return Active(recipe, made, (*self._idle(recipe), *remarks))
 
+    def _variant(self, factor: TracedFactor, by_instance: tuple[str, ...]) -> TracedFactor:
+        """A factor as its weights and the parameters of its loss are given."""
+        key = factor.name, by_instance
+        if key not in self._variants:
+            self._variants[key] = with_terms(factor, by_instance)
+        return self._variants[key]
+
     def _suited(self, recipe: Recipe) -> tuple[Preparation, tuple[str, ...]]:
         """By the user's choices, but for those that do not suit what is left: `auto` for these."""
         usual = replace(recipe, preconditioner=PreconditionerChoice.AUTO)
@@ -163,14 +179,14 @@ class Preparations:
 
     def _idle(self, recipe: Recipe) -> tuple[str, ...]:
         whole = self._recipe
-        names = _names(recipe.factors)
-        idle = [factor.name for factor in whole.factors if factor.name not in names]
+        active = {factor.name for factor in recipe.factors}
+        idle = [factor.name for factor in whole.factors if factor.name not in active]
         if len(idle) == 0:
             return ()
         touched = {
             argument.node_type.name
             for factor in whole.factors
-            if factor.name in names
+            if factor.name in active
             for argument in factor.nodes
         }
         held = [node.name for node in whole.nodes if node.name not in touched]
@@ -178,5 +194,13 @@ class Preparations:
         return (remark if len(held) == 0 else f"{remark} {', '.join(held)} did not move.",)
 
 
-def _names(factors: Sequence[TracedFactor]) -> tuple[str, ...]:
-    return tuple(factor.name for factor in factors)
+def _key(recipe: Recipe, held: tuple[str, ...]) -> tuple[object, ...]:
+    """What problems differ in that have kernels of their own."""
+    return _factors_key(recipe.factors), recipe.masked, held
+
+
+def _factors_key(factors: Sequence[TracedFactor]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What sets of factors differ in that have kernels of their own."""
+    return tuple(
+        (one.name, tuple(f"{term.name} {term.kind.value}" for term in one.terms)) for one in factors
+    )

@@ -68,7 +68,7 @@ def arrays_with_constants(
         if _is_held(argument, held):
             values = problem.values[argument.node_type.name]
             constants[argument.source] = ConstantArray(values, nodes.pop(argument.name))
-    return FactorArrays(arrays.count, nodes, constants)
+    return replace(arrays, nodes=nodes, constants=constants)
 
 
 def _is_held(argument: Argument, held: Collection[str]) -> bool:

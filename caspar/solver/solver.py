@@ -4,7 +4,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, SupportsIndex, TypeVar
 
 from caspar.frontend.factors.factor import Factor
@@ -24,27 +24,18 @@ from caspar.options import (
 from caspar.progress import log_end, showing
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
-from caspar.solver.active import Active, Preparations
 from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
 from caspar.solver.covariance.estimate import Covariance, Covariances
-from caspar.solver.input.problem import Problem, read_problem
+from caspar.solver.evaluation import Evaluation, evaluation, final_costs, without_later_entries
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import minimize
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.limits import Limits
+from caspar.solver.opening import Opener
 from caspar.solver.prepared import Prepared, describe
-from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult
+from caspar.solver.result.result import IterationRecord, SolveResult
 
 _Kind = TypeVar("_Kind", bound="Solver")
-
-
-@dataclass(frozen=True)
-class _Opened:
-    """Checked arrays, what of them takes part, and the system that the iterations work on."""
-
-    problem: Problem
-    active: Active
-    system: NormalEquations
 
 
 class Solver:
@@ -129,7 +120,8 @@ class Solver:
         self._fields = value_fields(recipe.nodes)
         self.precision: Precision = recipe.precision
         self.backend: Backend = chosen_backend(backend)
-        self._preparations = Preparations(self.backend, recipe, own_precision=is_auto(precision))
+        self._opener = Opener(self.backend, recipe, own_precision=is_auto(precision))
+        self._preparations = self._opener.preparations
         self._preparations.add_backlog(time.perf_counter() - start)
         self._covariances = Covariances(self.backend, recipe)
 
@@ -207,9 +199,9 @@ class Solver:
             InputError: Arrays that do not fit the factors.
             OutOfMemoryError: The plan does not fit the device.
         """
-        with showing(None), self._opened(arrays, fixed, SolveOptions()) as opened:
+        with showing(None), self._opener.open(arrays, fixed, SolveOptions()) as opened:
             self._preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
-            size = self._size(opened.problem, opened.active)
+            size = opened.size(self._factors)
             return describe(self.backend, size, opened.active, opened.system)
 
     @contextmanager
@@ -228,9 +220,22 @@ class Solver:
         Raises:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
-        with self._opened(arrays, fixed, SolveOptions()) as opened:
+        with self._opener.open(arrays, fixed, SolveOptions()) as opened:
             self._preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
             yield opened.system
+
+    def evaluate(self, arrays: Mapping[str, Any]) -> Evaluation:
+        """Costs, residuals and weights at some values, without moving them.
+
+        Args:
+            arrays: As for `solve`.
+
+        Raises:
+            SizeError, InputError, OutOfMemoryError: As `prepare`.
+        """
+        with showing(None), self._opener.open(arrays, None, SolveOptions()) as opened:
+            self._preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
+            return evaluation(self._factors, opened.problem, opened.system)
 
     def memory_table(self) -> str | None:
         """The memory kept for the next solve as a table: arrays, places, what shares bytes.
@@ -253,16 +258,19 @@ class Solver:
         on_iteration: Callable[[IterationRecord], object] | None = None,
         **options: Any,
     ) -> SolveResult:
-        """Minimise 1/2 * the sum of squared residuals.
+        """Minimise 1/2 * the sum of squared residuals, or of w rho(|r|^2) by weights and losses.
 
         Args:
             arrays: One nested mapping. A node type's class name -> its (n, storage_dim) start
                 values in SymForce's storage order. A factor's name -> its arguments: (m,) integer
                 indices for shared nodes, (m, dim) values for sequential constants, (dim,) for
                 unique ones, {"values": (k, dim), "index": (m,)} for indexed ones; nothing for
-                unique nodes and pairs. NumPy, CuPy or DLPack arrays, all on one device; they are
-                never written. Values may also be `BlockedArray`s, indices `SharedIndices`. Where m
-                is 0 the factor takes no part. Tensors are constants, also with requires_grad.
+                unique nodes and pairs. Beside a factor's arguments `weight`, (m,) and at least 0,
+                multiplies squared residuals, 0 leaving an instance out; `loss_scale`, a number or
+                (m,), in units of the residual, is the scale of its loss. NumPy, CuPy or DLPack
+                arrays, all on one device; they are never written. Values may also be
+                `BlockedArray`s, indices `SharedIndices`. Where m is 0 the factor takes no part.
+                Tensors are constants, also with requires_grad.
             fixed: What is held, by node type; it comes back with the same bits. Indices or (n,)
                 booleans hold whole nodes, (n, tangent_dim) booleans components of their tangents,
                 in the order of the manual's table of steps; a mapping holds fields of a dataclass,
@@ -347,13 +355,14 @@ class Solver:
         on_iteration: Callback | None,
     ) -> SolveResult:
         start = time.perf_counter()
-        with self._opened(arrays, fixed, checked) as opened:
+        with self._opener.open(arrays, fixed, checked) as opened:
             problem, active, system = opened.problem, opened.active, opened.system
             compiled_s = active.preparation.kernels.take_compile_time()
             # of two solves at the same time one may have compiled for both
             setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
             start = time.perf_counter()
             course = minimize(system, checked, on_iteration)
+            costs, num_beyond = final_costs(self._factors, course.final_cost, system)
             solve_time_s = time.perf_counter() - start
             log_end(course.status.name, len(course.records), course.initial_cost, course.final_cost)
             values = problem.moved(system.values(), self.backend)
@@ -364,7 +373,7 @@ class Solver:
             remaining_decrease=course.remaining_decrease,
             iterations=course.records,
             values=values,
-            problem=self._size(problem, active),
+            problem=opened.size(self._factors),
             backend=self.backend.name,
             device=self.backend.device,
             precision=active.recipe.precision.value,
@@ -375,48 +384,14 @@ class Solver:
             peak_memory_bytes=system.num_bytes + problem.bytes_on(self.backend),
             remarks=(*active.remarks, *system.remarks, *course.remarks),
             fields=self._fields,
+            costs=costs,
+            num_beyond_scale=num_beyond,
+            losses={one.name: one.loss.name for one in self._factors if one.loss is not None},
+            evaluator=partial(self._evaluated, without_later_entries(arrays), values),
         )
 
-    @contextmanager
-    def _opened(
-        self, arrays: Mapping[str, Any], fixed: Mapping[str, Any] | None, options: SolveOptions
-    ) -> Iterator[_Opened]:
-        """The problem of some arrays, and the system of those factors that have instances."""
-        with self.backend.scope():
-            problem, active = self._checked(arrays, fixed, options)
-            with active.preparation.system(active.part(problem)) as system:
-                yield _Opened(problem, active, system)
-
-    def _checked(
-        self, arrays: Mapping[str, Any], fixed: Mapping[str, Any] | None, options: SolveOptions
-    ) -> tuple[Problem, Active]:
-        """The arrays, of the precision of what takes part, and that."""
-
-        def read(precision: Precision) -> Problem:
-            return read_problem(
-                arrays,
-                self._factors,
-                self._nodes,
-                self.backend,
-                precision,
-                check_values=options.check,
-                fixed=fixed,
-            )
-
-        problem = read(self.precision)
-        active = self._preparations.choose(problem)
-        if active.recipe.precision is not self.precision:
-            problem = read(active.recipe.precision)
-        return problem, active
-
-    def _size(self, problem: Problem, active: Active) -> ProblemSize:
-        counts = {factor.name: problem.factors[factor.name].count for factor in self._factors}
-        rows = sum(len(factor.residual) * counts[factor.name] for factor in active.recipe.factors)
-        nodes = {node.name: problem.counts[node.name] for node in active.recipe.nodes}
-        unknowns = sum(node.tangent_dim * nodes[node.name] for node in active.recipe.nodes)
-        unknowns -= sum(problem.num_held(nodes).values())
-        held = problem.num_held([*nodes, *active.held])
-        return ProblemSize(nodes, counts, rows, unknowns, held)
+    def _evaluated(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> Evaluation:
+        return self.evaluate({**arrays, **values})
 
 
 def _remade(kind: type[_Kind], factors: Sequence[Factor], choices: Mapping[str, Any]) -> _Kind:

@@ -307,3 +307,38 @@ def test_what_is_held_is_known_exactly(backend: str) -> None:
     assert found.num_unknowns == expected.num_unknowns == 6 * (NUM_VIEWS - 2) + 3 * NUM_MARKS
     with pytest.raises(caspar.errors.RankDeficiencyError):
         made.covariance(ARRAYS, {"View": "all"})
+
+
+@caspar.factor(loss=caspar.loss.Cauchy)
+def robust_sighting(
+    view: Annotated[View, caspar.TunableShared],
+    mark: Annotated[Mark, caspar.TunableShared],
+    pixel: Annotated[Pixel, caspar.ConstSequential],
+) -> sf.V2:
+    """With a loss."""
+    return _seen(view.pose, view.lens, mark) - pixel
+
+
+@ON_BACKENDS
+@pytest.mark.parametrize("held", [HELD, {"Mark": True}], ids=["some", "all marks"])
+def test_with_weights_and_a_loss(held: Any, backend: str) -> None:
+    """Instances of weight 0 have no part; the rest is what a solver without them finds."""
+    random = np.random.default_rng(1)
+    weight = random.uniform(0.5, 2.0, len(SIGHTINGS["view"]))
+    weight[[0, 20, 41, 77]] = 0.0
+    counted = weight > 0.0
+    given = {**SIGHTINGS, "weight": weight, "loss_scale": 2.0}
+    fewer = {name: rows[counted] for name, rows in SIGHTINGS.items()}
+    fewer |= {"weight": weight[counted], "loss_scale": 2.0}
+    made = caspar.Solver(robust_sighting, backend=backend, precision="float64")
+    costs = []
+    for arrays in (given, fewer):
+        problem = {"View": VIEWS, "Mark": MARKS, "robust_sighting": arrays}
+        result = made.solve(problem, fixed=held, **TIGHT)
+        assert result.status.is_success
+        costs.append(result.final_cost)
+        names = ["Mark"] if held is HELD else ["View"]
+        covariance = made.covariance({**problem, **result.values}, {names[0]: [1]}, fixed=held)
+        costs.append(float(np.trace(covariance[names[0]][0])))
+    assert costs[0] == pytest.approx(costs[2], rel=1e-12)
+    assert costs[1] == pytest.approx(costs[3], rel=1e-6)

@@ -4,10 +4,11 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, SupportsIndex
+from typing import Any, ClassVar, SupportsIndex, overload
 
 import caspar
 from caspar.errors import FactorError
+from caspar.frontend.factors.loss import Loss
 from caspar.frontend.tracing.signature import UserFunction
 
 
@@ -19,9 +20,14 @@ class Factor(UserFunction):
         function: Maps symbolic arguments to a residual (a SymForce column vector).
         name: The function's name; arrays are passed under it.
         local_names: Names visible where the function was defined, for postponed annotations.
+        loss: A `caspar.loss.Loss`, or a class of them: what the squared residual of an instance
+            costs. None: what it is.
+        base: The factor that `with_loss` was called on; None: it was not.
         found: What `caspar.tracing` keeps of it for the next solver.
     """
 
+    loss: Loss | type[Loss] | None = None
+    base: "Factor | None" = field(default=None, repr=False, compare=False)
     found: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     kind: ClassVar[str] = "factor"
     error: ClassVar[type[FactorError]] = FactorError
@@ -37,6 +43,8 @@ class Factor(UserFunction):
         Raises:
             pickle.PicklingError: It is not found there.
         """
+        if self.base is not None:
+            return Factor.with_loss, (self.base, self.loss)
         return self.pickled(self)
 
     def __copy__(self) -> "Factor":
@@ -46,6 +54,16 @@ class Factor(UserFunction):
     def __deepcopy__(self, memo: object) -> "Factor":
         """Itself, as of functions."""
         return self
+
+    def with_loss(self, loss: Loss | type[Loss] | None) -> "Factor":
+        """The same factor with another loss; its arrays are passed under the same name.
+
+        Args:
+            loss: A class of `caspar.loss`, or one of your own that is derived from
+                `caspar.loss.Loss`. None: no loss.
+        """
+        base = self if self.base is None else self.base
+        return Factor(self.function, self.name, self.local_names, loss, base)
 
     def inspect(
         self, precision: str = "mixed", target: str = "cuda", arch: str = "sm_90"
@@ -64,8 +82,18 @@ class Factor(UserFunction):
         return caspar.inspect.inspect_factor(self, precision, target, arch)
 
 
-def factor(function: Callable[..., Any]) -> Factor:
-    """Turn a residual function into a factor.
+@overload
+def factor(function: Callable[..., Any], /) -> Factor: ...
+
+
+@overload
+def factor(*, loss: Loss | type[Loss] | None = None) -> Callable[[Callable[..., Any]], Factor]: ...
+
+
+def factor(
+    function: Callable[..., Any] | None = None, *, loss: Loss | type[Loss] | None = None
+) -> Factor | Callable[[Callable[..., Any]], Factor]:
+    """Turn a residual function into a factor: `@caspar.factor`, or `@caspar.factor(loss=...)`.
 
     Every argument is annotated `Annotated[Type, Marker]`, where the type is a SymForce type, a
     subclass of one, or a dataclass of them, and the marker says how factors map to instances
@@ -76,13 +104,21 @@ def factor(function: Callable[..., Any]) -> Factor:
 
     Args:
         function: The residual function.
+        loss: What the squared residual of an instance costs: a class of `caspar.loss`, such as
+            `caspar.loss.Huber`, or one of your own. Its scale is passed with the arrays, as
+            `loss_scale`. None: what it is.
 
     Raises:
         FactorError: The argument is not a plain function.
     """
-    if not inspect.isfunction(function):
-        raise FactorError(
-            f"caspar.factor needs a function, got {function!r}: write it with def, "
-            "its arguments annotated Annotated[Type, Marker]"
-        )
-    return Factor(function, function.__name__, dict(sys._getframe(1).f_locals))
+    local_names = dict(sys._getframe(1).f_locals)
+
+    def decorate(decorated: Callable[..., Any]) -> Factor:
+        if not inspect.isfunction(decorated):
+            raise FactorError(
+                f"caspar.factor needs a function, got {decorated!r}: write it with def, "
+                "its arguments annotated Annotated[Type, Marker]"
+            )
+        return Factor(decorated, decorated.__name__, local_names, loss)
+
+    return decorate if function is None else decorate(function)

@@ -15,6 +15,8 @@ from symforce.ops import LieGroupOps, StorageOps
 
 from caspar.errors import FactorError
 from caspar.frontend.factors.factor import Factor
+from caspar.frontend.factors.loss import TracedLoss
+from caspar.frontend.factors.residual_rows import residual_rows
 from caspar.frontend.markers import (
     Const,
     ConstIndexed,
@@ -36,12 +38,9 @@ from caspar.frontend.symbolic.symbols import with_own_symbols
 from caspar.frontend.symbolic.tangent_parts import tangent_parts
 from caspar.frontend.symbolic.turned_vectors import TurnedVector, turned_vectors
 from caspar.frontend.symbolic.unit_ranges import UnitRange, unit_ranges
-from caspar.frontend.tracing.on_numbers import Comparison
-from caspar.frontend.tracing.points import PointArgument
 from caspar.frontend.tracing.signature import (
     argument_annotations,
     argument_value,
-    check_is_number,
     check_name,
     copied_value,
     marker_name,
@@ -50,6 +49,9 @@ from caspar.frontend.tracing.signature import (
     run_on_symbols,
 )
 from caspar.memory.access import Accessor
+
+WEIGHT = "weight"
+"""Under which name weights are passed beside a factor's arguments."""
 
 
 class ArgumentKind(Enum):
@@ -191,6 +193,8 @@ class TracedFactor:
         arguments: In the order of the signature.
         residual: One expression for each row.
         lines: Which line of the function each sub-expression comes from.
+        loss: What the squared residual costs; None: what it is.
+        terms: Weight and parameters of the loss, as constant arguments.
     """
 
     name: str
@@ -198,6 +202,23 @@ class TracedFactor:
     arguments: tuple[Argument, ...]
     residual: tuple[Any, ...]
     lines: Lines = field(repr=False, compare=False)
+    loss: TracedLoss | None = None
+    terms: tuple[Argument, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Argument, ...]:
+        """Everything that is read for an instance: the arguments, then weight and loss data."""
+        return (*self.arguments, *self.terms)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether an instance costs half of its squared residual: no loss, no weight."""
+        return self.loss is None and len(self.terms) == 0
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether each instance has a weight."""
+        return any(term.source == WEIGHT for term in self.terms)
 
     @property
     def nodes(self) -> tuple[Argument, ...]:
@@ -223,7 +244,11 @@ class TracedFactor:
             f" {argument.chart_key}"
             for argument in self.arguments
         )
-        return f"{self.name}({arguments}) = {expression_key(self.residual, self.lines)}"
+        key = f"{self.name}({arguments}) = {expression_key(self.residual, self.lines)}"
+        if self.is_plain:
+            return key
+        terms = ", ".join(f"{term.name} {term.kind.value}" for term in self.terms)
+        return f"{key}, {terms}, {'' if self.loss is None else self.loss.key}"
 
 
 def trace(factor: Factor) -> TracedFactor:
@@ -250,7 +275,7 @@ def trace(factor: Factor) -> TracedFactor:
         residual, lines = run_on_symbols(factor, call_values)
     except SymForceGrewError:
         return trace(factor)
-    rows = _residual_rows(factor, residual, lines)
+    rows = residual_rows(factor, residual, lines)
     return TracedFactor(factor.name, factor.location, tuple(arguments), rows, lines)
 
 
@@ -334,45 +359,3 @@ def _node_type(factor: Factor, source: str, declared: Any, storage_dim: int) -> 
         ) from error
     units, parts = unit_ranges(declared), tangent_parts(declared)
     return NodeType(str(name), declared, storage_dim, tangent_dim, units, parts)
-
-
-def factor_comparison(factor: Factor, traced: TracedFactor) -> Comparison:
-    """What comparing a factor with numbers needs."""
-    halves: dict[str, list[Argument]] = {}
-    for argument in traced.arguments:
-        halves.setdefault(argument.source, []).append(argument)
-    arguments = tuple(
-        PointArgument(
-            name, tuple(one.symbolic for one in ones), ones[0].storage_dim, ones[0].unit_ranges
-        )
-        for name, ones in halves.items()
-    )
-    names = tuple(f"row {number} of the residual" for number in range(len(traced.residual)))
-    return Comparison(
-        factor, arguments, names, traced.residual, lambda result: _column(factor, result)
-    )
-
-
-def _residual_rows(factor: Factor, residual: Any, lines: Lines) -> tuple[Any, ...]:
-    rows = _column(factor, residual)
-    for row in rows:
-        check_is_number(factor, "the residual", row, lines)
-    return rows
-
-
-def _column(factor: Factor, residual: Any) -> tuple[Any, ...]:
-    if isinstance(residual, sf.Matrix) and residual.shape[1] == 1 and residual.shape[0] >= 1:
-        return tuple(residual.to_flat_list())
-    needed = "it must return a SymForce column vector such as sf.V2"
-    hint = ""
-    if residual is None:
-        hint = "; is the return statement missing?"
-    elif isinstance(residual, tuple | list):
-        hint = "; write sf.Vector(...) or sf.V2(a, b) around its elements"
-    elif isinstance(residual, int | float | sf.Expr):
-        hint = "; wrap it as sf.V1(value)"
-    shape = f" of shape {residual.shape}" if isinstance(residual, sf.Matrix) else ""
-    raise FactorError(
-        f"factor {factor.name} ({factor.location}) returned {type(residual).__name__}{shape}: "
-        f"{needed}{hint}"
-    )

@@ -23,7 +23,7 @@ from caspar.solver.covariance.jacobians import DerivativeKernels, residual_varia
 from caspar.solver.covariance.marginals import Marginals
 from caspar.solver.covariance.normal_matrix import Linearized
 from caspar.solver.covariance.request import requested_instances
-from caspar.solver.input.problem import read_problem
+from caspar.solver.input.problem import given_factors, read_problem
 
 __all__ = ["Covariance", "Covariances"]
 """`Covariance` too: whoever asks needs both."""
@@ -56,7 +56,7 @@ class Covariances:
         nodes = self._recipe.nodes
         problem = read_problem(arrays, factors, nodes, backend, Precision.FLOAT64, fixed=fixed)
         requested = requested_instances(blocks, problem.counts)
-        jacobians = self._kernels.evaluate(factors, problem)
+        jacobians = self._kernels.evaluate(given_factors(factors, problem), problem)
         linearized = Linearized(backend, jacobians, nodes, problem.counts, problem.free)
         _check_touched(requested, linearized)
         normal, inverse = choose_inverse(self._recipe, linearized)

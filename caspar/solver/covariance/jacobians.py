@@ -104,7 +104,7 @@ class DerivativeKernels:
 
     def _compile(self, factors: Sequence[TracedFactor]) -> None:
         with self._compiling:
-            missing = [factor for factor in factors if factor.name not in self._kernels]
+            missing = [factor for factor in factors if factor.key not in self._kernels]
             if len(missing) == 0:
                 return
             types = TYPES[Precision.FLOAT64]
@@ -116,7 +116,7 @@ class DerivativeKernels:
             with phase("compiling the kernels of derivatives"):
                 loaded = self._backend.load(list(sources.kernels.values()))
             for factor, source in zip(missing, sources.kernels.values(), strict=True):
-                self._kernels[factor.name] = loaded[source.name]
+                self._kernels[factor.key] = loaded[source.name]
 
     def _packed(self, rows: Array) -> Array:
         """(n, dim) rows on the device, in the layout that kernels read."""
@@ -135,7 +135,7 @@ class DerivativeKernels:
     ) -> FactorJacobian:
         arrays = problem.factors[factor.name]
         bindings, indices = {}, {}
-        for argument in factor.arguments:
+        for argument in factor.inputs:
             if argument.node is None:
                 constant = arrays.constants[argument.source]
                 data, length = self._packed(constant.rows), int(constant.rows.shape[0])
@@ -148,7 +148,7 @@ class DerivativeKernels:
             indices[argument.name] = fields.get("index")
         outputs = self._outputs(factor, arrays.count)
         bindings |= {name: Binding(array, arrays.count) for name, array in outputs.items()}
-        launch = self._backend.bind(self._kernels[factor.name], bindings, arrays.count)
+        launch = self._backend.bind(self._kernels[factor.key], bindings, arrays.count)
         self._backend.runner([launch])()
         num_rows = len(factor.residual)
         residual = _rows(outputs[FactorPart.RESIDUAL.text], arrays.count, num_rows)

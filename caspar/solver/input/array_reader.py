@@ -96,6 +96,7 @@ class ArrayReader:
         matrix_shape: tuple[int, ...] = (),
         *,
         is_one: bool = False,
+        ignored: Array | None = None,
     ) -> Array:
         """(n, dim) values where they were given, C-contiguous, of the storage type.
 
@@ -109,6 +110,7 @@ class ArrayReader:
             matrix_shape: (rows, columns) of a matrix argument; (n, rows, columns) is then
                 accepted too.
             is_one: Whether one row is expected.
+            ignored: (n,) booleans: rows of which any values will do; None: there are none.
 
         Raises:
             InputError: Names `where`, what is wrong and what is allowed.
@@ -131,8 +133,9 @@ class ArrayReader:
             matrices = hint if array.ndim == 3 and array.shape[1] * array.shape[2] == dim else ""
             raise InputError(f"{where}: shape {tuple(array.shape)}; expected {expected}{matrices}")
         converted, is_finite = _converted(array, self._storage, xp, look=self._check_values)
-        if not is_finite:
-            raise self._not_finite(where, array, converted, xp)
+        bad = () if is_finite else _not_finite(converted, ignored, xp)
+        if len(bad) > 0:
+            raise self._not_finite_error(where, array, bad)
         if self._check_values:
             column = _vanished_column(array, converted, unit_ranges)
             if column is not None:
@@ -141,7 +144,7 @@ class ArrayReader:
                     "another unit, or precision='float64'"
                 )
             for part in unit_ranges:
-                converted = _with_unit(where, converted, part, xp)
+                converted = _with_unit(where, converted, part, xp, ignored)
         return converted
 
     def index(self, where: str, given: Any, size: int, of: str) -> Array:
@@ -228,14 +231,33 @@ class ArrayReader:
                 return to_numpy(given), np
             return self._on_device(given), self._backend.xp
 
-    def _not_finite(self, where: str, array: Array, converted: Array, xp: ModuleType) -> InputError:
-        bad = xp.flatnonzero(~xp.isfinite(converted).all(axis=1))
+    def number(self, where: str, given: Any) -> Array:
+        """(1, 1) one number for all instances, on the host, of the storage type.
+
+        Raises:
+            InputError: It is not finite.
+        """
+        with np.errstate(over="ignore"):
+            rows = np.full((1, 1), given, self._storage)
+        if not np.isfinite(rows).all():
+            raise InputError(f"{where}: {given!r} is not a finite number in {self._storage}")
+        return rows
+
+    def _not_finite_error(self, where: str, array: Array, bad: Array) -> InputError:
         row = int(bad[0])
         return InputError(
             f"{where}: {int(bad.shape[0])} of {array.shape[0]} rows hold NaN, infinity or numbers "
             f"beyond {self._storage}, first row {row}: {[float(scalar) for scalar in array[row]]}; "
             "values must be finite"
         )
+
+
+def _not_finite(converted: Array, ignored: Array | None, xp: ModuleType) -> Array:
+    """Numbers of the rows that count and are not finite."""
+    is_bad = ~xp.isfinite(converted).all(axis=1)
+    if ignored is not None and ignored.shape == is_bad.shape:
+        is_bad &= ~ignored
+    return xp.flatnonzero(is_bad)
 
 
 def _converted(array: Array, storage: str, xp: ModuleType, *, look: bool) -> tuple[Array, bool]:
@@ -275,13 +297,17 @@ def _bounds(index: Array) -> tuple[int, int]:
     return int(index.min()), int(index.max())
 
 
-def _with_unit(where: str, rows: Array, part: UnitRange, xp: ModuleType) -> Array:
+def _with_unit(
+    where: str, rows: Array, part: UnitRange, xp: ModuleType, ignored: Array | None
+) -> Array:
     """Rows of which a part has unit length: the same, or a copy where that is not so already."""
     if len(rows) == 0:
         return rows
     columns = slice(part.start, part.stop)
     norms = xp.sqrt((rows[:, columns] ** 2).sum(axis=1))
     distances = xp.abs(norms - 1.0)
+    if ignored is not None and ignored.shape == distances.shape:
+        distances[ignored] = 0.0
     furthest = float(distances.max())
     rounding = UNIT_ROUNDINGS * float(np.finfo(rows.dtype).eps)
     if furthest <= rounding:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from caspar.errors import InputError
+from caspar.frontend.factors.terms import term_names, with_terms
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.names import normalised_hint
 from caspar.memory.array import Array
@@ -20,6 +21,7 @@ from caspar.runtime.arrays import HOST, Moved, give_back, location
 from caspar.runtime.backend import Backend
 from caspar.solver.input.array_reader import ArrayReader, unblocked
 from caspar.solver.input.fixed import num_held, read_fixed
+from caspar.solver.input.term_reader import TermReader
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,16 @@ class FactorArrays:
     Attributes:
         count: Instances; may be 0.
         nodes: (count,) int32 node of each instance; None for unique nodes.
-        constants: Values of the constant arguments.
+        constants: Values of the constant arguments, of weights and of what a loss depends on.
+        by_instance: Those of the last two that have one number for each instance.
+        num_counted: Instances whose weight is not zero.
     """
 
     count: int
     nodes: Mapping[str, Array | None]
     constants: Mapping[str, ConstantArray]
+    by_instance: tuple[str, ...]
+    num_counted: int
 
 
 @dataclass(frozen=True)
@@ -81,13 +87,13 @@ class Problem:
     def with_indices(self, upload: Callable[[Array], Array]) -> "Problem":
         """The same, with the indices where a function puts them."""
         factors = {
-            name: FactorArrays(
-                arrays.count,
-                {
+            name: replace(
+                arrays,
+                nodes={
                     argument: None if index is None else upload(index)
                     for argument, index in arrays.nodes.items()
                 },
-                {
+                constants={
                     source: constant
                     if constant.index is None
                     else ConstantArray(constant.rows, upload(constant.index))
@@ -145,6 +151,11 @@ class Problem:
         return sum(int(array.nbytes) for array in arrays if isinstance(array, kind))
 
 
+def given_factors(factors: Sequence[TracedFactor], problem: Problem) -> list[TracedFactor]:
+    """Factors as their weights and the parameters of their losses are given."""
+    return [with_terms(factor, problem.factors[factor.name].by_instance) for factor in factors]
+
+
 def read_problem(
     arrays: Mapping[str, Any],
     factors: Sequence[TracedFactor],
@@ -155,7 +166,17 @@ def read_problem(
     check_values: bool = True,
     fixed: Mapping[str, Any] | None = None,
 ) -> Problem:
-    """`check_problem` with a reader of its own; see there and `ArrayReader`."""
+    """`check_problem` of arrays for a backend and a precision.
+
+    Args:
+        arrays: See there.
+        factors: See there.
+        nodes: See there.
+        backend: Where the solve runs.
+        precision: It determines the floating type that values are stored in.
+        check_values: Also look for NaN, infinity and indices out of range.
+        fixed: See there.
+    """
     reader = ArrayReader(backend, precision, check_values)
     return check_problem(arrays, factors, nodes, reader, fixed)
 
@@ -195,19 +216,22 @@ def check_problem(
     return Problem(values, given, dtypes, checked, free)
 
 
-def _check_names(where: str, what: str, given: Any, expected: Sequence[str]) -> None:
+def _check_names(
+    where: str, what: str, given: Any, expected: Sequence[str], optional: Sequence[str] = ()
+) -> None:
     if not isinstance(given, Mapping):
         raise InputError(
             f"{where}: expected a mapping of {what} ({', '.join(expected)}), "
             f"got {type(given).__name__}"
         )
-    unknown = [str(name) for name in given if name not in expected]
+    known = (*expected, *optional)
+    unknown = [str(name) for name in given if name not in known]
     missing = [name for name in expected if name not in given]
     if not unknown and not missing:
         return
     problems = []
     for name in unknown:
-        close = difflib.get_close_matches(name, missing or expected, 1)
+        close = difflib.get_close_matches(name, missing or known, 1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         hint = normalised_hint(name, expected) or hint
         problems.append(f"unknown name {name!r}{hint}")
@@ -242,7 +266,10 @@ class _Reader:
             for source, argument in by_source.items()
             if argument.kind not in (ArgumentKind.NODE_PAIR, ArgumentKind.NODE_UNIQUE)
         ]
-        _check_names(where, "arguments", given, expected)
+        terms = TermReader(self._arrays, factor, where)
+        terms.check_names(given)
+        _check_names(where, "arguments", given, expected, term_names(factor))
+        ignored = terms.read_weight(given)
         lengths: dict[str, int] = {}
         indices: dict[str, Array] = {}
         constants: dict[str, ConstantArray] = {}
@@ -254,12 +281,14 @@ class _Reader:
                 indices[source] = self._arrays.index(inner, given[source], counts[node], node)
                 lengths[source] = int(indices[source].shape[0])
             else:
-                constants[source] = self._constant(inner, argument, given[source], lengths)
+                constants[source] = self._constant(inner, argument, given[source], lengths, ignored)
         count = _count(where, factor, lengths, counts)
         nodes = {
             argument.name: self._node_index(argument, indices, count) for argument in factor.nodes
         }
-        return FactorArrays(count, nodes, constants)
+        read = terms.read(given, count)
+        constants |= {name: ConstantArray(rows, None) for name, rows in read.items()}
+        return FactorArrays(count, nodes, constants, terms.by_instance, terms.num_counted(count))
 
     def _node_index(
         self, argument: Argument, indices: Mapping[str, Array], count: int
@@ -272,7 +301,12 @@ class _Reader:
         return indices[argument.source]
 
     def _constant(
-        self, where: str, argument: Argument, given: Any, lengths: dict[str, int]
+        self,
+        where: str,
+        argument: Argument,
+        given: Any,
+        lengths: dict[str, int],
+        ignored: Array | None,
     ) -> ConstantArray:
         if argument.kind is ArgumentKind.CONST_INDEXED:
             if isinstance(given, list | tuple) and len(given) == 0:
@@ -294,14 +328,18 @@ class _Reader:
                     f"factors, got {num_rows} rows{advice}"
                 )
             return ConstantArray(rows, None)
-        rows = self._rows(where, argument, given)
+        rows = self._rows(where, argument, given, ignored)
         lengths[argument.source] = int(rows.shape[0])
         return ConstantArray(rows, None)
 
-    def _rows(self, where: str, argument: Argument, given: Any) -> Array:
+    def _rows(
+        self, where: str, argument: Argument, given: Any, ignored: Array | None = None
+    ) -> Array:
         dim, units = argument.storage_dim, argument.unit_ranges
         is_one = argument.kind is ArgumentKind.CONST_UNIQUE
-        return self._arrays.rows(where, given, dim, units, argument.matrix_shape, is_one=is_one)
+        return self._arrays.rows(
+            where, given, dim, units, argument.matrix_shape, is_one=is_one, ignored=ignored
+        )
 
 
 def _count(

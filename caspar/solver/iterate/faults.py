@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from caspar.equations.parts import FactorPart, NodePart, SolverPart
+from caspar.frontend.factors.trace import WEIGHT
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.layout import chunk_views
 from caspar.solver.plan.plan import FactorPlan, Plan
 from caspar.solver.result.quantities import count_text
 from caspar.solver.system.phases import Phases
+from caspar.solver.system.scores import hole_places
 
 
 def faulty_costs(plan: Plan) -> tuple[str, ...]:
@@ -33,9 +35,10 @@ def _described(plan: Plan, factor: FactorPlan) -> str:
     residuals = plan.memory[factor.key(FactorPart.RESIDUAL)]
     dim = len(factor.factor.residual)
     is_faulty = _not_finite(backend.xp, residuals, factor.count, dim, storage)
+    is_faulty &= _counts(plan, factor)
     slots = np.flatnonzero(backend.to_host(is_faulty))
     if factor.order.node_tiles is not None:
-        slots = slots[~_holes(plan, factor)[slots]]
+        slots = slots[~hole_places(plan, factor)[slots]]
     if factor.order.order is not None:
         slots = backend.to_host(factor.order.order)[slots]
     if len(slots) == 0:
@@ -50,10 +53,11 @@ def largest_residual(plan: Plan) -> float:
     for factor in plan.factors:
         residuals = plan.memory[factor.key(FactorPart.RESIDUAL)]
         dim = len(factor.factor.residual)
+        counts = _counts(plan, factor)
         for chunk in chunk_views(residuals, factor.count, dim, plan.types.storage):
-            sizes = backend.to_host(abs(chunk).max(axis=1))
+            sizes = backend.to_host(backend.xp.where(counts, abs(chunk).max(axis=1), 0.0))
             if factor.order.node_tiles is not None:
-                sizes = sizes[~_holes(plan, factor)]
+                sizes = sizes[~hole_places(plan, factor)]
             largest = max(largest, float(sizes.max(initial=0.0)))
     return largest
 
@@ -66,12 +70,13 @@ def _not_finite(xp: Any, data: Array, count: int, dim: int, dtype: DType) -> Arr
     return found
 
 
-def _holes(plan: Plan, factor: FactorPlan) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """(num_slots,) places that no instance is at."""
-    tiles = factor.order.node_tiles
-    assert tiles is not None
-    items = plan.library.backend.to_host(tiles.tile_items)
-    return (np.arange(plan.library.tile_size) >= items[:, None]).reshape(-1)
+def _counts(plan: Plan, factor: FactorPlan) -> Array:
+    """(num_slots,) booleans: whose weight is not zero; () where there are no weights."""
+    for term in factor.factor.terms:
+        if term.source == WEIGHT:
+            weights: Array = plan.memory[factor.key(FactorPart.CONSTANT, term)][: factor.count]
+            return weights > 0.0
+    return plan.library.backend.xp.ones((), dtype=bool)
 
 
 def faulty_derivatives(plan: Plan, phases: Phases) -> tuple[str, ...]:

@@ -123,7 +123,7 @@ class NormalEquations:
                 self._binder.pack(plan.key(NodePart.FREE), free)
         for factor in self.plan.factors:
             arrays = problem.factors[factor.factor.name]
-            for argument in factor.factor.arguments:
+            for argument in factor.factor.inputs:
                 constant = arrays.constants.get(argument.source)
                 if constant is not None:
                     rows = scratch.on_device(constant.rows)
@@ -164,7 +164,7 @@ class NormalEquations:
         `damping`: of the next step. D depends on it, and so do variables that are scaled by D.
         """
         if self._held.place is not Place.CANDIDATE:
-            if self.plan.is_scaled:
+            if self.plan.linearization_needs_damping:
                 self._scalars.write((damping, self._held.levelling))
             self._linearize.run()
         # of another damping than was expected, the step does it: residuals are overwritten

@@ -31,6 +31,10 @@ FIT_DAMPING = 0.1
 """First damping if all unknowns are those of one node, as in a curve fit: the start may be far, and
 a first step that is too long may end where a parameter has lost its influence."""
 
+LEVELLING_OFF_DAMPING = 1.0
+"""First damping with a loss that levels off: a long first step may leave the basin, and what has
+left it does not pull any more."""
+
 CHAIN_DAMPING = 1e-8
 """First damping of chains that are factorised. A chain bends as a whole along directions that
 damping holds long after it lets others go (docs/design/0014-levenberg-policy.md)."""
@@ -43,6 +47,16 @@ def usual_options(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:
         plan: Of the problem.
         is_direct: Whether a matrix is factorised.
     """
+    exact = _by_linear_systems(plan, is_direct=is_direct)
+    losses = [one.factor.loss for one in plan.factors if one.factor.loss is not None]
+    if len(losses) == 0:
+        return exact
+    levels_off = any(loss.levels_off for loss in losses)
+    first = LEVELLING_OFF_DAMPING if levels_off else USUAL_OPTIONS["initial_damping"]
+    return {**exact, "initial_damping": first}
+
+
+def _by_linear_systems(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:
     has_one_block = len(plan.reduced) == 1 and (
         plan.reduced[0].count == 1 and has_whole_block(plan.reduced[0].node)
     )

@@ -219,7 +219,7 @@ def _ordered(index: Array, order: Array | None) -> Array:
 
 def _constant_rows(factor: TracedFactor, arrays: FactorArrays, num_slots: int) -> dict[str, int]:
     rows = {}
-    for argument in factor.arguments:
+    for argument in factor.inputs:
         constant = arrays.constants.get(argument.source)
         if constant is not None:
             is_sequential = argument.kind is ArgumentKind.CONST_SEQUENTIAL

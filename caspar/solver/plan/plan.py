@@ -197,6 +197,11 @@ class Plan:
         """Whether linear systems are solved in scaled variables."""
         return any(plan.form.jacobian.is_stored for plan in self.factors)
 
+    @property
+    def linearization_needs_damping(self) -> bool:
+        """Whether what is linearised depends on the damping of the next step."""
+        return self.is_scaled or any(plan.factor.loss is not None for plan in self.factors)
+
     @cached_property
     def goes_ahead(self) -> bool:
         """Whether a candidate is linearised before the host has decided whether to accept it."""
@@ -248,6 +253,9 @@ def num_objects(part: SolverPart, factors: Sequence[FactorPlan], nodes: Sequence
             return len(SCALARS)
         case SolverPart.COSTS:
             return sum(plan.num_tiles for plan in factors)
+        case SolverPart.BEYOND_SCALE:
+            has_loss = any(plan.factor.loss is not None for plan in factors)
+            return sum(plan.num_tiles for plan in factors) if has_loss else 0
         case SolverPart.CURVATURES:
             return num_factor_curvatures(factors) + num_reduced_tiles
         case SolverPart.DESCENTS:

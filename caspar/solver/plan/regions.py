@@ -14,6 +14,7 @@ after the linearisation has read them.
 
 from collections.abc import Iterable, Sequence
 
+from caspar.equations.evaluation import correction_dim
 from caspar.equations.parts import FactorPart, Lifetime, NodePart, SolverPart
 from caspar.frontend.factors.trace import Argument
 from caspar.frontend.precision import Types
@@ -98,11 +99,13 @@ class _Regions:
         arena, reduced, eliminated = self._arena, self._reduced, self._eliminated
         for part in SolverPart:
             size = part.dim * num_objects(part, self._factors, self._nodes)
-            arena.reserve(part, size, part.dtype(self._types))
+            if size > 0:
+                arena.reserve(part, size, part.dtype(self._types))
         self._reserve_all(self._of_nodes(Lifetime.VALUES, self._nodes))
         self._reserve_all(self._of_nodes(Lifetime.MASKS, self._nodes))
         self._reserve_all(self._of_factors(Lifetime.VALUES))
         first_byte = arena.num_bytes
+        self._reserve_all(self._of_factors(Lifetime.CORRECTIONS))
         inner = self._of_nodes(Lifetime.INNER, eliminated)
         made = [
             *self._of_nodes(Lifetime.REDUCED_SUMS, self._with_others),
@@ -196,12 +199,15 @@ class _Regions:
                         array_scalars(argument.storage_dim, storage, rows[argument.source]),
                         storage,
                     )
-                    for argument in plan.factor.arguments
+                    for argument in plan.factor.inputs
                     if argument.source in rows
                 ]
             case FactorPart.RESIDUAL:
                 size = array_scalars(len(plan.factor.residual), storage, plan.count)
                 return [(plan.key(part), size, storage)]
+            case FactorPart.CORRECTION:
+                size = array_scalars(correction_dim(plan.factor), storage, plan.count)
+                return [(plan.key(part), size, storage)] if size > 0 else []
             case FactorPart.JACOBIAN:
                 return [(plan.key(part), *_jacobian(self._library, self._types, plan))]
 

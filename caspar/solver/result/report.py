@@ -91,9 +91,9 @@ def report_facts(result: SolveResult) -> list[tuple[str, str]]:
     return [
         ("status", f"{result.status.name}: {result.status.value}"),
         ("cost", f"{initial} -> {final}" + (f" ({change})" if change else "")),
-        ("RMS residual", _rms_text(result)),
+        *_loss_facts(result),
         ("unknowns", f"{problem.num_unknowns:,}: {_instances(problem.nodes)}{_held_text(problem)}"),
-        ("residuals", f"{problem.num_residuals:,}: {_instances(problem.factors)}"),
+        ("residuals", f"{problem.num_residuals:,}: {_residuals_text(problem)}"),
         *(("fitted", text) for text in fitted_texts(result)),
         ("iterations", _iterations_text(result)),
         *(("remark", remark) for remark in result.remarks),
@@ -269,6 +269,30 @@ def _rms_text(result: SolveResult) -> str:
         for cost in (result.initial_cost, result.final_cost)
     )
     return f"{initial} -> {final}"
+
+
+def _loss_facts(result: SolveResult) -> list[tuple[str, str]]:
+    """The root mean square of residuals, or what losses make of it; costs of several factors."""
+    facts = []
+    if len(result.losses) == 0:
+        facts.append(("RMS residual", _rms_text(result)))
+    for name, loss in result.losses.items():
+        num_beyond, count = result.num_beyond_scale.get(name, 0), result.problem.factors[name]
+        facts.append(("loss", f"{loss} of {name}: {num_beyond:,} of {count:,} beyond its scale"))
+    if len(result.costs) > 1:
+        digits = _cost_digits(result)
+        costs = ", ".join(
+            f"{name} {cost_text(cost, digits)}" for name, cost in result.costs.items()
+        )
+        facts.append(("cost by factor", costs))
+    return facts
+
+
+def _residuals_text(problem: ProblemSize) -> str:
+    """Instances of factors, and how many weigh nothing."""
+    left_out = _instances(problem.left_out)
+    text = _instances(problem.factors)
+    return text if left_out == "" else f"{text}; left out by weight 0: {left_out}"
 
 
 def _iterations_text(result: SolveResult) -> str:

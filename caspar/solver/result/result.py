@@ -1,14 +1,39 @@
 """What a solve returns."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 import caspar
 from caspar.errors import InputError
 from caspar.solver.result.quantities import cost_text, time_text
+
+SAME_COST = 1e-3
+"""Relative difference of a cost that is evaluated once more, at most; also where users pass values
+in float32."""
+
+LEAST_KNOWN_COST = 1e-9
+"""Share of the first cost that rounding may change."""
+
+
+class Evaluated(Protocol):
+    """Costs, residuals and weights at some values: see `caspar.Evaluation`."""
+
+    @property
+    def cost(self) -> float:
+        """That of all factors."""
+
+    def residuals(self, factor: str) -> NDArray[np.float64]:
+        """(m, residual_dim) of a factor."""
+
+    def weights(self, factor: str) -> NDArray[np.float64]:
+        """(m,) of a factor."""
 
 
 class SolveStatus(Enum):
@@ -98,11 +123,12 @@ class ProblemSize:
 
     Attributes:
         nodes: Instances of each node type that a factor with instances touches, by name.
-        factors: Instances of each factor, by name.
-        num_residuals: Rows of all residuals.
+        factors: Instances of each factor, by name, those of weight 0 left out.
+        num_residuals: Rows of their residuals.
         num_unknowns: Tangent dimensions of those nodes, without what is held.
         held: Components of tangents that are held, by node type; only of types of which something
             may be.
+        left_out: Instances of weight 0, by the name of the factor, where there are any.
     """
 
     nodes: Mapping[str, int]
@@ -110,13 +136,15 @@ class ProblemSize:
     num_residuals: int
     num_unknowns: int
     held: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class SolveResult:
     """Values, costs and the course of a solve.
 
-    Costs are 1/2 * sum of squared residuals.
+    Costs are 1/2 * the sum of squared residuals, or of w rho(|r|^2) where there are weights w and
+    losses rho.
 
     Attributes:
         status: How it ended, with advice.
@@ -143,6 +171,10 @@ class SolveResult:
         remarks: What else the course of the solve shows, with advice.
         fields: Of node types that are dataclasses, where each field is in a row of `values`; see
             `values_of`.
+        costs: The part of each factor in `final_cost`, by name, in float64.
+        losses: The name of the loss of each factor that has one.
+        num_beyond_scale: By factors with a loss: instances whose residual is longer than its scale.
+        evaluator: Evaluates the factors at `values`, for `residuals` and `weights`.
     """
 
     status: SolveStatus
@@ -162,6 +194,64 @@ class SolveResult:
     peak_memory_bytes: int
     remarks: tuple[str, ...] = ()
     fields: Mapping[str, Mapping[str, range]] = field(default_factory=dict, repr=False)
+    costs: Mapping[str, float] = field(default_factory=dict)
+    losses: Mapping[str, str] = field(default_factory=dict)
+    num_beyond_scale: Mapping[str, int] = field(default_factory=dict)
+    evaluator: Callable[[], Evaluated] | None = field(default=None, repr=False)
+
+    def residuals(self, factor: str) -> NDArray[np.float64]:
+        """The residuals of a factor at `values`, without weight and loss.
+
+        They are evaluated when they are first asked for, by the solver, from the arrays that
+        `solve` was given, which must not have been written to since.
+
+        Args:
+            factor: Its name.
+
+        Returns:
+            (m, residual_dim), in the order of the factor's arrays, on the host.
+
+        Raises:
+            InputError: There is no such factor; the arrays have changed; or this result is a copy,
+                which does not hold them.
+        """
+        return self._evaluation.residuals(factor)
+
+    def weights(self, factor: str) -> NDArray[np.float64]:
+        """What each instance of a factor weighs at `values`: w rho'(|r|^2), as `residuals`.
+
+        Args:
+            factor: Its name.
+
+        Returns:
+            (m,), in the order of the factor's arrays, on the host.
+
+        Raises:
+            InputError: As `residuals`.
+        """
+        return self._evaluation.weights(factor)
+
+    @cached_property
+    def _evaluation(self) -> Evaluated:
+        if self.evaluator is None:
+            raise InputError(
+                "this result is a copy or comes from a pickle, which does not hold the arrays: use "
+                "Solver.evaluate({**arrays, **result.values})"
+            )
+        found = self.evaluator()
+        # values of float32 are rounded on their way
+        least = LEAST_KNOWN_COST * abs(self.initial_cost)
+        if not math.isclose(found.cost, self.final_cost, rel_tol=SAME_COST, abs_tol=least):
+            raise InputError(
+                f"the arrays have changed since the solve: these values cost {found.cost:g} with "
+                f"them, and {self.final_cost:g} then. Keep copies, or use Solver.evaluate"
+            )
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the solver and the arrays."""
+        kept = {name: value for name, value in self.__dict__.items() if name != "_evaluation"}
+        return {**kept, "evaluator": None}
 
     def values_of(self, name: str) -> dict[str, Any]:
         """The values of a node type by the names of its dataclass's fields.

@@ -162,6 +162,9 @@ class Binder:
         """Residual and cost at NODES or CANDIDATE."""
         bindings = self._arguments(plan, state)
         bindings[SolverPart.COSTS.addend] = self._total(SolverPart.COSTS, plan.first_tile)
+        if plan.factor.loss is not None:
+            beyond = self._total(SolverPart.BEYOND_SCALE, plan.first_tile)
+            bindings[SolverPart.BEYOND_SCALE.addend] = beyond
         return self._bind(plan, "score", bindings)
 
     def linearize(self, plan: FactorPlan, *, exact: bool) -> list[Launch]:
@@ -250,7 +253,7 @@ class Binder:
     def _arguments(self, plan: FactorPlan, state: NodePart) -> dict[str, Binding]:
         """Bindings of a factor's arguments and arrays, nodes taken from NODES or CANDIDATE."""
         bindings = {}
-        for argument in plan.factor.arguments:
+        for argument in plan.factor.inputs:
             if argument.node is None:
                 data = self._memory[plan.key(FactorPart.CONSTANT, argument)]
                 index = plan.order.constants.get(argument.source)
@@ -259,8 +262,10 @@ class Binder:
                 bindings[argument.value_name] = Binding(data, rows, fields=fields)
             else:
                 bindings[argument.value_name] = self._node_binding(plan, argument, state)
-        for part in (FactorPart.RESIDUAL, FactorPart.JACOBIAN):
-            bindings[part.text] = Binding(self._memory[plan.key(part)], plan.count)
+        for part in (FactorPart.RESIDUAL, FactorPart.JACOBIAN, FactorPart.CORRECTION):
+            data = self._memory.get(plan.key(part))
+            if data is not None:
+                bindings[part.text] = Binding(data, plan.count)
         tiles = plan.order.node_tiles
         if tiles is not None:
             bindings[TILES] = Binding(tiles.tile_items, tiles.num_groups, fields=tiles.fields)

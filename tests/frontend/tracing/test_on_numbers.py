@@ -17,7 +17,8 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.errors import FactorError, KernelError
-from caspar.frontend.factors.trace import factor_comparison, trace
+from caspar.frontend.factors.comparison import factor_comparison
+from caspar.frontend.factors.trace import trace
 from caspar.frontend.kernels.trace import KernelFunction, kernel_comparison, trace_kernel
 from caspar.frontend.symbolic.unit_ranges import unit_ranges
 from caspar.frontend.tracing.code_digest import UserCode, user_code

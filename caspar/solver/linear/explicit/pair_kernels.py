@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from caspar.equations.factor_builder import FactorBuilder, FactorForm, SharedSums
 from caspar.equations.factor_kernels import exact_role, factor_kernels
-from caspar.equations.linearized import add_block, add_linearized, computed_jacobian, linearization
+from caspar.equations.linearized import add_block, add_linearized, linearization
 from caspar.equations.node_blocks import damped_diagonal, inverse_root
 from caspar.equations.parts import NodePart
 from caspar.equations.schur_kernels import mixed_blocks
@@ -138,7 +138,7 @@ def _between_parts(
 def _linearize(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
     """What the usual one adds."""
     kernel = FactorBuilder(factor, exact_role("linearize"), form, DType.FLOAT64, types)
-    add_linearized(kernel, computed_jacobian(kernel))
+    add_linearized(kernel)
     return kernel.build()
 
 

@@ -1,0 +1,151 @@
+"""Costs, residuals and weights at some values, without a solve.
+
+Input: the system of a problem, just scored. Output: an `Evaluation`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.errors import InputError
+from caspar.frontend.factors.terms import term_names
+from caspar.frontend.factors.trace import WEIGHT, TracedFactor
+from caspar.memory.array import Array
+from caspar.solver.input.problem import Problem
+from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.system.scores import factor_costs, num_beyond_scale, residual_rows
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What the factors cost at some values.
+
+    Attributes:
+        costs: The cost of each factor, by name: 1/2 * the sum of w rho(|r|^2) over its instances.
+    """
+
+    costs: Mapping[str, float]
+    _residuals: Mapping[str, Floats] = field(repr=False)
+    _weights: Mapping[str, Floats] = field(repr=False)
+
+    @property
+    def cost(self) -> float:
+        """That of all factors."""
+        return sum(self.costs.values())
+
+    def residuals(self, factor: str) -> Floats:
+        """The residuals of a factor, without weight and loss.
+
+        Args:
+            factor: Its name.
+
+        Returns:
+            (m, residual_dim), in the order of its arrays, on the host. They are as precise as the
+            values: float32 in `mixed` precision.
+
+        Raises:
+            InputError: There is no such factor.
+        """
+        return self._of(self._residuals, factor)
+
+    def weights(self, factor: str) -> Floats:
+        """What each instance of a factor weighs: w rho'(|r|^2).
+
+        1 without a weight and a loss; near 0 for an instance that a loss takes for an outlier.
+
+        Args:
+            factor: Its name.
+
+        Returns:
+            (m,), in the order of its arrays, on the host.
+
+        Raises:
+            InputError: There is no such factor.
+        """
+        return self._of(self._weights, factor)
+
+    def _of(self, arrays: Mapping[str, Floats], factor: str) -> Floats:
+        if factor not in arrays:
+            raise InputError(f"{factor!r} is no factor; these are {', '.join(arrays)}")
+        return arrays[factor].copy()
+
+
+def final_costs(
+    factors: Sequence[TracedFactor], final_cost: float, system: NormalEquations
+) -> tuple[dict[str, float], dict[str, int]]:
+    """How a solve ended, by factor.
+
+    Args:
+        factors: All factors of the solver.
+        final_cost: Of all of them together.
+        system: Of those that take part; it is scored where that is needed.
+
+    Returns:
+        The cost of each factor; and of each one with a loss how many residuals are longer than its
+        scale.
+    """
+    costs = {factor.name: 0.0 for factor in factors}
+    active = [plan.factor for plan in system.plan.factors]
+    if len(active) == 1 and active[0].loss is None:
+        return {**costs, active[0].name: final_cost}, {}
+    system.score()
+    return {**costs, **factor_costs(system.plan)}, num_beyond_scale(system.plan)
+
+
+def evaluation(
+    factors: Sequence[TracedFactor], problem: Problem, system: NormalEquations
+) -> Evaluation:
+    """Score the values of a system, and read what that leaves.
+
+    Args:
+        factors: All factors of the solver.
+        problem: The arrays; a factor without instances has no part in the system.
+        system: Holds the values.
+    """
+    system.score()
+    costs = {factor.name: 0.0 for factor in factors} | factor_costs(system.plan)
+    plans = {plan.factor.name: plan for plan in system.plan.factors}
+    to_host = system.plan.library.backend.to_host
+
+    def on_host(array: Array) -> Floats:
+        return np.asarray(array if isinstance(array, np.ndarray) else to_host(array), np.float64)
+
+    residuals, weights = {}, {}
+    for factor in factors:
+        name = factor.name
+        rows = np.empty((0, len(factor.residual)))
+        if name in plans:
+            rows = residual_rows(system.plan, plans[name])
+        residuals[name] = rows
+        constants = problem.factors[name].constants
+        terms = {
+            term: on_host(constants[term].rows)[:, 0]
+            for term in term_names(factor)
+            if term in constants
+        }
+        weights[name] = _weights(factor, terms, rows)
+    return Evaluation(costs, residuals, weights)
+
+
+def _weights(factor: TracedFactor, terms: Mapping[str, Floats], residuals: Floats) -> Floats:
+    """w rho'(|r|^2) of each instance: (m,)."""
+    weights = np.ones(len(residuals))
+    if factor.loss is not None and len(residuals) > 0:
+        values = {one.name: terms[one.source] for one in factor.loss.parameters}
+        weights = factor.loss.on_numbers((residuals**2).sum(axis=1), values)[1]
+    if WEIGHT in terms:
+        # of one that does not count, whatever the residual is
+        weights = np.where(terms[WEIGHT] > 0.0, terms[WEIGHT] * weights, 0.0)
+    return weights
+
+
+def without_later_entries(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The mappings as they are now; what is in the arrays may change."""
+    return {
+        name: dict(given) if isinstance(given, Mapping) else given for name, given in arrays.items()
+    }

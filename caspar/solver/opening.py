@@ -1,0 +1,94 @@
+"""From the user's arrays to a system with values loaded, and what of them takes part.
+
+Cost tier: once for each solve; see `preparation` for what is kept between them.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from caspar.frontend.factors.trace import TracedFactor
+from caspar.options import Precision, SolveOptions
+from caspar.runtime.backend import Backend
+from caspar.solver.active import Active, Preparations
+from caspar.solver.choice.form import Recipe
+from caspar.solver.input.problem import Problem, read_problem
+from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.result.result import ProblemSize
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Checked arrays, what of them takes part, and the system that the iterations work on."""
+
+    problem: Problem
+    active: Active
+    system: NormalEquations
+
+    def size(self, factors: tuple[TracedFactor, ...]) -> ProblemSize:
+        """Counts of what takes part, beside those of all factors."""
+        problem, recipe = self.problem, self.active.recipe
+        counts = {one.name: problem.factors[one.name].num_counted for one in factors}
+        rows = sum(len(factor.residual) * counts[factor.name] for factor in recipe.factors)
+        nodes = {node.name: problem.counts[node.name] for node in recipe.nodes}
+        unknowns = sum(node.tangent_dim * nodes[node.name] for node in recipe.nodes)
+        unknowns -= sum(problem.num_held(nodes).values())
+        held = problem.num_held([*nodes, *self.active.held])
+        left_out = {name: problem.factors[name].count - count for name, count in counts.items()}
+        left_out = {name: count for name, count in left_out.items() if count > 0}
+        return ProblemSize(nodes, counts, rows, unknowns, held, left_out)
+
+
+class Opener:
+    """Opens problems of a solver.
+
+    Args:
+        backend: Where it runs.
+        recipe: All factors and node types, and the precision for these.
+        own_precision: Whether each set of factors has the precision that is usual for it.
+
+    Attributes:
+        preparations: What is made for the parts of it that occur.
+    """
+
+    def __init__(self, backend: Backend, recipe: Recipe, *, own_precision: bool) -> None:
+        self._backend = backend
+        self._recipe = recipe
+        self.preparations = Preparations(backend, recipe, own_precision=own_precision)
+
+    @contextmanager
+    def open(
+        self, arrays: Mapping[str, Any], fixed: Mapping[str, Any] | None, options: SolveOptions
+    ) -> Iterator[Opened]:
+        """The problem of some arrays, and the system of those factors that have instances.
+
+        It belongs to the caller until the context ends.
+        """
+        with self._backend.scope():
+            problem, active = self._checked(arrays, fixed, options)
+            with active.preparation.system(active.part(problem)) as system:
+                yield Opened(problem, active, system)
+
+    def _checked(
+        self, arrays: Mapping[str, Any], fixed: Mapping[str, Any] | None, options: SolveOptions
+    ) -> tuple[Problem, Active]:
+        """The arrays, of the precision of what takes part, and that."""
+        recipe = self._recipe
+
+        def read(precision: Precision) -> Problem:
+            return read_problem(
+                arrays,
+                recipe.factors,
+                recipe.nodes,
+                self._backend,
+                precision,
+                check_values=options.check,
+                fixed=fixed,
+            )
+
+        problem = read(recipe.precision)
+        active = self.preparations.choose(problem)
+        if active.recipe.precision is not recipe.precision:
+            problem = read(active.recipe.precision)
+        return problem, active

@@ -1,0 +1,62 @@
+"""What a score leaves on the device, by factor: costs, residuals, how many are beyond the scale.
+
+Input: a plan whose values were just scored. Output: numbers and arrays on the host, once a solve
+or when users ask.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.equations.parts import FactorPart, SolverPart
+from caspar.memory.layout import chunk_views
+from caspar.solver.plan.plan import FactorPlan, Plan
+
+
+def factor_costs(plan: Plan) -> dict[str, float]:
+    """The cost of each factor, summed in float64, by name."""
+    return _sums(plan, SolverPart.COSTS)
+
+
+def num_beyond_scale(plan: Plan) -> dict[str, int]:
+    """By each factor with a loss: how many residuals are longer than its scale."""
+    with_loss = [factor.factor.name for factor in plan.factors if factor.factor.loss is not None]
+    if len(with_loss) == 0:
+        return {}
+    found = _sums(plan, SolverPart.BEYOND_SCALE)
+    return {name: round(found[name]) for name in with_loss}
+
+
+def _sums(plan: Plan, part: SolverPart) -> dict[str, float]:
+    partials = plan.library.backend.to_host(plan.memory[part]).astype(np.float64)
+    return {
+        one.factor.name: float(partials[one.first_tile : one.first_tile + one.num_tiles].sum())
+        for one in plan.factors
+    }
+
+
+def residual_rows(plan: Plan, factor: FactorPlan) -> NDArray[np.float64]:
+    """(instances, rows) residuals of a factor, in the order in which they were given."""
+    backend, storage = plan.library.backend, plan.types.storage
+    data = backend.to_host(plan.memory[factor.key(FactorPart.RESIDUAL)])
+    chunks = chunk_views(data, factor.count, len(factor.factor.residual), storage)
+    rows = np.concatenate(chunks, axis=1).astype(np.float64)
+    order = factor.order.order
+    if order is None:
+        return rows
+    instance = backend.to_host(order)
+    if factor.order.node_tiles is not None:
+        is_used = ~hole_places(plan, factor)
+        rows, instance = rows[is_used], instance[is_used]
+    given = np.empty_like(rows)
+    given[instance] = rows
+    return given
+
+
+def hole_places(plan: Plan, factor: FactorPlan) -> NDArray[Any]:
+    """(num_slots,) booleans: places of node tiles that no instance is at."""
+    tiles = factor.order.node_tiles
+    assert tiles is not None
+    items = plan.library.backend.to_host(tiles.tile_items)
+    return (np.arange(plan.library.tile_size) >= items[:, None]).reshape(-1)

@@ -1,0 +1,232 @@
+"""Robust solves against SciPy, and against each other by every linear method and precision."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.optimize import least_squares
+
+import caspar
+from caspar.equations.parts import NodePart
+from caspar.options import SolveOptions
+from tests.harness import find_compiler
+from tests.harness_backend import HarnessBackend
+from tests.solver.losses.loss_cases import (
+    FORMULAS,
+    ROBUST,
+    Floats,
+    line_arrays,
+    loss_named,
+    place,
+    point,
+    view_arrays,
+)
+from tests.solver.losses.test_loss_formulas import Fair
+from tests.solver.solving import ON_BACKENDS, changed
+
+SCALE = 0.1
+
+
+def line_residuals(line: Floats, arrays: Any) -> Floats:
+    at, height = arrays["point"]["at"].ravel(), arrays["point"]["height"].ravel()
+    found: Floats = line[0] + line[1] * at - height
+    return found
+
+
+@ON_BACKENDS
+@pytest.mark.parametrize(
+    ("name", "scipys"),
+    [("SoftL1", "soft_l1"), ("Huber", "huber"), ("Cauchy", "cauchy"), ("Arctan", "arctan")],
+)
+def test_agrees_with_scipy(name: str, scipys: str, backend: str) -> None:
+    arrays = line_arrays()
+    exact = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15}
+    expected = least_squares(
+        line_residuals, [1.2, 0.45], loss=scipys, f_scale=SCALE, args=(arrays,), **exact
+    )
+    solver = caspar.Solver(point.with_loss(loss_named(name)), precision="float64", backend=backend)
+    result = solver.solve(changed(arrays, "point.loss_scale", SCALE), cost_tolerance=1e-14)
+    assert result.status.is_success
+    assert_allclose(result.final_cost, expected.cost, rtol=1e-12)
+    assert_allclose(result.values["Line"][0], expected.x, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", [*FORMULAS, "Fair"])
+def test_cost_is_the_formula(name: str) -> None:
+    """Of the start, of the end, and of every iteration between them."""
+    loss = Fair if name == "Fair" else loss_named(name)
+    arrays = changed(line_arrays(), "point.loss_scale", SCALE)
+
+    def cost(line: Floats) -> float:
+        u = line_residuals(line, arrays) ** 2 / SCALE**2
+        rho = 2 * (np.sqrt(u) - np.log1p(np.sqrt(u))) if name == "Fair" else FORMULAS[name](u)
+        return float(0.5 * SCALE**2 * rho.sum())
+
+    result = caspar.Solver(point.with_loss(loss), precision="float64", backend="cpu").solve(arrays)
+    assert_allclose(result.initial_cost, cost(arrays["Line"][0]), rtol=1e-12)
+    assert_allclose(result.final_cost, cost(result.values["Line"][0]), rtol=1e-12)
+    assert result.final_cost <= result.initial_cost
+
+
+@pytest.mark.parametrize("alpha", [-2.0, 0.0, 1.0, 2.0, 1.5])
+def test_alpha_is_data(alpha: float) -> None:
+    solver = barron_solver()
+    arrays = changed(line_arrays(), "point.loss_scale", 1.0)
+    result = solver.solve(changed(arrays, "point.loss_alpha", alpha), cost_tolerance=1e-13)
+    names = {2.0: "L2", 0.0: "Cauchy", 1.0: "SoftL1", -2.0: "GemanMcClure"}
+    if alpha not in names:
+        many = np.full(90, alpha)
+        again = solver.solve(changed(arrays, "point.loss_alpha", many), cost_tolerance=1e-13)
+        assert_allclose(again.final_cost, result.final_cost, rtol=1e-12)
+        return
+    scale = {0.0: np.sqrt(2.0), -2.0: 2.0}.get(alpha, 1.0)
+    other = caspar.Solver(point.with_loss(loss_named(names[alpha])), backend="cpu")
+    expected = other.solve(changed(arrays, "point.loss_scale", scale), cost_tolerance=1e-13)
+    assert_allclose(result.final_cost, expected.final_cost, rtol=1e-9)
+
+
+SOLVERS: list[caspar.Solver] = []
+
+
+def barron_solver() -> caspar.Solver:
+    """One for all: alpha needs no compilation."""
+    if len(SOLVERS) == 0:
+        factor = point.with_loss(caspar.loss.Barron)
+        SOLVERS.append(caspar.Solver(factor, precision="float64", backend="cpu"))
+    return SOLVERS[0]
+
+
+@pytest.mark.parametrize("name", ["Huber", "Cauchy", "Tolerant", "Welsch"])
+def test_gradient_is_exact(name: str) -> None:
+    """Whatever the matrix makes of the second derivative."""
+    random = np.random.default_rng(3)
+    at, seen = random.normal(size=(2, 30, 2))
+    weight = random.uniform(0.0, 2.0, 30)
+    arrays = {
+        "Line": np.array([[0.3, 0.8]]),
+        "place": {"at": at, "seen": seen, "weight": weight, "loss_scale": 0.5},
+    }
+    solver = caspar.Solver(
+        place.with_loss(loss_named(name)), precision="float64", backend="cpu", jacobian="recompute"
+    )
+
+    def cost(shift: Floats) -> float:
+        return solver.evaluate({**arrays, "Line": arrays["Line"] + shift}).cost
+
+    step = 1e-6
+    expected = [(cost(step * unit) - cost(-step * unit)) / (2 * step) for unit in np.eye(2)]
+    with solver.system(arrays) as system:
+        system.score()
+        system.linearize(1e-8)
+        found = system.plan.memory[system.plan.node_plans["Line"].key(NodePart.GRADIENT)]
+        assert_allclose(found[:2], expected, rtol=1e-6, atol=1e-8)
+
+
+CHOICES = [
+    ("float64", "auto", "stored", "auto"),
+    ("float64", "pcg", "stored", "auto"),
+    ("float64", "schur_pcg", "recompute", "auto"),
+    ("float64", "schur_pcg", "float16", "auto"),
+    ("float64", "schur_pcg", "recompute", "two_level"),
+    ("float64", "schur_dense", "recompute", "auto"),
+    ("float64", "sparse", "recompute", "auto"),
+    ("mixed", "schur_pcg", "float16", "auto"),
+    ("mixed", "schur_pcg", "recompute", "auto"),
+    ("mixed", "schur_dense", "recompute", "auto"),
+    ("float32", "schur_pcg", "stored", "auto"),
+    ("float32", "pcg", "recompute", "auto"),
+]
+
+
+def robust_cost(arrays: Any) -> float:
+    """Of `ROBUST`, by SciPy."""
+    solver = caspar.Solver(ROBUST, precision="float64", backend="cpu")
+    views, marks = arrays["View"], arrays["Mark"]
+
+    def residuals(x: Floats) -> Floats:
+        """Roots of what each instance costs, twice."""
+        view = x[: views.size].reshape(views.shape)
+        mark = x[views.size :].reshape(marks.shape)
+        found = solver.evaluate({**arrays, "View": view, "Mark": mark})
+        huber, soft = FORMULAS["Huber"], FORMULAS["SoftL1"]
+        rows = []
+        for name, formula in (("glance", huber), ("hold", soft)):
+            scale = arrays[name]["loss_scale"]
+            square = (found.residuals(name) ** 2).sum(axis=1)
+            rows.append(np.sqrt(scale**2 * formula(square / scale**2)))
+        weight = np.sqrt(arrays["pin"]["weight"])[:, None]
+        return np.concatenate([*rows, (weight * found.residuals("pin")).ravel()])
+
+    start = np.concatenate([views.ravel(), marks.ravel()])
+    tight = {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-12}
+    return float(least_squares(residuals, start, method="trf", **tight).cost)
+
+
+@pytest.fixture(scope="module", name="optimum")
+def _optimum() -> float:
+    return robust_cost(view_arrays())
+
+
+@ON_BACKENDS
+@pytest.mark.parametrize(("precision", "linear_solver", "jacobian", "preconditioner"), CHOICES)
+def test_every_method_and_precision(
+    precision: str,
+    linear_solver: str,
+    jacobian: str,
+    preconditioner: str,
+    backend: str,
+    optimum: float,
+) -> None:
+    solver = caspar.Solver(
+        ROBUST,
+        precision=precision,
+        linear_solver=linear_solver,
+        jacobian=jacobian,
+        preconditioner=preconditioner,
+        backend=backend,
+    )
+    exact = precision == "float64"
+    options = {"cost_tolerance": 1e-12} if exact else {}
+    result = solver.solve(view_arrays(), max_iterations=200, **options)
+    assert result.status.is_success
+    assert_allclose(result.final_cost, optimum, rtol=1e-7 if exact else 1e-4)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
+@pytest.mark.parametrize("jacobian", ["recompute", "float16"])
+def test_cuda_sources(jacobian: str, optimum: float) -> None:
+    """In the harness: the kernels of CUDA without a device."""
+    solver = caspar.Solver(
+        ROBUST, precision="mixed", jacobian=jacobian, backend=HarnessBackend(128)
+    )
+    result = solver.solve(view_arrays())
+    assert result.status.is_success
+    assert_allclose(result.final_cost, optimum, rtol=1e-4)
+    assert result.costs.keys() == {"glance", "hold", "pin"}
+
+
+@pytest.mark.parametrize(("name", "damping"), [("Huber", 1e-3), ("Cauchy", 1.0), ("Tukey", 1.0)])
+def test_first_steps_are_short_where_a_loss_levels_off(name: str, damping: float) -> None:
+    arrays = changed(line_arrays(), "point.loss_scale", SCALE)
+    solver = caspar.Solver(point.with_loss(loss_named(name)), backend="cpu")
+    assert solver.solve(arrays, max_iterations=1).iterations[0].damping == damping
+    given = solver.solve(arrays, max_iterations=1, initial_damping=1e-2)
+    assert given.iterations[0].damping == 1e-2
+    assert SolveOptions().initial_damping is None
+
+
+@pytest.mark.parametrize("precision", ["float64", "mixed", "float32"])
+@pytest.mark.parametrize("name", ["Huber", "Cauchy", "Welsch"])
+def test_residuals_that_are_zero(name: str, precision: str) -> None:
+    arrays = line_arrays()
+    at = np.round(arrays["point"]["at"])  # few bits: exact in float32
+    arrays["point"] = {"at": at, "height": 1.0 + 0.5 * at, "loss_scale": SCALE}
+    factor = point.with_loss(loss_named(name))
+    solver = caspar.Solver(factor, precision=precision, backend="cpu")
+    result = solver.solve(arrays)
+    assert result.status.is_success
+    assert_allclose(result.values["Line"], [[1.0, 0.5]], atol=1e-6)
+    at_solution = solver.solve({**arrays, "Line": np.array([[1.0, 0.5]])})
+    assert at_solution.final_cost == 0.0
+    assert at_solution.status.is_success
