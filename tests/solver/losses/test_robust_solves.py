@@ -45,9 +45,7 @@ def test_agrees_with_scipy(name: str, scipys: str, backend: str) -> None:
     expected = least_squares(
         line_residuals, [1.2, 0.45], loss=scipys, f_scale=SCALE, args=(arrays,), **exact
     )
-    solver = caspar.Solver(
-        point.with_loss(loss_named(name)), precision="float64", backend=backend
-    )
+    solver = caspar.Solver(point.with_loss(loss_named(name)), precision="float64", backend=backend)
     result = solver.solve(changed(arrays, "point.loss_scale", SCALE), cost_tolerance=1e-14)
     assert result.status.is_success
     assert_allclose(result.final_cost, expected.cost, rtol=1e-12)
