@@ -83,6 +83,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         SolveOptions,
     )
     from caspar.solver.evaluation import Evaluation
+    from caspar.solver.gnc import GncLoss, GncResult, GncStep, solve_gnc
     from caspar.solver.prepared import Prepared
     from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
     from caspar.solver.solver import Solver
@@ -105,6 +106,9 @@ __all__ = [
     "ConstUnique",
     "Evaluation",
     "Factor",
+    "GncLoss",
+    "GncResult",
+    "GncStep",
     "IterationRecord",
     "JacobianChoice",
     "Kernel",
@@ -147,6 +151,7 @@ __all__ = [
     "loss",
     "plot",
     "report",
+    "solve_gnc",
 ]
 
 _MODULES = ("bundle_adjustment", "errors", "initialize", "inspect", "io", "loss", "plot", "report")
@@ -170,6 +175,9 @@ _NAMES = {
     "ConstUnique": "caspar.frontend.markers",
     "Evaluation": "caspar.solver.evaluation",
     "Factor": "caspar.frontend.factors.factor",
+    "GncLoss": "caspar.solver.gnc",
+    "GncResult": "caspar.solver.gnc",
+    "GncStep": "caspar.solver.gnc",
     "IterationRecord": "caspar.solver.result.result",
     "Kernel": "caspar.kernels.kernel",
     "Pair": "caspar.frontend.markers",
@@ -203,6 +211,7 @@ _NAMES = {
     "WriteSum": "caspar.memory.patterns",
     "factor": "caspar.frontend.factors.factor",
     "kernel": "caspar.kernels.decorator",
+    "solve_gnc": "caspar.solver.gnc",
 }
 """Module of each public name that is defined in it."""
 

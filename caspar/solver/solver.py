@@ -25,7 +25,7 @@ from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
 from caspar.solver.active import Active, Preparations
 from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
-from caspar.solver.evaluation import Evaluation, evaluation, final_costs
+from caspar.solver.evaluation import Evaluation, evaluation, final_costs, loss_names
 from caspar.solver.input.problem import Problem, read_problem
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import minimize
@@ -332,7 +332,7 @@ class Solver:
             fields=self._fields,
             costs=costs,
             num_beyond_scale=num_beyond,
-            losses={one.name: one.loss.name for one in self._factors if one.loss is not None},
+            losses=loss_names(self._factors),
             evaluator=partial(self._evaluated, _without_later_entries(arrays), values),
         )
 
