@@ -95,6 +95,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
     )
     from caspar.solver.covariance.covariance import Covariance
     from caspar.solver.evaluation import Evaluation
+    from caspar.solver.gnc import GncLoss, GncResult, GncStep, solve_gnc
     from caspar.solver.prepared import Prepared
     from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
     from caspar.solver.solver import Solver
@@ -118,6 +119,9 @@ __all__ = [
     "Covariance",
     "Evaluation",
     "Factor",
+    "GncLoss",
+    "GncResult",
+    "GncStep",
     "IterationRecord",
     "JacobianChoice",
     "Kernel",
@@ -162,6 +166,7 @@ __all__ = [
     "loss",
     "plot",
     "report",
+    "solve_gnc",
 ]
 
 _MODULES = (
@@ -197,6 +202,9 @@ _NAMES = {
     "Covariance": "caspar.solver.covariance.covariance",
     "Evaluation": "caspar.solver.evaluation",
     "Factor": "caspar.frontend.factors.factor",
+    "GncLoss": "caspar.solver.gnc",
+    "GncResult": "caspar.solver.gnc",
+    "GncStep": "caspar.solver.gnc",
     "IterationRecord": "caspar.solver.result.result",
     "Kernel": "caspar.kernels.kernel",
     "Pair": "caspar.frontend.markers",
@@ -230,6 +238,7 @@ _NAMES = {
     "WriteSum": "caspar.memory.patterns",
     "factor": "caspar.frontend.factors.factor",
     "kernel": "caspar.kernels.decorator",
+    "solve_gnc": "caspar.solver.gnc",
 }
 """Module of each public name that is defined in it."""
 

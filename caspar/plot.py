@@ -39,6 +39,8 @@ MAX_POINTS = 50_000
 CENTRAL_PERCENT = 96.0
 """Part of the points, along each axis, that the limits are fitted to."""
 
+_NUM_BINS = 60
+
 _PANEL_WIDTH = 5.2
 _COSTS_HEIGHT = 3.2
 
@@ -70,6 +72,63 @@ def plot_convergence(result: SolveResult) -> Figure:
     """
     figure = _figure(9.0, 3.2)
     _draw_costs(figure.subplots(1, 2, sharey=True), result)
+    return figure
+
+
+def plot_residuals(result: SolveResult, factor: str) -> Figure:
+    """Draw a histogram of the lengths of a factor's residuals, without weight and loss.
+
+    Args:
+        result: The solve.
+        factor: Name of the factor.
+
+    Returns:
+        A figure with a logarithmic axis of counts. Instances that weigh less than half of the
+        largest weight are in another colour; those that weigh nothing are left out.
+
+    Raises:
+        InputError: See `SolveResult.residuals`.
+    """
+    lengths = np.linalg.norm(result.residuals(factor), axis=1)
+    weights = result.weights(factor)
+    is_drawn = np.isfinite(lengths) & (weights > 0.0)
+    is_weak = weights[is_drawn] < 0.5 * weights.max(initial=0.0)
+    lengths = lengths[is_drawn]
+    figure = _figure(_PANEL_WIDTH, _COSTS_HEIGHT)
+    axis = figure.subplots()
+    axis.hist(
+        [lengths[~is_weak], lengths[is_weak]],
+        bins=_NUM_BINS,
+        stacked=True,
+        color=[COST_COLOR, REJECTED_COLOR],
+        label=["full weight", "less than half of it"],
+    )
+    axis.set_yscale("log")
+    axis.set_xlabel("length of the residual")
+    axis.set_ylabel("instances")
+    title = f"{factor}: {count_text(len(lengths), 'residual')}"
+    axis.set_title(title, loc="left", fontsize="medium")
+    axis.spines[["top", "right"]].set_visible(False)
+    if is_weak.any():
+        axis.legend(loc="upper right", fontsize="small")
+    return figure
+
+
+def plot_costs(result: SolveResult) -> Figure:
+    """Draw the final cost of each factor as a bar.
+
+    Args:
+        result: The solve.
+    """
+    names = list(result.costs)
+    figure = _figure(_PANEL_WIDTH, 0.8 + 0.35 * len(names))
+    axis = figure.subplots()
+    bars = axis.barh(names, [result.costs[name] for name in names], color=COST_COLOR)
+    axis.bar_label(bars, [cost_text(result.costs[name], 4) for name in names], padding=3)
+    axis.invert_yaxis()
+    axis.margins(x=0.2)
+    axis.set_xlabel("final cost")
+    axis.spines[["top", "right"]].set_visible(False)
     return figure
 
 

@@ -174,7 +174,8 @@ def test_storage_orders() -> None:
 
 
 def test_results() -> None:
-    names = {field.name for field in dataclasses.fields(caspar.SolveResult)} | {"plot"}
+    names = {field.name for field in dataclasses.fields(caspar.SolveResult)}
+    names |= {"plot", "residuals", "weights"}
     assert set(re.findall(r"\bresult\.(\w+)", "\n".join(_blocks("python")))) <= names
 
 

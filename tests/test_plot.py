@@ -9,9 +9,17 @@ import pytest
 from PIL import Image
 
 import caspar
-from caspar.plot import Figure, plot_bundle_adjustment, plot_convergence
+from caspar.errors import InputError
+from caspar.plot import (
+    Figure,
+    plot_bundle_adjustment,
+    plot_convergence,
+    plot_costs,
+    plot_residuals,
+)
 from caspar.solver.result.result import SolveStatus
 from tests.examples import failed_result, make_bal_problem, make_record, make_result
+from tests.solver.losses.loss_cases import ROBUST, bounded_point, line_arrays, view_arrays
 
 ROOT = Path(__file__).parents[1]
 
@@ -116,3 +124,28 @@ def test_title_names_the_status() -> None:
     result = make_result(status=SolveStatus.TIME_LIMIT)
     title = plot_convergence(result).axes[0].get_title(loc="left")
     assert title == "cost 1,000.00 -> 156.250 (TIME_LIMIT)"
+
+
+def test_residuals() -> None:
+    arrays = line_arrays()
+    arrays["point"]["weight"] = np.where(np.arange(90) < 5, 0.0, 2.0)
+    arrays["point"]["loss_scale"] = 0.5
+    result = caspar.Solver(bounded_point, precision="float64", backend="cpu").solve(arrays)
+    (axis,) = plot_residuals(result, "point").axes
+    weights = result.weights("point")
+    full, weak = (sum(bar.get_height() for bar in bars) for bars in axis.containers)
+    half = 0.5 * weights.max()
+    assert full == np.count_nonzero(weights >= half)
+    assert weak == np.count_nonzero((weights < half) & (weights > 0.0))
+    assert axis.get_title(loc="left").startswith("point: ")
+    with pytest.raises(InputError, match="'pont' is no factor"):
+        plot_residuals(result, "pont")
+
+
+def test_costs_by_factor() -> None:
+    solver = caspar.Solver(ROBUST, precision="float64", backend="cpu")
+    result = solver.solve(view_arrays())
+    (axis,) = plot_costs(result).axes
+    (bars,) = axis.containers
+    assert [bar.get_width() for bar in bars] == list(result.costs.values())
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["glance", "hold", "pin"]

@@ -37,6 +37,8 @@ SECOND_ORDER_DAMPING = 1e-6
 class Correction:
     """What weight and loss make of an instance, at the values where it was linearised.
 
+    It is a `RowFactor`, K = k (I - beta r r^T).
+
     Attributes:
         root: k; of a residual of one row k sqrt(d).
         bend: beta; None: there is no second derivative to account for, or `root` has it.
@@ -63,9 +65,19 @@ class Correction:
         bend = others[0] if others else None
         return Correction(root, bend, tuple(others[1:]), is_selected=is_selected)
 
-    def jacobian(self, blocks: Blocks) -> Blocks:
+    def times(self, rows: Sequence[Scalar]) -> list[Scalar]:
+        """K times a vector, where C = K J."""
+        if self.bend is None:
+            return [self.root * row for row in rows]
+        along = self.bend * dot(self.residual, rows)
+        return [self.root * (row - along * r) for row, r in zip(rows, self.residual, strict=True)]
+
+    def times_blocks(self, blocks: Blocks) -> Blocks:
         """C from J."""
-        return {name: self._block(rows) for name, rows in blocks.items()}
+        return {
+            name: [list(row) for row in zip(*map(self.times, zip(*rows, strict=True)), strict=True)]
+            for name, rows in blocks.items()
+        }
 
     def selected(self, blocks: Blocks) -> Blocks:
         """J, but zero for instances that do not count: theirs may be infinite."""
@@ -76,17 +88,6 @@ class Correction:
             name: [[counts.where(entry, 0.0) for entry in row] for row in rows]
             for name, rows in blocks.items()
         }
-
-    def _block(self, rows: list[list[Scalar]]) -> list[list[Scalar]]:
-        scaled = [[self.root * entry for entry in row] for row in rows]
-        if self.bend is None:
-            return scaled
-        along = [dot(self.residual, column) for column in zip(*scaled, strict=True)]
-        turned = [self.bend * row for row in self.residual]
-        return [
-            [entry - row * part for entry, part in zip(entries, along, strict=True)]
-            for row, entries in zip(turned, scaled, strict=True)
-        ]
 
 
 def correction_dim(factor: TracedFactor) -> int:
@@ -146,6 +147,16 @@ class Evaluation:
         if self.factor.is_weighted:
             is_beyond = is_beyond & (0.0 < self.weight)
         return is_beyond.where(1.0, 0.0)
+
+    def root_of_weight(self) -> Scalar | None:
+        """sqrt(w rho'), without the curvature of the loss; None: 1."""
+        if self.factor.is_plain:
+            return None
+        slope = Scalar(self.kernel.graph, self.kernel.graph.const(1.0))
+        if self.factor.loss is not None:
+            square = dot(self.residual, self.residual)
+            slope = self._loss(self.factor.loss, square)[1].max(0.0)
+        return (slope * self.weight if self.factor.is_weighted else slope).sqrt()
 
     def correction(self, residual: Sequence[Scalar]) -> "Correction | None":
         """What weight and loss make of the Jacobian and the residual; None: they change nothing.

@@ -104,17 +104,22 @@ def derivative_kernel(factor: TracedFactor, types: Types) -> KernelSpec:
     """Writes the residual, and for each node argument its whole Jacobian, unscaled.
 
     Items are instances in the order in which they were given, and each writes rows: `residual` and,
-    row by row, `<argument>__jacobian`, of rows x tangent_dim scalars. Weights and losses, which
-    `evaluate` applies, are in both.
+    row by row, `<argument>__jacobian`, of rows x tangent_dim scalars. Both are times the root of
+    the weight, that of the loss included.
     """
     form = FactorForm(SharedSums.ATOMIC)
     kernel = FactorBuilder(factor, "derivative", form, types.storage, types)
     evaluation = kernel.evaluate(types.storage)
     rows = WriteSequential(rows=True)
-    kernel.write(FactorPart.RESIDUAL.text, evaluation.residual, types.storage, rows)
-    blocks = evaluation.jacobian(factor.nodes)
+    root = evaluation.root_of_weight()
+    residual, blocks = evaluation.residual, evaluation.jacobian(factor.nodes)
+    if root is not None:
+        residual = [root * entry for entry in residual]
+    kernel.write(FactorPart.RESIDUAL.text, residual, types.storage, rows)
     for argument in factor.nodes:
         entries = [entry for row in blocks[argument.name] for entry in row]
+        if root is not None:
+            entries = [root * entry for entry in entries]
         kernel.write(argument.part(FactorPart.JACOBIAN.text), entries, types.storage, rows)
     return kernel.build()
 

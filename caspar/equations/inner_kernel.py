@@ -137,13 +137,12 @@ class _Evaluator:
         cost = evaluation.cost
         if is_last:
             return _State(storage, self._summed([cost]), [], [])
-        blocks, pull = evaluation.jacobian([eliminated]), evaluation.residual
-        linear = Linearization(blocks)
-        correction = evaluation.correction(evaluation.residual)
+        linear = Linearization(evaluation.jacobian([eliminated]))
+        pull, blocks = evaluation.residual, linear.entries
+        correction = evaluation.correction(pull)
         if correction is not None:
-            selected = correction.selected(blocks)
-            linear, pull = Linearization(selected), list(correction.pull)
-            blocks = correction.jacobian(selected)
+            linear, pull = Linearization(correction.selected(blocks)), list(correction.pull)
+            blocks = correction.times_blocks(linear.entries)
         slope = linear.transposed(eliminated, pull)
         columns = list(zip(*blocks[eliminated.name], strict=True))
         square = [dot(columns[i], columns[j]) for i in range(len(columns)) for j in range(i + 1)]

@@ -21,14 +21,13 @@ def add_linearized(kernel: FactorBuilder) -> None:
     weights that are made of them: the correction is made here, and kept for what comes after.
     """
     evaluation = kernel.evaluate(kernel.types.storage)
-    blocks, pull = evaluation.jacobian(kernel.factor.nodes), kernel.read_residual()
-    linear = Linearization(blocks)
+    linear = Linearization(evaluation.jacobian(kernel.factor.nodes))
+    pull, blocks = kernel.read_residual(), linear.entries
     correction = evaluation.correction(pull)
     if correction is not None:
         kernel.write_correction(correction)
-        selected = correction.selected(blocks)
-        linear, pull = Linearization(selected), list(correction.pull)
-        blocks = correction.jacobian(selected)
+        linear, pull = Linearization(correction.selected(blocks)), list(correction.pull)
+        blocks = correction.times_blocks(linear.entries)
     for argument in kernel.factor.nodes:
         parts = kernel.form.linearized(argument)
         kernel.graph.origin = f"{' and '.join(part.text for part in parts)} of {argument.name}"
@@ -62,19 +61,25 @@ def computed_jacobian(kernel: FactorBuilder) -> Blocks:
     The epsilon is that of the linearisation in every kernel, or their Jacobians would differ where
     it counts.
     """
-    blocks = kernel.evaluate(kernel.types.storage).jacobian(kernel.factor.nodes)
+    return _computed(kernel).blocks
+
+
+def _computed(kernel: FactorBuilder) -> Linearization:
+    entries = kernel.evaluate(kernel.types.storage).jacobian(kernel.factor.nodes)
     correction = kernel.read_correction()
-    return blocks if correction is None else correction.jacobian(correction.selected(blocks))
+    if correction is None:
+        return Linearization(entries)
+    return Linearization(correction.selected(entries), correction)
 
 
 def linearization(kernel: FactorBuilder, slots: JacobianSlots | None) -> Linearization:
     """The linearised residual, from stored entries or from the values."""
     if slots is None:
-        return Linearization(computed_jacobian(kernel))
+        return _computed(kernel)
     return Linearization(load_jacobian(kernel, slots))
 
 
-def moved_residual(kernel: FactorBuilder, linear: Linearization) -> list[Scalar]:
+def moved_residual(kernel: FactorBuilder, linear: Linearization) -> Sequence[Scalar]:
     """J p over the node arguments that are not eliminated."""
     kernel.graph.origin = "J p"
     return linear.forward(

@@ -27,9 +27,11 @@ class Evaluation:
 
     Attributes:
         costs: The cost of each factor, by name: 1/2 * the sum of w rho(|r|^2) over its instances.
+        losses: The name of the loss of each factor that has one.
     """
 
     costs: Mapping[str, float]
+    losses: Mapping[str, str]
     _residuals: Mapping[str, Floats] = field(repr=False)
     _weights: Mapping[str, Floats] = field(repr=False)
 
@@ -73,6 +75,11 @@ class Evaluation:
         if factor not in arrays:
             raise InputError(f"{factor!r} is no factor; these are {', '.join(arrays)}")
         return arrays[factor].copy()
+
+
+def loss_names(factors: Sequence[TracedFactor]) -> dict[str, str]:
+    """By factors with a loss its name."""
+    return {one.name: one.loss.name for one in factors if one.loss is not None}
 
 
 def final_costs(
@@ -129,7 +136,7 @@ def evaluation(
             if term in constants
         }
         weights[name] = _weights(factor, terms, rows)
-    return Evaluation(costs, residuals, weights)
+    return Evaluation(costs, loss_names(factors), residuals, weights)
 
 
 def _weights(factor: TracedFactor, terms: Mapping[str, Floats], residuals: Floats) -> Floats:

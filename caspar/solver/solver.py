@@ -26,7 +26,13 @@ from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
 from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
 from caspar.solver.covariance.estimate import Covariance, Covariances
-from caspar.solver.evaluation import Evaluation, evaluation, final_costs, without_later_entries
+from caspar.solver.evaluation import (
+    Evaluation,
+    evaluation,
+    final_costs,
+    loss_names,
+    without_later_entries,
+)
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import minimize
 from caspar.solver.iterate.normal_equations import NormalEquations
@@ -386,7 +392,7 @@ class Solver:
             fields=self._fields,
             costs=costs,
             num_beyond_scale=num_beyond,
-            losses={one.name: one.loss.name for one in self._factors if one.loss is not None},
+            losses=loss_names(self._factors),
             evaluator=partial(self._evaluated, without_later_entries(arrays), values),
         )
 

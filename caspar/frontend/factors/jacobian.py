@@ -8,6 +8,8 @@ each other share a slot.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
+from typing import Protocol
 
 from caspar.frontend.factors.trace import Argument
 from caspar.frontend.precision import Types
@@ -24,27 +26,53 @@ Blocks = dict[str, list[list[Scalar]]]
 """By the node argument's name: rows x tangent_dim."""
 
 
+class RowFactor(Protocol):
+    """A symmetric matrix by which the rows of a Jacobian are multiplied."""
+
+    def times(self, rows: Sequence[Scalar]) -> list[Scalar]:
+        """It times a vector."""
+
+    def times_blocks(self, blocks: Blocks) -> Blocks:
+        """It times a Jacobian."""
+
+
 @dataclass(frozen=True)
 class Linearization:
     """The derivative of a residual by the tangents of its nodes, as a map.
 
     From the entries of the Jacobian. Derivatives in a direction, without the entries, were tried:
     276 operations for the product of bundle adjustment instead of 270, both by quaternions.
+
+    Attributes:
+        entries: Those of the Jacobian J.
+        row_factor: K of a corrected Jacobian K J, which need not be formed to multiply with it;
+            None: it is J.
     """
 
-    blocks: Blocks
+    entries: Blocks
+    row_factor: "RowFactor | None" = None
 
-    def forward(self, vectors: Mapping[str, Sequence[Scalar]]) -> list[Scalar]:
+    @cached_property
+    def blocks(self) -> Blocks:
+        """The Jacobian, corrected."""
+        factor = self.row_factor
+        return self.entries if factor is None else factor.times_blocks(self.entries)
+
+    def forward(self, vectors: Mapping[str, Sequence[Scalar]]) -> Sequence[Scalar]:
         """The sum of J p over node arguments, by name their (tangent_dim,) p."""
         terms = [
-            [dot(row, vector) for row in self.blocks[name]] for name, vector in vectors.items()
+            [dot(row, vector) for row in self.entries[name]] for name, vector in vectors.items()
         ]
-        return [total(row) for row in zip(*terms, strict=True)]
+        return self._times([total(row) for row in zip(*terms, strict=True)])
 
     def transposed(self, argument: Argument, weights: Sequence[Scalar]) -> list[Scalar]:
         """J^T w by the tangent of a node argument."""
-        columns = zip(*self.blocks[argument.name], strict=True)
+        columns = zip(*self.entries[argument.name], strict=True)
+        weights = self._times(weights)
         return [dot(column, weights) for column in columns]
+
+    def _times(self, rows: Sequence[Scalar]) -> Sequence[Scalar]:
+        return rows if self.row_factor is None else self.row_factor.times(rows)
 
 
 class JacobianStorage(Enum):

@@ -8,13 +8,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any
 
 from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_specs
 from caspar.equations.factor_kernels import derivative_kernel
 from caspar.equations.parts import FactorPart
 from caspar.errors import InputError
-from caspar.frontend.factors.trace import TracedFactor
+from caspar.frontend.factors.trace import WEIGHT, TracedFactor
 from caspar.frontend.precision import TYPES
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
@@ -23,7 +24,7 @@ from caspar.memory.layout import array_scalars, chunk_views, row_scalars
 from caspar.options import Precision
 from caspar.progress import phase
 from caspar.runtime.backend import Backend, Kernel
-from caspar.solver.input.problem import Problem
+from caspar.solver.input.problem import FactorArrays, Problem
 
 FLOAT = DType.FLOAT64
 
@@ -151,19 +152,28 @@ class DerivativeKernels:
         launch = self._backend.bind(self._kernels[factor.key], bindings, arrays.count)
         self._backend.runner([launch])()
         num_rows = len(factor.residual)
-        residual = _rows(outputs[FactorPart.RESIDUAL.text], arrays.count, num_rows)
+        counted = self._counted(arrays)
+        residual = _rows(outputs[FactorPart.RESIDUAL.text], arrays.count, num_rows)[counted]
         self._check(factor.name, "residual", residual)
         nodes = []
         for argument in factor.nodes:
             data = outputs[argument.part(FactorPart.JACOBIAN.text)]
-            entries = _rows(data, arrays.count, num_rows * argument.tangent_dim)
+            entries = _rows(data, arrays.count, num_rows * argument.tangent_dim)[counted]
             self._check(factor.name, f"derivative by {argument.source}", entries)
-            shape = (arrays.count, num_rows, argument.tangent_dim)
+            shape = (len(entries), num_rows, argument.tangent_dim)
             index = indices[argument.name]
             if index is None:
                 index = self._backend.xp.zeros(arrays.count, dtype="int32")
-            nodes.append(NodeJacobian(argument.node_type.name, index, entries.reshape(shape)))
+            name = argument.node_type.name
+            nodes.append(NodeJacobian(name, index[counted], entries.reshape(shape)))
         return FactorJacobian(factor.name, residual, tuple(nodes))
+
+    def _counted(self, arrays: FactorArrays) -> Any:
+        """Selects the instances whose weight is not zero."""
+        if arrays.num_counted == arrays.count:
+            return slice(None)
+        weights = self._backend.upload(arrays.constants[WEIGHT].rows)
+        return self._backend.xp.flatnonzero(weights[:, 0] > 0.0)
 
     def _outputs(self, factor: TracedFactor, count: int) -> dict[str, Array]:
         num_rows = len(factor.residual)

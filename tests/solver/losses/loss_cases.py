@@ -15,11 +15,13 @@ Arrays = dict[str, Any]
 
 
 def tukey(u: Floats) -> Floats:
-    return np.where(u < 1.0, (1.0 - (1.0 - np.minimum(u, 1.0)) ** 3) / 3.0, 1.0 / 3.0)
+    found: Floats = np.where(u < 1.0, (1.0 - (1.0 - np.minimum(u, 1.0)) ** 3) / 3.0, 1.0 / 3.0)
+    return found
 
 
 def tolerant(u: Floats, width: float = 0.1) -> Floats:
-    return width * (np.logaddexp(0.0, (u - 1.0) / width) - np.logaddexp(0.0, -1.0 / width))
+    found: Floats = np.logaddexp(0.0, (u - 1.0) / width) - np.logaddexp(0.0, -1.0 / width)
+    return width * found
 
 
 def barron(u: Floats, alpha: float) -> Floats:
@@ -31,7 +33,7 @@ FORMULAS: Mapping[str, Callable[[Floats], Floats]] = {
     "L2": lambda u: u,
     "Huber": lambda u: np.where(u <= 1.0, u, 2.0 * np.sqrt(u) - 1.0),
     "SoftL1": lambda u: 2.0 * (np.sqrt(1.0 + u) - 1.0),
-    "Cauchy": np.log1p,
+    "Cauchy": lambda u: np.asarray(np.log1p(u)),
     "Arctan": np.arctan,
     "GemanMcClure": lambda u: u / (1.0 + u),
     "Welsch": lambda u: -np.expm1(-u),

@@ -103,16 +103,15 @@ def test_gradient_is_exact(name: str) -> None:
     random = np.random.default_rng(3)
     at, seen = random.normal(size=(2, 30, 2))
     weight = random.uniform(0.0, 2.0, 30)
-    arrays = {
-        "Line": np.array([[0.3, 0.8]]),
-        "place": {"at": at, "seen": seen, "weight": weight, "loss_scale": 0.5},
-    }
+    start = np.array([[0.3, 0.8]])
+    given = {"at": at, "seen": seen, "weight": weight, "loss_scale": 0.5}
+    arrays = {"Line": start, "place": given}
     solver = caspar.Solver(
         place.with_loss(loss_named(name)), precision="float64", backend="cpu", jacobian="recompute"
     )
 
     def cost(shift: Floats) -> float:
-        return solver.evaluate({**arrays, "Line": arrays["Line"] + shift}).cost
+        return solver.evaluate({**arrays, "Line": start + shift}).cost
 
     step = 1e-6
     expected = [(cost(step * unit) - cost(-step * unit)) / (2 * step) for unit in np.eye(2)]
@@ -187,7 +186,7 @@ def test_every_method_and_precision(
         backend=backend,
     )
     exact = precision == "float64"
-    options = {"cost_tolerance": 1e-12} if exact else {}
+    options: dict[str, Any] = {"cost_tolerance": 1e-12} if exact else {}
     result = solver.solve(view_arrays(), max_iterations=200, **options)
     assert result.status.is_success
     assert_allclose(result.final_cost, optimum, rtol=1e-7 if exact else 1e-4)

@@ -32,6 +32,7 @@ def kept_rows(arrays: Arrays, name: str, is_kept: Any) -> Arrays:
     return {**arrays, name: factor}
 
 
+@pytest.mark.filterwarnings("ignore:node type Mark")  # some are left without instances
 @ON_BACKENDS
 @pytest.mark.parametrize("precision", ["float64", "mixed"])
 def test_weight_zero_is_leaving_out(precision: str, backend: str) -> None:
@@ -69,12 +70,13 @@ def test_values_are_data() -> None:
     arrays = line_arrays()
     given = {**arrays["point"], "weight": np.ones(90), "loss_scale": np.full(90, 0.1)}
     first = {"Line": arrays["Line"], "cauchy_point": given}
+    solver.solve(first)
     with solver.system(first) as system:
         kept = system
     second = changed(changed(first, "cauchy_point.weight", np.arange(90.0)), "Line", [[0.0, 0.0]])
     second["cauchy_point"]["loss_scale"] = np.linspace(0.1, 2.0, 90)
     result = solver.solve(second)
-    assert result.compile_time_s == pytest.approx(0.0, abs=1e-3)
+    assert result.compile_time_s == 0.0
     with solver.system(second) as system:
         assert system is kept
 
