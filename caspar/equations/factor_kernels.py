@@ -101,21 +101,18 @@ def jacobian_kernel(factor: TracedFactor, types: Types) -> KernelSpec:
 
 
 def derivative_kernel(factor: TracedFactor, types: Types) -> KernelSpec:
-    """Writes the residual, and for each node argument its whole Jacobian, unscaled.
+    """Writes the cost, and for each node argument the whole Jacobian, unscaled.
 
-    Items are instances in the order in which they were given, and each writes rows: `residual` and,
-    row by row, `<argument>__jacobian`, of rows x tangent_dim scalars. Both are times the root of
-    the weight, that of the loss included.
+    Items are instances in the order in which they were given. Each writes its `cost`, and for each
+    argument, row by row, the rows x tangent_dim scalars of `<argument>__jacobian`, times the root
+    of the weight, that of the loss included.
     """
     form = FactorForm(SharedSums.ATOMIC)
     kernel = FactorBuilder(factor, "derivative", form, types.storage, types)
     evaluation = kernel.evaluate(types.storage)
     rows = WriteSequential(rows=True)
-    root = evaluation.root_of_weight()
-    residual, blocks = evaluation.residual, evaluation.jacobian(factor.nodes)
-    if root is not None:
-        residual = [root * entry for entry in residual]
-    kernel.write(FactorPart.RESIDUAL.text, residual, types.storage, rows)
+    kernel.write(SolverPart.COSTS.addend, [evaluation.cost], types.storage, rows)
+    root, blocks = evaluation.root_of_weight(), evaluation.jacobian(factor.nodes)
     for argument in factor.nodes:
         entries = [entry for row in blocks[argument.name] for entry in row]
         if root is not None:

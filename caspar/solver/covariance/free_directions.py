@@ -59,8 +59,9 @@ class FreeDirections:
         listed = ". ".join(text[0].upper() + text[1:] for text in self.texts)
         raise RankDeficiencyError(
             f"covariance: the residuals do not determine all unknowns: {directions} free. "
-            f"{listed}. Add factors that determine them, such as a prior on one pose; do not ask "
-            "for such instances; or pass gauge='minimum_norm', which takes the pseudo-inverse",
+            f"{listed}. Hold something by fixed=, such as one pose, or add factors that determine "
+            "it; do not ask for such instances; or pass gauge='minimum_norm', which takes the "
+            "pseudo-inverse",
             self.num_free,
         )
 

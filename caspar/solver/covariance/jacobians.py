@@ -1,4 +1,4 @@
-"""Residuals and Jacobians of all factor instances at given values, in float64.
+"""Costs and Jacobians of all factor instances at given values, in float64.
 
 Input: traced factors and a checked `Problem`. Output: a `FactorJacobian` for each factor, on the
 backend's device. Cost tier: kernels once for a solver, the rest once for a covariance.
@@ -13,7 +13,7 @@ from typing import Any
 from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_specs
 from caspar.equations.factor_kernels import derivative_kernel
-from caspar.equations.parts import FactorPart
+from caspar.equations.parts import FactorPart, SolverPart
 from caspar.errors import InputError
 from caspar.frontend.factors.trace import WEIGHT, TracedFactor
 from caspar.frontend.precision import TYPES
@@ -50,13 +50,20 @@ class FactorJacobian:
 
     Attributes:
         name: Of the factor.
-        residual: (m, rows) float64.
+        num_rows: Rows of a residual.
+        costs: (m,) float64; without a loss 1/2 of the square of each residual.
         nodes: For each node argument its Jacobian.
     """
 
     name: str
-    residual: Array
+    num_rows: int
+    costs: Array
     nodes: tuple[NodeJacobian, ...]
+
+    @property
+    def count(self) -> int:
+        """Instances."""
+        return len(self.costs)
 
 
 def residual_variance(jacobians: Sequence[FactorJacobian], rank: int) -> tuple[int, float]:
@@ -71,8 +78,8 @@ def residual_variance(jacobians: Sequence[FactorJacobian], rank: int) -> tuple[i
     """
     num_rows, squares = 0, 0.0
     for jacobian in jacobians:
-        num_rows += int(jacobian.residual.shape[0] * jacobian.residual.shape[1])
-        squares += float((jacobian.residual**2).sum())
+        num_rows += jacobian.num_rows * jacobian.count
+        squares += 2.0 * float(jacobian.costs.sum())
     num_left = num_rows - rank
     return num_rows, squares / num_left if num_left > 0 else math.nan
 
@@ -93,7 +100,7 @@ class DerivativeKernels:
         """Every factor that has instances.
 
         Raises:
-            InputError: A residual or a derivative is not finite.
+            InputError: A cost or a derivative is not finite.
         """
         self._compile(factors)
         packed = {name: self._packed(rows) for name, rows in problem.values.items()}
@@ -151,10 +158,9 @@ class DerivativeKernels:
         bindings |= {name: Binding(array, arrays.count) for name, array in outputs.items()}
         launch = self._backend.bind(self._kernels[factor.key], bindings, arrays.count)
         self._backend.runner([launch])()
-        num_rows = len(factor.residual)
-        counted = self._counted(arrays)
-        residual = _rows(outputs[FactorPart.RESIDUAL.text], arrays.count, num_rows)[counted]
-        self._check(factor.name, "residual", residual)
+        counted, num_rows = self._counted(arrays), len(factor.residual)
+        costs = outputs[SolverPart.COSTS.addend][counted]
+        self._check(factor.name, "cost", costs[:, None])
         nodes = []
         for argument in factor.nodes:
             data = outputs[argument.part(FactorPart.JACOBIAN.text)]
@@ -166,7 +172,7 @@ class DerivativeKernels:
                 index = self._backend.xp.zeros(arrays.count, dtype="int32")
             name = argument.node_type.name
             nodes.append(NodeJacobian(name, index[counted], entries.reshape(shape)))
-        return FactorJacobian(factor.name, residual, tuple(nodes))
+        return FactorJacobian(factor.name, num_rows, costs, tuple(nodes))
 
     def _counted(self, arrays: FactorArrays) -> Any:
         """Selects the instances whose weight is not zero."""
@@ -177,7 +183,7 @@ class DerivativeKernels:
 
     def _outputs(self, factor: TracedFactor, count: int) -> dict[str, Array]:
         num_rows = len(factor.residual)
-        dims = {FactorPart.RESIDUAL.text: num_rows}
+        dims = {SolverPart.COSTS.addend: 1}
         for argument in factor.nodes:
             dims[argument.part(FactorPart.JACOBIAN.text)] = num_rows * argument.tangent_dim
         empty = self._backend.xp.empty

@@ -72,7 +72,7 @@ class Linearized:
     @property
     def num_residuals(self) -> int:
         """Rows of all residuals."""
-        return sum(int(one.residual.shape[0] * one.residual.shape[1]) for one in self.jacobians)
+        return sum(one.num_rows * one.count for one in self.jacobians)
 
     def _scales(self) -> dict[str, Array]:
         """See `scales`: zeros take what is held out of everything that follows."""
@@ -158,9 +158,8 @@ class NormalMatrix:
     def _pieces(self, factor: FactorJacobian) -> Iterator[tuple[Entries, dict[str, Entries]]]:
         """The scaled Jacobians of some instances at a time: of remaining and eliminated nodes."""
         xp, layout = self.backend.xp, self.layout
-        num_rows = int(factor.residual.shape[1])
         widths = sum(self._dims[one.node] for one in factor.nodes) + layout.width**2
-        for piece in pieces(len(factor.residual), num_rows * widths):
+        for piece in pieces(factor.count, factor.num_rows * widths):
             remaining: Entries = []
             eliminated: dict[str, Entries] = {}
             for one in factor.nodes:
@@ -226,9 +225,8 @@ class NormalMatrix:
         result = {name: xp.zeros(part.shape) for name, part in vectors.items()}
         num = int(next(iter(vectors.values())).shape[2])
         for factor in self._jacobians:
-            num_rows = int(factor.residual.shape[1])
-            widest = max(self._dims[one.node] for one in factor.nodes)
-            for piece in pieces(len(factor.residual), num * max(num_rows, widest)):
+            widest = max(factor.num_rows, *(self._dims[one.node] for one in factor.nodes))
+            for piece in pieces(factor.count, num * widest):
                 moved = sum(
                     one.entries[piece] @ scaled[one.node][one.index[piece]] for one in factor.nodes
                 )

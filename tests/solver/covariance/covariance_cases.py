@@ -63,7 +63,7 @@ def dense_problem(factors: Sequence[caspar.Factor], arrays: Arrays) -> Dense:
         size += node.tangent_dim * problem.counts[node.name]
     stacked = []
     for factor in DerivativeKernels(backend).evaluate(recipe.factors, problem):
-        count, rows = factor.residual.shape
+        count, rows = factor.count, factor.num_rows
         dense = np.zeros((count, rows, size))
         for one in factor.nodes:
             places = first[one.node] + one.index[:, None] * dims[one.node]
