@@ -10,11 +10,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from caspar.colmap import pycolmap_objects
 from caspar.colmap.adjust.gauge import with_gauge
-from caspar.colmap.adjust.observations import mean_errors, without_negative_depths
+from caspar.colmap.adjust.observations import (
+    mean_errors,
+    observations_of,
+    without_negative_depths,
+)
 from caspar.colmap.adjust.options import BundleAdjustmentConfig, BundleAdjustmentOptions, Gauge
 from caspar.colmap.adjust.problem import Problem, make_problem
 from caspar.colmap.adjust.rig_structure import with_poses
@@ -75,9 +77,12 @@ def bundle_adjustment(
     """
     checked, chosen = _options(options), _config(config)
     given = _read(model)
-    is_filtered = chosen.filter_negative_depth
-    filtered, num_filtered = without_negative_depths(given) if is_filtered else (given, 0)
-    problem = make_problem(filtered, checked, chosen)
+    filtered = seen = observations_of(given)
+    adjusted = given
+    if chosen.filter_negative_depth:
+        adjusted, filtered = without_negative_depths(given, seen)
+    num_filtered = len(seen.points) - len(filtered.points)
+    problem = make_problem(adjusted, filtered, checked, chosen)
     problem = with_gauge(problem, Gauge(chosen.fixed_gauge))
     summary = _adjusted(problem, checked, num_filtered, verbose, on_iteration)
     for warning in summary.warnings:
@@ -111,8 +116,8 @@ def _adjusted(
         final_cost=result.final_cost,
         num_residuals=2 * len(problem.observations.points),
         termination_type=termination_type(result.status),
-        num_images=len(np.unique(problem.observations.images)),
-        num_points=len(np.unique(problem.observations.points)),
+        num_images=len(problem.observations.used_images),
+        num_points=len(problem.observations.used_points),
         num_filtered=num_filtered,
         warnings=tuple(warnings),
         model=_with_values(problem, parts.values(result.values)),
@@ -154,7 +159,7 @@ def _with_values(problem: Problem, values: Values) -> Model:
         cameras=replace(model.cameras, parameters=values.parameters),
         points=replace(model.points, xyz=values.points),
     )
-    return replace(model, points=replace(model.points, errors=mean_errors(model)))
+    return replace(model, points=replace(model.points, errors=mean_errors(model, problem.seen)))
 
 
 def _read(given: Any) -> Model:

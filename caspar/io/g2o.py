@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from caspar.errors import FileFormatError, OptionError
 from caspar.io.compressed import FilePath, open_for_reading, path_text
-from caspar.io.g2o_lines import Records, read_records
+from caspar.io.g2o_lines import G2oRecords, Records, read_records
 from caspar.io.information import information_roots
 from caspar.io.pose_chain import NO_PARENT, poses_along_tree, spanning_tree
 from caspar.io.pose_graph_kind import PoseGraphKind
@@ -151,16 +151,16 @@ def read_g2o(
             positive semidefinite; the message gives the line.
         OptionError: `indefinite` or `unknown` is something else, or `path` is no path.
     """
-    if indefinite not in get_args(Indefinite):
-        raise OptionError(f"indefinite={indefinite!r}: it must be 'error' or 'clip'")
-    if unknown not in get_args(UnknownLines):
-        raise OptionError(f"unknown={unknown!r}: it must be 'error' or 'skip'")
+    _check_choice("indefinite", indefinite, get_args(Indefinite))
+    _check_choice("unknown", unknown, get_args(UnknownLines))
     path = path_text(path)
     with open_for_reading(path) as stream:
         records = read_records(stream, path, skips_unknown=unknown == "skip")
-    if records.skipped:
-        kinds = ", ".join(f"{count:,} {tag}" for tag, count in records.skipped.items())
-        warn_user(f"{path}: lines of kinds that are not read were passed over: {kinds}")
+    _warn_of_skipped(records.skipped, path)
+    return _graph(records, indefinite, path)
+
+
+def _graph(records: G2oRecords, indefinite: Indefinite, path: str) -> PoseGraph:
     kind, vertices, edges = records.kind, records.vertices, records.edges
     pose_dim = kind.num_numbers
 
@@ -188,6 +188,17 @@ def read_g2o(
         poses_from_edges=poses_from_edges,
         skipped=records.skipped,
     )
+
+
+def _check_choice(name: str, given: object, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        raise OptionError(f"{name}={given!r}: it must be {' or '.join(map(repr, allowed))}")
+
+
+def _warn_of_skipped(skipped: Mapping[str, int], path: str) -> None:
+    if skipped:
+        kinds = ", ".join(f"{count:,} {tag}" for tag, count in skipped.items())
+        warn_user(f"{path}: lines of kinds that are not read were passed over: {kinds}")
 
 
 def write_g2o(path: FilePath, graph: PoseGraph) -> None:

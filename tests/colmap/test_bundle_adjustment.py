@@ -133,7 +133,9 @@ def test_values_are_those_of_the_costs() -> None:
     assert again.initial_cost == again.final_cost == pytest.approx(summary.final_cost, rel=1e-13)
     assert equal_arrays(again.model, summary.model)
     flat = dataclasses.replace(summary.model, rigs=None, frames=None)
-    np.testing.assert_allclose(mean_errors(flat), summary.model.points.errors, rtol=1e-9)
+    np.testing.assert_allclose(
+        mean_errors(flat, observations_of(flat)), summary.model.points.errors, rtol=1e-9
+    )
     assert (np.abs(np.linalg.norm(flat.images.cam_from_world[:, :4], axis=1) - 1) < 1e-14).all()
 
 
@@ -198,7 +200,7 @@ def test_a_part_of_the_images() -> None:
     model = packed(ROOT / "data/crane_mast.tar.xz")
     images = model.images.ids[:3]
     config = BundleAdjustmentConfig(images=frozenset(images.tolist()))
-    problem = make_problem(model, BundleAdjustmentOptions(), config)
+    problem = make_problem(model, observations_of(model), BundleAdjustmentOptions(), config)
     lengths = np.diff(model.points.offsets)
     inside = np.isin(model.points.image_ids, images).astype(int)
     counts = np.add.reduceat(inside, model.points.offsets[:-1])
@@ -208,7 +210,7 @@ def test_a_part_of_the_images() -> None:
     assert problem.constant_frames[3:].all()
     whole = model.points.ids[(counts > 0) & (counts < lengths)][:10]
     config = dataclasses.replace(config, variable_points=frozenset(whole.tolist()))
-    more = make_problem(model, BundleAdjustmentOptions(), config)
+    more = make_problem(model, observations_of(model), BundleAdjustmentOptions(), config)
     assert not more.constant_points[np.isin(model.points.ids, whole)].any()
     extra = (lengths - counts)[np.isin(model.points.ids, whole)].sum()
     assert len(more.observations.points) == inside.sum() + extra
@@ -218,7 +220,7 @@ def test_a_part_of_the_images() -> None:
 def test_short_tracks() -> None:
     model = packed(ROOT / "data/crane_mast.tar.xz")
     options = BundleAdjustmentOptions(min_track_length=4)
-    problem = make_problem(model, options, BundleAdjustmentConfig())
+    problem = make_problem(model, observations_of(model), options, BundleAdjustmentConfig())
     lengths = np.diff(model.points.offsets)
     assert len(problem.observations.points) == lengths[lengths >= 4].sum() > 0
 

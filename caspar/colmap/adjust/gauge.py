@@ -37,12 +37,13 @@ def with_gauge(problem: Problem, gauge: Gauge) -> Problem:
 
 
 def _has_free_frames(problem: Problem) -> bool:
-    return not bool(problem.constant_frames[np.unique(problem.frames)].all())
+    frames = problem.structure.frames[problem.observations.used_images]
+    return not bool(problem.constant_frames[frames].all())
 
 
 def _with_two_cameras(problem: Problem) -> Problem | None:
     """Hold a pose and a component of another translation; None: there are no two such cameras."""
-    images = np.unique(problem.observations.images)
+    images = problem.observations.used_images
     images = images[np.argsort(problem.model.images.ids[images])]
     sensors = problem.structure.sensors[images]
     is_reference = sensors == REFERENCE
@@ -76,13 +77,13 @@ def _baseline(problem: Problem, frame: int, reference: int) -> Floats:
 
 
 def _size(problem: Problem) -> float:
-    points = problem.model.points.xyz[np.unique(problem.observations.points)]
+    points = problem.model.points.xyz[problem.observations.used_points]
     return float(np.linalg.norm(np.ptp(points, axis=0)))
 
 
 def _with_three_points(problem: Problem) -> Problem:
     """Hold three points that are not in a plane with the origin, so that they are on no line."""
-    points = np.unique(problem.observations.points)
+    points = problem.observations.used_points
     points = points[np.argsort(problem.model.points.ids[points])]
     is_held = problem.constant_points[points]
     constant_points = problem.constant_points.copy()

@@ -46,9 +46,24 @@ class Observations:
     cameras: Integers
     points: Integers
 
+    @property
+    def used_points(self) -> Integers:
+        """Rows of points that are seen, ascending."""
+        return used_rows(self.points)
+
+    @property
+    def used_images(self) -> Integers:
+        """Rows of images that see points, ascending."""
+        return used_rows(self.images)
+
     def part(self, chosen: NDArray[np.bool_] | Integers) -> "Observations":
         """Return some of them, by a mask or by rows."""
         return Observations(*(array[chosen] for array in vars(self).values()))
+
+
+def used_rows(rows: Integers) -> Integers:
+    """Return which rows are there, ascending: `numpy.unique` for small numbers, but quicker."""
+    return np.flatnonzero(np.bincount(rows)) if len(rows) > 0 else rows
 
 
 def observations_of(model: Model) -> Observations:
@@ -90,20 +105,26 @@ def _check_tracks(model: Model, keypoints: Integers, rows: Integers) -> None:
     )
 
 
-def camera_points(cam_from_world: Floats, points: Floats) -> Floats:
-    """Take points to camera coordinates.
+def rotation_columns(poses: Floats) -> list[Floats]:
+    """Return the three columns, each (n, 3), of the rotation matrices of poses.
 
     Args:
-        cam_from_world: (m, 7) poses, qx qy qz qw tx ty tz.
-        points: (m, 3) world coordinates.
-
-    Returns:
-        (m, 3). Quaternions are used as they are, also if their length is not 1.
+        poses: (n, 7) qx qy qz qw tx ty tz; quaternions are used as they are, of any length.
     """
-    return rotate(cam_from_world[:, :4], points) + cam_from_world[:, 4:]
+    return [rotate(poses[:, :4], axis) for axis in np.eye(3)]
 
 
-def reprojections(
+def _camera_points(model: Model, seen: Observations) -> Floats:
+    """Return (m, 3) points of observations in camera coordinates."""
+    poses = model.images.cam_from_world[:, TO_XYZW]
+    points = model.points.xyz[seen.points]
+    placed: Floats = poses[seen.images, 4:]
+    for axis, column in enumerate(rotation_columns(poses)):
+        placed += column[seen.images] * points[:, axis : axis + 1]
+    return placed
+
+
+def _reprojections(
     cameras: Cameras, camera_rows: Integers, points: Floats, pixels: Floats
 ) -> Floats:
     """Return projected minus measured pixels, NaN where a camera cannot see a point.
@@ -138,27 +159,30 @@ def _angles(left: Floats, right: Floats) -> Floats:
     return angles
 
 
-def without_negative_depths(model: Model) -> tuple[Model, int]:
+def without_negative_depths(model: Model, seen: Observations) -> tuple[Model, Observations]:
     """Remove observations of points behind their cameras, and points that fewer than two then see.
 
     Cameras of a whole sphere have nothing behind them.
 
+    Args:
+        model: The model.
+        seen: All its observations.
+
     Returns:
-        The model, and how many observations were removed.
+        The model without them, and all its observations.
     """
-    seen = observations_of(model)
-    poses = model.images.cam_from_world[seen.images][:, TO_XYZW]
-    depths = camera_points(poses, model.points.xyz[seen.points])[:, 2]
+    depths = _camera_points(model, seen)[:, 2]
     is_periodic = {number for number, one in MODELS_BY_ID.items() if one.is_periodic}
     has_depth = ~np.isin(model.cameras.model_ids[seen.cameras], list(is_periodic))
     is_behind = has_depth & (depths < LEAST_DEPTH)
     if not is_behind.any():
-        return model, 0
+        return model, seen
     num_points = len(model.points.ids)
     left = np.bincount(seen.points[~is_behind], minlength=num_points)
     is_lost = (np.bincount(seen.points[is_behind], minlength=num_points) > 0) & (left < 2)
     is_removed = is_behind | is_lost[seen.points]
-    return _without(model, seen, is_removed, is_lost), int(np.count_nonzero(is_removed))
+    filtered = _without(model, seen, is_removed, is_lost)
+    return filtered, observations_of(filtered)
 
 
 def _without(
@@ -187,16 +211,18 @@ def _without(
     )
 
 
-def mean_errors(model: Model) -> Floats:
+def mean_errors(model: Model, seen: Observations) -> Floats:
     """Return (num_points,) mean reprojection errors in pixels; -1 for points that nobody sees.
 
     The error of an image of the whole sphere is an angle, in pixels of its equator, as in COLMAP.
+
+    Args:
+        model: The model.
+        seen: All its observations.
     """
-    seen = observations_of(model)
-    poses = model.images.cam_from_world[seen.images][:, TO_XYZW]
-    points = camera_points(poses, model.points.xyz[seen.points])
+    points = _camera_points(model, seen)
     pixels = model.images.keypoints[seen.keypoints]
-    errors = np.linalg.norm(reprojections(model.cameras, seen.cameras, points, pixels), axis=1)
+    errors = np.linalg.norm(_reprojections(model.cameras, seen.cameras, points, pixels), axis=1)
     for model_id, sphere in MODELS_BY_ID.items():
         if sphere.is_periodic:
             rows = np.flatnonzero(model.cameras.model_ids[seen.cameras] == model_id)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.cameras import MODELS_BY_ID
-from caspar.colmap.adjust.observations import Observations, observations_of
+from caspar.colmap.adjust.observations import Observations
 from caspar.colmap.adjust.options import BundleAdjustmentConfig, BundleAdjustmentOptions
 from caspar.colmap.adjust.rig_structure import REFERENCE, RigStructure, rig_structure
 from caspar.colmap.model import Floats, Integers, Model
@@ -30,6 +30,7 @@ class Problem:
 
     Attributes:
         model: The model; its poses are not used.
+        seen: All its observations.
         structure: Frames and sensors of images.
         observations: Observations that take part.
         frame_poses: (num_frames, 7) start values; of unit quaternions where anything is refined.
@@ -43,6 +44,7 @@ class Problem:
     """
 
     model: Model
+    seen: Observations
     structure: RigStructure
     observations: Observations
     frame_poses: Floats
@@ -71,9 +73,18 @@ class Problem:
 
 
 def make_problem(
-    model: Model, options: BundleAdjustmentOptions, config: BundleAdjustmentConfig
+    model: Model,
+    seen: Observations,
+    options: BundleAdjustmentOptions,
+    config: BundleAdjustmentConfig,
 ) -> Problem:
     """Choose observations, and say what is constant; the gauge is left open.
+
+    Args:
+        model: The model.
+        seen: All its observations.
+        options: What is refined.
+        config: What takes part.
 
     Raises:
         InputError: The model contradicts itself, an id of the config is not in the model, or no
@@ -81,7 +92,6 @@ def make_problem(
     """
     structure = rig_structure(model)
     _check_ids(model, structure, config)
-    seen = observations_of(model)
     is_inside, is_chosen = _chosen(model, seen, options, config)
     inside, taken = seen.part(is_inside), seen.part(is_chosen)
     if len(taken.points) == 0:
@@ -98,6 +108,7 @@ def make_problem(
     constant_sensors = _constant_sensors(structure, inside, options, config)
     return Problem(
         model=model,
+        seen=seen,
         structure=structure,
         observations=taken,
         frame_poses=_unit_where(is_frame_refined, structure.frame_poses),
@@ -158,7 +169,7 @@ def _constant_sensors(
 ) -> Mask:
     num_sensors = len(structure.sensor_cameras)
     is_held = _is_in(structure.sensor_cameras, config.constant_sensor_from_rig_poses)
-    images = np.unique(inside.images)
+    images = inside.used_images
     sensors = structure.sensors[images]
     own = np.where(sensors == REFERENCE, structure.reference_sensors[images], sensors)
     is_used = np.zeros(num_sensors, np.bool_)
@@ -213,18 +224,18 @@ def _unit_where(is_refined: Mask, poses: Floats) -> Floats:
 def _warnings(model: Model, seen: Observations, taken: Observations) -> tuple[str, ...]:
     found = []
     lengths = np.diff(model.points.offsets)
-    num_single = int(np.count_nonzero(lengths[np.unique(seen.points)] == 1))
+    num_single = int(np.count_nonzero(lengths[seen.used_points] == 1))
     if num_single > 0:
         found.append(
             f"{num_single} points of one observation take no part: they fit whatever the camera "
             "does"
         )
-    num_empty = len(model.images.ids) - len(np.unique(seen.images))
+    num_empty = len(model.images.ids) - len(seen.used_images)
     if num_empty > 0:
         found.append(f"{num_empty} images see no points, so that their poses stay as they are")
     # fewer residuals than a pose has unknowns
-    images, counts = np.unique(taken.images, return_counts=True)
-    weak = images[counts < 3].tolist()
+    counts = np.bincount(taken.images)
+    weak = np.flatnonzero((counts > 0) & (counts < 3)).tolist()
     if weak:
         names = ", ".join(model.images.names[row] for row in weak[:3])
         more = ", ..." if len(weak) > 3 else ""

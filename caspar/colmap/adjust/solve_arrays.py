@@ -13,11 +13,11 @@ import numpy as np
 
 from caspar.cameras import MODELS_BY_ID, CameraModel
 from caspar.colmap.adjust.factors import GROUPS, Form, lens_type, reprojection_factor
+from caspar.colmap.adjust.observations import rotation_columns, used_rows
 from caspar.colmap.adjust.problem import Mask, Problem
 from caspar.colmap.adjust.rig_structure import REFERENCE
 from caspar.colmap.model import Floats, Integers
 from caspar.frontend.factors.factor import Factor
-from caspar.io.rotations import rotate
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +91,8 @@ def solve_arrays(problem: Problem) -> SolveArrays:
             problem.frame_poses, problem.sensor_poses, model.cameras.parameters, model.points.xyz
         )
     )
-    frames, points = np.unique(problem.frames), np.unique(seen.points)
-    sensors = np.unique(problem.sensors[problem.sensors != REFERENCE])
+    frames, points = used_rows(problem.frames), seen.used_points
+    sensors = used_rows(problem.sensors[problem.sensors != REFERENCE])
     # Poses that are constant throughout are used as they are stored: see `ConstantPose`.
     has_constant_frames = bool(problem.constant_frames[frames].all())
     has_constant_sensors = bool(problem.constant_sensors[sensors].all())
@@ -112,7 +112,7 @@ def solve_arrays(problem: Problem) -> SolveArrays:
                 problem.frame_poses, frames, problem.frames[chosen], has_constant_frames
             ),
             "lens": _lenses(made, problem, camera_model, seen.cameras[chosen]),
-            "point": np.searchsorted(points, seen.points[chosen]),
+            "point": _index(points, seen.points[chosen]),
             "pixel": problem.pixels[chosen],
         }
         if has_sensor:
@@ -133,14 +133,22 @@ def _factors(problem: Problem) -> list[tuple[CameraModel, bool, Integers]]:
     ]
 
 
+def _index(nodes: Integers, rows: Integers) -> Integers:
+    """Return where each row stands among ascending rows that contain it."""
+    places = np.zeros(int(nodes[-1]) + 1, np.int64)
+    places[nodes] = np.arange(len(nodes))
+    index: Integers = places[rows]
+    return index
+
+
 def _pose(poses: Floats, nodes: Integers, rows: Integers, is_constant: bool) -> Any:
     """Return indices of nodes, or constants: rotations column by column, and translations."""
-    index = np.searchsorted(nodes, rows)
+    index = _index(nodes, rows)
     if not is_constant:
         return index
     used = poses[nodes]
-    columns = [rotate(used[:, :4], axis) for axis in np.eye(3)]
-    return {"values": np.concatenate([*columns, used[:, 4:]], axis=1), "index": index}
+    values = np.concatenate([*rotation_columns(used), used[:, 4:]], axis=1)
+    return {"values": values, "index": index}
 
 
 def _lenses(made: SolveArrays, problem: Problem, camera_model: CameraModel, rows: Integers) -> Any:
@@ -148,10 +156,10 @@ def _lenses(made: SolveArrays, problem: Problem, camera_model: CameraModel, rows
     cameras = problem.model.cameras
     kind = lens_type(camera_model.name)
     # those of all factors of the model
-    lenses = np.unique(problem.observations.cameras)
+    lenses = used_rows(problem.observations.cameras)
     lenses = lenses[cameras.model_ids[lenses] == camera_model.model_id]
     places = cameras.offsets[lenses, None] + np.arange(camera_model.num_parameters)
-    index = np.searchsorted(lenses, rows)
+    index = _index(lenses, rows)
     if kind is None:
         return {"values": cameras.parameters[places], "index": index}
     constant = np.zeros(places.shape, np.bool_)
