@@ -171,6 +171,7 @@ class QdldlFactorization:
         size: Rows and columns.
         failed: (1,) float64 that `solve` writes; None: its own.
         most_padding: Times as large the matrix may be made.
+        remarks: Why this library was taken.
     """
 
     def __init__(
@@ -180,7 +181,9 @@ class QdldlFactorization:
         size: int,
         failed: Array | None = None,
         most_padding: float = MOST_PADDING,
+        remarks: tuple[str, ...] = (),
     ) -> None:
+        self.remarks = remarks
         indptr, indices, num_entries = np.asarray(indptr), np.asarray(indices), len(indices)
         degrees = np.bincount(indices, minlength=size) + np.diff(indptr) - 2
         added = np.arange(size_for_ordering(degrees, most_padding) - size, dtype=np.int32)

@@ -9,6 +9,7 @@ import pytest
 import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import BackendError, FactorError, OutOfMemoryError
+from caspar.runtime.cpu import supernodal
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.iterate.normal_equations import CHAIN_DAMPING, USUAL_DAMPING
 from caspar.solver.limits import Limits
@@ -196,6 +197,19 @@ def test_a_missing_library_is_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(BackendError, match="cuDSS"):
         named.solve(arrays)
+
+
+def test_a_slower_library_in_place_of_a_missing_one_is_remarked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arrays = problem_of("views alone")[1]
+    usual = caspar.Solver(MIXES["views alone"], backend="cpu", linear_solver="sparse").solve(arrays)
+    monkeypatch.setattr(supernodal, "rslab", None)
+    made = caspar.Solver(MIXES["views alone"], backend="cpu", linear_solver="sparse")
+    result = made.solve(arrays)
+    assert result.final_cost == pytest.approx(usual.final_cost)
+    assert not any("rslab" in remark for remark in usual.remarks)
+    assert any("pip install rslab" in remark for remark in result.remarks)
 
 
 def test_huge_graphs_are_left_to_pcg_with_a_remark() -> None:

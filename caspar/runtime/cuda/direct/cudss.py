@@ -36,6 +36,8 @@ class CudssFactorization:
         BackendError: cuDSS is not installed, or refuses the pattern.
     """
 
+    remarks: tuple[str, ...] = ()
+
     def __init__(
         self, indptr: Array, indices: Array, size: int, failed: Array | None = None
     ) -> None:
