@@ -63,6 +63,10 @@ class SparseFactorization(Factorization, Protocol):
     """Why another library than the usual one factorises, with advice."""
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes of arrays beside the columns; what the library keeps is not counted."""
+
+    @property
     def values(self) -> Array:
         """(nnz,) entries of the lower triangle in CSR; they are kept."""
 

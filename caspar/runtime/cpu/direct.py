@@ -202,6 +202,11 @@ class QdldlFactorization:
         self.values: FloatArray = self._matrix.data[:num_entries]
         self.failed = np.zeros(1) if failed is None else failed
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the values, and of the numbers where rows begin."""
+        return int(self.values.nbytes + self._matrix.indptr.nbytes)
+
     def factorize(self) -> None:
         """L D L^T, in the order that was found."""
         self._solver.update(self._matrix, upper=True)

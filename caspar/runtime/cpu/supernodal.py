@@ -71,7 +71,7 @@ class SupernodalFactorization:
         num_entries = len(indices)
         numbers = csr_array((np.arange(num_entries), indices, indptr), shape=(size, size)).tocsc()
         # RSLAB reads the lower triangle by columns
-        self._by_columns: NDArray[np.int64] = numbers.data.astype(np.int64)
+        self._by_columns: NDArray[np.int32] = numbers.data.astype(np.int32)
         numbers.data = np.zeros(num_entries)
         # the solver has scaled the matrix already
         self._analysis = rslab.analyze(numbers, path="ldlt", scaling="identity")
@@ -83,6 +83,11 @@ class SupernodalFactorization:
         self.values: NDArray[np.float64] = np.zeros(num_entries)
         self.failed = np.zeros(1) if failed is None else failed
         self._factor: Any = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the values, and of their order by columns."""
+        return int(self.values.nbytes + self._by_columns.nbytes)
 
     def factorize(self) -> None:
         """L D L^T, in the order that was found."""

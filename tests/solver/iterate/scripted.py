@@ -35,6 +35,7 @@ class FakeSystem:
         coarse_rounding: How much changing half of their digits does.
         storage: Type of the values.
         stronger: What takes fewer PCG iterations.
+        is_chained: Whether a factor couples two nodes of a type that remains.
         usual_damping: The first damping.
     """
 
@@ -47,6 +48,7 @@ class FakeSystem:
     num_residuals: int = 1
     storage: DType = DType.FLOAT32
     stronger: str = ""
+    is_chained: bool = True
     usual_damping: float = 1e-3
 
     def score(self) -> float:

@@ -177,7 +177,13 @@ def test_small_systems_are_dense_on_cuda() -> None:
 
 
 def test_chains_of_views_are_sparse_though_marks_are_eliminated() -> None:
-    limits = Limits(min_dense_on_one_core=1, full_share=3.0, max_dense=1, max_matrix_quick_pcg=1)
+    limits = Limits(
+        min_dense_on_one_core=1,
+        full_share=3.0,
+        max_dense=1,
+        max_matrix_quick_pcg=1,
+        max_matrix_by_cost=1,
+    )
     assert chosen("everything", limits)[0] == "sparse"
     assert chosen("shared lens", limits)[0] == "schur_pcg"
 

@@ -62,6 +62,11 @@ class CudssFactorization:
                 f"linear solver 'sparse' on CUDA: cuDSS says: {error}. It needs {CUDSS_PACKAGES}"
             ) from error
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the values, and of the numbers where rows begin."""
+        return int(self.values.nbytes + self._indptr.nbytes)
+
     def _create(self, size: int, vectors: Array, releases: list[Callable[[], None]]) -> None:
         """Make cuDSS's objects; each one's release is noted at once."""
         handle = self._handle = cudss.create()

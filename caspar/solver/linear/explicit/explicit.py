@@ -44,7 +44,7 @@ def _make(system: LinearSystem, _: tuple[str, ...]) -> LinearSolver | Declined:
     if chosen.method is Method.GRADIENTS:
         return Declined(chosen.remarks)
     try:
-        made = _factorizing(system, chosen.method)
+        made = factorizing(system, chosen.method)
     except (BackendError, MemoryError, SizeError) as error:
         if choice is not LinearSolverChoice.AUTO:
             raise
@@ -60,7 +60,7 @@ def _make(system: LinearSystem, _: tuple[str, ...]) -> LinearSolver | Declined:
     return Declined((*chosen.remarks, advice))
 
 
-def _factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
+def factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
     """The direct solver; None where the matrix, now that it is known, suits PCG better."""
     plan = system.plan
     is_open = system.recipe.linear_solver is LinearSolverChoice.AUTO

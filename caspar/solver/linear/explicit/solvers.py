@@ -95,7 +95,7 @@ class SparseSolver:
         self.remarks = self._factorization.remarks
         values = self._factorization.values
         self.num_bytes = system.num_bytes + entries.num_bytes
-        self.num_bytes += int(starts.nbytes) + int(values.nbytes)
+        self.num_bytes += self._factorization.num_bytes
         target = Binding(values, int(values.shape[0]))
         self._form = backend.sequence(
             [*system.form(), system.write_entries("entries_sparse", entries, target)]
