@@ -20,6 +20,7 @@ from scipy.spatial.transform import Rotation
 
 import caspar
 from caspar.io import PoseGraph, read_g2o
+from caspar.io.pose_graph_kind import PoseGraphKind
 from examples.pose_graph_3d import FACTORS
 
 Float = NDArray[np.float64]
@@ -198,6 +199,64 @@ def read(name: str, folders: Sequence[Path]) -> GraphProblem:
             return GraphProblem(name, graph, weights)
     listed = ", ".join(map(str, folders))
     raise FileNotFoundError(f"{name}.g2o.bz2 is in none of: {listed}")
+
+
+def torus(
+    rings: int = 100, poses_of_ring: int = 50, *, seed: int = 0, noise: float = 0.05
+) -> GraphProblem:
+    """A robot that winds round a torus, in the manner of g2o's torus3D.
+
+    Each pose sees the next one, and four of five see one of the next ring, at most three places off
+    their own. The last ring sees the first.
+
+    Args:
+        rings: Turns about the tube.
+        poses_of_ring: Poses of one turn.
+        seed: Of noise and closures.
+        noise: Standard deviation of measurements, in metres and radians; start values have twice
+            as much in their positions.
+    """
+    rng = np.random.default_rng(seed)
+    count = rings * poses_of_ring
+    number = np.arange(count)
+    poses = _round_torus(2.0 * np.pi * number / count, 2.0 * np.pi * number / poses_of_ring)
+    beside = (number + poses_of_ring + rng.integers(-3, 4, count)) % count
+    closes = (rng.random(count) < 0.8) & (np.abs(beside - number) > 1)
+    start = np.concatenate([number[:-1], number[closes]])
+    end = np.concatenate([number[1:], beside[closes]])
+    motion = _compose3(_invert3(poses[start]), poses[end])
+    measured = _moved3(motion, noise * rng.standard_normal((len(start), 6)))
+    begin = _moved3(
+        poses, noise * np.array([2.0] * 3 + [1.0] * 3) * rng.standard_normal((count, 6))
+    )
+    weights = np.broadcast_to(np.eye(6) / noise, (len(start), 6, 6)).copy()
+    graph = PoseGraph(
+        kind=PoseGraphKind.SE3,
+        ids=number,
+        poses=begin,
+        fixed=np.zeros(count, dtype=bool),
+        index_a=start.astype(np.int32),
+        index_b=end.astype(np.int32),
+        measurement=measured,
+        sqrt_information=weights,
+        poses_from_edges=False,
+    )
+    return GraphProblem(f"torus {count}", graph, weights)
+
+
+def _round_torus(along: Float, around: Float) -> Float:
+    """Poses (n, 7) that look along their path and have the surface below them."""
+    out = np.stack(
+        [np.cos(around) * np.cos(along), np.cos(around) * np.sin(along), np.sin(around)], axis=1
+    )
+    centre = np.stack([np.cos(along), np.sin(along), np.zeros_like(along)], axis=1)
+    position = 10.0 * centre + 3.0 * out
+    ahead = np.gradient(position, axis=0)
+    ahead /= np.linalg.norm(ahead, axis=1, keepdims=True)
+    up = out - ahead * (out * ahead).sum(axis=1, keepdims=True)
+    up /= np.linalg.norm(up, axis=1, keepdims=True)
+    axes = np.stack([ahead, np.cross(up, ahead), up], axis=2)
+    return np.hstack([Rotation.from_matrix(axes).as_quat(), position])
 
 
 def _compose3(one: Float, other: Float) -> Float:

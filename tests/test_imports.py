@@ -135,6 +135,7 @@ THIRD_PARTY = {
     "platformdirs": "runtime driver cli",
     "qdldl": "runtime initialize",
     "rich": "inspect kernels solver cli",
+    "rslab": "runtime",
     "scipy": "any",
     "symengine": "frontend",
     "symforce": "frontend bundle_adjustment cameras loss colmap",

@@ -18,6 +18,7 @@ PACKAGES = (
     "platformdirs",
     "qdldl",
     "rich",
+    "rslab",
     "scipy",
     "symforce",
     "sympy",

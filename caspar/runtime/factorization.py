@@ -1,9 +1,9 @@
 """Direct solvers of symmetric positive definite systems, as the solver sees them: in float64.
 
-Existing libraries do the work: LAPACK and QDLDL on the processor, cuSOLVER and cuDSS on CUDA.
-Each is loaded when it is first asked for. Cost tiers: making one, once for a plan (memory, and for
-a sparse matrix the analysis of its pattern); `factorize`, and then `solve` or `invert`, for every
-step that is tried.
+Existing libraries do the work: LAPACK, RSLAB and QDLDL on the processor, cuSOLVER and cuDSS on
+CUDA. Each is loaded when it is first asked for. Cost tiers: making one, once for a plan (memory,
+and for a sparse matrix the analysis of its pattern); `factorize`, and then `solve` or `invert`, for
+every step that is tried.
 """
 
 import importlib
@@ -58,6 +58,13 @@ class DenseFactorization(Factorization, Protocol):
 
 class SparseFactorization(Factorization, Protocol):
     """A sparse matrix whose pattern stays."""
+
+    remarks: tuple[str, ...]
+    """Why another library than the usual one factorises, with advice."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of arrays beside the columns; what the library keeps is not counted."""
 
     @property
     def values(self) -> Array:

@@ -39,6 +39,8 @@ class Limits:
             where the library for that is not installed.
         max_matrix_quick_pcg: Unknowns of any matrix that `auto` forms where a node type is
             eliminated and no factor couples others of one type: PCG takes few iterations there.
+        max_matrix_by_cost: Unknowns of a dense matrix that `auto` forms there, if a model of the
+            costs says that it pays.
         max_sparse: Unknowns of a sparse matrix that `auto` forms.
         max_sparse_eliminated: The same where a node type is eliminated, which fills the matrix.
         max_auto_pairs: Pairs of items of eliminated nodes that `auto` lists.
@@ -62,17 +64,21 @@ class Limits:
     # a path with 616 unknowns takes 16 ms with cuSOLVER, and 5 with cuDSS; that analyses the
     # pattern for 10 to 15 ms once, so smaller ones gain too little
     max_dense: int = 500
-    # QDLDL takes 0.6 ms for 189 unknowns, and 7 ms for 441
+    # RSLAB takes 0.5 ms for 189 unknowns, and 4.6 ms for 441
     min_dense_on_one_core: int = 500
     # with as many, 2,000 places behind the elimination of six beacons, QDLDL takes some 10 s a
     # step, LAPACK 0.3, and a whole solve by PCG 0.1
     max_dense_on_one_core: int = 4000
-    full_share: float = 0.1
+    # RSLAB takes twice as long as LAPACK for a full matrix, and a tenth for the band of 170 cameras
+    # along a street (1,530 unknowns)
+    full_share: float = 0.3
     # 2 GB, and some 50 ms
     max_dense_for_sparse: int = 16_000
-    # PCG then takes 10 to 30 iterations: one is 0.012 ms, and a dense solve 0.27 ms with 189
-    # unknowns, 0.56 with 441; on the processor PCG is as quick as a factorisation
+    # PCG then takes 10 to 30 iterations: on an H200 one is 0.012 ms, and a dense solve 0.27 ms with
+    # 189 unknowns, 0.56 with 441
     max_matrix_quick_pcg: int = 60
+    # 32 MB
+    max_matrix_by_cost: int = 2000
     # factors of planar graphs of that size take some 100 MB
     max_sparse: int = 300_000
     max_sparse_eliminated: int = 40_000

@@ -70,6 +70,15 @@ class Opener:
             with active.preparation.system(active.part(problem)) as system:
                 yield Opened(problem, active, system)
 
+    @contextmanager
+    def open_aside(
+        self, arrays: Mapping[str, Any], fixed: Mapping[str, Any] | None = None
+    ) -> Iterator[Opened]:
+        """The same outside a solve: the next solve reports the time of compiling."""
+        with self.open(arrays, fixed, SolveOptions()) as opened:
+            self.preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
+            yield opened
+
     def _checked(
         self, arrays: Mapping[str, Any], fixed: Mapping[str, Any] | None, options: SolveOptions
     ) -> tuple[Problem, Active]:

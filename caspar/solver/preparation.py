@@ -19,7 +19,7 @@ from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.linear.method import LinearSystem
 from caspar.solver.linear.methods import (
-    make_linear_solver,
+    make_solvers,
     methods_for,
     suggested_preconditioner,
 )
@@ -99,7 +99,8 @@ class Preparation:
                     self._kept = kept
 
     def _make(self, problem: Problem) -> tuple[Signature, NormalEquations]:
-        limits, design = self.recipe.limits, self.kernels.design(problem.counts)
+        instances = {name: factor.count for name, factor in problem.factors.items()}
+        limits, design = self.recipe.limits, self.kernels.design(problem.counts, instances)
         library, form = self.kernels.library_for(design, problem), design.form
         indexed = problem.with_indices(self._backend.upload)
         signature = self._signature(indexed)
@@ -125,9 +126,10 @@ class Preparation:
         binder = Binder(plan)
         phases = Phases(plan, binder)
         load = partial(self.kernels.load, design, plan.library)
-        linear = make_linear_solver(LinearSystem(self.recipe, design, plan, binder, phases, load))
-        stronger = suggested_preconditioner(self.recipe, design, linear.name)
-        return NormalEquations(plan, binder, phases, linear, stronger)
+        system = LinearSystem(self.recipe, design, plan, binder, phases, load)
+        solvers = make_solvers(system)
+        stronger = suggested_preconditioner(self.recipe, design, solvers.current.name)
+        return NormalEquations(plan, binder, phases, solvers, stronger)
 
     def _signature(self, problem: Problem) -> Signature:
         indices = []

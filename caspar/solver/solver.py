@@ -65,8 +65,7 @@ class Solver:
             have no instances.
         linear_solver: `auto`, `pcg`, `schur_pcg`, `schur_dense` or `sparse`: see
             `caspar.LinearSolverChoice`.
-        preconditioner: `auto`, `block_jacobi` or `two_level`: see
-            `caspar.PreconditionerChoice`.
+        preconditioner: `auto`, `block_jacobi`, `two_level`: see `caspar.PreconditionerChoice`.
         jacobian: `auto`, `stored`, `float16` or `recompute`: see `caspar.JacobianChoice`.
         deterministic: Equal input gives equal bits, on CUDA at a price: sums over shared nodes are
             taken in a fixed order. On the CPU they always are.
@@ -205,8 +204,7 @@ class Solver:
             InputError: Arrays that do not fit the factors.
             OutOfMemoryError: The plan does not fit the device.
         """
-        with showing(None), self._opener.open(arrays, fixed, SolveOptions()) as opened:
-            self._preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
+        with showing(None), self._opener.open_aside(arrays, fixed) as opened:
             size = opened.size(self._factors)
             return describe(self.backend, size, opened.active, opened.system)
 
@@ -226,8 +224,7 @@ class Solver:
         Raises:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
-        with self._opener.open(arrays, fixed, SolveOptions()) as opened:
-            self._preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
+        with self._opener.open_aside(arrays, fixed) as opened:
             yield opened.system
 
     def evaluate(self, arrays: Mapping[str, Any]) -> Evaluation:
@@ -239,8 +236,7 @@ class Solver:
         Raises:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
-        with showing(None), self._opener.open(arrays, None, SolveOptions()) as opened:
-            self._preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
+        with showing(None), self._opener.open_aside(arrays) as opened:
             return evaluation(self._factors, opened.problem, opened.system)
 
     def memory_table(self) -> str | None:

@@ -54,14 +54,19 @@ class SolverKernels:
         # what no counts make right is refused before there are any
         self.design()
 
-    def design(self, counts: Mapping[str, int] | None = None) -> SolverDesign:
+    def design(
+        self,
+        counts: Mapping[str, int] | None = None,
+        instances: Mapping[str, int] | None = None,
+    ) -> SolverDesign:
         """How kernels are made.
 
         Args:
             counts: Instances of each node type, by name: what they have eliminated. None: unknown.
+            instances: Instances of each factor, by name. None: unknown.
         """
         recipe, target = self._recipe, TARGETS[self._backend.traits.target]
-        eliminated = choose_eliminated(recipe, counts)
+        eliminated = choose_eliminated(recipe, counts, instances)
         names = tuple(node.name for node in eliminated)
         if names not in self._designs:
             form = choose_form(self._backend, recipe, eliminated)

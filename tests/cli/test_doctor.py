@@ -119,7 +119,10 @@ def test_optional_packages(
 
 # -- in a process of its own -----------------------------------------------------------------------
 
-MODULES = ("cupy", "llvmlite", "numpy", "qdldl", "rich", "symforce", "sympy", "threadpoolctl")
+MODULES = (
+    *("cupy", "llvmlite", "numpy", "qdldl", "rich", "rslab", "symforce", "sympy"),
+    "threadpoolctl",
+)
 
 
 def doctor_in(folder: Path, first: Path, *command: str) -> subprocess.CompletedProcess[str]:

@@ -150,6 +150,6 @@ def test_loads_ahead_of_barriers_do_not_spill(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(cuda_loop, "ROOMY_BLOCKS", roomy_blocks)
         made = caspar.Solver(pose_graph_3d.FACTORS, backend="cuda", linear_solver="pcg")
         with made.system(pose_graph_3d.read(DATA / "smallGrid3D.g2o.bz2")) as system:
-            loop: Any = system.linear
+            loop: Any = system.solvers.current
             spilled.append(loop._iterate.kernel.function.local_bytes)
     assert spilled[0] <= spilled[1]

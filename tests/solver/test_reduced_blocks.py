@@ -48,7 +48,7 @@ def found(mix: str, jacobian: str, deterministic: bool) -> tuple[Array, Array]:
         system.plan.scalar("levelling")[...] = 1.0
         # twice: what depends on the damping is made anew
         for _ in range(2):
-            system.linear.begin()
+            system.solvers.current.begin()
         count, memory = len(arrays["View"]), system.plan.memory
         view = system.plan.node_plans["View"]
         two, one = np.split(memory[view.key(NodePart.DIAGONAL)], [2 * count])

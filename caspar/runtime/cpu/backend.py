@@ -139,9 +139,9 @@ class CpuBackend(CpuIndexing):
     def sparse_factorization(
         self, indptr: Array, indices: Array, size: int, failed: Array | None = None
     ) -> SparseFactorization:
-        """Cholesky factorisation by QDLDL."""
-        solver = load_direct_solver("cpu.direct", "QdldlFactorization")
-        factorization: SparseFactorization = solver(indptr, indices, size, failed)
+        """L D L^T by RSLAB, or by QDLDL if the factor has few operations an entry."""
+        chosen = load_direct_solver("cpu.supernodal", "sparse_factorization")
+        factorization: SparseFactorization = chosen(indptr, indices, size, failed)
         return factorization
 
     def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:

@@ -171,6 +171,7 @@ class QdldlFactorization:
         size: Rows and columns.
         failed: (1,) float64 that `solve` writes; None: its own.
         most_padding: Times as large the matrix may be made.
+        remarks: Why this library was taken.
     """
 
     def __init__(
@@ -180,7 +181,9 @@ class QdldlFactorization:
         size: int,
         failed: Array | None = None,
         most_padding: float = MOST_PADDING,
+        remarks: tuple[str, ...] = (),
     ) -> None:
+        self.remarks = remarks
         indptr, indices, num_entries = np.asarray(indptr), np.asarray(indices), len(indices)
         degrees = np.bincount(indices, minlength=size) + np.diff(indptr) - 2
         added = np.arange(size_for_ordering(degrees, most_padding) - size, dtype=np.int32)
@@ -198,6 +201,11 @@ class QdldlFactorization:
         self._solver = qdldl.Solver(self._matrix, upper=True)
         self.values: FloatArray = self._matrix.data[:num_entries]
         self.failed = np.zeros(1) if failed is None else failed
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the values, and of the numbers where rows begin."""
+        return int(self.values.nbytes + self._matrix.indptr.nbytes)
 
     def factorize(self) -> None:
         """L D L^T, in the order that was found."""

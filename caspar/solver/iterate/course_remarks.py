@@ -26,8 +26,24 @@ MUCH_GAINED = 0.1
 """Of the cost, by those: then nobody asks what rounding changes, which takes some evaluations."""
 
 
+_CHAINED = (
+    "Long chains, such as pose graphs, may then end in a worse minimum: raise "
+    "max_linear_iterations, and lower linear_tolerance and min_linear_tolerance."
+)
+_LOOSE = (
+    "The nodes that remain are coupled more strongly than the preconditioner knows, as in a scene "
+    "whose parts share few points, or far from the minimum: use linear_solver='sparse' or "
+    "'schur_dense' if the matrix fits, or raise max_linear_iterations."
+)
+
+
 def remarks_on_linear_solves(
-    options: CompleteOptions, records: Sequence[IterationRecord], num_limited: int, stronger: str
+    options: CompleteOptions,
+    records: Sequence[IterationRecord],
+    num_limited: int,
+    stronger: str,
+    *,
+    is_chained: bool,
 ) -> tuple[str, ...]:
     """Sentences for users.
 
@@ -36,14 +52,14 @@ def remarks_on_linear_solves(
         records: Its iterations.
         num_limited: Linear solves that ended at the limit of PCG iterations.
         stronger: What takes fewer of them, as users ask for it; empty: nothing known.
+        is_chained: Whether a factor couples two nodes of a type that remains.
     """
     remarks = []
     if num_limited > MANY_LIMITED * len(records):
         remarks.append(
             f"PCG stopped at max_linear_iterations={options.max_linear_iterations} in "
-            f"{num_limited} of {len(records)} iterations, so these steps were inexact. Long "
-            "chains, such as pose graphs, may then end in a worse minimum: raise "
-            "max_linear_iterations, and lower linear_tolerance and min_linear_tolerance."
+            f"{num_limited} of {len(records)} iterations, so these steps were inexact. "
+            f"{_CHAINED if is_chained else _LOOSE}"
         )
     total = sum(record.linear_iterations for record in records)
     if stronger != "" and total >= max(SLOW_SOLVES, SLOW_SOLVE * len(records)):

@@ -133,11 +133,19 @@ def minimize(
     remarks = (
         *remarks_on_faults("derivatives", faulty),
         *remarks_on_lost_squares(lost),
-        *remarks_on_linear_solves(options, records, progress.num_limited, system.stronger),
+        *_remarks_on_linear_solves(system, options, progress),
         *remarks_on_candidates(status, records),
         *remarks_on_rounding(_told_rounding(system, status, progress)),
     )
     return Course(status, initial_cost, progress.state.cost, remaining, records, remarks)
+
+
+def _remarks_on_linear_solves(
+    system: NormalEquations, options: CompleteOptions, progress: _Progress
+) -> tuple[str, ...]:
+    records, num_limited = progress.records, progress.num_limited
+    is_chained, stronger = system.is_chained, system.stronger
+    return remarks_on_linear_solves(options, records, num_limited, stronger, is_chained=is_chained)
 
 
 def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:

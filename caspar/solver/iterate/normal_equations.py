@@ -23,7 +23,7 @@ from caspar.solver.iterate.linearization import Linearization, Place
 from caspar.solver.iterate.roundings import DRAWS, last_third, write_rounded
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.iterate.usual_options import usual_options
-from caspar.solver.linear.method import LinearSolver
+from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
@@ -37,18 +37,23 @@ class NormalEquations:
         plan: Memory and structure.
         binder: Binds its kernels.
         phases: Its launches.
-        linear: Solves the reduced system.
+        solvers: The linear solver, and what may take its place.
         stronger: What users may ask for that takes fewer PCG iterations; empty: nothing known.
     """
 
     def __init__(
-        self, plan: Plan, binder: Binder, phases: Phases, linear: LinearSolver, stronger: str
+        self,
+        plan: Plan,
+        binder: Binder,
+        phases: Phases,
+        solvers: HandOver,
+        stronger: str,
     ) -> None:
         self.plan = plan
+        self.solvers = solvers
         self.stronger = stronger
         self._backend = plan.library.backend
         self._binder = binder
-        self._linear = linear
         self._phases = phases
         self._scalars = self._backend.host_scalars(plan.memory[SolverPart.SCALARS])
         self._look = DerivativeLook(plan)
@@ -56,25 +61,30 @@ class NormalEquations:
         self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
         sequence = self._backend.sequence
         self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
-        self._linearize = sequence(phases.linearize(exact=linear.is_direct))
+        self._begin_by(exact=solvers.current.is_direct)
         self._candidate = sequence(phases.candidate())
         self._accept = sequence(phases.accept())
         self._restore = sequence(phases.restore())
 
-    @property
-    def linear(self) -> LinearSolver:
-        """Solves the reduced system."""
-        return self._linear
+    def _begin_by(self, *, exact: bool) -> None:
+        """Linearise for a solver that begins: in float64 if it forms a matrix."""
+        self._linearize = self._backend.sequence(self._phases.linearize(exact=exact))
+        self._held = self._held.overwritten()
 
     @property
     def linear_solver(self) -> str:
         """Name of the linear solver."""
-        return self._linear.name
+        return self.solvers.current.name
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """Why the linear solver was chosen, where that may surprise."""
-        return self._linear.remarks
+        return self.solvers.remarks
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether a factor couples two nodes of a type that remains."""
+        return self.plan.is_chained
 
     @property
     def storage(self) -> DType:
@@ -84,7 +94,7 @@ class NormalEquations:
     @property
     def is_direct(self) -> bool:
         """Whether a matrix is factorised."""
-        return self._linear.is_direct
+        return self.solvers.current.is_direct
 
     @property
     def usual_options(self) -> Mapping[str, float]:
@@ -94,13 +104,13 @@ class NormalEquations:
     @property
     def num_bytes(self) -> int:
         """Bytes of the plan and of the linear solver."""
-        return self.plan.num_bytes + self._linear.num_bytes
+        return self.plan.num_bytes + self.solvers.num_bytes
 
     def memory_table(self) -> str:
         """What the plan and the linear solver hold."""
-        held = "matrix, without its factor" if self._linear.is_direct else "preconditioner"
-        part = f"{self._linear.name}: {held}"
-        return memory_table(self.plan, part, self._linear.num_bytes)
+        held = "matrix, without its factor" if self.solvers.current.is_direct else "preconditioner"
+        part = f"{self.solvers.current.name}: {held}"
+        return memory_table(self.plan, part, self.solvers.num_bytes)
 
     def uploader(self) -> Callable[[Array], Array]:
         """Brings arrays of the host to the plan's memory, until any other method is called."""
@@ -108,6 +118,10 @@ class NormalEquations:
 
     def load(self, problem: Problem) -> None:
         """Bring start values and constants into the plan's memory."""
+        was_direct = self.is_direct
+        self.solvers.begin()
+        if self.is_direct != was_direct:
+            self._begin_by(exact=self.is_direct)
         self._held = self._held.loaded()
         self._starts = problem.values
         scratch = self.plan.scratch()
@@ -191,9 +205,15 @@ class NormalEquations:
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
+        if self.solvers.take_over():
+            self._begin_by(exact=self.is_direct)
         self._enqueue_step(goal)
         self._enqueue_ahead(goal)
-        return TriedStep.of(self._read())
+        tried = TriedStep.of(self._read())
+        self.solvers.count(
+            tried.linear_iterations, goal.max_iterations, is_limited=tried.is_limited
+        )
+        return tried
 
     def promise(self, goal: LinearGoal) -> TriedStep:
         """A step that is not taken: what it promises at the current values."""
@@ -215,11 +235,11 @@ class NormalEquations:
             self._score.run()  # residuals are of the last candidate
             self._linearize.run()
         if self._held.begun_damping != goal.damping:
-            self._linear.begin()
+            self.solvers.current.begin()
             if self.plan.goes_ahead:
                 self._accept.run()  # the same values, and what D remembers of them
         self._held = self._held.tried()
-        self._linear.solve(goal.max_iterations)
+        self.solvers.current.solve(goal.max_iterations)
         self._candidate.run()
         self._scalars.fetch()
 
@@ -232,7 +252,7 @@ class NormalEquations:
         ):
             self._scalars.write((goal.expected_damping, self._held.levelling))
             self._linearize.run()
-            self._linear.begin()
+            self.solvers.current.begin()
             self._held = self._held.went_ahead(goal.expected_damping)
 
     def accept(self) -> None:

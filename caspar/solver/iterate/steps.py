@@ -52,6 +52,11 @@ class TriedStep(NamedTuple):
     linear_iterations: int
     outcome: LinearOutcome
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether PCG stopped at the limit of its iterations."""
+        return self.outcome is LinearOutcome.ITERATIONS
+
     @classmethod
     def of(cls, scalars: Mapping[str, float]) -> "TriedStep":
         """From the solver's scalars, by name."""

@@ -7,9 +7,12 @@ of `METHODS`.
 from caspar.driver import SolverDesign
 from caspar.equations.solver_form import SolverForm
 from caspar.errors import OptionError, UnsuitedError
+from caspar.options import LinearSolverChoice
 from caspar.solver.choice.form import Recipe
 from caspar.solver.linear.explicit.explicit import EXPLICIT
+from caspar.solver.linear.explicit.replacement import factorization_for
 from caspar.solver.linear.gradients import BLOCK_JACOBI
+from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.linear.method import Declined, LinearMethod, LinearSolver, LinearSystem
 from caspar.solver.linear.two_level.two_level import TWO_LEVEL
 
@@ -63,6 +66,20 @@ def suggested_preconditioner(recipe: Recipe, design: SolverDesign, linear_solver
             assert method.preconditioner is not None
             return f"preconditioner={method.preconditioner.value!r}"
     return ""
+
+
+def make_solvers(system: LinearSystem) -> HandOver:
+    """The solver, and the factorisation that may take its place where `auto` chose it.
+
+    Raises:
+        OutOfMemoryError, BackendError: As `make_linear_solver`.
+    """
+    linear = make_linear_solver(system)
+    recipe = system.recipe
+    is_open = recipe.linear_solver is LinearSolverChoice.AUTO and EXPLICIT in methods_for(recipe)
+    if not is_open or linear.is_direct:
+        return HandOver(linear)
+    return HandOver(linear, lambda: factorization_for(system))
 
 
 def make_linear_solver(system: LinearSystem) -> LinearSolver:

@@ -1,5 +1,6 @@
 """What every direct solver of a backend must do; run on the processor and on CUDA."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +9,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from caspar.runtime.backend import Backend
-from caspar.runtime.factorization import Factorization
+from caspar.runtime.factorization import Factorization, SparseFactorization
 
 Array = NDArray[np.floating[Any]]
+MakeSparse = Callable[..., SparseFactorization]
 
 
 @dataclass(frozen=True)
@@ -98,14 +100,24 @@ def check_dense(backend: Backend, size: int) -> None:
     np.testing.assert_array_equal(backend.to_host(flags), [7.0, 0.0, 7.0])
 
 
-def check_sparse(backend: Backend, num_blocks: int, block: int) -> None:
-    """New values one after the other, some of which have no factorisation."""
+def check_sparse(
+    backend: Backend, num_blocks: int, block: int, make: MakeSparse | None = None
+) -> None:
+    """New values one after the other, some of which have no factorisation.
+
+    Args:
+        backend: Whose arrays are used.
+        num_blocks: Rows of blocks.
+        block: Rows of a block.
+        make: Makes the factorisation; None: the backend does.
+    """
     rng = np.random.default_rng(num_blocks)
     pattern = blocks_pattern(num_blocks, block, rng)
     flags = backend.upload(np.full(3, 7.0))
     with backend.scope():
         indptr, indices = backend.upload(pattern.indptr), backend.upload(pattern.indices)
-        solver = backend.sparse_factorization(indptr, indices, pattern.size, flags[1:2])
+        make = backend.sparse_factorization if make is None else make
+        solver = make(indptr, indices, pattern.size, flags[1:2])
     diagonal = pattern.indptr[1:] - 1
     for kind in ("positive", "indefinite", "positive", "zero", "nan", "positive"):
         values = positive_values(pattern, rng)
@@ -129,13 +141,14 @@ def check_sparse(backend: Backend, num_blocks: int, block: int) -> None:
     np.testing.assert_array_equal(backend.to_host(solver.values), values)
 
 
-def check_normal_equations(backend: Backend, matrix: Any) -> None:
+def check_normal_equations(backend: Backend, matrix: Any, make: MakeSparse | None = None) -> None:
     """Such as those of a pose graph, which are far from well conditioned."""
     pattern, values = lower_pattern(matrix)
     rhs = np.random.default_rng(0).standard_normal(pattern.size)
     with backend.scope():
         indptr, indices = backend.upload(pattern.indptr), backend.upload(pattern.indices)
-        solver = backend.sparse_factorization(indptr, indices, pattern.size)
+        make = backend.sparse_factorization if make is None else make
+        solver = make(indptr, indices, pattern.size)
         backend.write(solver.values, values)
     solution, failed = solved(backend, solver, rhs)
     assert not failed

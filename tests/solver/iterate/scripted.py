@@ -37,6 +37,7 @@ class FakeSystem:
         storage: Type of the values.
         stronger: What takes fewer PCG iterations.
         usual_options: What the user leaves open.
+        is_chained: Whether a factor couples two nodes of a type that remains.
     """
 
     cost: float
@@ -49,6 +50,7 @@ class FakeSystem:
     storage: DType = DType.FLOAT32
     stronger: str = ""
     usual_options: Mapping[str, float] = field(default_factory=lambda: USUAL_OPTIONS)
+    is_chained: bool = True
 
     def score(self) -> float:
         self.calls.append("score")

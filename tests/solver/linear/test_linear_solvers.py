@@ -9,6 +9,7 @@ import pytest
 import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import BackendError, FactorError, OutOfMemoryError
+from caspar.runtime.cpu import supernodal
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.iterate.usual_options import CHAIN_DAMPING, USUAL_OPTIONS
 from caspar.solver.limits import Limits
@@ -176,7 +177,13 @@ def test_small_systems_are_dense_on_cuda() -> None:
 
 
 def test_chains_of_views_are_sparse_though_marks_are_eliminated() -> None:
-    limits = Limits(min_dense_on_one_core=1, full_share=3.0, max_dense=1, max_matrix_quick_pcg=1)
+    limits = Limits(
+        min_dense_on_one_core=1,
+        full_share=3.0,
+        max_dense=1,
+        max_matrix_quick_pcg=1,
+        max_matrix_by_cost=1,
+    )
     assert chosen("everything", limits)[0] == "sparse"
     assert chosen("shared lens", limits)[0] == "schur_pcg"
 
@@ -196,6 +203,19 @@ def test_a_missing_library_is_remarked(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(BackendError, match="cuDSS"):
         named.solve(arrays)
+
+
+def test_a_slower_library_in_place_of_a_missing_one_is_remarked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arrays = problem_of("views alone")[1]
+    usual = caspar.Solver(MIXES["views alone"], backend="cpu", linear_solver="sparse").solve(arrays)
+    monkeypatch.setattr(supernodal, "rslab", None)
+    made = caspar.Solver(MIXES["views alone"], backend="cpu", linear_solver="sparse")
+    result = made.solve(arrays)
+    assert result.final_cost == pytest.approx(usual.final_cost)
+    assert not any("rslab" in remark for remark in usual.remarks)
+    assert any("pip install rslab" in remark for remark in result.remarks)
 
 
 def test_huge_graphs_are_left_to_pcg_with_a_remark() -> None:

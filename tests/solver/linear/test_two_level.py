@@ -54,7 +54,7 @@ class _Parts:
 
     def __init__(self, solver: caspar.Solver, arrays: Arrays) -> None:
         with solver.system(arrays) as system:
-            linear = system.linear
+            linear = system.solvers.current
             assert isinstance(linear, ConjugateGradients)
             preconditioner: Any = linear.preconditioner
             self.preconditioner, self.space = preconditioner, preconditioner.space

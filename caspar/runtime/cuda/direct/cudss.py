@@ -36,6 +36,8 @@ class CudssFactorization:
         BackendError: cuDSS is not installed, or refuses the pattern.
     """
 
+    remarks: tuple[str, ...] = ()
+
     def __init__(
         self, indptr: Array, indices: Array, size: int, failed: Array | None = None
     ) -> None:
@@ -59,6 +61,11 @@ class CudssFactorization:
             raise BackendError(
                 f"linear solver 'sparse' on CUDA: cuDSS says: {error}. It needs {CUDSS_PACKAGES}"
             ) from error
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the values, and of the numbers where rows begin."""
+        return int(self.values.nbytes + self._indptr.nbytes)
 
     def _create(self, size: int, vectors: Array, releases: list[Callable[[], None]]) -> None:
         """Make cuDSS's objects; each one's release is noted at once."""

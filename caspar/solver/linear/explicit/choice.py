@@ -1,4 +1,4 @@
-"""How the damped system is solved where the user leaves it open: by sizes.
+"""How the damped system is solved where the user leaves it open: by sizes, and by modelled costs.
 
 Once for each structure.
 """
@@ -8,7 +8,14 @@ from enum import Enum
 
 from caspar.options import LinearSolverChoice
 from caspar.solver.limits import Limits
-from caspar.solver.linear.explicit.structure import num_fill_pairs
+from caspar.solver.linear.costs import (
+    expected_iterations,
+    factorizing_s,
+    forming_s,
+    iteration_s,
+    reduced_size,
+)
+from caspar.solver.linear.explicit.coupled_items import num_fill_pairs
 from caspar.solver.plan.plan import Plan
 
 
@@ -60,11 +67,10 @@ def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
     """What the user chose, or what suits the sizes."""
     if choice in _BY_NAME:
         return Choice(_BY_NAME[choice])
-    limits = plan.limits
-    size = sum(node.count * node.node.tangent_dim for node in plan.reduced)
+    limits, size = plan.limits, reduced_size(plan)
     is_eliminated = len(plan.eliminated) > 0
     if is_eliminated and not plan.is_chained and size > limits.max_matrix_quick_pcg:
-        return Choice(Method.GRADIENTS)
+        return Choice(_by_cost(plan))
     in_parallel = plan.library.backend.traits.factorizes_in_parallel
     takes_more = in_parallel or plan.is_chained
     num_pairs = num_fill_pairs(plan)
@@ -76,6 +82,41 @@ def choose_method(choice: LinearSolverChoice, plan: Plan) -> Choice:
     if size <= (limits.max_sparse_eliminated if is_eliminated else limits.max_sparse):
         return Choice(Method.SPARSE)
     return _gradients(f"{size:,} unknowns")
+
+
+def _by_cost(plan: Plan) -> Method:
+    """A factorisation, if a step by it is likely to take less time than by PCG."""
+    limits = plan.limits
+    gradients_s = expected_iterations(plan) * iteration_s(plan)
+    least_s = factorizing_s(plan) + forming_s(plan, 0)
+    if reduced_size(plan) > limits.max_matrix_by_cost or gradients_s <= least_s:
+        return Method.GRADIENTS
+    num_pairs = num_fill_pairs(plan)
+    factorised_s = factorizing_s(plan) + forming_s(plan, num_pairs)
+    if num_pairs > limits.max_pairs_quick_pcg or factorised_s >= gradients_s:
+        return Method.GRADIENTS
+    return _factorization(plan)
+
+
+def _factorization(plan: Plan) -> Method:
+    """Of a matrix that may be full: on one core that is looked at if it has many unknowns."""
+    in_parallel, limits = plan.library.backend.traits.factorizes_in_parallel, plan.limits
+    most = limits.max_dense if in_parallel else limits.min_dense_on_one_core
+    return Method.DENSE if reduced_size(plan) <= most else Method.SPARSE
+
+
+def replacing_method(plan: Plan) -> Method:
+    """What takes over where PCG proves to be slow: a factorisation, if its matrix is small enough.
+
+    Only where a type is eliminated: all unknowns are factorised from the start if they are not too
+    many.
+    """
+    limits, size = plan.limits, reduced_size(plan)
+    if len(plan.eliminated) == 0 or size > limits.max_sparse_eliminated:
+        return Method.GRADIENTS
+    if num_fill_pairs(plan) > limits.max_auto_pairs:
+        return Method.GRADIENTS
+    return _factorization(plan)
 
 
 def _gradients(too_many: str) -> Choice:

@@ -11,6 +11,7 @@ from caspar.options import LinearSolverChoice
 from caspar.solver.choice.form import Recipe
 from caspar.solver.linear.explicit.choice import Method, choose_method, where_full
 from caspar.solver.linear.explicit.explicit_kernels import explicit_kernels
+from caspar.solver.linear.explicit.merge_kernels import merge_kernels
 from caspar.solver.linear.explicit.solvers import DenseSolver, SparseSolver
 from caspar.solver.linear.explicit.structure import build_structure
 from caspar.solver.linear.method import Declined, LinearMethod, LinearSolver, LinearSystem
@@ -44,7 +45,7 @@ def _make(system: LinearSystem, _: tuple[str, ...]) -> LinearSolver | Declined:
     if chosen.method is Method.GRADIENTS:
         return Declined(chosen.remarks)
     try:
-        made = _factorizing(system, chosen.method)
+        made = factorizing(system, chosen.method)
     except (BackendError, MemoryError, SizeError) as error:
         if choice is not LinearSolverChoice.AUTO:
             raise
@@ -60,7 +61,7 @@ def _make(system: LinearSystem, _: tuple[str, ...]) -> LinearSolver | Declined:
     return Declined((*chosen.remarks, advice))
 
 
-def _factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
+def factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
     """The direct solver; None where the matrix, now that it is known, suits PCG better."""
     plan = system.plan
     is_open = system.recipe.linear_solver is LinearSolverChoice.AUTO
@@ -73,6 +74,10 @@ def _factorizing(system: LinearSystem, method: Method) -> LinearSolver | None:
     if method is Method.GRADIENTS:
         return None
     system.load(EXPLICIT.name, lambda: _specs(system.design))
+    if len(structure.merged) > 0:
+        names = [".".join(types) for types in sorted(structure.merged)]
+        name = f"{EXPLICIT.name} merging {' '.join(names)}"
+        system.load(name, lambda: merge_kernels(system.design, structure.merged))
     if method is Method.DENSE:
         return DenseSolver(plan, system.binder, structure)
     try:

@@ -9,6 +9,7 @@ precision.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from caspar.equations.node_blocks import ROUNDING
 from caspar.equations.node_kernels import damping_diagonal
@@ -38,10 +39,30 @@ in the scaled matrix whatever factors add, and the others are below any rounding
 without another structure of the matrix."""
 
 
-def fill_name(eliminated: str, row: str, column: str) -> str:
-    """Name of the kernel that adds an eliminated type's part to the blocks of two types."""
-    types = map(internal_name, (eliminated, row, column))
-    return SEPARATOR.join(("fill", *types))
+@dataclass(frozen=True)
+class FillTypes:
+    """What a kernel that adds an eliminated type's part to the blocks of two types works on.
+
+    Attributes:
+        eliminated: The eliminated type.
+        row: Type of the rows.
+        column: Type of the columns.
+        sums_rows: Whether its Z of the rows are sums over items.
+        sums_columns: Whether its Z of the columns are.
+    """
+
+    eliminated: NodeType
+    row: NodeType
+    column: NodeType
+    sums_rows: bool = False
+    sums_columns: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the kernel."""
+        kind = "fill" + "_rows" * self.sums_rows + "_columns" * self.sums_columns
+        types = (self.eliminated.name, self.row.name, self.column.name)
+        return SEPARATOR.join((kind, *map(internal_name, types)))
 
 
 def explicit_kernels(
@@ -53,7 +74,10 @@ def explicit_kernels(
     `begin_direct` and `end_direct`, before and after the factorisation; and those of each factor.
     """
     made = [_entries("dense"), _entries("sparse"), _outcome(types)]
-    made += _fill_kernels(factors, nodes, types, form)
+    made += [
+        fill_kernel(FillTypes(*together), types, form)
+        for together in pairs_of_types(factors, nodes, form)
+    ]
     for node in nodes:
         if node.name not in form.eliminated:
             made += [_begin(node, types, form), _end(node, types, form)]
@@ -63,11 +87,11 @@ def explicit_kernels(
     return made
 
 
-def _fill_kernels(
-    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types, form: SolverForm
-) -> list[KernelSpec]:
-    """Of each eliminated type and two types whose nodes are touched together with it."""
-    made = []
+def pairs_of_types(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], form: SolverForm
+) -> list[tuple[NodeType, NodeType, NodeType]]:
+    """Each eliminated type, and two types whose nodes are touched together with it."""
+    found = []
     for eliminated in nodes:
         if eliminated.name not in form.eliminated:
             continue
@@ -77,22 +101,22 @@ def _fill_kernels(
                 touched |= {one.node_type.name for one in factor.nodes}
         together = [node for node in nodes if node.name in touched - {eliminated.name}]
         for rank, row in enumerate(together):
-            made += [_fill(eliminated, row, other, types, form) for other in together[: rank + 1]]
-    return made
+            found += [(eliminated, row, other) for other in together[: rank + 1]]
+    return found
 
 
-def _fill(
-    eliminated: NodeType, row: NodeType, column: NodeType, types: Types, form: SolverForm
-) -> KernelSpec:
+def fill_kernel(given: FillTypes, types: Types, form: SolverForm) -> KernelSpec:
     """-Z_a Z_b^T for each pair of items of an eliminated node."""
-    kernel = KernelBuilder(fill_name(eliminated.name, row.name, column.name), DType.FLOAT64)
-    dim = eliminated.tangent_dim
+    kernel = KernelBuilder(given.name, DType.FLOAT64)
+    dim = given.eliminated.tangent_dim
 
-    def read(name: str, node: NodeType) -> list[list[Scalar]]:
-        mixed = kernel.read(name, node.tangent_dim * dim, types.storage, ReadIndexed())
+    def read(name: str, node: NodeType, *, sums: bool) -> list[list[Scalar]]:
+        dtype = DType.FLOAT64 if sums else types.storage
+        mixed = kernel.read(name, node.tangent_dim * dim, dtype, ReadIndexed())
         return [mixed[first : first + dim] for first in range(0, len(mixed), dim)]
 
-    rows, columns = read("row_mixed", row), read("column_mixed", column)
+    rows = read("row_mixed", given.row, sums=given.sums_rows)
+    columns = read("column_mixed", given.column, sums=given.sums_columns)
     values = [-dot(a, b) for a in rows for b in columns]
     sums = next(iter(form.factors.values())).sums
     kernel.write("pair_block", values, DType.FLOAT64, sums.block_access)

@@ -79,7 +79,6 @@ class SparseSolver:
 
     def __init__(self, plan: Plan, binder: Binder, structure: Structure) -> None:
         self.name = "sparse"
-        self.remarks: tuple[str, ...] = ()
         backend = plan.library.backend
         tools = structure.tools
         xp = tools.xp
@@ -93,9 +92,10 @@ class SparseSolver:
         self._factorization = backend.sparse_factorization(
             starts, entries.columns, system.size, system.failed
         )
+        self.remarks = self._factorization.remarks
         values = self._factorization.values
         self.num_bytes = system.num_bytes + entries.num_bytes
-        self.num_bytes += int(starts.nbytes) + int(values.nbytes)
+        self.num_bytes += self._factorization.num_bytes
         target = Binding(values, int(values.shape[0]))
         self._form = backend.sequence(
             [*system.form(), system.write_entries("entries_sparse", entries, target)]

@@ -14,6 +14,16 @@ import numpy as np
 from caspar.errors import OutOfMemoryError
 from caspar.memory.array import Array
 from caspar.runtime.array_tools import ArrayTools
+from caspar.solver.linear.explicit.coupled_items import (
+    CoupledItems,
+    MergedItems,
+    MixedTypes,
+    MixedWindows,
+    coupled_items,
+    mixed_windows,
+    nodes_of,
+    pairs_within,
+)
 from caspar.solver.linear.explicit.pair_kernels import ArgumentPair, argument_pairs
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 
@@ -80,7 +90,7 @@ class FillBlocks:
     Attributes:
         eliminated: The nodes' type.
         types: Of rows and columns.
-        first: (n,) int32 item of the rows, a place in the window of its factor and argument.
+        first: (n,) int32 item of the rows: its place in the array of Z, or among its sums.
         second: (n,) int32 item of the columns.
         number: (n,) int32 block.
     """
@@ -93,19 +103,6 @@ class FillBlocks:
 
 
 @dataclass(frozen=True)
-class MixedWindows:
-    """Where the items' Z are: one array for each eliminated and reduced type.
-
-    Attributes:
-        counts: Places of each array, by eliminated and reduced type.
-        first: First place of a factor's argument, by their names.
-    """
-
-    counts: Mapping[tuple[str, str], int]
-    first: Mapping[tuple[str, str], int]
-
-
-@dataclass(frozen=True)
 class Structure:
     """All blocks of the system.
 
@@ -114,6 +111,7 @@ class Structure:
         factors: What factors add.
         fills: What eliminated nodes add.
         windows: Where the items' Z are.
+        merged: Items whose Z are summed first.
         tools: What it was found with.
     """
 
@@ -121,6 +119,7 @@ class Structure:
     factors: tuple[FactorBlocks, ...]
     fills: tuple[FillBlocks, ...]
     windows: MixedWindows
+    merged: Mapping[MixedTypes, MergedItems]
     tools: ArrayTools
 
     @property
@@ -129,7 +128,8 @@ class Structure:
         arrays = [array for one in self.blocks.values() for array in (one.rows, one.columns)]
         arrays += [array for one in self.fills for array in (one.first, one.second, one.number)]
         arrays += [array for one in self.factors for array in (one.number, one.weights)]
-        return sum(int(array.nbytes) for array in arrays if array is not None)
+        merged = sum(one.num_bytes for one in self.merged.values())
+        return merged + sum(int(array.nbytes) for array in arrays if array is not None)
 
 
 @dataclass(frozen=True)
@@ -141,36 +141,27 @@ class _Coupling:
     columns: Array
 
 
-def num_fill_pairs(plan: Plan) -> int:
-    """Pairs of items of eliminated nodes, each item with itself too."""
-    num_items = sum(one.count for one in plan.factors) + sum(one.count for one in plan.nodes)
-    tools = ArrayTools(plan.library.backend, num_items)
-    xp = tools.xp
-    total = 0
-    for eliminated in plan.eliminated:
-        items = xp.zeros(eliminated.count, dtype=np.int64)
-        for factor in _touching(plan, eliminated):
-            nodes = tools.bring(eliminated_nodes(factor))[is_item(tools, factor)]
-            items += len(factor.reduced) * xp.bincount(nodes, minlength=eliminated.count)
-        total += int((items * (items + 1)).sum()) // 2
-    return total
-
-
 def build_structure(plan: Plan) -> Structure:
     """Find all blocks.
 
     Raises:
         OutOfMemoryError: Eliminated nodes have too many pairs of items.
     """
-    num_pairs, allowed = num_fill_pairs(plan), plan.limits.max_fill_pairs
+    num_items = sum(one.count for one in plan.factors) + sum(one.count for one in plan.nodes)
+    tools, windows = ArrayTools(plan.library.backend, num_items), mixed_windows(plan)
+    coupled, merged = coupled_items(plan, tools, windows)
+    num_pairs = sum(items.num_pairs(tools.xp) for items in coupled)
+    allowed = plan.limits.max_fill_pairs
     if num_pairs > allowed:
         raise OutOfMemoryError(
             f"the reduced system has {num_pairs:,} pairs of factors that share an eliminated node; "
             f"at most {allowed:,} are allowed: use linear_solver='schur_pcg', which does not list "
             "them"
         )
-    num_items = sum(one.count for one in plan.factors) + sum(one.count for one in plan.nodes)
-    tools = ArrayTools(plan.library.backend, max(num_items, num_pairs))
+    if num_pairs > num_items:
+        # what is quick on the host for items may not be for pairs
+        tools = ArrayTools(plan.library.backend, num_pairs)
+        coupled, merged = coupled_items(plan, tools, windows)
     ranks = {node.node.name: rank for rank, node in enumerate(plan.nodes)}
     pairs = [
         (factor, pair)
@@ -178,8 +169,7 @@ def build_structure(plan: Plan) -> Structure:
         for pair in argument_pairs(factor.factor, factor.form, ranks)
     ]
     direct = [_factor_coupling(tools, factor, pair) for factor, pair in pairs]
-    windows = _windows(plan)
-    fills = [fill for node in plan.eliminated for fill in _fills(plan, tools, node, windows)]
+    fills = [fill for items in coupled for fill in _fills(plan, tools, items, windows)]
     couplings = [*direct, *(coupling for _, coupling, _, _ in fills)]
     blocks = _block_lists(plan, tools, couplings)
     return Structure(
@@ -193,6 +183,7 @@ def build_structure(plan: Plan) -> Structure:
             for name, coupling, first, second in fills
         ),
         windows=windows,
+        merged=merged,
         tools=tools,
     )
 
@@ -200,17 +191,9 @@ def build_structure(plan: Plan) -> Structure:
 # -- factors -------------------------------------------------------------------------------------
 
 
-def _nodes_of(tools: ArrayTools, factor: FactorPlan, name: str) -> Array:
-    """Node of each item; of a unique node always the first."""
-    index = factor.order.index(name, tools.bring)
-    if index is None:
-        return tools.xp.zeros(factor.count, dtype=np.int64)
-    return index.astype(np.int64)
-
-
 def _factor_coupling(tools: ArrayTools, factor: FactorPlan, pair: ArgumentPair) -> _Coupling:
-    rows = _nodes_of(tools, factor, pair.row.name)
-    columns = _nodes_of(tools, factor, pair.column.name)
+    rows = nodes_of(tools, factor, pair.row.name)
+    columns = nodes_of(tools, factor, pair.column.name)
     types = (pair.row.node_type.name, pair.column.node_type.name)
     if pair.is_of_one_type:
         xp = tools.xp
@@ -229,8 +212,8 @@ def _factor_blocks(
     number = tools.send(_block_numbers(tools.xp, coupling, blocks))
     weights = None
     if pair.is_of_one_type and not pair.is_of_one_argument:
-        rows = _nodes_of(tools, factor, pair.row.name)
-        columns = _nodes_of(tools, factor, pair.column.name)
+        rows = nodes_of(tools, factor, pair.row.name)
+        columns = nodes_of(tools, factor, pair.column.name)
         order = tools.xp.stack([rows >= columns, rows <= columns], axis=1)
         weights = tools.send(order.astype(plan.types.storage.value))
     return FactorBlocks(factor, pair, coupling.types, number, weights)
@@ -239,60 +222,14 @@ def _factor_blocks(
 # -- eliminated nodes ----------------------------------------------------------------------------
 
 
-def _touching(plan: Plan, eliminated: NodePlan) -> list[FactorPlan]:
-    """Factors that touch an eliminated type, and others."""
-    return [
-        factor
-        for factor in plan.factors
-        if factor.form.eliminates(eliminated.node.name) and len(factor.reduced) > 0
-    ]
-
-
-def eliminated_nodes(factor: FactorPlan) -> Array:
-    """Eliminated node of each slot."""
-    return factor.order.nodes[factor.form.eliminated_argument.name]
-
-
-def is_item(tools: ArrayTools, factor: FactorPlan) -> Array:
-    """(num_slots,) which slots are not holes."""
-    tiles = factor.order.node_tiles
-    assert tiles is not None
-    tile_items = tools.bring(tiles.tile_items)
-    size = factor.count // max(1, int(tile_items.shape[0]))
-    return (tools.xp.arange(size, dtype=np.int32) < tile_items[:, None]).reshape(-1)
-
-
-def _windows(plan: Plan) -> MixedWindows:
-    counts: dict[tuple[str, str], int] = {}
-    first: dict[tuple[str, str], int] = {}
-    for eliminated in plan.eliminated:
-        for factor in _touching(plan, eliminated):
-            for argument in factor.reduced:
-                array = (eliminated.node.name, argument.node_type.name)
-                first[factor.factor.name, argument.name] = counts.get(array, 0)
-                counts[array] = counts.get(array, 0) + factor.count
-    return MixedWindows(counts, first)
-
-
 def _fills(
-    plan: Plan, tools: ArrayTools, eliminated: NodePlan, windows: MixedWindows
+    plan: Plan, tools: ArrayTools, items: CoupledItems, windows: MixedWindows
 ) -> list[tuple[str, _Coupling, Array, Array]]:
-    """Pairs of items: the type, the nodes they couple, and both items of each."""
-    xp, name = tools.xp, eliminated.node.name
+    """Pairs of items: the type, the nodes they couple, and the places of both."""
+    xp, name = tools.xp, items.eliminated
     ranks = {node.node.name: rank for rank, node in enumerate(plan.nodes)}
-    parts = []
-    for factor in _touching(plan, eliminated):
-        slot = xp.flatnonzero(is_item(tools, factor))
-        owner = tools.bring(eliminated_nodes(factor))[slot].astype(np.int64)
-        for argument in factor.reduced:
-            rank = xp.full(slot.shape, ranks[argument.node_type.name])
-            node = _nodes_of(tools, factor, argument.name)[slot]
-            place = slot + windows.first[factor.factor.name, argument.name]
-            parts.append((owner, rank, node, place))
-    if len(parts) == 0:
-        return []
-    owner, rank, node, place = (xp.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    first, second = pairs_within(xp, owner)
+    rank, node, place = items.rank, items.node, items.place
+    first, second = pairs_within(xp, items.owner)
     types = [plan.nodes[number] for number in sorted({ranks[type_] for _, type_ in windows.counts})]
     fills = []
     for row in types:
@@ -306,20 +243,6 @@ def _fills(
             )
             fills.append((name, coupling, place[chosen[0]], place[chosen[1]]))
     return [fill for fill in fills if int(fill[2].shape[0]) > 0]
-
-
-def pairs_within(xp: Any, owner: Array) -> tuple[Array, Array]:
-    """All pairs of items of one owner, the later one first, and each item with itself."""
-    order = xp.argsort(owner, kind="stable")
-    grouped = owner[order]
-    start = xp.searchsorted(grouped, grouped, side="left")
-    up_to = xp.arange(1, grouped.shape[0] + 1) - start
-    ends = xp.cumsum(up_to)
-    total = int(ends[-1]) if int(ends.shape[0]) > 0 else 0
-    number = xp.arange(total)
-    later = xp.searchsorted(ends, number, side="right")
-    earlier = start[later] + number - (ends - up_to)[later]
-    return order[later], order[earlier]
 
 
 def _oriented(

@@ -4,6 +4,7 @@ Once for each structure. The order of a solve: `form`, `write_entries`, a factor
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -14,7 +15,8 @@ from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.memory.layout import array_scalars
 from caspar.runtime.backend import Launch
-from caspar.solver.linear.explicit.explicit_kernels import fill_name
+from caspar.solver.linear.explicit.coupled_items import MergedItems, MixedTypes
+from caspar.solver.linear.explicit.explicit_kernels import FillTypes
 from caspar.solver.linear.explicit.matrix import (
     BlockMemory,
     Entries,
@@ -23,6 +25,7 @@ from caspar.solver.linear.explicit.matrix import (
     number_unknowns,
     place_blocks,
 )
+from caspar.solver.linear.explicit.merge_kernels import merge_name
 from caspar.solver.linear.explicit.structure import (
     FactorBlocks,
     FillBlocks,
@@ -45,7 +48,15 @@ class _Vector(Enum):
     FAILED = "failed"
 
 
-_Key = _Vector | tuple[str, str] | int
+@dataclass(frozen=True)
+class _Merged:
+    """Sums of Z, or their partial sums, of an eliminated and a reduced type."""
+
+    types: MixedTypes
+    are_partial: bool = False
+
+
+_Key = _Vector | MixedTypes | _Merged | int
 """An array: of Z by eliminated and reduced type; of partial sums by the place of what adds them."""
 
 
@@ -75,6 +86,9 @@ class ExplicitSystem:
         # what adds to the blocks, and how items are summed
         self._parts: Sequence[FactorBlocks | FillBlocks] = (*structure.factors, *structure.fills)
         self._sums = [self._sum(part) for part in self._parts]
+        self._merges = {
+            types: self._merge_sum(types, one) for types, one in structure.merged.items()
+        }
         arena = self._reserve()
         self._memory = arena.allocate(self._backend)
         self._memory[_Vector.SCALE][...] = 1.0
@@ -85,7 +99,8 @@ class ExplicitSystem:
         self.solution = self._memory[_Vector.SOLUTION]
         self.failed = self._memory[_Vector.FAILED]
         self.num_bytes = arena.num_bytes + structure.num_bytes
-        self.num_bytes += sum(one.tiles.num_bytes for one in self._sums if one.tiles is not None)
+        sums = [*self._sums, *self._merges.values()]
+        self.num_bytes += sum(one.tiles.num_bytes for one in sums if one.tiles is not None)
 
     # -- memory --------------------------------------------------------------------------------
 
@@ -100,6 +115,10 @@ class ExplicitSystem:
             eliminated, reduced = (self._plan.node_plans[name].node for name in types)
             dim = eliminated.tangent_dim * reduced.tangent_dim
             arena.reserve(types, array_scalars(dim, storage, count), storage)
+        for types, total in self._merges.items():
+            scalars = array_scalars(total.dim, DType.FLOAT64, total.num_objects)
+            arena.reserve(_Merged(types), scalars, DType.FLOAT64)
+            arena.reserve(_Merged(types, are_partial=True), total.num_scalars, DType.FLOAT64)
         arena.reserve_shared(
             [[(place, one.num_scalars, one.dtype)] for place, one in enumerate(self._sums)]
         )
@@ -115,6 +134,16 @@ class ExplicitSystem:
             else:
                 tiles = self._backend.tile_index(part.number, count, size)
         return SharedSum(blocks.dim, DType.FLOAT64, count, tiles)
+
+    def _merge_sum(self, types: MixedTypes, items: MergedItems) -> SharedSum:
+        """How Z of items is summed."""
+        eliminated, reduced = (self._plan.node_plans[name].node for name in types)
+        tiles = None
+        if self._plan.is_ordered:
+            size = self._plan.library.tile_size
+            tiles = self._backend.tile_index(items.number, items.count, size)
+        dim = eliminated.tangent_dim * reduced.tangent_dim
+        return SharedSum(dim, DType.FLOAT64, items.count, tiles)
 
     def _blocks(self, types: TypePair) -> Binding:
         blocks, first = self._structure.blocks[types], self._places.first[types]
@@ -140,6 +169,8 @@ class ExplicitSystem:
         for factor in self._plan.factors:
             if factor.form.eliminated is not None and len(factor.reduced) > 0:
                 launches += self._mix(factor)
+        for types, items in self._structure.merged.items():
+            launches += self._merge(types, items)
         for plan in self._plan.reduced:
             own = {one.value: self._of_type(one, plan) for one in (_Vector.SCALE, _Vector.RHS)}
             own["pair_block"] = self._blocks((plan.node.name, plan.node.name))
@@ -184,17 +215,42 @@ class ExplicitSystem:
                 bindings["pair_order"] = Binding(part.weights.reshape(-1), part.plan.count)
             role = self._binder.exact_role(part.plan, part.pair.role)
             return self._binder.pair(part.plan, role, bindings)
-        row, column = part.types
-        bindings["row_mixed"] = self._mixed(part.eliminated, row, part.first)
-        bindings["column_mixed"] = self._mixed(part.eliminated, column, part.second)
-        kernel = self._plan.library.kernel(fill_name(part.eliminated, row, column))
+        rows, columns = ((part.eliminated, name) for name in part.types)
+        eliminated, row, column = (
+            self._plan.node_plans[name].node for name in (part.eliminated, *part.types)
+        )
+        given = FillTypes(
+            eliminated,
+            row,
+            column,
+            sums_rows=rows in self._merges,
+            sums_columns=columns in self._merges,
+        )
+        bindings["row_mixed"] = self._mixed(rows, part.first)
+        bindings["column_mixed"] = self._mixed(columns, part.second)
+        kernel = self._plan.library.kernel(given.name)
         return self._backend.bind(kernel, bindings, int(part.number.shape[0]))
 
-    def _mixed(self, eliminated: str, reduced: str, items: Array) -> Binding:
-        """Z of some items."""
-        types = (eliminated, reduced)
+    def _mixed(self, types: MixedTypes, items: Array) -> Binding:
+        """Z of some items, or of their sums."""
+        if types in self._merges:
+            memory, count = self._memory[_Merged(types)], self._merges[types].num_objects
+        else:
+            memory, count = self._memory[types], self._structure.windows.counts[types]
+        return Binding(memory, count, fields={"index": items})
+
+    def _merge(self, types: MixedTypes, items: MergedItems) -> list[Launch]:
+        """Sum Z of items that couple the same two nodes."""
+        total, memory = self._merges[types], self._memory[_Merged(types)]
+        output = Binding(memory, total.num_objects).with_fields({"index": items.number})
+        bound = total.bind(output, self._memory[_Merged(types, are_partial=True)])
         count = self._structure.windows.counts[types]
-        return Binding(self._memory[types], count, fields={"index": items})
+        source = Binding(self._memory[types], count, fields={"index": items.items})
+        kernel = self._plan.library.kernel(merge_name(*types))
+        bindings = {"item_mixed": source, "merged": bound.binding}
+        adding = self._backend.bind(kernel, bindings, int(items.number.shape[0]))
+        clearing = self._binder.clear_array(memory.view(np.float32))
+        return [clearing, adding, *self._plan.library.finish(bound)]
 
     def _mix(self, factor: FactorPlan) -> list[Launch]:
         eliminated = factor.form.eliminated_argument.node_type

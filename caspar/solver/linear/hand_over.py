@@ -1,0 +1,137 @@
+"""When conjugate gradients hand over to a factorisation in the middle of a solve.
+
+Before a solve nobody knows how many PCG iterations its steps will take. They are counted here, and
+compared with the modelled seconds of a factorisation (`costs`). Nothing is timed: the same solve
+hands over at the same step. Cost tier: a few comparisons after each linear solve.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from caspar.solver.linear.method import LinearSolver
+
+MAX_LIMITED = 2
+"""Linear solves that end at the limit of PCG iterations before a factorisation takes over: one such
+step may be a lucky one."""
+
+MIN_LIMIT = 50
+"""PCG iterations of a linear solve from which on reaching the limit tells that they are too few; a
+user who asks for fewer wants inexact steps."""
+
+MOST_SLOWER = 3.0
+"""Times as long as PCG up to its limit a factorisation may take then: its steps are exact."""
+
+COMPILE_S = 0.5
+"""Seconds that kernels of a matrix may take to compile: more must have been lost to PCG."""
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A factorisation that may take over.
+
+    Attributes:
+        iteration_s: Modelled seconds of a PCG iteration.
+        step_s: Modelled seconds of a step by the factorisation; infinite if its matrix is too
+            large.
+        setup_s: Modelled seconds until it is ready.
+        make: Makes it; None if a library or memory is missing.
+    """
+
+    iteration_s: float
+    step_s: float
+    setup_s: float
+    make: Callable[[], LinearSolver | None]
+
+
+class HandOver:
+    """The linear solver of a system, and what may take its place while it solves.
+
+    Args:
+        usual: The solver that every solve begins with.
+        find: Models the replacement; called when PCG is first seen to be slow. None: nothing takes
+            its place.
+
+    Attributes:
+        current: The solver that solves now.
+    """
+
+    def __init__(self, usual: LinearSolver, find: Callable[[], Replacement] | None = None) -> None:
+        self.current = usual
+        self._usual = usual
+        self._find = find
+        self._found: Replacement | None = None
+        self._other: LinearSolver | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Another solve begins: by the usual solver, as equal input must give equal bits."""
+        self.current = self._usual
+        self._change = ""
+        self._num_solves = 0
+        self._num_limited = 0
+        self._num_iterations = 0
+        self._limit = 0
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Why a solver was chosen, and what has taken its place."""
+        if self.current is self._usual:
+            return self._usual.remarks
+        return (*self._usual.remarks, *self.current.remarks, self._change)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the solvers hold."""
+        other = 0 if self._other is None else self._other.num_bytes
+        return self._usual.num_bytes + other
+
+    def count(self, num_iterations: int, limit: int, *, is_limited: bool) -> None:
+        """Count a linear solve.
+
+        Args:
+            num_iterations: PCG iterations that it took.
+            limit: PCG iterations that it might have taken.
+            is_limited: Whether it ended at the limit.
+        """
+        self._num_solves += 1
+        self._num_iterations += num_iterations
+        self._num_limited += is_limited
+        self._limit = limit
+
+    def take_over(self) -> bool:
+        """Change the solver, if that is due; whether it was changed."""
+        if self._find is None or self.current is not self._usual:
+            return False
+        reason = self._reason(self._find)
+        if reason == "":
+            return False
+        assert self._found is not None
+        if self._other is None:
+            self._other = self._found.make()
+        if self._other is None:
+            self._find = None  # nobody asks again
+            return False
+        self.current = self._other
+        self._change = (
+            f"{reason}, so a factorisation took over: linear_solver={self.current.name!r} begins "
+            "with it."
+        )
+        return True
+
+    def _reason(self, find: Callable[[], Replacement]) -> str:
+        """Why a factorisation should take over; empty: it should not."""
+        is_limited = self._num_limited >= MAX_LIMITED and self._limit >= MIN_LIMIT
+        if not is_limited and self._num_iterations < MIN_LIMIT * max(self._num_solves, 1):
+            return ""
+        if self._found is None:
+            self._found = find()
+        found = self._found
+        if is_limited and found.step_s <= MOST_SLOWER * self._limit * found.iteration_s:
+            return (
+                f"{self._num_limited} of {self._num_solves} linear solves by PCG stopped at "
+                f"max_linear_iterations={self._limit}"
+            )
+        lost_s = self._num_iterations * found.iteration_s - self._num_solves * found.step_s
+        if lost_s > found.setup_s + COMPILE_S:
+            return f"PCG took {self._num_iterations / self._num_solves:.0f} iterations a step"
+        return ""
