@@ -5,6 +5,7 @@ Errors meant for the user become one message on stderr; a traceback is always a 
 
 import argparse
 import io
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from typing import Final
 
 from rich.console import Console
 
-from caspar.cli.bal import BalRequest, solve_bal
+from caspar.cli.bal import LOSSES, BalRequest, solve_bal
 from caspar.cli.cache import clear_caches, show_caches
 from caspar.cli.doctor import examine
 from caspar.cli.exit_code import ExitCode
@@ -110,6 +111,16 @@ def _add_bal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         metavar="N",
         help="Levenberg-Marquardt iterations, rejected steps included",
     )
+    bal.add_argument(
+        "--loss", choices=list(LOSSES), help="make wrong observations count less (default: none)"
+    )
+    bal.add_argument(
+        "--loss-scale",
+        type=_positive_number,
+        default=1.0,
+        metavar="PIXELS",
+        help="residuals beyond it are taken for large (default: %(default)s)",
+    )
     bal.add_argument("--json", type=Path, metavar="PATH", help="write status, costs and iterations")
     bal.add_argument(
         "--out",
@@ -131,6 +142,8 @@ def _run_bal(request: argparse.Namespace) -> ExitCode:
             backend=request.backend,
             precision=request.precision,
             max_iterations=request.max_iterations,
+            loss=request.loss,
+            loss_scale=request.loss_scale,
             outputs=Outputs(json=request.json, problem=request.out, plot=request.plot),
             is_quiet=request.quiet,
         )
@@ -230,6 +243,14 @@ def _run_inspect(request: argparse.Namespace) -> ExitCode:
             out=request.out,
         )
     )
+
+
+def _positive_number(text: str) -> float:
+    """A finite number greater than 0, for argparse."""
+    number = float(text)
+    if not 0.0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number greater than 0")
+    return number
 
 
 def _positive_integer(text: str) -> int:
