@@ -5,6 +5,7 @@ Errors meant for the user become one message on stderr; a traceback is always a 
 
 import argparse
 import io
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from typing import Final
 
 from rich.console import Console
 
-from caspar.cli.bal import BalRequest, solve_bal
+from caspar.cli.bal import LOSSES, BalRequest, solve_bal
 from caspar.cli.cache import clear_caches, show_caches
 from caspar.cli.colmap import (
     COLMAP_FLAGS,
@@ -105,9 +106,36 @@ def _add_bal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     bal.add_argument("file", type=Path, metavar="FILE", help="problem, plain, .bz2 or .gz")
+<<<<<<< HEAD
     _add_backend(bal)
     _add_precision(bal, Precision.MIXED)
     _add_iterations(bal)
+=======
+    bal.add_argument(
+        "--backend",
+        choices=[choice.value for choice in BackendChoice],
+        default=BackendChoice.AUTO.value,
+        help="where to run (default: %(default)s, CUDA where a device answers)",
+    )
+    _add_precision(bal)
+    bal.add_argument(
+        "--max-iterations",
+        type=_positive_integer,
+        metavar="N",
+        help="Levenberg-Marquardt iterations, rejected steps included",
+    )
+    bal.add_argument(
+        "--loss", choices=list(LOSSES), help="make wrong observations count less (default: none)"
+    )
+    bal.add_argument(
+        "--loss-scale",
+        type=_positive_number,
+        default=1.0,
+        metavar="PIXELS",
+        help="residuals beyond it are taken for large (default: %(default)s)",
+    )
+    bal.add_argument("--json", type=Path, metavar="PATH", help="write status, costs and iterations")
+>>>>>>> loss
     bal.add_argument(
         "--out",
         type=Path,
@@ -125,6 +153,8 @@ def _run_bal(request: argparse.Namespace) -> ExitCode:
             backend=request.backend,
             precision=request.precision,
             max_iterations=request.max_iterations,
+            loss=request.loss,
+            loss_scale=request.loss_scale,
             outputs=Outputs(json=request.json, problem=request.out, plot=request.plot),
             is_quiet=request.quiet,
         )
@@ -316,6 +346,14 @@ def _run_inspect(request: argparse.Namespace) -> ExitCode:
             out=request.out,
         )
     )
+
+
+def _positive_number(text: str) -> float:
+    """A finite number greater than 0, for argparse."""
+    number = float(text)
+    if not 0.0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number greater than 0")
+    return number
 
 
 def _positive_integer(text: str) -> int:

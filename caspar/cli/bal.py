@@ -17,6 +17,9 @@ from caspar.solver.result.quantities import count_text
 from caspar.solver.result.report import terminal_report, text_report
 from caspar.solver.result.result import SolveResult, SolveStatus
 
+LOSSES = {"huber": "Huber", "soft_l1": "SoftL1", "cauchy": "Cauchy"}
+"""Losses by what users call them: names in `caspar.loss`."""
+
 
 @dataclass(frozen=True)
 class BalRequest:
@@ -27,6 +30,8 @@ class BalRequest:
         backend: `auto`, `cuda` or `cpu`.
         precision: `mixed`, `float32` or `float64`.
         max_iterations: None: the solver's default.
+        loss: One of `LOSSES`; None: no loss.
+        loss_scale: Pixels from which on a residual is taken for large.
         outputs: Files to write.
         is_quiet: Print nothing but errors.
     """
@@ -35,6 +40,8 @@ class BalRequest:
     backend: str
     precision: str
     max_iterations: int | None
+    loss: str | None
+    loss_scale: float
     outputs: Outputs
     is_quiet: bool
 
@@ -79,9 +86,11 @@ def _solve_and_write(request: BalRequest, files: WrittenFiles) -> ExitCode:
 
 
 def _solve(request: BalRequest, problem: BalProblem) -> SolveResult:
-    solver = caspar.Solver(
-        [caspar.bundle_adjustment.snavely], backend=request.backend, precision=request.precision
-    )
+    factor, scale = caspar.bundle_adjustment.snavely, {}
+    if request.loss is not None:
+        factor = factor.with_loss(getattr(caspar.loss, LOSSES[request.loss]))
+        scale = {"loss_scale": request.loss_scale}
+    solver = caspar.Solver([factor], backend=request.backend, precision=request.precision)
     with phase(f"compiling for {solver.backend.device}"):
         solver.compile()
     arrays = {
@@ -91,6 +100,7 @@ def _solve(request: BalRequest, problem: BalProblem) -> SolveResult:
             "cam": problem.camera_index,
             "point": problem.point_index,
             "pixel": problem.pixels,
+            **scale,
         },
     }
     options: dict[str, Any] = {}

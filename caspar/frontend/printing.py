@@ -22,10 +22,12 @@ _NAME = "x"
 def print_factor(factor: TracedFactor) -> str:
     """A traced factor: one line for each argument, named sub-expression and residual row."""
     lines = [f"factor {factor.name}: {len(factor.residual)} residual rows"]
-    lines += [f"  {_argument(argument)}" for argument in factor.arguments]
+    lines += [f"  {_argument(argument)}" for argument in factor.inputs]
     symbols = [symbol for argument in factor.arguments for symbol in argument.symbols]
     names = _numbered("residual", len(factor.residual))
     lines += _expressions(names, factor.residual, symbols, _comments(factor.residual, factor.lines))
+    if factor.loss is not None:
+        lines.append(f"  loss {factor.loss.name} = {factor.loss.expression}")
     return "\n".join(lines) + "\n"
 
 

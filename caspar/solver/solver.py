@@ -73,8 +73,7 @@ class Solver:
             each step of all, up to 32; 0 for none. Only where one factor touches them.
         eliminate: Names of the node types that are eliminated, such as `("Point",)`; `()`: none.
             None: chosen by the counts; other counts may ask for other kernels then.
-        limits: Sizes at which the solver chooses another way, a `caspar.solver.limits.Limits`: for
-            tests and experts. None: the usual ones.
+        limits: A `caspar.solver.limits.Limits`, for tests and experts; None: the usual ones.
 
     Raises:
         FactorError: A factor cannot be compiled, or the linear solver does not suit them.

@@ -56,6 +56,13 @@ class TestBal:
         np.testing.assert_array_equal(arrays["snavely"]["point"], problem.point_index)
         np.testing.assert_array_equal(arrays["snavely"]["pixel"], problem.pixels)
 
+    def test_loss(self, solver: type[FakeSolver], problem_file: Path) -> None:
+        choices = ("--loss", "soft_l1", "--loss-scale", "2.5")
+        assert run("bal", problem_file, *choices, "--quiet") == 0
+        (made,) = solver.made
+        assert made.arguments["factors"][0].loss is caspar.loss.SoftL1
+        assert made.arguments["arrays"]["snavely"]["loss_scale"] == 2.5
+
     def test_defaults_are_the_solver_s(self, solver: type[FakeSolver], problem_file: Path) -> None:
         assert run("bal", problem_file, "--quiet") == 0
         (made,) = solver.made
