@@ -53,7 +53,7 @@ PARTS = {
     "report": "solver",
     "plot": "errors solver io",
     "colmap": "version errors options progress user_arrays user_warnings ir memory passes frontend"
-    " equations codegen runtime driver tracing solver io cameras",
+    " equations codegen runtime driver tracing solver io cameras loss",
     "cli": "version errors options progress ir memory passes frontend equations codegen runtime"
     " driver inspect solver io colmap",
     "__main__": "cli",

@@ -17,7 +17,12 @@ from caspar.colmap.adjust.observations import (
     observations_of,
     without_negative_depths,
 )
-from caspar.colmap.adjust.options import BundleAdjustmentConfig, BundleAdjustmentOptions, Gauge
+from caspar.colmap.adjust.options import (
+    BundleAdjustmentConfig,
+    BundleAdjustmentOptions,
+    Gauge,
+    LossFunction,
+)
 from caspar.colmap.adjust.problem import Problem, make_problem
 from caspar.colmap.adjust.rig_structure import with_poses
 from caspar.colmap.adjust.solve_arrays import SolveArrays, Values, solve_arrays
@@ -72,7 +77,7 @@ def bundle_adjustment(
 
     Raises:
         InputError: The model contradicts itself, or no observation takes part.
-        OptionError: An option that is not allowed or not supported, such as a robust loss.
+        OptionError: An option that is not allowed.
         FileFormatError, OSError: The folder cannot be read, or the output cannot be written.
     """
     checked, chosen = _options(options), _config(config)
@@ -103,7 +108,8 @@ def _adjusted(
     on_iteration: Callable[[IterationRecord], object] | None,
 ) -> Summary:
     """Solve a problem, and say what became of it."""
-    parts = solve_arrays(problem)
+    loss = LossFunction(options.loss_function_type)
+    parts = solve_arrays(problem, loss, options.loss_function_scale)
     result = _solved(parts, options, verbose, on_iteration)
     warnings = list(problem.warnings)
     if num_filtered > 0:

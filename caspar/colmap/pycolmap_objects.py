@@ -35,9 +35,6 @@ def options_of(given: Any) -> BundleAdjustmentOptions:
     """Read a `pycolmap.BundleAdjustmentOptions`.
 
     Its tolerances and choices of solvers belong to Ceres and are not read.
-
-    Raises:
-        OptionError: A robust loss.
     """
     same = {name: getattr(given, name) for name in _SAME_OPTIONS if hasattr(given, name)}
     return BundleAdjustmentOptions(

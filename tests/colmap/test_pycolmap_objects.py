@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caspar.colmap import Model, bundle_adjustment, read_model, write_model
+from caspar.colmap import LossFunction, Model, bundle_adjustment, read_model, write_model
 from caspar.colmap.pycolmap_objects import config_of, model_of, options_of
-from caspar.errors import OptionError
 from tests.colmap.models import CERES, ROOT, SYNTHETIC, equal_arrays, packed, synthetic
 
 pycolmap = pytest.importorskip("pycolmap")
@@ -94,8 +93,10 @@ def test_options_and_config() -> None:
     assert found.refine_principal_point
     assert (found.min_track_length, found.max_num_iterations) == (3, 7)
     options.ceres.loss_function_type = pycolmap.LossFunctionType.CAUCHY
-    with pytest.raises(OptionError, match="robust losses are not supported yet"):
-        options_of(options)
+    options.ceres.loss_function_scale = 0.5
+    found = options_of(options)
+    assert found.loss_function_type is LossFunction.CAUCHY
+    assert found.loss_function_scale == 0.5
     config = pycolmap.BundleAdjustmentConfig()
     config.add_image(4)
     config.add_constant_point(5)

@@ -19,8 +19,10 @@ from typing import Annotated, Any
 import symforce.symbolic as sf
 
 from caspar.cameras import MODELS, CameraModel
+from caspar.colmap.adjust.options import LossFunction
 from caspar.frontend.factors.factor import Factor, factor
 from caspar.frontend.markers import ConstSequential, ConstShared, TunableShared
+from caspar.loss import Cauchy, Huber, Loss, SoftL1
 
 GROUPS = ("focal", "principal", "extra")
 """Groups of intrinsics: fields of `CameraModel` and of lenses."""
@@ -81,9 +83,18 @@ class Form:
         return MODELS[self.camera_model]
 
 
+LOSSES: dict[LossFunction, type[Loss] | None] = {
+    LossFunction.TRIVIAL: None,
+    LossFunction.SOFT_L1: SoftL1,
+    LossFunction.CAUCHY: Cauchy,
+    LossFunction.HUBER: Huber,
+}
+"""caspar's losses by COLMAP's names; their scales mean the same."""
+
+
 @lru_cache
-def reprojection_factor(form: Form) -> Factor:
-    """Return the factor of a form.
+def reprojection_factor(form: Form, loss: LossFunction) -> Factor:
+    """Return the factor of a form with a loss.
 
     Its arguments are `frame`, `sensor` if it has one, `lens`, `point` and `pixel`. A pixel is one
     for each factor; the others are shared nodes, or shared constants as the form says. A lens whose
@@ -109,7 +120,7 @@ def reprojection_factor(form: Form) -> Factor:
     residual.__name__ = form.name
     residual.__annotations__ = annotations
     vars(residual)["__signature__"] = inspect.Signature(parameters)
-    return factor(residual)
+    return factor(residual).with_loss(LOSSES[loss])
 
 
 @lru_cache

@@ -1,5 +1,6 @@
 """What is refined, what is constant, and how the solve works: COLMAP's options and caspar's."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -12,7 +13,7 @@ _Choice = TypeVar("_Choice", bound=Enum)
 
 
 class LossFunction(Enum):
-    """COLMAP's robust losses; so far caspar's bundle adjustment has the trivial one only."""
+    """COLMAP's robust losses of the squared distance of an observation, see `caspar.loss`."""
 
     TRIVIAL = "TRIVIAL"
     SOFT_L1 = "SOFT_L1"
@@ -82,10 +83,9 @@ class BundleAdjustmentOptions:
                 raise OptionError(f"{one.name}={value!r}: it must be an integer of 0 or more")
         chosen = _checked("loss_function_type", LossFunction, self.loss_function_type)
         object.__setattr__(self, "loss_function_type", chosen)
-        if chosen is not LossFunction.TRIVIAL:
+        if not 0 < self.loss_function_scale < math.inf:
             raise OptionError(
-                f"loss_function_type={chosen.value}: robust losses are not supported yet; only "
-                f"{LossFunction.TRIVIAL.value} is"
+                f"loss_function_scale={self.loss_function_scale!r}: it must be positive and finite"
             )
 
     @property

@@ -14,6 +14,7 @@ import numpy as np
 from caspar.cameras import MODELS_BY_ID, CameraModel
 from caspar.colmap.adjust.factors import GROUPS, Form, lens_type, reprojection_factor
 from caspar.colmap.adjust.observations import rotation_columns, used_rows
+from caspar.colmap.adjust.options import LossFunction
 from caspar.colmap.adjust.problem import Mask, Problem
 from caspar.colmap.adjust.rig_structure import REFERENCE
 from caspar.colmap.model import Floats, Integers
@@ -83,8 +84,14 @@ class SolveArrays:
         return Values(**arrays)
 
 
-def solve_arrays(problem: Problem) -> SolveArrays:
-    """Make the arrays of a solve."""
+def solve_arrays(problem: Problem, loss: LossFunction, loss_scale: float) -> SolveArrays:
+    """Make the arrays of a solve.
+
+    Args:
+        problem: What takes part, and what is constant.
+        loss: The loss of each observation.
+        loss_scale: Its scale in pixels.
+    """
     model, seen = problem.model, problem.observations
     made = SolveArrays(
         Values(
@@ -105,7 +112,7 @@ def solve_arrays(problem: Problem) -> SolveArrays:
         form = Form(
             camera_model.name, has_sensor, has_constant_frames, has_sensor and has_constant_sensors
         )
-        factor = reprojection_factor(form)
+        factor = reprojection_factor(form, loss)
         made.factors.append(factor)
         arguments = {
             "frame": _pose(
@@ -118,6 +125,8 @@ def solve_arrays(problem: Problem) -> SolveArrays:
         if has_sensor:
             rows = problem.sensors[chosen]
             arguments["sensor"] = _pose(problem.sensor_poses, sensors, rows, has_constant_sensors)
+        if loss is not LossFunction.TRIVIAL:
+            arguments["loss_scale"] = loss_scale
         made.arrays[factor.name] = arguments
     return made
 

@@ -24,7 +24,9 @@ _USER = (SolveStatus.STOPPED, SolveStatus.INTERRUPTED)
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """A bundle adjustment. Costs are half the sum of squared residuals, in pixels squared.
+    """A bundle adjustment.
+
+    Costs are half the sum of squared residuals in pixels, or of their losses.
 
     Attributes:
         initial_cost: Cost of the start values.
