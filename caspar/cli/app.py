@@ -20,6 +20,7 @@ from caspar.cli.colmap import (
     COLMAP_FLAGS,
     COLMAP_FORMATS,
     COLMAP_GAUGES,
+    COLMAP_LOSSES,
     ColmapRequest,
     solve_colmap,
 )
@@ -106,36 +107,13 @@ def _add_bal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     bal.add_argument("file", type=Path, metavar="FILE", help="problem, plain, .bz2 or .gz")
-<<<<<<< HEAD
     _add_backend(bal)
     _add_precision(bal, Precision.MIXED)
     _add_iterations(bal)
-=======
-    bal.add_argument(
-        "--backend",
-        choices=[choice.value for choice in BackendChoice],
-        default=BackendChoice.AUTO.value,
-        help="where to run (default: %(default)s, CUDA where a device answers)",
-    )
-    _add_precision(bal)
-    bal.add_argument(
-        "--max-iterations",
-        type=_positive_integer,
-        metavar="N",
-        help="Levenberg-Marquardt iterations, rejected steps included",
-    )
     bal.add_argument(
         "--loss", choices=list(LOSSES), help="make wrong observations count less (default: none)"
     )
-    bal.add_argument(
-        "--loss-scale",
-        type=_positive_number,
-        default=1.0,
-        metavar="PIXELS",
-        help="residuals beyond it are taken for large (default: %(default)s)",
-    )
-    bal.add_argument("--json", type=Path, metavar="PATH", help="write status, costs and iterations")
->>>>>>> loss
+    _add_loss_scale(bal)
     bal.add_argument(
         "--out",
         type=Path,
@@ -188,6 +166,13 @@ def _add_colmap(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         default=COLMAP_GAUGES[0],
         help="what keeps the model from moving as a whole (default: %(default)s)",
     )
+    colmap.add_argument(
+        "--loss",
+        choices=COLMAP_LOSSES,
+        default=COLMAP_LOSSES[0],
+        help="make wrong observations count less (default: %(default)s)",
+    )
+    _add_loss_scale(colmap)
     _add_backend(colmap)
     _add_precision(colmap, Precision.FLOAT64)
     _add_iterations(colmap)
@@ -206,6 +191,8 @@ def _run_colmap(request: argparse.Namespace) -> ExitCode:
     options = {
         **{name: value for name, value in flags.items() if value is not None},
         "min_track_length": request.min_track_length,
+        "loss_function_type": request.loss,
+        "loss_function_scale": request.loss_scale,
         "backend": request.backend,
         "precision": request.precision,
     }
@@ -240,6 +227,16 @@ def _add_iterations(command: argparse.ArgumentParser) -> None:
         type=_positive_integer,
         metavar="N",
         help="Levenberg-Marquardt iterations, rejected steps included",
+    )
+
+
+def _add_loss_scale(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--loss-scale",
+        type=_positive_number,
+        default=1.0,
+        metavar="PIXELS",
+        help="residuals beyond it are taken for large (default: %(default)s)",
     )
 
 

@@ -44,6 +44,9 @@ COLMAP_FLAGS = {
 COLMAP_GAUGES = ("TWO_CAMS_FROM_WORLD", "THREE_POINTS", "UNSPECIFIED")
 """Values of `caspar.colmap.Gauge`, the default first."""
 
+COLMAP_LOSSES = ("TRIVIAL", "SOFT_L1", "CAUCHY", "HUBER")
+"""Values of `caspar.colmap.LossFunction`, the default first."""
+
 COLMAP_FORMATS = ("binary", "text")
 """Values of `caspar.colmap.ModelFormat`, the default first."""
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from caspar.cli.app import main
-from caspar.cli.colmap import COLMAP_FLAGS, COLMAP_FORMATS, COLMAP_GAUGES
-from caspar.colmap import BundleAdjustmentOptions, Gauge, ModelFormat, read_model
+from caspar.cli.colmap import COLMAP_FLAGS, COLMAP_FORMATS, COLMAP_GAUGES, COLMAP_LOSSES
+from caspar.colmap import BundleAdjustmentOptions, Gauge, LossFunction, ModelFormat, read_model
 from tests.colmap.models import CERES, SYNTHETIC, equal_arrays
 
 MODEL = SYNTHETIC / "rigs"
@@ -49,6 +49,17 @@ def test_flags_reach_the_adjustment(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (out / "points3D.txt").exists()
 
 
+def test_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "report.json"
+    chosen = ("--loss", "HUBER", "--loss-scale", "0.5", "--json", report, "--quiet")
+    assert run(MODEL, tmp_path / "out", *chosen) == 0
+    told = json.loads(report.read_text())
+    assert told["final_cost"] < 0.95 * CERES["rigs"]["final_cost"]
+    with pytest.raises(SystemExit):
+        run(MODEL, tmp_path / "out", "--loss-scale", "-1")
+    assert "--loss-scale" in capsys.readouterr().err
+
+
 def test_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(MODEL, tmp_path / "out", "--quiet") == 0
     assert capsys.readouterr() == ("", "")
@@ -73,6 +84,7 @@ def test_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_help_knows_the_choices(capsys: pytest.CaptureFixture[str]) -> None:
     """They are written twice, so that help loads no solver."""
     assert set(COLMAP_GAUGES) == {gauge.value for gauge in Gauge}
+    assert list(COLMAP_LOSSES) == [loss.value for loss in LossFunction]
     assert COLMAP_FORMATS[0] == "binary"
     assert set(COLMAP_FORMATS) == {kind.value for kind in ModelFormat}
     for name, text in COLMAP_FLAGS.items():
