@@ -51,6 +51,7 @@ class Limits:
         max_small_dense_covariance: Unknowns that remain up to which a covariance inverts a dense
             matrix without a look at how full it is.
         max_dense_covariance: The same of a matrix that is full.
+        full_share_covariance: As `full_share`, for covariances.
 
     Raises:
         OptionError: A limit is no number of at least 0, or `max_narrow_partners` above its default.
@@ -94,6 +95,8 @@ class Limits:
     max_small_dense_covariance: int = 1000
     # 0.8 GB, and two minutes on two cores
     max_dense_covariance: int = 10_000
+    # QDLDL, whose factor the selected inverse takes, is slow where much is filled
+    full_share_covariance: float = 0.1
 
     def __post_init__(self) -> None:
         """Reject what is no size."""

@@ -24,10 +24,13 @@ METHODS = {
     "singular values of the Jacobian": Limits(max_svd_work=1 << 40),
     "dense factorisation": Limits(max_svd_work=0),
     "sparse factorisation and selected inverse": Limits(
-        max_svd_work=0, max_small_dense_covariance=0, full_share=1e9
+        max_svd_work=0, max_small_dense_covariance=0, full_share_covariance=1e9
     ),
     "conjugate gradients": Limits(
-        max_svd_work=0, max_small_dense_covariance=0, max_dense_covariance=0, max_fill_pairs=0
+        max_svd_work=0,
+        max_small_dense_covariance=0,
+        max_dense_covariance=0,
+        full_share_covariance=0.0,
     ),
 }
 """Limits with which a covariance is found by each of the ways."""

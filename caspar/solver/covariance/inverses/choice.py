@@ -35,7 +35,7 @@ def choose_inverse(recipe: Recipe, linearized: Linearized) -> tuple[NormalMatrix
     if normal.num_eliminated_pairs <= limits.max_fill_pairs and size <= limits.max_sparse:
         pattern = normal.pattern()
         num_entries = pattern.num_blocks * normal.layout.width**2
-        if num_entries < limits.full_share * 0.5 * size**2:
+        if num_entries < limits.full_share_covariance * 0.5 * size**2:
             return normal, sparse_inverse(normal, pattern)
     if size <= limits.max_dense_covariance:
         return normal, dense_inverse(normal)
