@@ -12,6 +12,7 @@ from numpy.testing import assert_array_equal
 import caspar
 from caspar.errors import InputError
 from tests.solver.solving import ON_BACKENDS
+from tests.support_cudss import require_library
 
 
 @dataclasses.dataclass
@@ -155,8 +156,7 @@ def by_constants() -> float:
 @ON_BACKENDS
 @pytest.mark.parametrize("method", METHODS)
 def test_all_linear_methods(method: str, backend: str, by_constants: float) -> None:
-    if method == "sparse" and backend == "cuda":
-        pytest.importorskip("nvmath.bindings.cudss")
+    require_library(method, backend)
     result = _solve(HELD, backend, **METHODS[method])
     views, marks = result.values["View"], result.values["Mark"]
     assert result.status.is_success

@@ -20,6 +20,7 @@ from caspar.solver.plan import planning
 from tests.problems import EXAMPLES
 from tests.solver.linear.linear_cases import MIX, MIXES, fresh, problem_of, solver_names
 from tests.solver.solving import ON_BACKENDS, Arrays, Poisoned, assert_same_result, changed, moved
+from tests.support_cudss import require_library
 
 
 @pytest.fixture
@@ -224,6 +225,7 @@ def test_all_can_be_compiled_before(
 def test_what_is_prepared_is_what_a_solve_has(
     linear_solver: str, backend: str, num_plans: Callable[[], int]
 ) -> None:
+    require_library(linear_solver, backend)
     _, arrays = problem_of(MIX)
     made = fresh(MIX, backend, linear_solver=linear_solver, jacobian="float16")
     prepared = made.prepare(arrays)
