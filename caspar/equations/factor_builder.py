@@ -185,7 +185,7 @@ class FactorBuilder(KernelBuilder):
         if dim == 0:
             return None
         name = FactorPart.CORRECTION.text
-        kept = self.read(name, dim, self.types.storage, ReadSequential())
+        kept = self.read(name, dim, self.types.storage, ReadSequential(once=True))
         return Correction.of_kept(kept, is_selected=self.factor.is_weighted)
 
     def write_correction(self, correction: Correction) -> None:
