@@ -1,6 +1,6 @@
 """Solve a problem by every method, in turn, and keep the quickest run of each.
 
-A run counts until its cost is within 0.1 % of the lowest that any method reached, with the time
+A run counts until its cost is within 1e-5 of the lowest that any method reached, with the time
 that a structure takes to set up: methods stop at different costs, after different numbers of
 iterations. Compilation is left out. Methods take turns, as other work may use the cores for a
 while.
@@ -26,8 +26,8 @@ METHODS: Mapping[str, Mapping[str, str]] = {
 }
 """Options of `Solver` by the name in the table."""
 
-NEAR = 1e-3
-"""Of the lowest cost: so far from it a run counts."""
+NEAR = 1e-5
+"""Of the lowest cost: so far from it a run counts. Methods in mixed precision end 5e-6 apart."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def markdown(
         *(f"* {name}: {fact}" for name, fact in facts.items()),
         *(f"* {remark}" for remark in remarks),
         "",
-        "Milliseconds until the cost is within 0.1 % of the lowest that any method reached, with "
+        "Milliseconds until the cost is within 1e-5 of the lowest that any method reached, with "
         "the set-up of a new structure, without compilation; the quickest of several runs. "
         "*Ratio* is `auto` over the quickest of the others; `-`: the method is not for these "
         "factors, or did not come so near.",
