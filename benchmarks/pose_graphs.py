@@ -213,8 +213,8 @@ def torus(
         rings: Turns about the tube.
         poses_of_ring: Poses of one turn.
         seed: Of noise and closures.
-        noise: Standard deviation of measurements, in metres and radians; start values have twice
-            as much in their positions.
+        noise: Standard deviation of measurements, in metres and radians. Start values drift by a
+            tenth of it from pose to pose.
     """
     rng = np.random.default_rng(seed)
     count = rings * poses_of_ring
@@ -226,9 +226,7 @@ def torus(
     end = np.concatenate([number[1:], beside[closes]])
     motion = _compose3(_invert3(poses[start]), poses[end])
     measured = _moved3(motion, noise * rng.standard_normal((len(start), 6)))
-    begin = _moved3(
-        poses, noise * np.array([2.0] * 3 + [1.0] * 3) * rng.standard_normal((count, 6))
-    )
+    begin = _moved3(poses, np.cumsum(0.1 * noise * rng.standard_normal((count, 6)), axis=0))
     weights = np.broadcast_to(np.eye(6) / noise, (len(start), 6, 6)).copy()
     graph = PoseGraph(
         kind=PoseGraphKind.SE3,

@@ -14,7 +14,7 @@ from benchmarks.measurement import Growth, Measurement, Setup
 from benchmarks.new_process import Startup
 
 _PACKAGES = (
-    *("caspar", "symforce", "numpy", "scipy", "llvmlite"),
+    *("caspar", "symforce", "numpy", "scipy", "llvmlite", "qdldl", "rslab"),
     *("cupy-cuda12x", "cupy-cuda13x", "pyceres"),
 )
 

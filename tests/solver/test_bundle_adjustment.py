@@ -80,7 +80,7 @@ def test_instance_counts_may_change_from_solve_to_solve(monkeypatch: pytest.Monk
         return load(backend, sources, *options, **more)
 
     monkeypatch.setattr(CpuBackend, "load", counted)
-    fresh = caspar.Solver([snavely], backend="cpu", precision="mixed")
+    fresh = caspar.Solver([snavely], backend="cpu", precision="mixed", linear_solver="schur_pcg")
     problem = read("problem-21-11315")
     counts: list[int] = []
     for num_points in (500, 1000, 257, 1, 2000, 500):

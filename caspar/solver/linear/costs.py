@@ -2,10 +2,11 @@
 
 Input: a plan, and pairs of items of eliminated nodes. Output: seconds. Only their ratios matter:
 they say which method suits a structure. Nothing is timed, so equal input is solved in the same way.
-`docs/design/0024-choice-of-linear-solver.md` has the measurements. Cost tier: once for a structure.
+`docs/design/0027-choice-of-linear-solver.md` has the measurements. Cost tier: once for a structure.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from caspar.solver.plan.plan import Plan
 
@@ -14,9 +15,13 @@ USUAL_ITERATIONS = 15
 16 of Ladybug-49."""
 
 COUPLED_ITERATIONS = 60
-"""The same if factors couple nodes of several types that remain, such as a camera's pose and its
-lens: block Jacobi leaves out what couples them. Trafalgar-21 with its cameras in three nodes takes
-70."""
+"""The same if factors couple nodes of several types that remain, and there are about as many of
+each, such as poses and lenses of cameras: block Jacobi leaves out what couples them. Trafalgar-21
+with its cameras in three nodes takes 70."""
+
+SIMILAR_COUNTS = 2
+"""Times as many nodes of one type as of the other, up to which they are about as many. Two lenses
+that 16 pictures share take 17 iterations a step."""
 
 USUAL_STEPS = 10
 """Steps of a solve, over which what is done once for a structure is spread."""
@@ -68,12 +73,14 @@ def reduced_size(plan: Plan) -> int:
 
 def expected_iterations(plan: Plan) -> int:
     """PCG iterations a step that are likely where a type is eliminated and no chains remain."""
-    types = [
-        {argument.node_type.name for argument in factor.reduced}
-        for factor in plan.factors
-        if factor.form.eliminated is not None
-    ]
-    return COUPLED_ITERATIONS if any(len(one) > 1 for one in types) else USUAL_ITERATIONS
+    for factor in plan.factors:
+        if factor.form.eliminated is None:
+            continue
+        names = {argument.node_type.name for argument in factor.reduced}
+        counts = sorted(plan.node_plans[name].count for name in names)
+        if any(more <= SIMILAR_COUNTS * fewer for fewer, more in pairwise(counts)):
+            return COUPLED_ITERATIONS
+    return USUAL_ITERATIONS
 
 
 def iteration_s(plan: Plan) -> float:

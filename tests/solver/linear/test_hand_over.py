@@ -154,6 +154,27 @@ def test_a_street_that_is_hardly_held_together() -> None:
     assert not any("chains" in text for text in other.remarks)
 
 
+@pytest.mark.parametrize("eliminate", [("Point",), None])
+def test_what_a_pinned_solver_may_need_is_compiled_beforehand(
+    monkeypatch: pytest.MonkeyPatch, eliminate: tuple[str, ...] | None
+) -> None:
+    loaded: list[str] = []
+    load = CpuBackend.load
+
+    def counted(backend: CpuBackend, sources: Any, *options: Any, **more: Any) -> Any:
+        loaded.extend(source.name for source in sources)
+        return load(backend, sources, *options, **more)
+
+    monkeypatch.setattr(CpuBackend, "load", counted)
+    solver = caspar.Solver([snavely], backend="cpu", eliminate=eliminate)
+    solver.compile()
+    loaded.clear()
+    result = solver.solve(loose_street(), **OPTIONS)
+    assert any("took over" in text for text in result.remarks)
+    compiled_late = any(name.startswith("fill") for name in loaded)
+    assert compiled_late == (eliminate is None)
+
+
 def test_a_matrix_without_memory_leaves_the_solve_to_pcg(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OutOfMemoryError("no memory")

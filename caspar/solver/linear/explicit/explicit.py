@@ -29,9 +29,12 @@ def _specs(design: SolverDesign) -> list[KernelSpec]:
 
 
 def _is_likely(recipe: Recipe, form: SolverForm) -> bool:
-    """Whether a matrix will be formed, as far as is known without counts."""
+    """Whether a matrix will be formed, as far as is known without counts.
+
+    Who names what is eliminated wants no compilation in mid-run: a factorisation may take over.
+    """
     if recipe.linear_solver is LinearSolverChoice.AUTO:
-        return len(form.eliminated) == 0
+        return len(form.eliminated) == 0 or recipe.eliminate is not None
     return recipe.linear_solver in (LinearSolverChoice.SCHUR_DENSE, LinearSolverChoice.SPARSE)
 
 
