@@ -92,6 +92,7 @@ def report_facts(result: SolveResult) -> list[tuple[str, str]]:
         ("status", f"{result.status.name}: {result.status.value}"),
         ("cost", f"{initial} -> {final}" + (f" ({change})" if change else "")),
         *_loss_facts(result),
+        *_remaining_facts(result),
         ("unknowns", f"{problem.num_unknowns:,}: {_instances(problem.nodes)}{_held_text(problem)}"),
         ("residuals", f"{problem.num_residuals:,}: {_residuals_text(problem)}"),
         *(("fitted", text) for text in fitted_texts(result)),
@@ -114,6 +115,14 @@ def report_facts(result: SolveResult) -> list[tuple[str, str]]:
             f"linear solver {result.linear_solver}",
         ),
     ]
+
+
+def _remaining_facts(result: SolveResult) -> list[tuple[str, str]]:
+    """What a step without damping still promises; nothing if that is not known."""
+    if not math.isfinite(result.remaining_decrease):
+        return []
+    promised = f"{result.remaining_decrease:.1e} of it" if result.remaining_decrease > 0.0 else "0"
+    return [("promised", f"{promised}: decrease of the cost by a step without damping")]
 
 
 def _held_text(problem: ProblemSize) -> str:

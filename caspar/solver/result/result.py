@@ -39,8 +39,8 @@ class Evaluated(Protocol):
 class SolveStatus(Enum):
     """How a solve ended; the value says why, and what to do."""
 
-    CONVERGED_COST = "The cost no longer decreases: this is a minimum at the given tolerance."
-    CONVERGED_GRADIENT = "The gradient vanishes: this is a stationary point."
+    CONVERGED_COST = "The cost no longer decreases by more than the tolerance."
+    CONVERGED_GRADIENT = "The gradient vanishes."
     CONVERGED_STEP = "Steps no longer change the residuals. To go on, lower step_tolerance."
     ITERATION_LIMIT = (
         "The solve reached max_iterations before it converged. Raise max_iterations, or solve "
@@ -76,7 +76,7 @@ class SolveStatus(Enum):
 
     @property
     def is_success(self) -> bool:
-        """Whether the values are a minimum as far as the tolerances tell."""
+        """Whether the solve converged: no step lowers the cost by more than the tolerances."""
         return self.name.startswith("CONVERGED")
 
 
