@@ -139,26 +139,29 @@ CHOICES = [
 
 
 def robust_cost(arrays: Any) -> float:
-    """Of `ROBUST`, by SciPy."""
-    solver = caspar.Solver(ROBUST, precision="float64", backend="cpu")
+    """Of `ROBUST`, by NumPy and SciPy: the least sum of what each instance costs."""
     views, marks = arrays["View"], arrays["Mark"]
 
+    def robust(name: str, loss: str, rows: Floats) -> Floats:
+        """Roots of twice what the instances of a factor cost."""
+        scale = arrays[name]["loss_scale"]
+        square = (rows**2).sum(axis=1) / scale**2
+        return np.asarray(scale * np.sqrt(FORMULAS[loss](square)))
+
     def residuals(x: Floats) -> Floats:
-        """Roots of what each instance costs, twice."""
-        view = x[: views.size].reshape(views.shape)
-        mark = x[views.size :].reshape(marks.shape)
-        found = solver.evaluate({**arrays, "View": view, "Mark": mark})
-        huber, soft = FORMULAS["Huber"], FORMULAS["SoftL1"]
-        rows = []
-        for name, formula in (("glance", huber), ("hold", soft)):
-            scale = arrays[name]["loss_scale"]
-            square = (found.residuals(name) ** 2).sum(axis=1)
-            rows.append(np.sqrt(scale**2 * formula(square / scale**2)))
-        weight = np.sqrt(arrays["pin"]["weight"])[:, None]
-        return np.concatenate([*rows, (weight * found.residuals("pin")).ravel()])
+        view, mark = x[: views.size].reshape(views.shape), x[views.size :].reshape(marks.shape)
+        glance, hold, pin = (arrays[name] for name in ("glance", "hold", "pin"))
+        left, right = view[glance["view"]], mark[glance["mark"]]
+        ahead = 5.0 + left[:, 2] + 0.1 * right[:, 0] * left[:, 1]
+        seen = (right - left[:, :2]) / ahead[:, None] - glance["seen"]
+        pinned = 0.3 * np.sqrt(pin["weight"])[:, None] * (mark[pin["mark"]] - pin["known"])
+        held = view[hold["view"]] - hold["known"]
+        return np.concatenate(
+            [robust("glance", "Huber", seen), robust("hold", "SoftL1", held), pinned.ravel()]
+        )
 
     start = np.concatenate([views.ravel(), marks.ravel()])
-    tight = {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-12}
+    tight: dict[str, Any] = {"xtol": 1e-10, "ftol": 1e-10, "gtol": 1e-10}
     return float(least_squares(residuals, start, method="trf", **tight).cost)
 
 
