@@ -125,15 +125,15 @@ VERDICTS = [
 POOR = {"model_decrease": 100.0}
 
 DAMPING = [
-    Row("gain 0.3", {"model_decrease": 10.0 / 0.3}, after={"damping": 0.1}),
-    Row("gain 0.7", {"model_decrease": 10.0 / 0.7}, after={"damping": 0.1 * (1.0 - 0.8**3)}),
-    Row("gain 0.1", POOR, after={"damping": 0.1 * (1.0 + 0.4**3)}),
+    Row("gain 0.5", {"model_decrease": 20.0}, after={"damping": 0.1}),
+    Row("gain 0.9", {"model_decrease": 10.0 / 0.9}, after={"damping": 0.1 * (1.0 - 0.8**3)}),
+    Row("gain 0.1", POOR, after={"damping": 0.1 * (1.0 + 0.8**3)}),
     Row("gain 3", {"model_decrease": 10.0 / 3.0}),
     Row("huge gain", {"model_decrease": 1e-200}),
     Row("growth starts again", {}, before={"growth": 16.0}),
     Row("growth grows", WORSE, REJECTED, before={"growth": 16.0}),
     Row("lower bound", {}, after={"damping": 0.05}, options={"min_damping": 0.05}),
-    Row("upper bound", POOR, after={"damping": 0.105}, options={"max_damping": 0.105}),
+    Row("upper bound", POOR, after={"damping": 0.12}, options={"max_damping": 0.12}),
 ]
 
 TIGHT = {"tolerance": 0.1}
@@ -158,7 +158,7 @@ FORCING = [
     Row("rejected", WORSE, REJECTED, before={"gradient_norm": 1e9, **TIGHT}),
 ]
 
-UNEXPECTED = {"damping": 0.1 * (1.0 + 0.475**3)}
+UNEXPECTED = {"damping": 0.1 * (1.0 + 0.875**3)}
 DAMPED = {"damping": 2.0}
 CONFIRMING = {"confirming": True}
 RELIEVED = {"confirming": True, "relief": 1e-5}
@@ -234,13 +234,13 @@ CONVERGENCE = [
     Row(
         "relieved step of poor gain leaves the usual damping",
         {"cost": 99.0, "model_decrease": 10.0},
-        after={"damping": 0.1 * (1.0 + 0.4**3), "remaining": 0.1, "confirming": False},
+        after={"damping": 0.1 * (1.0 + 0.8**3), "remaining": 0.1, "confirming": False},
         before=RELIEVED,
     ),
     Row(
         "relieved step of good gain sets the usual damping",
         {"cost": 97.0, "model_decrease": 10.0},
-        after={"damping": 1e-5, "remaining": 0.1, "confirming": False},
+        after={"damping": 1e-5 * (1.0 + 0.4**3), "remaining": 0.1, "confirming": False},
         before=RELIEVED,
     ),
     Row("little gained since", {}, before={"relief": 1e-2, "relief_cost": 100.5}),

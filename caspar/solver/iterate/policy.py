@@ -32,10 +32,6 @@ MIN_GAIN_RATIO = 1e-3
 GOOD_GAIN_RATIO = 0.25
 """With which a step of less than the usual damping makes its damping the usual one."""
 
-KEEPING_GAIN_RATIO = 0.3
-"""With which an accepted step keeps the damping. Madsen, Nielsen and Tingleff take 0.5, where the
-damping of a long valley stands still although larger steps would still gain."""
-
 GREATEST_SHRINK = 0.2
 """Damping shrinks by this at most for each accepted step."""
 
@@ -111,9 +107,7 @@ def decide(
     if accepted:
         # Madsen, Nielsen, Tingleff (2004), equation 3.16; powers of huge numbers raise
         usual = damping if gain_ratio >= GOOD_GAIN_RATIO else state.damping
-        factor = max(
-            GREATEST_SHRINK, 1.0 - (2.0 * (min(gain_ratio, 1.0) - KEEPING_GAIN_RATIO)) ** 3
-        )
+        factor = max(GREATEST_SHRINK, 1.0 - (2.0 * min(gain_ratio, 1.0) - 1.0) ** 3)
         after = after._replace(
             cost=tried.cost,
             damping=_bounded(factor * usual, options),

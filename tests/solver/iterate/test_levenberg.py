@@ -31,7 +31,7 @@ def tolerances(script: Sequence[TriedStep], **options: Any) -> list[float]:
 @pytest.mark.parametrize(
     ("gain_ratio", "factor"),
     [
-        *((1.0, GREATEST_SHRINK), (0.3, 1.0), (0.7, 1.0 - 0.8**3), (0.1, 1.0 + 0.4**3)),
+        *((1.0, GREATEST_SHRINK), (0.5, 1.0), (0.9, 1.0 - 0.8**3), (0.1, 1.0 + 0.8**3)),
         (3.0, GREATEST_SHRINK),
     ],
 )
@@ -47,7 +47,7 @@ def test_rejected_steps_grow_the_damping_faster_and_faster() -> None:
 
 
 def test_growth_starts_again_after_an_accepted_step() -> None:
-    found = dampings([REJECTED, REJECTED, step(100.0, 10.0, 0.3), REJECTED], initial_damping=0.1)
+    found = dampings([REJECTED, REJECTED, step(100.0, 10.0, 0.5), REJECTED], initial_damping=0.1)
     assert found == pytest.approx([0.1, 0.2, 0.8, 0.8, 1.6])
 
 
@@ -61,8 +61,8 @@ def test_damping_has_a_lower_bound() -> None:
 def test_no_solve_ends_because_an_accepted_step_gained_little() -> None:
     """The damping grows behind it, to the limit at most."""
     script = [step(100.0, 10.0, 0.1), step(90.0, 10.0)]
-    course, system = run(script, initial_damping=0.1, max_damping=0.105)
-    assert [goal.damping for goal in system.goals] == [0.1, 0.105]
+    course, system = run(script, initial_damping=0.1, max_damping=0.15)
+    assert [goal.damping for goal in system.goals] == [0.1, 0.15]
     assert course.status is SolveStatus.ITERATION_LIMIT
 
 

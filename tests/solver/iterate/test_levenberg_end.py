@@ -111,7 +111,7 @@ def test_where_no_step_of_little_damping_gains_the_usual_one_confirms(wrong: Tri
 
 def test_a_poor_step_of_little_damping_leaves_the_usual_one() -> None:
     options: dict[str, Any] = {"cost_tolerance": 1e-6, "initial_damping": 0.1}
-    for gain_ratio, damping in ((0.1, 0.2 * (1.0 + 0.4**3)), (0.3, 1e-5)):
+    for gain_ratio, damping in ((0.1, 0.2 * (1.0 + 0.8**3)), (0.3, 1e-5 * (1.0 + 0.4**3))):
         _, system = run([SMALL, step(100.0, 1.0, gain_ratio), REJECTED], **options)
         assert system.goals[-1].damping == pytest.approx(damping, rel=1e-9)
 
