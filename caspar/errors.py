@@ -65,8 +65,12 @@ class RankDeficiencyError(CasparError, ValueError):
     """
 
     def __init__(self, message: str, num_free: int) -> None:
-        super().__init__(message)
+        super().__init__(message, num_free)
         self.num_free = num_free
+
+    def __str__(self) -> str:
+        """The message."""
+        return str(self.args[0])
 
 
 class OptionError(CasparError, ValueError):

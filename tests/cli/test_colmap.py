@@ -41,7 +41,7 @@ def test_flags_reach_the_adjustment(tmp_path: Path, capsys: pytest.CaptureFixtur
     out = tmp_path / "out"
     held = ("--no-refine-focal-length", "--no-refine-extra-params", "--format", "text")
     assert run(MODEL, out, *held, "--max-iterations", 1, "--gauge", "UNSPECIFIED") == 1
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert "ITERATION_LIMIT" in printed
     assert "32 of Lens_OPENCV_FISHEYE" in printed  # held
     before, after = read_model(MODEL), read_model(out)

@@ -28,15 +28,23 @@ from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.precision import TYPES
 from caspar.ir.dtype import DType
+from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential
 from caspar.options import Precision
-from tests.frontend.kernels.evaluating_kernels import FLOAT64, Array, evaluate
+from tests.frontend.kernels import evaluating_kernels
+from tests.frontend.kernels.evaluating_kernels import FLOAT64, Array
 from tests.solver.reference import levelled
 
 POSE = NodeType("Pose", sf.Pose3, storage_dim=7, tangent_dim=6)
 DIM = POSE.tangent_dim
 NUM = 7
+
+
+def evaluate(spec: KernelSpec, **arrays: Any) -> dict[str, Array]:
+    """A kernel on numbers; D remembers nothing unless `influence` is given."""
+    count = max(len(array) for array in arrays.values() if np.ndim(array) > 0)
+    return evaluating_kernels.evaluate(spec, **{"influence": np.zeros((count, DIM)), **arrays})
 
 
 def square(triangle: Array) -> Array:

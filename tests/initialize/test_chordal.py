@@ -162,4 +162,4 @@ def test_public_graphs_start_near_their_minima(
     result = caspar.Solver(example.FACTORS, backend="cpu").solve(arrays)
     assert result.initial_cost == pytest.approx(start, rel=0.01)
     assert result.final_cost == pytest.approx(optimum, rel=1e-7)
-    assert len(result.iterations) <= 8
+    assert len(result.iterations) <= 14

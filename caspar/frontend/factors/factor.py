@@ -82,6 +82,9 @@ class Factor(UserFunction):
         return caspar.inspect.inspect_factor(self, precision, target, arch)
 
 
+_MISSING: Any = object()
+
+
 @overload
 def factor(function: Callable[..., Any], /) -> Factor: ...
 
@@ -91,7 +94,7 @@ def factor(*, loss: Loss | type[Loss] | None = None) -> Callable[[Callable[..., 
 
 
 def factor(
-    function: Callable[..., Any] | None = None, *, loss: Loss | type[Loss] | None = None
+    function: Callable[..., Any] = _MISSING, *, loss: Loss | type[Loss] | None = None
 ) -> Factor | Callable[[Callable[..., Any]], Factor]:
     """Turn a residual function into a factor: `@caspar.factor`, or `@caspar.factor(loss=...)`.
 
@@ -121,4 +124,4 @@ def factor(
             )
         return Factor(decorated, decorated.__name__, local_names, loss)
 
-    return decorate if function is None else decorate(function)
+    return decorate if function is _MISSING else decorate(function)

@@ -14,7 +14,7 @@ USUAL_ITERATIONS = 15
 """PCG iterations a step on the Schur complement if one type of nodes remains: 15 of Trafalgar-21,
 16 of Ladybug-49."""
 
-COUPLED_ITERATIONS = 60
+COUPLED_ITERATIONS = 70
 """The same if factors couple nodes of several types that remain, and there are about as many of
 each, such as poses and lenses of cameras: block Jacobi leaves out what couples them. Trafalgar-21
 with its cameras in three nodes takes 70."""

@@ -18,6 +18,10 @@ from caspar.solver.linear.costs import (
 from caspar.solver.linear.explicit.coupled_items import num_fill_pairs
 from caspar.solver.plan.plan import Plan
 
+MARGIN = 1.25
+"""Times that PCG must take as long as a factorisation by the model, which is no better than that.
+And a factorisation has more kernels to compile."""
+
 
 class Method(Enum):
     """Ways to solve the system."""
@@ -89,11 +93,11 @@ def _by_cost(plan: Plan) -> Method:
     limits = plan.limits
     gradients_s = expected_iterations(plan) * iteration_s(plan)
     least_s = factorizing_s(plan) + forming_s(plan, 0)
-    if reduced_size(plan) > limits.max_matrix_by_cost or gradients_s <= least_s:
+    if reduced_size(plan) > limits.max_matrix_by_cost or gradients_s <= MARGIN * least_s:
         return Method.GRADIENTS
     num_pairs = num_fill_pairs(plan)
     factorised_s = factorizing_s(plan) + forming_s(plan, num_pairs)
-    if num_pairs > limits.max_pairs_quick_pcg or factorised_s >= gradients_s:
+    if num_pairs > limits.max_pairs_quick_pcg or gradients_s <= MARGIN * factorised_s:
         return Method.GRADIENTS
     return _factorization(plan)
 
