@@ -64,7 +64,8 @@ def is_key(line: str) -> bool:
 
 def expected_kernels() -> set[tuple[str, str, str]]:
     """Problem, target and kernel of every source there should be."""
-    targets = {"bundle_adjustment": ["cuda"], "pose_graph": ["cuda", "cpu"]}
+    both = ["cuda", "cpu"]
+    targets = {"bundle_adjustment": ["cuda"], "pose_graph": both, "robust": both}
     return {
         (problem, target, name)
         for problem, names in targets.items()
