@@ -40,7 +40,7 @@ class SolveStatus(Enum):
     """How a solve ended; the value says why, and what to do."""
 
     CONVERGED_COST = "The cost no longer decreases by more than the tolerance."
-    CONVERGED_GRADIENT = "The gradient vanishes."
+    CONVERGED_GRADIENT = "The gradient vanishes, as far as rounding tells."
     CONVERGED_STEP = "Steps no longer change the residuals. To go on, lower step_tolerance."
     ITERATION_LIMIT = (
         "The solve reached max_iterations before it converged. Raise max_iterations, or solve "
