@@ -121,12 +121,13 @@ class SolveOptions:
         cost_tolerance: Stop when neither the actual nor the predicted decrease of the cost by
             two steps in a row, the second solved tightly, exceeds this, relative to the cost.
             None: 3e-7, or 1e-13 if linear systems are solved exactly: in float64, by a
-            factorisation or because one node remains.
+            factorisation or because one node remains; 1e-9 if nodes are eliminated then.
         gradient_tolerance: Stop when the expected decrease of the cost by a full linear step,
             relative to the cost, is below this. None: 1e-14, or 1e-26 if linear systems are solved
-            exactly.
+            exactly, 1e-18 if nodes are eliminated then.
         step_tolerance: Stop when a step changes the linearised residuals by less than this,
-            relative to their norm. None: 1e-8, or 1e-13 if linear systems are solved exactly.
+            relative to their norm. None: 1e-8, or 1e-13 if linear systems are solved exactly, 1e-9
+            if nodes are eliminated then.
         max_time_s: Wall-clock limit of the iterations, seconds; None: no limit.
         linear_tolerance: PCG stops when the preconditioned residual norm has fallen by this, at
             first; the forcing term then tightens it.

@@ -159,7 +159,13 @@ def test_public_graphs_start_near_their_minima(
     """The files' own poses have costs of 1,283,334 and 58,324."""
     arrays = example.read(DATA / file)
     arrays["Pose2" if "Pose2" in arrays else "Pose"] = chordal(read_g2o(DATA / file))
-    result = caspar.Solver(example.FACTORS, backend="cpu").solve(arrays)
+    # tighter tolerances take more steps near the minimum, which say nothing about the start
+    tolerances: dict[str, Any] = {
+        "cost_tolerance": 3e-7,
+        "gradient_tolerance": 1e-14,
+        "step_tolerance": 1e-8,
+    }
+    result = caspar.Solver(example.FACTORS, backend="cpu").solve(arrays, **tolerances)
     assert result.initial_cost == pytest.approx(start, rel=0.01)
     assert result.final_cost == pytest.approx(optimum, rel=1e-7)
-    assert len(result.iterations) <= 14
+    assert len(result.iterations) <= 8

@@ -53,7 +53,7 @@ class TestOpencvPixel:
         """Parameters of the rational model trade off against each other; pixels do not."""
         arrays = camera_calibration.simulate(views_each=8, side=6, noise=0.3)
         exact = camera_calibration.simulate(views_each=8, side=6, noise=0.0)
-        result = solver(camera_calibration.FACTORS).solve(arrays, max_iterations=500)
+        result = solver(camera_calibration.FACTORS).solve(arrays)
         assert result.status.is_success
         seen = arrays["opencv_pixel"]
         found = camera_calibration.project(

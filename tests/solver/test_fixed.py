@@ -124,6 +124,18 @@ def _arrays() -> dict[str, Any]:
 
 ARRAYS = _arrays()
 VIEWS, MARKS, SIGHTINGS = ARRAYS["View"], ARRAYS["Mark"], ARRAYS["sighting"]
+KNOWN_LENS = {
+    "Pose3": VIEWS[:, :7],
+    "Mark": MARKS,
+    "sighting_by_known_lens": {
+        "pose": SIGHTINGS["view"],
+        "lens": VIEWS[SIGHTINGS["view"], 7:],
+        "mark": SIGHTINGS["mark"],
+        "pixel": SIGHTINGS["pixel"],
+    },
+}
+"""The same problem with lenses as constants."""
+
 HELD = {"View": {"lens": True, "pose": [0]}, "Mark": np.isin(np.arange(NUM_MARKS), [3, 5])}
 
 
@@ -135,20 +147,10 @@ def _solve(fixed: Any, backend: str = "cpu", precision: str = "float64", **choic
 @pytest.fixture(scope="module")
 def by_constants() -> float:
     """The cost that the same problem has whose lenses are constants."""
-    arrays = {
-        "Pose3": VIEWS[:, :7],
-        "Mark": MARKS,
-        "sighting_by_known_lens": {
-            "pose": SIGHTINGS["view"],
-            "lens": VIEWS[SIGHTINGS["view"], 7:],
-            "mark": SIGHTINGS["mark"],
-            "pixel": SIGHTINGS["pixel"],
-        },
-    }
     made = caspar.Solver(
         sighting_by_known_lens, backend="cpu", precision="float64", linear_solver="schur_dense"
     )
-    result = made.solve(arrays, fixed={"Pose3": [0], "Mark": [3, 5]}, **TIGHT)
+    result = made.solve(KNOWN_LENS, fixed={"Pose3": [0], "Mark": [3, 5]}, **TIGHT)
     assert result.status.is_success
     return float(result.final_cost)
 
@@ -289,17 +291,9 @@ def test_what_is_held_is_known_exactly(backend: str) -> None:
     lens_held = {"View": {"lens": True, "pose": [0, 1]}}
     found = made.covariance(ARRAYS, {"View": "all", "Mark": [3, 7]}, fixed=lens_held)
     other = caspar.Solver(sighting_by_known_lens, backend=backend)
-    arrays = {
-        "Pose3": VIEWS[:, :7],
-        "Mark": MARKS,
-        "sighting_by_known_lens": {
-            "pose": SIGHTINGS["view"],
-            "lens": VIEWS[SIGHTINGS["view"], 7:],
-            "mark": SIGHTINGS["mark"],
-            "pixel": SIGHTINGS["pixel"],
-        },
-    }
-    expected = other.covariance(arrays, {"Pose3": "all", "Mark": [3, 7]}, fixed={"Pose3": [0, 1]})
+    expected = other.covariance(
+        KNOWN_LENS, {"Pose3": "all", "Mark": [3, 7]}, fixed={"Pose3": [0, 1]}
+    )
     np.testing.assert_allclose(found["View"][:, :6, :6], expected["Pose3"], rtol=1e-8, atol=1e-18)
     np.testing.assert_allclose(found["Mark"], expected["Mark"], rtol=1e-8)
     assert (found["View"][:, 6:] == 0.0).all()

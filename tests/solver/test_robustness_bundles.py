@@ -61,14 +61,7 @@ def test_points_that_are_mirrored(share: float, precision: str, backend: str) ->
     center = -small.cameras[:, 4:7].mean(axis=0)
     points[chosen] = 2.0 * center - points[chosen]
     given = changed(arrays_of(small), "Point", points)
-    # exact steps end where one point, whose block is singular to rounding, could still move
-    choices: dict[str, Any] = {
-        "precision": precision,
-        "backend": backend,
-        "linear_solver": "schur_pcg",
-    }
-    made = caspar.Solver(snavely, **choices)
-    result = made.solve(given, max_time_s=60.0)
+    result = solver((snavely,), precision, backend).solve(given, max_time_s=60.0)
     assert_sound(result, [snavely], given)
     assert result.final_cost < 1e-2 * result.initial_cost
 

@@ -27,6 +27,15 @@ EXACT_OPTIONS: Mapping[str, float] = {
 }
 """The same if linear systems are solved to rounding: a few more steps reach the last digits."""
 
+ELIMINATED_OPTIONS: Mapping[str, float] = {
+    **EXACT_OPTIONS,
+    "cost_tolerance": 1e-9,
+    "gradient_tolerance": 1e-18,
+    "step_tolerance": 1e-9,
+}
+"""The same if nodes are eliminated. Blocks of points that run to infinity become singular to
+rounding, and steps by them are no better than that."""
+
 FIT_DAMPING = 0.1
 """First damping if all unknowns are those of one node, as in a curve fit: the start may be far, and
 a first step that is too long may end where a parameter has lost its influence."""
@@ -64,6 +73,8 @@ def _by_linear_systems(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:
     if plan.types.storage is not DType.FLOAT64 or not (is_direct or has_one_block):
         return USUAL_OPTIONS
     if is_direct and plan.is_chained:
-        return {**EXACT_OPTIONS, "initial_damping": CHAIN_DAMPING}
-    is_fit = has_one_block and len(plan.eliminated) == 0
-    return {**EXACT_OPTIONS, "initial_damping": FIT_DAMPING} if is_fit else EXACT_OPTIONS
+        exact = ELIMINATED_OPTIONS if len(plan.eliminated) > 0 else EXACT_OPTIONS
+        return {**exact, "initial_damping": CHAIN_DAMPING}
+    if len(plan.eliminated) > 0:
+        return ELIMINATED_OPTIONS
+    return {**EXACT_OPTIONS, "initial_damping": FIT_DAMPING} if has_one_block else EXACT_OPTIONS
