@@ -14,7 +14,6 @@ from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.names import ROUNDED_VALUE, kernel_name
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
-from caspar.ir.ops import Op
 from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.layout import rows_are_blocked
@@ -51,7 +50,7 @@ def rounded_arguments(
     for factor in factors:
         names = {kernel_name(factor.name, role) for role in FACTOR_ROLES}
         calls = [call for spec in specs if spec.name in names for call in spec.graph.calls]
-        read = {call.data[0] for call in calls if call.op is Op.READ}
+        read = {call.data[0] for call in calls if isinstance(call.data, tuple)}
         rounded = (one.name for one in factor.inputs if one.part(ROUNDED_VALUE) in read)
         found[factor.name] = tuple(rounded)
     return found

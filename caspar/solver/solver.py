@@ -4,7 +4,6 @@ import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, SupportsIndex, TypeVar
 
 from caspar.frontend.factors.factor import Factor
@@ -21,25 +20,19 @@ from caspar.options import (
     check_verbose,
     checked_flag,
 )
-from caspar.progress import log_end, showing
+from caspar.progress import showing
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
 from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
 from caspar.solver.covariance.estimate import Covariance, Covariances
-from caspar.solver.evaluation import (
-    Evaluation,
-    evaluation,
-    final_costs,
-    loss_names,
-    without_later_entries,
-)
-from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
-from caspar.solver.iterate.levenberg import minimize
+from caspar.solver.evaluation import Evaluation, evaluation
+from caspar.solver.iterate.interrupts import PassedOn, passing_on
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.limits import Limits
 from caspar.solver.opening import Opener
 from caspar.solver.prepared import Prepared, describe
 from caspar.solver.result.result import IterationRecord, SolveResult
+from caspar.solver.solving import Solving
 
 _Kind = TypeVar("_Kind", bound="Solver")
 
@@ -59,10 +52,11 @@ class Solver:
         factors: Functions decorated with `caspar.factor`; a single one needs no list.
         backend: `cuda`, `cpu`, or `auto`: CUDA where a device answers; or an object that fulfils
             `caspar.runtime.backend.Backend`, which is used as it is. See `backend.name`.
-        precision: `mixed` (float32 storage and Jacobians, float64 sums), `float64` or `float32`;
-            `auto`: float64 where no node type can be eliminated, or a factor couples two nodes of a
-            type that remains, else mixed. See `precision`, and the result's, where some factors
-            have no instances.
+        precision: `mixed` (values, residuals and sums in float64, Jacobians and vectors in
+            float32), `float64` or `float32`. `auto`: float64 where no node type can be eliminated,
+            where a factor couples two nodes of a type that remains, and for fits in which all that
+            remains are single nodes; else mixed, and on in float64 if numbers do not fit that. See
+            the result's `precision`.
         linear_solver: `auto`, `pcg`, `schur_pcg`, `schur_dense` or `sparse`: see
             `caspar.LinearSolverChoice`.
         preconditioner: `auto`, `block_jacobi`, `two_level`: see `caspar.PreconditionerChoice`.
@@ -121,11 +115,12 @@ class Solver:
                 limits=limits,
             )
         self._factors, self._nodes = recipe.factors, recipe.nodes
-        self._fields = value_fields(recipe.nodes)
         self.precision: Precision = recipe.precision
         self.backend: Backend = chosen_backend(backend)
         self._opener = Opener(self.backend, recipe, own_precision=is_auto(precision))
         self._preparations = self._opener.preparations
+        fields = value_fields(recipe.nodes)
+        self._solving = Solving(self._opener, recipe.factors, fields, self.evaluate)
         self._preparations.add_backlog(time.perf_counter() - start)
         self._covariances = Covariances(self.backend, recipe)
 
@@ -300,7 +295,7 @@ class Solver:
         check_verbose(verbose)
         try:
             with showing(verbose):
-                return self._solve(arrays, fixed, checked, passing_on(on_iteration))
+                return self._solving.solve(arrays, fixed, checked, passing_on(on_iteration))
         except PassedOn as carrier:
             error = carrier.error
         raise error  # here, where it gets no other context
@@ -347,52 +342,6 @@ class Solver:
                 scales_by_variance=scale_by_residual_variance,
                 allows_free=gauge is not None,
             )
-
-    def _solve(
-        self,
-        arrays: Mapping[str, Any],
-        fixed: Mapping[str, Any] | None,
-        checked: SolveOptions,
-        on_iteration: Callback | None,
-    ) -> SolveResult:
-        start = time.perf_counter()
-        with self._opener.open(arrays, fixed, checked) as opened:
-            problem, active, system = opened.problem, opened.active, opened.system
-            compiled_s = active.preparation.kernels.take_compile_time()
-            # of two solves at the same time one may have compiled for both
-            setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
-            start = time.perf_counter()
-            course = minimize(system, checked, on_iteration)
-            costs, num_beyond = final_costs(self._factors, course.final_cost, system)
-            solve_time_s = time.perf_counter() - start
-            log_end(course.status.name, len(course.records), course.initial_cost, course.final_cost)
-            values = problem.moved(system.values(), self.backend)
-        return SolveResult(
-            status=course.status,
-            initial_cost=course.initial_cost,
-            final_cost=course.final_cost,
-            remaining_decrease=course.remaining_decrease,
-            iterations=course.records,
-            values=values,
-            problem=opened.size(self._factors),
-            backend=self.backend.name,
-            device=self.backend.device,
-            precision=active.recipe.precision.value,
-            linear_solver=system.linear_solver,
-            compile_time_s=compiled_s + self._preparations.take_backlog(),
-            setup_time_s=setup_time_s,
-            solve_time_s=solve_time_s,
-            peak_memory_bytes=system.num_bytes + problem.bytes_on(self.backend),
-            remarks=(*active.remarks, *system.remarks, *course.remarks),
-            fields=self._fields,
-            costs=costs,
-            num_beyond_scale=num_beyond,
-            losses=loss_names(self._factors),
-            evaluator=partial(self._evaluated, without_later_entries(arrays), values),
-        )
-
-    def _evaluated(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> Evaluation:
-        return self.evaluate({**arrays, **values})
 
 
 def _remade(kind: type[_Kind], factors: Sequence[Factor], choices: Mapping[str, Any]) -> _Kind:

@@ -11,11 +11,14 @@ knows whether it will be accepted, and the linear solve begins with the damping 
 after it nothing is done ahead until one is accepted.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from caspar.equations.parts import FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
+from caspar.memory.layout import padded_chunks
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.derivative_sizes import DerivativeLook, DerivativeSizes
 from caspar.solver.iterate.faults import faulty_costs, faulty_derivatives, largest_residual
@@ -28,6 +31,7 @@ from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
+from caspar.solver.system.scores import typical_costs
 
 
 class NormalEquations:
@@ -276,32 +280,70 @@ class NormalEquations:
             self._restore.run()
         self._held = self._held.rejected()
 
-    def rounded_costs(self, *, coarsely: bool = False) -> tuple[float, ...]:
+    def rounded_costs(self) -> tuple[float, ...]:
         """Costs of values that are moved by a rounding each, but for zeros, up or down in no order.
 
         Several draws. What was linearised is lost.
-
-        Args:
-            coarsely: They are moved by the last third of the digits of their type's largest start
-                value.
         """
-        sizes = [
-            last_third(self._starts[plan.node.name]) if coarsely else 0.0
-            for plan in self.plan.nodes
-        ]
-        score = self._backend.sequence(self._phases.score(NodePart.CANDIDATE))
         costs = []
-        for draw in DRAWS:
-            for plan, size in zip(self.plan.nodes, sizes, strict=True):
-                nodes = self.plan.memory[plan.key(NodePart.NODES)]
-                candidate = self.plan.memory[plan.key(NodePart.CANDIDATE)]
-                write_rounded(self._backend.xp, nodes, candidate, draw, size)
-            score.run()
+        for _ in self._moved({}):
             self._scalars.fetch()
             costs.append(self._read()["cost"])
+        return tuple(costs)
+
+    def coarsely_rounded_change(self) -> float:
+        """How much typical residuals change if values are moved by the last third of their digits.
+
+        That is of the largest start value of their column. What was linearised is lost.
+
+        Returns:
+            Of the typical squared residual of each factor the greatest change of several draws,
+            relative to it; of these the least.
+        """
+        self._score.run()
+        before = typical_costs(self.plan)
+        most = dict.fromkeys(before, 0.0)
+        for _ in self._moved({name: last_third(rows) for name, rows in self._starts.items()}):
+            for name, after in typical_costs(self.plan).items():
+                most[name] = max(most[name], abs(after - before[name]))
+        changes = [change / before[name] for name, change in most.items() if before[name] > 0.0]
+        return min(changes, default=math.inf)
+
+    def _moved(self, sizes: Mapping[str, Sequence[float]]) -> Iterator[None]:
+        """Score values that are moved by a rounding each, and by sizes; several draws.
+
+        What was linearised is lost.
+
+        Args:
+            sizes: Of the columns of a node type, by its name; else 0.
+        """
+        score = self._backend.sequence(self._phases.score(NodePart.CANDIDATE))
+        dtype = self.plan.types.values
+        for draw in DRAWS:
+            for plan in self.plan.nodes:
+                dim = plan.node.storage_dim
+                nodes, candidates = (
+                    padded_chunks(self.plan.memory[plan.key(part)], plan.count, dim, dtype)
+                    for part in (NodePart.NODES, NodePart.CANDIDATE)
+                )
+                # the last chunk may be padded by one
+                columns = [*sizes.get(plan.node.name, [0.0] * dim), 0.0, 0.0]
+                for chunk, candidate in zip(nodes, candidates, strict=True):
+                    width = int(chunk.shape[1])
+                    write_rounded(self._backend.xp, chunk, candidate, draw, columns[:width])
+                    columns = columns[width:]
+            score.run()
+            yield
         self._score.run()
         self._held = self._held.overwritten()
-        return tuple(costs)
+
+    def round_values(self, dtypes: Mapping[str, Any]) -> float:
+        """Round the current values to narrower types, for some node types by name; their cost."""
+        for plan in self.plan.nodes:
+            if plan.node.name in dtypes:
+                nodes = self.plan.memory[plan.key(NodePart.NODES)]
+                nodes[...] = nodes.astype(dtypes[plan.node.name])
+        return self.score()
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the type of values.

@@ -260,7 +260,7 @@ class Binder:
 
     def _arguments(self, plan: FactorPlan, state: NodePart) -> dict[str, Binding]:
         """Bindings of a factor's arguments and arrays, nodes taken from NODES or CANDIDATE."""
-        bindings = {}
+        bindings: dict[str, Binding] = {}
         for argument in plan.factor.inputs:
             rounded = argument.part(ROUNDED_VALUE)
             if argument.node is None:

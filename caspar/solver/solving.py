@@ -1,0 +1,176 @@
+"""A solve from the user's arrays to a result, and again in float64 where mixed precision fails.
+
+Input: what a solver has made of its factors, arrays, options. Output: a `SolveResult`. Cost tier:
+once for each solve.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from caspar.frontend.factors.trace import TracedFactor
+from caspar.options import Precision, SolveOptions
+from caspar.progress import log_end
+from caspar.solver.evaluation import Evaluation, final_costs, loss_names, without_later_entries
+from caspar.solver.iterate.interrupts import Callback
+from caspar.solver.iterate.levenberg import minimize
+from caspar.solver.opening import Opened, Opener
+from caspar.solver.result.result import IterationRecord, SolveResult, SolveStatus
+
+TOO_NARROW = (
+    SolveStatus.DERIVATIVES_NOT_FINITE,
+    SolveStatus.OUT_OF_RANGE,
+    SolveStatus.DAMPING_LIMIT,
+)
+"""How a solve ends if its derivatives do not fit float32; in float64 it may go on."""
+
+
+@dataclass(frozen=True)
+class Solving:
+    """What solves of a solver have in common.
+
+    Attributes:
+        opener: Opens problems.
+        factors: All factors.
+        fields: As in `SolveResult`.
+        evaluate: Evaluates all factors at the values among some arrays.
+    """
+
+    opener: Opener
+    factors: tuple[TracedFactor, ...]
+    fields: Mapping[str, Mapping[str, range]]
+    evaluate: Callable[[Mapping[str, Any]], Evaluation]
+
+    def solve(
+        self,
+        arrays: Mapping[str, Any],
+        fixed: Mapping[str, Any] | None,
+        options: SolveOptions,
+        on_iteration: Callback | None,
+    ) -> SolveResult:
+        """Minimise the cost; see `Solver.solve`.
+
+        Where the precision is `auto`, a solve whose numbers do not fit mixed precision goes on in
+        float64 from the values that it has reached.
+        """
+        first = self._run(arrays, fixed, options, on_iteration)
+        is_mixed = first.precision == Precision.MIXED.value
+        if first.status not in TOO_NARROW or not (is_mixed and self.opener.own_precision):
+            return first
+        known = len(first.iterations)
+        second = self._run(
+            {**arrays, **first.values},
+            fixed,
+            _left(options, first),
+            None if on_iteration is None else _counted_from(known, on_iteration),
+            Precision.FLOAT64,
+        )
+        return _joined(first, second)
+
+    def _run(
+        self,
+        arrays: Mapping[str, Any],
+        fixed: Mapping[str, Any] | None,
+        options: SolveOptions,
+        on_iteration: Callback | None,
+        precision: Precision | None = None,
+    ) -> SolveResult:
+        start = time.perf_counter()
+        preparations = self.opener.preparations
+        with self.opener.open(arrays, fixed, options, precision) as opened:
+            problem, active, system = opened.problem, opened.active, opened.system
+            backend = system.plan.library.backend
+            compiled_s = active.preparation.kernels.take_compile_time()
+            # of two solves at the same time one may have compiled for both
+            setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
+            start = time.perf_counter()
+            course = minimize(system, options, on_iteration)
+            final_cost = _cost_of_returned(opened, course.final_cost)
+            costs, num_beyond = final_costs(self.factors, final_cost, system)
+            solve_time_s = time.perf_counter() - start
+            log_end(course.status.name, len(course.records), course.initial_cost, final_cost)
+            values = problem.moved(system.values(), backend)
+        return SolveResult(
+            status=course.status,
+            initial_cost=course.initial_cost,
+            final_cost=final_cost,
+            remaining_decrease=course.remaining_decrease,
+            iterations=course.records,
+            values=values,
+            problem=opened.size(self.factors),
+            backend=backend.name,
+            device=backend.device,
+            precision=active.recipe.precision.value,
+            linear_solver=system.linear_solver,
+            compile_time_s=compiled_s + preparations.take_backlog(),
+            setup_time_s=setup_time_s,
+            solve_time_s=solve_time_s,
+            peak_memory_bytes=system.num_bytes + problem.bytes_on(backend),
+            remarks=(*active.remarks, *system.remarks, *course.remarks),
+            fields=self.fields,
+            costs=costs,
+            num_beyond_scale=num_beyond,
+            losses=loss_names(self.factors),
+            evaluator=partial(self._evaluated, without_later_entries(arrays), values),
+        )
+
+    def _evaluated(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> Evaluation:
+        return self.evaluate({**arrays, **values})
+
+
+def _cost_of_returned(opened: Opened, final_cost: float) -> float:
+    """The cost of the values as they go back: users' arrays may be of a narrower type."""
+    system, dtypes = opened.system, opened.problem.dtypes
+    narrow = {
+        plan.node.name: dtypes[plan.node.name]
+        for plan in system.plan.nodes
+        if np.dtype(dtypes[plan.node.name]).itemsize < system.values_type.itemsize
+    }
+    if len(narrow) == 0 or not math.isfinite(final_cost):
+        return final_cost
+    return system.round_values(narrow)
+
+
+def _left(options: SolveOptions, first: SolveResult) -> SolveOptions:
+    """The options, with what is left of the limits."""
+    limits: dict[str, Any] = {}
+    if options.max_iterations is not None:
+        limits["max_iterations"] = max(options.max_iterations - len(first.iterations), 1)
+    if options.max_time_s is not None:
+        limits["max_time_s"] = max(options.max_time_s - first.solve_time_s, 0.0)
+    return replace(options, **limits)
+
+
+def _counted_from(known: int, on_iteration: Callback) -> Callback:
+    """A callback that gets records counted on."""
+    return lambda record: on_iteration(replace(record, iteration=record.iteration + known))
+
+
+def _joined(first: SolveResult, second: SolveResult) -> SolveResult:
+    """The result of a solve that went on in float64."""
+    known = len(first.iterations)
+    later = tuple(
+        replace(one, iteration=one.iteration + known, time_s=one.time_s + first.solve_time_s)
+        for one in second.iterations
+    )
+    iterations: tuple[IterationRecord, ...] = (*first.iterations, *later)
+    why = "".join(f" {remark}" for remark in first.remarks if remark not in second.remarks)
+    remark = (
+        f"The solve went on in float64 after iteration {known}, as it does from the start with "
+        f"precision='float64': Jacobians in float32 ended it with {first.status.name}.{why}"
+    )
+    return replace(
+        second,
+        initial_cost=first.initial_cost,
+        iterations=iterations,
+        compile_time_s=first.compile_time_s + second.compile_time_s,
+        setup_time_s=first.setup_time_s + second.setup_time_s,
+        solve_time_s=first.solve_time_s + second.solve_time_s,
+        peak_memory_bytes=max(first.peak_memory_bytes, second.peak_memory_bytes),
+        remarks=(*second.remarks, remark),
+    )
