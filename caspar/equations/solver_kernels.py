@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from caspar.equations.factor_kernels import FACTOR_ROLES, factor_kernels
 from caspar.equations.node_kernels import node_kernels
+from caspar.equations.parts import value_dtype
 from caspar.equations.scalar_kernels import memory_kernels, scalar_kernels
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.trace import NodeType, TracedFactor
@@ -64,7 +65,7 @@ def convert_specs(
     pack, unpack = Direction.PACK, Direction.UNPACK
     made = {(pack, node.storage_dim, types.values) for node in nodes}
     made |= {(unpack, node.storage_dim, types.values) for node in nodes}
-    made |= {(pack, one.storage_dim, one.dtype(types)) for one in inputs if one.node is None}
+    made |= {(pack, one.storage_dim, value_dtype(one, types)) for one in inputs if one.node is None}
     if form.rounds_values(types):
         made |= {(pack, one.storage_dim, types.storage) for one in inputs if one.node is None}
     made |= {(pack, node.tangent_dim, types.storage) for node in nodes if node.name in form.masked}

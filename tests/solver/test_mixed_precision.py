@@ -28,7 +28,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "schur_dense recompute": {"linear_solver": "schur_dense", "jacobian": "recompute"},
 }
 
-TIGHT: dict[str, Any] = {"cost_tolerance": 1e-15, "gradient_tolerance": 1e-28, "step_tolerance": 1e-15}
+TIGHT: dict[str, Any] = {
+    "cost_tolerance": 1e-15,
+    "gradient_tolerance": 1e-28,
+    "step_tolerance": 1e-15,
+}
 
 UTM = (387_654.0, 5_712_345.0, 120.0)
 """Where a block of pictures is: easting, northing, height; float32 rounds it by up to 0.25 m."""

@@ -11,19 +11,17 @@ knows whether it will be accepted, and the linear solve begins with the damping 
 after it nothing is done ahead until one is accepted.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from caspar.equations.parts import FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
-from caspar.memory.layout import padded_chunks
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.derivative_sizes import DerivativeLook, DerivativeSizes
 from caspar.solver.iterate.faults import faulty_costs, faulty_derivatives, largest_residual
 from caspar.solver.iterate.linearization import Linearization, Place
-from caspar.solver.iterate.roundings import DRAWS, last_third, write_rounded
+from caspar.solver.iterate.roundings import moved_scores, typical_change
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.iterate.usual_options import usual_options
 from caspar.solver.linear.hand_over import HandOver
@@ -31,7 +29,6 @@ from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
-from caspar.solver.system.scores import typical_costs
 
 
 class NormalEquations:
@@ -286,54 +283,23 @@ class NormalEquations:
         Several draws. What was linearised is lost.
         """
         costs = []
-        for _ in self._moved({}):
+        for _ in moved_scores(self.plan, self._phases):
             self._scalars.fetch()
             costs.append(self._read()["cost"])
+        self._score_again()
         return tuple(costs)
 
     def coarsely_rounded_change(self) -> float:
-        """How much typical residuals change if values are moved by the last third of their digits.
+        """How much typical residuals change by the last third of the values' digits.
 
-        That is of the largest start value of their column. What was linearised is lost.
-
-        Returns:
-            Of the typical squared residual of each factor the greatest change of several draws,
-            relative to it; of these the least.
+        See `roundings.typical_change`. What was linearised is lost.
         """
         self._score.run()
-        before = typical_costs(self.plan)
-        most = dict.fromkeys(before, 0.0)
-        for _ in self._moved({name: last_third(rows) for name, rows in self._starts.items()}):
-            for name, after in typical_costs(self.plan).items():
-                most[name] = max(most[name], abs(after - before[name]))
-        changes = [change / before[name] for name, change in most.items() if before[name] > 0.0]
-        return min(changes, default=math.inf)
+        change = typical_change(self.plan, self._phases, self._starts)
+        self._score_again()
+        return change
 
-    def _moved(self, sizes: Mapping[str, Sequence[float]]) -> Iterator[None]:
-        """Score values that are moved by a rounding each, and by sizes; several draws.
-
-        What was linearised is lost.
-
-        Args:
-            sizes: Of the columns of a node type, by its name; else 0.
-        """
-        score = self._backend.sequence(self._phases.score(NodePart.CANDIDATE))
-        dtype = self.plan.types.values
-        for draw in DRAWS:
-            for plan in self.plan.nodes:
-                dim = plan.node.storage_dim
-                nodes, candidates = (
-                    padded_chunks(self.plan.memory[plan.key(part)], plan.count, dim, dtype)
-                    for part in (NodePart.NODES, NodePart.CANDIDATE)
-                )
-                # the last chunk may be padded by one
-                columns = [*sizes.get(plan.node.name, [0.0] * dim), 0.0, 0.0]
-                for chunk, candidate in zip(nodes, candidates, strict=True):
-                    width = int(chunk.shape[1])
-                    write_rounded(self._backend.xp, chunk, candidate, draw, columns[:width])
-                    columns = columns[width:]
-            score.run()
-            yield
+    def _score_again(self) -> None:
         self._score.run()
         self._held = self._held.overwritten()
 

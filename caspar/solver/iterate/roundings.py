@@ -3,12 +3,18 @@
 Cost: some passes over the nodes of a type.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 
 import numpy as np
 
+from caspar.equations.parts import NodePart
 from caspar.memory.array import Array
+from caspar.memory.layout import padded_chunks
+from caspar.solver.plan.plan import Plan
+from caspar.solver.system.phases import Phases
+from caspar.solver.system.scores import typical_costs
 
 DRAWS = range(13, 21)
 """Bits that draw roundings: one draw may change a cost by a tenth of what others do."""
@@ -65,3 +71,58 @@ def write_rounded(
             moved = xp.nextafter(piece, ends) + xp.copysign(added, ends)
             moved = xp.where(piece == 0.0, piece, moved)
         candidate[start : start + num_rows] = moved
+
+
+def moved_scores(
+    plan: Plan, phases: Phases, sizes: Mapping[str, Sequence[float]] | None = None
+) -> Iterator[None]:
+    """Score values that are moved by a rounding each, and by sizes; several draws.
+
+    What was linearised is lost, and so are the residuals of the values themselves.
+
+    Args:
+        plan: Memory and structure.
+        phases: Its launches.
+        sizes: Of the columns of node types, by the type's name. None: 0.
+    """
+    backend, dtype = plan.library.backend, plan.types.values
+    score = backend.sequence(phases.score(NodePart.CANDIDATE))
+    for draw in DRAWS:
+        for node in plan.nodes:
+            dim = node.node.storage_dim
+            nodes, candidates = (
+                padded_chunks(plan.memory[node.key(part)], node.count, dim, dtype)
+                for part in (NodePart.NODES, NodePart.CANDIDATE)
+            )
+            # the last chunk may be padded by one
+            columns = [*([0.0] * dim if sizes is None else sizes[node.node.name]), 0.0, 0.0]
+            for chunk, candidate in zip(nodes, candidates, strict=True):
+                width = int(chunk.shape[1])
+                write_rounded(backend.xp, chunk, candidate, draw, columns[:width])
+                columns = columns[width:]
+        score.run()
+        yield
+
+
+def typical_change(plan: Plan, phases: Phases, starts: Mapping[str, Array]) -> float:
+    """How much typical residuals change if values are moved by the last third of their digits.
+
+    That is of the largest start value of their column.
+
+    Args:
+        plan: Memory and structure; its values were just scored.
+        phases: Its launches.
+        starts: Start values, by node type.
+
+    Returns:
+        Of the typical squared residual of each factor the greatest change of several draws,
+        relative to it; of these the least.
+    """
+    before = typical_costs(plan)
+    most = dict.fromkeys(before, 0.0)
+    sizes = {name: last_third(rows) for name, rows in starts.items()}
+    for _ in moved_scores(plan, phases, sizes):
+        for name, after in typical_costs(plan).items():
+            most[name] = max(most[name], abs(after - before[name]))
+    changes = [change / before[name] for name, change in most.items() if before[name] > 0.0]
+    return min(changes, default=math.inf)
