@@ -57,6 +57,75 @@ def free_rows(root: Mapping[tuple[int, int], Scalar], free: Free) -> dict[tuple[
     return {(i, j): free[i].where(entry, 0.0) for (i, j), entry in root.items()}
 
 
+def free_within(
+    limits: Sequence[Sequence[Scalar]],
+    node: NodeType,
+    storage: Sequence[Scalar],
+    gradient: Sequence[Scalar],
+) -> list[Scalar]:
+    """For each component whether it moves: not if it is held, or at a bound that it would leave.
+
+    Args:
+        limits: Lower and upper bounds by component; of what is held the lower above the upper one.
+        node: The type.
+        storage: Of a node.
+        gradient: Of the cost; its signs count.
+    """
+    free = []
+    for component, (lower, upper) in enumerate(zip(*limits, strict=True)):
+        moves = lower <= upper
+        place = node.shifted_places.get(component)
+        if place is not None:
+            number, slope = storage[place], gradient[component]
+            is_low, is_high = number <= lower, upper <= number
+            moves = moves & ~((is_low & (0.0 < slope)) | (is_high & (slope < 0.0)))
+        free.append(moves)
+    return free
+
+
+def clipped_step(
+    limits: Sequence[Sequence[Scalar]],
+    node: NodeType,
+    storage: Sequence[Scalar],
+    step: Sequence[Scalar],
+    diagonal: Sequence[Scalar] | None = None,
+) -> list[Scalar]:
+    """A step that ends at bounds where it would have gone beyond. NaN stays.
+
+    Args:
+        limits: As in `free_within`.
+        node: The type.
+        storage: Of a node, within its bounds.
+        step: In the tangent.
+        diagonal: D, where the step is in variables scaled by it.
+    """
+    clipped = list(step)
+    for component, place in node.shifted_places.items():
+        lower, upper = (limit[component] for limit in limits)
+        root = None if diagonal is None else diagonal[component].sqrt()
+        length = step[component] if root is None else step[component] * root.reciprocal()
+        for bound, is_upper in ((lower, False), (upper, True)):
+            longest = bound - storage[place]
+            is_beyond = longest < length if is_upper else length < longest
+            scaled = longest if root is None else longest * root
+            is_beyond = is_beyond & (lower <= upper)
+            clipped[component] = is_beyond.where(scaled, clipped[component])
+    return clipped
+
+
+def clamped(
+    limits: Sequence[Sequence[Scalar]], node: NodeType, storage: Sequence[Scalar]
+) -> list[Scalar]:
+    """The storage of a node, with numbers beyond their bounds at them, to the bit. NaN stays."""
+    numbers = list(storage)
+    for component, place in node.shifted_places.items():
+        lower, upper = (limit[component] for limit in limits)
+        has_limits = lower <= upper
+        numbers[place] = (has_limits & (storage[place] < lower)).where(lower, numbers[place])
+        numbers[place] = (has_limits & (upper < storage[place])).where(upper, numbers[place])
+    return numbers
+
+
 def triangle(num_rows: int) -> list[tuple[int, int]]:
     """Places of a lower triangle, by rows."""
     return [(row, column) for row in range(num_rows) for column in range(row + 1)]

@@ -13,7 +13,7 @@ after it nothing is done ahead until one is accepted.
 
 from collections.abc import Callable, Mapping
 
-from caspar.equations.parts import FactorPart, NodePart, SolverPart
+from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.solver.input.problem import Problem
@@ -128,13 +128,16 @@ class NormalEquations:
         for plan in self.plan.reduced:
             self._backend.clear(self.plan.memory[plan.key(NodePart.INFLUENCE)])
         for plan in self.plan.nodes:
-            rows = scratch.on_device(problem.values[plan.node.name])
-            rows = scratch.in_order(rows, None if plan.order is None else plan.order.node)
-            self._binder.pack(plan.key(NodePart.NODES), rows)
+            name = plan.node.name
+            parts = {NodePart.NODES: problem.values[name]}
             if plan.is_masked:
-                free = scratch.on_device(problem.free[plan.node.name])
-                free = scratch.in_order(free, None if plan.order is None else plan.order.node)
-                self._binder.pack(plan.key(NodePart.FREE), free)
+                parts[NodePart.FREE] = problem.free[name]
+            if plan.is_bounded:
+                parts |= zip(LIMITS, problem.bounds[name].limits, strict=True)
+            for part, given in parts.items():
+                rows = scratch.on_device(given)
+                rows = scratch.in_order(rows, None if plan.order is None else plan.order.node)
+                self._binder.pack(plan.key(part), rows)
         for factor in self.plan.factors:
             arrays = problem.factors[factor.factor.name]
             for argument in factor.factor.inputs:

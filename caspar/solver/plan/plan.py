@@ -106,6 +106,7 @@ class NodePlan:
         num_slots: Times that `product` has each instance; see `accessors.slots`.
         order: In which all its arrays are, where it is eliminated; None: as it was given.
         is_masked: Whether components of its tangents may be held.
+        is_bounded: Whether numbers of it have bounds.
     """
 
     node: NodeType
@@ -116,6 +117,7 @@ class NodePlan:
     num_slots: int
     order: NodeOrder | None
     is_masked: bool = False
+    is_bounded: bool = False
 
     def key(self, part: NodePart) -> OwnedPart:
         """What its arrays are asked by."""
