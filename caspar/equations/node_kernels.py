@@ -38,7 +38,7 @@ from caspar.equations.node_blocks import (
     inverse_of_parts,
     node_diagonal,
 )
-from caspar.equations.parts import NodeBuilder, NodePart, SolverPart, add_total
+from caspar.equations.parts import NodeBuilder, NodePart, SolverPart, add_total, is_free
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.block_parts import block_parts, block_places
 from caspar.frontend.factors.retraction import retracted
@@ -272,6 +272,10 @@ def activate_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -
     assert limits is not None
     storage, gradient = kernel.read_part(NodePart.NODES), kernel.read_part(NodePart.GRADIENT)
     free = free_within(limits, node, storage, gradient)
+    # at the same values as before what steps were to push out stays held
+    is_new = kernel.scalar("shortening") < 0.5
+    before = is_free(kernel.read_part(NodePart.FREE))
+    free = [moves & (is_new | earlier) for moves, earlier in zip(free, before, strict=True)]
     kernel.write_part(NodePart.FREE, [moves.where(1.0, 0.0) for moves in free])
     return kernel.build()
 
@@ -279,7 +283,8 @@ def activate_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -
 def clip_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
     """Of a type that remains, in place: `step` that ends at the bounds."""
     kernel = NodeBuilder(node, "clip", types.storage, types, bounded=True, few_items=True)
-    kernel.write_part(NodePart.STEP, _clipped(kernel, kernel.read_part(NodePart.STEP), scaled=scaled))
+    clipped = _clipped(kernel, kernel.read_part(NodePart.STEP), scaled=scaled)
+    kernel.write_part(NodePart.STEP, clipped)
     return kernel.build()
 
 
@@ -341,12 +346,19 @@ def eliminated_retract_kernel(
 
 
 def _clipped(kernel: NodeBuilder, step: Sequence[Scalar], *, scaled: bool) -> Sequence[Scalar]:
-    """A step that ends at the bounds, if there are any."""
+    """A step that ends at the bounds, if there are any; holds what it would push out of them."""
     limits = kernel.read_limits()
     if limits is None:
         return step
     diagonal = kernel.read_part(NodePart.DIAGONAL) if scaled else None
-    return clipped_step(limits, kernel.node, kernel.read_part(NodePart.NODES), step, diagonal)
+    storage, shortening = kernel.read_part(NodePart.NODES), kernel.scalar("shortening")
+    clipped, blocked = clipped_step(limits, kernel.node, storage, step, shortening, diagonal)
+    free = [
+        entry if stays is None else stays.where(0.0, entry)
+        for stays, entry in zip(blocked, kernel.read_part(NodePart.FREE), strict=True)
+    ]
+    kernel.write_part(NodePart.FREE, free)
+    return clipped
 
 
 def _write_moved(kernel: NodeBuilder, step: Sequence[Scalar], *, scaled: bool) -> None:
@@ -354,10 +366,10 @@ def _write_moved(kernel: NodeBuilder, step: Sequence[Scalar], *, scaled: bool) -
     if scaled:
         pairs = zip(step, kernel.read_part(NodePart.DIAGONAL), strict=True)
         step = [x * entry.sqrt().reciprocal() for x, entry in pairs]
-    moved = retracted(kernel.node, kernel.read_part(NodePart.NODES), step, kernel.read_free())
-    limits = kernel.read_limits()
+    storage, limits = kernel.read_part(NodePart.NODES), kernel.read_limits()
+    moved = retracted(kernel.node, storage, step, kernel.read_free())
     if limits is not None:
-        moved = clamped(limits, kernel.node, moved)
+        moved = clamped(limits, kernel.node, storage, moved, kernel.types.storage)
     kernel.write_part(NodePart.CANDIDATE, moved)
 
 

@@ -38,7 +38,8 @@ class Opened:
         held = problem.num_held([*nodes, *self.active.held])
         left_out = {name: problem.factors[name].count - count for name, count in counts.items()}
         left_out = {name: count for name, count in left_out.items() if count > 0}
-        return ProblemSize(nodes, counts, rows, unknowns, held, left_out)
+        bounded = {name: limits.num_bounded for name, limits in problem.bounds.items()}
+        return ProblemSize(nodes, counts, rows, unknowns, held, left_out, bounded)
 
 
 class Opener:

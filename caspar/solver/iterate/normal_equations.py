@@ -182,7 +182,7 @@ class NormalEquations:
         """
         if self._held.place is not Place.CANDIDATE:
             if self.plan.linearization_needs_damping:
-                self._scalars.write((damping, self._held.levelling))
+                self._scalars.write((damping, *self._held.controls))
             self._linearize.run()
         # of another damping than was expected, the step does it: residuals are overwritten
         self._held = self._held.linearized(damping)
@@ -233,7 +233,7 @@ class NormalEquations:
 
     def _enqueue_step(self, goal: LinearGoal) -> None:
         limits = (goal.tolerance, goal.min_iterations, goal.max_iterations)
-        self._scalars.write((goal.damping, self._held.levelling, *limits))
+        self._scalars.write((goal.damping, *self._held.controls, *limits))
         if self._held.place is not Place.CURRENT:
             self._score.run()  # residuals are of the last candidate
             self._linearize.run()
@@ -253,7 +253,7 @@ class NormalEquations:
             and not self._held.was_rejected
             and goal.expected_damping is not None
         ):
-            self._scalars.write((goal.expected_damping, self._held.levelling))
+            self._scalars.write((goal.expected_damping, *self._held.controls))
             self._linearize.run()
             self.solvers.current.begin()
             self._held = self._held.went_ahead(goal.expected_damping)

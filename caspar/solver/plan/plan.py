@@ -24,6 +24,7 @@ SCALARS = (
     # written by the host
     "damping",
     "levelling",
+    "shortening",
     "linear_tolerance",
     "min_linear_iterations",
     "max_linear_iterations",
@@ -201,8 +202,9 @@ class Plan:
 
     @property
     def linearization_needs_damping(self) -> bool:
-        """Whether what is linearised depends on the damping of the next step."""
-        return self.is_scaled or any(plan.factor.loss is not None for plan in self.factors)
+        """Whether what is linearised depends on the damping of the next step, or steps before."""
+        has_loss = any(plan.factor.loss is not None for plan in self.factors)
+        return self.is_scaled or has_loss or any(node.is_bounded for node in self.nodes)
 
     @cached_property
     def goes_ahead(self) -> bool:

@@ -129,6 +129,7 @@ class ProblemSize:
         held: Components of tangents that are held, by node type; only of types of which something
             may be.
         left_out: Instances of weight 0, by the name of the factor, where there are any.
+        bounded: Numbers that have a bound and are not held, by node type; only of types with bounds.
     """
 
     nodes: Mapping[str, int]
@@ -137,6 +138,7 @@ class ProblemSize:
     num_unknowns: int
     held: Mapping[str, int] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
+    bounded: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
