@@ -60,9 +60,7 @@ def measure(bounded: BoundedProblem) -> Row:
     """Solve a problem in all ways."""
     numeric = NumericProblem(bounded.problem)
     fit = CasparFit(bounded.problem, Form.VECTOR)
-    result = fit.result(
-        bounded.start, {"bounds": {"Parameters": (bounded.lower, bounded.upper)}}
-    )
+    result = fit.result(bounded.start, {"bounds": {"Parameters": (bounded.lower, bounded.upper)}})
     values = result.values["Parameters"][0]
     if not bool(((bounded.lower <= values) & (values <= bounded.upper)).all()):
         raise AssertionError(f"{bounded.name}: {values} is outside the bounds")
@@ -112,8 +110,9 @@ def page(rows: Sequence[Row]) -> str:
     lines += [
         "",
         f"{both} of {len(rows)} end no higher than either. Default options of caspar, float64; "
-        f"SciPy with exact derivatives, `x_scale='jac'` and tolerances at rounding. Same: to {SAME:g} "
-        "relative. Iterations of caspar, with rejected ones; evaluations of residuals of SciPy.",
+        "SciPy with exact derivatives, `x_scale='jac'` and tolerances at rounding. Same: to "
+        f"{SAME:g} relative. Iterations of caspar, with rejected ones; evaluations of residuals of "
+        "SciPy.",
         "",
         "| problem | at bounds | status | iterations | cost | trf | evaluations | dogbox | "
         "evaluations |",
@@ -139,7 +138,7 @@ def main() -> None:
     text = page([measure(bounded) for bounded in bounded_problems()])
     print(text)
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    (arguments.folder / "bounded_fits.md").write_text(text)
+    (arguments.folder / "bounded_fits_cpu.md").write_text(text)
 
 
 if __name__ == "__main__":

@@ -123,7 +123,11 @@ def clipped_step(
         for is_beyond, longest in beyond:
             # what is at a bound already has to stay, and must not hold the others
             has_room = (longest < 0.0) | (0.0 < longest)
-            limiting, stays, earlier = is_beyond & has_room, is_beyond & ~has_room, blocked[component]
+            limiting, stays, earlier = (
+                is_beyond & has_room,
+                is_beyond & ~has_room,
+                blocked[component],
+            )
             blocked[component] = stays if earlier is None else earlier | stays
             ratio = longest / limiting.where(length, 1.0)
             share = (limiting & (ratio < share)).where(ratio, share)

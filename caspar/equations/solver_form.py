@@ -55,7 +55,9 @@ class SolverForm:
     def key(self) -> str:
         """Text that determines the form."""
         forms = "; ".join(f"{name} {form.key}" for name, form in self.factors.items())
-        return f"{forms}; eliminated {self.eliminated}; masked {self.masked}; bounded {self.bounded}"
+        return (
+            f"{forms}; eliminated {self.eliminated}; masked {self.masked}; bounded {self.bounded}"
+        )
 
 
 def eliminable_types(

@@ -27,7 +27,6 @@ from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, v
 from caspar.solver.covariance.estimate import Covariance, Covariances
 from caspar.solver.evaluation import Evaluation, evaluation
 from caspar.solver.input.constraints import Constraints
-from caspar.solver.iterate.interrupts import PassedOn, passing_on
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.limits import Limits
 from caspar.solver.opening import Opener
@@ -310,13 +309,8 @@ class Solver:
         checked = SolveOptions.from_mapping(options)
         check_callback("on_iteration", on_iteration)
         check_verbose(verbose)
-        try:
-            with showing(verbose):
-                given = Constraints(fixed, bounds)
-                return self._solving.solve(arrays, given, checked, passing_on(on_iteration))
-        except PassedOn as carrier:
-            error = carrier.error
-        raise error  # here, where it gets no other context
+        given = Constraints(fixed, bounds)
+        return self._solving.solve(arrays, given, checked, verbose, on_iteration)
 
     def covariance(
         self,

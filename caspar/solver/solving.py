@@ -4,13 +4,13 @@ Cost tier: once for each solve; what is kept between them, the opener keeps.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from caspar.frontend.factors.trace import TracedFactor
 from caspar.options import SolveOptions
-from caspar.progress import log_end
+from caspar.progress import log_end, showing
 from caspar.runtime.backend import Backend
 from caspar.solver.evaluation import (
     Evaluation,
@@ -19,7 +19,7 @@ from caspar.solver.evaluation import (
     without_later_entries,
 )
 from caspar.solver.input.constraints import Constraints
-from caspar.solver.iterate.interrupts import Callback
+from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import minimize
 from caspar.solver.opening import Opened, Opener
 from caspar.solver.result.result import SolveResult
@@ -55,9 +55,24 @@ class Solving:
         arrays: Mapping[str, Any],
         constraints: Constraints,
         options: SolveOptions,
+        verbose: bool | None,
         on_iteration: Callback | None,
     ) -> SolveResult:
         """See `Solver.solve`."""
+        try:
+            with showing(verbose):
+                return self._solved(arrays, constraints, options, passing_on(on_iteration))
+        except PassedOn as carrier:
+            error = carrier.error
+        raise error  # here, where it gets no other context
+
+    def _solved(
+        self,
+        arrays: Mapping[str, Any],
+        constraints: Constraints,
+        options: SolveOptions,
+        on_iteration: Callback | None,
+    ) -> SolveResult:
         backend, factors, start = self._backend, self._factors, time.perf_counter()
         with self._opener.open(arrays, constraints, options) as opened:
             problem, active, system = opened.problem, opened.active, opened.system
@@ -101,9 +116,7 @@ class Solving:
         return self._evaluate({**arrays, **values})
 
 
-def _active_bounds(
-    opened: Opened, moved: Mapping[str, Any], backend: Backend
-) -> dict[str, Any]:
+def _active_bounds(opened: Opened, moved: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
     """See `SolveResult.active_bounds`.
 
     Args:

@@ -56,9 +56,7 @@ class Covariances:
         factors, backend = self._recipe.factors, self._backend
         nodes = self._recipe.nodes
         precision = Precision.FLOAT64
-        problem = read_problem(
-            arrays, factors, nodes, backend, precision, constraints=constraints
-        )
+        problem = read_problem(arrays, factors, nodes, backend, precision, constraints=constraints)
         requested = requested_instances(blocks, problem.counts)
         jacobians = self._kernels.evaluate(given_factors(factors, problem), problem)
         free = without_active(problem, backend)
