@@ -36,6 +36,9 @@ from caspar.solver.iterate.stopping import remaining_decrease
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
 
+LONG_ENOUGH = 4
+"""Iterations after which values may have run away. Solves that go on from a solution take fewer."""
+
 _WITHOUT_REMAINING = (SolveStatus.INTERRUPTED, SolveStatus.DERIVATIVES_NOT_FINITE)
 """Ends after which nobody waits for a linear solve, or none can be had."""
 
@@ -136,6 +139,7 @@ def minimize(
         *_remarks_on_linear_solves(system, options, progress),
         *remarks_on_candidates(status, records),
         *remarks_on_rounding(_told_rounding(system, status, progress)),
+        *_remarks_on_values(system, status, progress, initial_cost),
     )
     return Course(status, initial_cost, progress.state.cost, remaining, records, remarks)
 
@@ -146,6 +150,15 @@ def _remarks_on_linear_solves(
     records, num_limited = progress.records, progress.num_limited
     is_chained, stronger = system.is_chained, system.stronger
     return remarks_on_linear_solves(options, records, num_limited, stronger, is_chained=is_chained)
+
+
+def _remarks_on_values(
+    system: NormalEquations, status: SolveStatus, progress: _Progress, first_cost: float
+) -> tuple[str, ...]:
+    """Numbers that ran away, and nodes that move together; not of solves that only went on."""
+    if status in _WITHOUT_REMAINING or len(progress.records) < LONG_ENOUGH:
+        return ()
+    return system.remarks_on_values(progress.state.cost, first_cost)
 
 
 def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:

@@ -26,6 +26,7 @@ from caspar.solver.iterate.usual_options import usual_options
 from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
+from caspar.solver.system.free_values import remark_on_common_motion, remarks_on_runaways
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
 
@@ -58,6 +59,7 @@ class NormalEquations:
         self._scalars = self._backend.host_scalars(plan.memory[SolverPart.SCALARS])
         self._look = DerivativeLook(plan)
         self._starts: Mapping[str, Array] = {}
+        self._common_motion: str | None = None
         self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
         sequence = self._backend.sequence
         self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
@@ -295,6 +297,29 @@ class NormalEquations:
         self._score.run()
         self._held = self._held.overwritten()
         return tuple(costs)
+
+    def remarks_on_values(self, cost: float, first_cost: float) -> tuple[str, ...]:
+        """What the cost does not hold at the current values; what was linearised is lost.
+
+        Args:
+            cost: Of the current values.
+            first_cost: Of the start values.
+        """
+        score = self._backend.sequence(self._phases.score(NodePart.CANDIDATE))
+
+        def cost_of_candidate() -> float:
+            score.run()
+            self._scalars.fetch()
+            return self._read()["cost"]
+
+        remarks = remarks_on_runaways(self.plan, self._starts, cost, cost_of_candidate)
+        if self._common_motion is None:  # it depends on the structure, so one solve tells
+            self._common_motion = remark_on_common_motion(
+                self.plan, cost, first_cost, cost_of_candidate
+            )
+        self._score.run()
+        self._held = self._held.overwritten()
+        return remarks if self._common_motion == "" else (*remarks, self._common_motion)
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the storage type.
