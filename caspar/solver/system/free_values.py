@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import symforce.symbolic as sf
 from numpy.typing import NDArray
 
 from caspar.equations.parts import NodePart
-from caspar.frontend.symbolic.field_types import field_types, storage_fields
+from caspar.frontend.symbolic.field_types import storage_fields, storage_positions
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.layout import chunk_views
@@ -101,7 +100,9 @@ def remark_on_common_motion(plan: Plan, cost: float, first_cost: float, score: S
     if NodePart.NODES.dtype(plan.types) is not DType.FLOAT64 or not plan.is_chained:
         return ""
     for dim in (3, 2):
-        places = {node.node.name: _positions(node.node.python_type, dim) for node in plan.nodes}
+        places = {
+            node.node.name: storage_positions(node.node.python_type, dim) for node in plan.nodes
+        }
         moved = [node for node in plan.nodes if len(places[node.node.name]) > 0]
         if len(moved) == 0 or any(node.is_masked for node in moved):
             continue
@@ -163,22 +164,6 @@ def _text(plan: Plan, suspect: _Suspect, starts: Mapping[str, Array]) -> str:
             one = f"[{suspect.entry - entries.start}]" if len(entries) > 1 else ""
             place = f"{field}{one}"
     return f"{node.node.name} {number}, {place}, went from {start:.6g} to {suspect.value:.6g}"
-
-
-def _positions(declared: type, dim: int) -> list[range]:
-    """Where a type's storage has coordinates in space (3) or in the plane (2)."""
-    pose, first = (sf.Pose3, 4) if dim == 3 else (sf.Pose2, 2)
-    if issubclass(declared, pose):
-        return [range(first, first + dim)]
-    vector = sf.V3 if dim == 3 else sf.V2
-    if issubclass(declared, vector):
-        return [range(dim)]
-    places = storage_fields(declared).values()
-    return [
-        range(place.start + first, place.start + first + dim)
-        for kind, place in zip(field_types(declared), places, strict=True)
-        if isinstance(kind, type) and issubclass(kind, pose)
-    ]
 
 
 def _shift(plan: Plan, moved: list[NodePlan], places: Mapping[str, list[range]], dim: int) -> None:
