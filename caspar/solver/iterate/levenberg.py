@@ -35,6 +35,7 @@ from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
 from caspar.solver.iterate.stopping import remaining_decrease
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
+from caspar.solver.system.free_values import remarks_on_free_values
 
 LONG_ENOUGH = 4
 """Iterations after which values may have run away. Solves that go on from a solution take fewer."""
@@ -158,7 +159,11 @@ def _remarks_on_values(
     """Numbers that ran away, and nodes that move together; not of solves that only went on."""
     if status in _WITHOUT_REMAINING or len(progress.records) < LONG_ENOUGH:
         return ()
-    return system.remarks_on_values(progress.state.cost, first_cost)
+    found = remarks_on_free_values(
+        system.plan, system.starts, progress.state.cost, first_cost, system.candidate_cost
+    )
+    system.score()
+    return found
 
 
 def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:

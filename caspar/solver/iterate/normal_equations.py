@@ -26,7 +26,6 @@ from caspar.solver.iterate.usual_options import usual_options
 from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
-from caspar.solver.system.free_values import remark_on_common_motion, remarks_on_runaways
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
 
@@ -59,7 +58,6 @@ class NormalEquations:
         self._scalars = self._backend.host_scalars(plan.memory[SolverPart.SCALARS])
         self._look = DerivativeLook(plan)
         self._starts: Mapping[str, Array] = {}
-        self._common_motion: str | None = None
         self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
         sequence = self._backend.sequence
         self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
@@ -284,42 +282,27 @@ class NormalEquations:
             last_third(self._starts[plan.node.name]) if coarsely else 0.0
             for plan in self.plan.nodes
         ]
-        score = self._backend.sequence(self._phases.score(NodePart.CANDIDATE))
         costs = []
         for draw in DRAWS:
             for plan, size in zip(self.plan.nodes, sizes, strict=True):
                 nodes = self.plan.memory[plan.key(NodePart.NODES)]
                 candidate = self.plan.memory[plan.key(NodePart.CANDIDATE)]
                 write_rounded(self._backend.xp, nodes, candidate, draw, size)
-            score.run()
-            self._scalars.fetch()
-            costs.append(self._read()["cost"])
+            costs.append(self.candidate_cost())
         self._score.run()
         self._held = self._held.overwritten()
         return tuple(costs)
 
-    def remarks_on_values(self, cost: float, first_cost: float) -> tuple[str, ...]:
-        """What the cost does not hold at the current values; what was linearised is lost.
+    @property
+    def starts(self) -> Mapping[str, Array]:
+        """Start values by node type, (n, storage_dim), on host or device."""
+        return self._starts
 
-        Args:
-            cost: Of the current values.
-            first_cost: Of the start values.
-        """
-        score = self._backend.sequence(self._phases.score(NodePart.CANDIDATE))
-
-        def cost_of_candidate() -> float:
-            score.run()
-            self._scalars.fetch()
-            return self._read()["cost"]
-
-        remarks = remarks_on_runaways(self.plan, self._starts, cost, cost_of_candidate)
-        if self._common_motion is None:  # it depends on the structure, so one solve tells
-            self._common_motion = remark_on_common_motion(
-                self.plan, cost, first_cost, cost_of_candidate
-            )
-        self._score.run()
-        self._held = self._held.overwritten()
-        return remarks if self._common_motion == "" else (*remarks, self._common_motion)
+    def candidate_cost(self) -> float:
+        """Cost of what the caller has written to the candidates; `score` must follow."""
+        self._backend.sequence(self._phases.score(NodePart.CANDIDATE)).run()
+        self._scalars.fetch()
+        return self._read()["cost"]
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the storage type.

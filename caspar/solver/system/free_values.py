@@ -61,48 +61,50 @@ class _Suspect:
     growth: float
 
 
-def remarks_on_runaways(
-    plan: Plan, starts: Mapping[str, Array], cost: float, score: Score
+def remarks_on_free_values(
+    plan: Plan, starts: Mapping[str, Array], cost: float, first_cost: float, score: Score
 ) -> tuple[str, ...]:
-    """Name numbers that became huge and that the cost no longer depends on.
+    """Sentences on both.
 
     Args:
-        plan: Its nodes have the values.
+        plan: Its nodes have the values. Candidates are overwritten.
         starts: By node type, (n, storage_dim) start values, on host or device.
-        cost: Of the values.
-        score: See `Score`.
-    """
-    suspects = [one for node in plan.nodes for one in _suspects(plan, node, starts)]
-    suspects.sort(key=lambda one: -one.growth)
-    named = [one for one in suspects[:MOST_NAMED] if _has_no_influence(plan, one, cost, score)]
-    if len(named) == 0:
-        return ()
-    listed = "; ".join(_text(plan, one, starts) for one in named)
-    return (
-        f"{listed}: so large that the cost hardly depends on it. The cost may have no minimum "
-        "there, only one at infinity. Start nearer to a solution, or keep such numbers in reach by "
-        "bounds=, fixed= or a prior.",
-    )
-
-
-def remark_on_common_motion(plan: Plan, cost: float, first_cost: float, score: Score) -> str:
-    """A sentence if all positions can be moved by one vector and the cost stays; else nothing.
-
-    Poses count, and nodes that are vectors of two or three. What holds them is not looked for in
-    float32, whose roundings change the cost too.
-
-    Args:
-        plan: Its nodes have the values.
         cost: Of the values.
         first_cost: Of the start values.
         score: See `Score`.
     """
+    found = (
+        _on_runaways(plan, starts, cost, score),
+        _on_common_motion(plan, cost, first_cost, score),
+    )
+    return tuple(remark for remark in found if remark != "")
+
+
+def _on_runaways(plan: Plan, starts: Mapping[str, Array], cost: float, score: Score) -> str:
+    """Name numbers that became huge and that the cost no longer depends on."""
+    suspects = [one for node in plan.nodes for one in _suspects(plan, node, starts)]
+    suspects.sort(key=lambda one: -one.growth)
+    named = [one for one in suspects[:MOST_NAMED] if _has_no_influence(plan, one, cost, score)]
+    if len(named) == 0:
+        return ""
+    listed = "; ".join(_text(plan, one, starts) for one in named)
+    return (
+        f"{listed}: so large that the cost hardly depends on it. The cost may have no minimum "
+        "there, only one at infinity. Start nearer to a solution, or keep such numbers in reach by "
+        "bounds=, fixed= or a prior."
+    )
+
+
+def _on_common_motion(plan: Plan, cost: float, first_cost: float, score: Score) -> str:
+    """A sentence if all positions can be moved by one vector and the cost stays.
+
+    Poses count, and nodes that are vectors of two or three. What holds them is not looked for in
+    float32, whose roundings change the cost too.
+    """
     if NodePart.NODES.dtype(plan.types) is not DType.FLOAT64 or not plan.is_chained:
         return ""
     for dim in (3, 2):
-        places = {
-            node.node.name: storage_positions(node.node.python_type, dim) for node in plan.nodes
-        }
+        places = {n.node.name: storage_positions(n.node.python_type, dim) for n in plan.nodes}
         moved = [node for node in plan.nodes if len(places[node.node.name]) > 0]
         if len(moved) == 0 or any(node.is_masked for node in moved):
             continue
