@@ -35,12 +35,8 @@ from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
 from caspar.solver.iterate.stopping import remaining_decrease
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
-from caspar.solver.system.free_values import remarks_on_free_values
 
-LONG_ENOUGH = 4
-"""Iterations after which values may have run away. Solves that go on from a solution take fewer."""
-
-_WITHOUT_REMAINING = (SolveStatus.INTERRUPTED, SolveStatus.DERIVATIVES_NOT_FINITE)
+WITHOUT_REMAINING = (SolveStatus.INTERRUPTED, SolveStatus.DERIVATIVES_NOT_FINITE)
 """Ends after which nobody waits for a linear solve, or none can be had."""
 
 
@@ -140,7 +136,6 @@ def minimize(
         *_remarks_on_linear_solves(system, options, progress),
         *remarks_on_candidates(status, records),
         *remarks_on_rounding(_told_rounding(system, status, progress)),
-        *_remarks_on_values(system, status, progress, initial_cost),
     )
     return Course(status, initial_cost, progress.state.cost, remaining, records, remarks)
 
@@ -151,19 +146,6 @@ def _remarks_on_linear_solves(
     records, num_limited = progress.records, progress.num_limited
     is_chained, stronger = system.is_chained, system.stronger
     return remarks_on_linear_solves(options, records, num_limited, stronger, is_chained=is_chained)
-
-
-def _remarks_on_values(
-    system: NormalEquations, status: SolveStatus, progress: _Progress, first_cost: float
-) -> tuple[str, ...]:
-    """Numbers that ran away, and nodes that move together; not of solves that only went on."""
-    if status in _WITHOUT_REMAINING or len(progress.records) < LONG_ENOUGH:
-        return ()
-    found = remarks_on_free_values(
-        system.plan, system.starts, progress.state.cost, first_cost, system.candidate_cost
-    )
-    system.score()
-    return found
 
 
 def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
@@ -201,7 +183,7 @@ def _remaining_decrease(
 ) -> float:
     """What a step of next to no damping still promises, by one more linear solve if need be."""
     state = progress.state
-    if not math.isnan(state.remaining) or status in _WITHOUT_REMAINING:
+    if not math.isnan(state.remaining) or status in WITHOUT_REMAINING:
         return state.remaining
     goal = LinearGoal(
         damping=state.least_relief,

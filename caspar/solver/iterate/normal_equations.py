@@ -65,6 +65,7 @@ class NormalEquations:
         self._candidate = sequence(phases.candidate())
         self._accept = sequence(phases.accept())
         self._restore = sequence(phases.restore())
+        self._score_candidate = sequence(phases.score(NodePart.CANDIDATE))
 
     def _begin_by(self, *, exact: bool) -> None:
         """Linearise for a solver that begins: in float64 if it forms a matrix."""
@@ -299,8 +300,9 @@ class NormalEquations:
         return self._starts
 
     def candidate_cost(self) -> float:
-        """Cost of what the caller has written to the candidates; `score` must follow."""
-        self._backend.sequence(self._phases.score(NodePart.CANDIDATE)).run()
+        """Cost of what the caller has written to the candidates; what was linearised is lost."""
+        self._score_candidate.run()
+        self._held = self._held.overwritten()
         self._scalars.fetch()
         return self._read()["cost"]
 
