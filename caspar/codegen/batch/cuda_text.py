@@ -31,7 +31,8 @@ class CudaProblemText(ProblemText):
         self.emit(f"{_TYPE[dtype]} {name} = {value};")
 
     def array(self, name: str, dtype: DType, size: int) -> None:
-        self.emit(f"{_TYPE[dtype]} {name}[{size}];")
+        # nothing is read before it is written, but compilers do not see that and warn
+        self.emit(f"{_TYPE[dtype]} {name}[{size}] = {{}};")
 
     def set(self, place: str, value: str) -> None:
         self.emit(f"{place} = {value};")
