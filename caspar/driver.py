@@ -270,7 +270,16 @@ def _compiler_digest() -> str:
     """Digest of caspar's own source: an entry made by another version is never taken."""
     root = Path(__file__).parent
     files = [Path(__file__)]
-    packages = ("ir", "memory", "passes", "frontend", "equations", "codegen", "solver/linear", "batch")
+    packages = (
+        "ir",
+        "memory",
+        "passes",
+        "frontend",
+        "equations",
+        "codegen",
+        "solver/linear",
+        "batch",
+    )
     for package in packages:
         files += (root / package).rglob("*.py")
     # of contents alone: where a file lies does not matter

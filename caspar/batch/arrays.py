@@ -180,7 +180,9 @@ class BatchArrays:
         """
         xp, count = self.xp, self.num_problems
         if problem.shape[0] > MAX_ROWS:
-            raise InputError(f"{where}: {problem.shape[0]:,} rows; at most {MAX_ROWS:,} are allowed")
+            raise InputError(
+                f"{where}: {problem.shape[0]:,} rows; at most {MAX_ROWS:,} are allowed"
+            )
         if self._check and problem.shape[0] > 0:
             low, high = int(problem.min()), int(problem.max())
             if low < 0 or high >= count:

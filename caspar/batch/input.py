@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from caspar.batch import kernel as names
+from caspar.batch import parameters as names
 from caspar.batch.arrays import BatchArrays, Ragged, Rows
 from caspar.batch.programs import constant_name
 from caspar.batch.shape import BatchShape, Instances, ProblemFactor, batch_shape
@@ -286,9 +286,7 @@ class _FactorReader:
         (first, problem), *others = ragged.items()
         for name, other in others:
             is_same = other is problem
-            if not is_same and (
-                other.shape != problem.shape or not bool((other == problem).all())
-            ):
+            if not is_same and (other.shape != problem.shape or not bool((other == problem).all())):
                 raise InputError(
                     f"{self._where}, argument {name}: its 'problem' differs from that of {first}; "
                     "rows of the same place belong to the same instance"
@@ -321,7 +319,9 @@ class _FactorReader:
         return xp.bincount(problem, weights=counts, minlength=ragged.counts.shape[0]).astype(int)
 
 
-def _check_names(where: str, given: Any, needed: Sequence[str], optional: Sequence[str] = ()) -> None:
+def _check_names(
+    where: str, given: Any, needed: Sequence[str], optional: Sequence[str] = ()
+) -> None:
     if not isinstance(given, Mapping):
         raise InputError(
             f"{where}: expected a mapping of {', '.join(needed) or 'nothing'}, got "

@@ -14,34 +14,35 @@ A step is a linearisation, unless the last one still holds, a factorisation, and
 program stands in the kernel once, and threads of a warp meet again where they score.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 from caspar.batch import policy_program as policy
 from caspar.batch import programs
+from caspar.batch.instances import InstanceText
+from caspar.batch.parameters import (
+    FINAL_COST,
+    INITIAL_COST,
+    ITERATIONS,
+    STATUS,
+    batch_params,
+    free_name,
+    result_name,
+    values_name,
+)
 from caspar.batch.policy_program import Answer, Option, State, Verdict, code
 from caspar.batch.programs import WIDE, Tried
-from caspar.batch.shape import BatchShape, Instances, ProblemNodes, is_per_instance
+from caspar.batch.shape import BatchShape, ProblemNodes
 from caspar.codegen.batch.cpu_text import CpuProblemText
 from caspar.codegen.batch.cuda_text import CudaProblemText
 from caspar.codegen.batch.text import PROBLEM, ProblemText
-from caspar.codegen.source import COUNT, DATA, KernelSource, Param
+from caspar.codegen.source import KernelSource
 from caspar.codegen.targets import Target
-from caspar.frontend.factors.trace import Argument, ArgumentKind
 from caspar.ir.dtype import DType
-from caspar.ir.graph import Graph
-from caspar.passes.pipeline import compile_graph
 from caspar.solver.iterate.roundings import DRAWS
 from caspar.solver.result.result import SolveStatus
 
 KERNEL = "solve_problems"
-
-STRIDE = "stride"
-"""Rows of an argument between one problem and the next; 0: all have the same ones."""
-
-INSTANCES = "instances"
-"""Instances of a factor in each problem, where they are as many in all."""
 
 GOLDEN = 2654435761
 """As `solver.iterate.roundings` draws: bits of multiples look random."""
@@ -54,80 +55,9 @@ _TEXTS: dict[str, Callable[[], ProblemText]] = {"cpu": CpuProblemText, "cuda": C
 _DONE, _START, _CANDIDATE, _ROUNDING, _STEP = "0", "1", "2", "3", "4"
 
 
-def values_name(number: int) -> str:
-    """Argument that holds the start values of a node type."""
-    return f"start{number}"
-
-
-def result_name(number: int) -> str:
-    """Argument that the values of a node type are written to."""
-    return f"values{number}"
-
-
-def free_name(number: int) -> str:
-    """Argument that says which components of a node type move."""
-    return f"free{number}"
-
-
-def factor_name(number: int) -> str:
-    """Argument that says which instances of a factor belong to a problem."""
-    return f"f{number}"
-
-
-INITIAL_COST, FINAL_COST, ITERATIONS, STATUS = "initial", "final", "iterations", "status"
-OPTIONS = "options"
-
-
-def batch_params(shape: BatchShape) -> tuple[Param, ...]:
-    """The parameters of the kernel."""
-    storage = shape.storage
-    params = [Param(COUNT), Param(DATA, OPTIONS, WIDE)]
-    for number, nodes in enumerate(shape.nodes):
-        params += [
-            Param(DATA, values_name(number), storage),
-            Param(DATA, result_name(number), storage, written=True),
-        ]
-        params += [Param(DATA, free_name(number), storage)] if nodes.is_masked else []
-    for number, one in enumerate(shape.factors):
-        if one.instances is Instances.RAGGED:
-            params.append(Param(DATA, factor_name(number), DType.INT32))
-        elif one.instances is Instances.EQUAL:
-            params.append(Param(INSTANCES, factor_name(number)))
-        for argument in one.factor.inputs:
-            has_rows = argument.node is None or has_index(shape, argument)
-            if not has_rows:
-                continue
-            name = programs.constant_name(number, argument)
-            dtype = storage if argument.node is None else DType.INT32
-            params += [Param(DATA, name, dtype), Param(STRIDE, name)]
-    written = ((INITIAL_COST, WIDE), (FINAL_COST, WIDE), (ITERATIONS, DType.INT32))
-    for name, dtype in (*written, (STATUS, DType.INT32)):
-        params.append(Param(DATA, name, dtype, written=True))
-    return tuple(params)
-
-
-def has_index(shape: BatchShape, argument: Argument) -> bool:
-    """Whether an index says which node of a problem an instance touches."""
-    return argument.kind is ArgumentKind.NODE_SHARED and shape.nodes_of(argument).count > 1
-
-
 def batch_kernel(shape: BatchShape, target: Target) -> KernelSource:
     """Generate the kernel."""
     return _Writer(shape, target).write()
-
-
-@dataclass(frozen=True)
-class _Instance:
-    """The text of what an instance of a factor reads.
-
-    Attributes:
-        places: By the name in programs: where its entries are, as a text that the entry is added
-            to.
-        firsts: By node argument: the text of the first unknown of its node.
-    """
-
-    places: dict[str, tuple[str, str]]
-    firsts: dict[str, str]
 
 
 class _Writer:
@@ -135,15 +65,15 @@ class _Writer:
 
     def __init__(self, shape: BatchShape, target: Target) -> None:
         self._shape = shape
-        self._target = target
         self._text = _TEXTS[target.name]()
+        self._instances = InstanceText(shape, self._text, target)
 
     def write(self) -> KernelSource:
         """The kernel."""
         self._declare()
         text = self._text
         with text.repeat(f"phase > {_DONE}"):
-            self._score()
+            self._instances.score()
             with text.when(f"phase == {_START}"):
                 self._begin()
             with text.when(f"phase == {_CANDIDATE}"):
@@ -172,34 +102,6 @@ class _Writer:
 
     def _set(self, place: str, value: float) -> None:
         self._text.set(place, self._number(value))
-
-    def _program(
-        self,
-        graph: Graph,
-        places: dict[str, tuple[str, str]] | None = None,
-        add: Callable[[str, int, str], None] | None = None,
-    ) -> None:
-        """Append a program.
-
-        Args:
-            graph: What it computes.
-            places: Names that are something else than an array of the thread.
-            add: Writes its stores; None: arrays of the thread.
-        """
-        program = compile_graph(graph, self._target.costs[graph.dtype])
-        known = {} if places is None else places
-        scalars = ("damping", "levelling")
-
-        def read(name: str, entry: int) -> str:
-            if name in known:
-                array, first = known[name]
-                return f"{array}[{_sum(first, entry)}]"
-            return name if name in scalars else f"{name}[{entry}]"
-
-        def store(name: str, entry: int, value: str) -> None:
-            self._text.set(f"{name}[{entry}]", value)
-
-        self._text.program(program, read, store if add is None else add)
 
     def _declare(self) -> None:
         text, shape = self._text, self._shape
@@ -249,131 +151,6 @@ class _Writer:
             moves = f"{free_name(number)}_data[{PROBLEM} * {nodes.tangent_size} + {place}]"
             text.set(f"{programs.FREE}[{nodes.tangent_first + place}]", moves)
 
-    # -- instances ---------------------------------------------------------------------------------
-
-    def _over_instances(
-        self, number: int, values: str, write: Callable[[_Instance], None]
-    ) -> None:
-        """Write what is done for each instance of a factor."""
-        text, one = self._text, self._shape.factors[number]
-        name = text.name(factor_name(number))
-        first, end = f"{name}_first", f"{name}_end"
-        if one.instances is Instances.RAGGED:
-            text.let(first, text.cast(f"{factor_name(number)}_data[{PROBLEM}]", DType.INT64))
-            text.let(end, text.cast(f"{factor_name(number)}_data[{PROBLEM} + 1]", DType.INT64))
-            text.let(f"{name}_count", f"{end} - {first}")
-        elif one.instances is Instances.EQUAL:
-            text.let(f"{name}_count", f"{factor_name(number)}_{INSTANCES}")
-        item = f"{name}_item"
-        is_one = one.instances is Instances.ONE
-        with nullcontext() if is_one else text.loop(item, "0", f"{name}_count"):
-            write(self._instance(number, values, name, None if is_one else item))
-
-    def _instance(self, number: int, values: str, name: str, item: str | None) -> _Instance:
-        text, shape, one = self._text, self._shape, self._shape.factors[number]
-        places: dict[str, tuple[str, str]] = {}
-        firsts: dict[str, str] = {}
-        for argument in one.factor.inputs:
-            constant = programs.constant_name(number, argument)
-            if argument.node is None:
-                row = f"{PROBLEM} * {constant}_{STRIDE}"
-                if is_per_instance(argument) and item is not None:
-                    start = f"{name}_first" if one.instances is Instances.RAGGED else row
-                    row = f"{start} + {item}"
-                at = text.name(f"{constant}_at")
-                text.let(at, f"({row}) * {argument.storage_dim}")
-                places[constant] = (f"{constant}_data", at)
-                continue
-            nodes = shape.nodes_of(argument)
-            storage, tangent = str(nodes.storage_first), str(nodes.tangent_first)
-            node = self._node_number(number, argument, name, item)
-            if node is not None:
-                storage = f"{storage} + {argument.storage_dim} * {node}"
-                tangent = f"{tangent} + {argument.tangent_dim} * {node}"
-            places[programs.node_name(argument)] = (values, storage)
-            firsts[argument.name] = tangent
-        return _Instance(places, firsts)
-
-    def _node_number(
-        self, number: int, argument: Argument, name: str, item: str | None
-    ) -> str | None:
-        """The text of which node of its type an argument is; None: there is one."""
-        if argument.kind is ArgumentKind.NODE_PAIR:
-            assert item is not None
-            return f"({item} + 1)" if argument.successor else item
-        if not has_index(self._shape, argument):
-            return None
-        assert item is not None
-        text, index = self._text, programs.constant_name(number, argument)
-        is_ragged = self._shape.factors[number].instances is Instances.RAGGED
-        row = f"{name}_first" if is_ragged else f"{PROBLEM} * {index}_{STRIDE}"
-        node = text.name(f"{index}_node")
-        text.let(node, text.cast(f"{index}_data[{row} + {item}]", DType.INT64))
-        return node
-
-    def _score(self) -> None:
-        """`cost` is that of `y`."""
-        text = self._text
-        self._set("cost", 0.0)
-
-        def add(_name: str, _entry: int, value: str) -> None:
-            text.set("cost", f"cost + {text.cast(value, WIDE)}")
-
-        for number in range(len(self._shape.factors)):
-            graph = programs.score_graph(self._shape, number)
-            self._over_instances(
-                number,
-                programs.CANDIDATE,
-                lambda one, graph=graph: self._program(graph, one.places, add),  # type: ignore[misc]
-            )
-
-    def _linearize(self) -> None:
-        """Gradient and matrix are those of `x`."""
-        text, shape = self._text, self._shape
-        zero, size = text.number(0.0, shape.storage), shape.num_unknowns
-        for place in range(size):
-            text.set(f"{programs.GRADIENT}[{place}]", zero)
-        whole = any(nodes.count > 1 for nodes in shape.nodes)
-        for row in range(size):
-            for column in range(size if whole else row + 1):
-                text.set(f"{programs.MATRIX}[{row * size + column}]", zero)
-        for number in range(len(shape.factors)):
-            graph = programs.linearize_graph(shape, number)
-            self._over_instances(
-                number,
-                programs.VALUES,
-                lambda one, number=number, graph=graph: self._program(  # type: ignore[misc]
-                    graph, one.places, self._adder(number, one)
-                ),
-            )
-
-    def _adder(self, number: int, instance: _Instance) -> Callable[[str, int, str], None]:
-        """Writes what an instance adds to gradient and matrix."""
-        text, shape, size = self._text, self._shape, self._shape.num_unknowns
-        nodes = {one.name: one for one in shape.factors[number].factor.nodes}
-
-        def add_to(place: str, value: str) -> None:
-            text.set(place, f"{place} + {value}")
-
-        def add(name: str, entry: int, value: str) -> None:
-            row_name, *others = name.split(".")[:-1]
-            row_first = instance.firsts[row_name]
-            if len(others) == 0:
-                add_to(f"{programs.GRADIENT}[{_sum(row_first, entry)}]", value)
-                return
-            column_first = instance.firsts[others[0]]
-            i, j = divmod(entry, nodes[others[0]].tangent_dim)
-            row, column = _sum(row_first, i), _sum(column_first, j)
-            mine, other = shape.nodes_of(nodes[row_name]), shape.nodes_of(nodes[others[0]])
-            # of nodes of one type either may come first, and an instance may touch one twice
-            both = row_name != others[0] and mine is other
-            if both or mine.tangent_first >= other.tangent_first:
-                add_to(f"{programs.MATRIX}[{_place(row, size, column)}]", value)
-            if both or mine.tangent_first < other.tangent_first:
-                add_to(f"{programs.MATRIX}[{_place(column, size, row)}]", value)
-
-        return add
-
     # -- phases ------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
@@ -400,7 +177,7 @@ class _Writer:
     def _decide(self) -> None:
         text = self._text
         verdict, end = f"{policy.VERDICT}[{int(Verdict.ACCEPTED)}]", "end"
-        self._program(policy.policy_graph())
+        self._instances.program(policy.policy_graph())
         text.set(end, f"{policy.VERDICT}[{int(Verdict.END)}]")
         accepted = text.chosen(f"{verdict} > {self._number(0.5)}", "1", "0")
         with text.when(f"({accepted}) > has_moved"):
@@ -408,7 +185,7 @@ class _Writer:
             text.set("is_stale", "1")
             for place in range(self._shape.storage_dim):
                 text.set(f"{programs.VALUES}[{place}]", f"{programs.CANDIDATE}[{place}]")
-            self._program(programs.fade_graph(self._shape))
+            self._instances.program(programs.fade_graph(self._shape))
         zero = self._number(0.0)
         with text.when(f"{end} < {zero}"):
             text.set("phase", _ROUNDING)
@@ -481,12 +258,12 @@ class _Writer:
         text.set("damping", self._state(State.STEP_DAMPING))
         is_due = "is_stale > 0"
         with nullcontext() if self._shape.has_loss else text.when(is_due):
-            self._linearize()
+            self._instances.linearize()
             text.set("is_stale", "0")
         text.set("phase", _STEP)
         half = self._number(0.5)
         with text.repeat(f"phase == {_STEP}"):
-            self._program(programs.step_graph(self._shape))
+            self._instances.program(programs.step_graph(self._shape))
             text.set("phase", _CANDIDATE)
             levels = f"{programs.TRIED}[{int(Tried.LEVELS)}]"
             is_first = f"({self._state(State.NUM_ITERATIONS)} < {half})"
@@ -518,17 +295,3 @@ class _Writer:
         count = self._state(State.NUM_ITERATIONS)
         text.set(f"{ITERATIONS}_data[{PROBLEM}]", text.cast(count, DType.INT64))
         text.set(f"{STATUS}_data[{PROBLEM}]", text.cast(f"end - {self._number(1.0)}", DType.INT64))
-
-
-def _sum(first: str, entry: int) -> str:
-    """An index: numbers are added here."""
-    return str(int(first) + entry) if first.isdigit() else f"{first} + {entry}"
-
-
-def _place(row: str, size: int, column: str) -> str:
-    """The index of an entry of a square matrix by rows."""
-    if row.isdigit() and column.isdigit():
-        return str(int(row) * size + int(column))
-    return f"({row}) * {size} + {column}"
-
-

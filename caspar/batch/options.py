@@ -105,4 +105,3 @@ def option_numbers(chosen: SolveOptions, shape: BatchShape) -> NDArray[np.float6
         Option.LEAST_RELIEF: relief,
     }
     return np.array([numbers[one] for one in Option], dtype=np.float64)
-

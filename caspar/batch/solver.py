@@ -7,7 +7,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from caspar.batch import kernel as names
+from caspar.batch import parameters as names
 from caspar.batch.input import Batch, read_batch
 from caspar.batch.kernel import KERNEL, batch_kernel
 from caspar.batch.options import checked_options, checked_precision, option_numbers
@@ -133,7 +133,7 @@ class BatchSolver:
                 `caspar.SolveOptions`. None stands for what `Solver` would take for one problem.
 
         Raises:
-            InputError: Arrays or `fixed` do not fit the factors, or a problem has too many unknowns.
+            InputError: Arrays or `fixed` do not fit the factors, or problems are too large.
             OptionError: An unknown option, or a value out of range.
             OutOfMemoryError: The arrays do not fit the device.
         """
