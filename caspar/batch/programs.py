@@ -7,7 +7,7 @@ the thread and single entries:
     gradient  (n,) J^T v
     matrix    (n * n,) C^T C by rows, its lower triangle
     influence (n,) what D remembers of diag(C^T C)
-    free      (n,) 1 for what moves, 0 for what is held
+    moves     (n,) 1 for what moves, 0 for what is held
     tried     what came of the step: see `Tried`
 
 The formulas are those of `equations`: `Evaluation` for residuals, `node_diagonal` for D. The damped
@@ -29,7 +29,7 @@ from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.kernel_builder import KernelBuilder
 
 VALUES, CANDIDATE = "x", "y"
-GRADIENT, MATRIX, INFLUENCE, FREE, TRIED = "gradient", "matrix", "influence", "free", "tried"
+GRADIENT, MATRIX, INFLUENCE, FREE, TRIED = "gradient", "matrix", "influence", "moves", "tried"
 COST = "cost"
 COLUMN_OF_NODE = "node"
 """Arguments' own arrays are `constant_name`."""
