@@ -33,6 +33,7 @@ class Batch:
         num_problems: P.
         shape: What all problems have in common.
         starts: By node type, (P * count, storage_dim) start values.
+        dtypes: By node type, the floating type its values go back in.
         free: By masked node type, (P * count, tangent_dim) numbers, 1 where a component moves.
         arrays: By the kernel's argument, what it is bound to and its stride.
         instances: By the factor's number, instances of each problem where they are equal.
@@ -43,6 +44,7 @@ class Batch:
     num_problems: int
     shape: BatchShape
     starts: Mapping[str, Array]
+    dtypes: Mapping[str, Any]
     free: Mapping[str, Array]
     arrays: Mapping[str, tuple[Array, int]]
     instances: Mapping[int, int]
@@ -84,29 +86,30 @@ def read_batch(
     starts: dict[str, Array] = {}
     counts: dict[str, int] = {}
     for node in nodes:
-        where = f"node type {node.name}"
-        given, dim = arrays[node.name], node.storage_dim
-        starts[node.name], counts[node.name] = one_by_one.nodes(where, given, dim, node.unit_ranges)
+        starts[node.name], counts[node.name] = one_by_one.nodes(
+            f"node type {node.name}", arrays[node.name], node.storage_dim, node.unit_ranges
+        )
     number = one_by_one.num_problems
     free = read_fixed(fixed, nodes, {k: number * v for k, v in counts.items()}, reader.storage)
-    found: dict[str, tuple[Array, int]] = {}
-    made: list[ProblemFactor] = []
-    instances: dict[int, int] = {}
-    total: Any = 0
-    for place, factor in enumerate(factors):
-        read = _FactorReader(place, factor, one_by_one, counts, terms).read(arrays[factor.name])
-        made.append(read.factor)
-        found |= read.arrays
-        if read.length is not None:
-            instances[place] = read.length
-        total = total + read.counted * len(factor.residual)
-    shape = batch_shape(
-        [(node, counts[node.name], node.name in free) for node in nodes], made, reader.storage
-    )
-    num_residuals = one_by_one.xp.zeros(number, dtype=np.int64) + total
-    may_be_empty = not isinstance(total, int) or total == 0
+    read = [
+        _FactorReader(place, factor, one_by_one, counts, terms).read(arrays[factor.name])
+        for place, factor in enumerate(factors)
+    ]
+    total = sum(one.counted * len(one.factor.factor.residual) for one in read)
     return Batch(
-        number, shape, starts, free, found, instances, num_residuals, may_be_empty=may_be_empty
+        num_problems=number,
+        shape=batch_shape(
+            [(node, counts[node.name], node.name in free) for node in nodes],
+            [one.factor for one in read],
+            reader.storage,
+        ),
+        starts=starts,
+        dtypes={node.name: reader.dtype(arrays[node.name]) for node in nodes},
+        free=free,
+        arrays={name: array for one in read for name, array in one.arrays.items()},
+        instances={place: one.length for place, one in enumerate(read) if one.length is not None},
+        num_residuals=one_by_one.xp.zeros(number, dtype=np.int64) + total,
+        may_be_empty=not isinstance(total, int) or total == 0,
     )
 
 

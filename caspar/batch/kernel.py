@@ -36,8 +36,9 @@ from caspar.batch.shape import BatchShape, ProblemNodes
 from caspar.codegen.batch.cpu_text import CpuProblemText
 from caspar.codegen.batch.cuda_text import CudaProblemText
 from caspar.codegen.batch.text import PROBLEM, ProblemText
-from caspar.codegen.source import KernelSource
-from caspar.codegen.targets import Target
+from caspar.codegen.source import KernelSource, source_from_json, source_to_json
+from caspar.codegen.targets import TARGETS, Target
+from caspar.driver import cached
 from caspar.ir.dtype import DType
 from caspar.solver.iterate.roundings import DRAWS
 from caspar.solver.result.result import SolveStatus
@@ -58,6 +59,16 @@ _DONE, _START, _CANDIDATE, _ROUNDING, _STEP = "0", "1", "2", "3", "4"
 def batch_kernel(shape: BatchShape, target: Target) -> KernelSource:
     """Generate the kernel."""
     return _Writer(shape, target).write()
+
+
+def cached_batch_kernel(shape: BatchShape, target: str) -> KernelSource:
+    """Generate the kernel for a target by its name, or take it from the cache."""
+    return cached(
+        [target, shape.key],
+        lambda: batch_kernel(shape, TARGETS[target]),
+        source_to_json,
+        source_from_json,
+    )
 
 
 class _Writer:

@@ -5,31 +5,21 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
-import numpy as np
-
-from caspar.batch import parameters as names
 from caspar.batch.input import Batch, read_batch
-from caspar.batch.kernel import KERNEL, batch_kernel
+from caspar.batch.kernel import KERNEL, cached_batch_kernel
 from caspar.batch.options import checked_options, checked_precision, option_numbers
-from caspar.batch.result import STATUSES, BatchResult
-from caspar.batch.shape import BatchShape
-from caspar.codegen.source import KernelSource, source_from_json, source_to_json
-from caspar.codegen.targets import TARGETS
-from caspar.driver import cached
+from caspar.batch.result import BatchResult
+from caspar.batch.run import BatchRun
 from caspar.errors import InputError
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.terms import with_terms
 from caspar.frontend.factors.trace import TracedFactor
-from caspar.memory.array import Array
-from caspar.memory.binding import Binding
 from caspar.options import BackendChoice, Precision
 from caspar.progress import phase, showing
-from caspar.runtime.arrays import HOST, Moved, as_library, give_back, location
 from caspar.runtime.backend import Backend, Kernel
 from caspar.runtime.select import chosen_backend
 from caspar.solver.choice.recipe import checked_factors, make_recipe
 from caspar.solver.input.array_reader import ArrayReader
-from caspar.solver.result.result import SolveStatus
 
 MAX_UNKNOWNS = 24
 """Of a problem: its normal matrix is factorised in registers by code without loops."""
@@ -140,37 +130,26 @@ class BatchSolver:
         chosen = checked_options(options)
         with showing(None), self.backend.scope():
             start = time.perf_counter()
-            reader = ArrayReader(self.backend, self.precision, check_values=False)
-            batch = read_batch(
-                arrays,
-                self._factors,
-                self._nodes,
-                reader,
-                fixed,
-                self._with_terms,
-                check=chosen.check,
-            )
-            self._check_size(batch.shape)
+            batch = self._read(arrays, fixed, check=chosen.check)
             read_s = time.perf_counter() - start
-            kernel, compile_s = self._kernel(batch.shape)
+            kernel, compile_s = self._kernel(batch)
             start = time.perf_counter()
-            run = _Run(self.backend, kernel, batch, option_numbers(chosen, batch.shape))
+            run = BatchRun(self.backend, kernel, batch, option_numbers(chosen, batch.shape))
             self.backend.synchronize()
             setup_s = read_s + time.perf_counter() - start
             start = time.perf_counter()
             run.launch()
             self.backend.synchronize()
             solve_s = time.perf_counter() - start
-            found = run.found(arrays, reader)
-        return BatchResult(
-            **found,
-            backend=self.backend.name,
-            device=self.backend.device,
-            precision=self.precision.value,
-            compile_time_s=compile_s,
-            setup_time_s=setup_s,
-            solve_time_s=solve_s,
-        )
+            return BatchResult(
+                **run.found(arrays),
+                backend=self.backend.name,
+                device=self.backend.device,
+                precision=self.precision.value,
+                compile_time_s=compile_s,
+                setup_time_s=setup_s,
+                solve_time_s=solve_s,
+            )
 
     def source(self, arrays: Mapping[str, Any], *, fixed: Mapping[str, Any] | None = None) -> str:
         """The text of the kernel that would solve such problems: CUDA C, or that of the processor.
@@ -183,21 +162,23 @@ class BatchSolver:
             InputError: As `solve`.
         """
         with self.backend.scope():
-            reader = ArrayReader(self.backend, self.precision, check_values=False)
-            batch = read_batch(
-                arrays, self._factors, self._nodes, reader, fixed, self._with_terms, check=True
-            )
-        self._check_size(batch.shape)
-        return self._generated(batch.shape).text
+            batch = self._read(arrays, fixed, check=True)
+            return cached_batch_kernel(batch.shape, self.backend.traits.target).text
 
-    def _with_terms(self, number: int, by_instance: tuple[str, ...]) -> TracedFactor:
-        """A factor with its terms; made once, as their keys take milliseconds."""
-        key = (number, by_instance)
-        if key not in self._terms:
-            self._terms[key] = with_terms(self._factors[number], by_instance)
-        return self._terms[key]
-
-    def _check_size(self, shape: BatchShape) -> None:
+    def _read(
+        self, arrays: Mapping[str, Any], fixed: Mapping[str, Any] | None, *, check: bool
+    ) -> Batch:
+        """The checked arrays of problems that are not too large."""
+        batch = read_batch(
+            arrays,
+            self._factors,
+            self._nodes,
+            ArrayReader(self.backend, self.precision, check_values=False),
+            fixed,
+            self._with_terms,
+            check=check,
+        )
+        shape = batch.shape
         if shape.num_unknowns > MAX_UNKNOWNS:
             sizes = ", ".join(
                 f"{one.count} {one.node.name} of {one.node.tangent_dim}" for one in shape.nodes
@@ -207,106 +188,27 @@ class BatchSolver:
                 f"problems of at most {MAX_UNKNOWNS}. Use caspar.Solver for larger ones, one by "
                 "one or as one problem with nodes of all"
             )
+        return batch
 
-    def _kernel(self, shape: BatchShape) -> tuple[Kernel, float]:
+    def _with_terms(self, number: int, by_instance: tuple[str, ...]) -> TracedFactor:
+        """A factor with its terms; made once, as their keys take milliseconds."""
+        key = (number, by_instance)
+        if key not in self._terms:
+            self._terms[key] = with_terms(self._factors[number], by_instance)
+        return self._terms[key]
+
+    def _kernel(self, batch: Batch) -> tuple[Kernel, float]:
         """The compiled kernel, and seconds that it took now."""
         spent_s, self._backlog_s = self._backlog_s, 0.0
-        key = shape.structure
+        key = batch.shape.structure
         if key not in self._kernels:
             start = time.perf_counter()
-            source = self._generated(shape)
+            with phase("generating the kernel of a batch"):
+                source = cached_batch_kernel(batch.shape, self.backend.traits.target)
             with phase("compiling the kernel of a batch"):
                 self._kernels[key] = self.backend.load([source])[KERNEL]
             spent_s += time.perf_counter() - start
         return self._kernels[key], spent_s
-
-    def _generated(self, shape: BatchShape) -> KernelSource:
-        target = TARGETS[self.backend.traits.target]
-        with phase("generating the kernel of a batch"):
-            return cached(
-                [target.name, shape.key],
-                lambda: batch_kernel(shape, target),
-                source_to_json,
-                source_from_json,
-            )
-
-
-class _Run:
-    """A kernel with the memory of one batch.
-
-    Args:
-        backend: Where it runs.
-        kernel: What runs.
-        batch: Checked arrays.
-        options: What the kernel reads, by `Option`.
-    """
-
-    def __init__(self, backend: Backend, kernel: Kernel, batch: Batch, options: Array) -> None:
-        self._backend = backend
-        self._batch = batch
-        xp, count = backend.xp, batch.num_problems
-        storage = batch.shape.storage.value
-        self._starts = [backend.upload(batch.starts[one.node.name]) for one in batch.shape.nodes]
-        self._ends = [xp.empty(start.shape, storage) for start in self._starts]
-        self._outputs = {
-            names.INITIAL_COST: xp.empty(count, np.float64),
-            names.FINAL_COST: xp.empty(count, np.float64),
-            names.ITERATIONS: xp.empty(count, np.int32),
-            names.STATUS: xp.empty(count, np.int32),
-        }
-        arrays: dict[str, Array] = {names.OPTIONS: backend.upload(options), **self._outputs}
-        strides: dict[str, int] = {}
-        for number, nodes in enumerate(batch.shape.nodes):
-            arrays[names.values_name(number)] = self._starts[number]
-            arrays[names.result_name(number)] = self._ends[number]
-            if nodes.is_masked:
-                arrays[names.free_name(number)] = backend.upload(batch.free[nodes.node.name])
-        for name, (array, stride) in batch.arrays.items():
-            arrays[name], strides[name] = backend.upload(array), stride
-        bindings = {
-            name: Binding(array, 0, fields={names.STRIDE: strides.get(name, 0)})
-            for name, array in arrays.items()
-        }
-        for number, length in batch.instances.items():
-            name = names.factor_name(number)
-            bindings[name] = Binding(arrays[names.STATUS], 0, fields={names.INSTANCES: length})
-        self._run = None if count == 0 else backend.runner([backend.bind(kernel, bindings, count)])
-
-    def launch(self) -> None:
-        """Enqueue the kernel."""
-        if self._run is not None:
-            self._run()
-
-    def found(self, arrays: Mapping[str, Any], reader: ArrayReader) -> dict[str, Any]:
-        """What `BatchResult` holds of it, as the kind of arrays that were given."""
-        backend, batch = self._backend, self._batch
-        values = {}
-        for start, end, nodes in zip(self._starts, self._ends, batch.shape.nodes, strict=True):
-            name = nodes.node.name
-            given = arrays[name]
-            moved = Moved(start, end, has_held=nodes.is_masked)
-            flat = given.reshape(start.shape) if hasattr(given, "reshape") else given
-            made = give_back(moved, flat, reader.dtype(given), backend.to_host, backend.upload)
-            values[name] = made.reshape(given.shape) if hasattr(given, "shape") else made
-        like = arrays[batch.shape.nodes[0].node.name]
-        status, iterations = self._outputs[names.STATUS], self._outputs[names.ITERATIONS]
-        if batch.may_be_empty:
-            is_empty = backend.upload(batch.num_residuals) == 0
-            status[is_empty] = STATUSES.index(SolveStatus.NO_RESIDUALS)
-            iterations[is_empty] = 0
-        is_host = location(like) == HOST
-
-        def given_back(array: Array) -> Any:
-            return as_library(backend.to_host(array) if is_host else array, like)
-
-        return {
-            "values": values,
-            "status_codes": given_back(status),
-            "initial_cost": given_back(self._outputs[names.INITIAL_COST]),
-            "final_cost": given_back(self._outputs[names.FINAL_COST]),
-            "iterations": given_back(iterations),
-            "num_residuals": given_back(backend.upload(batch.num_residuals)),
-        }
 
 
 def _remade(factors: tuple[Factor, ...], choices: Mapping[str, Any]) -> BatchSolver:
