@@ -19,6 +19,7 @@ from caspar.solver.evaluation import (
     without_later_entries,
 )
 from caspar.solver.input.constraints import Constraints
+from caspar.solver.input.separate_parts import remarks_on_parts
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import minimize
 from caspar.solver.opening import Opened, Opener
@@ -103,7 +104,12 @@ class Solving:
             setup_time_s=setup_time_s,
             solve_time_s=solve_time_s,
             peak_memory_bytes=system.num_bytes + problem.bytes_on(backend),
-            remarks=(*active.remarks, *system.remarks, *course.remarks),
+            remarks=(
+                *active.remarks,
+                *system.remarks,
+                *course.remarks,
+                *remarks_on_parts(active.recipe.factors, active.recipe.nodes, problem),
+            ),
             fields=self._fields,
             costs=costs,
             num_beyond_scale=num_beyond,
