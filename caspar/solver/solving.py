@@ -19,6 +19,7 @@ from caspar.solver.evaluation import (
     without_later_entries,
 )
 from caspar.solver.input.constraints import Constraints
+from caspar.solver.input.separate_parts import remarks_on_parts
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
 from caspar.solver.iterate.normal_equations import NormalEquations
@@ -92,6 +93,7 @@ class Solving:
                 *system.remarks,
                 *course.remarks,
                 *_on_values(system, course),
+                *remarks_on_parts(active.recipe.factors, active.recipe.nodes, problem),
             )
             solve_time_s = time.perf_counter() - start
             log_end(course.status.name, len(course.records), course.initial_cost, course.final_cost)
