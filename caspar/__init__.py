@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         io,
         loss,
         plot,
+        pose_graph,
         report,
     )
     from caspar.arrays.blocked_array import BlockedArray
@@ -165,6 +166,7 @@ __all__ = [
     "kernel",
     "loss",
     "plot",
+    "pose_graph",
     "report",
     "solve_gnc",
 ]
@@ -179,6 +181,7 @@ _MODULES = (
     "io",
     "loss",
     "plot",
+    "pose_graph",
     "report",
 )
 """Public names that are modules of this package."""

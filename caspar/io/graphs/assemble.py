@@ -335,7 +335,9 @@ class _Offsets:
                 f"{self._reading.path}, line {named_in}: the line names offset {name}, which no "
                 "PARAMS line of the file declares"
             )
-        return _stored(kind, parse_records([line], kind, self._reading.path), self._reading.path)[0]
+        records = parse_records([line], kind, self._reading.path)
+        pose: FloatArray = _stored(kind, records, self._reading.path)[0]
+        return pose
 
 
 def _sightings(
@@ -354,9 +356,7 @@ def _sightings(
     )
 
 
-def _priors(
-    group: _Group, rows: Mapping[int, int], offsets: _Offsets, reading: Reading
-) -> Priors:
+def _priors(group: _Group, rows: Mapping[int, int], offsets: _Offsets, reading: Reading) -> Priors:
     return Priors(_found(group, 0, rows, reading), offsets.of(group), group.numbers, group.roots)
 
 

@@ -214,15 +214,14 @@ def _g2o_text(graph: PoseGraph) -> Iterator[bytes]:
     yield from formatted(f"VERTEX_{kind.value}", graph.ids[:, None], _written(kind, graph.poses))
     tag = "VERTEX_TRACKXYZ" if in_space else "VERTEX_XY"
     yield from formatted(tag, landmarks.ids[:, None], landmarks.points)
-    for ids in (graph.ids[graph.fixed], landmarks.ids[landmarks.fixed]):
-        yield "".join(f"FIX {name}\n" for name in ids.tolist()).encode()
     ends = graph.ids[np.stack([graph.index_a, graph.index_b], axis=1)]
     edges = _written(kind, graph.measurement)
-    yield from formatted(
-        f"EDGE_{kind.value}", ends, edges, triangles(graph.sqrt_information)
-    )
+    yield from formatted(f"EDGE_{kind.value}", ends, edges, triangles(graph.sqrt_information))
     yield from _sighting_lines(graph, offsets)
     yield from _prior_lines(graph, offsets)
+    # At the end, because GTSAM reads no edges behind them.
+    for ids in (graph.ids[graph.fixed], landmarks.ids[landmarks.fixed]):
+        yield "".join(f"FIX {name}\n" for name in ids.tolist()).encode()
 
 
 def _sighting_lines(graph: PoseGraph, offsets: "_OffsetIds") -> Iterator[bytes]:

@@ -236,9 +236,7 @@ def read_records(
     return GraphRecords(kind, by_kind, offsets, fixes, dict(skipped))
 
 
-def _unknown(
-    tag: bytes, line: Line, tags: Mapping[bytes, LineKind], path: str
-) -> FileFormatError:
+def _unknown(tag: bytes, line: Line, tags: Mapping[bytes, LineKind], path: str) -> FileFormatError:
     shown_tags = [known.decode() for known in list(tags)[:_SHOWN_TAGS]] + [_FIX_TAG.decode()]
     others = len(tags) - _SHOWN_TAGS
     return FileFormatError(

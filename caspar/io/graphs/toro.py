@@ -97,7 +97,8 @@ def _from_toro(matrices: FloatArray) -> FloatArray:
 
 def _of_halves(matrices: FloatArray) -> FloatArray:
     """Information of the quaternion's vector part, from that of roll, pitch and yaw."""
-    return matrices * _HALVES[:, None] * _HALVES
+    scaled: FloatArray = matrices * _HALVES[:, None] * _HALVES
+    return scaled
 
 
 TAGS: Mapping[bytes, LineKind] = {
@@ -166,10 +167,10 @@ def _toro_text(graph: PoseGraph) -> Iterator[bytes]:
         order = np.argsort(_TRIANGLE)
         numbers = triangles(graph.sqrt_information)[:, order]
         yield from formatted("VERTEX2", ids, angle_from_storage(graph.poses))
-        yield fixes
         yield from formatted("EDGE2", ends, angle_from_storage(graph.measurement), numbers)
+        yield fixes  # at the end, because GTSAM reads no edges behind them
         return
     numbers = triangles(graph.sqrt_information / _HALVES)
     yield from formatted("VERTEX3", ids, euler_from_storage(graph.poses))
-    yield fixes
     yield from formatted("EDGE3", ends, euler_from_storage(graph.measurement), numbers)
+    yield fixes

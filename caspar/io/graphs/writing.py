@@ -6,7 +6,7 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.io.graphs.pose_graph import PoseGraph, Priors, Sightings
+from caspar.io.graphs.pose_graph import Landmarks, PoseGraph, Priors, Sightings
 from caspar.io.rotations import FloatArray
 
 _LINES_PER_WRITE = 1 << 13
@@ -51,7 +51,7 @@ def check_writable(graph: PoseGraph) -> None:
     Raises:
         ValueError: A number is not finite, or an index is out of range.
     """
-    parts = {
+    parts: dict[str, PoseGraph | Landmarks | Sightings | Priors] = {
         "": graph,
         "landmarks.": graph.landmarks,
         "sightings.": graph.sightings,
