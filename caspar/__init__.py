@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         plot,
         pose_graph,
         report,
+        sfm,
     )
     from caspar.arrays.blocked_array import BlockedArray
     from caspar.arrays.shared_indices import SharedIndices
@@ -168,6 +169,7 @@ __all__ = [
     "plot",
     "pose_graph",
     "report",
+    "sfm",
     "solve_gnc",
 ]
 
@@ -183,6 +185,7 @@ _MODULES = (
     "plot",
     "pose_graph",
     "report",
+    "sfm",
 )
 """Public names that are modules of this package."""
 
