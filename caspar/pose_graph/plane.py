@@ -70,7 +70,7 @@ def pose_prior(
     sqrt_information: Annotated[sf.M33, ConstSequential],
 ) -> sf.V3:
     """The pose of a sensor in the world against the measured one."""
-    return sqrt_information * _difference(measured, pose * offset)
+    return sqrt_information * _difference(measured, pose.compose(offset))
 
 
 @factor

@@ -57,7 +57,7 @@ def pose_prior(
     sqrt_information: Annotated[sf.M66, ConstSequential],
 ) -> sf.V6:
     """The pose of a sensor in the world against the measured one."""
-    return sqrt_information * _difference(measured, pose * offset)
+    return sqrt_information * _difference(measured, pose.compose(offset))
 
 
 @factor

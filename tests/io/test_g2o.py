@@ -365,8 +365,9 @@ class TestWriting:
         """Every number stands where g2o reads it; information comes back from its root."""
         write_g2o(tmp_path / "out.g2o", read_lines(tmp_path, LINES_SE2))
         lines = (tmp_path / "out.g2o").read_text().splitlines()
-        assert [line.split()[:2] for line in lines] == [line.split()[:2] for line in LINES_SE2]
-        for written, line in zip(lines, LINES_SE2, strict=True):
+        wanted = [*LINES_SE2[:2], LINES_SE2[3], LINES_SE2[2]]  # FIX at the end
+        assert [line.split()[:2] for line in lines] == [line.split()[:2] for line in wanted]
+        for written, line in zip(lines, wanted, strict=True):
             numbers, expected = (
                 np.array(text.split()[1:], dtype=float) for text in (written, line)
             )

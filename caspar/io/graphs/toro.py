@@ -65,24 +65,19 @@ def storage_from_euler(written: FloatArray) -> FloatArray:
 def euler_from_storage(poses: FloatArray) -> FloatArray:
     """(n, 6) x y z roll pitch yaw from poses in storage order.
 
-    At a pitch of a quarter turn, where only the difference or the sum of roll and yaw is known,
-    roll is 0.
+    Near a pitch of a quarter turn roll and yaw are not known singly. Roll is then as rounding has
+    it, and yaw is what is left with that roll, so that the rotation is exact all the same.
     """
     x, y, z, w = poses[:, :4].T
-    # sin(pitch) near 1 hardly tells the pitch: its cosine is taken from the rotation's first column
-    first = np.stack([1.0 - 2.0 * (y * y + z * z), 2.0 * (x * y + w * z)], axis=1)
-    cosine = np.hypot(first[:, 0], first[:, 1])
-    pitch = np.arctan2(2.0 * (w * y - x * z), cosine)
-    is_upright = cosine < _LEAST_COSINE
-    roll = np.arctan2(2.0 * (w * x + y * z), 1.0 - 2.0 * (x * x + y * y))
-    yaw = np.arctan2(first[:, 1], first[:, 0])
-    up_yaw = np.arctan2(-2.0 * (x * y - w * z), 1.0 - 2.0 * (x * x + z * z))
-    roll = np.where(is_upright, 0.0, roll)
-    yaw = np.where(is_upright, up_yaw, yaw)
+    first = (1.0 - 2.0 * (y * y + z * z), 2.0 * (x * y + w * z), 2.0 * (x * z - w * y))
+    second = (2.0 * (x * y - w * z), 1.0 - 2.0 * (x * x + z * z), 2.0 * (y * z + w * x))
+    third = (2.0 * (x * z + w * y), 2.0 * (y * z - w * x), 1.0 - 2.0 * (x * x + y * y))
+    roll = np.arctan2(second[2], third[2])
+    cosine, sine = np.cos(roll), np.sin(roll)
+    # Rz(yaw) Ry(pitch) has the second column (-sin(yaw), cos(yaw), 0).
+    yaw = np.arctan2(-(cosine * second[0] - sine * third[0]), cosine * second[1] - sine * third[1])
+    pitch = np.arctan2(-first[2], np.cos(yaw) * first[0] + np.sin(yaw) * first[1])
     return np.column_stack([poses[:, 4:], roll, pitch, yaw])
-
-
-_LEAST_COSINE = 1e-9
 
 
 def _from_toro(matrices: FloatArray) -> FloatArray:
