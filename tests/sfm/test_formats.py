@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
 import caspar
 from caspar.errors import FileFormatError, InputError
@@ -26,7 +27,6 @@ from tests.io.g2o_files import DATA
 
 BUNDLER = DATA / "Balbianello.out.bz2"
 BERLIN = (DATA / "berlin_reconstruction.json.bz2", DATA / "berlin_tracks.csv.bz2")
-MAUPERTUIS = DATA / "maupertuis_sfm_data.json.bz2"
 
 
 def assert_equal(found: Any, wanted: Any, atol: float) -> None:
@@ -278,12 +278,74 @@ class TestOpenSfm:
             read_opensfm(*BERLIN, index=1)
 
 
+def openmvg_document() -> Any:
+    """Three views of forty points, as openMVG writes them; the last view has no pose."""
+    generator = np.random.default_rng(5)
+    points = generator.uniform([-1.0, -1.0, 4.0], [1.0, 1.0, 6.0], (40, 3))
+    camera = {
+        "width": 1600,
+        "height": 1200,
+        "focal_length": 1650.0,
+        "principal_point": [815.0, 602.0],
+        "disto_k3": [-0.15, 0.2, 0.01],
+    }
+    poses = [
+        {
+            "rotation": Rotation.from_rotvec([0.01, 0.05 * place, 0.02]).as_matrix().tolist(),
+            "center": [0.4 * place, 0.1, 0.0],
+        }
+        for place in range(3)
+    ]
+    pixels = generator.uniform(300.0, 900.0, (40, 3, 2))
+    for view, pose in enumerate(poses):
+        local = (points - pose["center"]) @ np.transpose(pose["rotation"])
+        plane = local[:, :2] / local[:, 2:]
+        noise = generator.normal(size=(40, 2))
+        pixels[:, view] = 1650.0 * plane + camera["principal_point"] + noise
+    data = [
+        {"filename": f"{key}.jpg", "id_view": key, "id_intrinsic": 0, "id_pose": key}
+        for key in range(4)
+    ]
+    return {
+        "sfm_data_version": "0.3",
+        "views": [
+            {"key": key, "value": {"ptr_wrapper": {"id": key, "data": one}}}
+            for key, one in enumerate(data)
+        ],
+        "intrinsics": [
+            {
+                "key": 0,
+                "value": {
+                    "polymorphic_id": 2147483649,
+                    "polymorphic_name": "pinhole_radial_k3",
+                    "ptr_wrapper": {"id": 1, "data": camera},
+                },
+            }
+        ],
+        "extrinsics": [{"key": key, "value": pose} for key, pose in enumerate(poses)],
+        "structure": [
+            {
+                "key": key,
+                "value": {
+                    "X": point.tolist(),
+                    "observations": [
+                        {"key": view, "value": {"id_feat": key, "x": seen.tolist()}}
+                        for view, seen in enumerate(pixels[key])
+                    ],
+                },
+            }
+            for key, point in enumerate(points)
+        ],
+    }
+
+
 class TestOpenMvg:
     """`sfm_data.json`."""
 
-    def test_errors_are_those_of_the_file(self) -> None:
+    def test_errors_are_those_of_the_file(self, tmp_path: Path) -> None:
         """Residuals by the formula of openMVG, in NumPy."""
-        document = json.loads(bz2.decompress(MAUPERTUIS.read_bytes()))
+        document = openmvg_document()
+        (tmp_path / "a.json").write_text(json.dumps(document))
         camera = document["intrinsics"][0]["value"]["ptr_wrapper"]["data"]
         focal, centre = camera["focal_length"], np.array(camera["principal_point"])
         poses = {one["key"]: one["value"] for one in document["extrinsics"]}
@@ -299,8 +361,8 @@ class TestOpenMvg:
                 k1, k2, k3 = camera["disto_k3"]
                 bent = plane * (1 + k1 * square + k2 * square**2 + k3 * square**3)
                 total += float(np.sum((focal * bent + centre - seen["value"]["x"]) ** 2))
-        model = read_openmvg(MAUPERTUIS)
-        assert repr(model) == "Model(1 cameras, 4 images, 365 points, 1228 observations)"
+        model = read_openmvg(tmp_path / "a.json")
+        assert repr(model) == "Model(1 cameras, 3 images, 40 points, 120 observations)"
         summary = caspar.colmap.bundle_adjustment(model)
         assert summary.initial_cost == pytest.approx(0.5 * total, rel=1e-12)
         assert summary.final_cost < summary.initial_cost
@@ -321,7 +383,7 @@ class TestOpenMvg:
         ],
     )
     def test_wrong(self, tmp_path: Path, change: Callable[[Any], object], said: str) -> None:
-        document = json.loads(bz2.decompress(MAUPERTUIS.read_bytes()))
+        document = openmvg_document()
         change(document)
         (tmp_path / "a.json").write_text(json.dumps(document))
         with pytest.raises(FileFormatError, match=re.escape(said)):
