@@ -73,9 +73,10 @@ def covariance_roots(covariances: FloatArray) -> tuple[FloatArray, dict[int, str
         if not (scale > 0.0).all():
             faults[number] = f"has the diagonal entry {np.diagonal(matrix).min():.6g}"
             continue
+        with np.errstate(over="ignore"):
+            scaled = np.clip(matrix / scale[:, None] / scale, -_LARGEST, _LARGEST)
         try:
-            lower = np.linalg.cholesky(matrix / scale[:, None] / scale)
-            inverse = np.linalg.inv(lower)
+            inverse = np.linalg.inv(np.linalg.cholesky(scaled))
             roots[number] = np.linalg.cholesky(inverse.T @ inverse).T / scale
         except np.linalg.LinAlgError:
             faults[number] = "has, scaled to unit diagonal, an eigenvalue that is not above 0"

@@ -92,8 +92,10 @@ def _from_toro(matrices: FloatArray) -> FloatArray:
 
 def _of_halves(matrices: FloatArray) -> FloatArray:
     """Information of the quaternion's vector part, from that of roll, pitch and yaw."""
-    scaled: FloatArray = matrices * _HALVES[:, None] * _HALVES
-    return scaled
+    with np.errstate(over="ignore"):
+        scaled: FloatArray = matrices * _HALVES[:, None] * _HALVES
+    largest = np.finfo(np.float64).max
+    return np.clip(scaled, -largest, largest)
 
 
 TAGS: Mapping[bytes, LineKind] = {
