@@ -107,7 +107,12 @@ def _add_bal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    bal.add_argument("file", type=Path, metavar="FILE", help="problem, plain, .bz2 or .gz")
+    bal.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="problem, plain, .bz2 or .gz; or a .out file of Bundler",
+    )
     add_backend(bal)
     add_precision(bal, Precision.MIXED)
     add_iterations(bal)
