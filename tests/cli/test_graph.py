@@ -81,6 +81,15 @@ def test_unknown_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "passed over: 2 EDGE_SE2_OFFSET, 1 VERTEX_CAM" in capsys.readouterr().out
 
 
+def test_warnings_are_in_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a.g2o"
+    file.write_text(f"{PLANE}VERTEX_XY 30 1 2\n")
+    assert run(file) == 0
+    printed = capsys.readouterr()
+    assert "warning: node type Landmark: 1 of 3 instances are touched by no factor" in printed.out
+    assert "UserWarning" not in printed.err
+
+
 def test_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vertices = tmp_path / "vertices.g2o"
     vertices.write_text("VERTEX_SE2 0 0 0 0\n")

@@ -1,5 +1,6 @@
 """Pose graphs: errors, factors, what is held, where a solve starts, what it reaches."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from caspar.errors import InputError, OptionError
 from caspar.io import PoseGraph, read_g2o, read_pose_graph, write_g2o
 from caspar.pose_graph import chi2, chi2_by_kind, problem, solve, start_poses
 from caspar.pose_graph.grow import can_grow, part_of
+from examples import landmark_map
 from tests.io.g2o_files import DATA
 from tests.io.graph_files import PLANE, SPACE
 
@@ -145,15 +147,25 @@ class TestStart:
 
 
 def test_landmarks_from_dead_reckoning() -> None:
-    """Victoria Park: everything at once ends in a wrong minimum, growing in the right one."""
-    graph = read_pose_graph(DATA / "victoria_park.txt.bz2")
-    summary = solve(graph, backend="cpu")
+    """Victoria Park: `auto` grows it."""
+    summary = solve(read_pose_graph(DATA / "victoria_park.txt.bz2"), backend="cpu")
     assert summary.start.choice.value == "grow"
     assert summary.result.status.is_success
-    # as from stages of 100 and of 500 poses; at once from the file's poses 503,458
+    # as from stages of 100 and of 500 poses
     assert summary.chi2 == pytest.approx(6184.12025, rel=1e-7)
     places = summary.graph.landmarks.points
     assert np.ptp(places, axis=0) == pytest.approx([290.0, 280.0], abs=25.0)
+
+
+def test_example_of_a_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Everything at once ends in a wrong minimum, growing in the right one."""
+    summary = landmark_map.main([str(tmp_path / "map.png")])
+    assert summary.chi2 == pytest.approx(6184.12025, rel=1e-7)
+    printed = capsys.readouterr().out
+    at_once = re.search(r"all at once: ([\d,.]+) after", printed)
+    assert at_once is not None
+    assert float(at_once[1].replace(",", "")) > 10.0 * summary.chi2
+    assert (tmp_path / "map.png").stat().st_size > 10_000
 
 
 def test_parts_of_a_graph(tmp_path: Path) -> None:

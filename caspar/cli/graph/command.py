@@ -103,14 +103,18 @@ def _solve_and_write(request: GraphRequest, files: WrittenFiles) -> ExitCode:
                 unknown="skip" if request.skips_unknown else "error",
             )
         loss = None if request.loss is None else getattr(caspar.loss, GRAPH_LOSSES[request.loss])
-        summary = caspar.pose_graph.solve(graph, loss=loss, **request.solve)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            summary = caspar.pose_graph.solve(graph, loss=loss, **request.solve)
+        # once each: a graph that is grown is solved in stages
+        said = tuple(dict.fromkeys(str(one.message) for one in caught))
         writers = _writers(request, graph, summary)
         if writers:
             with phase("writing results"):
                 files.write(writers)
     try:
         if not request.is_quiet:
-            _print_report(request, graph, summary, files.paths)
+            _print_report(request, graph, summary, said, files.paths)
     except OSError as error:  # standard output is a file on a full disk
         files.failures.append((Path("the report"), str(error)))
     finally:  # a reader of the report that stops early (`head`) ends the program
@@ -164,6 +168,7 @@ def _print_report(
     request: GraphRequest,
     graph: PoseGraph,
     summary: "caspar.pose_graph.Summary",
+    said: tuple[str, ...],
     written: list[Path],
 ) -> None:
     console = Console(highlight=False)
@@ -173,6 +178,7 @@ def _print_report(
         kinds = ", ".join(f"{count:,} {tag}" for tag, count in graph.skipped.items())
         lines.append(f"passed over: {kinds}")
     lines += summary.remarks
+    lines += [f"warning: {one}" for one in said]
     lines.append(f"chi2 {summary.start.chi2:.8g} -> {summary.chi2:.8g}")
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
