@@ -49,6 +49,7 @@ PARTS = {
     "initialize": "errors io",
     "bundle_adjustment": "frontend",
     "cameras": "errors",
+    "factors": "errors frontend cameras",
     "loss": "frontend",
     "report": "solver",
     "plot": "errors solver io",
@@ -138,7 +139,7 @@ THIRD_PARTY = {
     "rslab": "runtime",
     "scipy": "any",
     "symengine": "frontend",
-    "symforce": "frontend bundle_adjustment cameras loss colmap",
+    "symforce": "frontend bundle_adjustment cameras factors loss colmap",
     "sympy": "frontend",
     "threadpoolctl": "runtime",
 }
