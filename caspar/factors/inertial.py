@@ -115,34 +115,6 @@ def imu(
     """
     check_kind("imu", "bias", bias, (sf.V6,))
 
-    def error(
-        start_pose: Any,
-        start_velocity: Any,
-        end_pose: Any,
-        end_velocity: Any,
-        bias: Any,
-        motion: Any,
-        gravity: Any,
-    ) -> list[Any]:
-        """Rotation, velocity and position against the readings."""
-        correction = bias - motion.bias
-        gyro, accel = sf.V3(*correction[:3]), sf.V3(*correction[3:])
-        time = motion.duration
-        start_from_world = start_pose.R.inverse()
-        turned = motion.rotation * sf.Rot3.from_tangent(list(motion.rotation_by_gyro * gyro))
-        gained = motion.velocity + motion.velocity_by_gyro * gyro
-        gained += motion.velocity_by_accel * accel
-        moved = motion.position + motion.position_by_gyro * gyro
-        moved += motion.position_by_accel * accel
-        fall = gravity * time
-        change = end_velocity - start_velocity - fall
-        path = end_pose.t - start_pose.t - start_velocity * time - fall * time / 2
-        return [
-            *rotation_vector(turned.inverse() * start_from_world * end_pose.R),
-            *(start_from_world * change - gained),
-            *(start_from_world * path - moved),
-        ]
-
     arguments = (
         *_state("start", state),
         *_state("end", state),
@@ -150,7 +122,36 @@ def imu(
         each("motion", ImuMotion),
         common("gravity", sf.V3),
     )
-    return make_factor(error, 9, arguments, Choices(name, noise, markers))
+    return make_factor(_error, 9, arguments, Choices(name, noise, markers))
+
+
+def _error(
+    start_pose: Any,
+    start_velocity: Any,
+    end_pose: Any,
+    end_velocity: Any,
+    bias: Any,
+    motion: Any,
+    gravity: Any,
+) -> list[Any]:
+    """Rotation, velocity and position against the readings."""
+    correction = bias - motion.bias
+    gyro, accel = sf.V3(*correction[:3]), sf.V3(*correction[3:])
+    time = motion.duration
+    start_from_world = start_pose.R.inverse()
+    turned = motion.rotation * sf.Rot3.from_tangent(list(motion.rotation_by_gyro * gyro))
+    gained = motion.velocity + motion.velocity_by_gyro * gyro
+    gained += motion.velocity_by_accel * accel
+    moved = motion.position + motion.position_by_gyro * gyro
+    moved += motion.position_by_accel * accel
+    fall = gravity * time
+    change = end_velocity - start_velocity - fall
+    path = end_pose.t - start_pose.t - start_velocity * time - fall * time / 2
+    return [
+        *rotation_vector(turned.inverse() * start_from_world * end_pose.R),
+        *(start_from_world * change - gained),
+        *(start_from_world * path - moved),
+    ]
 
 
 def _state(

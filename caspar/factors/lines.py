@@ -141,9 +141,7 @@ def homography(
     return make_factor(error, 2, arguments, Choices(name, noise, markers))
 
 
-def lines_through(
-    start: NDArray[np.float64], end: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def lines_through(start: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[np.float64]:
     """The lines through pairs of points, as `Line` stores them.
 
     Args:

@@ -308,7 +308,7 @@ def _annotations(arguments: Sequence[Argument], choices: Choices) -> dict[str, A
 
 
 def _marker(argument: Argument, choices: Choices) -> type[Marker]:
-    marker = (choices.markers or {}).get(_source(argument), argument.marker)
+    marker: Any = (choices.markers or {}).get(_source(argument), argument.marker)
     where = f"factor {choices.name}, marker of argument {_source(argument)}"
     is_marker = isinstance(marker, type) and issubclass(marker, Tunable | Const)
     if not is_marker or marker in (Tunable, Const):
@@ -318,4 +318,5 @@ def _marker(argument: Argument, choices: Choices) -> type[Marker]:
             f"{where}: TunablePair is for factors of your own; give both arguments indices, for "
             "example i and i + 1"
         )
-    return marker
+    chosen: type[Marker] = marker
+    return chosen

@@ -288,4 +288,5 @@ def _right_jacobians(vectors: Array) -> Array:
     safe = np.where(is_small, 1.0, angle)
     first = np.where(is_small, 0.5 - square / 24.0, (1.0 - np.cos(safe)) / safe**2)
     second = np.where(is_small, 1.0 / 6.0 - square / 120.0, (safe - np.sin(safe)) / safe**3)
-    return np.eye(3) - first * cross + second * (cross @ cross)
+    jacobians: Array = np.eye(3) - first * cross + second * (cross @ cross)
+    return jacobians

@@ -181,9 +181,7 @@ def _moved(poses: dict[str, Any], source: Any) -> Any:
     return target.R.inverse() * (poses["world_from_source"] * source - target.t)
 
 
-def plane_covariances(
-    normals: NDArray[np.float64], thickness: float = 1e-3
-) -> NDArray[np.float64]:
+def plane_covariances(normals: NDArray[np.float64], thickness: float = 1e-3) -> NDArray[np.float64]:
     """Covariances of points on surfaces: variance 1 along the surface, little across it.
 
     Segal et al., section III.B.

@@ -136,16 +136,9 @@ def inverse_depth_reprojection(
     check_kind(where, "pose", pose, (sf.Pose3,))
     check_kind(where, "inverse_depth", inverse_depth, (sf.V1,))
 
-    def error(
-        anchor_from_world: Any,
-        cam_from_world: Any,
-        inverse_depth: Any,
-        lens: Any,
-        direction: Any,
-        pixel: Any,
-    ) -> list[Any]:
+    def error(inverse_depth: Any, lens: Any, direction: Any, pixel: Any, **poses: Any) -> list[Any]:
         """Projected minus measured pixel."""
-        cam_from_anchor = cam_from_world * anchor_from_world.inverse()
+        cam_from_anchor = poses["cam_from_world"] * poses["anchor_from_world"].inverse()
         point = cam_from_anchor.R * direction + cam_from_anchor.t * inverse_depth[0]
         return list(model.residual(_parameters(lens), point, pixel, behind))
 

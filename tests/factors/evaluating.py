@@ -44,9 +44,7 @@ def residuals(
     return residual_and_jacobians(traced, inputs_of(traced, values, count), dtype)
 
 
-def difference_jacobians(
-    factor: Factor, values: Mapping[str, Any], count: int
-) -> dict[str, Array]:
+def difference_jacobians(factor: Factor, values: Mapping[str, Any], count: int) -> dict[str, Array]:
     """The same Jacobians from central differences through SymForce's retraction."""
     traced = trace(factor)
     at = inputs_of(traced, values, count)

@@ -1,7 +1,6 @@
 """Every factor of the library, and values of its arguments that differ for each instance."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import symforce.symbolic as sf
@@ -115,5 +114,3 @@ def special_values(
         made |= {"motion": arrays["motion"], "sqrt_information": roots.reshape(count, -1) / 100.0}
         made["bias"] = 0.1 * values["bias"]
     return made
-
-

@@ -44,7 +44,8 @@ def poses2(random: np.random.Generator) -> Array:
 def directions(random: np.random.Generator) -> Array:
     """(n, 3) of unit length."""
     drawn = random.normal(size=(NUM_INSTANCES, 3))
-    return drawn / np.linalg.norm(drawn, axis=1)[:, None]
+    made: Array = drawn / np.linalg.norm(drawn, axis=1)[:, None]
+    return made
 
 
 def inputs() -> dict[str, Inputs]:

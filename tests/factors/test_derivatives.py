@@ -66,8 +66,8 @@ def test_finite_where_all_poses_and_points_are_the_same(name: str, dtype: DType)
             values[argument.source] = np.tile(at, (COUNT, 1))
     found, jacobians = residuals(FACTORS[name], values, COUNT, dtype)
     assert np.isfinite(found).all()
-    for argument, jacobian in jacobians.items():
-        assert np.isfinite(jacobian).all(), argument
+    for node, jacobian in jacobians.items():
+        assert np.isfinite(jacobian).all(), node
 
 
 @both_types
@@ -90,7 +90,9 @@ def test_half_turns(name: str, axis: int, dtype: DType) -> None:
 
 
 @both_types
-@pytest.mark.parametrize("direction", [*np.eye(3), *-np.eye(3)], ids="x y z -x -y -z".split())
+@pytest.mark.parametrize(
+    "direction", [*np.eye(3), *-np.eye(3)], ids=["x", "y", "z", "-x", "-y", "-z"]
+)
 def test_opposite_directions(direction: Any, dtype: DType) -> None:
     """Seen where it is measured, opposite to it, and nearly opposite."""
     points = np.stack([direction, -direction, -direction + 0.05])
@@ -134,9 +136,7 @@ def test_points_behind_the_camera(dtype: DType) -> None:
     values = {"cam_from_world": IDENTITY, "point": np.array([[0.1, 0.2, -1.0], [0.1, 0.2, 0.0]])}
     lens = np.array([500.0, 480.0, 320.0, 240.0])
     pixel = {"pixel": np.zeros(2), "sigma": np.ones(2), "lens": lens}
-    found, jacobians = residuals(
-        factors.reprojection("PINHOLE"), {**values, **pixel}, 2, dtype
-    )
+    found, jacobians = residuals(factors.reprojection("PINHOLE"), {**values, **pixel}, 2, dtype)
     assert_allclose(found, 0.0)
     assert_allclose(jacobians["point"], 0.0)
     stereo = {"pixel": np.zeros(3), "sigma": np.ones(3), "lens": np.append(lens, 0.2)}

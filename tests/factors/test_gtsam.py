@@ -11,8 +11,8 @@ from scipy.spatial.transform import Rotation
 
 import caspar
 from tests.factors import gtsam_cases
-from tests.factors.gtsam_cases import NUM_INSTANCES
 from tests.factors.evaluating import residuals
+from tests.factors.gtsam_cases import NUM_INSTANCES
 
 factors = caspar.factors
 STORED: dict[str, Any] = json.loads(gtsam_cases.REFERENCE.read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation
 import caspar
 from tests.factors.evaluating import residuals
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 
 factors = caspar.factors
 N = 5
@@ -52,7 +52,8 @@ def moved(poses: Array, points: Array) -> Array:
     """(n, d) points of the outer axes."""
     ones = np.ones((len(points), 1))
     transformed = matrices(poses) @ np.concatenate([points, ones], axis=1)[:, :, None]
-    return transformed[:, :-1, 0]
+    places: Array = transformed[:, :-1, 0]
+    return places
 
 
 def inverse(poses: Array) -> Array:
@@ -102,9 +103,7 @@ class TestWhitening:
         half = 1.0 if dim == 3 else 0.5
         g2o = np.concatenate([shifts, half * turns], axis=1)
         ours = factors.rotation_first(roots)
-        assert_allclose(
-            np.einsum("nij,nj->ni", ours, error), np.einsum("nij,nj->ni", roots, g2o)
-        )
+        assert_allclose(np.einsum("nij,nj->ni", ours, error), np.einsum("nij,nj->ni", roots, g2o))
 
 
 class TestPoses:
@@ -136,8 +135,9 @@ class TestPoses:
         states = [
             np.concatenate([poses3(random), random.normal(size=(N, 3))], axis=1) for _ in "ab"
         ]
-        rows = found(factors.prior(factors.NavState, noise="unit"), value=states[1],
-                     expected=states[0])
+        rows = found(
+            factors.prior(factors.NavState, noise="unit"), value=states[1], expected=states[0]
+        )
         pose = found(factors.prior(noise="unit"), value=states[1][:, :7], expected=states[0][:, :7])
         assert_allclose(rows, np.concatenate([pose, (states[1] - states[0])[:, 7:]], axis=1))
 
@@ -189,9 +189,7 @@ class TestRanging:
         direction = random.normal(size=(N, 3))
         direction /= np.linalg.norm(direction, axis=1)[:, None]
         values = {"pose": pose, "point": point, "direction": direction}
-        rows = found(
-            factors.bearing_range(noise="unit"), distance=np.full((N, 1), 0.5), **values
-        )
+        rows = found(factors.bearing_range(noise="unit"), distance=np.full((N, 1), 0.5), **values)
         assert_allclose(rows[:, :2], found(factors.bearing(noise="unit"), **values))
         size = np.linalg.norm(point - pose[:, 4:], axis=1)
         assert_allclose(rows[:, 2], size - 0.5)
@@ -277,7 +275,8 @@ class TestNavigation:
         assert_allclose(rows, turned - measured)
         state = factors.NavState
         joint = factors.velocity(
-            factors.part(state, "pose", "state"), factors.part(state, "velocity", "state"),
+            factors.part(state, "pose", "state"),
+            factors.part(state, "velocity", "state"),
             noise="unit",
         )
         states = np.concatenate([pose, velocity], axis=1)
@@ -322,10 +321,12 @@ class TestSatellites:
         receiver = np.array([4.1e6, 0.6e6, 4.8e6])
         satellite = np.array([1.2e7, 1.5e7, 1.8e7]) + 1e5 * random.normal(size=(N, 3))
         time = np.linalg.norm(satellite - receiver, axis=1) / 299_792_458.0
-        turned = np.stack([
-            expm(7.2921151467e-5 * t * np.array([[0, 1, 0], [-1, 0, 0], [0, 0, 0]])) @ place
-            for t, place in zip(time, satellite, strict=True)
-        ])
+        turned = np.stack(
+            [
+                expm(7.2921151467e-5 * t * np.array([[0, 1, 0], [-1, 0, 0], [0, 0, 0]])) @ place
+                for t, place in zip(time, satellite, strict=True)
+            ]
+        )
         rows = found(
             factors.pseudorange(noise="unit"),
             **{"receiver": receiver, "clock": np.zeros(1), "satellite": satellite},
@@ -338,7 +339,8 @@ LENS = np.array([500.0, 480.0, 320.0, 240.0])
 
 
 def pinhole(points: Array) -> Array:
-    return LENS[:2] * points[:, :2] / points[:, 2:] + LENS[2:]
+    pixels: Array = LENS[:2] * points[:, :2] / points[:, 2:] + LENS[2:]
+    return pixels
 
 
 @dataclass
@@ -414,7 +416,7 @@ class TestVision:
         across = np.stack([-along[:, 1], along[:, 0]], axis=1)
         across /= np.linalg.norm(across, axis=1)[:, None]
         wanted = [((segment[:, i : i + 2] - first) * across).sum(axis=1) for i in (0, 2)]
-        sign = np.sign((rows[:, 0] * wanted[0]))[:, None]
+        sign = np.sign(rows[:, 0] * wanted[0])[:, None]
         assert_allclose(sign * rows, np.stack(wanted, axis=1), rtol=1e-7, atol=1e-7)
 
     def test_a_line_through_the_origin(self) -> None:
