@@ -13,8 +13,10 @@ minimising the errors of the target's poses gains.
     python examples/hand_eye.py --plot out/hand_eye.png
 """
 
-# %%
+# %% tags=["active-py"]
 import argparse
+
+# %%
 import bz2
 import json
 from pathlib import Path
@@ -85,9 +87,9 @@ def matrices(poses: Array) -> Array:
 
 
 # %%
-def closed_form(A: Array, B: Array) -> tuple[Array, Array]:
+def closed_form(hands: Array, targets: Array) -> tuple[Array, Array]:
     """X and Y, (4, 4) each: Shah, *Solving the Robot-World/Hand-Eye Calibration Problem*, 2013."""
-    turns_a, turns_b = A[:, :3, :3], B[:, :3, :3]
+    turns_a, turns_b = hands[:, :3, :3], targets[:, :3, :3]
     kronecker = np.einsum("nij,nkl->ikjl", turns_b, turns_a).reshape(9, 9)
     left, _, right = np.linalg.svd(kronecker)
     found = []
@@ -97,42 +99,45 @@ def closed_form(A: Array, B: Array) -> tuple[Array, Array]:
         u, _, v = np.linalg.svd(matrix)
         found.append(u @ v)
     # R_A t_X - t_Y = R_Y t_B - t_A
-    matrix = np.concatenate([turns_a, np.tile(-np.eye(3), (len(A), 1, 1))], axis=2)
-    rest = (found[1] @ B[:, :3, 3:])[:, :, 0] - A[:, :3, 3]
+    matrix = np.concatenate([turns_a, np.tile(-np.eye(3), (len(hands), 1, 1))], axis=2)
+    rest = (found[1] @ targets[:, :3, 3:])[:, :, 0] - hands[:, :3, 3]
     shifts = np.linalg.lstsq(matrix.reshape(-1, 6), rest.ravel())[0]
     made = np.tile(np.eye(4), (2, 1, 1))
     made[:, :3, :3], made[:, :3, 3] = found, shifts.reshape(2, 3)
     return made[0], made[1]
 
 
-def errors(A: Array, B: Array, X: Array, Y: Array) -> tuple[Array, Array]:
+def errors(hands: Array, targets: Array, x: Array, y: Array) -> tuple[Array, Array]:
     """Of each pose of the target, in its own axes: degrees and millimetres."""
-    off = np.linalg.inv(Y @ B) @ A @ X
+    off = np.linalg.inv(y @ targets) @ hands @ x
     turns = Rotation.from_matrix(off[:, :3, :3]).magnitude()
     return np.degrees(turns), 1e3 * np.linalg.norm(off[:, :3, 3], axis=1)
 
 
 # %%
-def calibrate(A: Array, B: Array) -> tuple[caspar.SolveResult, Array, Array]:
+def calibrate(hands: Array, targets: Array) -> tuple[caspar.SolveResult, Array, Array]:
     """The solve, X and Y."""
-    x, y = closed_form(A, B)
+    x, y = closed_form(hands, targets)
     solver = caspar.Solver([calibration], precision="float64")
     result = solver.solve(
         {
             "HandFromTarget": stored(x[None]),
             "BaseFromEye": stored(y[None]),
-            "robot_world_hand_eye": {"a": stored(A), "b": stored(B), "sigma": SIGMA},
-        }
+            "robot_world_hand_eye": {"a": stored(hands), "b": stored(targets), "sigma": SIGMA},
+        },
+        verbose=False,
     )
     x, y = (matrices(result.values[name])[0] for name in ("HandFromTarget", "BaseFromEye"))
     return result, x, y
 
 
-def draw(A: Array, B: Array, solutions: dict[str, Any]) -> Figure:
+def draw(hands: Array, targets: Array, solutions: dict[str, Any]) -> Figure:
     """Errors of each pose, by solution."""
     figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.2), layout="constrained")
     for name, (x, y) in solutions.items():
-        for axis, values, unit in zip(axes, errors(A, B, x, y), ("degrees", "mm"), strict=True):
+        for axis, values, unit in zip(
+            axes, errors(hands, targets, x, y), ("degrees", "mm"), strict=True
+        ):
             axis.plot(values, ".-", label=f"{name}: median {np.median(values):.2f} {unit}")
             axis.set(xlabel="pose", ylabel=unit)
             axis.legend()
@@ -140,13 +145,13 @@ def draw(A: Array, B: Array, solutions: dict[str, Any]) -> Figure:
 
 
 # %% tags=["active-ipynb"]
-# A, B = read()
-# result, x, y = calibrate(A, B)
+# hands, targets = read()
+# result, x, y = calibrate(hands, targets)
 # print(result)
 # print("\nbase_from_eye\n", y.round(4))
 
 # %% tags=["active-ipynb"]
-# draw(A, B, {"closed form": closed_form(A, B), "caspar": (x, y)});
+# draw(hands, targets, {"closed form": closed_form(hands, targets), "caspar": (x, y)});
 
 
 # %% tags=["active-py"]
@@ -155,16 +160,16 @@ def main(arguments: list[str] | None = None) -> caspar.SolveResult:
     parser = argparse.ArgumentParser()
     parser.add_argument("--plot", type=Path, help="file for the picture")
     options = parser.parse_args(arguments)
-    A, B = read()
-    result, x, y = calibrate(A, B)
+    hands, targets = read()
+    result, x, y = calibrate(hands, targets)
     print(result)
     print("\nbase_from_eye\n", y.round(4))
-    solutions = {"closed form": closed_form(A, B), "caspar": (x, y)}
+    solutions = {"closed form": closed_form(hands, targets), "caspar": (x, y)}
     for name, solution in solutions.items():
-        turns, shifts = errors(A, B, *solution)
+        turns, shifts = errors(hands, targets, *solution)
         print(f"{name:<12} median {np.median(turns):.3f} degrees, {np.median(shifts):.2f} mm")
     if options.plot is not None:
-        draw(A, B, solutions).savefig(options.plot)
+        draw(hands, targets, solutions).savefig(options.plot)
     return result
 
 

@@ -11,14 +11,15 @@ near neighbour have weight zero: arrays keep their shapes, and nothing is planne
     python examples/scan_registration.py --plot out/scans.png
 """
 
-# %%
+# %% tags=["active-py"]
 import argparse
+
+# %%
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import symforce.symbolic as sf
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -121,16 +122,14 @@ class Registration:
 
 def register(name: str, source: Scan, target: Scan, max_rounds: int = 40) -> Registration:
     """Match and solve until the pose rests, from the identity."""
-    solver = caspar.Solver(
-        [FACTORS[name].with_loss(caspar.loss.GemanMcClure)], precision="float64"
-    )
+    solver = caspar.Solver([FACTORS[name].with_loss(caspar.loss.GemanMcClure)], precision="float64")
     poses = [np.array([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])]
     for _ in range(max_rounds):
         moved = Rotation.from_quat(poses[-1][:4]).apply(source.points) + poses[-1][4:]
         distance, match = target.tree.query(moved)
         matches = constants(name, source, target, match)
         matches |= {"weight": (distance < REACH_M).astype(float), "loss_scale": 3.0}
-        result = solver.solve({"Pose3": poses[-1][None], "match": matches})
+        result = solver.solve({"Pose3": poses[-1][None], "match": matches}, verbose=False)
         poses.append(result.values["Pose3"][0])
         if abs(poses[-1] - poses[-2]).max() < 1e-6:
             break

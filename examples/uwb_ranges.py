@@ -16,8 +16,10 @@ Journal of Field Robotics, 2009.
     python examples/uwb_ranges.py --plot out/uwb.png
 """
 
-# %%
+# %% tags=["active-py"]
 import argparse
+
+# %%
 import io
 import tarfile
 from dataclasses import dataclass, replace
@@ -244,8 +246,10 @@ def solve(drive: Drive) -> Solutions:
     solver = caspar.Solver(FACTORS, precision="float64")
     wrong_drive, is_wrong = spoiled(drive)
     given = arrays(wrong_drive)
-    robust = caspar.solve_gnc(solver, given, inlier_threshold={"range": INLIER_M / RANGE_SIGMA_M})
-    return Solutions(solver.solve(arrays(drive)), solver.solve(given), robust, is_wrong)
+    threshold = {"range": INLIER_M / RANGE_SIGMA_M}
+    robust = caspar.solve_gnc(solver, given, inlier_threshold=threshold, verbose=False)
+    published, plain = (solver.solve(one, verbose=False) for one in (arrays(drive), given))
+    return Solutions(published, plain, robust, is_wrong)
 
 
 def summary(drive: Drive, solutions: Solutions) -> str:
