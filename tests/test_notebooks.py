@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTEBOOKS = EXAMPLES / "notebooks"
 NAMES = (
     *("camera_prototype", "hand_eye", "kernel_example", "multiple_factors", "point_cloud"),
-    *("scan_registration", "uwb_ranges", "victoria_park"),
+    *("scan_registration", "uwb_ranges", "victoria_park", "walking_robot"),
 )
 
 METADATA = {

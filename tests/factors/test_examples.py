@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import least_squares
 from scipy.spatial.transform import Rotation
 
-from examples import hand_eye, scan_registration, uwb_ranges, victoria_park
+from examples import hand_eye, scan_registration, uwb_ranges, victoria_park, walking_robot
 
 
 def test_hand_eye(capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,3 +74,15 @@ def test_victoria_park() -> None:
     result = victoria_park.solve(victoria_park.read())[-1]
     assert result.status.is_success
     assert result.final_cost == pytest.approx(victoria_park.GTSAM_COST, rel=2e-6)
+
+
+def test_walking_robot() -> None:
+    """The bias that was added, and the sensor's own attitude after shocks of 140 m/s^2."""
+    recording = walking_robot.read()
+    result, comparisons = walking_robot.solve(recording)
+    assert result.status.is_success
+    assert_allclose(result.values["ImuBias"][0], walking_robot.ADDED_BIAS, atol=1e-3)
+    found = comparisons["bias estimated"]
+    assert found.degrees.max() < 0.2
+    assert found.metres.max() < 0.02
+    assert comparisons["readings as they are"].metres[-1] > 2.0

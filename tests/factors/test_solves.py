@@ -116,6 +116,68 @@ def test_a_flight() -> None:
     assert (abs(result.values["ImuBias"][0] - bias) < 4.0 * deviations).all()
 
 
+class Receiver(sf.V3):
+    """A place, ECEF."""
+
+
+class Velocity(sf.V3):
+    """Its velocity."""
+
+
+class Clock(sf.V1):
+    """What its clock is ahead, metres."""
+
+
+class Drift(sf.V1):
+    """How the clock drifts, metres a second."""
+
+
+@pytest.mark.parametrize("precision", ["mixed", "float64"])
+def test_a_satellite_receiver(precision: Any) -> None:
+    """Two clocks, GPS and Galileo, from the centre of the earth to the true place."""
+    random = np.random.default_rng(4)
+    place, velocity = np.array([3783200.0, 899600.0, 5038100.0]), np.array([5.0, -12.0, 3.0])
+    zenith = place / np.linalg.norm(place)
+    directions = zenith + 0.8 * random.normal(size=(12, 3))
+    satellite = 2.656e7 * directions / np.linalg.norm(directions, axis=1)[:, None]
+    flight = 3000.0 * np.cross(satellite / 2.656e7, random.normal(size=(12, 3)))
+    system = np.arange(12) % 2
+    line = satellite - place
+    distance = np.linalg.norm(line, axis=1)
+    turned = satellite[:, 0] * place[1] - satellite[:, 1] * place[0]
+    ranges = distance + 7.2921151467e-5 / 299_792_458.0 * turned + np.array([9e4, 9.1e4])[system]
+    rates = (line * (flight - velocity)).sum(axis=1) / distance + 40.0
+    arrays: dict[str, Any] = {
+        "Receiver": np.zeros((1, 3)),
+        "Clock": np.zeros((2, 1)),
+        "Velocity": np.zeros((1, 3)),
+        "Drift": np.zeros((1, 1)),
+        "pseudorange": {
+            **{"receiver": np.zeros(12, int), "clock": system, "satellite": satellite},
+            "pseudorange": (ranges + 2.0 * random.normal(size=12))[:, None],
+            "sigma": [2.0],
+        },
+        "doppler": {
+            **{name: np.zeros(12, int) for name in ("receiver", "velocity", "clock_drift")},
+            **{"satellite": satellite, "satellite_velocity": flight},
+            "range_rate": (rates + 0.05 * random.normal(size=12))[:, None],
+            "sigma": [0.05],
+        },
+    }
+    solver = caspar.Solver(
+        [factors.pseudorange(Receiver, Clock), factors.doppler(Receiver, Velocity, Drift)],
+        precision=precision,
+    )
+    result = solver.solve(arrays)
+    assert result.status.is_success
+    assert np.linalg.norm(result.values["Receiver"][0] - place) < 10.0
+    assert np.linalg.norm(result.values["Velocity"][0] - velocity) < 0.2
+    assert_allclose(result.values["Clock"][:, 0], [9e4, 9.1e4], atol=10.0)
+    assert_allclose(result.values["Drift"], 40.0, atol=0.1)
+    # 24 measurements, 9 unknowns
+    assert 2.0 * result.final_cost == pytest.approx(15.0, abs=12.0)
+
+
 @pytest.mark.parametrize("name", ["gravity", "plane_to_plane"])
 def test_compiles_for_cuda(name: str) -> None:
     """By NVRTC, without a device; everything fits into registers."""
