@@ -7,7 +7,6 @@ Input: a folder, a `Model` or a `pycolmap.Reconstruction`. Output: a `Summary`. 
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from caspar.colmap import pycolmap_objects
@@ -25,25 +24,14 @@ from caspar.colmap.adjust.options import (
 )
 from caspar.colmap.adjust.problem import Problem, make_problem
 from caspar.colmap.adjust.rig_structure import with_poses
-from caspar.colmap.adjust.solve_arrays import SolveArrays, Values, solve_arrays
+from caspar.colmap.adjust.solve_arrays import Values, solve_arrays
+from caspar.colmap.adjust.solving import solved
 from caspar.colmap.adjust.summary import Summary, termination_type
 from caspar.colmap.files.folder import read_model, write_model
 from caspar.colmap.model import Model
 from caspar.errors import InputError, OptionError
-from caspar.options import Precision
-from caspar.solver.result.result import IterationRecord, SolveResult
-from caspar.solver.solver import Solver
+from caspar.solver.result.result import IterationRecord
 from caspar.user_warnings import warn_user
-
-_FLOAT64_OPTIONS = {
-    "cost_tolerance": 1e-12,
-    "gradient_tolerance": 1e-16,
-    "step_tolerance": 1e-10,
-    "max_linear_iterations": 1000,
-}
-"""COLMAP's defaults let Ceres go on until the cost no longer changes but by rounding. Cameras with
-lenses of their own need more PCG iterations than cameras that share one."""
-
 
 def bundle_adjustment(
     model: Any,
@@ -110,7 +98,7 @@ def _adjusted(
     """Solve a problem, and say what became of it."""
     loss = LossFunction(options.loss_function_type)
     parts = solve_arrays(problem, loss, options.loss_function_scale)
-    result = _solved(parts, options, verbose, on_iteration)
+    result = solved(problem, parts, options, verbose, on_iteration)
     warnings = list(problem.warnings)
     if num_filtered > 0:
         warnings.append(
@@ -129,33 +117,6 @@ def _adjusted(
         model=_with_values(problem, parts.values(result.values)),
         result=result,
     )
-
-
-def _solved(
-    parts: SolveArrays,
-    options: BundleAdjustmentOptions,
-    verbose: bool | None,
-    on_iteration: Callable[[IterationRecord], object] | None,
-) -> SolveResult:
-    solver = _solver(tuple(parts.factors), options.backend, options.precision)
-    is_float64 = solver.precision is Precision.FLOAT64
-    chosen = {
-        "max_iterations": options.max_num_iterations,
-        **(_FLOAT64_OPTIONS if is_float64 else {}),
-        **options.solve_options,
-    }
-    try:
-        return solver.solve(
-            parts.arrays, fixed=parts.fixed, verbose=verbose, on_iteration=on_iteration, **chosen
-        )
-    finally:
-        solver.release()
-
-
-@lru_cache(maxsize=8)
-def _solver(factors: tuple[Any, ...], backend: Any, precision: Any) -> Solver:
-    """Solvers of the last adjustments: their kernels are loaded."""
-    return Solver(factors, backend=backend, precision=precision)
 
 
 def _with_values(problem: Problem, values: Values) -> Model:

@@ -69,6 +69,11 @@ class SolveArrays:
         self.fixed[kind] = constant
         self.places[kind] = (target, places)
 
+    @property
+    def camera_types(self) -> list[str]:
+        """Node types but points: frames, sensors, lenses."""
+        return [kind for kind in self.fixed if kind != "Point"]
+
     def values(self, solved: Mapping[str, Any]) -> Values:
         """Put solved nodes in their places.
 
