@@ -63,7 +63,7 @@ PARTS = {
 # other.
 ROOMS = {
     "codegen": {"cpu": "", "cuda": "", "llvm": ""},
-    "colmap": {"files": "", "adjust": ""},
+    "colmap": {"files": "", "adjust": "", "priors": "adjust"},
     "codegen/cuda": {"loop": "", "structure": ""},
     "frontend": {
         "symbolic": "",

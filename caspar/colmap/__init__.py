@@ -15,6 +15,7 @@ from caspar.colmap.adjust.summary import Summary, TerminationType
 from caspar.colmap.adjustment import bundle_adjustment
 from caspar.colmap.files.folder import ModelFormat, read_model, write_model
 from caspar.colmap.model import NO_POINT, Cameras, Frames, Images, Model, Points, Rigs, SensorType
+from caspar.colmap.priors.priors import IntrinsicsPrior, PosePriorOptions, PosePriors
 
 __all__ = [
     "NO_POINT",
@@ -24,10 +25,13 @@ __all__ = [
     "Frames",
     "Gauge",
     "Images",
+    "IntrinsicsPrior",
     "LossFunction",
     "Model",
     "ModelFormat",
     "Points",
+    "PosePriorOptions",
+    "PosePriors",
     "Rigs",
     "SensorType",
     "Summary",

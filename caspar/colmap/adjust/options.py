@@ -84,9 +84,9 @@ class BundleAdjustmentOptions:
                 raise OptionError(f"{one.name}={value!r}: it must be True or False")
             if type(one.default) is int and (type(value) is not int or value < 0):
                 raise OptionError(f"{one.name}={value!r}: it must be an integer of 0 or more")
-        chosen = _checked("loss_function_type", LossFunction, self.loss_function_type)
+        chosen = checked_choice("loss_function_type", LossFunction, self.loss_function_type)
         object.__setattr__(self, "loss_function_type", chosen)
-        method = _checked("linear_solver", LinearSolverChoice, self.linear_solver)
+        method = checked_choice("linear_solver", LinearSolverChoice, self.linear_solver)
         object.__setattr__(self, "linear_solver", method)
         if not 0 < self.loss_function_scale < math.inf:
             raise OptionError(
@@ -148,13 +148,20 @@ class BundleAdjustmentConfig:
             value = getattr(self, one.name)
             if one.name not in ("fixed_gauge", "filter_negative_depth") and value is not None:
                 object.__setattr__(self, one.name, _checked_ids(one.name, value))
-        object.__setattr__(self, "fixed_gauge", _checked("fixed_gauge", Gauge, self.fixed_gauge))
+        object.__setattr__(
+            self, "fixed_gauge", checked_choice("fixed_gauge", Gauge, self.fixed_gauge)
+        )
         both = self.constant_points & self.variable_points
         if both:
             raise OptionError(f"points {sorted(both)} are both constant and variable")
 
 
-def _checked(name: str, kind: type[_Choice], given: Any) -> _Choice:
+def checked_choice(name: str, kind: type[_Choice], given: Any) -> _Choice:
+    """Return the member of an enum that a caller named.
+
+    Raises:
+        OptionError: There is no such member; those that there are are listed.
+    """
     try:
         return kind(given)
     except ValueError:

@@ -48,6 +48,7 @@ class SolveArrays:
         arrays: As for `Solver.solve`.
         fixed: The same: components that are held, by node type.
         places: For each node type, which field of `Values` it comes from, and where.
+        num_prior_residuals: Residuals of priors.
     """
 
     start: Values
@@ -55,6 +56,7 @@ class SolveArrays:
     arrays: dict[str, Any] = field(default_factory=dict)
     fixed: dict[str, Mask] = field(default_factory=dict)
     places: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    num_prior_residuals: int = 0
 
     def add_nodes(self, kind: str, target: str, places: Any, constant: Mask) -> None:
         """Take nodes from start values.
@@ -68,6 +70,12 @@ class SolveArrays:
         self.arrays[kind] = getattr(self.start, target)[places]
         self.fixed[kind] = constant
         self.places[kind] = (target, places)
+
+    def add_prior(self, prior: Factor, arguments: dict[str, Any], num_residuals: int) -> None:
+        """Add a factor of what is known besides pixels."""
+        self.factors.append(prior)
+        self.arrays[prior.name] = arguments
+        self.num_prior_residuals += num_residuals
 
     @property
     def camera_types(self) -> list[str]:
@@ -124,7 +132,7 @@ def solve_arrays(problem: Problem, loss: LossFunction, loss_scale: float) -> Sol
                 problem.frame_poses, frames, problem.frames[chosen], has_constant_frames
             ),
             "lens": _lenses(made, problem, camera_model, seen.cameras[chosen]),
-            "point": _index(points, seen.points[chosen]),
+            "point": node_index(points, seen.points[chosen]),
             "pixel": problem.pixels[chosen],
         }
         if has_sensor:
@@ -147,7 +155,7 @@ def _factors(problem: Problem) -> list[tuple[CameraModel, bool, Integers]]:
     ]
 
 
-def _index(nodes: Integers, rows: Integers) -> Integers:
+def node_index(nodes: Integers, rows: Integers) -> Integers:
     """Return where each row stands among ascending rows that contain it."""
     places = np.zeros(int(nodes[-1]) + 1, np.int64)
     places[nodes] = np.arange(len(nodes))
@@ -157,7 +165,7 @@ def _index(nodes: Integers, rows: Integers) -> Integers:
 
 def _pose(poses: Floats, nodes: Integers, rows: Integers, is_constant: bool) -> Any:
     """Return indices of nodes, or constants: rotations column by column, and translations."""
-    index = _index(nodes, rows)
+    index = node_index(nodes, rows)
     if not is_constant:
         return index
     used = poses[nodes]
@@ -165,15 +173,21 @@ def _pose(poses: Floats, nodes: Integers, rows: Integers, is_constant: bool) -> 
     return {"values": values, "index": index}
 
 
+def used_lenses(problem: Problem, camera_model: CameraModel) -> Integers:
+    """Return rows of the cameras of a model that see points: those of all its factors."""
+    lenses = used_rows(problem.observations.cameras)
+    is_of_model = problem.model.cameras.model_ids[lenses] == camera_model.model_id
+    found: Integers = lenses[is_of_model]
+    return found
+
+
 def _lenses(made: SolveArrays, problem: Problem, camera_model: CameraModel, rows: Integers) -> Any:
     """Return indices of nodes, which are added, or constants if there is nothing to refine."""
     cameras = problem.model.cameras
     kind = lens_type(camera_model.name)
-    # those of all factors of the model
-    lenses = used_rows(problem.observations.cameras)
-    lenses = lenses[cameras.model_ids[lenses] == camera_model.model_id]
+    lenses = used_lenses(problem, camera_model)
     places = cameras.offsets[lenses, None] + np.arange(camera_model.num_parameters)
-    index = _index(lenses, rows)
+    index = node_index(lenses, rows)
     if kind is None:
         return {"values": cameras.parameters[places], "index": index}
     constant = np.zeros(places.shape, np.bool_)
