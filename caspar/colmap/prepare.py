@@ -80,8 +80,13 @@ class Prepared:
         return model if self.placed is None else self.placed.back(model)
 
 
-def prepare(given: Model, request: Request) -> Prepared:
+def prepare(given: Model, request: Request, *, merges_views: bool = True) -> Prepared:
     """Choose what takes part and what is constant, and add priors.
+
+    Args:
+        given: The model.
+        request: What is asked.
+        merges_views: As of `solve_arrays`; no such nodes are made if there are priors.
 
     Raises:
         InputError: The model contradicts itself, or no observation takes part.
@@ -98,7 +103,13 @@ def prepare(given: Model, request: Request) -> Prepared:
     if placed is None or placed.count == 0:
         problem = with_gauge(problem, Gauge(config.fixed_gauge))
     loss = LossFunction(options.loss_function_type)
-    parts = solve_arrays(problem, loss, options.loss_function_scale)
+    has_priors = placed is not None or len(request.intrinsics_priors) > 0
+    parts = solve_arrays(
+        problem,
+        loss,
+        options.loss_function_scale,
+        merges_views=merges_views and not has_priors,
+    )
     warnings = [*request.warnings, *problem.warnings]
     if placed is not None:
         warnings += add_pose_priors(parts, problem, placed)

@@ -30,13 +30,14 @@ FLOAT64_OPTIONS = {
 lenses of their own need more PCG iterations than cameras that share one."""
 
 EXACT_OPTIONS = {**FLOAT64_OPTIONS, "gradient_tolerance": 1e-13}
-"""The same for exact linear solves: the step before the last one shows that nothing is left."""
+"""The same if steps are exact or nearly: the one before the last shows that nothing is left."""
 
-EXACT_DAMPING = 1e-5
-"""First damping of exact linear solves without a loss, in place of Ceres' 1e-4: a model is near its
-optimum, and damping holds it back along the directions in which a lens trades for a motion."""
+FIRST_DAMPING = 1e-5
+"""First damping without a loss, where linear solves are exact or the blocks of their preconditioner
+hold pose and lens. Ceres begins with 1e-4. A model is near its optimum, and damping holds it back
+along the directions in which a lens trades for a motion (docs/design/0026-colmap.md)."""
 
-MAX_EXACT_SIZE = 2000
+MAX_EXACT_SIZE = 1200
 """Unknowns of the system of cameras up to which it is factorised as a dense matrix."""
 
 MAX_EXACT_TYPES = 4
@@ -67,10 +68,10 @@ def solved(
     solver = _solver(tuple(parts.factors), options.backend, options.precision, method)
     chosen: dict[str, Any] = {"max_iterations": options.max_num_iterations}
     if solver.precision is Precision.FLOAT64:
-        is_exact = method is LinearSolverChoice.SCHUR_DENSE
-        chosen |= EXACT_OPTIONS if is_exact else FLOAT64_OPTIONS
-        if is_exact and options.loss_function_type is LossFunction.TRIVIAL:
-            chosen["initial_damping"] = EXACT_DAMPING
+        is_quick = method is LinearSolverChoice.SCHUR_DENSE or parts.has_views
+        chosen |= EXACT_OPTIONS if is_quick else FLOAT64_OPTIONS
+        if is_quick and options.loss_function_type is LossFunction.TRIVIAL:
+            chosen["initial_damping"] = FIRST_DAMPING
     try:
         return solver.solve(
             parts.arrays,

@@ -171,9 +171,9 @@ def add_pose_priors(parts: SolveArrays, problem: Problem, placed: PlacedPriors) 
     """
     if placed.count == 0:
         return placed.warnings
-    if "Frame" not in parts.places:
+    frames = parts.rows("Frame")
+    if frames is None:
         return (*placed.warnings, "pose priors have no effect: no pose is refined")
-    _, frames = parts.places["Frame"]
     is_used = np.zeros(len(problem.frame_poses), np.bool_)
     is_used[frames] = True
     structure, options = problem.structure, placed.options
@@ -207,7 +207,7 @@ def _by_kind(parts: SolveArrays, problem: Problem, images: Integers) -> dict[Sen
     sensors = problem.structure.sensors[images]
     is_node = np.zeros(len(problem.sensor_poses) + 1, np.bool_)
     if "Sensor" in parts.places:
-        is_node[parts.places["Sensor"][1]] = True
+        is_node[parts.rows("Sensor")] = True
     is_reference = sensors == REFERENCE
     masks = {
         SensorKind.NONE: is_reference,
@@ -221,11 +221,10 @@ def _pose_arguments(
     parts: SolveArrays, problem: Problem, kind: SensorKind, images: Integers
 ) -> dict[str, Any]:
     structure = problem.structure
-    frames = parts.places["Frame"][1]
-    arguments: dict[str, Any] = {"frame": node_index(frames, structure.frames[images])}
+    arguments: dict[str, Any] = {"frame": node_index(parts.rows("Frame"), structure.frames[images])}
     sensors = structure.sensors[images]
     if kind is SensorKind.NODE:
-        arguments["sensor"] = node_index(parts.places["Sensor"][1], sensors)
+        arguments["sensor"] = node_index(parts.rows("Sensor"), sensors)
     elif kind is SensorKind.CONSTANT:
         poses = problem.sensor_poses[sensors]
         columns = rotation_columns(poses)
