@@ -13,6 +13,7 @@ from caspar.colmap.adjust.options import (
 )
 from caspar.colmap.adjust.summary import Summary, TerminationType
 from caspar.colmap.adjustment import bundle_adjustment
+from caspar.colmap.covariance import Covariance, covariance
 from caspar.colmap.files.folder import ModelFormat, read_model, write_model
 from caspar.colmap.model import NO_POINT, Cameras, Frames, Images, Model, Points, Rigs, SensorType
 from caspar.colmap.priors.priors import IntrinsicsPrior, PosePriorOptions, PosePriors
@@ -22,6 +23,7 @@ __all__ = [
     "BundleAdjustmentConfig",
     "BundleAdjustmentOptions",
     "Cameras",
+    "Covariance",
     "Frames",
     "Gauge",
     "Images",
@@ -37,6 +39,7 @@ __all__ = [
     "Summary",
     "TerminationType",
     "bundle_adjustment",
+    "covariance",
     "read_model",
     "write_model",
 ]

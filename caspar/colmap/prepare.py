@@ -80,13 +80,16 @@ class Prepared:
         return model if self.placed is None else self.placed.back(model)
 
 
-def prepare(given: Model, request: Request, *, merges_views: bool = True) -> Prepared:
+def prepare(
+    given: Model, request: Request, *, merges_views: bool = True, aligns: bool = True
+) -> Prepared:
     """Choose what takes part and what is constant, and add priors.
 
     Args:
         given: The model.
         request: What is asked.
         merges_views: As of `solve_arrays`; no such nodes are made if there are priors.
+        aligns: Whether the model is brought to where pose priors say it is.
 
     Raises:
         InputError: The model contradicts itself, or no observation takes part.
@@ -97,7 +100,9 @@ def prepare(given: Model, request: Request, *, merges_views: bool = True) -> Pre
     if config.filter_negative_depth:
         adjusted, filtered = without_negative_depths(given, seen)
     if request.pose_priors is not None:
-        adjusted, placed = place(adjusted, request.pose_priors, request.pose_prior_options, config)
+        adjusted, placed = place(
+            adjusted, request.pose_priors, request.pose_prior_options, config, aligns=aligns
+        )
     num_filtered = len(seen.points) - len(filtered.points)
     problem = make_problem(adjusted, filtered, options, config)
     if placed is None or placed.count == 0:

@@ -65,7 +65,7 @@ def solved(
         on_iteration: As of `caspar.Solver.solve`.
     """
     method = _method(problem, parts, options)
-    solver = _solver(tuple(parts.factors), options.backend, options.precision, method)
+    solver = solver_for(tuple(parts.factors), options, method)
     chosen: dict[str, Any] = {"max_iterations": options.max_num_iterations}
     if solver.precision is Precision.FLOAT64:
         is_quick = method is LinearSolverChoice.SCHUR_DENSE or parts.has_views
@@ -82,6 +82,15 @@ def solved(
         )
     finally:
         solver.release()
+
+
+def solver_for(
+    factors: tuple[Any, ...],
+    options: BundleAdjustmentOptions,
+    method: LinearSolverChoice = LinearSolverChoice.AUTO,
+) -> Solver:
+    """Return a solver of some factors; that of the last adjustments has its kernels."""
+    return _solver(factors, options.backend, options.precision, method)
 
 
 @lru_cache(maxsize=8)

@@ -78,10 +78,19 @@ def place(
     priors: PosePriors,
     options: PosePriorOptions,
     config: BundleAdjustmentConfig,
+    *,
+    aligns: bool = True,
 ) -> tuple[Model, PlacedPriors]:
     """Align a model with its priors: with positions by a similarity, else with gravity by a turn.
 
     Positions of fewer than three cameras do not count, with a warning, as in COLMAP.
+
+    Args:
+        model: The model.
+        priors: Of its images, and perhaps of others.
+        options: How they count.
+        config: Which images take part.
+        aligns: Whether the model is moved; else it is where it should be.
     """
     taken = np.isin(priors.image_ids, model.images.ids)
     warnings = []
@@ -107,6 +116,8 @@ def place(
         poses = model.images.cam_from_world[rows[has_gravity]][:, TO_XYZW]
         columns = [np.sum(one * gravity, axis=1) for one in rotation_columns(poses)]
         found = turn_between(np.stack(columns, axis=1), down)
+    if found is not None and not aligns:
+        found = Similarity(1.0, np.array([0.0, 0, 0, 1]), np.zeros(3))
     origin = np.zeros(3)
     if has_positions:
         assert found is not None
