@@ -38,9 +38,7 @@ class CasparAdjuster(pycolmap.BundleAdjuster):
         Raises:
             CasparError: As `caspar.colmap.bundle_adjustment`.
         """
-        summary = bundle_adjustment(
-            self._reconstruction, self.options, self.config, **self._priors
-        )
+        summary = bundle_adjustment(self._reconstruction, self.options, self.config, **self._priors)
         self.caspar_summary = summary
         kinds = pycolmap.BundleAdjustmentTerminationType
         return pycolmap.BundleAdjustmentSummary(

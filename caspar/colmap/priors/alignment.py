@@ -17,8 +17,11 @@ from caspar.colmap.adjust.rig_structure import TO_WXYZ
 from caspar.colmap.model import Floats, Integers, Model
 from caspar.io.rotations import conjugate, multiply, rotate
 
-_NUM_SAMPLES = 500
-"""Samples of three cameras; half of all cameras may be wrong: (1 - 1/8)^500 is 1e-29."""
+_MOST_SAMPLES = 500
+"""Samples of three cameras at most, if a quarter of all fit: (1 - 1/64)^500 is 4e-4."""
+
+_LEAST_CHANCE = 1e-9
+"""Of samples none of which has three cameras that fit, where so many fit as the best one found."""
 
 _LEAST_SPREAD = 1e-9
 """Extent of the cameras, relative to their distance from the origin, below which they are one."""
@@ -91,23 +94,31 @@ def similarity_between(source: Floats, target: Floats, max_error: float) -> Simi
     if count < 3 or _is_one_place(source) or _is_one_place(target):
         return None
     rng = np.random.default_rng(0)
-    best: Mask = np.zeros(count, np.bool_)
-    samples = [
-        np.arange(count),
-        *(rng.choice(count, 3, replace=False) for _ in range(_NUM_SAMPLES)),
-    ]
-    for sample in samples:
-        fits = _fits(source, target, sample, max_error)
+    best = _fits(source, target, np.arange(count), max_error)
+    number = 0
+    while number < _samples_for(best):
+        number += 1
+        fits = _fits(source, target, rng.choice(count, 3, replace=False), max_error)
         if np.count_nonzero(fits) > np.count_nonzero(best):
             best = fits
-        if best.all():
-            break
     for _ in range(3):
         if np.count_nonzero(best) < 3:
             return None
         best = _fits(source, target, np.flatnonzero(best), max_error)
     chosen = np.flatnonzero(best)
     return None if len(chosen) < 3 else _least_squares(source[chosen], target[chosen])
+
+
+def _samples_for(fits: Mask) -> float:
+    """How many samples are enough, if so many cameras fit."""
+    chance = np.mean(fits) ** 3
+    if chance >= 1:
+        return 0.0
+    return (
+        min(np.log(_LEAST_CHANCE) / np.log1p(-chance), _MOST_SAMPLES)
+        if chance > 0
+        else _MOST_SAMPLES
+    )
 
 
 def _is_one_place(points: Floats) -> bool:
