@@ -101,7 +101,7 @@ def test_unknown_covariances_count_as_the_fallback() -> None:
 def test_too_few_positions_have_no_effect() -> None:
     priors = _positions()
     few = PosePriors([*priors.image_ids[:2], 999], priors.positions[:3])
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match=" not "):
         summary = adjusted(synthetic("positions"), pose_priors=few)
     assert "1 pose priors are of images that the model does not have" in summary.warnings[0]
     assert "2 positions of cameras have no effect: there are not three" in summary.warnings[1]
