@@ -16,6 +16,7 @@ from caspar.colmap.adjustment import bundle_adjustment
 from caspar.colmap.covariance import Covariance, covariance
 from caspar.colmap.files.folder import ModelFormat, read_model, write_model
 from caspar.colmap.model import NO_POINT, Cameras, Frames, Images, Model, Points, Rigs, SensorType
+from caspar.colmap.priors.positions_file import read_positions
 from caspar.colmap.priors.priors import IntrinsicsPrior, PosePriorOptions, PosePriors
 
 __all__ = [
@@ -41,5 +42,6 @@ __all__ = [
     "bundle_adjustment",
     "covariance",
     "read_model",
+    "read_positions",
     "write_model",
 ]
