@@ -13,7 +13,7 @@ from caspar.colmap.adjust.options import (
 )
 from caspar.colmap.adjust.summary import Summary, TerminationType
 from caspar.colmap.adjustment import bundle_adjustment
-from caspar.colmap.covariance import Covariance, covariance
+from caspar.colmap.covariances import Covariance, covariance
 from caspar.colmap.files.folder import ModelFormat, read_model, write_model
 from caspar.colmap.model import NO_POINT, Cameras, Frames, Images, Model, Points, Rigs, SensorType
 from caspar.colmap.priors.positions_file import read_positions

@@ -92,15 +92,8 @@ def place(
         config: Which images take part.
         aligns: Whether the model is moved; else it is where it should be.
     """
-    taken = np.isin(priors.image_ids, model.images.ids)
-    warnings = []
-    num_unknown = int(np.count_nonzero(~taken))
-    if num_unknown > 0:
-        warnings.append(f"{num_unknown} pose priors are of images that the model does not have")
-    if config.images is not None:
-        taken &= np.isin(priors.image_ids, sorted(config.images))
-    rows = np.full(len(taken), -1)
-    rows[taken] = rows_of(model.images.ids, priors.image_ids[taken])
+    rows, warnings = _image_rows(model, priors, config)
+    taken = rows >= 0
     has_position = taken & priors.has_position
     found = _similarity(model, priors, options, rows, has_position)
     if found is None and has_position.any():
@@ -113,9 +106,7 @@ def place(
     gravity = _units(priors.gravity[has_gravity])
     down = options.down(has_positions=has_positions)
     if found is None and has_gravity.any():
-        poses = model.images.cam_from_world[rows[has_gravity]][:, TO_XYZW]
-        columns = [np.sum(one * gravity, axis=1) for one in rotation_columns(poses)]
-        found = turn_between(np.stack(columns, axis=1), down)
+        found = turn_between(_in_world(model, rows[has_gravity], gravity), down)
     if found is not None and not aligns:
         found = Similarity(1.0, np.array([0.0, 0, 0, 1]), np.zeros(3))
     origin = np.zeros(3)
@@ -138,6 +129,29 @@ def place(
         warnings=tuple(warnings),
     )
     return (model if found is None else moved(model, found)), placed
+
+
+def _image_rows(
+    model: Model, priors: PosePriors, config: BundleAdjustmentConfig
+) -> tuple[Integers, list[str]]:
+    """Return rows of the priors' images, -1 for images that take no part, and warnings."""
+    taken = np.isin(priors.image_ids, model.images.ids)
+    warnings = []
+    num_unknown = int(np.count_nonzero(~taken))
+    if num_unknown > 0:
+        warnings.append(f"{num_unknown} pose priors are of images that the model does not have")
+    if config.images is not None:
+        taken &= np.isin(priors.image_ids, sorted(config.images))
+    rows = np.full(len(taken), -1)
+    rows[taken] = rows_of(model.images.ids, priors.image_ids[taken])
+    return rows, warnings
+
+
+def _in_world(model: Model, images: Integers, directions: Floats) -> Floats:
+    """Return (n, 3) directions in the world, of directions in cameras."""
+    poses = model.images.cam_from_world[images][:, TO_XYZW]
+    columns = [np.sum(one * directions, axis=1) for one in rotation_columns(poses)]
+    return np.stack(columns, axis=1)
 
 
 def _units(vectors: Floats) -> Floats:
