@@ -232,8 +232,8 @@ def test_pose_priors_beside_ceres() -> None:
     assert adjuster.caspar_summary is not None
     assert adjuster.caspar_summary.final_cost == pytest.approx(cost, rel=1e-10)
     for image_id in pair[0].reg_image_ids():
-        places = [one.image(image_id).projection_center() for one in pair]
-        np.testing.assert_allclose(*places, rtol=0, atol=1e-5)
+        found, wanted = (one.image(image_id).projection_center() for one in pair)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 
 
 def test_pose_priors_are_read() -> None:

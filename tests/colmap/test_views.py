@@ -36,8 +36,8 @@ def test_values_go_back_to_poses_and_lenses() -> None:
     for part in ("cameras", "frames", "points"):
         for field in ("parameters", "rig_from_world", "xyz"):
             if hasattr(getattr(merged, part), field):
-                pair = (getattr(getattr(one, part), field) for one in (merged, other))
-                np.testing.assert_allclose(*pair, rtol=1e-5, atol=1e-6)
+                found, wanted = (getattr(getattr(one, part), field) for one in (merged, other))
+                np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
     places = slice(*model.cameras.offsets[7:9])
     before, after = model.cameras.parameters, merged.cameras.parameters
     np.testing.assert_array_equal(after[places], before[places])
