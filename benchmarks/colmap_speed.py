@@ -32,7 +32,7 @@ from caspar.colmap.pycolmap_objects import model_of, update
 
 DATA = Path(__file__).parents[1] / "data"
 
-NUM_RUNS = 5
+NUM_RUNS = 3
 
 HEADINGS = [
     *("model", "images", "observations", "s, Ceres", "s, caspar", "ratio"),
