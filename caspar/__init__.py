@@ -38,15 +38,20 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         cameras,
         colmap,
         errors,
+        factors,
         initialize,
         inspect,
         io,
         loss,
         plot,
+        pose_graph,
         report,
+        sfm,
     )
     from caspar.arrays.blocked_array import BlockedArray
     from caspar.arrays.shared_indices import SharedIndices
+    from caspar.batch.result import BatchResult
+    from caspar.batch.solver import BatchSolver
     from caspar.frontend.factors.factor import Factor, factor
     from caspar.frontend.markers import (
         ConstIndexed,
@@ -110,6 +115,8 @@ __all__ = [
     "AddSum",
     "AddUnique",
     "BackendChoice",
+    "BatchResult",
+    "BatchSolver",
     "BlockedArray",
     "BoundKernel",
     "ConstIndexed",
@@ -159,13 +166,16 @@ __all__ = [
     "colmap",
     "errors",
     "factor",
+    "factors",
     "initialize",
     "inspect",
     "io",
     "kernel",
     "loss",
     "plot",
+    "pose_graph",
     "report",
+    "sfm",
     "solve_gnc",
 ]
 
@@ -174,12 +184,15 @@ _MODULES = (
     "cameras",
     "colmap",
     "errors",
+    "factors",
     "initialize",
     "inspect",
     "io",
     "loss",
     "plot",
+    "pose_graph",
     "report",
+    "sfm",
 )
 """Public names that are modules of this package."""
 
@@ -193,6 +206,8 @@ _NAMES = {
     "AddSum": "caspar.memory.patterns",
     "AddUnique": "caspar.memory.patterns",
     "BackendChoice": "caspar.options",
+    "BatchResult": "caspar.batch.result",
+    "BatchSolver": "caspar.batch.solver",
     "BlockedArray": "caspar.arrays.blocked_array",
     "BoundKernel": "caspar.kernels.bound",
     "ConstIndexed": "caspar.frontend.markers",

@@ -43,17 +43,23 @@ PARTS = {
     "arrays": "version errors options user_arrays ir memory codegen runtime driver",
     "solver": "version errors options progress user_arrays user_warnings ir memory passes frontend"
     " equations codegen runtime driver tracing",
+    "batch": "version errors options progress user_arrays ir memory passes frontend equations"
+    " codegen runtime driver tracing solver",
     "kernels": "version errors options progress user_arrays ir memory passes frontend codegen"
     " runtime driver tracing inspect arrays",
     "io": "errors user_arrays user_warnings",
     "initialize": "errors io",
     "bundle_adjustment": "frontend",
     "cameras": "errors",
+    "factors": "errors frontend cameras",
     "loss": "frontend",
     "report": "solver",
     "plot": "errors solver io",
     "colmap": "version errors options progress user_arrays user_warnings ir memory passes frontend"
     " equations codegen runtime driver tracing solver io cameras loss",
+    "pose_graph": "version errors options progress user_arrays user_warnings ir memory passes"
+    " frontend equations codegen runtime driver tracing solver io initialize",
+    "sfm": "errors io cameras colmap",
     "cli": "version errors options progress ir memory passes frontend equations codegen runtime"
     " driver inspect solver io colmap",
     "__main__": "cli",
@@ -62,8 +68,10 @@ PARTS = {
 # Rooms of a part, and the rooms beside it that each may import. A part and its rooms see each
 # other.
 ROOMS = {
-    "codegen": {"cpu": "", "cuda": "", "llvm": ""},
-    "colmap": {"files": "", "adjust": ""},
+    "cli": {"graph": ""},
+    "io": {"graphs": ""},
+    "codegen": {"cpu": "", "cuda": "", "llvm": "", "batch": "cpu cuda"},
+    "colmap": {"files": "", "adjust": "", "priors": "adjust"},
     "codegen/cuda": {"loop": "", "structure": ""},
     "frontend": {
         "symbolic": "",
@@ -129,6 +137,7 @@ THIRD_PARTY = {
     "igraph": "inspect",
     "llvmlite": "runtime",
     "matplotlib": "plot",
+    "mpl_toolkits": "plot",
     "numpy": "any",
     "nvmath": "runtime",
     "pycolmap": "colmap",
@@ -138,7 +147,7 @@ THIRD_PARTY = {
     "rslab": "runtime",
     "scipy": "any",
     "symengine": "frontend",
-    "symforce": "frontend bundle_adjustment cameras loss colmap",
+    "symforce": "frontend bundle_adjustment cameras factors loss colmap pose_graph",
     "sympy": "frontend",
     "threadpoolctl": "runtime",
 }

@@ -191,7 +191,15 @@ class Preparations:
             nodes = tuple(node for node in nodes if node.name not in held)
             precision = self._precision(factors, nodes, problem)
         masked = tuple(node.name for node in nodes if node.name in problem.free)
-        return replace(recipe, factors=factors, nodes=nodes, precision=precision, masked=masked)
+        bounded = tuple(node.name for node in nodes if node.name in problem.bounds)
+        return replace(
+            recipe,
+            factors=factors,
+            nodes=nodes,
+            precision=precision,
+            masked=masked,
+            bounded=bounded,
+        )
 
     def _part(self, recipe: Recipe) -> Active:
         """With the recipe of some of the factors."""
@@ -239,7 +247,7 @@ class Preparations:
 
 def _key(recipe: Recipe, held: tuple[str, ...]) -> tuple[object, ...]:
     """What problems differ in that have kernels of their own."""
-    kinds = recipe.precision, recipe.is_far_from_zero, recipe.masked
+    kinds = recipe.precision, recipe.is_far_from_zero, recipe.masked, recipe.bounded
     return _factors_key(recipe.factors), kinds, held
 
 

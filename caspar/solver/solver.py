@@ -26,7 +26,7 @@ from caspar.runtime.select import chosen_backend
 from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
 from caspar.solver.covariance.estimate import Covariance, Covariances
 from caspar.solver.evaluation import Evaluation, evaluation
-from caspar.solver.iterate.interrupts import PassedOn, passing_on
+from caspar.solver.input.constraints import Constraints
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.limits import Limits
 from caspar.solver.opening import Opener
@@ -119,9 +119,10 @@ class Solver:
         self.backend: Backend = chosen_backend(backend)
         self._opener = Opener(self.backend, recipe, own_precision=is_auto(precision))
         self._preparations = self._opener.preparations
-        fields = value_fields(recipe.nodes)
-        self._solving = Solving(self._opener, recipe.factors, fields, self.evaluate)
         self._preparations.add_backlog(time.perf_counter() - start)
+        fields = value_fields(recipe.nodes)
+        solving = Solving(self.backend, self._opener, recipe.factors, fields, self.evaluate)
+        self._solving = solving
         self._covariances = Covariances(self.backend, recipe)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
@@ -180,7 +181,11 @@ class Solver:
         self._preparations.add_backlog(whole.kernels.take_compile_time())
 
     def prepare(
-        self, arrays: Mapping[str, Any], *, fixed: Mapping[str, Any] | None = None
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
     ) -> Prepared:
         """Do everything now that comes before the first iteration: check, compile, plan memory.
 
@@ -189,6 +194,7 @@ class Solver:
         Args:
             arrays: As for `solve`; values may be others later.
             fixed: As for `solve`; masks of the same node types may be others later.
+            bounds: As for `solve`; bounds of the same node types may be others later.
 
         Returns:
             What was chosen and made. It holds no memory of the device.
@@ -198,13 +204,18 @@ class Solver:
             InputError: Arrays that do not fit the factors.
             OutOfMemoryError: The plan does not fit the device.
         """
-        with showing(None), self._opener.open_aside(arrays, fixed) as opened:
+        constraints = Constraints(fixed, bounds)
+        with showing(None), self._opener.open_aside(arrays, constraints) as opened:
             size = opened.size(self._factors)
             return describe(self.backend, size, opened.active, opened.system)
 
     @contextmanager
     def system(
-        self, arrays: Mapping[str, Any], *, fixed: Mapping[str, Any] | None = None
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
     ) -> Iterator[NormalEquations]:
         """What a solve iterates on, with the values of some arrays loaded: for tests and experts.
 
@@ -214,11 +225,12 @@ class Solver:
         Args:
             arrays: As for `solve`.
             fixed: Likewise.
+            bounds: Likewise.
 
         Raises:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
-        with self._opener.open_aside(arrays, fixed) as opened:
+        with self._opener.open_aside(arrays, Constraints(fixed, bounds)) as opened:
             yield opened.system
 
     def evaluate(self, arrays: Mapping[str, Any]) -> Evaluation:
@@ -250,6 +262,7 @@ class Solver:
         arrays: Mapping[str, Any],
         *,
         fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
         verbose: bool | None = None,
         on_iteration: Callable[[IterationRecord], object] | None = None,
         **options: Any,
@@ -272,6 +285,10 @@ class Solver:
                 in the order of the manual's table of steps; a mapping holds fields of a dataclass,
                 or `rotation` and `translation` of a pose, by name, in the same ways; True holds
                 all. Another mask of the same types compiles and plans nothing.
+            bounds: Limits of fields, by node type: `{"Lens": {"focal": (lower, upper)}}`; a pair
+                for a node type that is a vector itself. Each is a number, one for each component or
+                each node, (n, dim), or None if open. Values must start within. Other bounds of the
+                same types compile and plan nothing. Docs: `docs/guide/bounds.md`.
             verbose: True: each iteration is printed as a line. False: nothing is shown. None: on a
                 terminal and in a notebook a line says what goes on when it takes over a second, and
                 is gone afterwards. The logger `caspar` gets all of it in any case.
@@ -285,7 +302,7 @@ class Solver:
 
         Raises:
             SizeError: The kernels would take minutes to compile.
-            InputError: Arrays or `fixed` do not fit the factors.
+            InputError: Arrays, `fixed` or `bounds` do not fit the factors.
             OptionError: An unknown option, or a value out of range.
             OutOfMemoryError: The plan does not fit the device.
             KeyboardInterrupt: The second Ctrl-C within two seconds, or one before the iterations.
@@ -293,12 +310,8 @@ class Solver:
         checked = SolveOptions.from_mapping(options)
         check_callback("on_iteration", on_iteration)
         check_verbose(verbose)
-        try:
-            with showing(verbose):
-                return self._solving.solve(arrays, fixed, checked, passing_on(on_iteration))
-        except PassedOn as carrier:
-            error = carrier.error
-        raise error  # here, where it gets no other context
+        given = Constraints(fixed, bounds)
+        return self._solving.solve(arrays, given, checked, verbose, on_iteration)
 
     def covariance(
         self,
@@ -306,6 +319,7 @@ class Solver:
         blocks: Mapping[str, Any],
         *,
         fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
         scale_by_residual_variance: bool = False,
         gauge: str | None = None,
     ) -> Covariance:
@@ -318,6 +332,7 @@ class Solver:
             arrays: As for `solve`, with the values after it: `{**arrays, **result.values}`.
             blocks: What is asked for: node type -> "all", (k,) instance numbers, or an (n,) mask.
             fixed: What is held, as for `solve`: known exactly, with a covariance of zero.
+            bounds: As for `solve`: values at a bound are taken to be held there.
             scale_by_residual_variance: Multiply by the sum of squared residuals over the degrees of
                 freedom, if the size of residuals is known up to a common factor only.
             gauge: None: directions that the residuals leave free, such as where a map as a whole
@@ -338,7 +353,7 @@ class Solver:
             return self._covariances.estimate(
                 arrays,
                 blocks,
-                fixed=fixed,
+                constraints=Constraints(fixed, bounds),
                 scales_by_variance=scale_by_residual_variance,
                 allows_free=gauge is not None,
             )

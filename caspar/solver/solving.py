@@ -1,13 +1,12 @@
-"""A solve from the user's arrays to a result, and again in float64 where mixed precision fails.
+"""One solve, from the user's arrays to a result, and on in float64 where mixed precision fails.
 
-Input: what a solver has made of its factors, arrays, options. Output: a `SolveResult`. Cost tier:
-once for each solve.
+Cost tier: once for each solve; what is kept between them, the opener keeps.
 """
 
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,12 +14,26 @@ import numpy as np
 
 from caspar.frontend.factors.trace import TracedFactor
 from caspar.options import Precision, SolveOptions
-from caspar.progress import log_end
-from caspar.solver.evaluation import Evaluation, final_costs, loss_names, without_later_entries
-from caspar.solver.iterate.interrupts import Callback
-from caspar.solver.iterate.levenberg import minimize
+from caspar.progress import log_end, showing
+from caspar.runtime.backend import Backend
+from caspar.solver.evaluation import (
+    Evaluation,
+    final_costs,
+    loss_names,
+    without_later_entries,
+)
+from caspar.solver.input.constraints import Constraints
+from caspar.solver.input.separate_parts import remarks_on_parts
+from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
+from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
+from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.opening import Opened, Opener
 from caspar.solver.result.result import IterationRecord, SolveResult, SolveStatus
+from caspar.solver.system.free_values import remarks_on_free_values
+
+LONG_ENOUGH = 4
+"""Iterations after which values may have run away. Solves that go on from a solution take fewer."""
+
 
 TOO_NARROW = (
     SolveStatus.DERIVATIVES_NOT_FINITE,
@@ -30,42 +43,63 @@ TOO_NARROW = (
 """How a solve ends if its derivatives do not fit float32; in float64 it may go on."""
 
 
-@dataclass(frozen=True)
 class Solving:
-    """What solves of a solver have in common.
+    """Solves problems of a solver.
 
-    Attributes:
-        opener: Opens problems.
+    Args:
+        backend: Where it runs.
+        opener: Opens them.
         factors: All factors.
-        fields: As in `SolveResult`.
-        evaluate: Evaluates all factors at the values among some arrays.
+        fields: By node type where its fields are in a row of its values.
+        evaluate: Evaluates factors at some arrays.
     """
 
-    opener: Opener
-    factors: tuple[TracedFactor, ...]
-    fields: Mapping[str, Mapping[str, range]]
-    evaluate: Callable[[Mapping[str, Any]], Evaluation]
+    def __init__(
+        self,
+        backend: Backend,
+        opener: Opener,
+        factors: tuple[TracedFactor, ...],
+        fields: Mapping[str, Mapping[str, range]],
+        evaluate: Callable[[Mapping[str, Any]], Evaluation],
+    ) -> None:
+        self._backend = backend
+        self._opener = opener
+        self._factors = factors
+        self._fields = fields
+        self._evaluate = evaluate
 
     def solve(
         self,
         arrays: Mapping[str, Any],
-        fixed: Mapping[str, Any] | None,
+        constraints: Constraints,
+        options: SolveOptions,
+        verbose: bool | None,
+        on_iteration: Callback | None,
+    ) -> SolveResult:
+        """See `Solver.solve`."""
+        try:
+            with showing(verbose):
+                return self._solved(arrays, constraints, options, passing_on(on_iteration))
+        except PassedOn as carrier:
+            error = carrier.error
+        raise error  # here, where it gets no other context
+
+    def _solved(
+        self,
+        arrays: Mapping[str, Any],
+        constraints: Constraints,
         options: SolveOptions,
         on_iteration: Callback | None,
     ) -> SolveResult:
-        """Minimise the cost; see `Solver.solve`.
-
-        Where the precision is `auto`, a solve whose numbers do not fit mixed precision goes on in
-        float64 from the values that it has reached.
-        """
-        first = self._run(arrays, fixed, options, on_iteration)
+        """Where the precision is `auto`, what does not fit mixed precision goes on in float64."""
+        first = self._run(arrays, constraints, options, on_iteration)
         is_mixed = first.precision == Precision.MIXED.value
-        if first.status not in TOO_NARROW or not (is_mixed and self.opener.own_precision):
+        if first.status not in TOO_NARROW or not (is_mixed and self._opener.own_precision):
             return first
         known = len(first.iterations)
         second = self._run(
             {**arrays, **first.values},
-            fixed,
+            constraints,
             _left(options, first),
             None if on_iteration is None else _counted_from(known, on_iteration),
             Precision.FLOAT64,
@@ -75,26 +109,33 @@ class Solving:
     def _run(
         self,
         arrays: Mapping[str, Any],
-        fixed: Mapping[str, Any] | None,
+        constraints: Constraints,
         options: SolveOptions,
         on_iteration: Callback | None,
         precision: Precision | None = None,
     ) -> SolveResult:
-        start = time.perf_counter()
-        preparations = self.opener.preparations
-        with self.opener.open(arrays, fixed, options, precision) as opened:
+        backend, factors, start = self._backend, self._factors, time.perf_counter()
+        with self._opener.open(arrays, constraints, options, precision) as opened:
             problem, active, system = opened.problem, opened.active, opened.system
-            backend = system.plan.library.backend
             compiled_s = active.preparation.kernels.take_compile_time()
             # of two solves at the same time one may have compiled for both
             setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
             start = time.perf_counter()
             course = minimize(system, options, on_iteration)
             final_cost = _cost_of_returned(opened, course.final_cost)
-            costs, num_beyond = final_costs(self.factors, final_cost, system)
+            costs, num_beyond = final_costs(factors, final_cost, system)
+            remarks = (
+                *active.remarks,
+                *system.remarks,
+                *course.remarks,
+                *_on_values(system, course),
+                *remarks_on_parts(active.recipe.factors, active.recipe.nodes, problem),
+            )
             solve_time_s = time.perf_counter() - start
             log_end(course.status.name, len(course.records), course.initial_cost, final_cost)
-            values = problem.moved(system.values(), backend)
+            moved = system.values()
+            values = problem.moved(moved, backend)
+            active_bounds = _active_bounds(opened, moved, backend)
         return SolveResult(
             status=course.status,
             initial_cost=course.initial_cost,
@@ -102,25 +143,49 @@ class Solving:
             remaining_decrease=course.remaining_decrease,
             iterations=course.records,
             values=values,
-            problem=opened.size(self.factors),
+            problem=opened.size(factors),
             backend=backend.name,
             device=backend.device,
             precision=active.recipe.precision.value,
             linear_solver=system.linear_solver,
-            compile_time_s=compiled_s + preparations.take_backlog(),
+            compile_time_s=compiled_s + self._opener.preparations.take_backlog(),
             setup_time_s=setup_time_s,
             solve_time_s=solve_time_s,
             peak_memory_bytes=system.num_bytes + problem.bytes_on(backend),
-            remarks=(*active.remarks, *system.remarks, *course.remarks),
-            fields=self.fields,
+            remarks=remarks,
+            fields=self._fields,
             costs=costs,
             num_beyond_scale=num_beyond,
-            losses=loss_names(self.factors),
+            losses=loss_names(factors),
+            active_bounds=active_bounds,
             evaluator=partial(self._evaluated, without_later_entries(arrays), values),
         )
 
     def _evaluated(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> Evaluation:
-        return self.evaluate({**arrays, **values})
+        return self._evaluate({**arrays, **values})
+
+
+def _on_values(system: NormalEquations, course: Course) -> tuple[str, ...]:
+    """Numbers that ran away, and nodes that nothing holds; not of solves that only went on."""
+    if course.status in WITHOUT_REMAINING or len(course.records) < LONG_ENOUGH:
+        return ()
+    costs = course.final_cost, course.initial_cost
+    return remarks_on_free_values(system.plan, system.starts, *costs, system.candidate_cost)
+
+
+def _active_bounds(opened: Opened, moved: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
+    """See `SolveResult.active_bounds`.
+
+    Args:
+        opened: The problem.
+        moved: By node type the values after the solve, on the backend's device.
+        backend: Where they are.
+    """
+    problem = opened.problem
+    return {
+        name: limits.active(backend.to_host(moved.get(name, problem.values[name])))
+        for name, limits in problem.bounds.items()
+    }
 
 
 def _cost_of_returned(opened: Opened, final_cost: float) -> float:

@@ -11,7 +11,7 @@ from itertools import chain
 import numpy as np
 
 from caspar.equations.factor_kernels import exact_role
-from caspar.equations.parts import REDUCED, FactorPart, Layout, NodePart, SolverPart
+from caspar.equations.parts import LIMITS, REDUCED, FactorPart, Layout, NodePart, SolverPart
 from caspar.frontend.factors.trace import Argument
 from caspar.frontend.names import ROUNDED_VALUE
 from caspar.ir.dtype import CHUNK_BYTES, DType
@@ -136,6 +136,8 @@ class Binder:
         # where nothing is eliminated the reduced system is the system
         bindings.setdefault(NodePart.REDUCED_BLOCK.text, bindings[NodePart.BLOCK.text])
         reduced_gradient = bindings.get(NodePart.REDUCED_GRADIENT.text)
+        if role in ("activate", "round"):
+            bindings[NodePart.NODES.text] = bindings[self._plan.linearized_state.text]
         if role in REDUCED_ROLES and reduced_gradient is not None:
             bindings[NodePart.GRADIENT.text] = reduced_gradient
         # those of factors stand first
@@ -143,9 +145,6 @@ class Binder:
         for part in NODE_TOTALS:
             first = num_factors if part is SolverPart.CURVATURES else 0
             bindings[part.addend] = self._total(part, first + plan.first_tile)
-        if role == "round":
-            linearized = bindings[self._plan.linearized_state.text]
-            bindings[NodePart.NODES.text] = linearized
         bindings |= more
         kernel = self._plan.library.kernel_of(plan.node.name, role)
         return self._backend.bind(kernel, bindings, plan.count)
@@ -262,13 +261,13 @@ class Binder:
         """Bindings of a factor's arguments and arrays, nodes taken from NODES or CANDIDATE."""
         bindings: dict[str, Binding] = {}
         for argument in plan.factor.inputs:
-            rounded = argument.part(ROUNDED_VALUE)
             if argument.node is None:
                 bindings |= self._bind_constant(plan, argument)
                 continue
             bindings[argument.value_name] = self._node_binding(plan, argument, state)
             if self._plan.rounds_values:
-                bindings[rounded] = self._node_binding(plan, argument, NodePart.ROUNDED)
+                rounded = self._node_binding(plan, argument, NodePart.ROUNDED)
+                bindings[argument.part(ROUNDED_VALUE)] = rounded
         for part in (FactorPart.RESIDUAL, FactorPart.JACOBIAN, FactorPart.CORRECTION):
             data = self._memory.get(plan.key(part))
             if data is not None:
@@ -330,8 +329,9 @@ class Binder:
 
     @staticmethod
     def _masks(plan: FactorPlan) -> tuple[NodePart, ...]:
-        """What kernels of a factor read of what is held of the eliminated node."""
-        return (NodePart.FREE,) if plan.form.masks_eliminated else ()
+        """What kernels of a factor read of what is held of the eliminated node, and its bounds."""
+        masks = (NodePart.FREE,) if plan.form.masks_eliminated else ()
+        return (*masks, *LIMITS) if plan.form.bounds_eliminated else masks
 
     @staticmethod
     def _placed(plan: FactorPlan) -> Mapping[str, Array]:

@@ -24,6 +24,7 @@ from tests.solver.losses.loss_cases import (
 )
 from tests.solver.losses.test_loss_formulas import Fair
 from tests.solver.solving import ON_BACKENDS, changed
+from tests.support_cudss import require_library
 
 SCALE = 0.1
 
@@ -180,6 +181,7 @@ def test_every_method_and_precision(
     backend: str,
     optimum: float,
 ) -> None:
+    require_library(linear_solver, backend)
     solver = caspar.Solver(
         ROBUST,
         precision=precision,
