@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ nbformat = pytest.importorskip("nbformat")
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTEBOOKS = EXAMPLES / "notebooks"
-NAMES = ("camera_prototype", "kernel_example", "multiple_factors", "point_cloud")
+NAMES = (
+    *("calibration_errors", "camera_prototype", "kernel_example", "localisation"),
+    *("multiple_factors", "outliers", "point_cloud", "pose_graph_ellipses", "shared_intrinsics"),
+)
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -67,4 +71,6 @@ def test_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     client.execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert len(outputs) > 0
-    assert [output.text for output in outputs if output.get("name") == "stderr"] == []
+    # on a slow machine a line says what goes on, and is gone afterwards
+    said = [output.text for output in outputs if output.get("name") == "stderr"]
+    assert [text for text in said if re.sub(r"\r[^\r\n]*", "", text).strip() != ""] == []
