@@ -1,173 +1,91 @@
-# %% [markdown]
-# # Where was this picture taken?
+"""Ten thousand molecules at once: a Gaussian spot is fitted to each cut-out of 7 x 7 pixels.
 
-# %% [markdown]
-"""A picture is placed in a known map: points are held, and many of its matches are wrong.
-
-The map is a real bundle, Trafalgar-21, adjusted first. Then one of its cameras is taken for a new
-one: its pose is known to some degrees and metres, a third of its matches are replaced by others,
-and its lens may change. All points are held, so the solve has nine unknowns.
+Localisation microscopy finds a molecule far more precisely than the width of its spot. Unknown are
+its place in pixels, its brightness, its width and the background; the noise is that of counted
+photons, so residuals are weighted by the brightness of a pixel.
 
     python examples/localisation.py
 """
 
-# %%
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+import symforce.symbolic as sf
 from numpy.typing import NDArray
-from scipy.spatial.transform import Rotation
 
 import caspar
-from caspar.bundle_adjustment import snavely
-from caspar.plot import Figure
 
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
-PROBLEM = Path(caspar.__file__).parents[1] / "data/problem-21-11315-pre.txt.bz2"
-
-CAMERA = 6
-"""The one that is looked for."""
-
-THRESHOLD = 4.0
-"""Pixels that a right match may be off."""
-
-# %% [markdown]
-# ## The map
+SIZE = 7
+"""Pixels of a side."""
 
 
-# %%
-def adjusted_map() -> tuple[Array, Array, Any]:
-    """Cameras and points of the bundle after a solve, and the file."""
-    problem = caspar.io.read_bal(PROBLEM)
-    observed = {"cam": problem.camera_index, "point": problem.point_index, "pixel": problem.pixels}
-    arrays = {"Cam": problem.cameras, "Point": problem.points, "snavely": observed}
-    result = caspar.Solver(snavely).solve(arrays, verbose=False)
-    return result.values["Cam"], result.values["Point"], problem
+@dataclass
+class Spot:
+    """What is estimated of a molecule."""
+
+    place: sf.V2
+    photons: sf.Scalar
+    width: sf.Scalar
+    background: sf.Scalar
 
 
-# %% [markdown]
-# ## A new picture
-#
-# Its matches name points of the map. A third of them now name another point.
+@caspar.factor
+def pixel(
+    spot: Annotated[Spot, caspar.TunableUnique],
+    at: Annotated[sf.V2, caspar.ConstSequential],
+    count: Annotated[sf.Scalar, caspar.ConstSequential],
+) -> sf.V1:
+    """Expected minus counted photons."""
+    square = (at - spot.place).squared_norm() / spot.width**2
+    density = sf.exp(-square / 2) / (2 * sf.pi * spot.width**2)
+    return sf.V1(spot.background + spot.photons * density - count)
 
 
-# %%
-def picture(cameras: Array, points: Array, problem: Any) -> tuple[dict[str, Any], Flags]:
-    """The arrays for `caspar.Solver.solve`, and which matches are wrong."""
-    random = np.random.default_rng(0)
-    own = problem.camera_index == CAMERA
-    point, pixel = problem.point_index[own].copy(), problem.pixels[own]
-    is_wrong = random.random(len(point)) < 0.33
-    point[is_wrong] = random.permutation(point[is_wrong])
-    start = np.array(cameras[CAMERA : CAMERA + 1], dtype=np.float64)
-    turn = Rotation.from_quat(start[:, :4]) * Rotation.from_rotvec([0.02, -0.03, 0.02])
-    start[:, :4] = turn.as_quat()
-    start[:, 4:7] += [0.1, -0.05, 0.1]
-    seen = {"cam": np.zeros(len(point), np.int32), "point": point, "pixel": pixel}
-    return {"Cam": start, "Point": points, "snavely": seen}, is_wrong
+def places() -> Floats:
+    """(49, 2) centres of the pixels."""
+    x, y = np.meshgrid(np.arange(SIZE), np.arange(SIZE))
+    return np.stack([x.ravel(), y.ravel()], axis=1).astype(float)
 
 
-# %% [markdown]
-# ## Solved with the points held
-#
-# Least squares follows the wrong matches. Graduated non-convexity begins as least squares, and ends
-# with the matches that agree. What `fixed` holds is held in each of its solves.
+def make(num_spots: int) -> tuple[Floats, Floats]:
+    """(P, 5) true spots and (P, 49) counts."""
+    rng = np.random.default_rng(0)
+    low, high = [2.3, 2.3, 500.0, 0.9, 5.0], [3.7, 3.7, 2000.0, 1.4, 20.0]
+    spots = rng.uniform(low, high, (num_spots, 5))
+    x, y, photons, width, background = spots.T[:, :, None]
+    square = ((places().T[:, None] - np.stack([x, y])) ** 2).sum(axis=0) / width**2
+    expected = background + photons * np.exp(-square / 2) / (2 * np.pi * width**2)
+    return spots, rng.poisson(expected).astype(float)
 
 
-# %%
-def localise(arrays: dict[str, Any]) -> tuple[caspar.SolveResult, caspar.GncResult]:
-    """By least squares, and by graduated non-convexity."""
-    solver = caspar.Solver(snavely, precision="float64")
-    plain = solver.solve(arrays, fixed={"Point": True}, verbose=False)
-    robust = caspar.solve_gnc(
-        solver, arrays, inlier_threshold=THRESHOLD, fixed={"Point": True}, verbose=False
+def start(counts: Floats) -> Floats:
+    """(P, 5) what the moments of the counts say."""
+    background = np.percentile(counts, 20, axis=1)
+    above = np.maximum(counts - background[:, None], 0.0)
+    photons = above.sum(axis=1)
+    place = above @ places() / photons[:, None]
+    width = np.full(len(counts), 1.2)
+    return np.column_stack([place, photons, width, background])
+
+
+def main() -> caspar.BatchResult:
+    """Solve, and say how well molecules are found."""
+    spots, counts = make(10_000)
+    weights = 1.0 / np.maximum(counts, 3.0)
+    solver = caspar.BatchSolver(pixel)
+    result = solver.solve(
+        {
+            "Spot": start(counts),
+            "pixel": {"at": places()[None], "count": counts, "weight": weights},
+        }
     )
-    return plain, robust
-
-
-def place(cameras: Array) -> Array:
-    """(n, 3) where cameras are in the world."""
-    return np.asarray(-Rotation.from_quat(cameras[:, :4]).inv().apply(cameras[:, 4:7]))
-
-
-# %% tags=["active-ipynb"]
-# cameras, points, problem = adjusted_map()
-# arrays, is_wrong = picture(cameras, points, problem)
-# plain, robust = localise(arrays)
-# robust.result
-
-# %% [markdown]
-# How far both are from where the adjusted map has the camera, in units of the map:
-
-# %% tags=["active-ipynb"]
-# true = place(cameras[CAMERA : CAMERA + 1])
-# {
-#     "least squares": np.linalg.norm(place(plain.values["Cam"]) - true).item(),
-#     "graduated": np.linalg.norm(place(robust.values["Cam"]) - true).item(),
-#     "wrong matches": int(is_wrong.sum()),
-#     "of these kept": int((robust.inliers["snavely"] & is_wrong).sum()),
-# }
-
-
-# %%
-def draw(arrays: dict[str, Any], robust: caspar.GncResult) -> Figure:
-    """The picture: matches that were kept, and those that were not."""
-    pixels, inliers = arrays["snavely"]["pixel"], robust.inliers["snavely"]
-    figure = Figure(figsize=(6.0, 5.0), layout="constrained")
-    axes = figure.subplots()
-    axes.scatter(*pixels[inliers].T, s=6, color="tab:blue", label="kept")
-    axes.scatter(*pixels[~inliers].T, s=6, color="tab:red", label="left out")
-    axes.set_aspect("equal")
-    axes.legend()
-    return figure
-
-
-# %% tags=["active-ipynb"]
-# draw(arrays, robust)
-
-# %% [markdown]
-# ## How well it is known
-#
-# Points count as known exactly, and matches that were left out weigh nothing.
-
-
-# %%
-def standard_errors(arrays: dict[str, Any], robust: caspar.GncResult) -> Array:
-    """(9,): turns in radians, position, focal length and distortion."""
-    solver = caspar.Solver(snavely, precision="float64")
-    weighted = {**arrays["snavely"], "weight": robust.weights["snavely"]}
-    covariance = solver.covariance(
-        {**arrays, **robust.values, "snavely": weighted},
-        {"Cam": "all"},
-        fixed={"Point": True},
-        scale_by_residual_variance=True,
-    )
-    errors: Array = covariance.standard_errors("Cam")[0]
-    return errors
-
-
-# %% tags=["active-ipynb"]
-# standard_errors(arrays, robust)
-
-
-# %% tags=["active-py"]
-def main() -> caspar.SolveResult:
-    """Localise, and compare with the map."""
-    cameras, points, problem = adjusted_map()
-    arrays, is_wrong = picture(cameras, points, problem)
-    plain, robust = localise(arrays)
-    print(robust.result)
-    true = place(cameras[CAMERA : CAMERA + 1])
-    for name, values in (("least squares", plain.values), ("graduated", robust.values)):
-        print(f"{name:14} off by {np.linalg.norm(place(values['Cam']) - true):.5f}")
-    kept = robust.inliers["snavely"]
-    print(f"wrong matches kept: {(kept & is_wrong).sum()} of {is_wrong.sum()}")
-    print(f"right matches kept: {(kept & ~is_wrong).sum()} of {(~is_wrong).sum()}")
-    print("standard errors:", np.array2string(standard_errors(arrays, robust), precision=2))
-    return robust.result
+    print(result)
+    error = result.values["Spot"][:, :2] - spots[:, :2]
+    print(f"standard deviation of a coordinate: {error.std():.3f} pixels")
+    return result
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ nbformat = pytest.importorskip("nbformat")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTEBOOKS = EXAMPLES / "notebooks"
 NAMES = (
-    *("calibration_errors", "camera_prototype", "kernel_example", "localisation"),
-    *("multiple_factors", "outliers", "point_cloud", "pose_graph_ellipses", "shared_intrinsics"),
+    *("calibration_errors", "camera_prototype", "kernel_example", "multiple_factors", "outliers"),
+    *("picture_in_map", "point_cloud", "pose_graph_ellipses", "shared_intrinsics"),
 )
 
 METADATA = {
