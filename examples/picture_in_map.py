@@ -51,7 +51,8 @@ def adjusted_map() -> tuple[Array, Array, Any]:
 # %% [markdown]
 # ## A new picture
 #
-# Its matches name points of the map. A third of them now name another point.
+# Its matches name points of the map. A third of them now name another point. Points that it does
+# not see have no part.
 
 
 # %%
@@ -62,12 +63,13 @@ def picture(cameras: Array, points: Array, problem: Any) -> tuple[dict[str, Any]
     point, pixel = problem.point_index[own].copy(), problem.pixels[own]
     is_wrong = random.random(len(point)) < 0.33
     point[is_wrong] = random.permutation(point[is_wrong])
+    seen_points, point = np.unique(point, return_inverse=True)
     start = np.array(cameras[CAMERA : CAMERA + 1], dtype=np.float64)
     turn = Rotation.from_quat(start[:, :4]) * Rotation.from_rotvec([0.02, -0.03, 0.02])
     start[:, :4] = turn.as_quat()
     start[:, 4:7] += [0.1, -0.05, 0.1]
     seen = {"cam": np.zeros(len(point), np.int32), "point": point, "pixel": pixel}
-    return {"Cam": start, "Point": points, "snavely": seen}, is_wrong
+    return {"Cam": start, "Point": points[seen_points], "snavely": seen}, is_wrong
 
 
 # %% [markdown]
@@ -118,8 +120,8 @@ def draw(arrays: dict[str, Any], robust: caspar.GncResult) -> Figure:
     pixels, inliers = arrays["snavely"]["pixel"], robust.inliers["snavely"]
     figure = Figure(figsize=(6.0, 5.0), layout="constrained")
     axes = figure.subplots()
-    axes.scatter(*pixels[inliers].T, s=6, color="tab:blue", label="kept")
-    axes.scatter(*pixels[~inliers].T, s=6, color="tab:red", label="left out")
+    for chosen, color, label in ((inliers, "tab:blue", "kept"), (~inliers, "tab:red", "left out")):
+        axes.scatter(pixels[chosen, 0], pixels[chosen, 1], s=6, color=color, label=label)
     axes.set_aspect("equal")
     axes.legend()
     return figure

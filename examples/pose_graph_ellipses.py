@@ -12,10 +12,6 @@ matrices say, so covariances are scaled by the variance of the residuals.
 """
 
 # %%
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
 import numpy as np
 from matplotlib.collections import EllipseCollection
 from numpy.typing import NDArray
@@ -112,7 +108,7 @@ def estimate() -> tuple[caspar.SolveResult, caspar.Covariance]:
 
 
 # %% tags=["active-py"]
-def main(arguments: Sequence[str] = ()) -> caspar.Covariance:
+def main(image: str = "") -> caspar.Covariance:
     """Solve, find the covariances, print the largest ones; draw them if an image is named."""
     result, cov = estimate()
     print(result)
@@ -122,11 +118,12 @@ def main(arguments: Sequence[str] = ()) -> caspar.Covariance:
     heading = np.degrees(cov.standard_errors("Pose2")[worst, 0])
     axes = " and ".join(f"{length:.1f}" for length in lengths[worst])
     print(f"least certain pose: {worst}, half axes of {axes}, heading to {heading:.1f} degrees")
-    if len(arguments) > 0:
-        figure = draw(result.values["Pose2"], cov["Pose2"][:, PLACE, PLACE])
-        figure.savefig(Path(arguments[0]), dpi=150)
+    if image != "":
+        draw(result.values["Pose2"], cov["Pose2"][:, PLACE, PLACE]).savefig(image, dpi=150)
     return cov
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    import sys
+
+    main(*sys.argv[1:])

@@ -110,7 +110,7 @@ def test_ellipses_hold_what_they_say(tmp_path: Path) -> None:
 def test_a_picture_is_placed_in_a_map(capsys: pytest.CaptureFixture[str]) -> None:
     result = picture_in_map.main()
     assert result.problem.num_unknowns == 9
-    assert result.problem.held["Point"] == 3 * 11315
+    assert result.problem.held["Point"] == 3 * 1001
     printed = capsys.readouterr().out
     found = re.search(r"least squares +off by (\S+)\ngraduated +off by (\S+)", printed)
     assert found is not None
