@@ -51,6 +51,7 @@ PARTS = {
     "initialize": "errors io",
     "bundle_adjustment": "frontend",
     "cameras": "errors",
+    "factors": "errors frontend cameras",
     "loss": "frontend",
     "report": "solver",
     "plot": "errors solver io",
@@ -70,7 +71,7 @@ ROOMS = {
     "cli": {"graph": ""},
     "io": {"graphs": ""},
     "codegen": {"cpu": "", "cuda": "", "llvm": "", "batch": "cpu cuda"},
-    "colmap": {"files": "", "adjust": ""},
+    "colmap": {"files": "", "adjust": "", "priors": "adjust"},
     "codegen/cuda": {"loop": "", "structure": ""},
     "frontend": {
         "symbolic": "",
@@ -146,7 +147,7 @@ THIRD_PARTY = {
     "rslab": "runtime",
     "scipy": "any",
     "symengine": "frontend",
-    "symforce": "frontend bundle_adjustment cameras loss colmap pose_graph",
+    "symforce": "frontend bundle_adjustment cameras factors loss colmap pose_graph",
     "sympy": "frontend",
     "threadpoolctl": "runtime",
 }
