@@ -2,12 +2,12 @@
 
 Whole calls: a folder is read, adjusted with COLMAP's default options and written to another folder,
 by `pycolmap.bundle_adjustment` and by `caspar.colmap.bundle_adjustment`, in turns in one process in
-which both have done it before. Of solves that took up to 32 MiB caspar keeps the set-up for the same
-observations. Times are medians; processor seconds are those of all threads, which other load
+which both have done it before. Of solves that took up to 32 MiB caspar keeps the set-up for the
+same observations. Times are medians; processor seconds are those of all threads, which other load
 changes less. Costs are relative to Ceres'. `moved` models, of up to 50 images, start from poses and
-points that were moved at random, which brings the cost to several thousand times the optimum. Then a
-reconstruction of pycolmap with 129,000 observations is read from memory and changed in place, and a
-model of a million points is written. Needs pycolmap.
+points that were moved at random, which brings the cost to several thousand times the optimum. Then
+a reconstruction of pycolmap with 129,000 observations is read from memory and changed in place, and
+a model of a million points is written. Needs pycolmap.
 """
 
 import argparse
