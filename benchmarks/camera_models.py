@@ -3,19 +3,20 @@
     python -m benchmarks.camera_models --points 100000
     python -m benchmarks.camera_models --points 16 --write tests/data/camera_models.npz
 
-Needs pycolmap (values in the repository: 4.2.1). Of each of COLMAP's 18 models: parameters within
-10 % of nominal ones, points to both sides of the camera, 9 % of them close to the axis, one pixel
-each. Prints the greatest differences: of residuals relative to the pixels' size, of Jacobians
-relative to the greatest entry of their row. Points behind a camera, and beside what a model can
-project, have neither on both sides. Division models where z and the root cancel, which COLMAP
-rounds too, are left out. `--write` keeps COLMAP's values for
-`tests/cameras/test_models.py`, which needs no pycolmap.
+Needs pycolmap (values in the repository: 4.2.1) and pyceres. Of each of COLMAP's 18 models:
+parameters within 10 % of nominal ones, points to both sides of the camera, 9 % of them close to the
+axis, one pixel each. Prints the greatest differences: of residuals relative to the pixels' size, of
+Jacobians relative to the greatest entry of their row. Points behind a camera, and beside what a
+model can project, have neither on both sides. Division models where z and the root cancel, which
+COLMAP rounds too, are left out. `--write` keeps COLMAP's values for `tests/cameras/test_models.py`,
+which needs no pycolmap.
 """
 
 import argparse
 from pathlib import Path
 
 import numpy as np
+import pyceres  # noqa: F401  has the type of what pycolmap's cost functions return
 import pycolmap
 import pycolmap.cost_functions
 from numpy.typing import NDArray
