@@ -69,6 +69,7 @@ def convert_specs(
     if form.rounds_values(types):
         made |= {(pack, one.storage_dim, types.storage) for one in inputs if one.node is None}
     made |= {(pack, node.tangent_dim, types.storage) for node in nodes if node.name in form.masked}
+    made |= {(pack, node.tangent_dim, types.values) for node in nodes if node.name in form.bounded}
     return [
         ConvertSpec(direction, dim, dtype)
         for direction, dim, dtype in sorted(made, key=_place)
