@@ -137,7 +137,7 @@ def test_every_page_can_be_found() -> None:
     [
         ("LICENSE", False),
         ("LICENCE", True),
-        ("#citation", False),
+        ("#citation-and-licence", False),
         ("#quotation", True),
         ("docs/NUMERICS.md#precision", False),
         ("docs/NUMERICS.md#precisions", True),

@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 GUIDE = sorted((ROOT / "docs/guide").rglob("*.md"))
 START = ROOT / "docs/guide/getting_started.md"
+IN_ORDER = [START, *(page for page in GUIDE if page != START)]
 PAGES = [README, *GUIDE]
 
 STORAGE_NAMES = {
@@ -83,7 +84,7 @@ def test_code_runs(tmp_path: Path) -> None:
     # without a visible device the solver takes the processor
     settings = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, "-c", RUN_PAGES, *map(str, [START, *(page for page in GUIDE if page != START)])],
+        [sys.executable, "-c", RUN_PAGES, *map(str, IN_ORDER)],
         cwd=tmp_path,
         env={**os.environ, **settings},
         capture_output=True,

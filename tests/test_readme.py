@@ -1,6 +1,4 @@
-"""README.md and the pages it leads to first are true: code prints what they say, figures are those
-measured.
-"""
+"""README.md is short; it and the first pages of the guide say what is printed and measured."""
 
 import math
 import os

@@ -39,9 +39,7 @@ class Page(HTMLParser):
                 continue
             if name == "id":
                 self.anchors.add(value)
-            elif name == "href" and tag == "a":
-                self.links.append(value)
-            elif name == "src" and tag == "img":
+            elif (tag, name) in (("a", "href"), ("img", "src")):
                 self.links.append(value)
 
 
