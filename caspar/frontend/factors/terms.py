@@ -48,6 +48,8 @@ def with_terms(factor: TracedFactor, by_instance: Collection[str]) -> TracedFact
         for name in term_names(factor)
         if name in by_instance or name != WEIGHT
     ]
+    if len(terms) == len(factor.terms) == 0:
+        return factor  # with the key that it has worked out
     return replace(factor, terms=tuple(terms))
 
 

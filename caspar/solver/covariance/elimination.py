@@ -15,7 +15,7 @@ import numpy as np
 
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.covariance.sums import PIECE_SCALARS
+from caspar.solver.covariance.sums import piece_scalars
 
 FREE_EIGENVALUE = 1e-13
 """Eigenvalues of J^T J up to which a direction counts as free, where columns of J have length 1.
@@ -89,7 +89,7 @@ class Elimination:
         ends = xp.searchsorted(self.node, self.node, side="right")
         behind = ends - xp.arange(num)
         total = xp.cumsum(behind)
-        step = max(1, PIECE_SCALARS // scalars_of_pair)
+        step = max(1, piece_scalars(xp) // scalars_of_pair)
         limits = xp.arange(step, int(total[-1]) + step, step)
         cuts = xp.searchsorted(total, limits, side="right").tolist()
         first = 0

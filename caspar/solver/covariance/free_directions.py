@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from caspar.errors import RankDeficiencyError
 from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.symbolic.field_types import tangent_fields
+from caspar.memory.array import Array
 from caspar.solver.covariance.normal_matrix import NormalMatrix
-
-FloatArray = NDArray[np.float64]
 
 MOST_NAMED = 5
 """Instances that are named one by one."""
@@ -66,12 +65,13 @@ class FreeDirections:
         )
 
 
-def find_free_directions(normal: NormalMatrix, joint: Mapping[str, FloatArray]) -> FreeDirections:
+def find_free_directions(normal: NormalMatrix, joint: Mapping[str, Array]) -> FreeDirections:
     """Name everything that is free.
 
     Args:
         normal: The system: of single eliminated nodes it knows.
-        joint: By node type (n, dim, k): the other ones, orthonormal over all node types.
+        joint: By node type (n, dim, k), on the device: the other ones, orthonormal over all node
+            types.
     """
     num_free = 0
     texts: list[str] = []
@@ -93,26 +93,28 @@ def find_free_directions(normal: NormalMatrix, joint: Mapping[str, FloatArray]) 
         num_free += int(absent.sum()) + len(alone)
     if len(joint) > 0:
         num_joint = next(iter(joint.values())).shape[2]
-        texts += _joint_texts(normal.nodes, joint, num_joint)
+        texts += _joint_texts(normal, joint, num_joint)
         num_free += num_joint
-        largest = max(abs(basis).max(initial=0.0) for basis in joint.values())
-        for name, basis in joint.items():
-            touched[name] |= abs(basis).max(axis=(1, 2), initial=0.0) > MOVED * largest
+        to_host = normal.backend.to_host
+        parts = {name: to_host(abs(basis).max(axis=(1, 2))) for name, basis in joint.items()}
+        largest = max(part.max(initial=0.0) for part in parts.values())
+        for name, part in parts.items():
+            touched[name] |= part > MOVED * largest
     return FreeDirections(num_free, tuple(texts), touched)
 
 
-def _joint_texts(
-    nodes: Sequence[NodeType], joint: Mapping[str, FloatArray], num_joint: int
-) -> list[str]:
+def _joint_texts(normal: NormalMatrix, joint: Mapping[str, Array], num_joint: int) -> list[str]:
     """Name directions in which several instances may move together."""
     texts, num_left = [], num_joint
     moved, most_moved = [], []
-    for node in nodes:
+    to_host = normal.backend.to_host
+    for node in normal.nodes:
         basis = joint[node.name]
-        shares = (basis**2).sum(axis=2)
+        shares = to_host((basis**2).sum(axis=2))
         alone = []
         for number in np.flatnonzero(shares.sum(axis=1) > ALONE):
-            values, vectors = np.linalg.eigh(basis[number] @ basis[number].T)
+            rows = to_host(basis[int(number)])
+            values, vectors = np.linalg.eigh(rows @ rows.T)
             alone += [(int(number), abs(one) > SHOWN) for one in vectors.T[values > ALONE]]
         num_left -= len(alone)
         texts += _listed("one direction is free of", node, alone[:MOST_NAMED], len(alone))

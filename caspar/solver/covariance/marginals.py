@@ -95,62 +95,58 @@ class Marginals:
         rows[index] = upload(projectors[place[found]]) @ rows[index]
         return rows
 
-    def _find_free(self) -> dict[str, FloatArray]:
+    def _find_free(self) -> dict[str, Array]:
         """The free directions of the reduced system over all nodes, orthonormal, scaled unknowns.
 
-        Found from J^T J, they are off by its rounding over the least eigenvalue. Two corrections by
-        way of J make that the rounding of J over the least singular value.
+        (n, d, k) by node type, on the device. Found from J^T J, they are off by its rounding over
+        the least eigenvalue. Two corrections by way of J make that the rounding of J over the least
+        singular value.
         """
         normal, free = self._normal, self._inverse.free
         if free.shape[1] == 0:
             return {}
-        upload, to_host = self._backend.upload, self._backend.to_host
-        found = {name: free[normal.layout.places(name)] for name in normal.layout.nodes}
+        upload = self._backend.upload
+        found = {name: upload(free[normal.layout.places(name)]) for name in normal.layout.nodes}
         for name in normal.eliminations:
             found[name] = -_back_substituted(normal, name, free)
         for _ in range(2):
-            left = normal.gradients({name: upload(part) for name, part in found.items()})
-            wrong = self._solved({name: to_host(part) for name, part in left.items()})
+            wrong = self._solved(normal.gradients(found))
             found = {name: part - wrong[name] for name, part in found.items()}
-        return _orthonormal(found)
+        return _orthonormal(self._backend, found)
 
     def _find_correction(self) -> "_Correction | None":
         """N, M and N^T M; None where no free direction moves several nodes."""
         if len(self.scaled_free) == 0:
             return None
-        free = _orthonormal(self._all_in_tangent(self.scaled_free))
-        to_host, scales = self._backend.to_host, self._normal.scales
-        moved = self._solved(
-            {name: part * to_host(scales[name])[:, :, None] for name, part in free.items()}
-        )
+        free = _orthonormal(self._backend, self._all_in_tangent(self.scaled_free))
+        scales = self._normal.scales
+        moved = self._solved({name: part * scales[name][:, :, None] for name, part in free.items()})
         moved = self._all_in_tangent(moved)
-        inner = sum(np.einsum("nda,ndb->ab", free[name], moved[name]) for name in free)
-        return _Correction(free, moved, np.asarray(inner))
+        num = next(iter(free.values())).shape[2]
+        inner = sum(free[name].reshape(-1, num).T @ moved[name].reshape(-1, num) for name in free)
+        return _Correction(free, moved, inner)
 
-    def _solved(self, sides: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-        """G times (n, d, k) by node type, scaled unknowns, on the host."""
+    def _solved(self, sides: Mapping[str, Array]) -> dict[str, Array]:
+        """G times (n, d, k) by node type, scaled unknowns, on the device."""
         normal, layout, backend = self._normal, self._normal.layout, self._backend
         num = next(iter(sides.values())).shape[2]
         rhs = np.zeros((layout.size, num))
         for name in layout.nodes:
-            rhs[layout.places(name)] = sides[name]
+            rhs[layout.places(name)] = backend.to_host(sides[name])
         whitened = {}
         for name, elimination in normal.eliminations.items():
-            turned = elimination.roots.transpose(0, 2, 1)
-            whitened[name] = turned @ backend.upload(sides[name])
+            whitened[name] = elimination.roots.transpose(0, 2, 1) @ sides[name]
             rhs -= _taken(normal, name, whitened[name])
         reduced = self._inverse.solve(rhs)
-        solved = {name: reduced[layout.places(name)] for name in layout.nodes}
+        solved = {name: backend.upload(reduced[layout.places(name)]) for name in layout.nodes}
         for name, elimination in normal.eliminations.items():
-            own = backend.to_host(elimination.roots @ whitened[name])
+            own = elimination.roots @ whitened[name]
             solved[name] = own - _back_substituted(normal, name, reduced)
         return solved
 
-    def _all_in_tangent(self, parts: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-        upload, to_host = self._backend.upload, self._backend.to_host
+    def _all_in_tangent(self, parts: Mapping[str, Array]) -> dict[str, Array]:
         return {
-            name: to_host(self._in_tangent(name, np.arange(len(part)), upload(part)))
-            for name, part in parts.items()
+            name: self._in_tangent(name, np.arange(len(part)), part) for name, part in parts.items()
         }
 
     def _remaining(self, name: str, index: Array, known: KnownBlocks) -> Array:
@@ -225,39 +221,32 @@ class Marginals:
         correction = self._correction
         if correction is None:
             return 0.0
-        upload = self._backend.upload
-        n, m = correction.rows(name, index, self._backend)
-        other_n, other_m = correction.rows(other, other_index, self._backend)
-        inner = upload(correction.inner)
+        n, m = correction.free[name][index], correction.moved[name][index]
+        other_n, other_m = correction.free[other][other_index], correction.moved[other][other_index]
+        inner = correction.inner
         turned_n, turned_m = other_n.transpose(0, 2, 1), other_m.transpose(0, 2, 1)
         return n @ (inner @ turned_n) - n @ turned_m - m @ turned_n
 
 
 @dataclass(frozen=True)
 class _Correction:
-    """N, M = G N and N^T M in tangent coordinates, by node type (n, d, k), on the host."""
+    """N, M = G N and N^T M in tangent coordinates, by node type (n, d, k), on the device."""
 
-    free: Mapping[str, FloatArray]
-    moved: Mapping[str, FloatArray]
-    inner: FloatArray
-
-    def rows(self, name: str, index: Array, backend: Backend) -> tuple[Array, Array]:
-        """N and M of some nodes, on the device."""
-        numbers = backend.to_host(index)
-        free, moved = self.free[name][numbers], self.moved[name][numbers]
-        return backend.upload(free), backend.upload(moved)
+    free: Mapping[str, Array]
+    moved: Mapping[str, Array]
+    inner: Array
 
 
-def _back_substituted(normal: NormalMatrix, name: str, vectors: FloatArray) -> FloatArray:
+def _back_substituted(normal: NormalMatrix, name: str, vectors: FloatArray) -> Array:
     """R Z x of the eliminated nodes of a type: (n, d, k) for (size, k)."""
     backend, elimination = normal.backend, normal.eliminations[name]
     xp, num = backend.xp, vectors.shape[1]
     parts = backend.upload(vectors).reshape(-1, normal.layout.width, num)
     moved = xp.zeros((*elimination.roots.shape[:2], num))
-    for piece in pieces(len(elimination.node), normal.layout.width * num):
+    for piece in pieces(xp, len(elimination.node), normal.layout.width * num):
         product = elimination.blocks[piece] @ parts[elimination.object[piece]]
         add_rows(xp, moved, elimination.node[piece], product)
-    return np.asarray(backend.to_host(elimination.roots @ moved))
+    return elimination.roots @ moved
 
 
 def _taken(normal: NormalMatrix, name: str, whitened: Array) -> FloatArray:
@@ -265,22 +254,22 @@ def _taken(normal: NormalMatrix, name: str, whitened: Array) -> FloatArray:
     xp, width, num = normal.backend.xp, normal.layout.width, int(whitened.shape[2])
     elimination = normal.eliminations[name]
     taken = xp.zeros((normal.layout.num_objects, width, num))
-    for piece in pieces(len(elimination.node), width * num):
+    for piece in pieces(xp, len(elimination.node), width * num):
         product = elimination.blocks[piece].transpose(0, 2, 1) @ whitened[elimination.node[piece]]
         add_rows(xp, taken, elimination.object[piece], product)
     return np.asarray(normal.backend.to_host(taken)).reshape(-1, num)
 
 
-def _orthonormal(parts: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+def _orthonormal(backend: Backend, parts: Mapping[str, Array]) -> dict[str, Array]:
     """The same space, by columns of length 1 across each other over all node types."""
-    basis = np.concatenate([part.reshape(-1, part.shape[2]) for part in parts.values()])
-    basis = basis / np.linalg.norm(basis, axis=0)
+    basis = backend.xp.concatenate([part.reshape(-1, part.shape[2]) for part in parts.values()])
+    basis = basis / (basis**2).sum(axis=0) ** 0.5
     # by the eigenvectors of the small Gram matrix, twice for full accuracy: millions of rows are
     # slow to orthogonalise by reflections
     for _ in range(2):
-        values, vectors = np.linalg.eigh(basis.T @ basis)
+        values, vectors = np.linalg.eigh(backend.to_host(basis.T @ basis))
         floor = np.finfo(float).eps * values.max()
-        basis = basis @ (vectors / np.sqrt(np.maximum(values, floor)))
+        basis = basis @ backend.upload(vectors / np.sqrt(np.maximum(values, floor)))
     result, first = {}, 0
     for name, part in parts.items():
         rows = part.shape[0] * part.shape[1]

@@ -159,7 +159,7 @@ class NormalMatrix:
         """The scaled Jacobians of some instances at a time: of remaining and eliminated nodes."""
         xp, layout = self.backend.xp, self.layout
         widths = sum(self._dims[one.node] for one in factor.nodes) + layout.width**2
-        for piece in pieces(factor.count, factor.num_rows * widths):
+        for piece in pieces(xp, factor.count, factor.num_rows * widths):
             remaining: Entries = []
             eliminated: dict[str, Entries] = {}
             for one in factor.nodes:
@@ -226,7 +226,7 @@ class NormalMatrix:
         num = int(next(iter(vectors.values())).shape[2])
         for factor in self._jacobians:
             widest = max(factor.num_rows, *(self._dims[one.node] for one in factor.nodes))
-            for piece in pieces(factor.count, num * widest):
+            for piece in pieces(xp, factor.count, num * widest):
                 moved = sum(
                     one.entries[piece] @ scaled[one.node][one.index[piece]] for one in factor.nodes
                 )

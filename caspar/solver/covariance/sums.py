@@ -11,8 +11,16 @@ from scipy.sparse import csc_matrix
 
 from caspar.memory.array import Array
 
-PIECE_SCALARS = 1 << 20
+HOST_PIECE_SCALARS = 1 << 20
 """Scalars of the largest intermediate array of a piece: 8 MB, which caches still help with."""
+
+DEVICE_PIECE_SCALARS = 1 << 25
+"""The same on a GPU, where a piece costs some twenty launches: 256 MB."""
+
+
+def piece_scalars(xp: ModuleType) -> int:
+    """Scalars that the largest intermediate array of a piece may have."""
+    return HOST_PIECE_SCALARS if xp is np else DEVICE_PIECE_SCALARS
 
 
 def add_rows(xp: ModuleType, target: Array, index: Array, rows: Array) -> None:
@@ -46,8 +54,8 @@ def add_rows(xp: ModuleType, target: Array, index: Array, rows: Array) -> None:
         target.reshape(-1, width)[places] += sums
 
 
-def pieces(num_items: int, scalars_of_item: int) -> Iterator[slice]:
-    """Ranges of items whose arrays together have about `PIECE_SCALARS` scalars."""
-    step = max(1, PIECE_SCALARS // max(scalars_of_item, 1))
+def pieces(xp: ModuleType, num_items: int, scalars_of_item: int) -> Iterator[slice]:
+    """Ranges of items whose arrays together have about `piece_scalars` scalars."""
+    step = max(1, piece_scalars(xp) // max(scalars_of_item, 1))
     for first in range(0, num_items, step):
         yield slice(first, min(first + step, num_items))

@@ -40,6 +40,7 @@ class LinearCosts:
         pair_s: For each pair of items of an eliminated node, to form the matrix.
         pair_entry_s: For each entry of such a pair's block.
         listing_s: For each pair, to list it once for a structure.
+        ordering_s: For everything else that a factorisation takes once for a structure.
         row_s: For each row of a dense factorisation.
         operation_s: For each of its size^3 / 3 operations.
     """
@@ -49,15 +50,16 @@ class LinearCosts:
     pair_s: float
     pair_entry_s: float
     listing_s: float
+    ordering_s: float
     row_s: float
     operation_s: float
 
 
-ON_CORES = LinearCosts(2e-5, 0.65e-9, 1e-8, 4e-10, 2e-7, 0.0, 1.0 / 3e10)
+ON_CORES = LinearCosts(2e-5, 0.65e-9, 1e-8, 4e-10, 2e-7, 0.0, 0.0, 1.0 / 3e10)
 """Two cores of an Intel Xeon."""
 
-IN_PARALLEL = LinearCosts(8e-6, 1e-12, 3e-10, 1e-11, 5e-9, 1.2e-6, 1.0 / 3e13)
-"""An H200."""
+IN_PARALLEL = LinearCosts(8e-6, 1e-12, 3e-10, 1e-11, 1.7e-7, 0.03, 1.2e-6, 1.0 / 3e13)
+"""An H100 and an H200."""
 
 
 def costs_of(plan: Plan) -> LinearCosts:
@@ -111,6 +113,11 @@ def forming_s(plan: Plan, num_pairs: int) -> float:
 def listing_s(plan: Plan, num_pairs: int) -> float:
     """Seconds that listing the pairs takes, once for a structure."""
     return costs_of(plan).listing_s * num_pairs
+
+
+def setup_s(plan: Plan, num_pairs: int) -> float:
+    """Seconds that a factorisation takes once for a structure."""
+    return listing_s(plan, num_pairs) + costs_of(plan).ordering_s
 
 
 def _mean_dim(plan: Plan) -> float:

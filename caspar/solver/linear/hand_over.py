@@ -1,8 +1,10 @@
 """When conjugate gradients hand over to a factorisation in the middle of a solve.
 
 Before a solve nobody knows how many PCG iterations its steps will take. They are counted here, and
-compared with the modelled seconds of a factorisation (`costs`). Nothing is timed: the same solve
-hands over at the same step. Cost tier: a few comparisons after each linear solve.
+compared with the modelled seconds of a factorisation (`costs`). It takes over when PCG has taken
+about as long as setting it up would, so a solve that ends soon never pays for both. Nothing is
+timed: the same solve hands over at the same step. Cost tier: a few comparisons after each linear
+solve.
 """
 
 from collections.abc import Callable
@@ -30,17 +32,31 @@ class Replacement:
     """A factorisation that may take over.
 
     Attributes:
-        iteration_s: Modelled seconds of a PCG iteration.
         step_s: Modelled seconds of a step by the factorisation; infinite if its matrix is too
             large.
         setup_s: Modelled seconds until it is ready.
         make: Makes it; None if a library or memory is missing.
     """
 
-    iteration_s: float
     step_s: float
     setup_s: float
     make: Callable[[], LinearSolver | None]
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is known about PCG and its replacement before any pairs of items are counted.
+
+    Attributes:
+        iteration_s: Modelled seconds of a PCG iteration.
+        least_setup_s: Modelled seconds that every factorisation takes to set up.
+        find: Models the replacement. It may take as long as tens of PCG iterations, so it is called
+            once, when PCG is first seen to be slow.
+    """
+
+    iteration_s: float
+    least_setup_s: float
+    find: Callable[[], Replacement]
 
 
 class HandOver:
@@ -48,17 +64,16 @@ class HandOver:
 
     Args:
         usual: The solver that every solve begins with.
-        find: Models the replacement; called when PCG is first seen to be slow. None: nothing takes
-            its place.
+        outlook: Costs of PCG, and what may take its place. None: nothing does.
 
     Attributes:
         current: The solver that solves now.
     """
 
-    def __init__(self, usual: LinearSolver, find: Callable[[], Replacement] | None = None) -> None:
+    def __init__(self, usual: LinearSolver, outlook: Outlook | None = None) -> None:
         self.current = usual
         self._usual = usual
-        self._find = find
+        self._outlook = outlook
         self._found: Replacement | None = None
         self._other: LinearSolver | None = None
         self.begin()
@@ -100,16 +115,16 @@ class HandOver:
 
     def take_over(self) -> bool:
         """Change the solver, if that is due; whether it was changed."""
-        if self._find is None or self.current is not self._usual:
+        if self._outlook is None or self.current is not self._usual:
             return False
-        reason = self._reason(self._find)
+        reason = self._reason(self._outlook)
         if reason == "":
             return False
         assert self._found is not None
         if self._other is None:
             self._other = self._found.make()
         if self._other is None:
-            self._find = None  # nobody asks again
+            self._outlook = None  # nobody asks again
             return False
         self.current = self._other
         self._change = (
@@ -118,20 +133,25 @@ class HandOver:
         )
         return True
 
-    def _reason(self, find: Callable[[], Replacement]) -> str:
+    def _reason(self, outlook: Outlook) -> str:
         """Why a factorisation should take over; empty: it should not."""
+        spent_s = self._num_iterations * outlook.iteration_s
         is_limited = self._num_limited >= MAX_LIMITED and self._limit >= MIN_LIMIT
-        if not is_limited and self._num_iterations < MIN_LIMIT * max(self._num_solves, 1):
+        is_slow = self._num_iterations >= MIN_LIMIT * max(self._num_solves, 1)
+        if not is_limited and not (is_slow and spent_s >= COMPILE_S):
+            return ""
+        if spent_s < outlook.least_setup_s:
             return ""
         if self._found is None:
-            self._found = find()
+            self._found = outlook.find()
         found = self._found
-        if is_limited and found.step_s <= MOST_SLOWER * self._limit * found.iteration_s:
+        limit_s = self._limit * outlook.iteration_s
+        if is_limited and spent_s >= found.setup_s and found.step_s <= MOST_SLOWER * limit_s:
             return (
                 f"{self._num_limited} of {self._num_solves} linear solves by PCG stopped at "
                 f"max_linear_iterations={self._limit}"
             )
-        lost_s = self._num_iterations * found.iteration_s - self._num_solves * found.step_s
+        lost_s = spent_s - self._num_solves * found.step_s
         if lost_s > found.setup_s + COMPILE_S:
             return f"PCG took {self._num_iterations / self._num_solves:.0f} iterations a step"
         return ""

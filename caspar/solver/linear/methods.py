@@ -9,10 +9,11 @@ from caspar.equations.solver_form import SolverForm
 from caspar.errors import OptionError, UnsuitedError
 from caspar.options import LinearSolverChoice
 from caspar.solver.choice.form import Recipe
+from caspar.solver.linear.costs import iteration_s, setup_s
 from caspar.solver.linear.explicit.explicit import EXPLICIT
 from caspar.solver.linear.explicit.replacement import factorization_for
 from caspar.solver.linear.gradients import BLOCK_JACOBI
-from caspar.solver.linear.hand_over import HandOver
+from caspar.solver.linear.hand_over import HandOver, Outlook
 from caspar.solver.linear.method import Declined, LinearMethod, LinearSolver, LinearSystem
 from caspar.solver.linear.two_level.two_level import TWO_LEVEL
 
@@ -79,7 +80,9 @@ def make_solvers(system: LinearSystem) -> HandOver:
     is_open = recipe.linear_solver is LinearSolverChoice.AUTO and EXPLICIT in methods_for(recipe)
     if not is_open or linear.is_direct:
         return HandOver(linear)
-    return HandOver(linear, lambda: factorization_for(system))
+    plan = system.plan
+    outlook = Outlook(iteration_s(plan), setup_s(plan, 0), lambda: factorization_for(system))
+    return HandOver(linear, outlook)
 
 
 def make_linear_solver(system: LinearSystem) -> LinearSolver:

@@ -103,6 +103,7 @@ class _Regions:
                 arena.reserve(part, size, part.dtype(self._types))
         self._reserve_all(self._of_nodes(Lifetime.VALUES, self._nodes))
         self._reserve_all(self._of_nodes(Lifetime.MASKS, self._nodes))
+        self._reserve_all(self._of_nodes(Lifetime.LIMITS, self._nodes))
         self._reserve_all(self._of_factors(Lifetime.VALUES))
         first_byte = arena.num_bytes
         self._reserve_all(self._of_factors(Lifetime.CORRECTIONS))
@@ -171,7 +172,9 @@ class _Regions:
             self._entry(plan, part)
             for plan in nodes
             for part in parts
-            if part.exists(eliminated=plan.is_eliminated, masked=plan.is_masked)
+            if part.exists(
+                eliminated=plan.is_eliminated, masked=plan.is_masked, bounded=plan.is_bounded
+            )
         ]
 
     def _entry(self, plan: NodePlan, part: NodePart) -> Entry[ArrayKey]:

@@ -211,17 +211,23 @@ def test_observations_given_twice(precision: str, backend: str) -> None:
 @ON_BACKENDS
 @PRECISIONS
 def test_all_cameras_start_as_one(precision: str, backend: str) -> None:
-    """No baseline, so no depth, at the start: points that moved alone would go anywhere."""
+    """No baseline, so no depth, at the start: points that moved alone would go anywhere.
+
+    Several minima are near such a start, and rounding decides which of them is reached. A solve
+    that goes on from there, by exact steps, stays.
+    """
     problem = part_of(read("problem-21-11315"), 300)
     usual = solver((snavely,), precision, backend).solve(arrays_of(problem))
     patient = caspar.Solver(snavely, backend=backend, precision=precision, inner_iterations=0)
     cameras = np.repeat(problem.cameras[:1], len(problem.cameras), axis=0)
-    arrays = changed(arrays_of(problem), "Cam", cameras)
-    result = patient.solve(arrays)
+    result = patient.solve(changed(arrays_of(problem), "Cam", cameras), max_iterations=500)
     assert result.status.is_success
-    assert result.final_cost == pytest.approx(usual.final_cost, rel=1e-5)
+    assert usual.final_cost * (1.0 - 1e-5) <= result.final_cost < 2.0 * usual.final_cost
     cost = cost_of(problem, result.values["Cam"], result.values["Point"])
     assert result.final_cost == pytest.approx(cost, rel=3e-6)
+    exact = caspar.Solver(snavely, backend="cpu", precision="float64", linear_solver="schur_dense")
+    ended = exact.solve({**arrays_of(problem), **result.values}, cost_tolerance=1e-12)
+    assert ended.final_cost > result.final_cost * (1.0 - 1e-5)
 
 
 @ON_BACKENDS

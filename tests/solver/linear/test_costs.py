@@ -16,8 +16,8 @@ from caspar.solver.linear.costs import (
     factorizing_s,
     forming_s,
     iteration_s,
-    listing_s,
     reduced_size,
+    setup_s,
 )
 from tests.harness_backend import HarnessBackend
 from tests.solver.bundles import arrays_of, read
@@ -60,7 +60,7 @@ def test_a_plan_in_seconds() -> None:
         assert factorizing_s(plan) == pytest.approx(189**3 / 3 / 3e10)
         more = forming_s(plan, 1_000_000) - forming_s(plan, 0)
         assert more == pytest.approx(1_000_000 * (1e-8 + 4e-10 * 81 + 2e-7 / 10))
-        assert listing_s(plan, 1_000_000) == pytest.approx(0.2)
+        assert setup_s(plan, 1_000_000) == pytest.approx(0.2)
     with caspar.Solver([split_snavely], backend="cpu").system(split(arrays)) as system:
         assert expected_iterations(system.plan) == COUPLED_ITERATIONS
 

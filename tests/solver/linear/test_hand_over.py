@@ -17,6 +17,7 @@ from caspar.solver.linear.hand_over import (
     MAX_LIMITED,
     MIN_LIMIT,
     HandOver,
+    Outlook,
     Replacement,
 )
 from caspar.solver.linear.method import LinearSolver
@@ -34,10 +35,16 @@ class Named:
 PCG, FACTORISED = Named("schur_pcg", ("first",), 10), Named("sparse", ("second",), 200)
 
 
-def watch(*, step_s: float = 1e-3, setup_s: float = 0.0, made: Any = FACTORISED) -> HandOver:
+def watch(
+    *,
+    step_s: float = 1e-3,
+    setup_s: float = 0.0,
+    least_setup_s: float = 0.0,
+    made: Any = FACTORISED,
+) -> HandOver:
     """Of PCG that takes a millisecond an iteration."""
-    found = Replacement(1e-3, step_s, setup_s, lambda: made)
-    return HandOver(cast(LinearSolver, PCG), lambda: found)
+    found = Replacement(step_s, setup_s, lambda: made)
+    return HandOver(cast(LinearSolver, PCG), Outlook(1e-3, least_setup_s, lambda: found))
 
 
 def takes_over(hand_over: HandOver, *iterations: int, limit: int = 200) -> bool:
@@ -51,8 +58,10 @@ def test_nothing_happens_while_pcg_is_quick() -> None:
     def fail() -> Replacement:
         raise AssertionError("nobody should ask")
 
-    hand_over = HandOver(cast(LinearSolver, PCG), fail)
+    hand_over = HandOver(cast(LinearSolver, PCG), Outlook(1e-3, 0.3, fail))
     assert not hand_over.take_over()
+    assert not takes_over(hand_over, 100, 100, 99, limit=100)  # 0.299 s, twice at the limit
+    hand_over.begin()
     assert not takes_over(hand_over, *[MIN_LIMIT - 1] * 100)
     assert not takes_over(HandOver(cast(LinearSolver, PCG)), 200, 200, 200)
 
@@ -83,6 +92,13 @@ def test_a_low_limit_is_what_the_user_wants() -> None:
     assert not takes_over(watch(), *[MIN_LIMIT - 1] * 9, limit=MIN_LIMIT - 1)
 
 
+def test_a_solve_that_may_end_soon_does_not_pay_for_both() -> None:
+    """PCG goes on until it has taken as long as setting up a factorisation: 0.7 s."""
+    for hand_over in (watch(setup_s=0.7), watch(least_setup_s=0.7)):
+        assert not takes_over(hand_over, 200, 200, 200)
+        assert takes_over(hand_over, 200)
+
+
 @pytest.mark.parametrize(("step_s", "pays"), [(0.59, True), (0.61, False), (math.inf, False)])
 def test_a_matrix_that_takes_too_long(step_s: float, pays: bool) -> None:
     """PCG up to its limit takes 0.2 s."""
@@ -105,9 +121,9 @@ def test_what_cannot_be_made_is_not_asked_for_again() -> None:
     calls = []
 
     def find() -> Replacement:
-        return Replacement(1e-3, 1e-3, 0.0, lambda: calls.append(1))
+        return Replacement(1e-3, 0.0, lambda: calls.append(1))
 
-    hand_over = HandOver(cast(LinearSolver, PCG), find)
+    hand_over = HandOver(cast(LinearSolver, PCG), Outlook(1e-3, 0.0, find))
     assert not takes_over(hand_over, 200, 200)
     assert not takes_over(hand_over, 200, 200)
     assert len(calls) == 1

@@ -7,7 +7,7 @@ for a structure, when PCG is first seen to be slow.
 import math
 
 from caspar.errors import BackendError, SizeError
-from caspar.solver.linear.costs import factorizing_s, forming_s, iteration_s, listing_s
+from caspar.solver.linear.costs import factorizing_s, forming_s, setup_s
 from caspar.solver.linear.explicit.choice import Method, replacing_method
 from caspar.solver.linear.explicit.coupled_items import num_fill_pairs
 from caspar.solver.linear.explicit.explicit import factorizing
@@ -30,8 +30,7 @@ def factorization_for(system: LinearSystem) -> Replacement:
             return None
 
     return Replacement(
-        iteration_s=iteration_s(plan),
         step_s=math.inf if method is Method.GRADIENTS else step_s,
-        setup_s=listing_s(plan, pairs),
+        setup_s=setup_s(plan, pairs),
         make=make,
     )
