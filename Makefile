@@ -88,8 +88,8 @@ $(VENV)/.created:
 
 $(RUN_READY): $(VENV)/.created pyproject.toml
 	@$(CHOOSE_EXTRA); \
-	echo "Installing caspar$${extra:+[$$extra]} in $(VENV) (a minute or two)"; \
-	$(INSTALL) --editable ".$${extra:+[$$extra]}"
+	echo "Installing caspar[plot$${extra:+,$$extra}] in $(VENV) (a minute or two)"; \
+	$(INSTALL) --editable ".[plot$${extra:+,$$extra}]"
 	@touch $@
 
 $(TEST_READY): $(RUN_READY)

@@ -1,8 +1,8 @@
 """Figures of a solve, drawn by matplotlib without pyplot and its global state.
 
 Input: a `SolveResult`, and for bundle adjustment the problem before and after. Output: a figure or
-an image file. Public as `caspar.plot`, loaded when something is first drawn; matplotlib takes half
-a second to import.
+an image file. Public as `caspar.plot`, loaded when something is first drawn; matplotlib, which
+the extra `plot` installs, takes half a second to import.
 """
 
 import io
@@ -12,19 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure as MatplotlibFigure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from caspar.errors import MissingPackageError
 from caspar.io.bal import BalProblem
 from caspar.io.compressed import FilePath, path_text
 from caspar.io.replace import write_file
 from caspar.io.rotations import conjugate, rotate
 from caspar.solver.result.quantities import cost_text, count_text
 from caspar.solver.result.result import SolveResult
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as MatplotlibFigure
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import MaxNLocator
+except ImportError as error:
+    raise MissingPackageError("drawing", "matplotlib", "plot") from error
 
 FloatArray = NDArray[np.float64]
 
