@@ -21,8 +21,8 @@ class MissingPackageError(CasparError, ImportError):
 
     def __init__(self, purpose: str, package: str, extra: str) -> None:
         super().__init__(
-            f"{purpose} needs {package}, which is not installed. Run pip install 'caspar[{extra}]', "
-            f"or pip install {package}"
+            f"{purpose} needs {package}, which is not installed. Run "
+            f"pip install 'caspar[{extra}]', or pip install {package}"
         )
 
 

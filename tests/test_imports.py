@@ -141,6 +141,7 @@ THIRD_PARTY = {
     "symforce": "frontend bundle_adjustment cameras loss colmap",
     "sympy": "frontend",
     "threadpoolctl": "runtime",
+    "typing_extensions": "solver",
 }
 
 HEAVY = (
