@@ -123,10 +123,10 @@ def test_figures_leave_no_trace_in_pyplot() -> None:
 
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     """What only plots need is an extra: errors name it, a notebook shows the rest."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
+    for name in list(sys.modules):
+        if name.startswith(("matplotlib", "caspar.plot")):
+            monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "caspar.plot")
     monkeypatch.delattr(caspar, "plot", raising=False)
     with pytest.raises(MissingPackageError, match=r"pip install 'caspar\[plot\]'"):
         make_result().plot()
