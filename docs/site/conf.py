@@ -51,12 +51,12 @@ myst_linkify_fuzzy_links = False
 myst_links_external_new_tab = False
 highlight_language = "text"
 
-# Notebooks are executed at each build; what they print to standard error is a fault.
+# Notebooks are executed at each build. Lines of progress, on standard error, are left out.
 nb_execution_mode = "force"
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
-nb_output_stderr = "remove-warn"
+nb_output_stderr = "remove"
 
 # The reference: a name in single backticks is a link if it is a public name.
 default_role = "py:obj"
