@@ -102,7 +102,7 @@ def test_options_of_solve_are_typed() -> None:
     assert SolveOptionsDict.__total__ is False
     assert typing.get_type_hints(SolveOptionsDict) == typing.get_type_hints(SolveOptions)
     annotation = inspect.signature(caspar.Solver.solve).parameters["options"].annotation
-    assert annotation == "Unpack[SolveOptionsDict]"
+    assert typing.get_args(annotation) == (SolveOptionsDict,)
 
 
 def test_mypy_accepts_a_program(tmp_path: Path) -> None:

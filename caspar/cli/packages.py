@@ -22,6 +22,7 @@ PACKAGES = (
     "symforce",
     "sympy",
     "threadpoolctl",
+    "typing_extensions",
 )
 """What caspar cannot do without. Each is imported by the same name."""
 

@@ -1,11 +1,12 @@
 """`Solver`: factors in, solved arrays out."""
 
 import pickle
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+from typing import Any, SupportsIndex, TypeVar
+
+from typing_extensions import Unpack
 
 from caspar.frontend.factors.factor import Factor
 from caspar.options import (
@@ -35,12 +36,6 @@ from caspar.solver.opening import Opener
 from caspar.solver.prepared import Prepared, describe
 from caspar.solver.result.result import IterationRecord, SolveResult
 from caspar.solver.solving import Solving
-
-if TYPE_CHECKING:
-    if sys.version_info >= (3, 11):
-        from typing import Unpack
-    else:
-        from typing_extensions import Unpack
 
 _Kind = TypeVar("_Kind", bound="Solver")
 
@@ -272,7 +267,7 @@ class Solver:
         bounds: Mapping[str, Any] | None = None,
         verbose: bool | None = None,
         on_iteration: Callable[[IterationRecord], object] | None = None,
-        **options: "Unpack[SolveOptionsDict]",
+        **options: Unpack[SolveOptionsDict],
     ) -> SolveResult:
         """Minimise 1/2 * the sum of squared residuals, or of w rho(|r|^2) by weights and losses.
 

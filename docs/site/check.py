@@ -18,7 +18,7 @@ FIRST = "index.html"
 WITHOUT_LINKS = ("genindex.html", "search.html", "404.html")
 """Pages that the theme reaches by other means, or not at all."""
 
-WITHOUT_ENTRY = ("MODELS", "MODELS_BY_ID", "NO_POINT", "View")
+WITHOUT_ENTRY = ("MAX_POINTS", "MODELS", "MODELS_BY_ID", "NO_POINT", "View")
 """Public constants and unions, which have no docstring of their own."""
 
 
