@@ -44,7 +44,9 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         io,
         loss,
         plot,
+        pose_graph,
         report,
+        sfm,
     )
     from caspar.arrays.blocked_array import BlockedArray
     from caspar.arrays.shared_indices import SharedIndices
@@ -171,7 +173,9 @@ __all__ = [
     "kernel",
     "loss",
     "plot",
+    "pose_graph",
     "report",
+    "sfm",
     "solve_gnc",
 ]
 
@@ -186,7 +190,9 @@ _MODULES = (
     "io",
     "loss",
     "plot",
+    "pose_graph",
     "report",
+    "sfm",
 )
 """Public names that are modules of this package."""
 
