@@ -64,6 +64,7 @@ PARTS = {
 # Rooms of a part, and the rooms beside it that each may import. A part and its rooms see each
 # other.
 ROOMS = {
+    "batch": {"generate": ""},
     "codegen": {"cpu": "", "cuda": "", "llvm": "", "batch": "cpu cuda"},
     "colmap": {"files": "", "adjust": ""},
     "codegen/cuda": {"loop": "", "structure": ""},

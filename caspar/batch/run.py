@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from caspar.batch import parameters as names
+from caspar.batch.generate import parameters as names
 from caspar.batch.input import Batch
 from caspar.batch.result import STATUSES
 from caspar.memory.array import Array
@@ -49,6 +49,10 @@ class BatchRun:
             arrays[names.result_name(number)] = self._ends[number]
             if nodes.is_masked:
                 arrays[names.free_name(number)] = backend.upload(batch.free[nodes.node.name])
+            if nodes.is_bounded:
+                limits = batch.bounds[nodes.node.name].limits
+                given = map(backend.upload, limits)
+                arrays |= zip(names.bounds_names(number), given, strict=True)
         for name, (array, stride) in batch.arrays.items():
             arrays[name], strides[name] = backend.upload(array), stride
         bindings = {
@@ -68,7 +72,7 @@ class BatchRun:
     def found(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """What `BatchResult` holds of it, as the kind of arrays that were given."""
         backend, batch = self._backend, self._batch
-        values = {}
+        values, active = {}, {}
         for start, end, nodes in zip(self._starts, self._ends, batch.shape.nodes, strict=True):
             name = nodes.node.name
             given = arrays[name]
@@ -76,6 +80,10 @@ class BatchRun:
             flat = given.reshape(start.shape) if hasattr(given, "reshape") else given
             made = give_back(moved, flat, batch.dtypes[name], backend.to_host, backend.upload)
             values[name] = made.reshape(given.shape) if hasattr(given, "shape") else made
+            if nodes.is_bounded:
+                found = batch.bounds[name].active(backend.to_host(end))
+                shape = (batch.num_problems, nodes.count, -1)[:: 1 if nodes.count > 1 else 2]
+                active[name] = found.reshape(shape)
         like = arrays[batch.shape.nodes[0].node.name]
         status, iterations = self._outputs[names.STATUS], self._outputs[names.ITERATIONS]
         if batch.may_be_empty:
@@ -89,6 +97,7 @@ class BatchRun:
 
         return {
             "values": values,
+            "active_bounds": active,
             "status_codes": given_back(status),
             "initial_cost": given_back(self._outputs[names.INITIAL_COST]),
             "final_cost": given_back(self._outputs[names.FINAL_COST]),

@@ -5,8 +5,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
+from caspar.batch.generate.kernel import KERNEL, cached_batch_kernel
 from caspar.batch.input import Batch, read_batch
-from caspar.batch.kernel import KERNEL, cached_batch_kernel
 from caspar.batch.options import checked_options, checked_precision, option_numbers
 from caspar.batch.result import BatchResult
 from caspar.batch.run import BatchRun
@@ -102,6 +102,7 @@ class BatchSolver:
         arrays: Mapping[str, Any],
         *,
         fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> BatchResult:
         """Minimise each problem's 1/2 * sum of w rho(|r|^2) over its own values.
@@ -118,19 +119,21 @@ class BatchSolver:
                 written. A value that is NaN or infinite spoils its own problem only.
             fixed: What is held, by node type, as for `Solver.solve`: problems are the instances;
                 with n nodes in each, node i of problem p is instance n p + i.
+            bounds: Limits of fields, as for `Solver.solve`, with problems as instances likewise.
             **options: `max_iterations`, `initial_damping`, `min_damping`, `max_damping`,
                 `cost_tolerance`, `gradient_tolerance`, `step_tolerance`, `check`: see
                 `caspar.SolveOptions`. None stands for what `Solver` would take for one problem.
 
         Raises:
-            InputError: Arrays or `fixed` do not fit the factors, or problems are too large.
+            InputError: Arrays, `fixed` or `bounds` do not fit the factors, or problems are too
+                large.
             OptionError: An unknown option, or a value out of range.
             OutOfMemoryError: The arrays do not fit the device.
         """
         chosen = checked_options(options)
         with showing(None), self.backend.scope():
             start = time.perf_counter()
-            batch = self._read(arrays, fixed, check=chosen.check)
+            batch = self._read(arrays, fixed, bounds, check=chosen.check)
             read_s = time.perf_counter() - start
             kernel, compile_s = self._kernel(batch)
             start = time.perf_counter()
@@ -151,22 +154,34 @@ class BatchSolver:
                 solve_time_s=solve_s,
             )
 
-    def source(self, arrays: Mapping[str, Any], *, fixed: Mapping[str, Any] | None = None) -> str:
+    def source(
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
+    ) -> str:
         """The text of the kernel that would solve such problems: CUDA C, or that of the processor.
 
         Args:
             arrays: As for `solve`.
             fixed: Likewise.
+            bounds: Likewise.
 
         Raises:
             InputError: As `solve`.
         """
         with self.backend.scope():
-            batch = self._read(arrays, fixed, check=True)
+            batch = self._read(arrays, fixed, bounds, check=True)
             return cached_batch_kernel(batch.shape, self.backend.traits.target).text
 
     def _read(
-        self, arrays: Mapping[str, Any], fixed: Mapping[str, Any] | None, *, check: bool
+        self,
+        arrays: Mapping[str, Any],
+        fixed: Mapping[str, Any] | None,
+        bounds: Mapping[str, Any] | None,
+        *,
+        check: bool,
     ) -> Batch:
         """The checked arrays of problems that are not too large."""
         batch = read_batch(
@@ -175,6 +190,7 @@ class BatchSolver:
             self._nodes,
             ArrayReader(self.backend, self.precision, check_values=False),
             fixed,
+            bounds,
             self._with_terms,
             check=check,
         )

@@ -3,9 +3,9 @@
 Input: the shape of a batch. Output: what `Binding`s must be given for.
 """
 
-from caspar.batch import programs
-from caspar.batch.programs import WIDE
-from caspar.batch.shape import BatchShape, Instances
+from caspar.batch.generate import programs
+from caspar.batch.generate.programs import WIDE
+from caspar.batch.generate.shape import BatchShape, Instances
 from caspar.codegen.source import COUNT, DATA, Param
 from caspar.frontend.factors.trace import Argument, ArgumentKind
 from caspar.ir.dtype import DType
@@ -32,6 +32,11 @@ def free_name(number: int) -> str:
     return f"free{number}"
 
 
+def bounds_names(number: int) -> tuple[str, str]:
+    """Arguments that hold the lower and upper bounds of a node type."""
+    return f"lower{number}", f"upper{number}"
+
+
 def factor_name(number: int) -> str:
     """Argument that says which instances of a factor belong to a problem."""
     return f"f{number}"
@@ -51,6 +56,8 @@ def batch_params(shape: BatchShape) -> tuple[Param, ...]:
             Param(DATA, result_name(number), storage, written=True),
         ]
         params += [Param(DATA, free_name(number), storage)] if nodes.is_masked else []
+        limits = bounds_names(number) if nodes.is_bounded else ()
+        params += [Param(DATA, name, storage) for name in limits]
     for number, one in enumerate(shape.factors):
         if one.instances is Instances.RAGGED:
             params.append(Param(DATA, factor_name(number), DType.INT32))

@@ -17,22 +17,23 @@ program stands in the kernel once, and threads of a warp meet again where they s
 from collections.abc import Callable
 from contextlib import nullcontext
 
-from caspar.batch import policy_program as policy
-from caspar.batch import programs
-from caspar.batch.instances import InstanceText
-from caspar.batch.parameters import (
+from caspar.batch.generate import policy_program as policy
+from caspar.batch.generate import programs, step_program
+from caspar.batch.generate.instances import InstanceText
+from caspar.batch.generate.parameters import (
     FINAL_COST,
     INITIAL_COST,
     ITERATIONS,
     STATUS,
     batch_params,
+    bounds_names,
     free_name,
     result_name,
     values_name,
 )
-from caspar.batch.policy_program import Answer, Option, State, Verdict, code
-from caspar.batch.programs import WIDE, Tried
-from caspar.batch.shape import BatchShape, ProblemNodes
+from caspar.batch.generate.policy_program import Answer, Option, State, Verdict, code
+from caspar.batch.generate.programs import WIDE, Tried
+from caspar.batch.generate.shape import BatchShape, ProblemNodes
 from caspar.codegen.batch.cpu_text import CpuProblemText
 from caspar.codegen.batch.cuda_text import CudaProblemText
 from caspar.codegen.batch.text import PROBLEM, ProblemText
@@ -132,6 +133,10 @@ class _Writer:
         text.array(policy.VERDICT, WIDE, len(Verdict))
         if shape.is_masked:
             text.array(programs.FREE, storage, size)
+        if shape.is_bounded:
+            text.array(programs.LOWER, storage, size)
+            text.array(programs.UPPER, storage, size)
+            text.variable("shortening", WIDE, self._number(0.0))
         for number, nodes in enumerate(shape.nodes):
             self._load_nodes(number, nodes)
         for place in range(size):
@@ -161,6 +166,11 @@ class _Writer:
         for place in range(nodes.tangent_size if nodes.is_masked else 0):
             moves = f"{free_name(number)}_data[{PROBLEM} * {nodes.tangent_size} + {place}]"
             text.set(f"{programs.FREE}[{nodes.tangent_first + place}]", moves)
+        limits = zip((programs.LOWER, programs.UPPER), bounds_names(number), strict=True)
+        for name, given in limits if nodes.is_bounded else ():
+            for place in range(nodes.tangent_size):
+                bound = f"{given}_data[{PROBLEM} * {nodes.tangent_size} + {place}]"
+                text.set(f"{name}[{nodes.tangent_first + place}]", bound)
 
     # -- phases ------------------------------------------------------------------------------------
 
@@ -196,7 +206,7 @@ class _Writer:
             text.set("is_stale", "1")
             for place in range(self._shape.storage_dim):
                 text.set(f"{programs.VALUES}[{place}]", f"{programs.CANDIDATE}[{place}]")
-            self._instances.program(programs.fade_graph(self._shape))
+            self._instances.program(step_program.fade_graph(self._shape))
         zero = self._number(0.0)
         with text.when(f"{end} < {zero}"):
             text.set("phase", _ROUNDING)
@@ -270,11 +280,17 @@ class _Writer:
         is_due = "is_stale > 0"
         with nullcontext() if self._shape.has_loss else text.when(is_due):
             self._instances.linearize()
-            text.set("is_stale", "0")
+        if self._shape.is_bounded:
+            # after a rejected step those of nodes keep their direction
+            rejected, first = self._number(1.0), self._number(0.0)
+            text.set("shortening", text.chosen(is_due, first, rejected))
+            with text.when(is_due):
+                self._instances.program(step_program.activate_graph(self._shape))
+        text.set("is_stale", "0")
         text.set("phase", _STEP)
         half = self._number(0.5)
         with text.repeat(f"phase == {_STEP}"):
-            self._instances.program(programs.step_graph(self._shape))
+            self._instances.program(step_program.step_graph(self._shape))
             text.set("phase", _CANDIDATE)
             levels = f"{programs.TRIED}[{int(Tried.LEVELS)}]"
             is_first = f"({self._state(State.NUM_ITERATIONS)} < {half})"

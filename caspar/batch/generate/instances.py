@@ -8,10 +8,10 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from caspar.batch import programs
-from caspar.batch.parameters import INSTANCES, STRIDE, factor_name, has_index
-from caspar.batch.programs import WIDE
-from caspar.batch.shape import BatchShape, Instances, is_per_instance
+from caspar.batch.generate import programs
+from caspar.batch.generate.parameters import INSTANCES, STRIDE, factor_name, has_index
+from caspar.batch.generate.programs import WIDE
+from caspar.batch.generate.shape import BatchShape, Instances, is_per_instance
 from caspar.codegen.batch.text import PROBLEM, ProblemText
 from caspar.codegen.targets import Target
 from caspar.frontend.factors.trace import Argument, ArgumentKind
@@ -67,7 +67,7 @@ class InstanceText:
         """
         program = compile_graph(graph, self._target.costs[graph.dtype])
         known = {} if places is None else places
-        scalars = ("damping", "levelling")
+        scalars = ("damping", "levelling", "shortening")
 
         def read(name: str, entry: int) -> str:
             if name in known:
