@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.solver.input.problem import Problem
@@ -21,9 +23,6 @@ MAX_PART = 24
 
 MAX_INSTANCES = 200_000
 """Whose indices are looked at."""
-
-MAX_ROUNDS = 40
-"""Rounds of merging, after which it is left open how many parts there are."""
 
 Indices = NDArray[np.int64]
 
@@ -72,13 +71,11 @@ def _num_small_parts(
         for index in instance:
             is_touched[index] = True
     pairs = [(first, other) for first, *others in numbered for other in others]
-    merged: Indices | None = np.arange(total)
-    if len(pairs) > 0:
-        first, other = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
-        merged = _merged(total, first, other)
-    if merged is None:
-        return None
-    number = len(np.unique(merged[is_touched]))
+    ends = [np.concatenate(column) for column in zip(*pairs, strict=True)]
+    first, other = ends if len(ends) > 0 else (np.zeros(0, np.int64), np.zeros(0, np.int64))
+    graph = coo_array((np.ones(len(first), dtype=np.int8), (first, other)), shape=(total, total))
+    _, part = connected_components(graph, directed=False)
+    number = len(np.unique(part[is_touched]))
     return number if number >= wanted else None
 
 
@@ -104,18 +101,3 @@ def _numbered(
             numbers.append(index.astype(np.int64) + firsts[argument.node_type.name])
         found.append(numbers)
     return found
-
-
-def _merged(num_nodes: int, first: Indices, second: Indices) -> Indices | None:
-    """For each node the least number of its part: neighbours take the least, then its least."""
-    label = np.arange(num_nodes)
-    for _ in range(MAX_ROUNDS):
-        least = np.minimum(label[first], label[second])
-        before = label.copy()
-        for ends in (label[first], label[second], first, second):
-            np.minimum.at(label, ends, least)
-        while not np.array_equal(label, label[label]):
-            label = label[label]
-        if np.array_equal(label, before):
-            return label
-    return None

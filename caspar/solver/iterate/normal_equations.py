@@ -65,6 +65,7 @@ class NormalEquations:
         self._candidate = sequence(phases.candidate())
         self._accept = sequence(phases.accept())
         self._restore = sequence(phases.restore())
+        self._score_candidate = sequence(phases.score(NodePart.CANDIDATE))
 
     def _begin_by(self, *, exact: bool) -> None:
         """Linearise for a solver that begins: in float64 if it forms a matrix."""
@@ -282,19 +283,28 @@ class NormalEquations:
             last_third(self._starts[plan.node.name]) if coarsely else 0.0
             for plan in self.plan.nodes
         ]
-        score = self._backend.sequence(self._phases.score(NodePart.CANDIDATE))
         costs = []
         for draw in DRAWS:
             for plan, size in zip(self.plan.nodes, sizes, strict=True):
                 nodes = self.plan.memory[plan.key(NodePart.NODES)]
                 candidate = self.plan.memory[plan.key(NodePart.CANDIDATE)]
                 write_rounded(self._backend.xp, nodes, candidate, draw, size)
-            score.run()
-            self._scalars.fetch()
-            costs.append(self._read()["cost"])
+            costs.append(self.candidate_cost())
         self._score.run()
         self._held = self._held.overwritten()
         return tuple(costs)
+
+    @property
+    def starts(self) -> Mapping[str, Array]:
+        """Start values by node type, (n, storage_dim), on host or device."""
+        return self._starts
+
+    def candidate_cost(self) -> float:
+        """Cost of what the caller has written to the candidates; what was linearised is lost."""
+        self._score_candidate.run()
+        self._held = self._held.overwritten()
+        self._scalars.fetch()
+        return self._read()["cost"]
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the storage type.

@@ -7,7 +7,6 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.solver.input import separate_parts
 
 
 class Place(sf.V2):
@@ -104,11 +103,3 @@ def test_chains(length: int, expected: str) -> None:
     found = remarked([near, seen], arrays)
     assert expected in found
     assert (found == "") == (expected == "")
-
-
-def test_a_long_chain_is_one_part() -> None:
-    """Numbers along it in no order: labels must not creep."""
-    names = np.random.default_rng(2).permutation(20_000)
-    merged = separate_parts._merged(20_000, names[:-1], names[1:])
-    assert merged is not None
-    assert (merged == 0).all()
