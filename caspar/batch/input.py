@@ -5,7 +5,7 @@ kernel depends on, and what it is bound to. Once for each solve.
 """
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -18,7 +18,7 @@ from caspar.batch.generate.programs import constant_name
 from caspar.batch.generate.shape import BatchShape, Instances, ProblemFactor, batch_shape
 from caspar.errors import InputError
 from caspar.frontend.factors.loss import LossParameter
-from caspar.frontend.factors.terms import term_names
+from caspar.frontend.factors.terms import term_names, with_terms
 from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.memory.array import Array
 from caspar.solver.input.array_reader import ArrayReader
@@ -55,8 +55,25 @@ class Batch:
     may_be_empty: bool
 
 
-Terms = Callable[[int, tuple[str, ...]], TracedFactor]
-"""The factor of a number, with those of its terms one for each instance that are named."""
+class Terms:
+    """Factors as their weights and the parameters of their losses are given.
+
+    Each is made once, as the text that determines it takes milliseconds.
+
+    Args:
+        factors: Without terms.
+    """
+
+    def __init__(self, factors: Sequence[TracedFactor]) -> None:
+        self._factors = factors
+        self._made: dict[tuple[int, tuple[str, ...]], TracedFactor] = {}
+
+    def of(self, number: int, by_instance: tuple[str, ...]) -> TracedFactor:
+        """The factor of a number, with those of its terms one for each instance that are named."""
+        key = (number, by_instance)
+        if key not in self._made:
+            self._made[key] = with_terms(self._factors[number], by_instance)
+        return self._made[key]
 
 
 def read_batch(
@@ -163,7 +180,7 @@ class _FactorReader:
         for argument in self._factor.arguments:
             self._read_argument(argument, given)
         by_instance = self._read_terms(given)
-        traced = self._terms(self._place, tuple(by_instance))
+        traced = self._terms.of(self._place, tuple(by_instance))
         ragged = self._ragged()
         instances = self._instances(ragged)
         arrays = {}

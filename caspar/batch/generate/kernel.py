@@ -26,8 +26,6 @@ from caspar.batch.generate.parameters import (
     ITERATIONS,
     STATUS,
     batch_params,
-    bounds_names,
-    free_name,
     result_name,
     values_name,
 )
@@ -52,7 +50,7 @@ GOLDEN = 2654435761
 LAST_THIRD = 2.0**-30
 """Relative to the largest start value of a node type in the problem."""
 
-_TEXTS: dict[str, Callable[[], ProblemText]] = {"cpu": CpuProblemText, "cuda": CudaProblemText}
+TEXTS: dict[str, Callable[[], ProblemText]] = {"cpu": CpuProblemText, "cuda": CudaProblemText}
 
 _DONE, _START, _CANDIDATE, _ROUNDING, _STEP = "0", "1", "2", "3", "4"
 
@@ -77,7 +75,7 @@ class _Writer:
 
     def __init__(self, shape: BatchShape, target: Target) -> None:
         self._shape = shape
-        self._text = _TEXTS[target.name]()
+        self._text = TEXTS[target.name]()
         self._instances = InstanceText(shape, self._text, target)
 
     def write(self) -> KernelSource:
@@ -138,7 +136,7 @@ class _Writer:
             text.array(programs.UPPER, storage, size)
             text.variable("shortening", WIDE, self._number(0.0))
         for number, nodes in enumerate(shape.nodes):
-            self._load_nodes(number, nodes)
+            self._instances.load_nodes(number, nodes)
         for place in range(size):
             text.set(f"{programs.INFLUENCE}[{place}]", text.number(0.0, storage))
         for name, dtype, value in (
@@ -156,21 +154,6 @@ class _Writer:
             ("levelling", WIDE, self._number(1.0)),
         ):
             text.variable(name, dtype, value)
-
-    def _load_nodes(self, number: int, nodes: ProblemNodes) -> None:
-        text, size = self._text, nodes.storage_size
-        for place in range(size):
-            value = f"{values_name(number)}_data[{PROBLEM} * {size} + {place}]"
-            for name in (programs.VALUES, programs.CANDIDATE):
-                text.set(f"{name}[{nodes.storage_first + place}]", value)
-        for place in range(nodes.tangent_size if nodes.is_masked else 0):
-            moves = f"{free_name(number)}_data[{PROBLEM} * {nodes.tangent_size} + {place}]"
-            text.set(f"{programs.FREE}[{nodes.tangent_first + place}]", moves)
-        limits = zip((programs.LOWER, programs.UPPER), bounds_names(number), strict=True)
-        for name, given in limits if nodes.is_bounded else ():
-            for place in range(nodes.tangent_size):
-                bound = f"{given}_data[{PROBLEM} * {nodes.tangent_size} + {place}]"
-                text.set(f"{name}[{nodes.tangent_first + place}]", bound)
 
     # -- phases ------------------------------------------------------------------------------------
 

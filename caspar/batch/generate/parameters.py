@@ -46,15 +46,32 @@ INITIAL_COST, FINAL_COST, ITERATIONS, STATUS = "initial", "final", "iterations",
 OPTIONS = "options"
 
 
+COVARIANCE = "covariance"
+
+
 def batch_params(shape: BatchShape) -> tuple[Param, ...]:
-    """The parameters of the kernel."""
+    """The parameters of the kernel that solves problems."""
+    params = [*_input_params(shape), Param(DATA, OPTIONS, WIDE)]
+    for number in range(len(shape.nodes)):
+        params.append(Param(DATA, result_name(number), shape.storage, written=True))
+    written = ((INITIAL_COST, WIDE), (FINAL_COST, WIDE), (ITERATIONS, DType.INT32))
+    for name, dtype in (*written, (STATUS, DType.INT32)):
+        params.append(Param(DATA, name, dtype, written=True))
+    return tuple(params)
+
+
+def covariance_params(shape: BatchShape) -> tuple[Param, ...]:
+    """The parameters of the kernel that finds covariances."""
+    outputs = (COVARIANCE, FINAL_COST)
+    return (*_input_params(shape), *(Param(DATA, name, WIDE, written=True) for name in outputs))
+
+
+def _input_params(shape: BatchShape) -> list[Param]:
+    """What is read of problems."""
     storage = shape.storage
-    params = [Param(COUNT), Param(DATA, OPTIONS, WIDE)]
+    params = [Param(COUNT)]
     for number, nodes in enumerate(shape.nodes):
-        params += [
-            Param(DATA, values_name(number), storage),
-            Param(DATA, result_name(number), storage, written=True),
-        ]
+        params.append(Param(DATA, values_name(number), storage))
         params += [Param(DATA, free_name(number), storage)] if nodes.is_masked else []
         limits = bounds_names(number) if nodes.is_bounded else ()
         params += [Param(DATA, name, storage) for name in limits]
@@ -70,10 +87,7 @@ def batch_params(shape: BatchShape) -> tuple[Param, ...]:
             name = programs.constant_name(number, argument)
             dtype = storage if argument.node is None else DType.INT32
             params += [Param(DATA, name, dtype), Param(STRIDE, name)]
-    written = ((INITIAL_COST, WIDE), (FINAL_COST, WIDE), (ITERATIONS, DType.INT32))
-    for name, dtype in (*written, (STATUS, DType.INT32)):
-        params.append(Param(DATA, name, dtype, written=True))
-    return tuple(params)
+    return params
 
 
 def has_index(shape: BatchShape, argument: Argument) -> bool:

@@ -19,7 +19,8 @@ from enum import IntEnum
 
 from caspar.batch.generate.shape import BatchShape, ProblemFactor
 from caspar.equations.evaluation import Evaluation, evaluate
-from caspar.frontend.factors.trace import Argument
+from caspar.frontend.factors.jacobian import Blocks
+from caspar.frontend.factors.trace import Argument, TracedFactor
 from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.ir.scalar import Scalar, dot
@@ -118,11 +119,34 @@ def linearize_graph(shape: BatchShape, number: int) -> Graph:
     if correction is not None:
         entries, pull = correction.selected(blocks), correction.pull
         blocks = correction.times_blocks(entries)
-    nodes = factor.nodes
-    for place, argument in enumerate(nodes):
+    for argument in factor.nodes:
         kernel.graph.origin = f"{factor.name}: gradient of {argument.name}"
         for i, column in enumerate(zip(*entries[argument.name], strict=True)):
             _add(kernel, gradient_name(argument), i, dot(column, pull))
+    _add_blocks(kernel, factor, blocks)
+    return kernel.graph.build()
+
+
+def normal_graph(shape: BatchShape, number: int) -> Graph:
+    """The same without gradient, and without the curvature of the loss: for covariances."""
+    factor = shape.factors[number].factor
+    kernel = ProgramBuilder("normal", shape.storage)
+    evaluation = _evaluation(kernel, number, shape.factors[number])
+    root, blocks = evaluation.root_of_weight(), evaluation.jacobian(factor.nodes)
+    if root is not None:
+        counts = 0.0 < root
+        blocks = {
+            name: [[counts.where(root * entry, 0.0) for entry in row] for row in rows]
+            for name, rows in blocks.items()
+        }
+    _add_blocks(kernel, factor, blocks)
+    return kernel.graph.build()
+
+
+def _add_blocks(kernel: ProgramBuilder, factor: TracedFactor, blocks: Blocks) -> None:
+    """The products of columns of a Jacobian."""
+    nodes = factor.nodes
+    for place, argument in enumerate(nodes):
         kernel.graph.origin = f"{factor.name}: block of {argument.name}"
         columns = list(zip(*blocks[argument.name], strict=True))
         for i, left in enumerate(columns):
@@ -136,7 +160,6 @@ def linearize_graph(shape: BatchShape, number: int) -> Graph:
                 for j, right in enumerate(others):
                     where = i * len(others) + j
                     _add(kernel, block_name(argument, other), where, dot(left, right))
-    return kernel.graph.build()
 
 
 def gradient_name(argument: Argument) -> str:

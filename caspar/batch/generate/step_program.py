@@ -45,7 +45,7 @@ def step_graph(shape: BatchShape) -> Graph:
     size = shape.num_unknowns
     damping = kernel.scalar("damping")
     kernel.graph.origin = "D"
-    free = _free(kernel, shape)
+    free = free_unknowns(kernel, shape)
     slopes = _moving(kernel.entries(GRADIENT, size), free)
     squares = [kernel.entry(MATRIX, i * size + i) for i in range(size)]
     remembered = [
@@ -161,7 +161,7 @@ def _firsts(nodes: ProblemNodes) -> list[int]:
     return [nodes.tangent_first + number * dim for number in range(nodes.count)]
 
 
-def _free(kernel: ProgramBuilder, shape: BatchShape) -> Free:
+def free_unknowns(kernel: ProgramBuilder, shape: BatchShape) -> Free:
     """For each unknown whether it moves."""
     if not shape.is_masked:
         return None
