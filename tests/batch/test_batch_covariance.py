@@ -113,4 +113,4 @@ def test_a_wrong_flag() -> None:
     case = curves(num_problems=2)
     solver = caspar.BatchSolver(case.factors, backend="cpu")
     with pytest.raises(OptionError, match="must be True or False"):
-        solver.covariance(case.arrays, scale_by_residual_variance=1)
+        solver.covariance(case.arrays, scale_by_residual_variance=1)  # type: ignore[arg-type]
