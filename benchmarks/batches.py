@@ -5,7 +5,8 @@ kernel alone, `solve` from arrays, which are on the device where there is one, t
 there. Peers run on the same problems: OpenCV's `solvePnP` from the same starts and SciPy's
 `least_squares` (`lm`, derivatives by differences), both one by one on one core, of a sample. *At
 their minimum* are problems that end within 1e-4 of the cost that a start at the true values ends
-at. Writes `batches_cpu.md` or `batches_cuda.md` in the folder, and prints it.
+at. With `--peers-python`, optimistix under `jax.vmap` solves the same problems on the same device.
+Writes `batches_cpu.md` or `batches_cuda.md` in the folder, and prints it.
 """
 
 import argparse
@@ -27,7 +28,9 @@ from scipy.spatial.transform import Rotation
 
 import caspar
 from benchmarks.page import table
+from benchmarks.peers import vmapped_pnp
 from benchmarks.report import environment
+from caspar.batch.result import on_host
 from examples import localisation, relaxation, tags
 
 Floats = NDArray[np.float64]
@@ -38,6 +41,9 @@ POINTS = 12
 NUM_RUNS = 5
 NUM_SINGLE, NUM_PEER = 300, 500
 """Problems that are solved one by one."""
+
+NUM_VMAPPED = {"cpu": 2_000, "cuda": 100_000}
+"""Problems that another library solves at once, on the same device."""
 
 SAME_COST = 1e-4
 
@@ -274,6 +280,37 @@ def peer_rows(backend: str) -> Table:
     return rows
 
 
+def vmapped_rows(backend: str, python: str) -> Table:
+    """PnP a second of jax.vmap of optimistix, and of this beside it, on the same device."""
+    count = NUM_VMAPPED[backend]
+    _, start, given = pnp(count, 0.3, 0.2)
+    rows = []
+    for precision in ("float64", "float32"):
+        solver = caspar.BatchSolver(tags.corner, backend=backend, precision=precision)
+        arrays = on_device({"Tag": start, "corner": given}, backend, precision)
+        result, kernel_s, _ = best(partial(solver.solve, arrays))
+        ours = on_host(result.final_cost)
+        with tempfile.TemporaryDirectory() as folder:
+            asked, answer = Path(folder) / "in.npz", Path(folder) / "out.npz"
+            named = {"start": start, "points": given["point"], "pixels": given["pixel"]}
+            named = {name: array.astype(precision) for name, array in named.items()}
+            np.savez(asked, lens=tags.LENS, **named)
+            script = str(Path(vmapped_pnp.__file__))
+            subprocess.run([python, script, str(asked), str(answer)], check=True)
+            found = dict(np.load(answer))
+        slack = SAME_COST if precision == "float64" else 1e-2
+        rows.append(
+            [
+                *(precision, f"{count:,}", f"{count / kernel_s:,.0f}"),
+                f"{count / float(found['seconds']):,.0f}",
+                f"{float(found['seconds']) / kernel_s:.1f}",
+                f"{int((ours <= found['costs'] * (1 + slack)).sum()):,}",
+                f"{int((found['costs'] <= ours * (1 + slack)).sum()):,}",
+            ]
+        )
+    return rows
+
+
 def cv2_costs(start: Floats, points: Floats, pixels: Floats) -> Floats:
     """OpenCV's iterative solver from the same starts; half its squared errors."""
     cv2 = import_module("cv2")
@@ -323,6 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("out"))
     parser.add_argument("--backend", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--peers-python", help="an interpreter that has jax and optimistix")
     parser.add_argument("--scale", type=int, help="10,000 PnP times this; 5 or 100 by default")
     given = parser.parse_args(arguments)
     backend = given.backend
@@ -359,6 +397,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             [["four corners of a tag", f"{cold_seconds(backend):.2f}"]],
         ),
     ]
+    if given.peers_python is not None:
+        head = ["precision", "number", "a second", "jax.vmap of optimistix", "times as fast"]
+        head += ["not above its cost", "its cost not above"]
+        rows = vmapped_rows(backend, given.peers_python)
+        sections.insert(1, ("PnP of 12 points beside jax.vmap, on the same device", head, rows))
     device = caspar.BatchSolver(tags.corner, backend=backend).backend.device
     facts = ", ".join(f"{key} {value}" for key, value in environment(device).items())
     about = __doc__.split(chr(10), 2)[2].strip()
