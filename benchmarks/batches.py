@@ -2,11 +2,12 @@
 
 Times are the best of several solves in a process in which the kernel is compiled: `kernel` of the
 kernel alone, `solve` from arrays, which are on the device where there is one, to results that are
-there. Peers run on the same problems: OpenCV's `solvePnP` from the same starts and SciPy's
-`least_squares` (`lm`, derivatives by differences), both one by one on one core, of a sample. *At
-their minimum* are problems that end within 1e-4 of the cost that a start at the true values ends
-at. With `--peers-python`, optimistix under `jax.vmap` solves the same problems on the same device.
-Writes `batches_cpu.md` or `batches_cuda.md` in the folder, and prints it.
+there. Processor seconds are those of all threads, which other load changes less. Peers run on the
+same problems: OpenCV's `solvePnP` from the same starts and SciPy's `least_squares` (`lm`,
+derivatives by differences), both one by one on one core, of a sample. *At their minimum* are
+problems that end within 1e-4 of the cost that a start at the true values ends at. With
+`--peers-python`, optimistix under `jax.vmap` solves the same problems on the same device. Writes
+`batches_cpu.md` or `batches_cuda.md` in the folder, and prints it.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -86,16 +88,33 @@ def on_device(arrays: Any, backend: str, dtype: str) -> Any:
     return import_module("cupy").asarray(kept) if backend == "cuda" else kept
 
 
-def best(run: Callable[[], caspar.BatchResult]) -> tuple[caspar.BatchResult, float, float]:
-    """The last result, seconds of the kernel, and of the solve; the best of several each."""
-    kernel_s, solve_s = [], []
+@dataclass(frozen=True)
+class Best:
+    """The last result, and the least seconds of several solves.
+
+    Attributes:
+        result: Of the last one.
+        kernel_s: Of the kernel.
+        solve_s: From arrays to results.
+        processor_s: Of all threads of the processor, from arrays to results.
+    """
+
+    result: caspar.BatchResult
+    kernel_s: float
+    solve_s: float
+    processor_s: float
+
+
+def best(run: Callable[[], caspar.BatchResult]) -> Best:
+    """Solve several times."""
+    seconds = []
     result = run()
     for _ in range(NUM_RUNS):
-        start = time.perf_counter()
+        start, processor = time.perf_counter(), time.process_time()
         result = run()
-        solve_s.append(time.perf_counter() - start)
-        kernel_s.append(result.solve_time_s)
-    return result, min(kernel_s), min(solve_s)
+        spent_s, processor_s = time.perf_counter() - start, time.process_time() - processor
+        seconds.append((result.solve_time_s, spent_s, processor_s))
+    return Best(result, *map(min, zip(*seconds, strict=True)))
 
 
 def speed_rows(backend: str, scale: int) -> Table:
@@ -130,12 +149,13 @@ def speed_rows(backend: str, scale: int) -> Table:
         for precision in ("float64", "float32"):
             solver = caspar.BatchSolver(factor, backend=backend, precision=precision)
             given = on_device(arrays, backend, precision)
-            result, kernel_s, solve_s = best(partial(solver.solve, given))
-            count = result.num_problems
+            found = best(partial(solver.solve, given))
+            result, count = found.result, found.result.num_problems
+            times = (found.kernel_s, found.solve_s, found.processor_s)
             rows.append(
                 [
                     *(name, precision, f"{count:,}"),
-                    *(f"{count / seconds:,.0f}" for seconds in (kernel_s, solve_s)),
+                    *(f"{count / seconds:,.0f}" for seconds in times),
                     f"{float(result.iterations.mean()):.1f}",
                     f"{100 * result.is_success.mean():.2f} %",
                 ]
@@ -288,8 +308,8 @@ def vmapped_rows(backend: str, python: str) -> Table:
     for precision in ("float64", "float32"):
         solver = caspar.BatchSolver(tags.corner, backend=backend, precision=precision)
         arrays = on_device({"Tag": start, "corner": given}, backend, precision)
-        result, kernel_s, _ = best(partial(solver.solve, arrays))
-        ours = on_host(result.final_cost)
+        measured = best(partial(solver.solve, arrays))
+        kernel_s, ours = measured.kernel_s, on_host(measured.result.final_cost)
         with tempfile.TemporaryDirectory() as folder:
             asked, answer = Path(folder) / "in.npz", Path(folder) / "out.npz"
             named = {"start": start, "points": given["point"], "pixels": given["pixel"]}
@@ -366,6 +386,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     backend = given.backend
     scale = given.scale or (100 if backend == "cuda" else 5)
     speeds = ["problems", "precision", "number", "a second, kernel", "a second, solve"]
+    speeds.append("a processor second, solve")
     sections: list[tuple[str, list[str], Table]] = [
         ("Problems a second", [*speeds, "iterations", "converged"], speed_rows(backend, scale)),
         (
