@@ -151,6 +151,7 @@ THIRD_PARTY = {
     "symforce": "frontend bundle_adjustment cameras factors loss colmap pose_graph",
     "sympy": "frontend",
     "threadpoolctl": "runtime",
+    "typing_extensions": "solver",
 }
 
 HEAVY = (

@@ -1,10 +1,11 @@
 """`Solver`: factors in, solved arrays out."""
 
 import pickle
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from caspar.frontend.factors.factor import Factor
 from caspar.options import (
@@ -15,6 +16,7 @@ from caspar.options import (
     Precision,
     PreconditionerChoice,
     SolveOptions,
+    SolveOptionsDict,
     check_callback,
     check_gauge,
     check_verbose,
@@ -33,6 +35,12 @@ from caspar.solver.opening import Opener
 from caspar.solver.prepared import Prepared, describe
 from caspar.solver.result.result import IterationRecord, SolveResult
 from caspar.solver.solving import Solving
+
+if TYPE_CHECKING:
+    if sys.version_info >= (3, 11):
+        from typing import Unpack
+    else:
+        from typing_extensions import Unpack
 
 _Kind = TypeVar("_Kind", bound="Solver")
 
@@ -264,7 +272,7 @@ class Solver:
         bounds: Mapping[str, Any] | None = None,
         verbose: bool | None = None,
         on_iteration: Callable[[IterationRecord], object] | None = None,
-        **options: Any,
+        **options: "Unpack[SolveOptionsDict]",
     ) -> SolveResult:
         """Minimise 1/2 * the sum of squared residuals, or of w rho(|r|^2) by weights and losses.
 
