@@ -124,7 +124,7 @@ def read_batch(
     total = sum(one.counted * len(one.factor.factor.residual) for one in read)
     return Batch(
         num_problems=one_by_one.num_problems,
-        shape=batch_shape(types, [one.factor for one in read], reader.storage),
+        shape=batch_shape(types, [one.factor for one in read], reader.types.values),
         starts=found.values,
         dtypes=dtypes,
         free=found.free,
