@@ -71,7 +71,7 @@ ROOMS = {
     "cli": {"graph": ""},
     "io": {"graphs": ""},
     "codegen": {"cpu": "", "cuda": "", "llvm": "", "batch": "cpu cuda"},
-    "colmap": {"files": "", "adjust": ""},
+    "colmap": {"files": "", "adjust": "", "priors": "adjust"},
     "codegen/cuda": {"loop": "", "structure": ""},
     "frontend": {
         "symbolic": "",

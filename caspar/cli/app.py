@@ -172,6 +172,19 @@ def _add_colmap(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         default=COLMAP_GAUGES[0],
         help="what keeps the model from moving as a whole (default: %(default)s)",
     )
+    known = colmap.add_mutually_exclusive_group()
+    what = "of cameras that hold the model; lines: image name, "
+    known.add_argument("--positions", type=Path, metavar="PATH", help=f"positions {what}x, y, z")
+    known.add_argument(
+        "--gps", type=Path, metavar="PATH", help=f"the same {what}latitude, longitude, altitude"
+    )
+    colmap.add_argument(
+        "--position-stddev",
+        type=_positive_number,
+        default=1.0,
+        metavar="LENGTH",
+        help="standard deviation of each coordinate of a position (default: %(default)s)",
+    )
     colmap.add_argument(
         "--loss",
         choices=COLMAP_LOSSES,
@@ -211,6 +224,9 @@ def _run_colmap(request: argparse.Namespace) -> ExitCode:
             format=request.format,
             options=options,
             gauge=request.gauge,
+            positions=request.positions or request.gps,
+            is_gps=request.gps is not None,
+            position_stddev=request.position_stddev,
             json=request.json,
             plot=request.plot,
             is_quiet=request.quiet,
