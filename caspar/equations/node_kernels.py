@@ -49,6 +49,7 @@ from caspar.memory.accessors.sums.slots import BeginSlots, ReadSlots
 from caspar.memory.kernel import KernelSpec
 
 NODE_ROLES = (
+    "round",
     "scale",
     "factorize",
     "start",
@@ -74,6 +75,8 @@ def node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelS
     eliminated, scaled = node.name in form.eliminated, form.is_scaled
     masked, bounded = node.name in form.masked, node.name in form.bounded
     made = [scale_kernel(node, types, eliminated=eliminated, masked=masked)] if scaled else []
+    if form.rounds_values(types):
+        made.append(round_kernel(node, types))
     if bounded:
         made.append(activate_kernel(node, types, eliminated=eliminated))
     if eliminated:
@@ -101,6 +104,13 @@ def damping_diagonal(kernel: NodeBuilder, *, scaled: bool) -> list[Scalar]:
     if scaled:
         return [Scalar(kernel.graph, kernel.graph.const(1.0))] * kernel.node.tangent_dim
     return kernel.read_part(NodePart.DIAGONAL)
+
+
+def round_kernel(node: NodeType, types: Types) -> KernelSpec:
+    """What is linearised to `rounded`, in the type of storage."""
+    kernel = NodeBuilder(node, "round", types.values, types)
+    kernel.write_part(NodePart.ROUNDED, kernel.read_part(NodePart.NODES))
+    return kernel.build()
 
 
 def scale_kernel(
@@ -282,7 +292,7 @@ def activate_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -
 
 def clip_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
     """Of a type that remains, in place: `step` that ends at the bounds."""
-    kernel = NodeBuilder(node, "clip", types.storage, types, bounded=True, few_items=True)
+    kernel = NodeBuilder(node, "clip", types.values, types, bounded=True, few_items=True)
     clipped = _clipped(kernel, kernel.read_part(NodePart.STEP), scaled=scaled)
     kernel.write_part(NodePart.STEP, clipped)
     return kernel.build()
@@ -303,7 +313,7 @@ def retract_kernel(
     -1/2 step.gradient + 1/2 step.residual + 1/2 damping step.D step (residual = b - A step).
     """
     kernel = NodeBuilder(
-        node, "retract", types.storage, types, masked=masked, bounded=bounded, few_items=True
+        node, "retract", types.values, types, masked=masked, bounded=bounded, few_items=True
     )
     step = kernel.read_part(NodePart.STEP)
     _write_moved(kernel, step, scaled=scaled)
@@ -332,7 +342,7 @@ def eliminated_retract_kernel(
     twice the decrease that these nodes promise by themselves.
     """
     kernel = NodeBuilder(
-        node, "retract", types.storage, types, eliminated=True, masked=masked, bounded=bounded
+        node, "retract", types.values, types, eliminated=True, masked=masked, bounded=bounded
     )
     gradient = kernel.read_part(NodePart.GRADIENT)
     inner = kernel.read_part(NodePart.INNER)
@@ -369,7 +379,7 @@ def _write_moved(kernel: NodeBuilder, step: Sequence[Scalar], *, scaled: bool) -
     storage, limits = kernel.read_part(NodePart.NODES), kernel.read_limits()
     moved = retracted(kernel.node, storage, step, kernel.read_free())
     if limits is not None:
-        moved = clamped(limits, kernel.node, storage, moved, kernel.types.storage)
+        moved = clamped(limits, kernel.node, storage, moved, kernel.types.values)
     kernel.write_part(NodePart.CANDIDATE, moved)
 
 

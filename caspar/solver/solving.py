@@ -1,15 +1,19 @@
-"""One solve, from the user's arrays to a result.
+"""One solve, from the user's arrays to a result, and on in float64 where mixed precision fails.
 
 Cost tier: once for each solve; what is kept between them, the opener keeps.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from caspar.frontend.factors.trace import TracedFactor
-from caspar.options import SolveOptions
+from caspar.options import Precision, SolveOptions
 from caspar.progress import log_end, showing
 from caspar.runtime.backend import Backend
 from caspar.solver.evaluation import (
@@ -24,11 +28,19 @@ from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.opening import Opened, Opener
-from caspar.solver.result.result import SolveResult
+from caspar.solver.result.result import IterationRecord, SolveResult, SolveStatus
 from caspar.solver.system.free_values import remarks_on_free_values
 
 LONG_ENOUGH = 4
 """Iterations after which values may have run away. Solves that go on from a solution take fewer."""
+
+
+TOO_NARROW = (
+    SolveStatus.DERIVATIVES_NOT_FINITE,
+    SolveStatus.OUT_OF_RANGE,
+    SolveStatus.DAMPING_LIMIT,
+)
+"""How a solve ends if its derivatives do not fit float32; in float64 it may go on."""
 
 
 class Solving:
@@ -79,15 +91,39 @@ class Solving:
         options: SolveOptions,
         on_iteration: Callback | None,
     ) -> SolveResult:
+        """Where the precision is `auto`, what does not fit mixed precision goes on in float64."""
+        first = self._run(arrays, constraints, options, on_iteration)
+        is_mixed = first.precision == Precision.MIXED.value
+        if first.status not in TOO_NARROW or not (is_mixed and self._opener.own_precision):
+            return first
+        known = len(first.iterations)
+        second = self._run(
+            {**arrays, **first.values},
+            constraints,
+            _left(options, first),
+            None if on_iteration is None else _counted_from(known, on_iteration),
+            Precision.FLOAT64,
+        )
+        return _joined(first, second)
+
+    def _run(
+        self,
+        arrays: Mapping[str, Any],
+        constraints: Constraints,
+        options: SolveOptions,
+        on_iteration: Callback | None,
+        precision: Precision | None = None,
+    ) -> SolveResult:
         backend, factors, start = self._backend, self._factors, time.perf_counter()
-        with self._opener.open(arrays, constraints, options) as opened:
+        with self._opener.open(arrays, constraints, options, precision) as opened:
             problem, active, system = opened.problem, opened.active, opened.system
             compiled_s = active.preparation.kernels.take_compile_time()
             # of two solves at the same time one may have compiled for both
             setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
             start = time.perf_counter()
             course = minimize(system, options, on_iteration)
-            costs, num_beyond = final_costs(factors, course.final_cost, system)
+            final_cost = _cost_of_returned(opened, course.final_cost)
+            costs, num_beyond = final_costs(factors, final_cost, system)
             remarks = (
                 *active.remarks,
                 *system.remarks,
@@ -96,14 +132,14 @@ class Solving:
                 *remarks_on_parts(active.recipe.factors, active.recipe.nodes, problem),
             )
             solve_time_s = time.perf_counter() - start
-            log_end(course.status.name, len(course.records), course.initial_cost, course.final_cost)
+            log_end(course.status.name, len(course.records), course.initial_cost, final_cost)
             moved = system.values()
             values = problem.moved(moved, backend)
             active_bounds = _active_bounds(opened, moved, backend)
         return SolveResult(
             status=course.status,
             initial_cost=course.initial_cost,
-            final_cost=course.final_cost,
+            final_cost=final_cost,
             remaining_decrease=course.remaining_decrease,
             iterations=course.records,
             values=values,
@@ -150,3 +186,56 @@ def _active_bounds(opened: Opened, moved: Mapping[str, Any], backend: Backend) -
         name: limits.active(backend.to_host(moved.get(name, problem.values[name])))
         for name, limits in problem.bounds.items()
     }
+
+
+def _cost_of_returned(opened: Opened, final_cost: float) -> float:
+    """The cost of the values as they go back: users' arrays may be of a narrower type."""
+    system, dtypes = opened.system, opened.problem.dtypes
+    narrow = {
+        plan.node.name: dtypes[plan.node.name]
+        for plan in system.plan.nodes
+        if np.dtype(dtypes[plan.node.name]).itemsize < system.values_type.itemsize
+    }
+    if len(narrow) == 0 or not math.isfinite(final_cost):
+        return final_cost
+    return system.round_values(narrow)
+
+
+def _left(options: SolveOptions, first: SolveResult) -> SolveOptions:
+    """The options, with what is left of the limits."""
+    limits: dict[str, Any] = {}
+    if options.max_iterations is not None:
+        limits["max_iterations"] = max(options.max_iterations - len(first.iterations), 1)
+    if options.max_time_s is not None:
+        limits["max_time_s"] = max(options.max_time_s - first.solve_time_s, 0.0)
+    return replace(options, **limits)
+
+
+def _counted_from(known: int, on_iteration: Callback) -> Callback:
+    """A callback that gets records counted on."""
+    return lambda record: on_iteration(replace(record, iteration=record.iteration + known))
+
+
+def _joined(first: SolveResult, second: SolveResult) -> SolveResult:
+    """The result of a solve that went on in float64."""
+    known = len(first.iterations)
+    later = tuple(
+        replace(one, iteration=one.iteration + known, time_s=one.time_s + first.solve_time_s)
+        for one in second.iterations
+    )
+    iterations: tuple[IterationRecord, ...] = (*first.iterations, *later)
+    why = "".join(f" {remark}" for remark in first.remarks if remark not in second.remarks)
+    remark = (
+        f"The solve went on in float64 after iteration {known}, as it does from the start with "
+        f"precision='float64': Jacobians in float32 ended it with {first.status.name}.{why}"
+    )
+    return replace(
+        second,
+        initial_cost=first.initial_cost,
+        iterations=iterations,
+        compile_time_s=first.compile_time_s + second.compile_time_s,
+        setup_time_s=first.setup_time_s + second.setup_time_s,
+        solve_time_s=first.solve_time_s + second.solve_time_s,
+        peak_memory_bytes=max(first.peak_memory_bytes, second.peak_memory_bytes),
+        remarks=(*second.remarks, remark),
+    )

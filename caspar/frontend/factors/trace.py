@@ -145,6 +145,8 @@ class Argument:
         unit_ranges: Its parts of unit length, such as quaternions.
         node: The node type; None for constants.
         symbolic: A value of symbols; not the one that the function gets, which may write into it.
+        is_narrow: Of constants: whether their array is in the type of storage, if that is another
+            one than that of values.
     """
 
     name: str
@@ -155,6 +157,7 @@ class Argument:
     unit_ranges: tuple[UnitRange, ...]
     node: NodeType | None
     symbolic: Any
+    is_narrow: bool = False
 
     @property
     def node_type(self) -> NodeType:
@@ -255,13 +258,16 @@ class TracedFactor:
         """Text that determines the generated kernels."""
         arguments = "; ".join(
             f"{argument.name} {argument.kind.value} {argument.successor} {argument.symbols}"
-            f" {argument.chart_key}"
+            f" {argument.chart_key}{' narrow' if argument.is_narrow else ''}"
             for argument in self.arguments
         )
         key = f"{self.name}({arguments}) = {expression_key(self.residual, self.lines)}"
         if self.is_plain:
             return key
-        terms = ", ".join(f"{term.name} {term.kind.value}" for term in self.terms)
+        terms = ", ".join(
+            f"{term.name} {term.kind.value}{' narrow' if term.is_narrow else ''}"
+            for term in self.terms
+        )
         return f"{key}, {terms}, {'' if self.loss is None else self.loss.key}"
 
 

@@ -35,7 +35,7 @@ UNIT_TOLERANCE = 0.02
 an error, most often a wrong storage order or an array of zeros."""
 
 UNIT_ROUNDINGS = 8.0
-"""Roundings of the storage type by which they may be off and are taken as they are."""
+"""Roundings of the type of values by which they may be off and are taken as they are."""
 
 
 @runtime_checkable
@@ -72,17 +72,17 @@ class ArrayReader:
 
     Args:
         backend: Where the solve runs.
-        precision: It determines the floating type that values are stored in.
+        precision: It determines the floating type of values.
         check_values: Also look for NaN, infinity and indices out of range.
 
     Attributes:
-        storage: That type.
+        types: Floating types.
     """
 
     def __init__(self, backend: Backend, precision: Precision, check_values: bool) -> None:
         self._backend = backend
-        self.storage = TYPES[precision].storage
-        self._storage = self.storage.value
+        self.types = TYPES[precision]
+        self._values = self.types.values.value
         self._check_values = check_values
         self._first: tuple[str, Location] | None = None
         self._has_warned = False
@@ -98,7 +98,7 @@ class ArrayReader:
         is_one: bool = False,
         ignored: Array | None = None,
     ) -> Array:
-        """(n, dim) values where they were given, C-contiguous, of the storage type.
+        """(n, dim) values where they were given, C-contiguous, of the type of values.
 
         Parts that must have unit length, and nearly do, get it.
 
@@ -132,7 +132,7 @@ class ArrayReader:
             hint = f"; pass matrices as array.transpose(0, 2, 1).reshape(-1, {dim})"
             matrices = hint if array.ndim == 3 and array.shape[1] * array.shape[2] == dim else ""
             raise InputError(f"{where}: shape {tuple(array.shape)}; expected {expected}{matrices}")
-        converted, is_finite = _converted(array, self._storage, xp, look=self._check_values)
+        converted, is_finite = _converted(array, self._values, xp, look=self._check_values)
         bad = () if is_finite else _not_finite(converted, ignored, xp)
         if len(bad) > 0:
             raise self._not_finite_error(where, array, bad)
@@ -140,7 +140,7 @@ class ArrayReader:
             column = _vanished_column(array, converted, unit_ranges)
             if column is not None:
                 raise InputError(
-                    f"{where}: all numbers in column {column} become zero in {self._storage}; use "
+                    f"{where}: all numbers in column {column} become zero in {self._values}; use "
                     "another unit, or precision='float64'"
                 )
             for part in unit_ranges:
@@ -208,7 +208,7 @@ class ArrayReader:
         dtype = to_numpy(given).dtype if location(given) == HOST else self._on_device(given).dtype
         # half precision would not hold what the solver finds
         keeps = dtype.kind == "f" and dtype.itemsize >= np.dtype(np.float32).itemsize
-        return dtype.newbyteorder("=") if keeps else np.dtype(self._storage)
+        return dtype.newbyteorder("=") if keeps else np.dtype(self._values)
 
     def _on_device(self, given: Any) -> Array:
         return self._backend.upload(given)
@@ -245,22 +245,22 @@ class ArrayReader:
             return self._on_device(given), self._backend.xp
 
     def number(self, where: str, given: Any) -> Array:
-        """(1, 1) one number for all instances, on the host, of the storage type.
+        """(1, 1) one number for all instances, on the host, of the type of values.
 
         Raises:
             InputError: It is not finite.
         """
         with np.errstate(over="ignore"):
-            rows = np.full((1, 1), given, self._storage)
+            rows = np.full((1, 1), given, self._values)
         if not np.isfinite(rows).all():
-            raise InputError(f"{where}: {given!r} is not a finite number in {self._storage}")
+            raise InputError(f"{where}: {given!r} is not a finite number in {self._values}")
         return rows
 
     def _not_finite_error(self, where: str, array: Array, bad: Array) -> InputError:
         row = int(bad[0])
         return InputError(
             f"{where}: {int(bad.shape[0])} of {array.shape[0]} rows hold NaN, infinity or numbers "
-            f"beyond {self._storage}, first row {row}: {[float(scalar) for scalar in array[row]]}; "
+            f"beyond {self._values}, first row {row}: {[float(scalar) for scalar in array[row]]}; "
             "values must be finite"
         )
 
@@ -293,7 +293,7 @@ def _converted(array: Array, storage: str, xp: ModuleType, *, look: bool) -> tup
 def _vanished_column(
     array: Array, converted: Array, unit_ranges: Sequence[UnitRange]
 ) -> int | None:
-    """First column that is zero in the storage type alone; in those of unit length it is noise."""
+    """First column that is zero in the type of values only; in those of unit length it is noise."""
     if len(array) == 0 or array.dtype.itemsize <= converted.dtype.itemsize:
         return None
     units = {column for part in unit_ranges for column in range(part.start, part.stop)}

@@ -32,7 +32,7 @@ from caspar.solver.iterate.interrupts import Callback
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterate.policy import CONFIRMING_ITERATIONS, decide, first_state, next_goal
 from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
-from caspar.solver.iterate.stopping import remaining_decrease
+from caspar.solver.iterate.stopping import ROUNDING_SHARE, remaining_decrease
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
 
@@ -152,13 +152,15 @@ def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
     """Whether squares of residuals are too small for the values' type: a zero says nothing then.
 
     Not if the start is a solution: then the residuals are zero, or rounding the values changes
-    them by more.
+    them by more, or by half.
     """
     limits = np.finfo(system.storage.value)
     least = 0.5 * system.num_residuals * float(limits.tiny) / float(limits.eps)
     if cost > least or system.largest_residual() == 0.0:
         return False
-    return max(system.rounded_costs()) <= least
+    others = system.rounded_costs()
+    change = max(abs(other - cost) for other in others)
+    return max(others) <= least and change < ROUNDING_SHARE * cost
 
 
 def _lost_squares(
@@ -208,7 +210,7 @@ def _told_rounding(
     system: NormalEquations, status: SolveStatus, progress: _Progress
 ) -> float | None:
     """How much rounding changes the cost, where users should know."""
-    if system.storage is not DType.FLOAT32:
+    if system.values_type is not DType.FLOAT32:
         return None
     cost, gained = progress.state.cost, gained_at_last(progress.records)
     if status is not SolveStatus.ITERATION_LIMIT or gained > MUCH_GAINED * cost:
@@ -261,6 +263,7 @@ def _iterate(
 
 def _change(system: NormalEquations, cost: float, ask: AskRounding) -> float:
     """How much the cost changes by such a rounding: the most of several draws; NaN if any is."""
-    others = system.rounded_costs(coarsely=ask is AskRounding.LAST_THIRD)
-    changes = [abs(other - cost) for other in others]
+    if ask is AskRounding.LAST_THIRD:
+        return cost * system.coarsely_rounded_change()
+    changes = [abs(other - cost) for other in system.rounded_costs()]
     return math.nan if any(map(math.isnan, changes)) else max(changes)

@@ -12,6 +12,7 @@ after it nothing is done ahead until one is accepted.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
@@ -20,7 +21,7 @@ from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.derivative_sizes import DerivativeLook, DerivativeSizes
 from caspar.solver.iterate.faults import faulty_costs, faulty_derivatives, largest_residual
 from caspar.solver.iterate.linearization import Linearization, Place
-from caspar.solver.iterate.roundings import DRAWS, last_third, write_rounded
+from caspar.solver.iterate.roundings import moved_scores, typical_change
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.iterate.usual_options import usual_options
 from caspar.solver.linear.hand_over import HandOver
@@ -89,8 +90,13 @@ class NormalEquations:
 
     @property
     def storage(self) -> DType:
-        """Type of the values."""
+        """Type of residuals, Jacobians and vectors."""
         return self.plan.types.storage
+
+    @property
+    def values_type(self) -> DType:
+        """Type of the values."""
+        return self.plan.types.values
 
     @property
     def is_direct(self) -> bool:
@@ -139,6 +145,7 @@ class NormalEquations:
                 rows = scratch.on_device(given)
                 rows = scratch.in_order(rows, None if plan.order is None else plan.order.node)
                 self._binder.pack(plan.key(part), rows)
+        rounded_rows = []
         for factor in self.plan.factors:
             arrays = problem.factors[factor.factor.name]
             for argument in factor.factor.inputs:
@@ -147,6 +154,10 @@ class NormalEquations:
                     rows = scratch.on_device(constant.rows)
                     rows = scratch.in_order(rows, factor.order.order_of(argument))
                     self._binder.pack(factor.key(FactorPart.CONSTANT, argument), rows)
+                    rounded = factor.key(FactorPart.ROUNDED_CONSTANT, argument)
+                    if rounded in self.plan.memory:
+                        rounded_rows.append(rows.astype(self.plan.types.storage.value))
+                        self._binder.pack(rounded, rounded_rows[-1])
         # the rows must live until they are packed
         self._backend.synchronize()
 
@@ -270,29 +281,39 @@ class NormalEquations:
             self._restore.run()
         self._held = self._held.rejected()
 
-    def rounded_costs(self, *, coarsely: bool = False) -> tuple[float, ...]:
+    def rounded_costs(self) -> tuple[float, ...]:
         """Costs of values that are moved by a rounding each, but for zeros, up or down in no order.
 
         Several draws. What was linearised is lost.
-
-        Args:
-            coarsely: They are moved by the last third of the digits of their type's largest start
-                value.
         """
-        sizes = [
-            last_third(self._starts[plan.node.name]) if coarsely else 0.0
-            for plan in self.plan.nodes
-        ]
         costs = []
-        for draw in DRAWS:
-            for plan, size in zip(self.plan.nodes, sizes, strict=True):
-                nodes = self.plan.memory[plan.key(NodePart.NODES)]
-                candidate = self.plan.memory[plan.key(NodePart.CANDIDATE)]
-                write_rounded(self._backend.xp, nodes, candidate, draw, size)
-            costs.append(self.candidate_cost())
+        for _ in moved_scores(self.plan, self._phases):
+            self._scalars.fetch()
+            costs.append(self._read()["cost"])
+        self._score_again()
+        return tuple(costs)
+
+    def coarsely_rounded_change(self) -> float:
+        """How much typical residuals change by the last third of the values' digits.
+
+        See `roundings.typical_change`. What was linearised is lost.
+        """
+        self._score.run()
+        change = typical_change(self.plan, self._phases, self._starts)
+        self._score_again()
+        return change
+
+    def _score_again(self) -> None:
         self._score.run()
         self._held = self._held.overwritten()
-        return tuple(costs)
+
+    def round_values(self, dtypes: Mapping[str, Any]) -> float:
+        """Round the current values to narrower types, for some node types by name; their cost."""
+        for plan in self.plan.nodes:
+            if plan.node.name in dtypes:
+                nodes = self.plan.memory[plan.key(NodePart.NODES)]
+                nodes[...] = nodes.astype(dtypes[plan.node.name])
+        return self.score()
 
     @property
     def starts(self) -> Mapping[str, Array]:
@@ -307,16 +328,16 @@ class NormalEquations:
         return self._read()["cost"]
 
     def values(self) -> Mapping[str, Array]:
-        """The current values as (n, storage_dim) arrays of the storage type.
+        """The current values as (n, storage_dim) arrays of the type of values.
 
         They are in memory that a solve needs no more; the next one overwrites them.
         """
         self._held = self._held.overwritten()
         self._starts = {}
         scratch = self.plan.scratch()
-        storage = self.plan.types.storage.value
+        values = self.plan.types.values.value
         rows = {
-            plan.node.name: scratch.take((plan.count, plan.node.storage_dim), storage)
+            plan.node.name: scratch.take((plan.count, plan.node.storage_dim), values)
             for plan in self.plan.nodes
         }
         for plan in self.plan.nodes:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from caspar.equations.factor_builder import FactorForm, SharedSums
-from caspar.equations.parts import FactorPart, Layout, NodePart, SolverPart
+from caspar.equations.parts import FactorPart, Layout, NodePart, SolverPart, value_dtype
 from caspar.equations.solver_form import couples_one_type
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.precision import Types
@@ -73,6 +73,23 @@ class FactorPlan:
     def key(self, part: NodePart | FactorPart, argument: Argument | None = None) -> OwnedPart:
         """What its arrays are asked by: constants and partial sums with the argument."""
         return OwnedPart(part, self.factor.name, "" if argument is None else argument.name)
+
+    @property
+    def constants(self) -> tuple[Argument, ...]:
+        """The inputs that have rows of their own."""
+        rows = self.order.constant_rows
+        return tuple(one for one in self.factor.inputs if one.source in rows)
+
+    def rounded_constants(self, types: Types, library: KernelLibrary) -> tuple[Argument, ...]:
+        """The constants that kernels read rounded, and that have another type themselves."""
+        if not self.form.linearizes_rounded(types):
+            return ()
+        read = library.rounded[self.factor.name]
+        return tuple(
+            one
+            for one in self.constants
+            if value_dtype(one, types) is not types.storage and one.name in read
+        )
 
     @property
     def num_bytes(self) -> int:
@@ -199,6 +216,13 @@ class Plan:
     def is_scaled(self) -> bool:
         """Whether linear systems are solved in scaled variables."""
         return any(plan.form.jacobian.is_stored for plan in self.factors)
+
+    @property
+    def rounds_values(self) -> bool:
+        """Whether kernels derive Jacobians again, from values rounded to the type of storage."""
+        return self.types.rounds_values and any(
+            not plan.form.jacobian.is_stored for plan in self.factors
+        )
 
     @property
     def linearization_needs_damping(self) -> bool:
