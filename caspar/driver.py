@@ -9,7 +9,7 @@ Once for each solver; a cached result skips everything after tracing.
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.codegen.targets import Target
 from caspar.equations.solver_form import SolverForm
-from caspar.equations.solver_kernels import convert_specs, kernel_specs
+from caspar.equations.solver_kernels import convert_specs, kernel_specs, rounded_arguments
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.precision import TYPES, Types
 from caspar.frontend.size_refusal import naming_owners
@@ -59,10 +59,12 @@ class SolverSources:
     Attributes:
         kernels: By name.
         jacobian_dims: Stored Jacobian entries of each factor, by the factor's name.
+        rounded: The arguments of each factor that its kernels read rounded to the type of storage.
     """
 
     kernels: Mapping[str, KernelSource]
     jacobian_dims: Mapping[str, int]
+    rounded: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ def generate_sources(
         for conversion in convert_specs(design.factors, design.nodes, design.types, design.form):
             kernels[conversion.name] = design.target.generate_convert(conversion)
             made(kernels[conversion.name])
-    return SolverSources(kernels, jacobian_dims)
+    return SolverSources(kernels, jacobian_dims, rounded_arguments(design.factors, specs))
 
 
 def compile_specs(
@@ -278,10 +280,12 @@ def _compiler_digest() -> str:
 
 def _to_json(sources: SolverSources) -> dict[str, Any]:
     kernels = [source_to_json(source) for source in sources.kernels.values()]
-    return {"kernels": kernels, "jacobian_dims": dict(sources.jacobian_dims)}
+    rounded = {name: list(arguments) for name, arguments in sources.rounded.items()}
+    return {"kernels": kernels, "jacobian_dims": dict(sources.jacobian_dims), "rounded": rounded}
 
 
 def _from_json(data: Mapping[str, Any]) -> SolverSources:
     kernels = [source_from_json(entry) for entry in data["kernels"]]
     dims = {str(name): int(dim) for name, dim in data["jacobian_dims"].items()}
-    return SolverSources({source.name: source for source in kernels}, dims)
+    rounded = {str(name): [str(one) for one in given] for name, given in data["rounded"].items()}
+    return SolverSources({source.name: source for source in kernels}, dims, rounded)

@@ -10,7 +10,7 @@ from caspar.frontend.factors.jacobian import (
     JacobianStorage,
 )
 from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
-from caspar.frontend.names import kernel_name
+from caspar.frontend.names import ROUNDED_VALUE, kernel_name
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
@@ -89,6 +89,13 @@ class FactorForm:
         blocks = (NodePart.BLOCK,) if adds_block else ()
         return (NodePart.GRADIENT, *diagonals, *blocks)
 
+    def linearizes_rounded(self, types: Types) -> bool:
+        """Whether products derive Jacobians of rounded values, of which blocks must be too.
+
+        Gradients are of the values themselves, or a solve would end elsewhere.
+        """
+        return types.rounds_values and not self.jacobian.is_stored
+
     def partner(self, factor: TracedFactor) -> Argument | None:
         """The argument whose nodes come with the places in node tiles; None: each has an index."""
         others = [node for node in factor.nodes if node is not self.eliminated]
@@ -162,9 +169,16 @@ class FactorBuilder(KernelBuilder):
         return ReadIndexed(self._index_of(argument, name))
 
     def read_argument(self, argument: Argument) -> list[Scalar]:
-        """The storage of an argument's object."""
-        access = self._read_access(argument, argument.value_name)
-        return self.read(argument.value_name, argument.storage_dim, self.types.storage, access)
+        """The storage of an argument's object: rounded copies in kernels of the storage type."""
+        name, dtype = self.value_of(argument)
+        access = self._read_access(argument, name)
+        return self.read(name, argument.storage_dim, dtype, access)
+
+    def value_of(self, argument: Argument) -> tuple[str, DType]:
+        """What the kernel calls the storage of an argument, and its type in memory."""
+        if self.types.rounds_values and self.graph.dtype is self.types.storage:
+            return argument.part(ROUNDED_VALUE), self.types.storage
+        return argument.value_name, argument.dtype(self.types)
 
     def evaluate(self, epsilon_of: DType) -> Evaluation:
         """The factor at the values of its arguments, with the epsilon of a type."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from caspar.equations.factor_builder import FactorBuilder, FactorForm, SharedSums
 from caspar.equations.linearized import (
     add_block,
+    add_gradients,
     add_linearized,
     add_products,
     computed_jacobian,
@@ -33,7 +34,7 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.patterns import WriteSequential
 
 FACTOR_ROLES = (
-    *("score", "linearize", "store", "square"),
+    *("score", "gradient", "linearize", "store", "square"),
     *("product", "gather", "scatter", "reduce", "inner"),
 )
 """Ends of the names of a factor's kernels."""
@@ -52,9 +53,9 @@ class FactorKernels:
         kernels: By role. `score`: `residual`, and what it costs: `cost`; with a loss also how many
             residuals are longer than its scale.
             `linearize`: from `residual`, at the values it was scored at, for each node argument
-            `FactorForm.linearized`. `store`: with the `diagonal` of all factors, the scaled
-            Jacobian and, where it is not rounded, the scaled blocks. `square`: the blocks of the
-            rounded one. `product`: J^T (J p) for each node argument, and |J p|^2: `curvature`;
+            `FactorForm.linearized`. Where that is of rounded values, `gradient` adds the gradients,
+            of exact ones. `store`: with the `diagonal` of all factors, the scaled Jacobian and,
+            where it is not rounded, the scaled blocks. `square`: the blocks of the rounded one. `product`: J^T (J p) for each node argument, and |J p|^2: `curvature`;
             the Schur complement's where a node is eliminated. Others: see `schur_kernels`.
         jacobian_dim: Stored Jacobian entries.
         slots: Where they are; None: Jacobians are recomputed.
@@ -74,10 +75,12 @@ def factor_kernels(
         "score": _score(factor, types, chosen),
         "linearize": _linearize(factor, types, chosen),
     }
+    if chosen.linearizes_rounded(types):
+        kernels["gradient"] = _gradient(factor, types, chosen)
     jacobian: JacobianSlots | None = None
     if chosen.jacobian.is_stored:
         kernels["store"], jacobian = _store(factor, types, chosen)
-    if jacobian is not None and chosen.jacobian.is_rounded:
+    if jacobian is not None and chosen.jacobian.is_rounded(types):
         kernels["square"] = _square(factor, types, chosen, jacobian)
     if chosen.eliminated is None:
         kernels["product"] = _product(factor, types, chosen, jacobian)
@@ -133,15 +136,23 @@ def _score(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
 
 
 def _linearize(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
-    kernel = FactorBuilder(factor, "linearize", form, types.storage, types)
-    add_linearized(kernel)
+    rounds = form.linearizes_rounded(types)
+    dtype = types.storage if rounds else types.values
+    kernel = FactorBuilder(factor, "linearize", form, dtype, types)
+    add_linearized(kernel, has_gradients=not rounds)
+    return kernel.build()
+
+
+def _gradient(factor: TracedFactor, types: Types, form: FactorForm) -> KernelSpec:
+    kernel = FactorBuilder(factor, "gradient", form, types.values, types)
+    add_gradients(kernel)
     return kernel.build()
 
 
 def _store(
     factor: TracedFactor, types: Types, form: FactorForm
 ) -> tuple[KernelSpec, JacobianSlots]:
-    kernel = FactorBuilder(factor, "store", form, types.storage, types)
+    kernel = FactorBuilder(factor, "store", form, types.values, types)
     blocks = computed_jacobian(kernel)
     kernel.graph.origin = "D^-1/2"
     scales = {}
@@ -149,7 +160,7 @@ def _store(
         diagonal = kernel.read_node(argument, NodePart.DIAGONAL)
         scales[argument.name] = [entry.sqrt().reciprocal() for entry in diagonal]
     slots = store_jacobian(kernel, blocks, scales, form.jacobian.dtype(types))
-    if not form.jacobian.is_rounded:
+    if not form.jacobian.is_rounded(types):
         _add_blocks(kernel, scaled_blocks(blocks, scales))
     return kernel.build(), slots
 

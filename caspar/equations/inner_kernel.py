@@ -63,7 +63,7 @@ def inner_kernel(
         form: How its kernels are made.
         num_steps: Steps of each node, those that do not count included.
     """
-    kernel = FactorBuilder(factor, "inner", form, types.storage, types)
+    kernel = FactorBuilder(factor, "inner", form, types.values, types)
     node = form.eliminated_argument.node_type
     reader = _Evaluator(kernel)
     damping = kernel.scalar("damping")
@@ -75,7 +75,7 @@ def inner_kernel(
             kernel, node, state.square, damping, types.storage, free, scaled=False
         )
         moved = damped_step(
-            node.tangent_dim, types.storage, state.square, state.slope, damping, diagonal, free
+            node.tangent_dim, types.values, state.square, state.slope, damping, diagonal, free
         )
         storage = retracted(node, state.storage, moved, free)
         trial = reader.evaluate(storage, is_last=left == 0)
@@ -89,9 +89,8 @@ def inner_kernel(
                 for after, before in zip(trial.parts, state.parts, strict=True)
             )
         )
-    kernel.write(
-        form.eliminated_argument.value_name, state.storage, types.storage, WriteOwnNode(reader.team)
-    )
+    name, dtype = kernel.value_of(form.eliminated_argument)
+    kernel.write(name, state.storage, dtype, WriteOwnNode(reader.team))
     return kernel.build()
 
 
@@ -112,9 +111,9 @@ class _Evaluator:
 
     def start(self) -> list[Scalar]:
         """The candidate, for the node's leader."""
-        argument, storage = self._eliminated, self._kernel.types.storage
-        access = ReadForNode(self.team)
-        return self._kernel.read(argument.value_name, argument.storage_dim, storage, access)
+        argument, access = self._eliminated, ReadForNode(self.team)
+        name, dtype = self._kernel.value_of(argument)
+        return self._kernel.read(name, argument.storage_dim, dtype, access)
 
     def free(self) -> list[Scalar] | None:
         """Whether each component of the node's tangent moves, for its leader; None: all do."""

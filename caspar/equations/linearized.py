@@ -13,31 +13,51 @@ from caspar.frontend.factors.trace import Argument
 from caspar.ir.scalar import Scalar, dot
 
 
-def add_linearized(kernel: FactorBuilder) -> None:
+def add_linearized(kernel: FactorBuilder, *, has_gradients: bool = True) -> None:
     """Gradients, and what else a linearisation adds to nodes, from `residual`.
 
-    That was evaluated by `score`, in the type of the sums: with residuals evaluated in float32 the
-    gradient is off by enough to stop Ladybug-49 at 13344.77 instead of 13344.24. So would be
-    weights that are made of them: the correction is made here, and kept for what comes after.
+    That was evaluated by `score`, in the type of values, and so are weights that are made of it:
+    the correction is made here, and kept for what comes after.
+
+    Args:
+        kernel: Receives the operations.
+        has_gradients: Without, `add_gradients` is for another kernel.
     """
-    evaluation = kernel.evaluate(kernel.types.storage)
+    evaluation = kernel.evaluate(kernel.graph.dtype)
     linear = Linearization(evaluation.jacobian(kernel.factor.nodes))
-    pull, blocks = kernel.read_residual(), linear.entries
+    pull: Sequence[Scalar] = ()
+    if has_gradients or not kernel.factor.is_plain:
+        pull = kernel.read_residual()
+    blocks = linear.entries
     correction = evaluation.correction(pull)
     if correction is not None:
         kernel.write_correction(correction)
-        linear, pull = Linearization(correction.selected(blocks)), list(correction.pull)
+        linear, pull = Linearization(correction.selected(blocks)), correction.pull
         blocks = correction.times_blocks(linear.entries)
     for argument in kernel.factor.nodes:
         parts = kernel.form.linearized(argument)
         kernel.graph.origin = f"{' and '.join(part.text for part in parts)} of {argument.name}"
         columns = list(zip(*blocks[argument.name], strict=True))
-        kernel.add_node(argument, NodePart.GRADIENT, linear.transposed(argument, pull))
+        if has_gradients:
+            kernel.add_node(argument, NodePart.GRADIENT, linear.transposed(argument, pull))
         if NodePart.DIAGONAL in parts:
             diagonal = [dot(column, column) for column in columns]
             kernel.add_node(argument, NodePart.DIAGONAL, diagonal)
         if NodePart.BLOCK in parts:
             add_block(kernel, argument, columns)
+
+
+def add_gradients(kernel: FactorBuilder) -> None:
+    """Gradients alone, from `residual`: as `add_linearized` makes them."""
+    evaluation = kernel.evaluate(kernel.graph.dtype)
+    linear = Linearization(evaluation.jacobian(kernel.factor.nodes))
+    pull: Sequence[Scalar] = kernel.read_residual()
+    correction = evaluation.correction(pull)
+    if correction is not None:
+        linear, pull = Linearization(correction.selected(linear.entries)), correction.pull
+    for argument in kernel.factor.nodes:
+        kernel.graph.origin = f"{NodePart.GRADIENT.text} of {argument.name}"
+        kernel.add_node(argument, NodePart.GRADIENT, linear.transposed(argument, pull))
 
 
 def add_block(
@@ -58,14 +78,14 @@ def add_block(
 def computed_jacobian(kernel: FactorBuilder) -> Blocks:
     """The Jacobian by each node argument, from the values, as weight and loss have corrected it.
 
-    The epsilon is that of the linearisation in every kernel, or their Jacobians would differ where
-    it counts.
+    The epsilon is that of the type in which the kernel computes. Kernels of one linear system
+    compute in one type, or their Jacobians would differ where it counts.
     """
     return _computed(kernel).blocks
 
 
 def _computed(kernel: FactorBuilder) -> Linearization:
-    entries = kernel.evaluate(kernel.types.storage).jacobian(kernel.factor.nodes)
+    entries = kernel.evaluate(kernel.graph.dtype).jacobian(kernel.factor.nodes)
     correction = kernel.read_correction()
     if correction is None:
         return Linearization(entries)

@@ -41,7 +41,7 @@ from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.accessors.sums.slots import BeginSlots, ReadSlots
 from caspar.memory.kernel import KernelSpec
 
-NODE_ROLES = ("scale", "factorize", "start", "step", "turn", "solve", "retract")
+NODE_ROLES = ("round", "scale", "factorize", "start", "step", "turn", "solve", "retract")
 """Ends of the names of a node type's kernels."""
 
 MEMORY = 0.9
@@ -57,6 +57,8 @@ def node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelS
     eliminated, scaled = node.name in form.eliminated, form.is_scaled
     masked = node.name in form.masked
     made = [scale_kernel(node, types, eliminated=eliminated, masked=masked)] if scaled else []
+    if form.rounds_values(types):
+        made.append(round_kernel(node, types))
     if eliminated:
         return [
             *made,
@@ -80,6 +82,13 @@ def damping_diagonal(kernel: NodeBuilder, *, scaled: bool) -> list[Scalar]:
     if scaled:
         return [Scalar(kernel.graph, kernel.graph.const(1.0))] * kernel.node.tangent_dim
     return kernel.read_part(NodePart.DIAGONAL)
+
+
+def round_kernel(node: NodeType, types: Types) -> KernelSpec:
+    """What is linearised to `rounded`, in the type of storage."""
+    kernel = NodeBuilder(node, "round", types.values, types)
+    kernel.write_part(NodePart.ROUNDED, kernel.read_part(NodePart.NODES))
+    return kernel.build()
 
 
 def scale_kernel(
@@ -253,7 +262,7 @@ def retract_kernel(
     the step, and 0: the first three give the decrease of the linear model by an inexact step,
     -1/2 step.gradient + 1/2 step.residual + 1/2 damping step.D step (residual = b - A step).
     """
-    kernel = NodeBuilder(node, "retract", types.storage, types, masked=masked, few_items=True)
+    kernel = NodeBuilder(node, "retract", types.values, types, masked=masked, few_items=True)
     step = kernel.read_part(NodePart.STEP)
     _write_moved(kernel, step, scaled=scaled)
     faded = [MEMORY * entry for entry in kernel.read_part(NodePart.INFLUENCE)]
@@ -275,7 +284,7 @@ def eliminated_retract_kernel(
     Its rows of the system hold exactly, so there is no residual; the last sum is |W gradient|^2,
     twice the decrease that these nodes promise by themselves.
     """
-    kernel = NodeBuilder(node, "retract", types.storage, types, eliminated=True, masked=masked)
+    kernel = NodeBuilder(node, "retract", types.values, types, eliminated=True, masked=masked)
     gradient = kernel.read_part(NodePart.GRADIENT)
     inner = kernel.read_part(NodePart.INNER)
     rest = [g + t for g, t in zip(gradient, inner, strict=True)]

@@ -11,7 +11,7 @@ from enum import Enum
 
 from caspar.frontend.factors.block_parts import block_dim
 from caspar.frontend.factors.trace import Argument, NodeType
-from caspar.frontend.names import VALUE, kernel_name
+from caspar.frontend.names import ROUNDED_VALUE, VALUE, kernel_name
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
@@ -30,6 +30,7 @@ class Lifetime(Enum):
     VALUES = "in the whole solve"
     MASKS = "the same; of types of which something is held"
     CANDIDATES = "from a retraction until the step is accepted or rejected"
+    ROUNDED = "from a linearisation to the next; where kernels derive Jacobians from rounded values"
     RESIDUALS = "from a score to the linearisation at the same values"
     JACOBIANS = "from a linearisation to the next"
     CORRECTIONS = "the same; read where Jacobians are made"
@@ -61,7 +62,8 @@ class NodePart(Enum):
     """The arrays of a node type, an object for each node; `node_kernels` has the mathematics.
 
     INFLUENCE is what D remembers of diag(J^T J) at earlier values; only types that remain have it.
-    FREE is 1 for each component of the tangent that moves, and 0 if it is held.
+    FREE is 1 for each component of the tangent that moves, and 0 if it is held. ROUNDED is what is
+    linearised, in the type of storage: kernels read it that derive Jacobians again in that type.
 
     A factor's kernels call the part of an argument's node `<argument>__<part>`. The partial sums
     that are added to it have that name too.
@@ -75,6 +77,7 @@ class NodePart(Enum):
 
     NODES = "nodes", Lifetime.VALUES, _storage_dim
     CANDIDATE = "candidate", Lifetime.CANDIDATES, _storage_dim
+    ROUNDED = ROUNDED_VALUE, Lifetime.ROUNDED, _storage_dim
     INFLUENCE = "influence", Lifetime.VALUES, _tangent_dim
     CANDIDATE_INFLUENCE = "candidate_influence", Lifetime.CANDIDATES, _tangent_dim
     FREE = "free", Lifetime.MASKS, _tangent_dim
@@ -109,12 +112,22 @@ class NodePart(Enum):
 
     def dtype(self, types: Types) -> DType:
         """Type in memory."""
+        if self in (NodePart.NODES, NodePart.CANDIDATE):
+            return types.values
         return types.sums if self.layout is Layout.ROWS else types.storage
 
-    def exists(self, *, eliminated: bool, masked: bool) -> bool:
-        """Whether a type has the array, if it is eliminated or not, with something held or not."""
+    def exists(self, *, eliminated: bool, masked: bool, rounded: bool) -> bool:
+        """Whether a type has the array.
+
+        Args:
+            eliminated: Whether the type is eliminated.
+            masked: Whether something of it may be held.
+            rounded: Whether kernels read rounded values.
+        """
         if self in (NodePart.INFLUENCE, NodePart.CANDIDATE_INFLUENCE):
             return not eliminated
+        if self is NodePart.ROUNDED:
+            return rounded
         return masked or self is not NodePart.FREE
 
     def has_rows(self, *, eliminated: bool) -> bool:
@@ -134,9 +147,10 @@ REDUCED = {NodePart.GRADIENT: NodePart.REDUCED_GRADIENT, NodePart.BLOCK: NodePar
 class FactorPart(Enum):
     """The arrays of a factor, besides partial sums for parts of its nodes.
 
-    CONSTANT: an argument's rows, `<argument>__value` in kernels. RESIDUAL, JACOBIAN, CORRECTION: an
-    object for each slot; Jacobians that are not stored have no scalars, nor have corrections of a
-    factor without weight and loss.
+    CONSTANT: an argument's rows, `<argument>__value` in kernels. ROUNDED_CONSTANT: the same in the
+    type of storage, `<argument>__rounded`. RESIDUAL, JACOBIAN, CORRECTION: an object for each slot;
+    Jacobians that are not stored have no scalars, nor have corrections of a factor without weight
+    and loss.
 
     Attributes:
         text: What kernels call it.
@@ -144,6 +158,7 @@ class FactorPart(Enum):
     """
 
     CONSTANT = VALUE, Lifetime.VALUES
+    ROUNDED_CONSTANT = ROUNDED_VALUE, Lifetime.VALUES
     RESIDUAL = "residual", Lifetime.RESIDUALS
     JACOBIAN = "jacobian", Lifetime.JACOBIANS
     CORRECTION = "correction", Lifetime.CORRECTIONS

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from caspar.equations.factor_builder import FactorForm, SharedSums
 from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
+from caspar.frontend.precision import Types
 from caspar.options import DEFAULT_INNER_ITERATIONS
 
 FEWER = 2
@@ -43,6 +44,11 @@ class SolverForm:
     def is_scaled(self) -> bool:
         """Whether linear systems are solved in scaled variables: see `node_kernels`."""
         return any(form.jacobian.is_stored for form in self.factors.values())
+
+    def rounds_values(self, types: Types) -> bool:
+        """Whether kernels derive Jacobians again, from values rounded to the type of storage."""
+        recomputes = any(not form.jacobian.is_stored for form in self.factors.values())
+        return types.rounds_values and recomputes
 
     @property
     def is_ordered(self) -> bool:

@@ -6,12 +6,15 @@ each solver. Kernels that only some linear solvers need are in `solver.linear`.
 
 from collections.abc import Sequence
 
-from caspar.equations.factor_kernels import factor_kernels
+from caspar.equations.factor_kernels import FACTOR_ROLES, factor_kernels
 from caspar.equations.node_kernels import node_kernels
 from caspar.equations.scalar_kernels import memory_kernels, scalar_kernels
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.trace import NodeType, TracedFactor
+from caspar.frontend.names import ROUNDED_VALUE, kernel_name
 from caspar.frontend.precision import Types
+from caspar.ir.dtype import DType
+from caspar.ir.ops import Op
 from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.layout import rows_are_blocked
@@ -40,16 +43,39 @@ def kernel_specs(
     return specs, jacobian_dims
 
 
+def rounded_arguments(
+    factors: Sequence[TracedFactor], specs: Sequence[KernelSpec]
+) -> dict[str, tuple[str, ...]]:
+    """By factors: the arguments that kernels of theirs read rounded to the type of storage."""
+    found = {}
+    for factor in factors:
+        names = {kernel_name(factor.name, role) for role in FACTOR_ROLES}
+        calls = [call for spec in specs if spec.name in names for call in spec.graph.calls]
+        read = {call.data[0] for call in calls if call.op is Op.READ}
+        rounded = (one.name for one in factor.inputs if one.part(ROUNDED_VALUE) in read)
+        found[factor.name] = tuple(rounded)
+    return found
+
+
 def convert_specs(
     factors: Sequence[TracedFactor], nodes: Sequence[NodeType], types: Types, form: SolverForm
 ) -> list[ConvertSpec]:
     """The kernels of a solver that move values and masks between rows and the blocked layout."""
-    packed = {argument.storage_dim for factor in factors for argument in factor.inputs}
-    packed |= {node.tangent_dim for node in nodes if node.name in form.masked}
-    unpacked = {node.storage_dim for node in nodes}
+    inputs = [argument for factor in factors for argument in factor.inputs]
+    pack, unpack = Direction.PACK, Direction.UNPACK
+    made = {(pack, node.storage_dim, types.values) for node in nodes}
+    made |= {(unpack, node.storage_dim, types.values) for node in nodes}
+    made |= {(pack, one.storage_dim, one.dtype(types)) for one in inputs if one.node is None}
+    if form.rounds_values(types):
+        made |= {(pack, one.storage_dim, types.storage) for one in inputs if one.node is None}
+    made |= {(pack, node.tangent_dim, types.storage) for node in nodes if node.name in form.masked}
     return [
-        ConvertSpec(direction, dim, types.storage)
-        for direction, dims in ((Direction.PACK, packed), (Direction.UNPACK, unpacked))
-        for dim in sorted(dims)
-        if not rows_are_blocked(dim, types.storage)
+        ConvertSpec(direction, dim, dtype)
+        for direction, dim, dtype in sorted(made, key=_place)
+        if not rows_are_blocked(dim, dtype)
     ]
+
+
+def _place(made: tuple[Direction, int, DType]) -> tuple[str, int, str]:
+    direction, dim, dtype = made
+    return direction.value, dim, dtype.value

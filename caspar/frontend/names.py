@@ -18,6 +18,9 @@ SEPARATOR = "__"
 VALUE = "value"
 """The part of an argument that the user's function sees: its object's storage."""
 
+ROUNDED_VALUE = "rounded"
+"""The same rounded to the type of storage, where values have a wider one."""
+
 MAX_LENGTH = 40
 """Characters of a name that are kept as they are: kernels of three types have three of them."""
 

@@ -11,19 +11,26 @@ class Types:
     """Floating types of a solver.
 
     Attributes:
-        storage: State, Jacobians and PCG vectors; linearisation is computed in it.
-        sums: Gradients, block diagonals, costs and dot products; block factorisation and the
-            residuals behind the cost are computed in it. Evaluating the cost in float32 leaves
-            noise of 4e-7 relative (measured on Trafalgar-21): Levenberg-Marquardt then accepts
-            lucky draws and reports costs below the optimum.
+        values: Nodes, candidates and constants. Residuals, gradients, stored Jacobians and
+            retractions are computed in it.
+        storage: Stored Jacobians and residuals, PCG vectors, D and preconditioners. Products are
+            computed in it, and so are Jacobians that are derived again, from rounded values.
+        sums: Gradients, block diagonals, costs and dot products over all items; blocks are
+            factorised in it.
     """
 
+    values: DType
     storage: DType
     sums: DType
 
+    @property
+    def rounds_values(self) -> bool:
+        """Whether what computes in the type of storage reads rounded copies of values."""
+        return self.values is not self.storage
+
 
 TYPES = {
-    Precision.MIXED: Types(DType.FLOAT32, DType.FLOAT64),
-    Precision.FLOAT64: Types(DType.FLOAT64, DType.FLOAT64),
-    Precision.FLOAT32: Types(DType.FLOAT32, DType.FLOAT32),
+    Precision.MIXED: Types(DType.FLOAT64, DType.FLOAT32, DType.FLOAT64),
+    Precision.FLOAT64: Types(DType.FLOAT64, DType.FLOAT64, DType.FLOAT64),
+    Precision.FLOAT32: Types(DType.FLOAT32, DType.FLOAT32, DType.FLOAT32),
 }

@@ -78,8 +78,8 @@ class Linearization:
 class JacobianStorage(Enum):
     """Where Jacobians are between linearisation and product.
 
-    STORED: in memory, as precise as they are computed. FLOAT16: in memory. RECOMPUTED: nowhere;
-    every product derives them again from the values.
+    STORED: in memory, in the type of storage. FLOAT16: in memory. RECOMPUTED: nowhere; every product
+    derives them again from the values, rounded to the type of storage.
     """
 
     STORED = "stored"
@@ -91,10 +91,9 @@ class JacobianStorage(Enum):
         """Whether they are in memory; they are scaled then."""
         return self is not JacobianStorage.RECOMPUTED
 
-    @property
-    def is_rounded(self) -> bool:
+    def is_rounded(self, types: Types) -> bool:
         """Whether what is read is not what was computed."""
-        return self is JacobianStorage.FLOAT16
+        return self.is_stored and self.dtype(types) is not types.values
 
     def dtype(self, types: Types) -> DType:
         """Type in memory."""

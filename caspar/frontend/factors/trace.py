@@ -31,6 +31,7 @@ from caspar.frontend.markers import (
     TunableUnique,
 )
 from caspar.frontend.names import VALUE, internal_name, part_name
+from caspar.frontend.precision import Types
 from caspar.frontend.symbolic.epsilon import SYMBOL, SymForceGrewError, with_symbolic_epsilon
 from caspar.frontend.symbolic.expression_key import expression_key
 from caspar.frontend.symbolic.lines import Lines
@@ -48,6 +49,7 @@ from caspar.frontend.tracing.signature import (
     matrix_shape,
     run_on_symbols,
 )
+from caspar.ir.dtype import DType
 from caspar.memory.access import Accessor
 
 WEIGHT = "weight"
@@ -131,6 +133,8 @@ class Argument:
         unit_ranges: Its parts of unit length, such as quaternions.
         node: The node type; None for constants.
         symbolic: A value of symbols; not the one that the function gets, which may write into it.
+        is_narrow: Of constants: whether their array is in the type of storage, if that is another
+            one than that of values.
     """
 
     name: str
@@ -141,6 +145,7 @@ class Argument:
     unit_ranges: tuple[UnitRange, ...]
     node: NodeType | None
     symbolic: Any
+    is_narrow: bool = False
 
     @property
     def node_type(self) -> NodeType:
@@ -156,6 +161,10 @@ class Argument:
     def value_name(self) -> str:
         """What kernels call its storage."""
         return self.part(VALUE)
+
+    def dtype(self, types: Types) -> DType:
+        """Type of its values in memory."""
+        return types.storage if self.is_narrow else types.values
 
     @property
     def tangent_dim(self) -> int:
@@ -241,13 +250,16 @@ class TracedFactor:
         """Text that determines the generated kernels."""
         arguments = "; ".join(
             f"{argument.name} {argument.kind.value} {argument.successor} {argument.symbols}"
-            f" {argument.chart_key}"
+            f" {argument.chart_key}{' narrow' if argument.is_narrow else ''}"
             for argument in self.arguments
         )
         key = f"{self.name}({arguments}) = {expression_key(self.residual, self.lines)}"
         if self.is_plain:
             return key
-        terms = ", ".join(f"{term.name} {term.kind.value}" for term in self.terms)
+        terms = ", ".join(
+            f"{term.name} {term.kind.value}{' narrow' if term.is_narrow else ''}"
+            for term in self.terms
+        )
         return f"{key}, {terms}, {'' if self.loss is None else self.loss.key}"
 
 

@@ -76,13 +76,13 @@ class ArrayReader:
         check_values: Also look for NaN, infinity and indices out of range.
 
     Attributes:
-        storage: That type.
+        types: Floating types.
     """
 
     def __init__(self, backend: Backend, precision: Precision, check_values: bool) -> None:
         self._backend = backend
-        self.storage = TYPES[precision].storage
-        self._storage = self.storage.value
+        self.types = TYPES[precision]
+        self._values = self.types.values.value
         self._check_values = check_values
         self._first: tuple[str, Location] | None = None
         self._has_warned = False
@@ -132,7 +132,7 @@ class ArrayReader:
             hint = f"; pass matrices as array.transpose(0, 2, 1).reshape(-1, {dim})"
             matrices = hint if array.ndim == 3 and array.shape[1] * array.shape[2] == dim else ""
             raise InputError(f"{where}: shape {tuple(array.shape)}; expected {expected}{matrices}")
-        converted, is_finite = _converted(array, self._storage, xp, look=self._check_values)
+        converted, is_finite = _converted(array, self._values, xp, look=self._check_values)
         bad = () if is_finite else _not_finite(converted, ignored, xp)
         if len(bad) > 0:
             raise self._not_finite_error(where, array, bad)
@@ -140,7 +140,7 @@ class ArrayReader:
             column = _vanished_column(array, converted, unit_ranges)
             if column is not None:
                 raise InputError(
-                    f"{where}: all numbers in column {column} become zero in {self._storage}; use "
+                    f"{where}: all numbers in column {column} become zero in {self._values}; use "
                     "another unit, or precision='float64'"
                 )
             for part in unit_ranges:
@@ -199,7 +199,7 @@ class ArrayReader:
         dtype = to_numpy(given).dtype if location(given) == HOST else self._on_device(given).dtype
         # half precision would not hold what the solver finds
         keeps = dtype.kind == "f" and dtype.itemsize >= np.dtype(np.float32).itemsize
-        return dtype.newbyteorder("=") if keeps else np.dtype(self._storage)
+        return dtype.newbyteorder("=") if keeps else np.dtype(self._values)
 
     def _on_device(self, given: Any) -> Array:
         return self._backend.upload(given)
@@ -238,16 +238,16 @@ class ArrayReader:
             InputError: It is not finite.
         """
         with np.errstate(over="ignore"):
-            rows = np.full((1, 1), given, self._storage)
+            rows = np.full((1, 1), given, self._values)
         if not np.isfinite(rows).all():
-            raise InputError(f"{where}: {given!r} is not a finite number in {self._storage}")
+            raise InputError(f"{where}: {given!r} is not a finite number in {self._values}")
         return rows
 
     def _not_finite_error(self, where: str, array: Array, bad: Array) -> InputError:
         row = int(bad[0])
         return InputError(
             f"{where}: {int(bad.shape[0])} of {array.shape[0]} rows hold NaN, infinity or numbers "
-            f"beyond {self._storage}, first row {row}: {[float(scalar) for scalar in array[row]]}; "
+            f"beyond {self._values}, first row {row}: {[float(scalar) for scalar in array[row]]}; "
             "values must be finite"
         )
 

@@ -212,7 +212,7 @@ def check_problem(
         for factor in factors
     }
     dtypes = {name: reader.dtype(array) for name, array in given.items()}
-    free = read_fixed(fixed, nodes, counts, reader.storage)
+    free = read_fixed(fixed, nodes, counts, reader.types.storage)
     return Problem(values, given, dtypes, checked, free)
 
 

@@ -208,7 +208,7 @@ def _told_rounding(
     system: NormalEquations, status: SolveStatus, progress: _Progress
 ) -> float | None:
     """How much rounding changes the cost, where users should know."""
-    if system.storage is not DType.FLOAT32:
+    if system.values_type is not DType.FLOAT32:
         return None
     cost, gained = progress.state.cost, gained_at_last(progress.records)
     if status is not SolveStatus.ITERATION_LIMIT or gained > MUCH_GAINED * cost:

@@ -88,8 +88,13 @@ class NormalEquations:
 
     @property
     def storage(self) -> DType:
-        """Type of the values."""
+        """Type of residuals, Jacobians and vectors."""
         return self.plan.types.storage
+
+    @property
+    def values_type(self) -> DType:
+        """Type of the values."""
+        return self.plan.types.values
 
     @property
     def is_direct(self) -> bool:
@@ -135,6 +140,7 @@ class NormalEquations:
                 free = scratch.on_device(problem.free[plan.node.name])
                 free = scratch.in_order(free, None if plan.order is None else plan.order.node)
                 self._binder.pack(plan.key(NodePart.FREE), free)
+        rounded_rows = []
         for factor in self.plan.factors:
             arrays = problem.factors[factor.factor.name]
             for argument in factor.factor.inputs:
@@ -143,6 +149,10 @@ class NormalEquations:
                     rows = scratch.on_device(constant.rows)
                     rows = scratch.in_order(rows, factor.order.order_of(argument))
                     self._binder.pack(factor.key(FactorPart.CONSTANT, argument), rows)
+                    rounded = factor.key(FactorPart.ROUNDED_CONSTANT, argument)
+                    if rounded in self.plan.memory:
+                        rounded_rows.append(rows.astype(self.plan.types.storage.value))
+                        self._binder.pack(rounded, rounded_rows[-1])
         # the rows must live until they are packed
         self._backend.synchronize()
 
@@ -294,16 +304,16 @@ class NormalEquations:
         return tuple(costs)
 
     def values(self) -> Mapping[str, Array]:
-        """The current values as (n, storage_dim) arrays of the storage type.
+        """The current values as (n, storage_dim) arrays of the type of values.
 
         They are in memory that a solve needs no more; the next one overwrites them.
         """
         self._held = self._held.overwritten()
         self._starts = {}
         scratch = self.plan.scratch()
-        storage = self.plan.types.storage.value
+        values = self.plan.types.values.value
         rows = {
-            plan.node.name: scratch.take((plan.count, plan.node.storage_dim), storage)
+            plan.node.name: scratch.take((plan.count, plan.node.storage_dim), values)
             for plan in self.plan.nodes
         }
         for plan in self.plan.nodes:

@@ -33,7 +33,7 @@ def expected_block_size(design: SolverDesign, name: str) -> int | None:
 
     Node tiles of float64 with the preferred size take more shared memory than there is.
     """
-    is_wide = design.types.storage is DType.FLOAT64 and len(design.form.eliminated) > 0
+    is_wide = design.types.values is DType.FLOAT64 and len(design.form.eliminated) > 0
     owners = [factor.name for factor in design.factors]
     owners += [node.name for node in design.nodes]
     return HALF_TILE if is_wide and name in names_together(owners) else None
@@ -65,6 +65,7 @@ class KernelLibrary:
         tile_size: Items of a tile.
         reductions_time_s: Seconds of compiling what sums partials.
         loaded: What `load` has compiled, by name.
+        rounded: Arguments of each factor that kernels read rounded, by the factor's name.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class KernelLibrary:
         self.reductions_time_s = 0.0
         self.loaded: set[str] = set()
         self.jacobian_dims = sources.jacobian_dims
+        self.rounded = sources.rounded
         self._target = target
         self._wide_places = wide_places
         sources = self._rewritten(sources)

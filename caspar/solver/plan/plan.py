@@ -74,6 +74,23 @@ class FactorPlan:
         return OwnedPart(part, self.factor.name, "" if argument is None else argument.name)
 
     @property
+    def constants(self) -> tuple[Argument, ...]:
+        """The inputs that have rows of their own."""
+        rows = self.order.constant_rows
+        return tuple(one for one in self.factor.inputs if one.source in rows)
+
+    def rounded_constants(self, types: Types, library: KernelLibrary) -> tuple[Argument, ...]:
+        """The constants that kernels read rounded, and that have another type themselves."""
+        if not self.form.linearizes_rounded(types):
+            return ()
+        read = library.rounded[self.factor.name]
+        return tuple(
+            one
+            for one in self.constants
+            if one.dtype(types) is not types.storage and one.name in read
+        )
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of indices and tiles."""
         return self.order.num_bytes + sum(tiles.num_bytes for tiles in self.tiles.values())
@@ -196,6 +213,13 @@ class Plan:
     def is_scaled(self) -> bool:
         """Whether linear systems are solved in scaled variables."""
         return any(plan.form.jacobian.is_stored for plan in self.factors)
+
+    @property
+    def rounds_values(self) -> bool:
+        """Whether kernels derive Jacobians again, from values rounded to the type of storage."""
+        return self.types.rounds_values and any(
+            not plan.form.jacobian.is_stored for plan in self.factors
+        )
 
     @property
     def linearization_needs_damping(self) -> bool:

@@ -92,6 +92,8 @@ class _Regions:
         self._eliminated = [plan for plan in nodes if plan.is_eliminated]
         # types that remain, where others do not
         self._with_others = self._reduced if len(self._eliminated) > 0 else []
+        recomputes = any(not plan.form.jacobian.is_stored for plan in factors)
+        self._rounds_values = types.rounds_values and recomputes
         self._arena: ArenaPlan[ArrayKey] = ArenaPlan()
 
     def reserve(self, *, share_jacobians: bool) -> ArenaPlan[ArrayKey]:
@@ -105,6 +107,7 @@ class _Regions:
         self._reserve_all(self._of_nodes(Lifetime.MASKS, self._nodes))
         self._reserve_all(self._of_factors(Lifetime.VALUES))
         first_byte = arena.num_bytes
+        self._reserve_all(self._of_nodes(Lifetime.ROUNDED, self._nodes))
         self._reserve_all(self._of_factors(Lifetime.CORRECTIONS))
         inner = self._of_nodes(Lifetime.INNER, eliminated)
         made = [
@@ -171,7 +174,11 @@ class _Regions:
             self._entry(plan, part)
             for plan in nodes
             for part in parts
-            if part.exists(eliminated=plan.is_eliminated, masked=plan.is_masked)
+            if part.exists(
+                eliminated=plan.is_eliminated,
+                masked=plan.is_masked,
+                rounded=self._rounds_values,
+            )
         ]
 
     def _entry(self, plan: NodePlan, part: NodePart) -> Entry[ArrayKey]:
@@ -192,16 +199,13 @@ class _Regions:
         storage = self._types.storage
         match part:
             case FactorPart.CONSTANT:
-                rows = plan.order.constant_rows
                 return [
-                    (
-                        plan.key(part, argument),
-                        array_scalars(argument.storage_dim, storage, rows[argument.source]),
-                        storage,
-                    )
-                    for argument in plan.factor.inputs
-                    if argument.source in rows
+                    self._constant(plan, part, argument, argument.dtype(self._types))
+                    for argument in plan.constants
                 ]
+            case FactorPart.ROUNDED_CONSTANT:
+                rounded = plan.rounded_constants(self._types, self._library)
+                return [self._constant(plan, part, argument, storage) for argument in rounded]
             case FactorPart.RESIDUAL:
                 size = array_scalars(len(plan.factor.residual), storage, plan.count)
                 return [(plan.key(part), size, storage)]
@@ -210,6 +214,13 @@ class _Regions:
                 return [(plan.key(part), size, storage)] if size > 0 else []
             case FactorPart.JACOBIAN:
                 return [(plan.key(part), *_jacobian(self._library, self._types, plan))]
+
+    @staticmethod
+    def _constant(
+        plan: FactorPlan, part: FactorPart, argument: Argument, dtype: DType
+    ) -> Entry[ArrayKey]:
+        rows = plan.order.constant_rows[argument.source]
+        return plan.key(part, argument), array_scalars(argument.storage_dim, dtype, rows), dtype
 
     def _partial_groups(self) -> list[Entries]:
         """Partial sums that are never in use at the same time.

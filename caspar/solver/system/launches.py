@@ -13,7 +13,8 @@ import numpy as np
 from caspar.equations.factor_kernels import exact_role
 from caspar.equations.parts import REDUCED, FactorPart, Layout, NodePart, SolverPart
 from caspar.frontend.factors.trace import Argument
-from caspar.ir.dtype import CHUNK_BYTES
+from caspar.frontend.names import ROUNDED_VALUE
+from caspar.ir.dtype import CHUNK_BYTES, DType
 from caspar.memory.access import TILES, BoundWrite
 from caspar.memory.accessors.sums.partials import SharedSum
 from caspar.memory.array import Array
@@ -71,13 +72,14 @@ class Binder:
 
     def _convert(self, direction: Direction, key: ArrayKey, rows: Array) -> None:
         count, dim = (int(size) for size in rows.shape)
-        region, storage = self._memory[key], self._plan.types.storage
-        if rows_are_blocked(dim, storage):
+        region = self._memory[key]
+        dtype = DType(region.dtype.name)
+        if rows_are_blocked(dim, dtype):
             packs = direction is Direction.PACK
             target, source = (region, rows.reshape(-1)) if packs else (rows.reshape(-1), region)
             self._backend.copy(target, source)
             return
-        kernel = self._plan.library.kernel(ConvertSpec(direction, dim, storage).name)
+        kernel = self._plan.library.kernel(ConvertSpec(direction, dim, dtype).name)
         bindings = {"rows": Binding(rows, count), "blocked": Binding(region, count)}
         self._backend.runner([self._backend.bind(kernel, bindings, count)])()
 
@@ -141,6 +143,9 @@ class Binder:
         for part in NODE_TOTALS:
             first = num_factors if part is SolverPart.CURVATURES else 0
             bindings[part.addend] = self._total(part, first + plan.first_tile)
+        if role == "round":
+            linearized = bindings[self._plan.linearized_state.text]
+            bindings[NodePart.NODES.text] = linearized
         bindings |= more
         kernel = self._plan.library.kernel_of(plan.node.name, role)
         return self._backend.bind(kernel, bindings, plan.count)
@@ -172,7 +177,10 @@ class Binder:
         role = self.exact_role(plan, "linearize") if exact else "linearize"
         parts = [plan.form.linearized(argument) for argument in plan.reduced]
         all_parts = tuple(dict.fromkeys(chain.from_iterable(parts)))
-        launches = [self._bind(plan, role, self._with_sums(plan, all_parts))]
+        bindings = self._with_sums(plan, all_parts)
+        launches = [self._bind(plan, role, bindings)]
+        if role == "linearize" and plan.form.linearizes_rounded(self._plan.types):
+            launches.append(self._bind(plan, "gradient", bindings))
         for argument, own in zip(plan.reduced, parts, strict=True):
             launches += self._reductions(plan, [argument], own)
         return launches
@@ -254,14 +262,13 @@ class Binder:
         """Bindings of a factor's arguments and arrays, nodes taken from NODES or CANDIDATE."""
         bindings = {}
         for argument in plan.factor.inputs:
+            rounded = argument.part(ROUNDED_VALUE)
             if argument.node is None:
-                data = self._memory[plan.key(FactorPart.CONSTANT, argument)]
-                index = plan.order.constants.get(argument.source)
-                fields = {} if index is None else {"index": index}
-                rows = plan.order.constant_rows[argument.source]
-                bindings[argument.value_name] = Binding(data, rows, fields=fields)
-            else:
-                bindings[argument.value_name] = self._node_binding(plan, argument, state)
+                bindings |= self._bind_constant(plan, argument)
+                continue
+            bindings[argument.value_name] = self._node_binding(plan, argument, state)
+            if self._plan.rounds_values:
+                bindings[rounded] = self._node_binding(plan, argument, NodePart.ROUNDED)
         for part in (FactorPart.RESIDUAL, FactorPart.JACOBIAN, FactorPart.CORRECTION):
             data = self._memory.get(plan.key(part))
             if data is not None:
@@ -270,6 +277,19 @@ class Binder:
         if tiles is not None:
             bindings[TILES] = Binding(tiles.tile_items, tiles.num_groups, fields=tiles.fields)
         return bindings
+
+    def _bind_constant(self, plan: FactorPlan, argument: Argument) -> dict[str, Binding]:
+        """Its rows, and the same rounded, by what kernels call them."""
+        key, rounded_key = (
+            plan.key(part, argument) for part in (FactorPart.CONSTANT, FactorPart.ROUNDED_CONSTANT)
+        )
+        index = plan.order.constants.get(argument.source)
+        fields = {} if index is None else {"index": index}
+        rows = plan.order.constant_rows[argument.source]
+        value = Binding(self._memory[key], rows, fields=fields)
+        # a kernel that declares what it does not read gets any array
+        rounded = Binding(self._memory.get(rounded_key, value.data), rows, fields=fields)
+        return {argument.value_name: value, argument.part(ROUNDED_VALUE): rounded}
 
     def _with_sums(
         self, plan: FactorPlan, parts: Sequence[NodePart], *, reduced: bool = False

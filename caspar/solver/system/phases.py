@@ -76,7 +76,7 @@ class Phases:
 
         `exact`: for a direct solver.
         """
-        launches = [self._binder.clear(Span.ALL_SUMS)]
+        launches = [*self.round(), self._binder.clear(Span.ALL_SUMS)]
         for plan in self._plan.factors:
             launches += self._binder.linearize(plan, exact=exact)
         if not self._plan.is_scaled:
@@ -87,8 +87,15 @@ class Phases:
         return launches
 
     def gradients(self, factor: FactorPlan) -> list[Launch]:
-        """Gradients of one factor alone."""
-        return [self._binder.clear(Span.ALL_SUMS), *self._binder.linearize(factor, exact=False)]
+        """What a linearisation makes of one factor alone."""
+        clear = self._binder.clear(Span.ALL_SUMS)
+        return [*self.round(), clear, *self._binder.linearize(factor, exact=False)]
+
+    def round(self) -> list[Launch]:
+        """What is linearised to its rounded copies, where kernels read these."""
+        if not self._plan.rounds_values:
+            return []
+        return [self._binder.node_launch(plan, "round") for plan in self._plan.nodes]
 
     def reduce(self) -> list[Launch]:
         """Factorise blocks with the current damping; gradient and blocks of the reduced system."""
