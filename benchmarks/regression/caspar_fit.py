@@ -36,9 +36,13 @@ class CasparFit:
 
     def solve(self, start: Array, options: Mapping[str, Any]) -> Answer:
         """Solve from a start, with default options except for these."""
-        result = self._solver.solve(self._arrays(start), verbose=False, **options)
+        result = self.result(start, options)
         values = result.values["Parameters"][0]
         return Answer(values, result.status.is_success, result.status.name)
+
+    def result(self, start: Array, options: Mapping[str, Any]) -> caspar.SolveResult:
+        """The same with all that a solve returns."""
+        return self._solver.solve(self._arrays(start), verbose=False, **options)
 
     def covariance(self, values: Array, *, scaled: bool = True) -> caspar.Covariance:
         """Of the parameters, by the residual variance or for one of 1."""

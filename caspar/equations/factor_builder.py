@@ -60,6 +60,7 @@ class FactorForm:
         solver_eliminates: Some node type is eliminated, if not of this factor: no `block` of the
             others is whole, and D is summed by itself.
         masks_eliminated: Components of the eliminated node may be held.
+        bounds_eliminated: The eliminated node has bounds; then it has masks too.
     """
 
     sums: SharedSums
@@ -69,6 +70,7 @@ class FactorForm:
     inner_iterations: int = 0
     solver_eliminates: bool = False
     masks_eliminated: bool = False
+    bounds_eliminated: bool = False
 
     @property
     def eliminated_argument(self) -> Argument:
@@ -112,6 +114,7 @@ class FactorForm:
         name = "" if self.eliminated is None else self.eliminated.name
         own = f"{name} {self.is_fused} {self.inner_iterations} {self.solver_eliminates}"
         own += " masked" if self.masks_eliminated else ""
+        own += " bounded" if self.bounds_eliminated else ""
         return f"{self.sums.value} {self.jacobian.value} {own}"
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from caspar.equations.evaluation import evaluate
 from caspar.equations.factor_builder import FactorBuilder, FactorForm
-from caspar.equations.node_blocks import damped_diagonal, damped_step
-from caspar.equations.parts import NodePart, is_free
+from caspar.equations.node_blocks import clamped, damped_diagonal, damped_step, free_within
+from caspar.equations.parts import LIMITS, NodePart, is_free
 from caspar.frontend.factors.jacobian import Linearization
 from caspar.frontend.factors.retraction import retracted
 from caspar.frontend.factors.trace import TracedFactor
@@ -68,9 +68,11 @@ def inner_kernel(
     reader = _Evaluator(kernel)
     damping = kernel.scalar("damping")
     state = reader.evaluate(reader.start(), is_last=False)
-    free = reader.free()
+    free, limits = reader.free(), reader.limits()
     for left in reversed(range(num_steps)):
         kernel.graph.origin = "step of the node alone"
+        if limits is not None:
+            free = free_within(limits, node, state.storage, state.slope)
         diagonal = damped_diagonal(
             kernel, node, state.square, damping, types.storage, free, scaled=False
         )
@@ -78,6 +80,8 @@ def inner_kernel(
             node.tangent_dim, types.values, state.square, state.slope, damping, diagonal, free
         )
         storage = retracted(node, state.storage, moved, free)
+        if limits is not None:
+            storage = clamped(limits, node, state.storage, storage, types.storage)
         trial = reader.evaluate(storage, is_last=left == 0)
         kernel.graph.origin = "take the step if the cost falls"
         falls = trial.cost[0] < state.cost[0]
@@ -117,11 +121,20 @@ class _Evaluator:
 
     def free(self) -> list[Scalar] | None:
         """Whether each component of the node's tangent moves, for its leader; None: all do."""
-        if not self._kernel.form.masks_eliminated:
+        form = self._kernel.form
+        has_own = form.masks_eliminated and not form.bounds_eliminated
+        return is_free(self._of_node(NodePart.FREE)) if has_own else None
+
+    def limits(self) -> list[list[Scalar]] | None:
+        """The node's lower and upper bounds, for its leader; None: it has none."""
+        if not self._kernel.form.bounds_eliminated:
             return None
+        return [self._of_node(part) for part in LIMITS]
+
+    def _of_node(self, part: NodePart) -> list[Scalar]:
         argument, storage = self._eliminated, self._kernel.types.storage
-        name, access = NodePart.FREE.of(argument), ReadForNode(self.team)
-        return is_free(self._kernel.read(name, argument.tangent_dim, storage, access))
+        access = ReadForNode(self.team)
+        return self._kernel.read(part.of(argument), argument.tangent_dim, storage, access)
 
     def evaluate(self, storage: list[Scalar], *, is_last: bool) -> _State:
         """The state of a node, for its leader, who alone has its storage.

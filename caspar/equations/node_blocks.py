@@ -1,6 +1,9 @@
 """The small blocks of nodes: their damping, and triangles that invert them."""
 
+import math
 from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from caspar.frontend.factors.block_parts import block_parts
 from caspar.frontend.factors.trace import NodeType
@@ -55,6 +58,117 @@ def free_rows(root: Mapping[tuple[int, int], Scalar], free: Free) -> dict[tuple[
     if free is None:
         return dict(root)
     return {(i, j): free[i].where(entry, 0.0) for (i, j), entry in root.items()}
+
+
+def free_within(
+    limits: Sequence[Sequence[Scalar]],
+    node: NodeType,
+    storage: Sequence[Scalar],
+    gradient: Sequence[Scalar],
+) -> list[Scalar]:
+    """For each component whether it moves: not if it is held, or pushed out at a bound.
+
+    Args:
+        limits: Lower and upper bounds by component; of what is held the lower above the upper one.
+        node: The type.
+        storage: Of a node.
+        gradient: Of the cost; its signs count.
+    """
+    free = []
+    for component, (lower, upper) in enumerate(zip(*limits, strict=True)):
+        moves = lower <= upper
+        place = node.shifted_places.get(component)
+        if place is not None:
+            number, slope = storage[place], gradient[component]
+            is_low, is_high = number <= lower, upper <= number
+            moves = moves & ~((is_low & (0.0 < slope)) | (is_high & (slope < 0.0)))
+        free.append(moves)
+    return free
+
+
+def clipped_step(
+    limits: Sequence[Sequence[Scalar]],
+    node: NodeType,
+    storage: Sequence[Scalar],
+    step: Sequence[Scalar],
+    shortening: Scalar,
+    diagonal: Sequence[Scalar] | None = None,
+) -> tuple[list[Scalar], list[Scalar | None]]:
+    """A step that ends at bounds where it would have gone beyond. NaN stays.
+
+    Args:
+        limits: As in `free_within`.
+        node: The type.
+        storage: Of a node, within its bounds.
+        step: In the tangent.
+        shortening: 0: numbers stop at their bounds, the others go on. 1: the node stops where the
+            first of them does, so that its step keeps its direction.
+        diagonal: D, where the step is in variables scaled by it.
+
+    Returns:
+        The step; and for each component whether it was to leave a bound that its number is at,
+        None if it never can.
+    """
+    lengths, slack = list(step), {}
+    blocked: list[Scalar | None] = [None] * len(step)
+    share = step[0] * 0.0 + 1.0
+    for component, place in node.shifted_places.items():
+        lower, upper = (limit[component] for limit in limits)
+        root = None if diagonal is None else diagonal[component].sqrt()
+        if root is not None:
+            lengths[component] = step[component] * root.reciprocal()
+        length, has_limits = lengths[component], lower <= upper
+        below, above = lower - storage[place], upper - storage[place]
+        beyond = ((has_limits & (length < below), below), (has_limits & (above < length), above))
+        for is_beyond, longest in beyond:
+            # what is at a bound already has to stay, and must not hold the others
+            has_room = (longest < 0.0) | (0.0 < longest)
+            limiting, stays, earlier = (
+                is_beyond & has_room,
+                is_beyond & ~has_room,
+                blocked[component],
+            )
+            blocked[component] = stays if earlier is None else earlier | stays
+            ratio = longest / limiting.where(length, 1.0)
+            share = (limiting & (ratio < share)).where(ratio, share)
+        slack[component] = (root, beyond)
+    share = (0.5 < shortening).where(share, 1.0)
+    clipped = [share * entry for entry in step]
+    for component, (root, beyond) in slack.items():
+        for is_beyond, longest in beyond:
+            ratio = longest / is_beyond.where(lengths[component], 1.0)
+            stops = is_beyond & (ratio <= share)
+            scaled = longest if root is None else longest * root
+            clipped[component] = stops.where(scaled, clipped[component])
+    return clipped, blocked
+
+
+def clamped(
+    limits: Sequence[Sequence[Scalar]],
+    node: NodeType,
+    before: Sequence[Scalar],
+    after: Sequence[Scalar],
+    dtype: DType,
+) -> list[Scalar]:
+    """The storage of a node after a step, at the bounds to the bit where rounding missed them.
+
+    Args:
+        limits: As in `free_within`.
+        node: The type.
+        before: Its storage before the step.
+        after: Its storage after the step; NaN stays.
+        dtype: In which it was computed.
+    """
+    numbers, rounding = list(after), 4.0 * float(np.finfo(dtype.value).eps)
+    for component, place in node.shifted_places.items():
+        lower, upper = (limit[component] for limit in limits)
+        number, has_limits = after[place], lower <= upper
+        for bound, slack in ((lower, before[place] - lower), (upper, upper - before[place])):
+            left = number - bound if bound is lower else bound - number
+            # with a bound that is infinite so are both
+            reaches = (left <= rounding * slack) & (slack < math.inf)
+            numbers[place] = (has_limits & reaches).where(bound, numbers[place])
+    return numbers
 
 
 def triangle(num_rows: int) -> list[tuple[int, int]]:

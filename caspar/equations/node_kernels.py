@@ -18,6 +18,10 @@ Components that are held (`NodePart.FREE`) have rows and columns of unity in a b
 W. So z = W^T W r, and every direction and step made of it, are zero there whatever r is, and the
 eliminated nodes' V^-1 becomes M V^-1 M, M the mask. No kernel of a factor knows of it.
 
+Where numbers have bounds, `activate` makes the mask anew after each linearisation: what is at a
+bound, and whose gradient pushes it out, is held. Steps are clipped at the bounds by `clip`, before
+eliminated nodes take theirs, and those in `retract`. See docs/design/0029-bounds.md.
+
 Gradients and blocks are padded rows, but those of an eliminated type: see `factor_builder`.
 """
 
@@ -26,12 +30,15 @@ from collections.abc import Sequence
 
 from caspar.equations.node_blocks import (
     ROUNDING,
+    clamped,
+    clipped_step,
     free_block,
     free_rows,
+    free_within,
     inverse_of_parts,
     node_diagonal,
 )
-from caspar.equations.parts import NodeBuilder, NodePart, SolverPart, add_total
+from caspar.equations.parts import NodeBuilder, NodePart, SolverPart, add_total, is_free
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.block_parts import block_parts, block_places
 from caspar.frontend.factors.retraction import retracted
@@ -41,7 +48,18 @@ from caspar.ir.scalar import Scalar, dot, total
 from caspar.memory.accessors.sums.slots import BeginSlots, ReadSlots
 from caspar.memory.kernel import KernelSpec
 
-NODE_ROLES = ("round", "scale", "factorize", "start", "step", "turn", "solve", "retract")
+NODE_ROLES = (
+    "round",
+    "scale",
+    "factorize",
+    "start",
+    "step",
+    "turn",
+    "solve",
+    "retract",
+    "activate",
+    "clip",
+)
 """Ends of the names of a node type's kernels."""
 
 MEMORY = 0.9
@@ -55,25 +73,29 @@ STEP_OF_MANY_SLOTS = "step_of_many_slots"
 def node_kernels(node: NodeType, types: Types, form: SolverForm) -> list[KernelSpec]:
     """All kernels of a node type."""
     eliminated, scaled = node.name in form.eliminated, form.is_scaled
-    masked = node.name in form.masked
+    masked, bounded = node.name in form.masked, node.name in form.bounded
     made = [scale_kernel(node, types, eliminated=eliminated, masked=masked)] if scaled else []
     if form.rounds_values(types):
         made.append(round_kernel(node, types))
+    if bounded:
+        made.append(activate_kernel(node, types, eliminated=eliminated))
     if eliminated:
         return [
             *made,
             factorize_kernel(node, types, eliminated=True, scaled=scaled, masked=masked),
             solve_kernel(node, types),
-            eliminated_retract_kernel(node, types, scaled=scaled, masked=masked),
+            eliminated_retract_kernel(node, types, scaled=scaled, masked=masked, bounded=bounded),
         ]
     reduced = len(form.eliminated) > 0
+    if bounded:
+        made.append(clip_kernel(node, types, scaled=scaled))
     return [
         *made,
         factorize_kernel(node, types, reduced=reduced, scaled=scaled, masked=masked),
         start_kernel(node, types, scaled=scaled),
         step_kernel(node, types),
         turn_kernel(node, types, scaled=scaled),
-        retract_kernel(node, types, scaled=scaled, masked=masked),
+        retract_kernel(node, types, scaled=scaled, masked=masked, bounded=bounded),
     ]
 
 
@@ -253,8 +275,36 @@ def solve_kernel(node: NodeType, types: Types) -> KernelSpec:
     return kernel.build()
 
 
+def activate_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -> KernelSpec:
+    """After linearisation: FREE, by `nodes`, their `gradient` and their bounds."""
+    kernel = NodeBuilder(node, "activate", types.sums, types, eliminated=eliminated, bounded=True)
+    limits = kernel.read_limits()
+    assert limits is not None
+    storage, gradient = kernel.read_part(NodePart.NODES), kernel.read_part(NodePart.GRADIENT)
+    free = free_within(limits, node, storage, gradient)
+    # at the same values as before what steps were to push out stays held
+    is_new = kernel.scalar("shortening") < 0.5
+    before = is_free(kernel.read_part(NodePart.FREE))
+    free = [moves & (is_new | earlier) for moves, earlier in zip(free, before, strict=True)]
+    kernel.write_part(NodePart.FREE, [moves.where(1.0, 0.0) for moves in free])
+    return kernel.build()
+
+
+def clip_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
+    """Of a type that remains, in place: `step` that ends at the bounds."""
+    kernel = NodeBuilder(node, "clip", types.storage, types, bounded=True, few_items=True)
+    clipped = _clipped(kernel, kernel.read_part(NodePart.STEP), scaled=scaled)
+    kernel.write_part(NodePart.STEP, clipped)
+    return kernel.build()
+
+
 def retract_kernel(
-    node: NodeType, types: Types, *, scaled: bool = False, masked: bool = False
+    node: NodeType,
+    types: Types,
+    *,
+    scaled: bool = False,
+    masked: bool = False,
+    bounded: bool = False,
 ) -> KernelSpec:
     """Move `nodes` by `step` to `candidate`, and fade what D remembers; sums `model`.
 
@@ -262,7 +312,9 @@ def retract_kernel(
     the step, and 0: the first three give the decrease of the linear model by an inexact step,
     -1/2 step.gradient + 1/2 step.residual + 1/2 damping step.D step (residual = b - A step).
     """
-    kernel = NodeBuilder(node, "retract", types.values, types, masked=masked, few_items=True)
+    kernel = NodeBuilder(
+        node, "retract", types.values, types, masked=masked, bounded=bounded, few_items=True
+    )
     step = kernel.read_part(NodePart.STEP)
     _write_moved(kernel, step, scaled=scaled)
     faded = [MEMORY * entry for entry in kernel.read_part(NodePart.INFLUENCE)]
@@ -277,18 +329,25 @@ def retract_kernel(
 
 
 def eliminated_retract_kernel(
-    node: NodeType, types: Types, *, scaled: bool = False, masked: bool = False
+    node: NodeType,
+    types: Types,
+    *,
+    scaled: bool = False,
+    masked: bool = False,
+    bounded: bool = False,
 ) -> KernelSpec:
     """Of an eliminated type: the step -W^T W (gradient + `inner`), and as `retract_kernel`.
 
     Its rows of the system hold exactly, so there is no residual; the last sum is |W gradient|^2,
     twice the decrease that these nodes promise by themselves.
     """
-    kernel = NodeBuilder(node, "retract", types.values, types, eliminated=True, masked=masked)
+    kernel = NodeBuilder(
+        node, "retract", types.values, types, eliminated=True, masked=masked, bounded=bounded
+    )
     gradient = kernel.read_part(NodePart.GRADIENT)
     inner = kernel.read_part(NodePart.INNER)
     rest = [g + t for g, t in zip(gradient, inner, strict=True)]
-    step = [-entry for entry in solved_by_blocks(kernel, rest)]
+    step = _clipped(kernel, [-entry for entry in solved_by_blocks(kernel, rest)], scaled=scaled)
     _write_moved(kernel, step, scaled=scaled)
     zero = Scalar(kernel.graph, kernel.graph.const(0.0))
     promised = dot(gradient, solved_by_blocks(kernel, gradient))
@@ -296,12 +355,31 @@ def eliminated_retract_kernel(
     return kernel.build()
 
 
+def _clipped(kernel: NodeBuilder, step: Sequence[Scalar], *, scaled: bool) -> Sequence[Scalar]:
+    """A step that ends at the bounds, if there are any; holds what it would push out of them."""
+    limits = kernel.read_limits()
+    if limits is None:
+        return step
+    diagonal = kernel.read_part(NodePart.DIAGONAL) if scaled else None
+    storage, shortening = kernel.read_part(NodePart.NODES), kernel.scalar("shortening")
+    clipped, blocked = clipped_step(limits, kernel.node, storage, step, shortening, diagonal)
+    free = [
+        entry if stays is None else stays.where(0.0, entry)
+        for stays, entry in zip(blocked, kernel.read_part(NodePart.FREE), strict=True)
+    ]
+    kernel.write_part(NodePart.FREE, free)
+    return clipped
+
+
 def _write_moved(kernel: NodeBuilder, step: Sequence[Scalar], *, scaled: bool) -> None:
     """`candidate`: the node after the step."""
     if scaled:
         pairs = zip(step, kernel.read_part(NodePart.DIAGONAL), strict=True)
         step = [x * entry.sqrt().reciprocal() for x, entry in pairs]
-    moved = retracted(kernel.node, kernel.read_part(NodePart.NODES), step, kernel.read_free())
+    storage, limits = kernel.read_part(NodePart.NODES), kernel.read_limits()
+    moved = retracted(kernel.node, storage, step, kernel.read_free())
+    if limits is not None:
+        moved = clamped(limits, kernel.node, storage, moved, kernel.types.storage)
     kernel.write_part(NodePart.CANDIDATE, moved)
 
 

@@ -29,6 +29,7 @@ class Lifetime(Enum):
 
     VALUES = "in the whole solve"
     MASKS = "the same; of types of which something is held"
+    LIMITS = "the same; of types that have bounds"
     CANDIDATES = "from a retraction until the step is accepted or rejected"
     ROUNDED = "from a linearisation to the next; where kernels derive Jacobians from rounded values"
     RESIDUALS = "from a score to the linearisation at the same values"
@@ -62,8 +63,10 @@ class NodePart(Enum):
     """The arrays of a node type, an object for each node; `node_kernels` has the mathematics.
 
     INFLUENCE is what D remembers of diag(J^T J) at earlier values; only types that remain have it.
-    FREE is 1 for each component of the tangent that moves, and 0 if it is held. ROUNDED is what is
-    linearised, in the type of storage: kernels read it that derive Jacobians again in that type.
+    FREE is 1 for each component of the tangent that moves, and 0 if it is held. LOWER and UPPER are
+    the bounds of the numbers that components are added to, infinite where there are none; of what
+    is held the lower one is above the upper one. ROUNDED is what is linearised, in the type of
+    storage: kernels read it that derive Jacobians again in that type.
 
     A factor's kernels call the part of an argument's node `<argument>__<part>`. The partial sums
     that are added to it have that name too.
@@ -81,6 +84,8 @@ class NodePart(Enum):
     INFLUENCE = "influence", Lifetime.VALUES, _tangent_dim
     CANDIDATE_INFLUENCE = "candidate_influence", Lifetime.CANDIDATES, _tangent_dim
     FREE = "free", Lifetime.MASKS, _tangent_dim
+    LOWER = "lower", Lifetime.LIMITS, _tangent_dim
+    UPPER = "upper", Lifetime.LIMITS, _tangent_dim
     DIAGONAL = "diagonal", Lifetime.SCALES, _tangent_dim
     GRADIENT = "gradient", Lifetime.SUMS, _tangent_dim, Layout.ROWS
     BLOCK = "block", Lifetime.SUMS, block_dim, Layout.ROWS
@@ -116,18 +121,21 @@ class NodePart(Enum):
             return types.values
         return types.sums if self.layout is Layout.ROWS else types.storage
 
-    def exists(self, *, eliminated: bool, masked: bool, rounded: bool) -> bool:
+    def exists(self, *, eliminated: bool, masked: bool, bounded: bool, rounded: bool) -> bool:
         """Whether a type has the array.
 
         Args:
             eliminated: Whether the type is eliminated.
             masked: Whether something of it may be held.
+            bounded: Whether numbers of it have bounds.
             rounded: Whether kernels read rounded values.
         """
         if self in (NodePart.INFLUENCE, NodePart.CANDIDATE_INFLUENCE):
             return not eliminated
         if self is NodePart.ROUNDED:
             return rounded
+        if self in LIMITS:
+            return bounded
         return masked or self is not NodePart.FREE
 
     def has_rows(self, *, eliminated: bool) -> bool:
@@ -139,6 +147,9 @@ class NodePart(Enum):
         taken = row_scalars if self.has_rows(eliminated=eliminated) else object_scalars
         return taken(self.dim(node), self.dtype(types))
 
+
+LIMITS = (NodePart.LOWER, NodePart.UPPER)
+"""What a type has if some of its numbers have bounds."""
 
 REDUCED = {NodePart.GRADIENT: NodePart.REDUCED_GRADIENT, NodePart.BLOCK: NodePart.REDUCED_BLOCK}
 """Sums over factors that the system and the reduced one have alike."""
@@ -225,6 +236,7 @@ class NodeBuilder(KernelBuilder):
         types: Floating types of memory.
         eliminated: Whether the type is eliminated.
         masked: Whether components of its tangents may be held.
+        bounded: Whether numbers of it have bounds.
         few_items: Whether there may be too few nodes to fill a device.
     """
 
@@ -237,6 +249,7 @@ class NodeBuilder(KernelBuilder):
         *,
         eliminated: bool = False,
         masked: bool = False,
+        bounded: bool = False,
         few_items: bool = False,
     ) -> None:
         super().__init__(kernel_name(node.name, role), dtype, few_items=few_items)
@@ -244,10 +257,15 @@ class NodeBuilder(KernelBuilder):
         self.types = types
         self._is_eliminated = eliminated
         self._is_masked = masked
+        self._is_bounded = bounded
 
     def read_free(self) -> list[Scalar] | None:
         """Whether each component of the tangent moves; None: all do."""
         return is_free(self.read_part(NodePart.FREE)) if self._is_masked else None
+
+    def read_limits(self) -> list[list[Scalar]] | None:
+        """The lower and the upper bounds by component of the tangent; None: there are none."""
+        return [self.read_part(part) for part in LIMITS] if self._is_bounded else None
 
     def read_part(self, part: NodePart, access: ReadAccessor | None = None) -> list[Scalar]:
         """A part of the item's node, or of the one that `access` finds."""

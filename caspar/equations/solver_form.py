@@ -34,11 +34,13 @@ class SolverForm:
         factors: The form of each factor, by its name.
         eliminated: Names of the eliminated node types.
         masked: Names of the node types of which components may be held.
+        bounded: Of these the names of those that have bounds.
     """
 
     factors: Mapping[str, FactorForm]
     eliminated: tuple[str, ...] = ()
     masked: tuple[str, ...] = ()
+    bounded: tuple[str, ...] = ()
 
     @property
     def is_scaled(self) -> bool:
@@ -59,7 +61,9 @@ class SolverForm:
     def key(self) -> str:
         """Text that determines the form."""
         forms = "; ".join(f"{name} {form.key}" for name, form in self.factors.items())
-        return f"{forms}; eliminated {self.eliminated}; masked {self.masked}"
+        return (
+            f"{forms}; eliminated {self.eliminated}; masked {self.masked}; bounded {self.bounded}"
+        )
 
 
 def eliminable_types(
@@ -159,6 +163,7 @@ def solver_form(
     jacobian: JacobianStorage,
     inner_iterations: int = 0,
     masked: Sequence[str] = (),
+    bounded: Sequence[str] = (),
 ) -> SolverForm:
     """The forms of all factors.
 
@@ -169,6 +174,7 @@ def solver_form(
         jacobian: Where Jacobians are between linearisation and product.
         inner_iterations: Steps that eliminated nodes take by themselves after each common one.
         masked: Names of the node types of which components may be held.
+        bounded: Of these the names of those that have bounds.
     """
     names = {node.name for node in eliminated}
     arguments = {factor.name: next(iter(_touched(factor, names)), None) for factor in factors}
@@ -184,8 +190,10 @@ def solver_form(
             inner_iterations,
             solver_eliminates=len(names) > 0,
             masks_eliminated=argument is not None and argument.node_type.name in masked,
+            bounds_eliminated=argument is not None and argument.node_type.name in bounded,
         )
-    return SolverForm(forms, tuple(node.name for node in eliminated), tuple(masked))
+    names_in_order = tuple(node.name for node in eliminated)
+    return SolverForm(forms, names_in_order, tuple(masked), tuple(bounded))
 
 
 def usual_sums(target: str, *, deterministic: bool = False) -> SharedSums:

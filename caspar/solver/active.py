@@ -148,7 +148,15 @@ class Preparations:
             nodes = tuple(node for node in nodes if node.name not in held)
             precision = usual_precision(factors, nodes) if self._own_precision else precision
         masked = tuple(node.name for node in nodes if node.name in problem.free)
-        return replace(recipe, factors=factors, nodes=nodes, precision=precision, masked=masked)
+        bounded = tuple(node.name for node in nodes if node.name in problem.bounds)
+        return replace(
+            recipe,
+            factors=factors,
+            nodes=nodes,
+            precision=precision,
+            masked=masked,
+            bounded=bounded,
+        )
 
     def _part(self, recipe: Recipe) -> Active:
         """With the recipe of some of the factors."""
@@ -196,7 +204,7 @@ class Preparations:
 
 def _key(recipe: Recipe, held: tuple[str, ...]) -> tuple[object, ...]:
     """What problems differ in that have kernels of their own."""
-    return _factors_key(recipe.factors), recipe.masked, held
+    return _factors_key(recipe.factors), recipe.masked, recipe.bounded, held
 
 
 def _factors_key(factors: Sequence[TracedFactor]) -> tuple[tuple[str, tuple[str, ...]], ...]:

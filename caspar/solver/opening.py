@@ -13,6 +13,7 @@ from caspar.options import Precision, SolveOptions
 from caspar.runtime.backend import Backend
 from caspar.solver.active import Active, Preparations
 from caspar.solver.choice.form import Recipe
+from caspar.solver.input.constraints import NOTHING, Constraints
 from caspar.solver.input.problem import Problem, read_problem
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.result.result import ProblemSize
@@ -37,7 +38,8 @@ class Opened:
         held = problem.num_held([*nodes, *self.active.held])
         left_out = {name: problem.factors[name].count - count for name, count in counts.items()}
         left_out = {name: count for name, count in left_out.items() if count > 0}
-        return ProblemSize(nodes, counts, rows, unknowns, held, left_out)
+        bounded = {name: limits.num_bounded for name, limits in problem.bounds.items()}
+        return ProblemSize(nodes, counts, rows, unknowns, held, left_out, bounded)
 
 
 class Opener:
@@ -59,28 +61,28 @@ class Opener:
 
     @contextmanager
     def open(
-        self, arrays: Mapping[str, Any], fixed: Mapping[str, Any] | None, options: SolveOptions
+        self, arrays: Mapping[str, Any], constraints: Constraints, options: SolveOptions
     ) -> Iterator[Opened]:
         """The problem of some arrays, and the system of those factors that have instances.
 
         It belongs to the caller until the context ends.
         """
         with self._backend.scope():
-            problem, active = self._checked(arrays, fixed, options)
+            problem, active = self._checked(arrays, constraints, options)
             with active.preparation.system(active.part(problem)) as system:
                 yield Opened(problem, active, system)
 
     @contextmanager
     def open_aside(
-        self, arrays: Mapping[str, Any], fixed: Mapping[str, Any] | None = None
+        self, arrays: Mapping[str, Any], constraints: Constraints = NOTHING
     ) -> Iterator[Opened]:
         """The same outside a solve: the next solve reports the time of compiling."""
-        with self.open(arrays, fixed, SolveOptions()) as opened:
+        with self.open(arrays, constraints, SolveOptions()) as opened:
             self.preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
             yield opened
 
     def _checked(
-        self, arrays: Mapping[str, Any], fixed: Mapping[str, Any] | None, options: SolveOptions
+        self, arrays: Mapping[str, Any], constraints: Constraints, options: SolveOptions
     ) -> tuple[Problem, Active]:
         """The arrays, of the precision of what takes part, and that."""
         recipe = self._recipe
@@ -93,7 +95,7 @@ class Opener:
                 self._backend,
                 precision,
                 check_values=options.check,
-                fixed=fixed,
+                constraints=constraints,
             )
 
         problem = read(recipe.precision)

@@ -4,7 +4,6 @@ import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, SupportsIndex, TypeVar
 
 from caspar.frontend.factors.factor import Factor
@@ -21,25 +20,19 @@ from caspar.options import (
     check_verbose,
     checked_flag,
 )
-from caspar.progress import log_end, showing
+from caspar.progress import showing
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
 from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
 from caspar.solver.covariance.estimate import Covariance, Covariances
-from caspar.solver.evaluation import (
-    Evaluation,
-    evaluation,
-    final_costs,
-    loss_names,
-    without_later_entries,
-)
-from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
-from caspar.solver.iterate.levenberg import minimize
+from caspar.solver.evaluation import Evaluation, evaluation
+from caspar.solver.input.constraints import Constraints
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.limits import Limits
 from caspar.solver.opening import Opener
 from caspar.solver.prepared import Prepared, describe
 from caspar.solver.result.result import IterationRecord, SolveResult
+from caspar.solver.solving import Solving
 
 _Kind = TypeVar("_Kind", bound="Solver")
 
@@ -121,12 +114,14 @@ class Solver:
                 limits=limits,
             )
         self._factors, self._nodes = recipe.factors, recipe.nodes
-        self._fields = value_fields(recipe.nodes)
         self.precision: Precision = recipe.precision
         self.backend: Backend = chosen_backend(backend)
         self._opener = Opener(self.backend, recipe, own_precision=is_auto(precision))
         self._preparations = self._opener.preparations
         self._preparations.add_backlog(time.perf_counter() - start)
+        fields = value_fields(recipe.nodes)
+        solving = Solving(self.backend, self._opener, recipe.factors, fields, self.evaluate)
+        self._solving = solving
         self._covariances = Covariances(self.backend, recipe)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
@@ -185,7 +180,11 @@ class Solver:
         self._preparations.add_backlog(whole.kernels.take_compile_time())
 
     def prepare(
-        self, arrays: Mapping[str, Any], *, fixed: Mapping[str, Any] | None = None
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
     ) -> Prepared:
         """Do everything now that comes before the first iteration: check, compile, plan memory.
 
@@ -194,6 +193,7 @@ class Solver:
         Args:
             arrays: As for `solve`; values may be others later.
             fixed: As for `solve`; masks of the same node types may be others later.
+            bounds: As for `solve`; bounds of the same node types may be others later.
 
         Returns:
             What was chosen and made. It holds no memory of the device.
@@ -203,13 +203,18 @@ class Solver:
             InputError: Arrays that do not fit the factors.
             OutOfMemoryError: The plan does not fit the device.
         """
-        with showing(None), self._opener.open_aside(arrays, fixed) as opened:
+        constraints = Constraints(fixed, bounds)
+        with showing(None), self._opener.open_aside(arrays, constraints) as opened:
             size = opened.size(self._factors)
             return describe(self.backend, size, opened.active, opened.system)
 
     @contextmanager
     def system(
-        self, arrays: Mapping[str, Any], *, fixed: Mapping[str, Any] | None = None
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
     ) -> Iterator[NormalEquations]:
         """What a solve iterates on, with the values of some arrays loaded: for tests and experts.
 
@@ -219,11 +224,12 @@ class Solver:
         Args:
             arrays: As for `solve`.
             fixed: Likewise.
+            bounds: Likewise.
 
         Raises:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
-        with self._opener.open_aside(arrays, fixed) as opened:
+        with self._opener.open_aside(arrays, Constraints(fixed, bounds)) as opened:
             yield opened.system
 
     def evaluate(self, arrays: Mapping[str, Any]) -> Evaluation:
@@ -255,6 +261,7 @@ class Solver:
         arrays: Mapping[str, Any],
         *,
         fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
         verbose: bool | None = None,
         on_iteration: Callable[[IterationRecord], object] | None = None,
         **options: Any,
@@ -277,6 +284,10 @@ class Solver:
                 in the order of the manual's table of steps; a mapping holds fields of a dataclass,
                 or `rotation` and `translation` of a pose, by name, in the same ways; True holds
                 all. Another mask of the same types compiles and plans nothing.
+            bounds: Limits of fields, by node type: `{"Lens": {"focal": (lower, upper)}}`; a pair
+                for a node type that is a vector itself. Each is a number, one for each component or
+                each node, (n, dim), or None if open. Values must start within. Other bounds of the
+                same types compile and plan nothing. Docs: `docs/guide/bounds.md`.
             verbose: True: each iteration is printed as a line. False: nothing is shown. None: on a
                 terminal and in a notebook a line says what goes on when it takes over a second, and
                 is gone afterwards. The logger `caspar` gets all of it in any case.
@@ -290,7 +301,7 @@ class Solver:
 
         Raises:
             SizeError: The kernels would take minutes to compile.
-            InputError: Arrays or `fixed` do not fit the factors.
+            InputError: Arrays, `fixed` or `bounds` do not fit the factors.
             OptionError: An unknown option, or a value out of range.
             OutOfMemoryError: The plan does not fit the device.
             KeyboardInterrupt: The second Ctrl-C within two seconds, or one before the iterations.
@@ -298,12 +309,8 @@ class Solver:
         checked = SolveOptions.from_mapping(options)
         check_callback("on_iteration", on_iteration)
         check_verbose(verbose)
-        try:
-            with showing(verbose):
-                return self._solve(arrays, fixed, checked, passing_on(on_iteration))
-        except PassedOn as carrier:
-            error = carrier.error
-        raise error  # here, where it gets no other context
+        given = Constraints(fixed, bounds)
+        return self._solving.solve(arrays, given, checked, verbose, on_iteration)
 
     def covariance(
         self,
@@ -311,6 +318,7 @@ class Solver:
         blocks: Mapping[str, Any],
         *,
         fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
         scale_by_residual_variance: bool = False,
         gauge: str | None = None,
     ) -> Covariance:
@@ -323,6 +331,7 @@ class Solver:
             arrays: As for `solve`, with the values after it: `{**arrays, **result.values}`.
             blocks: What is asked for: node type -> "all", (k,) instance numbers, or an (n,) mask.
             fixed: What is held, as for `solve`: known exactly, with a covariance of zero.
+            bounds: As for `solve`: values at a bound are taken to be held there.
             scale_by_residual_variance: Multiply by the sum of squared residuals over the degrees of
                 freedom, if the size of residuals is known up to a common factor only.
             gauge: None: directions that the residuals leave free, such as where a map as a whole
@@ -343,56 +352,10 @@ class Solver:
             return self._covariances.estimate(
                 arrays,
                 blocks,
-                fixed=fixed,
+                constraints=Constraints(fixed, bounds),
                 scales_by_variance=scale_by_residual_variance,
                 allows_free=gauge is not None,
             )
-
-    def _solve(
-        self,
-        arrays: Mapping[str, Any],
-        fixed: Mapping[str, Any] | None,
-        checked: SolveOptions,
-        on_iteration: Callback | None,
-    ) -> SolveResult:
-        start = time.perf_counter()
-        with self._opener.open(arrays, fixed, checked) as opened:
-            problem, active, system = opened.problem, opened.active, opened.system
-            compiled_s = active.preparation.kernels.take_compile_time()
-            # of two solves at the same time one may have compiled for both
-            setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
-            start = time.perf_counter()
-            course = minimize(system, checked, on_iteration)
-            costs, num_beyond = final_costs(self._factors, course.final_cost, system)
-            solve_time_s = time.perf_counter() - start
-            log_end(course.status.name, len(course.records), course.initial_cost, course.final_cost)
-            values = problem.moved(system.values(), self.backend)
-        return SolveResult(
-            status=course.status,
-            initial_cost=course.initial_cost,
-            final_cost=course.final_cost,
-            remaining_decrease=course.remaining_decrease,
-            iterations=course.records,
-            values=values,
-            problem=opened.size(self._factors),
-            backend=self.backend.name,
-            device=self.backend.device,
-            precision=active.recipe.precision.value,
-            linear_solver=system.linear_solver,
-            compile_time_s=compiled_s + self._preparations.take_backlog(),
-            setup_time_s=setup_time_s,
-            solve_time_s=solve_time_s,
-            peak_memory_bytes=system.num_bytes + problem.bytes_on(self.backend),
-            remarks=(*active.remarks, *system.remarks, *course.remarks),
-            fields=self._fields,
-            costs=costs,
-            num_beyond_scale=num_beyond,
-            losses=loss_names(self._factors),
-            evaluator=partial(self._evaluated, without_later_entries(arrays), values),
-        )
-
-    def _evaluated(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> Evaluation:
-        return self.evaluate({**arrays, **values})
 
 
 def _remade(kind: type[_Kind], factors: Sequence[Factor], choices: Mapping[str, Any]) -> _Kind:

@@ -114,6 +114,20 @@ class NodeType:
         return list(StorageOps.to_storage(symbolic)), step, list(StorageOps.to_storage(moved))
 
     @cached_property
+    def shifted_places(self) -> dict[int, int]:
+        """Components of the tangent that are added to one number of the storage, with its place.
+
+        Those of vectors, scalars and positions; not those of rotations.
+        """
+        storage, step, moved = self.retracted_storage("node")
+        places = {}
+        for component, length in enumerate(step):
+            by_it = [place for place, entry in enumerate(moved) if entry.has(length)]
+            if len(by_it) == 1 and moved[by_it[0]] == storage[by_it[0]] + length:
+                places[component] = by_it[0]
+        return places
+
+    @cached_property
     def retraction_key(self) -> str:
         """Text that determines the retraction."""
         storage, step, moved = self.retracted_storage("node")

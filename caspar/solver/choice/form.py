@@ -46,7 +46,8 @@ class Recipe:
         inner_iterations: Steps that eliminated nodes take by themselves after each common one.
         limits: Sizes at which another way is chosen.
         eliminate: Names of the node types to eliminate; None: chosen.
-        masked: Names of the node types of which a solve holds components.
+        masked: Names of the node types of which a solve holds components, or bounds numbers.
+        bounded: Names of the node types that have bounds.
     """
 
     factors: tuple[TracedFactor, ...]
@@ -60,6 +61,7 @@ class Recipe:
     limits: Limits
     eliminate: tuple[str, ...] | None = None
     masked: tuple[str, ...] = ()
+    bounded: tuple[str, ...] = ()
 
     @property
     def is_block_jacobi(self) -> bool:
@@ -109,6 +111,7 @@ def choose_form(backend: Backend, recipe: Recipe, eliminated: Sequence[NodeType]
         _choose_storage(backend, recipe, eliminated),
         recipe.inner_iterations,
         recipe.masked,
+        recipe.bounded,
     )
 
 

@@ -23,7 +23,8 @@ from caspar.solver.covariance.jacobians import DerivativeKernels, residual_varia
 from caspar.solver.covariance.marginals import Marginals
 from caspar.solver.covariance.normal_matrix import Linearized
 from caspar.solver.covariance.request import requested_instances
-from caspar.solver.input.problem import given_factors, read_problem
+from caspar.solver.input.constraints import Constraints
+from caspar.solver.input.problem import Problem, given_factors, read_problem
 
 __all__ = ["Covariance", "Covariances"]
 """`Covariance` too: whoever asks needs both."""
@@ -47,24 +48,26 @@ class Covariances:
         arrays: Mapping[str, Any],
         blocks: Mapping[str, Any],
         *,
-        fixed: Mapping[str, Any] | None,
+        constraints: Constraints,
         scales_by_variance: bool,
         allows_free: bool,
     ) -> Covariance:
         """See `Solver.covariance`."""
         factors, backend = self._recipe.factors, self._backend
         nodes = self._recipe.nodes
-        problem = read_problem(arrays, factors, nodes, backend, Precision.FLOAT64, fixed=fixed)
+        precision = Precision.FLOAT64
+        problem = read_problem(arrays, factors, nodes, backend, precision, constraints=constraints)
         requested = requested_instances(blocks, problem.counts)
         jacobians = self._kernels.evaluate(given_factors(factors, problem), problem)
-        linearized = Linearized(backend, jacobians, nodes, problem.counts, problem.free)
+        free = without_active(problem, backend)
+        linearized = Linearized(backend, jacobians, nodes, problem.counts, free)
         _check_touched(requested, linearized)
         normal, inverse = choose_inverse(self._recipe, linearized)
         marginals = Marginals(normal, inverse)
-        free = find_free_directions(normal, marginals.scaled_free)
+        directions = find_free_directions(normal, marginals.scaled_free)
         if not allows_free:
-            free.refuse(requested)
-        rank = linearized.num_unknowns - free.num_free
+            directions.refuse(requested)
+        rank = linearized.num_unknowns - directions.num_free
         num_residuals, variance = residual_variance(jacobians, rank)
         if scales_by_variance and not np.isfinite(variance):
             raise InputError(
@@ -83,7 +86,7 @@ class Covariances:
             instances=requested,
             num_unknowns=linearized.num_unknowns,
             rank=rank,
-            free_directions=free.texts,
+            free_directions=directions.texts,
             num_residuals=num_residuals,
             residual_variance=variance,
             is_scaled=scales_by_variance,
@@ -95,6 +98,16 @@ class Covariances:
             _cross=cross,
             _info=node_infos(backend, linearized.nodes, problem, requested),
         )
+
+
+def without_active(problem: Problem, backend: Backend) -> dict[str, Array]:
+    """What moves, by node type: `Problem.free` without numbers that are at a bound."""
+    free = dict(problem.free)
+    for name, limits in problem.bounds.items():
+        given = problem.values[name]
+        rows = given if isinstance(given, np.ndarray) else backend.to_host(given)
+        free[name] = np.where(limits.at_given(rows), 0.0, free[name])
+    return free
 
 
 def _check_touched(requested: Mapping[str, NDArray[np.int64]], linearized: Linearized) -> None:

@@ -194,6 +194,15 @@ class ArrayReader:
             return None
         return int(xp.flatnonzero((index < 0) | (index >= size))[0])
 
+    def on_host(self, rows: Array) -> Array:
+        """An array that was read, as NumPy."""
+        return rows if isinstance(rows, np.ndarray) else self._backend.to_host(rows)
+
+    def like(self, rows: Array, read: Array) -> Array:
+        """An array of the host where another one is that was read."""
+        is_same = isinstance(read, np.ndarray) or rows is read
+        return rows if is_same else self._backend.upload(rows)
+
     def dtype(self, given: Any) -> Any:
         """NumPy type in which values go back to the user: what was given, if it is floating."""
         dtype = to_numpy(given).dtype if location(given) == HOST else self._on_device(given).dtype

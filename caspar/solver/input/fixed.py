@@ -53,7 +53,7 @@ def read_fixed(
     masks = {}
     for name, given in fixed.items():
         if name not in by_name:
-            raise InputError(f"fixed: {_unknown('node type', name, list(by_name))}")
+            raise InputError(f"fixed: {unknown_name('node type', name, list(by_name))}")
         node, count = by_name[name], counts[name]
         held = np.zeros((count, node.tangent_dim), dtype=np.bool_)
         _hold(f"fixed, node type {name}", node.python_type, given, held)
@@ -74,7 +74,7 @@ def _hold(where: str, declared: Any, given: Any, held: Array) -> None:
             raise InputError(f"{where}: has no fields; {_ALLOWED.format(dim=held.shape[1])}")
         for name, inner in given.items():
             if name not in fields:
-                raise InputError(f"{where}: {_unknown('field', name, list(fields))}")
+                raise InputError(f"{where}: {unknown_name('field', name, list(fields))}")
             kind, place = fields[name]
             _hold(f"{where}, field {name}", kind, inner, held[:, place.start : place.stop])
         return
@@ -118,7 +118,8 @@ def _array(where: str, given: Any, held: Array) -> Array:
     return array
 
 
-def _unknown(what: str, name: object, known: list[str]) -> str:
+def unknown_name(what: str, name: object, known: list[str]) -> str:
+    """A sentence on a name that does not exist, and what may have been meant."""
     close = difflib.get_close_matches(str(name), known, 1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return f"unknown {what} {str(name)!r}{hint}; there are {', '.join(known)}"

@@ -20,7 +20,9 @@ from caspar.options import Precision
 from caspar.runtime.arrays import HOST, Moved, give_back, location
 from caspar.runtime.backend import Backend
 from caspar.solver.input.array_reader import ArrayReader, unblocked
-from caspar.solver.input.fixed import num_held, read_fixed
+from caspar.solver.input.bounds import NodeBounds
+from caspar.solver.input.constraints import NOTHING, Constraints, read_constraints
+from caspar.solver.input.fixed import num_held
 from caspar.solver.input.term_reader import TermReader
 
 
@@ -67,6 +69,7 @@ class Problem:
         factors: For each factor's name its arrays.
         free: For each node type of which something is held, by name: (n, tangent_dim) numbers of
             the storage type, 1 for each component of the tangent that moves, else 0.
+        bounds: For each node type that has bounds, by name; it is in `free` too.
     """
 
     values: Mapping[str, Array]
@@ -74,6 +77,7 @@ class Problem:
     dtypes: Mapping[str, Any]
     factors: Mapping[str, FactorArrays]
     free: Mapping[str, Array] = field(default_factory=dict)
+    bounds: Mapping[str, NodeBounds] = field(default_factory=dict)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -112,6 +116,7 @@ class Problem:
             {node.name: self.dtypes[node.name] for node in nodes},
             {factor.name: self.factors[factor.name] for factor in factors},
             {node.name: self.free[node.name] for node in nodes if node.name in self.free},
+            {node.name: self.bounds[node.name] for node in nodes if node.name in self.bounds},
         )
 
     def moved(self, values: Mapping[str, Array], backend: Backend) -> dict[str, Any]:
@@ -164,7 +169,7 @@ def read_problem(
     precision: Precision,
     *,
     check_values: bool = True,
-    fixed: Mapping[str, Any] | None = None,
+    constraints: Constraints = NOTHING,
 ) -> Problem:
     """`check_problem` of arrays for a backend and a precision.
 
@@ -175,10 +180,10 @@ def read_problem(
         backend: Where the solve runs.
         precision: It determines the floating type that values are stored in.
         check_values: Also look for NaN, infinity and indices out of range.
-        fixed: See there.
+        constraints: See there.
     """
     reader = ArrayReader(backend, precision, check_values)
-    return check_problem(arrays, factors, nodes, reader, fixed)
+    return check_problem(arrays, factors, nodes, reader, constraints)
 
 
 def check_problem(
@@ -186,7 +191,7 @@ def check_problem(
     factors: Sequence[TracedFactor],
     nodes: Sequence[NodeType],
     reader: ArrayReader,
-    fixed: Mapping[str, Any] | None = None,
+    constraints: Constraints = NOTHING,
 ) -> Problem:
     """Check the user's arrays, where they are.
 
@@ -196,7 +201,7 @@ def check_problem(
         factors: Traced factors.
         nodes: Their node types.
         reader: Reads single arrays.
-        fixed: What is held; see `Solver.solve`.
+        constraints: What is held, and bounds; see `Solver.solve`.
 
     Raises:
         InputError: Names the factor or node type, the argument, what is wrong, what is allowed.
@@ -212,8 +217,8 @@ def check_problem(
         for factor in factors
     }
     dtypes = {name: reader.dtype(array) for name, array in given.items()}
-    free = read_fixed(fixed, nodes, counts, reader.types.storage)
-    return Problem(values, given, dtypes, checked, free)
+    found = read_constraints(constraints, nodes, values, dtypes, reader)
+    return Problem(found.values, given, dtypes, checked, found.free, found.bounds)
 
 
 def _check_names(

@@ -35,6 +35,11 @@ class Linearization(NamedTuple):
     was_rejected: bool = False
     levelling: float = 1.0
 
+    @property
+    def controls(self) -> tuple[float, float]:
+        """The scalars `levelling` and `shortening`: steps are shortened after a rejected one."""
+        return self.levelling, 1.0 if self.was_rejected else 0.0
+
     def loaded(self) -> "Linearization":
         """After other start values and constants were packed."""
         return Linearization(self.is_scaled, self.is_shared)

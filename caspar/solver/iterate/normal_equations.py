@@ -13,7 +13,7 @@ after it nothing is done ahead until one is accepted.
 
 from collections.abc import Callable, Mapping
 
-from caspar.equations.parts import FactorPart, NodePart, SolverPart
+from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.solver.input.problem import Problem
@@ -133,13 +133,16 @@ class NormalEquations:
         for plan in self.plan.reduced:
             self._backend.clear(self.plan.memory[plan.key(NodePart.INFLUENCE)])
         for plan in self.plan.nodes:
-            rows = scratch.on_device(problem.values[plan.node.name])
-            rows = scratch.in_order(rows, None if plan.order is None else plan.order.node)
-            self._binder.pack(plan.key(NodePart.NODES), rows)
+            name = plan.node.name
+            parts = {NodePart.NODES: problem.values[name]}
             if plan.is_masked:
-                free = scratch.on_device(problem.free[plan.node.name])
-                free = scratch.in_order(free, None if plan.order is None else plan.order.node)
-                self._binder.pack(plan.key(NodePart.FREE), free)
+                parts[NodePart.FREE] = problem.free[name]
+            if plan.is_bounded:
+                parts |= zip(LIMITS, problem.bounds[name].limits, strict=True)
+            for part, given in parts.items():
+                rows = scratch.on_device(given)
+                rows = scratch.in_order(rows, None if plan.order is None else plan.order.node)
+                self._binder.pack(plan.key(part), rows)
         rounded_rows = []
         for factor in self.plan.factors:
             arrays = problem.factors[factor.factor.name]
@@ -189,7 +192,7 @@ class NormalEquations:
         """
         if self._held.place is not Place.CANDIDATE:
             if self.plan.linearization_needs_damping:
-                self._scalars.write((damping, self._held.levelling))
+                self._scalars.write((damping, *self._held.controls))
             self._linearize.run()
         # of another damping than was expected, the step does it: residuals are overwritten
         self._held = self._held.linearized(damping)
@@ -240,7 +243,7 @@ class NormalEquations:
 
     def _enqueue_step(self, goal: LinearGoal) -> None:
         limits = (goal.tolerance, goal.min_iterations, goal.max_iterations)
-        self._scalars.write((goal.damping, self._held.levelling, *limits))
+        self._scalars.write((goal.damping, *self._held.controls, *limits))
         if self._held.place is not Place.CURRENT:
             self._score.run()  # residuals are of the last candidate
             self._linearize.run()
@@ -260,7 +263,7 @@ class NormalEquations:
             and not self._held.was_rejected
             and goal.expected_damping is not None
         ):
-            self._scalars.write((goal.expected_damping, self._held.levelling))
+            self._scalars.write((goal.expected_damping, *self._held.controls))
             self._linearize.run()
             self.solvers.current.begin()
             self._held = self._held.went_ahead(goal.expected_damping)

@@ -24,6 +24,7 @@ SCALARS = (
     # written by the host
     "damping",
     "levelling",
+    "shortening",
     "linear_tolerance",
     "min_linear_iterations",
     "max_linear_iterations",
@@ -123,6 +124,7 @@ class NodePlan:
         num_slots: Times that `product` has each instance; see `accessors.slots`.
         order: In which all its arrays are, where it is eliminated; None: as it was given.
         is_masked: Whether components of its tangents may be held.
+        is_bounded: Whether numbers of it have bounds.
     """
 
     node: NodeType
@@ -133,6 +135,7 @@ class NodePlan:
     num_slots: int
     order: NodeOrder | None
     is_masked: bool = False
+    is_bounded: bool = False
 
     def key(self, part: NodePart) -> OwnedPart:
         """What its arrays are asked by."""
@@ -223,8 +226,9 @@ class Plan:
 
     @property
     def linearization_needs_damping(self) -> bool:
-        """Whether what is linearised depends on the damping of the next step."""
-        return self.is_scaled or any(plan.factor.loss is not None for plan in self.factors)
+        """Whether what is linearised depends on the damping of the next step, or steps before."""
+        has_loss = any(plan.factor.loss is not None for plan in self.factors)
+        return self.is_scaled or has_loss or any(node.is_bounded for node in self.nodes)
 
     @cached_property
     def goes_ahead(self) -> bool:

@@ -134,6 +134,7 @@ def plan_nodes(
             num_slots,
             _order_of(factors, node),
             is_masked=node.name in form.masked,
+            is_bounded=node.name in form.bounded,
         )
         first_tile += num_tiles
     return [plans[node.name] for node in nodes]

@@ -105,6 +105,7 @@ class _Regions:
                 arena.reserve(part, size, part.dtype(self._types))
         self._reserve_all(self._of_nodes(Lifetime.VALUES, self._nodes))
         self._reserve_all(self._of_nodes(Lifetime.MASKS, self._nodes))
+        self._reserve_all(self._of_nodes(Lifetime.LIMITS, self._nodes))
         self._reserve_all(self._of_factors(Lifetime.VALUES))
         first_byte = arena.num_bytes
         self._reserve_all(self._of_nodes(Lifetime.ROUNDED, self._nodes))
@@ -177,6 +178,7 @@ class _Regions:
             if part.exists(
                 eliminated=plan.is_eliminated,
                 masked=plan.is_masked,
+                bounded=plan.is_bounded,
                 rounded=self._rounds_values,
             )
         ]

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -35,6 +36,9 @@ WIDTH = 100
 
 MOST_FITTED = 24
 """Numbers of all values up to which a report shows them."""
+
+MOST_AT_BOUNDS = 6
+"""Numbers at bounds up to which a report names each."""
 
 SHOWN_AT_ENDS = 10
 """Iterations shown at both ends of a table that is shortened in the middle."""
@@ -94,6 +98,7 @@ def report_facts(result: SolveResult) -> list[tuple[str, str]]:
         *_loss_facts(result),
         *_remaining_facts(result),
         ("unknowns", f"{problem.num_unknowns:,}: {_instances(problem.nodes)}{_held_text(problem)}"),
+        *_bounds_facts(result),
         ("residuals", f"{problem.num_residuals:,}: {_residuals_text(problem)}"),
         *(("fitted", text) for text in fitted_texts(result)),
         ("iterations", _iterations_text(result)),
@@ -131,6 +136,38 @@ def _held_text(problem: ProblemSize) -> str:
         return ""
     counts = ", ".join(f"{count:,} of {name}" for name, count in held.items())
     return f"; held: {counts}"
+
+
+def _bounds_facts(result: SolveResult) -> list[tuple[str, str]]:
+    """How many of the numbers with bounds are at one, and which if they are few."""
+    bounded = {name: count for name, count in result.problem.bounded.items() if count > 0}
+    if len(bounded) == 0:
+        return []
+    active = {name: np.argwhere(result.active_bounds[name]) for name in bounded}
+    counts = ", ".join(
+        f"{len(active[name]):,} of {count:,} of {name}" for name, count in bounded.items()
+    )
+    text = f"{counts} at a bound"
+    if 0 < sum(map(len, active.values())) <= MOST_AT_BOUNDS:
+        names = [
+            _bound_text(result, name, int(row), int(column))
+            for name, places in active.items()
+            for row, column in places
+        ]
+        text += f": {', '.join(names)}"
+    return [("bounds", text)]
+
+
+def _bound_text(result: SolveResult, name: str, row: int, column: int) -> str:
+    """A number that is at a bound, such as `Lens[3] focal at its upper`."""
+    marks = result.active_bounds[name]
+    side = "upper" if marks[row, column] > 0 else "lower"
+    owner, place = (name if len(marks) == 1 else f"{name}[{row}]"), f"[{column}]"
+    for field, columns in result.fields.get(name, {}).items():
+        if column in columns:
+            number = "" if len(columns) == 1 else f"[{column - columns.start}]"
+            place = f" {field}{number}"
+    return f"{owner}{place} at its {side}"
 
 
 def fitted_texts(result: SolveResult) -> list[str]:

@@ -129,6 +129,7 @@ class ProblemSize:
         held: Components of tangents that are held, by node type; only of types of which something
             may be.
         left_out: Instances of weight 0, by the name of the factor, where there are any.
+        bounded: Numbers that have a bound and are not held, by node type with bounds.
     """
 
     nodes: Mapping[str, int]
@@ -137,6 +138,7 @@ class ProblemSize:
     num_unknowns: int
     held: Mapping[str, int] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
+    bounded: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +176,8 @@ class SolveResult:
         costs: The part of each factor in `final_cost`, by name, in float64.
         losses: The name of the loss of each factor that has one.
         num_beyond_scale: By factors with a loss: instances whose residual is longer than its scale.
+        active_bounds: By node type with bounds an (n, storage_dim) array, as `values`: -1 for a
+            number that ended at its lower bound, 1 for one at its upper bound, else 0.
         evaluator: Evaluates the factors at `values`, for `residuals` and `weights`.
     """
 
@@ -197,6 +201,7 @@ class SolveResult:
     costs: Mapping[str, float] = field(default_factory=dict)
     losses: Mapping[str, str] = field(default_factory=dict)
     num_beyond_scale: Mapping[str, int] = field(default_factory=dict)
+    active_bounds: Mapping[str, NDArray[np.int8]] = field(default_factory=dict, repr=False)
     evaluator: Callable[[], Evaluated] | None = field(default=None, repr=False)
 
     def residuals(self, factor: str) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ from itertools import chain
 import numpy as np
 
 from caspar.equations.factor_kernels import exact_role
-from caspar.equations.parts import REDUCED, FactorPart, Layout, NodePart, SolverPart
+from caspar.equations.parts import LIMITS, REDUCED, FactorPart, Layout, NodePart, SolverPart
 from caspar.frontend.factors.trace import Argument
 from caspar.frontend.names import ROUNDED_VALUE
 from caspar.ir.dtype import CHUNK_BYTES, DType
@@ -136,6 +136,9 @@ class Binder:
         # where nothing is eliminated the reduced system is the system
         bindings.setdefault(NodePart.REDUCED_BLOCK.text, bindings[NodePart.BLOCK.text])
         reduced_gradient = bindings.get(NodePart.REDUCED_GRADIENT.text)
+        if role == "activate":
+            linearized = self._plan.linearized_state.text
+            bindings[NodePart.NODES.text] = bindings[linearized]
         if role in REDUCED_ROLES and reduced_gradient is not None:
             bindings[NodePart.GRADIENT.text] = reduced_gradient
         # those of factors stand first
@@ -329,8 +332,9 @@ class Binder:
 
     @staticmethod
     def _masks(plan: FactorPlan) -> tuple[NodePart, ...]:
-        """What kernels of a factor read of what is held of the eliminated node."""
-        return (NodePart.FREE,) if plan.form.masks_eliminated else ()
+        """What kernels of a factor read of what is held of the eliminated node, and its bounds."""
+        masks = (NodePart.FREE,) if plan.form.masks_eliminated else ()
+        return (*masks, *LIMITS) if plan.form.bounds_eliminated else masks
 
     @staticmethod
     def _placed(plan: FactorPlan) -> Mapping[str, Array]:

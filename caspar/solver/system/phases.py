@@ -79,6 +79,8 @@ class Phases:
         launches = [*self.round(), self._binder.clear(Span.ALL_SUMS)]
         for plan in self._plan.factors:
             launches += self._binder.linearize(plan, exact=exact)
+        bounded = [plan for plan in self._plan.nodes if plan.is_bounded]
+        launches += [self._binder.node_launch(plan, "activate") for plan in bounded]
         if not self._plan.is_scaled:
             return launches
         launches += [self._binder.node_launch(plan, "scale") for plan in self._plan.nodes]
@@ -144,7 +146,8 @@ class Phases:
 
     def candidate(self) -> list[Launch]:
         """Steps of the eliminated nodes, retraction, inner iterations, cost of the candidate."""
-        launches: list[Launch] = []
+        bounded = [plan for plan in self._plan.reduced if plan.is_bounded]
+        launches = [self._binder.node_launch(plan, "clip") for plan in bounded]
         if len(self._plan.eliminated) > 0:
             launches.append(self._binder.clear(Span.ALL_INNER))
             launches += [self._binder.gather(plan, NodePart.STEP) for plan in self._schur_factors()]
