@@ -12,7 +12,7 @@ from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.options import JacobianChoice
 from caspar.runtime.backend import Backend
 from caspar.solver.active import Active
-from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.iterate.system import System
 from caspar.solver.plan.arena import Region
 from caspar.solver.result.quantities import bytes_text
 from caspar.solver.result.result import ProblemSize
@@ -82,7 +82,7 @@ class Prepared:
 
 
 def describe(
-    backend: Backend, problem: ProblemSize, active: Active, system: NormalEquations
+    backend: Backend, problem: ProblemSize, active: Active, system: System
 ) -> Prepared:
     """What a system is, without its memory."""
     plan = system.plan
@@ -90,7 +90,7 @@ def describe(
     return Prepared(
         problem=problem,
         backend=backend.name,
-        device=backend.device,
+        device=system.device,
         precision=active.recipe.precision.value,
         linear_solver=system.linear_solver,
         eliminated=tuple(one.node.name for one in plan.eliminated),

@@ -81,7 +81,8 @@ class Solving:
             setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
             start = time.perf_counter()
             course = minimize(system, options, on_iteration)
-            costs, num_beyond = final_costs(factors, course.final_cost, system)
+            taking_part = active.recipe.factors
+            costs, num_beyond = final_costs(factors, taking_part, course.final_cost, system)
             solve_time_s = time.perf_counter() - start
             log_end(course.status.name, len(course.records), course.initial_cost, course.final_cost)
             moved = system.values()
@@ -96,7 +97,7 @@ class Solving:
             values=values,
             problem=opened.size(factors),
             backend=backend.name,
-            device=backend.device,
+            device=system.device,
             precision=active.recipe.precision.value,
             linear_solver=system.linear_solver,
             compile_time_s=compiled_s + self._opener.preparations.take_backlog(),

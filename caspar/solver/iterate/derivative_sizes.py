@@ -83,6 +83,23 @@ class DerivativeSizes:
     def __init__(self, rows: Sequence[_Rows]) -> None:
         self._rows = rows
 
+    @classmethod
+    def joined(cls, parts: Sequence["DerivativeSizes"]) -> "DerivativeSizes":
+        """Of several parts of a problem, each with its own nodes of the eliminated types."""
+        by_type: dict[str, list[_Rows]] = {}
+        for rows in (rows for part in parts for rows in part._rows):
+            by_type.setdefault(rows.node.name, []).append(rows)
+        return cls(
+            [
+                _Rows(
+                    found[0].node,
+                    np.concatenate([rows.squares for rows in found]),
+                    np.concatenate([rows.slopes for rows in found]),
+                )
+                for found in by_type.values()
+            ]
+        )
+
     def levelling_holds(self, damping: float) -> bool:
         """Of a D that is levelled: whether that would hold a scalar at every damping.
 

@@ -41,6 +41,8 @@ def _described(plan: Plan, factor: FactorPlan) -> str:
         slots = slots[~hole_places(plan, factor)[slots]]
     if factor.order.order is not None:
         slots = backend.to_host(factor.order.order)[slots]
+    if plan.shard is not None:
+        slots = plan.shard.numbers(factor.factor.name, slots, backend.to_host)
     if len(slots) == 0:
         # in the type of the sums alone
         return factor.factor.name

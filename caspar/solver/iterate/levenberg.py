@@ -29,10 +29,10 @@ from caspar.solver.iterate.course_remarks import (
     remarks_on_rounding,
 )
 from caspar.solver.iterate.interrupts import Callback
-from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterate.policy import CONFIRMING_ITERATIONS, decide, first_state, next_goal
 from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
 from caspar.solver.iterate.stopping import remaining_decrease
+from caspar.solver.iterate.system import System
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
 
@@ -82,7 +82,7 @@ class Course:
 
 
 def minimize(
-    system: NormalEquations, chosen: SolveOptions, on_iteration: Callback | None
+    system: System, chosen: SolveOptions, on_iteration: Callback | None
 ) -> Course:
     """Iterate until a stopping rule holds.
 
@@ -141,14 +141,14 @@ def minimize(
 
 
 def _remarks_on_linear_solves(
-    system: NormalEquations, options: CompleteOptions, progress: _Progress
+    system: System, options: CompleteOptions, progress: _Progress
 ) -> tuple[str, ...]:
     records, num_limited = progress.records, progress.num_limited
     is_chained, stronger = system.is_chained, system.stronger
     return remarks_on_linear_solves(options, records, num_limited, stronger, is_chained=is_chained)
 
 
-def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
+def _residuals_are_too_small(system: System, cost: float) -> bool:
     """Whether squares of residuals are too small for the values' type: a zero says nothing then.
 
     Not if the start is a solution: then the residuals are zero, or rounding the values changes
@@ -162,7 +162,7 @@ def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
 
 
 def _lost_squares(
-    system: NormalEquations, options: CompleteOptions, progress: _Progress
+    system: System, options: CompleteOptions, progress: _Progress
 ) -> Mapping[str, bool]:
     """Node types whose derivatives have squares out of range, at the start and now.
 
@@ -179,7 +179,7 @@ def _lost_squares(
 
 
 def _remaining_decrease(
-    system: NormalEquations, options: CompleteOptions, progress: _Progress, status: SolveStatus
+    system: System, options: CompleteOptions, progress: _Progress, status: SolveStatus
 ) -> float:
     """What a step of next to no damping still promises, by one more linear solve if need be."""
     state = progress.state
@@ -205,7 +205,7 @@ def _asks_to_stop(answer: object) -> bool:
 
 
 def _told_rounding(
-    system: NormalEquations, status: SolveStatus, progress: _Progress
+    system: System, status: SolveStatus, progress: _Progress
 ) -> float | None:
     """How much rounding changes the cost, where users should know."""
     if system.values_type is not DType.FLOAT32:
@@ -218,7 +218,7 @@ def _told_rounding(
 
 
 def _iterate(
-    system: NormalEquations, options: CompleteOptions, progress: _Progress, start: float
+    system: System, options: CompleteOptions, progress: _Progress, start: float
 ) -> SolveStatus | None:
     """One iteration; returns the status that ends the solve, or None."""
     goal = next_goal(progress.state, options)
@@ -259,7 +259,7 @@ def _iterate(
     return decision.end
 
 
-def _change(system: NormalEquations, cost: float, ask: AskRounding) -> float:
+def _change(system: System, cost: float, ask: AskRounding) -> float:
     """How much the cost changes by such a rounding: the most of several draws; NaN if any is."""
     others = system.rounded_costs(coarsely=ask is AskRounding.LAST_THIRD)
     changes = [abs(other - cost) for other in others]

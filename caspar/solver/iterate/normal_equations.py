@@ -13,6 +13,9 @@ after it nothing is done ahead until one is accepted.
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
@@ -22,12 +25,14 @@ from caspar.solver.iterate.faults import faulty_costs, faulty_derivatives, large
 from caspar.solver.iterate.linearization import Linearization, Place
 from caspar.solver.iterate.roundings import DRAWS, last_third, write_rounded
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
+from caspar.solver.iterate.system import first_step
 from caspar.solver.iterate.usual_options import usual_options
 from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
+from caspar.solver.system.scores import factor_costs, num_beyond_scale, residual_rows
 
 
 class NormalEquations:
@@ -39,6 +44,9 @@ class NormalEquations:
         phases: Its launches.
         solvers: The linear solver, and what may take its place.
         stronger: What users may ask for that takes fewer PCG iterations; empty: nothing known.
+
+    Attributes:
+        more_remarks: On the problem, before those on the linear solver.
     """
 
     def __init__(
@@ -52,6 +60,7 @@ class NormalEquations:
         self.plan = plan
         self.solvers = solvers
         self.stronger = stronger
+        self.more_remarks: tuple[str, ...] = ()
         self._backend = plan.library.backend
         self._binder = binder
         self._phases = phases
@@ -79,7 +88,12 @@ class NormalEquations:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Why the linear solver was chosen, where that may surprise."""
-        return self.solvers.remarks
+        return (*self.more_remarks, *self.solvers.remarks)
+
+    @property
+    def device(self) -> str:
+        """Where it is, in words."""
+        return self._backend.device
 
     @property
     def is_chained(self) -> bool:
@@ -206,15 +220,11 @@ class NormalEquations:
             The step; and node types that have squares out of range, with whether nothing can be
             said of their values.
         """
-        tried, sizes = self._try_and_look(goal)
-        if sizes.levelling_holds(goal.damping):
-            self.reject()
-            self._held = self._held.levelled(0.0)
-            self.score()
-            self.linearize(goal.damping)
-            tried, sizes = self._try_and_look(goal)
-        # a levelled D hides a square of zero, but then levelling would hold its scalar
-        return tried, sizes.lost_squares()
+        return first_step(self, goal)
+
+    def level(self, levelling: float) -> None:
+        """Level D by that from the next linearisation on, see `Linearization.levelling`."""
+        self._held = self._held.levelled(levelling)
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
@@ -235,7 +245,8 @@ class NormalEquations:
         self.reject()
         return tried
 
-    def _try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
+    def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
+        """The same as `try_step`, and what D and the gradient are."""
         self._enqueue_step(goal)
         self._look.begin()  # before they are overwritten
         self._enqueue_ahead(goal)
@@ -305,6 +316,19 @@ class NormalEquations:
         self._score.run()
         self._held = self._held.overwritten()
         return tuple(costs)
+
+    def factor_costs(self) -> dict[str, float]:
+        """The cost of each factor when the values were scored."""
+        return factor_costs(self.plan)
+
+    def num_beyond_scale(self) -> dict[str, int]:
+        """By each factor with a loss how many residuals were longer than its scale."""
+        return num_beyond_scale(self.plan)
+
+    def residual_rows(self, factor: str) -> NDArray[np.float64]:
+        """(instances, rows) residuals of a factor when the values were scored, as given."""
+        plan = next(one for one in self.plan.factors if one.factor.name == factor)
+        return residual_rows(self.plan, plan)
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the type of values.

@@ -19,6 +19,7 @@ from caspar.solver.plan.arena import ArenaPlan, Scratch
 from caspar.solver.plan.array_key import ArrayKey, OwnedPart, Span
 from caspar.solver.plan.factor_order import FactorOrder
 from caspar.solver.plan.kernel_library import KernelLibrary
+from caspar.solver.plan.shard import Shard
 
 SCALARS = (
     # written by the host
@@ -171,6 +172,7 @@ class Plan:
         jacobians_are_shared: Whether candidates are in the bytes of the Jacobians, which have to be
             made again after a rejected step.
         limits: Sizes at which another way is chosen.
+        shard: What it knows of the whole problem, if it is a part of one; else None.
     """
 
     library: KernelLibrary
@@ -182,6 +184,7 @@ class Plan:
     num_bytes: int
     jacobians_are_shared: bool
     limits: Limits
+    shard: Shard | None = None
 
     @property
     def num_factor_curvatures(self) -> int:
@@ -233,6 +236,8 @@ class Plan:
     @cached_property
     def goes_ahead(self) -> bool:
         """Whether a candidate is linearised before the host has decided whether to accept it."""
+        if self.shard is not None:
+            return False  # devices would wait for each other in vain
         num_factors = sum(plan.count for plan in self.factors)
         is_small = num_factors <= self.limits.max_factors_ahead and not self.jacobians_are_shared
         return self.library.backend.traits.launches_are_asynchronous and is_small
