@@ -60,7 +60,7 @@ def _begin(types: Types) -> KernelSpec:
 
 
 def curvature_kernel(types: Types) -> KernelSpec:
-    """Sums the parts of p.Ap to `curvature_sum`, which several devices add up before `pcg_alpha`."""
+    """Sums the parts of p.Ap to `curvature_sum`, which devices add up before `pcg_alpha`."""
     kernel = KernelBuilder(CURVATURE_KERNEL, DType.FLOAT64)
     (curvature,) = read_total(kernel, SolverPart.CURVATURES, types)
     kernel.write("curvature_sum", [curvature], types.sums, WriteUnique())

@@ -28,11 +28,14 @@ class Prepares(Protocol):
 
     kernels: SolverKernels
 
-    def release(self) -> None: ...
+    def release(self) -> None:
+        """Let go of what is kept."""
 
-    def memory_table(self) -> str | None: ...
+    def memory_table(self) -> str | None:
+        """What is kept; None: nothing."""
 
-    def system(self, problem: Problem) -> AbstractContextManager[System]: ...
+    def system(self, problem: Problem) -> AbstractContextManager[System]:
+        """The system of a problem, until the context ends."""
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,10 @@ def loss_names(factors: Sequence[TracedFactor]) -> dict[str, str]:
 
 
 def final_costs(
-    factors: Sequence[TracedFactor], active: Sequence[TracedFactor], final_cost: float, system: System
+    factors: Sequence[TracedFactor],
+    active: Sequence[TracedFactor],
+    final_cost: float,
+    system: System,
 ) -> tuple[dict[str, float], dict[str, int]]:
     """How a solve ended, by factor.
 

@@ -5,7 +5,7 @@ once for a solve.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
@@ -107,8 +107,8 @@ class Preparation:
                     self._kept = kept
 
     def _make(self, problem: Problem, shard: Shard | None) -> tuple[Signature, NormalEquations]:
-        instances = {name: factor.count for name, factor in problem.factors.items()}
-        counts = problem.counts
+        counts: Mapping[str, int] = problem.counts
+        instances: Mapping[str, int] = problem.num_instances
         if shard is not None:
             counts, instances = shard.counts, shard.instances
         limits, design = self.recipe.limits, self.kernels.design(counts, instances)

@@ -6,7 +6,7 @@ what the other needs.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from threading import Lock
 from typing import Any
@@ -18,7 +18,7 @@ from caspar.errors import BackendError, GroupError
 from caspar.memory.array import Array
 from caspar.runtime.backend import Launch, LaunchSequence, Loop
 from caspar.runtime.cuda.backend import CudaBackend
-from caspar.runtime.cuda.launch.launch import CudaLaunch, CudaSequence
+from caspar.runtime.cuda.launch.launch import CudaLaunch, CudaSequence, Enqueued
 from caspar.runtime.cuda.loop.loop import merged_launches, own_launch
 from caspar.runtime.group.member import Group
 from caspar.runtime.group.threads import FAILED, AllReduce, ThreadGroup
@@ -152,8 +152,20 @@ class CudaMember(CudaBackend):
         return AllReduce(self._group, self._rank, tuple(arrays))
 
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
-        """Launches, and sums between them, as one CUDA graph."""
-        return CudaSequence(self.stream, [*_present(launches)])
+        """Launches, and sums between them, as one CUDA graph.
+
+        It is captured at once: what allocates may wait for kernels of all devices, and these for
+        the member that allocates.
+        """
+        made = CudaSequence(self.stream, [*_present(launches)])
+        if any(isinstance(one, AllReduce) for one in launches):
+            with self._device:
+                made.graph  # noqa: B018
+        return made
+
+    def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:
+        """A call that enqueues launches in order on the caller's current stream."""
+        return super().runner([*_present(launches)])
 
     def loop(
         self,
@@ -166,7 +178,8 @@ class CudaMember(CudaBackend):
         """Graphs that the host launches until it reads the flag: NCCL has no place in a loop's."""
         if not any(isinstance(one, AllReduce) for phase in phases for one in phase):
             return super().loop(phases, flag, scalars, fused=fused)
-        scalars, launches = flag if scalars is None else scalars, []
+        scalars = flag if scalars is None else scalars
+        launches: list[Enqueued] = []
         kept = [present for phase in phases if len(present := [*_present(phase)]) > 0]
         with self._device:
             for is_sum, some in groupby(kept, lambda phase: isinstance(phase[0], AllReduce)):
@@ -174,7 +187,9 @@ class CudaMember(CudaBackend):
                     launches += [one for phase in some for one in phase]
                 else:
                     launches += merged_launches([*some], flag, scalars, self.device)
-        return SequenceLoop(CudaSequence(self.stream, launches), flag)
+            made = CudaSequence(self.stream, launches)
+            made.prepare_groups()
+        return SequenceLoop(made, flag)
 
     def receive(self, target: Array, source: Array) -> None:
         """Between devices, or within this one."""

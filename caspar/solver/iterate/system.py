@@ -14,6 +14,7 @@ from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.solver.iterate.derivative_sizes import DerivativeSizes
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
+from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.plan import Plan
 
 
@@ -23,80 +24,115 @@ class System(Protocol):
     stronger: str
 
     @property
-    def plan(self) -> Plan: ...
+    def plan(self) -> Plan:
+        """Memory and structure; on several devices those of one."""
 
     @property
-    def linear_solver(self) -> str: ...
+    def solvers(self) -> HandOver:
+        """The linear solver, and what may take its place."""
 
     @property
-    def remarks(self) -> tuple[str, ...]: ...
+    def linear_solver(self) -> str:
+        """Name of the linear solver."""
 
     @property
-    def is_chained(self) -> bool: ...
+    def remarks(self) -> tuple[str, ...]:
+        """Why something was chosen, where that may surprise."""
 
     @property
-    def storage(self) -> DType: ...
+    def is_chained(self) -> bool:
+        """Whether a factor couples two nodes of a type that remains."""
 
     @property
-    def values_type(self) -> DType: ...
+    def storage(self) -> DType:
+        """Type of residuals, Jacobians and vectors."""
 
     @property
-    def usual_options(self) -> Mapping[str, float]: ...
+    def values_type(self) -> DType:
+        """Type of the values."""
 
     @property
-    def num_bytes(self) -> int: ...
+    def usual_options(self) -> Mapping[str, float]:
+        """Options of a solve that the user leaves open, by name."""
 
     @property
-    def num_residuals(self) -> int: ...
+    def num_bytes(self) -> int:
+        """Bytes of plan and linear solver."""
 
     @property
-    def device(self) -> str: ...
+    def num_residuals(self) -> int:
+        """Rows of all residuals, with those of holes of node tiles."""
 
-    def memory_table(self) -> str: ...
+    @property
+    def device(self) -> str:
+        """Where it is, in words."""
 
-    def score(self) -> float: ...
+    def memory_table(self) -> str:
+        """What is held."""
 
-    def linearize(self, damping: float) -> None: ...
+    def score(self) -> float:
+        """Cost of the current values."""
 
-    def try_first_step(self, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]: ...
+    def linearize(self, damping: float) -> None:
+        """Linearise at the current values."""
 
-    def try_step(self, goal: LinearGoal) -> TriedStep: ...
+    def try_first_step(self, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
+        """The same as `try_step`, and choose whether D is levelled."""
 
-    def promise(self, goal: LinearGoal) -> TriedStep: ...
+    def try_step(self, goal: LinearGoal) -> TriedStep:
+        """Solve the damped linear system, retract and score."""
 
-    def accept(self) -> None: ...
+    def promise(self, goal: LinearGoal) -> TriedStep:
+        """A step that is not taken."""
 
-    def reject(self) -> None: ...
+    def accept(self) -> None:
+        """Make the candidate the current values."""
 
-    def rounded_costs(self, *, coarsely: bool = False) -> tuple[float, ...]: ...
+    def reject(self) -> None:
+        """Keep the current values."""
 
-    def values(self) -> Mapping[str, Array]: ...
+    def rounded_costs(self, *, coarsely: bool = False) -> tuple[float, ...]:
+        """Costs of values that are moved by a rounding each."""
 
-    def faulty_costs(self) -> tuple[str, ...]: ...
+    def values(self) -> Mapping[str, Array]:
+        """The current values by node type."""
 
-    def faulty_derivatives(self) -> tuple[str, ...]: ...
+    def faulty_costs(self) -> tuple[str, ...]:
+        """The factors whose cost was not finite."""
 
-    def largest_residual(self) -> float: ...
+    def faulty_derivatives(self) -> tuple[str, ...]:
+        """The factors whose gradient is not finite."""
 
-    def factor_costs(self) -> dict[str, float]: ...
+    def largest_residual(self) -> float:
+        """The largest magnitude of a residual."""
 
-    def num_beyond_scale(self) -> dict[str, int]: ...
+    def factor_costs(self) -> dict[str, float]:
+        """The cost of each factor."""
 
-    def residual_rows(self, factor: str) -> NDArray[np.float64]: ...
+    def num_beyond_scale(self) -> dict[str, int]:
+        """By factors with a loss how many residuals are longer than its scale."""
+
+    def residual_rows(self, factor: str) -> NDArray[np.float64]:
+        """(instances, rows) residuals of a factor, as given."""
 
 
 class FirstSteps(Protocol):
     """What `first_step` asks for."""
 
-    def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]: ...
+    def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
+        """Try a step, and look at the derivatives."""
 
-    def level(self, levelling: float) -> None: ...
+    def level(self, levelling: float) -> None:
+        """Level D by that from the next linearisation on."""
 
-    def score(self) -> float: ...
+    def score(self) -> float:
+        """Cost of the current values."""
 
-    def linearize(self, damping: float) -> None: ...
+    def linearize(self, damping: float) -> None:
+        """Linearise at the current values."""
 
-    def reject(self) -> None: ...
+    def reject(self) -> None:
+        """Keep the current values."""
 
 
 def first_step(system: FirstSteps, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:

@@ -140,9 +140,7 @@ def plan_nodes(
         if shard is not None and any(plan.form.sums is SharedSums.ATOMIC for plan in factors):
             # arrays that devices add up are of one size
             num_added = shard.added.get(node.name, 0)
-        num_slots = num_object_slots(
-            num_added, counts[node.name], most_slots, limits.items_of_slot
-        )
+        num_slots = num_object_slots(num_added, counts[node.name], most_slots, limits.items_of_slot)
         plans[node.name] = NodePlan(
             node,
             counts[node.name],

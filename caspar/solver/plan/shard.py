@@ -59,7 +59,8 @@ class Shard:
         chosen = self.chosen[factor]
         if isinstance(chosen, slice):
             return places + int(chosen.start)
-        return np.asarray(chosen if isinstance(chosen, np.ndarray) else to_host(chosen))[places]
+        numbers: NDArray[Any] = chosen if isinstance(chosen, np.ndarray) else to_host(chosen)
+        return np.asarray(numbers[places])
 
     @property
     def key(self) -> tuple[object, ...]:

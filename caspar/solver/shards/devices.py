@@ -82,18 +82,18 @@ def _checked(given: Any) -> int | str | list[int]:
         if given != "all":
             raise OptionError(f"devices={given!r}: {allowed}")
         return given
-    if isinstance(given, Integral) and not isinstance(given, bool):
-        if given < 1:
-            raise OptionError(f"devices={given!r}: {allowed}")
+    if _is_number(given, 1):
         return int(given)
-    if not isinstance(given, Sequence) or not all(
-        isinstance(one, Integral) and not isinstance(one, bool) and one >= 0 for one in given
-    ):
+    if not isinstance(given, Sequence) or not all(_is_number(one, 0) for one in given):
         raise OptionError(f"devices={given!r}: {allowed}")
     numbers = [int(one) for one in given]
     if len(numbers) == 0 or len(set(numbers)) < len(numbers):
         raise OptionError(f"devices={given!r}: each device once, and at least one")
     return numbers
+
+
+def _is_number(given: Any, least: int) -> bool:
+    return isinstance(given, Integral) and given is not True and int(given) >= least
 
 
 def _on_processor(given: Any, numbers: int | str | list[int]) -> Devices | None:

@@ -102,14 +102,11 @@ class ShardedPreparation:
         first, recipe, size = self._devices.first, self._recipe, self._devices.size
         if len(self._own) == 0:
             self._own = [Preparation(member, recipe) for member in self._devices.members]
-        instances = {name: factor.count for name, factor in problem.factors.items()}
-        design = self._own[0].kernels.design(problem.counts, instances)
+        design = self._own[0].kernels.design(problem.counts, problem.num_instances)
         return split_problem(problem, design.factors, design.form, size, first)
 
     @contextmanager
-    def _systems(
-        self, parts: list[Part]
-    ) -> Iterator[tuple[list[NormalEquations], Team]]:
+    def _systems(self, parts: list[Part]) -> Iterator[tuple[list[NormalEquations], Team]]:
         """The system of each part; they are given back, each in its thread."""
         team, group = self._devices.team(len(parts))
         shards = [replace(part.shard, group=group) for part in parts]

@@ -11,6 +11,7 @@ instance, unless it stands in the order of the parts. Once for a solve.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -77,19 +78,17 @@ def split_problem(
         backend: Where the arrays are, unless they are on the host.
         group: Number of the group whose members will have them.
     """
-    cuts = {
-        name: _cut_type(problem, form, name, num_parts, backend) for name in form.eliminated
-    }
+    cuts = {name: _cut_type(problem, form, name, num_parts, backend) for name in form.eliminated}
     chosen = [
         {
-            factor.name: _chosen(problem, factor, form.factors[factor.name], cuts, number, num_parts)
+            factor.name: _chosen(
+                problem, factor, form.factors[factor.name], cuts, number, num_parts
+            )
             for factor in factors
         }
         for number in range(num_parts)
     ]
-    sizes = [
-        {name: _size(one) for name, one in by_factor.items()} for by_factor in chosen
-    ]
+    sizes = [{name: _size(one) for name, one in by_factor.items()} for by_factor in chosen]
     kept = [number for number in range(num_parts) if sum(sizes[number].values()) > 0]
     most = {factor.name: max(sizes[number][factor.name] for number in kept) for factor in factors}
     shards = [
@@ -132,7 +131,7 @@ def _cut_type(
     places = [0, *(min(int(end), count) for end in ends), count]
     if count == 0:
         places = [0] * (num_parts + 1)
-    return [slice(start, end) for start, end in zip(places[:-1], places[1:], strict=True)]
+    return [slice(start, end) for start, end in pairwise(places)]
 
 
 def _chosen(
@@ -240,9 +239,7 @@ def _instances(
         if argument is form.eliminated:
             picked = picked - np.int32(ranges[argument.node_type.name].start)
         nodes[argument.name] = picked
-    sequential = {
-        one.source for one in factor.inputs if one.kind is ArgumentKind.CONST_SEQUENTIAL
-    }
+    sequential = {one.source for one in factor.inputs if one.kind is ArgumentKind.CONST_SEQUENTIAL}
     constants = {}
     for source, constant in arrays.constants.items():
         rows, index = constant.rows, constant.index

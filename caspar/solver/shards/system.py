@@ -17,6 +17,7 @@ from caspar.solver.iterate.derivative_sizes import DerivativeSizes
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.iterate.system import first_step
+from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.plan import Plan
 from caspar.solver.shards.split import Part
 from caspar.solver.shards.team import Team
@@ -41,6 +42,12 @@ class ShardedSystem:
         team: Team,
         starts: Mapping[str, Array],
     ) -> None:
+        sizes = {system.plan.library.tile_size for system in systems}
+        if len(sizes) > 1:
+            raise BackendError(
+                "devices that share a problem have kernels of different block sizes, "
+                f"{sorted(sizes)}, so their sums would differ. Use devices of one kind"
+            )
         self._systems = systems
         self._parts = parts
         self._team = team
@@ -72,6 +79,11 @@ class ShardedSystem:
         return self._fullest.plan
 
     # -- what it is ----------------------------------------------------------------------------
+
+    @property
+    def solvers(self) -> HandOver:
+        """The linear solver of the first device."""
+        return self._systems[0].solvers
 
     @property
     def linear_solver(self) -> str:
@@ -174,7 +186,7 @@ class ShardedSystem:
     # -- results -------------------------------------------------------------------------------
 
     def values(self) -> Mapping[str, Array]:
-        """The current values as (n, storage_dim) arrays on the first device, in the user's order."""
+        """The current values as (n, storage_dim) arrays on the first device, as given."""
         found = self._each(lambda system: system.values())
         first = self._team.members[0]
         moved = {}
@@ -183,7 +195,8 @@ class ShardedSystem:
                 moved[name] = rows
                 continue
             # nodes that no part has were touched by no factor
-            whole = first.xp.array(first.bring(first.upload(self._starts[name])))
+            whole = first.xp.array(first.upload(self._starts[name]))
+            first.synchronize()
             for part, own in zip(self._parts, found, strict=True):
                 place = part.ranges[name]
                 if place.stop > place.start:

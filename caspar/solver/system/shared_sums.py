@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import cast
 
-import numpy as np
-
 from caspar.equations.parts import REDUCED, NodePart, SolverPart
 from caspar.equations.scalar_kernels import CURVATURE_KERNEL
 from caspar.memory.array import Array
