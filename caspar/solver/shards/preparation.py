@@ -15,6 +15,7 @@ from caspar.solver.choice.form import Recipe
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterate.system import System
+from caspar.solver.plan.untouched import warn_untouched_of
 from caspar.solver.preparation import Preparation
 from caspar.solver.shards.devices import Devices
 from caspar.solver.shards.split import Part, split_problem
@@ -43,6 +44,7 @@ class ShardedPreparation:
         self._own: list[Preparation] = []
         self.kernels = self._whole.kernels
         self._table: str | None = None
+        self._told: tuple[dict[str, int], dict[str, int]] | None = None
         self._lock = Lock()
 
     def release(self) -> None:
@@ -103,6 +105,11 @@ class ShardedPreparation:
         if len(self._own) == 0:
             self._own = [Preparation(member, recipe) for member in self._devices.members]
         design = self._own[0].kernels.design(problem.counts, problem.num_instances)
+        sizes = problem.counts, problem.num_instances
+        if sizes != self._told:
+            # once for each structure, as on one device
+            warn_untouched_of(first, problem, design.factors)
+            self._told = sizes
         return split_problem(problem, design.factors, design.form, size, first)
 
     @contextmanager
