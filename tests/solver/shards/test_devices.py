@@ -17,6 +17,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
 from caspar.bundle_adjustment import snavely
+from caspar.errors import OptionError, UnsuitedError
 from caspar.solver.shards.system import ShardedSystem
 from tests.problems import EXAMPLES
 from tests.solver.bundles import arrays_of, part_of, read
@@ -30,6 +31,9 @@ EXACT = {
     "step_tolerance": 0.0,
     "min_linear_tolerance": 1e-12,
 }
+
+
+CLOSE = {"cost_tolerance": 1e-10, "min_linear_tolerance": 1e-9}
 
 
 class Rod(sf.V3):
@@ -101,7 +105,7 @@ def field_arrays(
 
 
 @given(data=st.data(), devices=st.sampled_from([2, 3, 5]))
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_any_split_has_the_same_minimum(data: st.DataObject, devices: int) -> None:
     num_rods, num_marks = data.draw(st.integers(2, 8)), data.draw(st.integers(1, 12))
     size = data.draw(st.integers(0, 60))
@@ -119,9 +123,10 @@ def test_any_split_has_the_same_minimum(data: st.DataObject, devices: int) -> No
     alone = _alone(FIELD, "schur_pcg")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of nodes that no factor touches
-        wanted = alone.solve(arrays, **EXACT)
-        found = sharing(FIELD, devices, precision="float64").solve(arrays, **EXACT)
-    assert_same_minimum(found, wanted, 1e-9, 1e-4)
+        wanted = alone.solve(arrays, **CLOSE)
+        found = sharing(FIELD, devices, precision="float64").solve(arrays, **CLOSE)
+    assert found.status.is_success
+    assert_same_minimum(found, wanted, 1e-8, 1e-3)
 
 
 def test_nodes_that_no_factor_touches_are_told() -> None:
@@ -321,7 +326,7 @@ def test_devices_without_instances_are_left_out() -> None:
     arrays = field_arrays(rods, marks, 4, 1, 0)
     only = {name: arrays[name] for name in ("Rod", "Mark", "sighting")}
     result = caspar.Solver(
-        [sighting], backend="cpu", devices=3, limits=ALL_SHARE, precision="float64"
+        [sighting], backend="cpu", devices=3, limits=ALL_SHARE, eliminate=("Mark",)
     ).solve(only)
     assert any("same node" in remark for remark in result.remarks)
 
@@ -338,13 +343,13 @@ def test_devices_without_instances_are_left_out() -> None:
     ],
 )
 def test_matrices_are_refused(choices: dict[str, str], message: str) -> None:
-    with pytest.raises(caspar.errors.UnsuitedError, match=re.escape(message)):
+    with pytest.raises(UnsuitedError, match=re.escape(message)):
         caspar.Solver([snavely], backend="cpu", devices=2, **choices)
 
 
 @pytest.mark.parametrize("devices", [0, -1, True, 1.5, "two", [], [0, 0], [-1], [0.5]])
 def test_what_names_no_devices(devices: Any) -> None:
-    with pytest.raises(caspar.OptionError, match="devices="):
+    with pytest.raises(OptionError, match="devices="):
         caspar.Solver([snavely], backend="cpu", devices=devices)
 
 
