@@ -47,6 +47,8 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
     )
     from caspar.arrays.blocked_array import BlockedArray
     from caspar.arrays.shared_indices import SharedIndices
+    from caspar.batch.result import BatchResult
+    from caspar.batch.solver import BatchSolver
     from caspar.frontend.factors.factor import Factor, factor
     from caspar.frontend.markers import (
         ConstIndexed,
@@ -110,6 +112,8 @@ __all__ = [
     "AddSum",
     "AddUnique",
     "BackendChoice",
+    "BatchResult",
+    "BatchSolver",
     "BlockedArray",
     "BoundKernel",
     "ConstIndexed",
@@ -193,6 +197,8 @@ _NAMES = {
     "AddSum": "caspar.memory.patterns",
     "AddUnique": "caspar.memory.patterns",
     "BackendChoice": "caspar.options",
+    "BatchResult": "caspar.batch.result",
+    "BatchSolver": "caspar.batch.solver",
     "BlockedArray": "caspar.arrays.blocked_array",
     "BoundKernel": "caspar.kernels.bound",
     "ConstIndexed": "caspar.frontend.markers",

@@ -272,7 +272,17 @@ def _compiler_digest() -> str:
     """Digest of caspar's own source: an entry made by another version is never taken."""
     root = Path(__file__).parent
     files = [Path(__file__)]
-    for package in ("ir", "memory", "passes", "frontend", "equations", "codegen", "solver/linear"):
+    packages = (
+        "ir",
+        "memory",
+        "passes",
+        "frontend",
+        "equations",
+        "codegen",
+        "solver/linear",
+        "batch",
+    )
+    for package in packages:
         files += (root / package).rglob("*.py")
     # of contents alone: where a file lies does not matter
     return _digest(sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))

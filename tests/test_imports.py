@@ -43,6 +43,8 @@ PARTS = {
     "arrays": "version errors options user_arrays ir memory codegen runtime driver",
     "solver": "version errors options progress user_arrays user_warnings ir memory passes frontend"
     " equations codegen runtime driver tracing",
+    "batch": "version errors options progress user_arrays ir memory passes frontend equations"
+    " codegen runtime driver tracing solver",
     "kernels": "version errors options progress user_arrays ir memory passes frontend codegen"
     " runtime driver tracing inspect arrays",
     "io": "errors user_arrays user_warnings",
@@ -62,7 +64,7 @@ PARTS = {
 # Rooms of a part, and the rooms beside it that each may import. A part and its rooms see each
 # other.
 ROOMS = {
-    "codegen": {"cpu": "", "cuda": "", "llvm": ""},
+    "codegen": {"cpu": "", "cuda": "", "llvm": "", "batch": "cpu cuda"},
     "colmap": {"files": "", "adjust": ""},
     "codegen/cuda": {"loop": "", "structure": ""},
     "frontend": {

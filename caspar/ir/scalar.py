@@ -49,6 +49,9 @@ class Scalar:
     def __gt__(self, other: Scalar | float) -> Scalar:
         return Scalar(self.builder, self.builder.binary(Op.LT, self._lift(other), self.value))
 
+    def __ge__(self, other: Scalar | float) -> Scalar:
+        return Scalar(self.builder, self.builder.binary(Op.LE, self._lift(other), self.value))
+
     def __or__(self, other: Scalar) -> Scalar:
         return Scalar(self.builder, self.builder.binary(Op.OR, self.value, other.value))
 

@@ -19,10 +19,15 @@ from caspar.solver.evaluation import (
     without_later_entries,
 )
 from caspar.solver.input.constraints import Constraints
+from caspar.solver.input.separate_parts import remarks_on_parts
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
-from caspar.solver.iterate.levenberg import minimize
+from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
+from caspar.solver.iterate.system import System
 from caspar.solver.opening import Opened, Opener
 from caspar.solver.result.result import SolveResult
+
+LONG_ENOUGH = 4
+"""Iterations after which values may have run away. Solves that go on from a solution take fewer."""
 
 
 class Solving:
@@ -83,6 +88,13 @@ class Solving:
             course = minimize(system, options, on_iteration)
             taking_part = active.recipe.factors
             costs, num_beyond = final_costs(factors, taking_part, course.final_cost, system)
+            remarks = (
+                *active.remarks,
+                *system.remarks,
+                *course.remarks,
+                *_on_values(system, course),
+                *remarks_on_parts(active.recipe.factors, active.recipe.nodes, problem),
+            )
             solve_time_s = time.perf_counter() - start
             log_end(course.status.name, len(course.records), course.initial_cost, course.final_cost)
             moved = system.values()
@@ -104,7 +116,7 @@ class Solving:
             setup_time_s=setup_time_s,
             solve_time_s=solve_time_s,
             peak_memory_bytes=system.num_bytes + problem.bytes_on(backend),
-            remarks=(*active.remarks, *system.remarks, *course.remarks),
+            remarks=remarks,
             fields=self._fields,
             costs=costs,
             num_beyond_scale=num_beyond,
@@ -115,6 +127,13 @@ class Solving:
 
     def _evaluated(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> Evaluation:
         return self._evaluate({**arrays, **values})
+
+
+def _on_values(system: System, course: Course) -> tuple[str, ...]:
+    """Numbers that ran away, and nodes that nothing holds; not of solves that only went on."""
+    if course.status in WITHOUT_REMAINING or len(course.records) < LONG_ENOUGH:
+        return ()
+    return system.remarks_on_values(course.final_cost, course.initial_cost)
 
 
 def _active_bounds(opened: Opened, moved: Mapping[str, Any], backend: Backend) -> dict[str, Any]:

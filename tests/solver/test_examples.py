@@ -16,16 +16,22 @@ from examples import (
     calibration_errors,
     camera_prototype,
     kernel_example,
+    localisation,
     multiple_factors,
     point_cloud,
     pose_graph,
     pose_graph_ellipses,
+    relaxation,
+    tags,
 )
 
 EXAMPLES = Path(bundle_adjustment.__file__).parent
 NAMES = sorted(path.name for path in EXAMPLES.glob("*.py"))
 ARGUMENTS = {"multiple_factors.py": ["--poses", "400", "--landmarks", "60"]}
-WITHOUT_REPORT = ("kernel_example.py", "outliers.py", "point_cloud.py", "robust_losses.py")
+WITHOUT_REPORT = (
+    *("kernel_example.py", "localisation.py", "outliers.py", "point_cloud.py", "relaxation.py"),
+    *("robust_losses.py", "tags.py"),
+)
 
 
 def run(name: str) -> subprocess.CompletedProcess[str]:
@@ -144,3 +150,28 @@ class TestCameraPrototype:
     def test_derivative_is_that_of_differences(self) -> None:
         board = camera_prototype.Board(num_views=3, side=3)
         assert camera_prototype.compare_jacobians(board, camera_prototype.TRUE_CAMERA) < 1e-7
+
+
+def test_tags_are_found() -> None:
+    result = tags.main()
+    assert result.is_success.all()
+    poses, *_ = tags.make(1000)
+    away = np.linalg.norm(result.values["Tag"][:, 4:] - poses[:, 4:], axis=1)
+    assert np.median(away) < 0.005
+
+
+def test_molecules_are_found() -> None:
+    result = localisation.main()
+    assert result.is_success.mean() > 0.999
+    spots, _ = localisation.make(10_000)
+    error = result.values["Spot"][:, :2] - spots[:, :2]
+    assert np.abs(error).mean() < 0.06
+
+
+def test_relaxation_times_are_found() -> None:
+    result = relaxation.main(32)
+    assert result.is_success.all()
+    t1, _, _, voxel = relaxation.make(32)
+    assert len(set(result.num_residuals.tolist())) > 3
+    assert result.num_residuals.sum() == len(voxel)
+    assert np.abs(1.0 / result.values["Voxel"][:, 2] - t1).max() < 0.15

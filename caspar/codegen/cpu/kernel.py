@@ -4,7 +4,8 @@ A kernel handles one tile of items in a plain loop, so that the runtime can spre
 Its text is a small part of Python, which `codegen.llvm` translates:
 
 * constants of the module, then one function of a parameter table and a tile;
-* assignments to names and to entries of arrays, `for` over a `range`, `if`, `return`, `continue`;
+* assignments to names and to entries of arrays, `for` over a `range`, `while`, `if`, `return`,
+  `continue`;
 * arithmetic and comparisons, and the functions of `codegen.llvm.calls`.
 
 Every result has a new name.

@@ -55,6 +55,9 @@ _POINTERS = {
 
 _CASTS = {"float32": "float", "float64": "double", "int": "i64"}
 
+_ARRAYS = {"array_float32": "float", "array_float64": "double"}
+"""What makes an array of a call of the kernel, of a number of entries that is a literal."""
+
 
 def llvm_module(text: str, symbol: str) -> str:
     """Translate a kernel.
@@ -122,6 +125,7 @@ class _Translator:
             ast.If: self._if,
             ast.Pass: lambda node: None,
             ast.Return: self._return,
+            ast.While: self._repeat,
         }
         self._expressions: Mapping[type, Callable[[Any, str], Value]] = {
             ast.BinOp: self._binary,
@@ -208,6 +212,19 @@ class _Translator:
         write.jump(latch)
         write.begin(latch)
         write.emit(f"{following} = add nsw i64 {number.text}, 1")
+        write.jump(head)
+        write.begin(after)
+
+    def _repeat(self, node: ast.While) -> None:
+        write = self.write
+        head, inside, after = write.labels("while", "do", "end")
+        write.jump(head)
+        write.begin(head)
+        write.branch(self._value(node.test), inside, after)
+        write.begin(inside)
+        self._latches.append(head)
+        self.statements(node.body)
+        self._latches.pop()
         write.jump(head)
         write.begin(after)
 
@@ -314,6 +331,9 @@ class _Translator:
             assert isinstance(entry, ast.Subscript)
             place = self._place(entry)
             return self.write.result(f"load ptr, ptr {place.text}", _POINTERS[name], hint)
+        if name in _ARRAYS:
+            (size,) = node.args
+            return self._array(_ARRAYS[name], size)
         if name in _CASTS:
             (operand,) = node.args
             number = _number(operand)
@@ -324,3 +344,12 @@ class _Translator:
         if name == "zeros":
             self._borrowed.append(value)
         return value
+
+    def _array(self, kind: str, size: ast.expr) -> Value:
+        """Memory of the call: there once, however often a loop comes by."""
+        number = _number(size)
+        if number is None:
+            raise _unknown(size)
+        name = self.write.name()
+        self._entry.append(f"  {name} = alloca [{int(number)} x {kind}]")
+        return Value(name, f"{kind}*")

@@ -50,6 +50,24 @@ def _fields(declared: type, dim: Callable[[Any], Any]) -> dict[str, range]:
     return fields
 
 
+def storage_positions(declared: type, dim: int) -> list[range]:
+    """Where a type's storage has places in space (`dim` 3) or in the plane (2).
+
+    Those are translations of poses, also of poses in a dataclass, and nodes that are vectors.
+    """
+    pose, first = (sf.Pose3, 4) if dim == 3 else (sf.Pose2, 2)
+    if issubclass(declared, pose):
+        return [range(first, first + dim)]
+    if issubclass(declared, sf.V3 if dim == 3 else sf.V2):
+        return [range(dim)]
+    places = storage_fields(declared).values()
+    return [
+        range(place.start + first, place.start + first + dim)
+        for kind, place in zip(field_types(declared), places, strict=False)
+        if isinstance(kind, type) and issubclass(kind, pose)
+    ]
+
+
 def tangent_pieces(declared: Any) -> dict[str, tuple[Any, range]]:
     """The pieces of a type that have names, with their types and where they are in its tangent.
 

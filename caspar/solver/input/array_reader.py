@@ -115,7 +115,7 @@ class ArrayReader:
         Raises:
             InputError: Names `where`, what is wrong and what is allowed.
         """
-        array, xp = self._array(where, unblocked(given))
+        array, xp = self.array(where, unblocked(given))
         if array.dtype.kind not in "fiu":
             raise InputError(
                 f"{where}: dtype {array.dtype}; allowed are float32, float64 and integers"
@@ -161,7 +161,7 @@ class ArrayReader:
         """
         if isinstance(given, PreparedIndex):
             given = given.index
-        array, xp = self._array(where, given)
+        array, xp = self.array(where, given)
         if array.shape == (0,):  # an empty list has no integers
             return xp.empty(0, np.int32)
         if array.dtype.kind not in "iu":
@@ -213,8 +213,12 @@ class ArrayReader:
     def _on_device(self, given: Any) -> Array:
         return self._backend.upload(given)
 
-    def _array(self, where: str, given: Any) -> tuple[Array, ModuleType]:
-        """The array where it is, and the module that works on it there."""
+    def array(self, where: str, given: Any) -> tuple[Array, ModuleType]:
+        """The array where it is, as it is, and the module that works on it there.
+
+        Raises:
+            InputError: It is no array, or lives elsewhere than the first one that was read.
+        """
         if given is None or isinstance(given, Mapping):
             raise InputError(f"{where}: expected an array, got {type(given).__name__}")
         if isinstance(given, list | tuple) and len(given) == 0:

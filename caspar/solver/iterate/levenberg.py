@@ -36,7 +36,7 @@ from caspar.solver.iterate.system import System
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
 
-_WITHOUT_REMAINING = (SolveStatus.INTERRUPTED, SolveStatus.DERIVATIVES_NOT_FINITE)
+WITHOUT_REMAINING = (SolveStatus.INTERRUPTED, SolveStatus.DERIVATIVES_NOT_FINITE)
 """Ends after which nobody waits for a linear solve, or none can be had."""
 
 
@@ -183,7 +183,7 @@ def _remaining_decrease(
 ) -> float:
     """What a step of next to no damping still promises, by one more linear solve if need be."""
     state = progress.state
-    if not math.isnan(state.remaining) or status in _WITHOUT_REMAINING:
+    if not math.isnan(state.remaining) or status in WITHOUT_REMAINING:
         return state.remaining
     goal = LinearGoal(
         damping=state.least_relief,

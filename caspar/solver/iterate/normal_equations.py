@@ -30,6 +30,7 @@ from caspar.solver.iterate.usual_options import usual_options
 from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
+from caspar.solver.system.free_values import remarks_on_free_values
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
 from caspar.solver.system.scores import factor_costs, num_beyond_scale, residual_rows
@@ -74,6 +75,7 @@ class NormalEquations:
         self._candidate = sequence(phases.candidate())
         self._accept = sequence(phases.accept())
         self._restore = sequence(phases.restore())
+        self._score_candidate = sequence(phases.score(NodePart.CANDIDATE))
 
     def _begin_by(self, *, exact: bool) -> None:
         """Linearise for a solver that begins: in float64 if it forms a matrix."""
@@ -303,16 +305,13 @@ class NormalEquations:
             last_third(self._starts[plan.node.name]) if coarsely else 0.0
             for plan in self.plan.nodes
         ]
-        score = self._backend.sequence(self._phases.score(NodePart.CANDIDATE))
         costs = []
         for draw in DRAWS:
             for plan, size in zip(self.plan.nodes, sizes, strict=True):
                 nodes = self.plan.memory[plan.key(NodePart.NODES)]
                 candidate = self.plan.memory[plan.key(NodePart.CANDIDATE)]
                 write_rounded(self._backend.xp, nodes, candidate, draw, size)
-            score.run()
-            self._scalars.fetch()
-            costs.append(self._read()["cost"])
+            costs.append(self.candidate_cost())
         self._score.run()
         self._held = self._held.overwritten()
         return tuple(costs)
@@ -329,6 +328,22 @@ class NormalEquations:
         """(instances, rows) residuals of a factor when the values were scored, as given."""
         plan = next(one for one in self.plan.factors if one.factor.name == factor)
         return residual_rows(self.plan, plan)
+
+    def remarks_on_values(self, cost: float, first_cost: float) -> tuple[str, ...]:
+        """Sentences on numbers that ran away and nodes that nothing holds.
+
+        Args:
+            cost: Of the current values.
+            first_cost: Of the start values.
+        """
+
+        def score() -> float:
+            self._score_candidate.run()
+            self._held = self._held.overwritten()
+            self._scalars.fetch()
+            return self._read()["cost"]
+
+        return remarks_on_free_values(self.plan, self._starts, cost, first_cost, score)
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the type of values.

@@ -112,6 +112,9 @@ class System(Protocol):
     def num_beyond_scale(self) -> dict[str, int]:
         """By factors with a loss how many residuals are longer than its scale."""
 
+    def remarks_on_values(self, cost: float, first_cost: float) -> tuple[str, ...]:
+        """Sentences on numbers that ran away and nodes that nothing holds."""
+
     def residual_rows(self, factor: str) -> NDArray[np.float64]:
         """(instances, rows) residuals of a factor, as given."""
 

@@ -73,6 +73,10 @@ class SolveStatus(Enum):
         "Squares of residuals or derivatives are too small or too large for the floating type, so "
         "these values may not be a minimum. Use precision='float64', or other units."
     )
+    NO_RESIDUALS = (
+        "A problem of a batch has no residuals, or all of them have weight 0, so its values are "
+        "those given."
+    )
 
     @property
     def is_success(self) -> bool:

@@ -226,6 +226,10 @@ class ShardedSystem:
         found = _summed(self._each(lambda system: system.num_beyond_scale()))
         return {name: int(number) for name, number in found.items()}
 
+    def remarks_on_values(self, cost: float, first_cost: float) -> tuple[str, ...]:
+        """None: what has run away is looked for on one device only."""
+        return ()
+
     def residual_rows(self, factor: str) -> NDArray[np.float64]:
         """(instances, rows) residuals of a factor when the values were scored, as given."""
 

@@ -230,13 +230,33 @@ def test_functions_of_ours_are_there_only_if_called() -> None:
     assert not any(name in text for name in FUNCTIONS)
 
 
+def test_loops_that_end_by_a_condition() -> None:
+    """Newton's root of 2, in an array of the call; `continue` goes on with the condition."""
+    body = """\
+c = array_float64(3)
+c[1] = 2.0
+turn = 0
+while turn < 9:
+    turn = turn + 1
+    if turn > 7:
+        continue
+    c[1] = (c[1] + 2.0 / c[1]) * 0.5
+    a[1] = a[1] + 1.0
+a[0] = c[1]"""
+    found = np.zeros(2)
+    compiled(body, found)
+    assert found[0] == pytest.approx(math.sqrt(2.0), abs=1e-15)
+    assert found[1] == 7.0
+
+
 # -- refusals --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("while tile:\n    pass", "do not have 'while tile"),
+        ("with tile:\n    pass", "do not have 'with tile"),
+        ("c = array_float64(tile)", "do not have 'tile'"),
         ("a[0] = b.shape", "do not have 'b.shape'"),
         ("a[0] = missing", "'missing' has no value yet"),
         ("a[0] = gamma(a[0])", "no function 'gamma'"),

@@ -36,6 +36,7 @@ def test_decisions(row: Row) -> None:
 def test_every_outcome_is_in_the_table() -> None:
     """But for what no step decides: a callback, Ctrl-C, and what is found at start and end."""
     elsewhere = {
+        SolveStatus.NO_RESIDUALS,
         *(SolveStatus.STOPPED, SolveStatus.INTERRUPTED),
         *(SolveStatus.INITIAL_COST_NOT_FINITE, SolveStatus.OUT_OF_RANGE),
     }

@@ -1,0 +1,214 @@
+"""What the kernel of a batch does for each instance of a factor: score it, linearise it.
+
+Input: the shape of a batch and the text that is being written. Output: loops over the instances of
+the problem, around the programs of `programs`.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from caspar.batch import programs
+from caspar.batch.parameters import INSTANCES, STRIDE, factor_name, has_index
+from caspar.batch.programs import WIDE
+from caspar.batch.shape import BatchShape, Instances, is_per_instance
+from caspar.codegen.batch.text import PROBLEM, ProblemText
+from caspar.codegen.targets import Target
+from caspar.frontend.factors.trace import Argument, ArgumentKind
+from caspar.ir.dtype import DType
+from caspar.ir.graph import Graph
+from caspar.passes.pipeline import compile_graph
+
+
+@dataclass(frozen=True)
+class _Instance:
+    """The text of what an instance of a factor reads.
+
+    Attributes:
+        places: By the name in programs: where its entries are, as a text that the entry is added
+            to.
+        firsts: By node argument: the text of the first unknown of its node.
+    """
+
+    places: dict[str, tuple[str, str]]
+    firsts: dict[str, str]
+
+
+class InstanceText:
+    """Writes what is done for instances, and programs in general.
+
+    Attributes:
+        shape: Of the batch.
+        text: What is written to.
+
+    Args:
+        shape: Of the batch.
+        text: What is written to.
+        target: What is generated.
+    """
+
+    def __init__(self, shape: BatchShape, text: ProblemText, target: Target) -> None:
+        self.shape = shape
+        self.text = text
+        self._target = target
+
+    def program(
+        self,
+        graph: Graph,
+        places: dict[str, tuple[str, str]] | None = None,
+        add: Callable[[str, int, str], None] | None = None,
+    ) -> None:
+        """Append a program.
+
+        Args:
+            graph: What it computes.
+            places: Names that are something else than an array of the thread.
+            add: Writes its stores; None: arrays of the thread.
+        """
+        program = compile_graph(graph, self._target.costs[graph.dtype])
+        known = {} if places is None else places
+        scalars = ("damping", "levelling")
+
+        def read(name: str, entry: int) -> str:
+            if name in known:
+                array, first = known[name]
+                return f"{array}[{_sum(first, entry)}]"
+            return name if name in scalars else f"{name}[{entry}]"
+
+        def store(name: str, entry: int, value: str) -> None:
+            self.text.set(f"{name}[{entry}]", value)
+
+        self.text.program(program, read, store if add is None else add)
+
+    def _over_instances(self, number: int, values: str, write: Callable[[_Instance], None]) -> None:
+        """Write what is done for each instance of a factor."""
+        text, one = self.text, self.shape.factors[number]
+        name = text.name(factor_name(number))
+        first, end = f"{name}_first", f"{name}_end"
+        if one.instances is Instances.RAGGED:
+            text.let(first, text.cast(f"{factor_name(number)}_data[{PROBLEM}]", DType.INT64))
+            text.let(end, text.cast(f"{factor_name(number)}_data[{PROBLEM} + 1]", DType.INT64))
+            text.let(f"{name}_count", f"{end} - {first}")
+        elif one.instances is Instances.EQUAL:
+            text.let(f"{name}_count", f"{factor_name(number)}_{INSTANCES}")
+        item = f"{name}_item"
+        is_one = one.instances is Instances.ONE
+        with nullcontext() if is_one else text.loop(item, "0", f"{name}_count"):
+            write(self._instance(number, values, name, None if is_one else item))
+
+    def _instance(self, number: int, values: str, name: str, item: str | None) -> _Instance:
+        text, shape, one = self.text, self.shape, self.shape.factors[number]
+        places: dict[str, tuple[str, str]] = {}
+        firsts: dict[str, str] = {}
+        for argument in one.factor.inputs:
+            constant = programs.constant_name(number, argument)
+            if argument.node is None:
+                row = f"{PROBLEM} * {constant}_{STRIDE}"
+                if is_per_instance(argument) and item is not None:
+                    start = f"{name}_first" if one.instances is Instances.RAGGED else row
+                    row = f"{start} + {item}"
+                at = text.name(f"{constant}_at")
+                text.let(at, f"({row}) * {argument.storage_dim}")
+                places[constant] = (f"{constant}_data", at)
+                continue
+            nodes = shape.nodes_of(argument)
+            storage, tangent = str(nodes.storage_first), str(nodes.tangent_first)
+            node = self._node_number(number, argument, name, item)
+            if node is not None:
+                storage = f"{storage} + {argument.storage_dim} * {node}"
+                tangent = f"{tangent} + {argument.tangent_dim} * {node}"
+            places[programs.node_name(argument)] = (values, storage)
+            firsts[argument.name] = tangent
+        return _Instance(places, firsts)
+
+    def _node_number(
+        self, number: int, argument: Argument, name: str, item: str | None
+    ) -> str | None:
+        """The text of which node of its type an argument is; None: there is one."""
+        if argument.kind is ArgumentKind.NODE_PAIR:
+            assert item is not None
+            return f"({item} + 1)" if argument.successor else item
+        if not has_index(self.shape, argument):
+            return None
+        assert item is not None
+        text, index = self.text, programs.constant_name(number, argument)
+        is_ragged = self.shape.factors[number].instances is Instances.RAGGED
+        row = f"{name}_first" if is_ragged else f"{PROBLEM} * {index}_{STRIDE}"
+        node = text.name(f"{index}_node")
+        text.let(node, text.cast(f"{index}_data[{row} + {item}]", DType.INT64))
+        return node
+
+    def score(self) -> None:
+        """`cost` is that of `y`."""
+        text = self.text
+        text.set("cost", text.number(0.0, WIDE))
+
+        def add(_name: str, _entry: int, value: str) -> None:
+            text.set("cost", f"cost + {text.cast(value, WIDE)}")
+
+        for number in range(len(self.shape.factors)):
+            graph = programs.score_graph(self.shape, number)
+            self._over_instances(
+                number,
+                programs.CANDIDATE,
+                lambda one, graph=graph: self.program(graph, one.places, add),  # type: ignore[misc]
+            )
+
+    def linearize(self) -> None:
+        """Gradient and matrix are those of `x`."""
+        text, shape = self.text, self.shape
+        zero, size = text.number(0.0, shape.storage), shape.num_unknowns
+        for place in range(size):
+            text.set(f"{programs.GRADIENT}[{place}]", zero)
+        whole = any(nodes.count > 1 for nodes in shape.nodes)
+        for row in range(size):
+            for column in range(size if whole else row + 1):
+                text.set(f"{programs.MATRIX}[{row * size + column}]", zero)
+        for number in range(len(shape.factors)):
+            graph = programs.linearize_graph(shape, number)
+            self._over_instances(
+                number,
+                programs.VALUES,
+                lambda one, number=number, graph=graph: self.program(  # type: ignore[misc]
+                    graph, one.places, self._adder(number, one)
+                ),
+            )
+
+    def _adder(self, number: int, instance: _Instance) -> Callable[[str, int, str], None]:
+        """Writes what an instance adds to gradient and matrix."""
+        text, shape, size = self.text, self.shape, self.shape.num_unknowns
+        nodes = {one.name: one for one in shape.factors[number].factor.nodes}
+
+        def add_to(place: str, value: str) -> None:
+            text.set(place, f"{place} + {value}")
+
+        def add(name: str, entry: int, value: str) -> None:
+            row_name, *others = name.split(".")[:-1]
+            row_first = instance.firsts[row_name]
+            if len(others) == 0:
+                add_to(f"{programs.GRADIENT}[{_sum(row_first, entry)}]", value)
+                return
+            column_first = instance.firsts[others[0]]
+            i, j = divmod(entry, nodes[others[0]].tangent_dim)
+            row, column = _sum(row_first, i), _sum(column_first, j)
+            mine, other = shape.nodes_of(nodes[row_name]), shape.nodes_of(nodes[others[0]])
+            # of nodes of one type either may come first, and an instance may touch one twice
+            both = row_name != others[0] and mine is other
+            if both or mine.tangent_first >= other.tangent_first:
+                add_to(f"{programs.MATRIX}[{_place(row, size, column)}]", value)
+            if both or mine.tangent_first < other.tangent_first:
+                add_to(f"{programs.MATRIX}[{_place(column, size, row)}]", value)
+
+        return add
+
+
+def _sum(first: str, entry: int) -> str:
+    """An index: numbers are added here."""
+    return str(int(first) + entry) if first.isdigit() else f"{first} + {entry}"
+
+
+def _place(row: str, size: int, column: str) -> str:
+    """The index of an entry of a square matrix by rows."""
+    if row.isdigit() and column.isdigit():
+        return str(int(row) * size + int(column))
+    return f"({row}) * {size} + {column}"

@@ -1,0 +1,308 @@
+"""The kernel that solves the problems of a batch, one a thread, from start to end.
+
+Input: the shape of a batch and a target. Output: a `KernelSource`, whose parameters `bindings`
+describes. Once for each shape; the cache keeps it.
+
+The thread goes through *turns*. Each scores the values in `y`, then does what the phase asks for:
+
+    START      the cost is the first one; a step follows
+    CANDIDATE  the policy decides about the step; a step follows, or the end, or a question
+    ROUNDING   the cost is one of values that were moved by a rounding; after the last draw the
+               policy decides again
+
+A step is a linearisation, unless the last one still holds, a factorisation, and a new `y`. So every
+program stands in the kernel once, and threads of a warp meet again where they score.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+from caspar.batch import policy_program as policy
+from caspar.batch import programs
+from caspar.batch.instances import InstanceText
+from caspar.batch.parameters import (
+    FINAL_COST,
+    INITIAL_COST,
+    ITERATIONS,
+    STATUS,
+    batch_params,
+    free_name,
+    result_name,
+    values_name,
+)
+from caspar.batch.policy_program import Answer, Option, State, Verdict, code
+from caspar.batch.programs import WIDE, Tried
+from caspar.batch.shape import BatchShape, ProblemNodes
+from caspar.codegen.batch.cpu_text import CpuProblemText
+from caspar.codegen.batch.cuda_text import CudaProblemText
+from caspar.codegen.batch.text import PROBLEM, ProblemText
+from caspar.codegen.source import KernelSource, source_from_json, source_to_json
+from caspar.codegen.targets import TARGETS, Target
+from caspar.driver import cached
+from caspar.ir.dtype import DType
+from caspar.solver.iterate.roundings import DRAWS
+from caspar.solver.result.result import SolveStatus
+
+KERNEL = "solve_problems"
+
+GOLDEN = 2654435761
+"""As `solver.iterate.roundings` draws: bits of multiples look random."""
+
+LAST_THIRD = 2.0**-30
+"""Relative to the largest start value of a node type in the problem."""
+
+_TEXTS: dict[str, Callable[[], ProblemText]] = {"cpu": CpuProblemText, "cuda": CudaProblemText}
+
+_DONE, _START, _CANDIDATE, _ROUNDING, _STEP = "0", "1", "2", "3", "4"
+
+
+def batch_kernel(shape: BatchShape, target: Target) -> KernelSource:
+    """Generate the kernel."""
+    return _Writer(shape, target).write()
+
+
+def cached_batch_kernel(shape: BatchShape, target: str) -> KernelSource:
+    """Generate the kernel for a target by its name, or take it from the cache."""
+    return cached(
+        [target, shape.key],
+        lambda: batch_kernel(shape, TARGETS[target]),
+        source_to_json,
+        source_from_json,
+    )
+
+
+class _Writer:
+    """Writes one kernel."""
+
+    def __init__(self, shape: BatchShape, target: Target) -> None:
+        self._shape = shape
+        self._text = _TEXTS[target.name]()
+        self._instances = InstanceText(shape, self._text, target)
+
+    def write(self) -> KernelSource:
+        """The kernel."""
+        self._declare()
+        text = self._text
+        with text.repeat(f"phase > {_DONE}"):
+            self._instances.score()
+            with text.when(f"phase == {_START}"):
+                self._begin()
+            with text.when(f"phase == {_CANDIDATE}"):
+                text.set(f"{programs.TRIED}[{int(Tried.COST)}]", "cost")
+            with text.when(f"phase == {_ROUNDING}"):
+                self._compare_rounding()
+            with text.when(f"phase == {_CANDIDATE}"):
+                self._decide()
+            with text.when(f"phase == {_ROUNDING}"):
+                self._round()
+            with text.when(f"phase == {_STEP}"):
+                self._step()
+        self._end()
+        return text.source(KERNEL, batch_params(self._shape))
+
+    # -- pieces ------------------------------------------------------------------------------------
+
+    def _number(self, value: float) -> str:
+        return self._text.number(value, WIDE)
+
+    def _state(self, place: State) -> str:
+        return f"{policy.STATE}[{int(place)}]"
+
+    def _option(self, place: Option) -> str:
+        return f"{policy.OPTIONS}[{int(place)}]"
+
+    def _set(self, place: str, value: float) -> None:
+        self._text.set(place, self._number(value))
+
+    def _declare(self) -> None:
+        text, shape = self._text, self._shape
+        storage, size = shape.storage, shape.num_unknowns
+        for name in (programs.VALUES, programs.CANDIDATE):
+            text.array(name, storage, shape.storage_dim)
+        for name, length in (
+            (programs.GRADIENT, size),
+            (programs.MATRIX, size * size),
+            (programs.INFLUENCE, size),
+        ):
+            text.array(name, storage, length)
+        text.array(programs.TRIED, WIDE, len(Tried))
+        text.array(policy.STATE, WIDE, len(State))
+        text.array(policy.NEXT, WIDE, len(State))
+        text.array(policy.ANSWERS, WIDE, len(Answer))
+        text.array(policy.VERDICT, WIDE, len(Verdict))
+        if shape.is_masked:
+            text.array(programs.FREE, storage, size)
+        for number, nodes in enumerate(shape.nodes):
+            self._load_nodes(number, nodes)
+        for place in range(size):
+            text.set(f"{programs.INFLUENCE}[{place}]", text.number(0.0, storage))
+        for name, dtype, value in (
+            ("phase", DType.INT64, _START),
+            ("draw", DType.INT64, "0"),
+            ("asked", DType.INT64, "0"),
+            ("is_stale", DType.INT64, "1"),
+            ("has_moved", DType.INT64, "0"),
+            ("was_lost", DType.INT64, "0"),
+            ("is_lost", DType.INT64, "0"),
+            ("cost", WIDE, self._number(0.0)),
+            ("change", WIDE, self._number(0.0)),
+            ("end", WIDE, self._number(0.0)),
+            ("damping", WIDE, self._option(Option.INITIAL_DAMPING)),
+            ("levelling", WIDE, self._number(1.0)),
+        ):
+            text.variable(name, dtype, value)
+
+    def _load_nodes(self, number: int, nodes: ProblemNodes) -> None:
+        text, size = self._text, nodes.storage_size
+        for place in range(size):
+            value = f"{values_name(number)}_data[{PROBLEM} * {size} + {place}]"
+            for name in (programs.VALUES, programs.CANDIDATE):
+                text.set(f"{name}[{nodes.storage_first + place}]", value)
+        for place in range(nodes.tangent_size if nodes.is_masked else 0):
+            moves = f"{free_name(number)}_data[{PROBLEM} * {nodes.tangent_size} + {place}]"
+            text.set(f"{programs.FREE}[{nodes.tangent_first + place}]", moves)
+
+    # -- phases ------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        text, state = self._text, self._state
+        for place, value in policy.FIRST_STATE.items():
+            self._set(state(place), value)
+        for place in (State.INITIAL_COST, State.COST):
+            text.set(state(place), "cost")
+        for place in (State.DAMPING, State.STEP_DAMPING):
+            text.set(state(place), self._option(Option.INITIAL_DAMPING))
+        text.set(state(State.RELIEF), self._option(Option.LEAST_RELIEF))
+        self._forget_answers()
+        text.set("phase", _STEP)
+        largest = self._number(policy._LARGEST)
+        is_finite = f"(cost <= {largest}) & (cost >= {self._number(-policy._LARGEST)})"
+        with text.when(f"({text.chosen(is_finite, '1', '0')}) == 0"):
+            self._set("end", code(SolveStatus.INITIAL_COST_NOT_FINITE))
+            text.set("phase", _DONE)
+
+    def _forget_answers(self) -> None:
+        for place in Answer:
+            self._set(f"{policy.ANSWERS}[{int(place)}]", 0.0)
+
+    def _decide(self) -> None:
+        text = self._text
+        verdict, end = f"{policy.VERDICT}[{int(Verdict.ACCEPTED)}]", "end"
+        self._instances.program(policy.policy_graph())
+        text.set(end, f"{policy.VERDICT}[{int(Verdict.END)}]")
+        accepted = text.chosen(f"{verdict} > {self._number(0.5)}", "1", "0")
+        with text.when(f"({accepted}) > has_moved"):
+            text.set("has_moved", "1")
+            text.set("is_stale", "1")
+            for place in range(self._shape.storage_dim):
+                text.set(f"{programs.VALUES}[{place}]", f"{programs.CANDIDATE}[{place}]")
+            self._instances.program(programs.fade_graph(self._shape))
+        zero = self._number(0.0)
+        with text.when(f"{end} < {zero}"):
+            text.set("phase", _ROUNDING)
+            digit, third = self._number(policy.ASK_DIGIT), "2"
+            text.set("asked", text.chosen(f"{end} < {digit}", third, "1"))
+            text.set("draw", str(DRAWS.start))
+            self._set("change", 0.0)
+        with text.when(f"{end} >= {zero}"):
+            for place in State:
+                text.set(self._state(place), f"{policy.NEXT}[{int(place)}]")
+            text.set("phase", text.chosen(f"{end} > {zero}", _DONE, _STEP))
+            self._forget_answers()
+
+    def _compare_rounding(self) -> None:
+        """Take the greatest change; after the last draw the policy decides again."""
+        text = self._text
+        now = f"{policy.NEXT}[{int(State.COST)}]"
+        difference = text.name("difference")
+        text.let(difference, f"cost - {now}")
+        size = text.name("size")
+        zero = self._number(0.0)
+        text.let(size, text.chosen(f"{difference} < {zero}", f"-{difference}", difference))
+        # NaN stays, whichever draw it comes from
+        text.set("change", f"max_nan({size}, change)")
+        text.set("draw", "draw + 1")
+        with text.when(f"draw == {DRAWS.stop}"):
+            text.set("phase", _CANDIDATE)
+            for number, known, answer in (
+                (1, Answer.DIGIT_KNOWN, Answer.DIGIT),
+                (2, Answer.THIRD_KNOWN, Answer.THIRD),
+            ):
+                with text.when(f"asked == {number}"):
+                    self._set(f"{policy.ANSWERS}[{int(known)}]", 1.0)
+                    text.set(f"{policy.ANSWERS}[{int(answer)}]", "change")
+
+    def _round(self) -> None:
+        """`y` is `x`, each number moved by a rounding, up or down; zeros stay."""
+        text, storage = self._text, self._shape.storage
+        unit = 2.0**-23 if storage is DType.FLOAT32 else 2.0**-52
+        for number, nodes in enumerate(self._shape.nodes):
+            size = self._coarse_size(number, nodes)
+            for place in range(nodes.storage_first, nodes.storage_first + nodes.storage_size):
+                word = str((place * GOLDEN) & 0xFFFFFFFF)
+                sign, value = text.name("sign"), f"{programs.VALUES}[{place}]"
+                one, zero = text.number(1.0, storage), text.number(0.0, storage)
+                minus = text.number(-1.0, storage)
+                text.let(sign, text.chosen(f"(({word} >> draw) & 1) == 1", one, minus))
+                length = text.name("length")
+                text.let(length, text.chosen(f"{value} < {zero}", f"-{value}", value))
+                moved = f"{value} + {sign} * ({length} * {text.number(unit, storage)} + {size})"
+                kept = text.chosen(f"{length} > {zero}", moved, value)
+                text.set(f"{programs.CANDIDATE}[{place}]", kept)
+
+    def _coarse_size(self, number: int, nodes: ProblemNodes) -> str:
+        """What values are moved by besides the rounding, if the last third of digits is asked."""
+        text, storage, size = self._text, self._shape.storage, nodes.storage_size
+        zero = text.number(0.0, storage)
+        name = text.name("largest")
+        text.variable(name, storage, zero)
+        for place in range(size):
+            start, length = text.name("begun"), text.name("length")
+            text.let(start, f"{values_name(number)}_data[{PROBLEM} * {size} + {place}]")
+            text.let(length, text.chosen(f"{start} < {zero}", f"-{start}", start))
+            text.set(name, text.chosen(f"{length} > {name}", length, name))
+        share = text.number(LAST_THIRD, storage)
+        return text.chosen("asked == 2", f"{name} * {share}", zero)
+
+    def _step(self) -> None:
+        text = self._text
+        text.set("damping", self._state(State.STEP_DAMPING))
+        is_due = "is_stale > 0"
+        with nullcontext() if self._shape.has_loss else text.when(is_due):
+            self._instances.linearize()
+            text.set("is_stale", "0")
+        text.set("phase", _STEP)
+        half = self._number(0.5)
+        with text.repeat(f"phase == {_STEP}"):
+            self._instances.program(programs.step_graph(self._shape))
+            text.set("phase", _CANDIDATE)
+            levels = f"{programs.TRIED}[{int(Tried.LEVELS)}]"
+            is_first = f"({self._state(State.NUM_ITERATIONS)} < {half})"
+            with text.when(f"{is_first} & ({levels} > {half}) & (levelling > {half})"):
+                # units are too far apart for D to be levelled: the same step without
+                self._set("levelling", 0.0)
+                text.set("phase", _STEP)
+        lost = text.chosen(f"{programs.TRIED}[{int(Tried.LOST)}] > {half}", "1", "0")
+        text.set("is_lost", lost)
+        with text.when(is_first):
+            text.set("was_lost", "is_lost")
+        text.set("has_moved", "0")
+
+    def _end(self) -> None:
+        text, shape = self._text, self._shape
+        last = max(code(one) for one in SolveStatus if one.is_success)
+        assert all((code(one) <= last) == one.is_success for one in SolveStatus)
+        with text.when(f"(was_lost * is_lost > 0) & (end <= {self._number(last)})"):
+            self._set("end", code(SolveStatus.OUT_OF_RANGE))
+        for number, nodes in enumerate(shape.nodes):
+            size = nodes.storage_size
+            for place in range(size):
+                text.set(
+                    f"{result_name(number)}_data[{PROBLEM} * {size} + {place}]",
+                    f"{programs.VALUES}[{nodes.storage_first + place}]",
+                )
+        text.set(f"{INITIAL_COST}_data[{PROBLEM}]", self._state(State.INITIAL_COST))
+        text.set(f"{FINAL_COST}_data[{PROBLEM}]", self._state(State.COST))
+        count = self._state(State.NUM_ITERATIONS)
+        text.set(f"{ITERATIONS}_data[{PROBLEM}]", text.cast(count, DType.INT64))
+        text.set(f"{STATUS}_data[{PROBLEM}]", text.cast(f"end - {self._number(1.0)}", DType.INT64))

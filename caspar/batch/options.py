@@ -1,0 +1,107 @@
+"""Options of a batch: those of a solve that have a meaning for each problem.
+
+Input: the user's options and the shape of the problems. Output: the numbers that the kernel reads.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.batch.policy_program import Option
+from caspar.batch.shape import BatchShape
+from caspar.errors import OptionError
+from caspar.ir.dtype import DType
+from caspar.options import CompleteOptions, Precision, SolveOptions, choice
+from caspar.solver.iterate.stopping import LEAST_RELIEF
+from caspar.solver.iterate.usual_options import (
+    EXACT_OPTIONS,
+    FIT_DAMPING,
+    LEVELLING_OFF_DAMPING,
+    USUAL_OPTIONS,
+)
+
+ALLOWED = (
+    "max_iterations",
+    "initial_damping",
+    "min_damping",
+    "max_damping",
+    "cost_tolerance",
+    "gradient_tolerance",
+    "step_tolerance",
+    "check",
+)
+"""Those of `SolveOptions` that a batch has."""
+
+_ABSENT = {
+    "max_time_s": "problems are not timed one by one; lower max_iterations",
+    "linear_tolerance": "linear systems are factorised",
+    "min_linear_tolerance": "linear systems are factorised",
+    "min_linear_iterations": "linear systems are factorised",
+    "max_linear_iterations": "linear systems are factorised",
+}
+
+
+def checked_precision(given: str | Precision) -> Precision:
+    """The precision that the user means.
+
+    Raises:
+        OptionError: It is unknown, or mixed.
+    """
+    if isinstance(given, str) and given == "auto":
+        return Precision.FLOAT64
+    chosen: Precision = choice(Precision, "precision", given, ("auto",))
+    if chosen is Precision.MIXED:
+        raise OptionError(
+            "precision='mixed': a BatchSolver computes a problem in one type; choose 'float64', "
+            "which 'auto' is, or 'float32', where costs are still summed in float64"
+        )
+    return chosen
+
+
+def checked_options(given: Mapping[str, Any]) -> SolveOptions:
+    """The user's options.
+
+    Raises:
+        OptionError: One is unknown, out of range, or has no meaning for a batch.
+    """
+    for name in given:
+        if name in _ABSENT:
+            raise OptionError(
+                f"{name!r} is no option of BatchSolver.solve, as {_ABSENT[name]}; allowed: "
+                f"{', '.join(ALLOWED)}"
+            )
+    return SolveOptions.from_mapping(given)
+
+
+def usual_options(shape: BatchShape) -> Mapping[str, float]:
+    """Options that the user leaves open: those of a `Solver` that solves one of the problems."""
+    is_exact = shape.storage is DType.FLOAT64
+    has_one = len(shape.nodes) == 1 and shape.nodes[0].count == 1
+    usual = dict(EXACT_OPTIONS if is_exact else USUAL_OPTIONS)
+    if is_exact and has_one:
+        usual["initial_damping"] = FIT_DAMPING
+    losses = [one.factor.loss for one in shape.factors if one.factor.loss is not None]
+    if len(losses) > 0:
+        levels_off = any(loss.levels_off for loss in losses)
+        first = LEVELLING_OFF_DAMPING if levels_off else USUAL_OPTIONS["initial_damping"]
+        usual["initial_damping"] = first
+    return usual
+
+
+def option_numbers(chosen: SolveOptions, shape: BatchShape) -> NDArray[np.float64]:
+    """What the kernel reads, by `Option`."""
+    options = CompleteOptions.complete(chosen, usual_options(shape))
+    relief = max(options.min_damping, LEAST_RELIEF[shape.storage])
+    numbers = {
+        Option.MAX_ITERATIONS: float(options.max_iterations),
+        Option.INITIAL_DAMPING: options.initial_damping,
+        Option.MIN_DAMPING: options.min_damping,
+        Option.MAX_DAMPING: options.max_damping,
+        Option.COST_TOLERANCE: options.cost_tolerance,
+        Option.GRADIENT_TOLERANCE: options.gradient_tolerance,
+        Option.STEP_TOLERANCE: options.step_tolerance,
+        Option.LEAST_RELIEF: relief,
+    }
+    return np.array([numbers[one] for one in Option], dtype=np.float64)

@@ -1,0 +1,74 @@
+"""The parameters of the kernel of a batch: their names, in order.
+
+Input: the shape of a batch. Output: what `Binding`s must be given for.
+"""
+
+from caspar.batch import programs
+from caspar.batch.programs import WIDE
+from caspar.batch.shape import BatchShape, Instances
+from caspar.codegen.source import COUNT, DATA, Param
+from caspar.frontend.factors.trace import Argument, ArgumentKind
+from caspar.ir.dtype import DType
+
+STRIDE = "stride"
+"""Rows of an argument between one problem and the next; 0: all have the same ones."""
+
+INSTANCES = "instances"
+"""Instances of a factor in each problem, where they are as many in all."""
+
+
+def values_name(number: int) -> str:
+    """Argument that holds the start values of a node type."""
+    return f"start{number}"
+
+
+def result_name(number: int) -> str:
+    """Argument that the values of a node type are written to."""
+    return f"values{number}"
+
+
+def free_name(number: int) -> str:
+    """Argument that says which components of a node type move."""
+    return f"free{number}"
+
+
+def factor_name(number: int) -> str:
+    """Argument that says which instances of a factor belong to a problem."""
+    return f"f{number}"
+
+
+INITIAL_COST, FINAL_COST, ITERATIONS, STATUS = "initial", "final", "iterations", "status"
+OPTIONS = "options"
+
+
+def batch_params(shape: BatchShape) -> tuple[Param, ...]:
+    """The parameters of the kernel."""
+    storage = shape.storage
+    params = [Param(COUNT), Param(DATA, OPTIONS, WIDE)]
+    for number, nodes in enumerate(shape.nodes):
+        params += [
+            Param(DATA, values_name(number), storage),
+            Param(DATA, result_name(number), storage, written=True),
+        ]
+        params += [Param(DATA, free_name(number), storage)] if nodes.is_masked else []
+    for number, one in enumerate(shape.factors):
+        if one.instances is Instances.RAGGED:
+            params.append(Param(DATA, factor_name(number), DType.INT32))
+        elif one.instances is Instances.EQUAL:
+            params.append(Param(INSTANCES, factor_name(number)))
+        for argument in one.factor.inputs:
+            has_rows = argument.node is None or has_index(shape, argument)
+            if not has_rows:
+                continue
+            name = programs.constant_name(number, argument)
+            dtype = storage if argument.node is None else DType.INT32
+            params += [Param(DATA, name, dtype), Param(STRIDE, name)]
+    written = ((INITIAL_COST, WIDE), (FINAL_COST, WIDE), (ITERATIONS, DType.INT32))
+    for name, dtype in (*written, (STATUS, DType.INT32)):
+        params.append(Param(DATA, name, dtype, written=True))
+    return tuple(params)
+
+
+def has_index(shape: BatchShape, argument: Argument) -> bool:
+    """Whether an index says which node of a problem an instance touches."""
+    return argument.kind is ArgumentKind.NODE_SHARED and shape.nodes_of(argument).count > 1

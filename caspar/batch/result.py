@@ -1,0 +1,105 @@
+"""What solving a batch returns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.runtime.arrays import to_numpy
+from caspar.solver.result.quantities import time_text
+from caspar.solver.result.result import SolveStatus
+
+STATUSES = tuple(SolveStatus)
+"""Codes are places in it."""
+
+
+def on_host(array: Any) -> NDArray[Any]:
+    """An array of any library as NumPy's."""
+    for move in ("get", "cpu"):  # CuPy's, torch's
+        if hasattr(array, move):
+            return np.asarray(to_numpy(getattr(array, move)()))
+    return np.asarray(array)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchResult:
+    """Values, costs and statuses of the problems of a batch, P of them.
+
+    Arrays are of the kind given, NumPy's or those of the device, but for `status`.
+
+    Attributes:
+        values: For each node type an array of the shape and dtype given.
+        status_codes: (P,) int32, places in `tuple(SolveStatus)`: see `status`.
+        initial_cost: (P,) float64 costs of the start values.
+        final_cost: (P,) float64 costs of `values`.
+        iterations: (P,) int32 Levenberg-Marquardt iterations, rejected ones included.
+        num_residuals: (P,) int64 rows of residuals, those of weight 0 left out.
+        backend: `cuda` or `cpu`.
+        device: The device in words.
+        precision: `float64` or `float32`.
+        compile_time_s: Seconds to trace, generate, compile and load; 0 if that was done before.
+        setup_time_s: Seconds to check and bring the arrays.
+        solve_time_s: Seconds of the kernel.
+    """
+
+    values: Mapping[str, Any] = field(repr=False)
+    status_codes: Any = field(repr=False)
+    initial_cost: Any = field(repr=False)
+    final_cost: Any = field(repr=False)
+    iterations: Any = field(repr=False)
+    num_residuals: Any = field(repr=False)
+    backend: str
+    device: str
+    precision: str
+    compile_time_s: float
+    setup_time_s: float
+    solve_time_s: float
+
+    @cached_property
+    def _host_codes(self) -> NDArray[np.int32]:
+        codes: NDArray[np.int32] = on_host(self.status_codes)
+        return codes
+
+    @cached_property
+    def status(self) -> NDArray[np.object_]:
+        """(P,) NumPy array of `SolveStatus`: how each problem ended.
+
+        It compares with members: `result.status == SolveStatus.ITERATION_LIMIT`.
+        """
+        members: NDArray[np.object_] = np.array(STATUSES, dtype=object)[self._host_codes]
+        return members
+
+    @cached_property
+    def is_success(self) -> NDArray[np.bool_]:
+        """(P,) NumPy booleans: which problems converged."""
+        converged = np.array([status.is_success for status in STATUSES])
+        found: NDArray[np.bool_] = converged[self._host_codes]
+        return found
+
+    @property
+    def num_problems(self) -> int:
+        """P."""
+        return int(self._host_codes.shape[0])
+
+    @cached_property
+    def counts(self) -> dict[SolveStatus, int]:
+        """How many problems ended in which way, those that occur, the most frequent first."""
+        numbers = np.bincount(self._host_codes, minlength=len(STATUSES))
+        order = sorted(range(len(STATUSES)), key=lambda code: (-int(numbers[code]), code))
+        return {STATUSES[code]: int(numbers[code]) for code in order if numbers[code] > 0}
+
+    def __str__(self) -> str:
+        """Statuses with their numbers, and times."""
+        lines = [f"{self.num_problems:,} problems on {self.device}, {self.precision} precision"]
+        lines += [
+            f"  {number:>9,}  {status.name}: {status.value}"
+            for status, number in self.counts.items()
+        ]
+        times = (
+            f"compile {time_text(self.compile_time_s)}, setup {time_text(self.setup_time_s)}, "
+            f"solve {time_text(self.solve_time_s)}"
+        )
+        return "\n".join([*lines, times])

@@ -1,0 +1,153 @@
+"""What problems of a batch have in common: their nodes, and how factors' arrays are passed.
+
+Input: traced factors, and what the user's arrays look like. Output: a `BatchShape`, all that the
+kernel depends on besides the factors. Once for each solve, some microseconds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
+from caspar.ir.dtype import DType
+
+
+@dataclass(frozen=True)
+class ProblemNodes:
+    """The nodes of a type within a problem.
+
+    Attributes:
+        node: The type.
+        count: Nodes in each problem.
+        storage_first: Where their values begin among those of the problem.
+        tangent_first: Where their steps begin.
+        is_masked: Whether components may be held.
+    """
+
+    node: NodeType
+    count: int
+    storage_first: int
+    tangent_first: int
+    is_masked: bool
+
+    @property
+    def storage_size(self) -> int:
+        """Scalars of them all in memory."""
+        return self.count * self.node.storage_dim
+
+    @property
+    def tangent_size(self) -> int:
+        """Unknowns of them all."""
+        return self.count * self.node.tangent_dim
+
+
+class Instances(Enum):
+    """How many instances of a factor a problem has.
+
+    ONE: one, as nothing is passed for single instances. EQUAL: as many as every other problem.
+    RAGGED: any number.
+    """
+
+    ONE = "one"
+    EQUAL = "equal"
+    RAGGED = "ragged"
+
+
+@dataclass(frozen=True)
+class ProblemFactor:
+    """A factor and its instances within a problem.
+
+    Attributes:
+        factor: With its weight and the parameters of its loss as they were passed.
+        instances: How many.
+    """
+
+    factor: TracedFactor
+    instances: Instances
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """What all problems of a batch have in common.
+
+    Attributes:
+        nodes: The node types, in order.
+        factors: The factors, in order.
+        storage: Type of values, residuals and normal equations.
+    """
+
+    nodes: tuple[ProblemNodes, ...]
+    factors: tuple[ProblemFactor, ...]
+    storage: DType
+
+    @property
+    def storage_dim(self) -> int:
+        """Scalars of a problem's values."""
+        return sum(one.storage_size for one in self.nodes)
+
+    @property
+    def num_unknowns(self) -> int:
+        """Unknowns of a problem."""
+        return sum(one.tangent_size for one in self.nodes)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether something may be held."""
+        return any(one.is_masked for one in self.nodes)
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the linearisation depends on the damping."""
+        return any(one.factor.loss is not None for one in self.factors)
+
+    def nodes_of(self, argument: Argument) -> ProblemNodes:
+        """The nodes that an argument names."""
+        name = argument.node_type.name
+        return next(one for one in self.nodes if one.node.name == name)
+
+    @property
+    def structure(self) -> tuple[object, ...]:
+        """What determines the kernel among those of the same factors; cheap."""
+        nodes = tuple((one.count, one.is_masked) for one in self.nodes)
+        factors = tuple(
+            (one.instances, tuple((term.source, term.kind) for term in one.factor.terms))
+            for one in self.factors
+        )
+        return (*nodes, *factors)
+
+    @cached_property
+    def key(self) -> str:
+        """Text that determines the kernel."""
+        nodes = [
+            f"{one.node.name} {one.node.retraction_key} {one.count} {one.is_masked}"
+            for one in self.nodes
+        ]
+        factors = [f"{one.factor.key} {one.instances.value}" for one in self.factors]
+        return "\n".join(["batch", self.storage.value, *nodes, *factors])
+
+
+def batch_shape(
+    nodes: Sequence[tuple[NodeType, int, bool]],
+    factors: Sequence[ProblemFactor],
+    storage: DType,
+) -> BatchShape:
+    """Lay out the values of a problem.
+
+    Args:
+        nodes: Types, how many nodes a problem has of each, and whether components may be held.
+        factors: The factors.
+        storage: Type of the values.
+    """
+    made: list[ProblemNodes] = []
+    storage_first = tangent_first = 0
+    for node, count, is_masked in nodes:
+        made.append(ProblemNodes(node, count, storage_first, tangent_first, is_masked))
+        storage_first += made[-1].storage_size
+        tangent_first += made[-1].tangent_size
+    return BatchShape(tuple(made), tuple(factors), storage)
+
+
+def is_per_instance(argument: Argument) -> bool:
+    """Whether a constant has a value for each instance."""
+    return argument.kind is ArgumentKind.CONST_SEQUENTIAL

@@ -1,0 +1,170 @@
+"""Statements of a kernel in which one thread solves one problem, in a language that is left open.
+
+The kernel is written once, as calls of a `ProblemText`; its subclasses know how a language
+declares, loops and branches. Expressions are text that both languages read alike: sums, products,
+comparisons, `&` and `|` of truth values, subscripts, and what `cast`, `number` and `chosen` return.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from caspar.codegen.comments import comment_text
+from caspar.codegen.source import KernelSource, Param
+from caspar.ir.dtype import DType
+from caspar.ir.ops import Op
+from caspar.ir.program import Instruction, Operand, Program
+
+PROBLEM = "problem"
+"""The variable that holds the number of the problem."""
+
+Place = Callable[[str, int], str]
+"""The text of an entry of an array that a program names."""
+
+
+class ProblemText(ABC):
+    """Collects the statements of one kernel.
+
+    Attributes:
+        comment: What starts a comment.
+        block_end: What ends a loop or a branch; empty: less indentation does.
+        lines: The statements so far.
+    """
+
+    comment: str
+    block_end: str
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._depth = 0
+        self._num_names = 0
+
+    def emit(self, text: str) -> None:
+        """Append a line as it is."""
+        self.lines.append("    " * self._depth + text)
+
+    def remark(self, text: str) -> None:
+        """Append a comment."""
+        self.emit(f"{self.comment} {comment_text(text)}")
+
+    def name(self, hint: str) -> str:
+        """A name that nothing else has."""
+        self._num_names += 1
+        return f"{hint}_{self._num_names}"
+
+    # -- what languages spell differently ----------------------------------------------------------
+
+    @abstractmethod
+    def let(self, name: str, value: str) -> None:
+        """Name a value that stays."""
+
+    @abstractmethod
+    def variable(self, name: str, dtype: DType, value: str) -> None:
+        """Declare a number that changes."""
+
+    @abstractmethod
+    def array(self, name: str, dtype: DType, size: int) -> None:
+        """Declare an array of the thread, uninitialised."""
+
+    @abstractmethod
+    def set(self, place: str, value: str) -> None:
+        """Give a variable or an entry of an array another value."""
+
+    @abstractmethod
+    def loop_head(self, name: str, first: str, end: str) -> list[str]:
+        """How a loop over numbers begins."""
+
+    @abstractmethod
+    def repeat_head(self, condition: str) -> list[str]:
+        """How a loop begins that goes on while a condition holds."""
+
+    @abstractmethod
+    def branch_head(self, condition: str) -> list[str]:
+        """How a branch begins."""
+
+    @abstractmethod
+    def cast(self, expression: str, dtype: DType) -> str:
+        """An expression in another type."""
+
+    @abstractmethod
+    def number(self, value: float, dtype: DType) -> str:
+        """A literal."""
+
+    @abstractmethod
+    def chosen(self, condition: str, if_true: str, if_false: str) -> str:
+        """One of two expressions, both of which may be computed."""
+
+    @abstractmethod
+    def compute(self, step: Instruction, operands: Sequence[str], dtype: DType) -> list[str]:
+        """Append arithmetic of a type; the names of its results."""
+
+    @abstractmethod
+    def source(self, name: str, params: Sequence[Param]) -> KernelSource:
+        """The finished kernel: its statements are done for the problem of each number."""
+
+    # -- blocks ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def loop(self, name: str, first: str, end: str) -> Iterator[None]:
+        """What is written inside is done for each number from `first` to before `end`."""
+        with self._block(self.loop_head(name, first, end)):
+            yield
+
+    @contextmanager
+    def repeat(self, condition: str) -> Iterator[None]:
+        """What is written inside is done for as long as a condition holds."""
+        with self._block(self.repeat_head(condition)):
+            yield
+
+    @contextmanager
+    def when(self, condition: str) -> Iterator[None]:
+        """What is written inside is done if a condition holds."""
+        with self._block(self.branch_head(condition)):
+            yield
+
+    @contextmanager
+    def _block(self, head: Sequence[str]) -> Iterator[None]:
+        for line in head:
+            self.emit(line)
+        self._depth += 1
+        yield
+        self._depth -= 1
+        if self.block_end:
+            self.emit(self.block_end)
+
+    # -- programs ----------------------------------------------------------------------------------
+
+    def program(
+        self, program: Program, read: Place, store: Callable[[str, int, str], None]
+    ) -> None:
+        """Append a scheduled program.
+
+        Args:
+            program: Its READs and STOREs name an array and an entry, and move one number.
+            read: What is read.
+            store: Writes the statement that stores a value, given as text of the program's type.
+        """
+        names: dict[str, str] = {}
+        shown = ""
+
+        def text(operand: Operand) -> str:
+            if isinstance(operand, str):
+                return names[operand]
+            return self.number(operand, program.dtype)
+
+        for step in program.instructions:
+            if step.origin not in ("", shown) and step.op is not Op.READ:
+                shown = step.origin
+                self.remark(shown)
+            if step.op is Op.READ:
+                assert isinstance(step.data, tuple)
+                (register,) = step.outputs
+                names[register] = name = self.name(register)
+                self.let(name, self.cast(read(*step.data), program.dtype))
+            elif step.op is Op.STORE:
+                assert isinstance(step.data, tuple)
+                (operand,) = step.operands
+                store(*step.data, text(operand))
+            else:
+                results = self.compute(step, [text(one) for one in step.operands], program.dtype)
+                names.update(zip(step.outputs, results, strict=True))

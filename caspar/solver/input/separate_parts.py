@@ -1,0 +1,103 @@
+"""Problems that consist of many unconnected parts, which would better be solved apart.
+
+Input: the factors and node types of a solve, and its arrays. Output: a remark, or nothing. Once for
+each solve: microseconds where counts tell; where they do not, some passes over the indices, if they
+are on the host and not too many.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from caspar.frontend.factors.trace import NodeType, TracedFactor
+from caspar.solver.input.problem import Problem
+
+MIN_PARTS = 10
+"""Fewer are not worth a remark."""
+
+MAX_PART = 24
+"""Unknowns of a part on average, up to which `BatchSolver` takes it."""
+
+MAX_INSTANCES = 200_000
+"""Whose indices are looked at."""
+
+Indices = NDArray[np.int64]
+
+
+def remarks_on_parts(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], problem: Problem
+) -> tuple[str, ...]:
+    """A sentence, if a problem has many small parts that share no unknown.
+
+    Args:
+        factors: Those that take part.
+        nodes: The node types that they touch.
+        problem: Checked arrays.
+    """
+    number = _num_small_parts(factors, nodes, problem)
+    if number is None:
+        return ()
+    return (
+        f"This problem consists of {number:,} parts that share no unknown, but one damping and one "
+        "stopping rule: a part that is harder than the others may not end at its minimum. Use "
+        "caspar.BatchSolver, which solves each part by itself and gives each its own status.",
+    )
+
+
+def _num_small_parts(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], problem: Problem
+) -> int | None:
+    """How many parts there are, if there are many small ones; None: not so, or not known."""
+    counts = problem.counts
+    unknowns = sum(counts[node.name] * node.tangent_dim for node in nodes)
+    wanted = max(MIN_PARTS, -(-unknowns // MAX_PART))
+    # each part has an instance, and with it a node of each of its types
+    most = sum(
+        min(counts[argument.node_type.name] for argument in factor.nodes) for factor in factors
+    )
+    if most < wanted:
+        return None
+    numbered = _numbered(factors, nodes, problem)
+    total = sum(counts[node.name] for node in nodes)
+    if numbered is None:
+        # without a factor that couples nodes, each of them is a part
+        is_coupled = any(len(factor.nodes) > 1 for factor in factors)
+        return None if is_coupled or total < wanted else total
+    is_touched = np.zeros(total, dtype=bool)
+    for instance in numbered:
+        for index in instance:
+            is_touched[index] = True
+    pairs = [(first, other) for first, *others in numbered for other in others]
+    ends = [np.concatenate(column) for column in zip(*pairs, strict=True)]
+    first, other = ends if len(ends) > 0 else (np.zeros(0, np.int64), np.zeros(0, np.int64))
+    graph = coo_array((np.ones(len(first), dtype=np.int8), (first, other)), shape=(total, total))
+    _, part = connected_components(graph, directed=False)
+    number = len(np.unique(part[is_touched]))
+    return number if number >= wanted else None
+
+
+def _numbered(
+    factors: Sequence[TracedFactor], nodes: Sequence[NodeType], problem: Problem
+) -> list[list[Indices]] | None:
+    """By factor the nodes of its arguments, numbered through all types; None: not to be had."""
+    firsts: dict[str, int] = {}
+    for node in nodes:
+        firsts[node.name] = sum(problem.counts[name] for name in firsts)
+    found = []
+    for factor in factors:
+        arrays = problem.factors[factor.name]
+        if arrays.count > MAX_INSTANCES:
+            return None
+        numbers = []
+        for argument in factor.nodes:
+            index = arrays.nodes[argument.name]
+            if index is None:  # the one that there is
+                index = np.zeros(arrays.count, dtype=np.int64)
+            elif not isinstance(index, np.ndarray):
+                return None
+            numbers.append(index.astype(np.int64) + firsts[argument.node_type.name])
+        found.append(numbers)
+    return found

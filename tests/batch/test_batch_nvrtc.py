@@ -1,0 +1,29 @@
+"""NVRTC compiles the kernels of batches without warnings, within the registers of a thread."""
+
+from typing import Any
+
+import pytest
+
+import caspar
+from caspar.runtime.nvidia.nvrtc import compile_text
+from tests.batch.batch_cases import CASES
+from tests.harness_backend import HarnessBackend
+
+
+class _Sources(HarnessBackend):
+    """A backend of which only texts are asked for."""
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_compile(name: str, precision: str, arch: str) -> None:
+    case = CASES[name]()
+    solver: Any = caspar.BatchSolver(case.factors, backend=_Sources(), precision=precision)
+    compiled = compile_text(solver.source(case.arrays, fixed=case.fixed), arch)
+    (resources,) = compiled.resources.values()
+    assert resources.registers <= 255
+    assert "warning" not in compiled.log
+    # of a node that is shared the places of sums are known at run time only
+    if precision == "float32" and name in ("curves", "cameras"):
+        assert resources.spill_store_bytes == 0

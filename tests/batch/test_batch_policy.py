@@ -1,0 +1,208 @@
+"""The policy of a batch decides as that of a solve: on its table, and on random states."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from caspar.batch.policy_program import (
+    ANSWERS,
+    ASK_DIGIT,
+    ASK_THIRD,
+    GO_ON,
+    NEXT,
+    OPTIONS,
+    STATE,
+    VERDICT,
+    Answer,
+    Option,
+    State,
+    code,
+    policy_graph,
+)
+from caspar.batch.programs import TRIED, Tried
+from caspar.equations.scalar_kernels import LinearOutcome
+from caspar.ir.evaluate import evaluate_graph
+from caspar.options import CompleteOptions
+from caspar.solver.iterate import policy, stopping
+from caspar.solver.iterate.steps import AskRounding, CostChanges, End, PolicyState, TriedStep
+from caspar.solver.result.result import SolveStatus
+from tests.solver import policy_cases
+
+NUM_RANDOM = 4000
+
+Decided = tuple[PolicyState, TriedStep, CompleteOptions, CostChanges]
+
+
+def _state(state: PolicyState, options: CompleteOptions) -> dict[State, float]:
+    return {
+        State.INITIAL_COST: state.initial_cost,
+        State.COST: state.cost,
+        State.DAMPING: state.damping,
+        State.RELIEF: state.relief,
+        State.GROWTH: state.growth,
+        State.NUM_ITERATIONS: state.num_iterations,
+        State.CONFIRMING: state.confirming,
+        State.RELIEF_COST: state.relief_cost,
+        State.PROMISED: state.promised,
+        State.NUM_NOT_FINITE: state.num_not_finite,
+        State.NUM_REJECTED: state.num_rejected,
+        State.ASKED_COST: state.asked_cost,
+        State.IS_ROUNDING: state.is_rounding,
+        State.STEP_DAMPING: stopping.step_damping(state, options),
+    }
+
+
+def _tried(step: TriedStep) -> dict[Tried, float]:
+    # a gradient of zero is told by the square here
+    descent = max(step.gradient_norm**2, 1e-300)
+    if step.outcome is LinearOutcome.NOT_FINITE:
+        descent = math.nan
+    elif step.outcome is LinearOutcome.AT_OPTIMUM:
+        descent = 0.0
+    return {
+        Tried.COST: step.cost,
+        Tried.DESCENT: descent,
+        Tried.MODEL: step.model_decrease,
+        Tried.STEP_SQUARE: step.step_norm**2,
+        Tried.LEVELS: 0.0,
+        Tried.LOST: 0.0,
+    }
+
+
+def _options(state: PolicyState, options: CompleteOptions) -> dict[Option, float]:
+    return {
+        Option.MAX_ITERATIONS: options.max_iterations,
+        Option.INITIAL_DAMPING: options.initial_damping,
+        Option.MIN_DAMPING: options.min_damping,
+        Option.MAX_DAMPING: options.max_damping,
+        Option.COST_TOLERANCE: options.cost_tolerance,
+        Option.GRADIENT_TOLERANCE: options.gradient_tolerance,
+        Option.STEP_TOLERANCE: options.step_tolerance,
+        Option.LEAST_RELIEF: state.least_relief,
+    }
+
+
+def _answers(changes: CostChanges) -> dict[Answer, float]:
+    digit, third = (changes.get(one) for one in (AskRounding.LAST_DIGIT, AskRounding.LAST_THIRD))
+    return {
+        Answer.DIGIT_KNOWN: digit is not None,
+        Answer.DIGIT: digit or 0.0,
+        Answer.THIRD_KNOWN: third is not None,
+        Answer.THIRD: third or 0.0,
+    }
+
+
+def _row(numbers: Mapping[Any, float]) -> list[float]:
+    return [float(numbers[place]) for place in sorted(numbers)]
+
+
+def _end(end: End) -> float:
+    if end is None:
+        return GO_ON
+    if isinstance(end, AskRounding):
+        return ASK_DIGIT if end is AskRounding.LAST_DIGIT else ASK_THIRD
+    return code(end)
+
+
+def check(cases: Sequence[Decided]) -> list[float]:
+    """Compare the graph with the policy on some cases; the ends that they had."""
+    inputs = {
+        STATE: np.array([_row(_state(state, options)) for state, _, options, _ in cases]),
+        TRIED: np.array([_row(_tried(step)) for _, step, _, _ in cases]),
+        OPTIONS: np.array([_row(_options(state, options)) for state, _, options, _ in cases]),
+        ANSWERS: np.array([_row(_answers(changes)) for *_, changes in cases]),
+    }
+    with np.errstate(all="ignore"):
+        names = (*inputs, NEXT, VERDICT)
+        found = evaluate_graph(policy_graph(), inputs, dict.fromkeys(names, 1))
+    ends = []
+    for number, (state, step, options, changes) in enumerate(cases):
+        after, decision = policy.decide(state, step, 0.0, options, changes)
+        accepted, end = found[VERDICT][number]
+        assert bool(accepted) is decision.accepted, (state, step)
+        assert end == _end(decision.end), (state, step, decision)
+        ends.append(end)
+        if end == GO_ON:
+            wanted = _row(_state(after, options))
+            assert_allclose(found[NEXT][number], wanted, rtol=1e-12, err_msg=str((state, step)))
+    return ends
+
+
+def test_the_table_of_the_policy() -> None:
+    cases = []
+    for row in policy_cases.TABLE:
+        options = replace(policy_cases.OPTIONS, **row.options)
+        before = policy_cases.STATE._replace(**row.before)
+        step = policy_cases.STEP._replace(**row.step)
+        if row.end is SolveStatus.TIME_LIMIT:
+            continue  # problems of a batch are not timed
+        if step.outcome is LinearOutcome.NOT_FINITE and step.linear_iterations > 0:
+            continue  # a factorisation does not fail in mid-course
+        cases.append((before, step, options, row.changes))
+    assert len(cases) > 40
+    check(cases)
+
+
+def _random(rng: np.random.Generator) -> Decided:
+    """A state and a step near the borders at which decisions change."""
+    options = policy_cases.OPTIONS
+    cost = 100.0 * 10.0 ** rng.choice([0, 0, -3, -11, -40])
+    damping = 10.0 ** rng.uniform(-14, 6.5)
+    state = PolicyState(
+        initial_cost=100.0,
+        least_relief=1e-5,
+        cost=cost,
+        damping=damping,
+        tolerance=0.3,
+        relief=10.0 ** rng.uniform(-5, 1),
+        growth=2.0 ** rng.integers(1, 5),
+        num_iterations=int(rng.integers(0, 50)),
+        confirming=bool(rng.integers(2)),
+        relief_cost=rng.choice([math.inf, cost, 1.005 * cost, 2.0 * cost]),
+        promised=rng.choice([-math.inf, 0.0, 1e-9 * cost, cost]),
+        num_not_finite=int(rng.integers(0, 5)),
+        num_rejected=int(rng.integers(0, 5)),
+        asked_cost=rng.choice([math.inf, cost, 1e-3 * cost]),
+        is_rounding=bool(rng.integers(4) == 0),
+    )
+    model = cost * 10.0 ** rng.uniform(-9, 0)
+    gain = rng.choice([-1.0, 0.0, 5e-4, 0.1, 0.5, 1.0, 1.2])
+    step = TriedStep(
+        cost=rng.choice([cost - gain * model, math.nan, math.inf], p=[0.9, 0.05, 0.05]),
+        model_decrease=rng.choice([model, -model, math.nan], p=[0.9, 0.05, 0.05]),
+        gradient_norm=math.sqrt(cost) * 10.0 ** rng.uniform(-8, 0),
+        step_norm=math.sqrt(cost) * rng.choice([10.0 ** rng.uniform(-8, 0), 0.0], p=[0.9, 0.1]),
+        linear_iterations=0,
+        outcome=rng.choice(
+            np.array([LinearOutcome.TOLERANCE, LinearOutcome.NOT_FINITE], dtype=object),
+            p=[0.9, 0.1],
+        ),
+    )
+    if step.outcome is LinearOutcome.NOT_FINITE:
+        step = step._replace(model_decrease=math.nan, gradient_norm=math.nan)
+    elif rng.integers(20) == 0:
+        step = step._replace(
+            outcome=LinearOutcome.AT_OPTIMUM, gradient_norm=0.0, step_norm=0.0, model_decrease=0.0
+        )
+    changes: dict[AskRounding, float] = {}
+    for ask in AskRounding:
+        if rng.integers(2) == 0:
+            changes[ask] = float(rng.choice([math.nan, math.inf, 0.0, 1e-9 * cost, cost]))
+    return state, step, options, changes
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_random_states(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ends = check([_random(rng) for _ in range(NUM_RANDOM)])
+    statuses = (
+        *(SolveStatus.CONVERGED_COST, SolveStatus.CONVERGED_GRADIENT, SolveStatus.CONVERGED_STEP),
+        *(SolveStatus.DERIVATIVES_NOT_FINITE, SolveStatus.DAMPING_LIMIT),
+        SolveStatus.ITERATION_LIMIT,
+    )
+    assert set(ends) == {GO_ON, ASK_DIGIT, ASK_THIRD, *map(code, statuses)}

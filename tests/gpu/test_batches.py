@@ -1,0 +1,89 @@
+"""Batches on a device: as on the processor, from arrays of the host and of the device."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import caspar
+from caspar.solver.result.result import SolveStatus
+from tests.batch.batch_cases import CASES, Case, cameras, curves, decay
+from tests.batch.test_batch_solver import ragged
+
+pytestmark = pytest.mark.gpu
+
+
+def _on_device(arrays: Any) -> Any:
+    cupy = pytest.importorskip("cupy")
+    if isinstance(arrays, dict):
+        return {name: _on_device(value) for name, value in arrays.items()}
+    return cupy.asarray(arrays) if isinstance(arrays, np.ndarray) else arrays
+
+
+def _solved(case: Case, backend: str, precision: str = "float64") -> caspar.BatchResult:
+    solver = caspar.BatchSolver(case.factors, backend=backend, precision=precision)
+    return solver.solve(case.arrays, fixed=case.fixed)
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("name", CASES)
+def test_as_on_the_processor(name: str, precision: str) -> None:
+    case = CASES[name]()
+    result = _solved(case, "cuda", precision)
+    expected = _solved(case, "cpu", precision)
+    assert_array_equal(result.is_success, expected.is_success)
+    loose = precision == "float32"
+    rtol, atol = (1e-4, 2e-3) if loose else (1e-10, 3e-8)
+    assert_allclose(result.final_cost, expected.final_cost, rtol=rtol)
+    for node, values in expected.values.items():
+        assert_allclose(result.values[node], values, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("make", [curves, cameras])
+def test_arrays_of_the_device_stay_there(make: Any) -> None:
+    case = make()
+    solver = caspar.BatchSolver(case.factors, backend="cuda")
+    result = solver.solve(_on_device(dict(case.arrays)))
+    expected = solver.solve(case.arrays)
+    for node, values in expected.values.items():
+        assert type(result.values[node]).__module__.startswith("cupy")
+        assert_array_equal(result.values[node].get(), values)
+    for name in ("final_cost", "initial_cost", "iterations", "num_residuals", "status_codes"):
+        assert_array_equal(getattr(result, name).get(), getattr(expected, name))
+    assert_array_equal(result.status, expected.status)
+    assert result.counts == expected.counts
+
+
+def test_ragged_problems_and_bad_ones() -> None:
+    lengths = [7, 0, 30, 4, 1, 12, 0]
+    arrays, _, _ = ragged(lengths)
+    arrays["Curve"][3] = np.nan
+    expected = caspar.BatchSolver(decay, backend="cpu").solve(arrays)
+    solver = caspar.BatchSolver(decay, backend="cuda")
+    for given in (arrays, _on_device(arrays)):
+        result = solver.solve(given)
+        assert result.status[1] is SolveStatus.NO_RESIDUALS
+        assert result.status[3] is SolveStatus.INITIAL_COST_NOT_FINITE
+        assert_array_equal(result.is_success, expected.is_success)
+        values = result.values["Curve"]
+        values = values.get() if hasattr(values, "get") else values
+        counted = expected.is_success & (expected.num_residuals > 3)
+        assert_allclose(values[counted], expected.values["Curve"][counted], atol=3e-8)
+
+
+def test_a_hundred_thousand() -> None:
+    """More than one wave of blocks; each problem as the same one in another place."""
+    case = curves(num_problems=500)
+    arrays = {
+        "Curve": np.tile(case.arrays["Curve"], (200, 1)),
+        "decay": {
+            "time": case.arrays["decay"]["time"],
+            "value": np.tile(case.arrays["decay"]["value"], (200, 1)),
+        },
+        "near": case.arrays["near"],
+    }
+    result = caspar.BatchSolver(case.factors, backend="cuda").solve(arrays)
+    values = result.values["Curve"].reshape(200, 500, 3)
+    assert_array_equal(values, np.broadcast_to(values[:1], values.shape))
+    assert result.is_success.all()
