@@ -40,9 +40,10 @@ FIT_DAMPING = 0.1
 """First damping if all unknowns are those of one node, as in a curve fit: the start may be far, and
 a first step that is too long may end where a parameter has lost its influence."""
 
-LEVELLING_OFF_DAMPING = 1.0
+ROBUST_DAMPING = 1.0
 """First damping with a loss that levels off: a long first step may leave the basin, and what has
-left it does not pull any more."""
+left it does not pull any more. With any loss if nodes are eliminated: points that are seen twice,
+once wrongly, would go far in a long first step (docs/design/0025-losses.md)."""
 
 CHAIN_DAMPING = 1e-8
 """First damping of chains that are factorised. A chain bends as a whole along directions that
@@ -60,8 +61,8 @@ def usual_options(plan: Plan, *, is_direct: bool) -> Mapping[str, float]:
     losses = [one.factor.loss for one in plan.factors if one.factor.loss is not None]
     if len(losses) == 0:
         return exact
-    levels_off = any(loss.levels_off for loss in losses)
-    first = LEVELLING_OFF_DAMPING if levels_off else USUAL_OPTIONS["initial_damping"]
+    is_careful = any(loss.levels_off for loss in losses) or len(plan.eliminated) > 0
+    first = ROBUST_DAMPING if is_careful else USUAL_OPTIONS["initial_damping"]
     return {**exact, "initial_damping": first}
 
 
