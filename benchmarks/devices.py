@@ -138,7 +138,7 @@ def all_reduce_us(num_scalars: int, devices: int, runs: int = 500) -> float:
     from caspar.solver.shards.devices import chosen_devices
     from caspar.solver.shards.team import Team
 
-    found = chosen_devices(devices, "cuda")
+    _, found = chosen_devices(devices, "cuda")
     assert found is not None
     group = NcclGroup([*range(devices)])
     team = Team(found.members, group)

@@ -78,7 +78,7 @@ ROOMS = {
     "memory": {"tiling": "", "accessors": "tiling"},
     "memory/accessors": {"sums": "", "nodes": ""},
     "passes": {"graph": "", "scheduling": ""},
-    "runtime": {"nvidia": "", "cpu": "", "cuda": "nvidia"},
+    "runtime": {"nvidia": "", "group": "", "cpu": "group", "cuda": "nvidia group"},
     "runtime/cuda": {
         "compile": "",
         "launch": "compile",
@@ -95,6 +95,7 @@ ROOMS = {
         "covariance": "choice input",
         "linear": "choice plan system",
         "iterate": "input result plan system linear",
+        "shards": "choice input plan linear iterate",
     },
     "solver/covariance": {"inverses": ""},
     "solver/linear": {"explicit": "", "two_level": "explicit"},

@@ -19,7 +19,7 @@ from caspar.options import LinearSolverChoice, PreconditionerChoice
 from caspar.solver.choice.form import Recipe, usual_precision
 from caspar.solver.held_types import arrays_with_constants, types_to_hold, with_constants
 from caspar.solver.input.problem import Problem
-from caspar.solver.iterate.system import System
+from caspar.solver.iterated import System
 from caspar.solver.solver_kernels import SolverKernels
 
 

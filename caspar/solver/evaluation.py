@@ -16,7 +16,7 @@ from caspar.frontend.factors.trace import WEIGHT, TracedFactor
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
 from caspar.solver.input.problem import Problem
-from caspar.solver.iterate.system import System
+from caspar.solver.iterated import System
 
 Floats = NDArray[np.float64]
 
@@ -104,7 +104,7 @@ def final_costs(
     if len(active) == 1 and active[0].loss is None:
         return {**costs, active[0].name: final_cost}, {}
     system.score()
-    return {**costs, **system.factor_costs()}, system.num_beyond_scale()
+    return {**costs, **system.findings.factor_costs()}, system.findings.num_beyond_scale()
 
 
 def evaluation(
@@ -119,7 +119,7 @@ def evaluation(
         backend: Where the arrays are, unless they are on the host.
     """
     system.score()
-    costs = {factor.name: 0.0 for factor in factors} | system.factor_costs()
+    costs = {factor.name: 0.0 for factor in factors} | system.findings.factor_costs()
     to_host = backend.to_host
 
     def on_host(array: Array) -> Floats:
@@ -130,7 +130,7 @@ def evaluation(
         name = factor.name
         rows = np.empty((0, len(factor.residual)))
         if problem.factors[name].count > 0:
-            rows = system.residual_rows(name)
+            rows = system.findings.residual_rows(name)
         residuals[name] = rows
         constants = problem.factors[name].constants
         terms = {

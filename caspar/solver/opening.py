@@ -16,7 +16,7 @@ from caspar.solver.active import Active, Preparations, Prepares
 from caspar.solver.choice.form import Recipe
 from caspar.solver.input.constraints import NOTHING, Constraints
 from caspar.solver.input.problem import Problem, read_problem
-from caspar.solver.iterate.system import System
+from caspar.solver.iterated import System
 from caspar.solver.preparation import Preparation
 from caspar.solver.result.result import ProblemSize
 from caspar.solver.shards.devices import Devices

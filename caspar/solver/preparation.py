@@ -11,7 +11,6 @@ from functools import partial
 from threading import Lock
 
 from caspar.driver import SolverDesign
-from caspar.equations.scalar_kernels import CURVATURE_KERNEL, curvature_kernel
 from caspar.errors import BackendError
 from caspar.progress import phase
 from caspar.runtime.backend import Backend
@@ -29,8 +28,7 @@ from caspar.solver.plan.plan import Plan
 from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes
 from caspar.solver.plan.shard import Shard
 from caspar.solver.solver_kernels import SolverKernels
-from caspar.solver.system.launches import Binder
-from caspar.solver.system.phases import Phases
+from caspar.solver.system.phases import bound_phases
 
 Signature = tuple[object, ...]
 """What two problems of the same structure have in common."""
@@ -137,11 +135,8 @@ class Preparation:
         return signature, made
 
     def _bind(self, design: SolverDesign, plan: Plan) -> NormalEquations:
-        binder = Binder(plan)
         load = partial(self.kernels.load, design, plan.library)
-        if plan.shard is not None:
-            load(CURVATURE_KERNEL, lambda: [curvature_kernel(design.types)])
-        phases = Phases(plan, binder)
+        binder, phases = bound_phases(plan)
         system = LinearSystem(self.recipe, design, plan, binder, phases, load)
         solvers = make_solvers(system)
         stronger = suggested_preconditioner(self.recipe, design, solvers.current.name)

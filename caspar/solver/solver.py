@@ -22,12 +22,11 @@ from caspar.options import (
 )
 from caspar.progress import showing
 from caspar.runtime.backend import Backend
-from caspar.runtime.select import chosen_backend
 from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
 from caspar.solver.covariance.estimate import Covariance, Covariances
 from caspar.solver.evaluation import Evaluation, evaluation
 from caspar.solver.input.constraints import Constraints
-from caspar.solver.iterate.system import System
+from caspar.solver.iterated import System
 from caspar.solver.limits import Limits
 from caspar.solver.opening import Opener
 from caspar.solver.prepared import Prepared, describe
@@ -120,8 +119,8 @@ class Solver:
             )
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.precision: Precision = recipe.precision
-        shared = chosen_devices(devices, backend)
-        self.backend: Backend = chosen_backend(backend) if shared is None else shared.first
+        self.backend: Backend
+        self.backend, shared = chosen_devices(devices, backend)
         own_precision = is_auto(precision)
         self._opener = Opener(self.backend, recipe, own_precision=own_precision, devices=shared)
         self._preparations = self._opener.preparations

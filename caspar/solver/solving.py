@@ -22,7 +22,7 @@ from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.separate_parts import remarks_on_parts
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
-from caspar.solver.iterate.system import System
+from caspar.solver.iterated import System
 from caspar.solver.opening import Opened, Opener
 from caspar.solver.result.result import SolveResult
 

@@ -116,15 +116,10 @@ def _nccl() -> Any:
     Raises:
         BackendError: It is not there.
     """
-    try:
-        from cupy.cuda import nccl
-    except ImportError as error:
-        nccl, reason = None, f": {error}"
-    else:
-        reason = ""
-    if nccl is None or not getattr(nccl, "available", False):
+    nccl = getattr(cupy.cuda, "nccl", None)
+    if not getattr(nccl, "available", False):
         raise BackendError(
-            f"several CUDA devices need NCCL, which CuPy does not find{reason}. Install the wheel "
+            "several CUDA devices need NCCL, which CuPy does not find. Install the wheel "
             "nvidia-nccl-cu12 or nvidia-nccl-cu13 that goes with CuPy, or use devices=1"
         )
     return nccl

@@ -32,7 +32,7 @@ from caspar.solver.iterate.interrupts import Callback
 from caspar.solver.iterate.policy import CONFIRMING_ITERATIONS, decide, first_state, next_goal
 from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
 from caspar.solver.iterate.stopping import remaining_decrease
-from caspar.solver.iterate.system import System
+from caspar.solver.iterated import System
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
 
@@ -81,9 +81,7 @@ class Course:
     remarks: tuple[str, ...]
 
 
-def minimize(
-    system: System, chosen: SolveOptions, on_iteration: Callback | None
-) -> Course:
+def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None) -> Course:
     """Iterate until a stopping rule holds.
 
     Args:
@@ -99,7 +97,7 @@ def minimize(
     options = CompleteOptions.complete(chosen, system.usual_options)
     initial_cost = system.score()
     if not math.isfinite(initial_cost):
-        remarks = remarks_on_faults("residuals", system.faulty_costs())
+        remarks = remarks_on_faults("residuals", system.findings.faulty_costs())
         at_once = SolveStatus.INITIAL_COST_NOT_FINITE
         return Course(at_once, initial_cost, initial_cost, math.nan, (), remarks)
     shown_iteration(lambda: f"start: cost {cost_text(initial_cost)}")
@@ -156,7 +154,7 @@ def _residuals_are_too_small(system: System, cost: float) -> bool:
     """
     limits = np.finfo(system.storage.value)
     least = 0.5 * system.num_residuals * float(limits.tiny) / float(limits.eps)
-    if cost > least or system.largest_residual() == 0.0:
+    if cost > least or system.findings.largest_residual() == 0.0:
         return False
     return max(system.rounded_costs()) <= least
 
@@ -204,9 +202,7 @@ def _asks_to_stop(answer: object) -> bool:
         ) from error
 
 
-def _told_rounding(
-    system: System, status: SolveStatus, progress: _Progress
-) -> float | None:
+def _told_rounding(system: System, status: SolveStatus, progress: _Progress) -> float | None:
     """How much rounding changes the cost, where users should know."""
     if system.values_type is not DType.FLOAT32:
         return None

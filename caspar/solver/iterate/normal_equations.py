@@ -13,27 +13,21 @@ after it nothing is done ahead until one is accepted.
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
-from numpy.typing import NDArray
-
 from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.solver.input.problem import Problem
-from caspar.solver.iterate.derivative_sizes import DerivativeLook, DerivativeSizes
-from caspar.solver.iterate.faults import faulty_costs, faulty_derivatives, largest_residual
+from caspar.solver.iterate.derivative_sizes import DerivativeLook, DerivativeSizes, first_step
+from caspar.solver.iterate.faults import PlanFindings
 from caspar.solver.iterate.linearization import Linearization, Place
 from caspar.solver.iterate.roundings import DRAWS, last_third, write_rounded
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
-from caspar.solver.iterate.system import first_step
 from caspar.solver.iterate.usual_options import usual_options
 from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
-from caspar.solver.system.free_values import remarks_on_free_values
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
-from caspar.solver.system.scores import factor_costs, num_beyond_scale, residual_rows
 
 
 class NormalEquations:
@@ -47,6 +41,7 @@ class NormalEquations:
         stronger: What users may ask for that takes fewer PCG iterations; empty: nothing known.
 
     Attributes:
+        findings: On what it holds.
         more_remarks: On the problem, before those on the linear solver.
     """
 
@@ -61,6 +56,7 @@ class NormalEquations:
         self.plan = plan
         self.solvers = solvers
         self.stronger = stronger
+        self.findings = PlanFindings(plan, phases)
         self.more_remarks: tuple[str, ...] = ()
         self._backend = plan.library.backend
         self._binder = binder
@@ -182,24 +178,16 @@ class NormalEquations:
         self._scalars.fetch()
         return self._read()["cost"]
 
-    def faulty_costs(self) -> tuple[str, ...]:
-        """The factors whose cost was not finite when the values were scored."""
-        return faulty_costs(self.plan)
-
     @property
     def num_residuals(self) -> int:
         """Rows of all residuals, those of holes of node tiles among them."""
         return sum(plan.count * len(plan.factor.residual) for plan in self.plan.factors)
 
-    def largest_residual(self) -> float:
-        """The largest magnitude of a residual when the values were scored."""
-        return largest_residual(self.plan)
-
     def faulty_derivatives(self) -> tuple[str, ...]:
         """The factors whose gradient is not finite; for the end of a solve."""
         self._score.run()
         self._held = self._held.overwritten()
-        return faulty_derivatives(self.plan, self._phases)
+        return self.findings.faulty_derivatives()
 
     def linearize(self, damping: float) -> None:
         """Jacobians, gradient, diagonal and blocks at the current values.
@@ -316,19 +304,6 @@ class NormalEquations:
         self._held = self._held.overwritten()
         return tuple(costs)
 
-    def factor_costs(self) -> dict[str, float]:
-        """The cost of each factor when the values were scored."""
-        return factor_costs(self.plan)
-
-    def num_beyond_scale(self) -> dict[str, int]:
-        """By each factor with a loss how many residuals were longer than its scale."""
-        return num_beyond_scale(self.plan)
-
-    def residual_rows(self, factor: str) -> NDArray[np.float64]:
-        """(instances, rows) residuals of a factor when the values were scored, as given."""
-        plan = next(one for one in self.plan.factors if one.factor.name == factor)
-        return residual_rows(self.plan, plan)
-
     def remarks_on_values(self, cost: float, first_cost: float) -> tuple[str, ...]:
         """Sentences on numbers that ran away and nodes that nothing holds.
 
@@ -343,7 +318,7 @@ class NormalEquations:
             self._scalars.fetch()
             return self._read()["cost"]
 
-        return remarks_on_free_values(self.plan, self._starts, cost, first_cost, score)
+        return self.findings.remarks_on_values(self._starts, cost, first_cost, score)
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the type of values.

@@ -10,7 +10,6 @@ from caspar.equations.solver_form import couples_one_type
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.precision import Types
 from caspar.memory.accessors.sums.partials import num_slots
-from caspar.memory.accessors.sums.slots import USUAL_SLOTS
 from caspar.memory.array import Array
 from caspar.memory.tiling.node_tiles import NodeOrder
 from caspar.memory.tiling.tiles import TileIndex
@@ -124,6 +123,7 @@ class NodePlan:
         num_tiles: Its partials.
         num_slots: Times that `product` has each instance; see `accessors.slots`.
         order: In which all its arrays are, where it is eliminated; None: as it was given.
+        has_many_slots: Whether its step is the one of many slots.
         is_masked: Whether components of its tangents may be held.
         is_bounded: Whether numbers of it have bounds.
     """
@@ -135,17 +135,13 @@ class NodePlan:
     num_tiles: int
     num_slots: int
     order: NodeOrder | None
+    has_many_slots: bool = False
     is_masked: bool = False
     is_bounded: bool = False
 
     def key(self, part: NodePart) -> OwnedPart:
         """What its arrays are asked by."""
         return OwnedPart(part, self.node.name)
-
-    @property
-    def has_many_slots(self) -> bool:
-        """Whether its step is the one of many slots."""
-        return self.num_slots > USUAL_SLOTS
 
     @property
     def num_bytes(self) -> int:

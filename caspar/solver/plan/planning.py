@@ -149,6 +149,7 @@ def plan_nodes(
             num_tiles,
             num_slots,
             _order_of(factors, node),
+            has_many_slots=num_slots > USUAL_SLOTS,
             is_masked=node.name in form.masked,
             is_bounded=node.name in form.bounded,
         )

@@ -3,16 +3,23 @@
 Cost: connections once for a solver, and again after a device has failed.
 """
 
-import importlib
 from collections.abc import Callable, Sequence
 from numbers import Integral
-from typing import Any, cast
+from typing import Any
 
 from caspar.errors import BackendError, OptionError
 from caspar.options import BackendChoice, choice
+from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Group, Member
 from caspar.runtime.group.threads import ThreadGroup
-from caspar.runtime.select import select_backend
+from caspar.runtime.select import (
+    chosen_backend,
+    members_on_cuda,
+    members_on_processor,
+    nccl_group,
+    num_cuda_devices,
+    select_backend,
+)
 from caspar.solver.shards.team import Team
 
 DevicesChoice = int | str | Sequence[int]
@@ -53,8 +60,8 @@ class Devices:
         return found
 
 
-def chosen_devices(given: Any, backend: Any) -> Devices | None:
-    """The devices that a user means; None: one, as without the argument.
+def chosen_devices(given: Any, backend: Any) -> tuple[Backend, Devices | None]:
+    """The backend that a user means, and the devices if several share a problem.
 
     Args:
         given: `Solver`'s argument.
@@ -66,14 +73,16 @@ def chosen_devices(given: Any, backend: Any) -> Devices | None:
     """
     numbers = _checked(given)
     if numbers == 1:
-        return None
+        return chosen_backend(backend), None
     if not isinstance(backend, str | BackendChoice):
         raise OptionError(
             f"devices={given!r} with a backend object: an object is one device; pass "
             "backend='auto', 'cuda' or 'cpu'"
         )
     selected = select_backend(choice(BackendChoice, "backend", backend))
-    return (_on_cuda if selected.name == "cuda" else _on_processor)(given, numbers)
+    is_cuda = selected.traits.target == "cuda"
+    found = _on_cuda(given, numbers) if is_cuda else _on_processor(numbers)
+    return (selected, None) if found is None else (found.first, found)
 
 
 def _checked(given: Any) -> int | str | list[int]:
@@ -96,27 +105,24 @@ def _is_number(given: Any, least: int) -> bool:
     return isinstance(given, Integral) and given is not True and int(given) >= least
 
 
-def _on_processor(given: Any, numbers: int | str | list[int]) -> Devices | None:
+def _on_processor(numbers: int | str | list[int]) -> Devices | None:
     """Parts on the host's cores: one device by itself takes all of them."""
-    if numbers == "all":
+    if isinstance(numbers, str):
         return None
-    made = importlib.import_module("caspar.runtime.cpu.member").CpuMember
     size = numbers if isinstance(numbers, int) else len(numbers)
-    return Devices([cast(Member, made()) for _ in range(size)], ThreadGroup)
+    return Devices(members_on_processor(size), ThreadGroup)
 
 
 def _on_cuda(given: Any, numbers: int | str | list[int]) -> Devices | None:
-    module = importlib.import_module("caspar.runtime.cuda.member")
-    present = module.num_devices()
-    if numbers == "all":
+    present = num_cuda_devices()
+    if isinstance(numbers, str):
         numbers = present
     if numbers == 1:
         return None
-    wanted = [*range(numbers)] if isinstance(numbers, int) else [*numbers]
+    wanted = [*range(numbers)] if isinstance(numbers, int) else numbers
     if max(wanted) >= present:
         raise BackendError(
-            f"devices={given!r}: this process sees {present} CUDA devices, with the numbers 0 to "
-            f"{present - 1}; CUDA_VISIBLE_DEVICES may hide others"
+            f"devices={given!r}: this process sees {present} CUDA devices, numbered from 0; "
+            "CUDA_VISIBLE_DEVICES may hide others"
         )
-    members = [cast(Member, module.CudaMember(number)) for number in wanted]
-    return Devices(members, lambda size: module.NcclGroup(wanted[:size]))
+    return Devices(members_on_cuda(wanted), lambda size: nccl_group(wanted[:size]))

@@ -14,7 +14,7 @@ from caspar.options import LinearSolverChoice, PreconditionerChoice
 from caspar.solver.choice.form import Recipe
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.normal_equations import NormalEquations
-from caspar.solver.iterate.system import System
+from caspar.solver.iterated import System
 from caspar.solver.plan.untouched import warn_untouched_of
 from caspar.solver.preparation import Preparation
 from caspar.solver.shards.devices import Devices

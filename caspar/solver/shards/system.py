@@ -7,18 +7,15 @@ that all hold the same scalars, and the first one's count.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from caspar.errors import BackendError
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
-from caspar.solver.iterate.derivative_sizes import DerivativeSizes
+from caspar.solver.iterate.derivative_sizes import DerivativeSizes, first_step
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
-from caspar.solver.iterate.system import first_step
 from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.plan import Plan
+from caspar.solver.shards.findings import SharedFindings, joined
 from caspar.solver.shards.split import Part
 from caspar.solver.shards.team import Team
 
@@ -55,6 +52,7 @@ class ShardedSystem:
         # whatever depends on which factors there are
         self._fullest = max(systems, key=lambda system: len(system.plan.factors))
         self.stronger = ""
+        self.findings = SharedFindings(systems, parts, team)
 
     def _each(self, call: Callable[[NormalEquations], Result]) -> list[Result]:
         return self._team.each(lambda rank: call(self._systems[rank]))
@@ -205,58 +203,10 @@ class ShardedSystem:
         first.synchronize()
         return moved
 
-    def faulty_costs(self) -> tuple[str, ...]:
-        """The factors whose cost was not finite when the values were scored."""
-        return _joined(self._each(lambda system: system.faulty_costs()))
-
     def faulty_derivatives(self) -> tuple[str, ...]:
         """The factors whose gradient is not finite; for the end of a solve."""
-        return _joined(self._each(lambda system: system.faulty_derivatives()))
-
-    def largest_residual(self) -> float:
-        """The largest magnitude of a residual when the values were scored."""
-        return max(self._each(lambda system: system.largest_residual()))
-
-    def factor_costs(self) -> dict[str, float]:
-        """The cost of each factor when the values were scored."""
-        return _summed(self._each(lambda system: system.factor_costs()))
-
-    def num_beyond_scale(self) -> dict[str, int]:
-        """By each factor with a loss how many residuals were longer than its scale."""
-        found = _summed(self._each(lambda system: system.num_beyond_scale()))
-        return {name: int(number) for name, number in found.items()}
+        return joined(self._each(lambda system: system.faulty_derivatives()))
 
     def remarks_on_values(self, cost: float, first_cost: float) -> tuple[str, ...]:
         """None: what has run away is looked for on one device only."""
         return ()
-
-    def residual_rows(self, factor: str) -> NDArray[np.float64]:
-        """(instances, rows) residuals of a factor when the values were scored, as given."""
-
-        def rows_of(rank: int) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
-            part, system = self._parts[rank], self._systems[rank]
-            count = part.problem.factors[factor].count
-            if count == 0:
-                return None
-            to_host = self._team.members[rank].to_host
-            numbers = part.shard.numbers(factor, np.arange(count), to_host)
-            return numbers, system.residual_rows(factor)
-
-        found = [one for one in self._team.each(rows_of) if one is not None]
-        shape = (sum(len(numbers) for numbers, _ in found), found[0][1].shape[1])
-        whole = np.empty(shape)
-        for numbers, rows in found:
-            whole[numbers] = rows
-        return whole
-
-
-def _joined(found: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for names in found for name in names))
-
-
-def _summed(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for part in found:
-        for name, number in part.items():
-            total[name] = total.get(name, 0.0) + number
-    return total

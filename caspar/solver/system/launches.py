@@ -136,9 +136,8 @@ class Binder:
         # where nothing is eliminated the reduced system is the system
         bindings.setdefault(NodePart.REDUCED_BLOCK.text, bindings[NodePart.BLOCK.text])
         reduced_gradient = bindings.get(NodePart.REDUCED_GRADIENT.text)
-        if role == "activate":
-            linearized = self._plan.linearized_state.text
-            bindings[NodePart.NODES.text] = bindings[linearized]
+        if role in ("activate", "round"):
+            bindings[NodePart.NODES.text] = bindings[self._plan.linearized_state.text]
         if role in REDUCED_ROLES and reduced_gradient is not None:
             bindings[NodePart.GRADIENT.text] = reduced_gradient
         # those of factors stand first
@@ -146,9 +145,6 @@ class Binder:
         for part in NODE_TOTALS:
             first = num_factors if part is SolverPart.CURVATURES else 0
             bindings[part.addend] = self._total(part, first + plan.first_tile)
-        if role == "round":
-            linearized = bindings[self._plan.linearized_state.text]
-            bindings[NodePart.NODES.text] = linearized
         bindings |= more
         kernel = self._plan.library.kernel_of(plan.node.name, role)
         return self._backend.bind(kernel, bindings, plan.count)

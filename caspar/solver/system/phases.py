@@ -216,3 +216,9 @@ class Phases:
 def flattened(phases: LaunchPhases) -> list[Launch]:
     """All launches in order."""
     return [launch for phase in phases for launch in phase]
+
+
+def bound_phases(plan: Plan) -> tuple[Binder, Phases]:
+    """What binds the kernels of a plan, and its launches."""
+    binder = Binder(plan)
+    return binder, Phases(plan, binder)

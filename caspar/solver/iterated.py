@@ -1,18 +1,14 @@
 """What Levenberg-Marquardt and evaluations ask of a linearised problem, on one device or several.
 
-`NormalEquations` is it on one device, and has the calling schedule; `solver.shards.system` on
-several.
+`NormalEquations` is it on one device, and has the calling schedule; `shards.system` on several.
 """
 
 from collections.abc import Mapping
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
-from caspar.solver.iterate.derivative_sizes import DerivativeSizes
+from caspar.solver.iterate.faults import Findings
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.plan import Plan
@@ -22,6 +18,7 @@ class System(Protocol):
     """A linearised problem; see `NormalEquations` for what the members mean."""
 
     stronger: str
+    findings: Findings
 
     @property
     def plan(self) -> Plan:
@@ -97,55 +94,8 @@ class System(Protocol):
     def values(self) -> Mapping[str, Array]:
         """The current values by node type."""
 
-    def faulty_costs(self) -> tuple[str, ...]:
-        """The factors whose cost was not finite."""
-
     def faulty_derivatives(self) -> tuple[str, ...]:
-        """The factors whose gradient is not finite."""
-
-    def largest_residual(self) -> float:
-        """The largest magnitude of a residual."""
-
-    def factor_costs(self) -> dict[str, float]:
-        """The cost of each factor."""
-
-    def num_beyond_scale(self) -> dict[str, int]:
-        """By factors with a loss how many residuals are longer than its scale."""
+        """The factors whose gradient is not finite; for the end of a solve."""
 
     def remarks_on_values(self, cost: float, first_cost: float) -> tuple[str, ...]:
         """Sentences on numbers that ran away and nodes that nothing holds."""
-
-    def residual_rows(self, factor: str) -> NDArray[np.float64]:
-        """(instances, rows) residuals of a factor, as given."""
-
-
-class FirstSteps(Protocol):
-    """What `first_step` asks for."""
-
-    def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
-        """Try a step, and look at the derivatives."""
-
-    def level(self, levelling: float) -> None:
-        """Level D by that from the next linearisation on."""
-
-    def score(self) -> float:
-        """Cost of the current values."""
-
-    def linearize(self, damping: float) -> None:
-        """Linearise at the current values."""
-
-    def reject(self) -> None:
-        """Keep the current values."""
-
-
-def first_step(system: FirstSteps, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
-    """Try a step, and choose whether D is levelled from here on; see `try_first_step`."""
-    tried, sizes = system.try_and_look(goal)
-    if sizes.levelling_holds(goal.damping):
-        system.reject()
-        system.level(0.0)
-        system.score()
-        system.linearize(goal.damping)
-        tried, sizes = system.try_and_look(goal)
-    # a levelled D hides a square of zero, but then levelling would hold its scalar
-    return tried, sizes.lost_squares()
