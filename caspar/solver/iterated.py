@@ -18,7 +18,10 @@ class System(Protocol):
     """A linearised problem; see `NormalEquations` for what the members mean."""
 
     stronger: str
-    findings: Findings
+
+    @property
+    def findings(self) -> Findings:
+        """What users are told of it."""
 
     @property
     def plan(self) -> Plan:

@@ -304,6 +304,13 @@ class NormalEquations:
         self._held = self._held.overwritten()
         return tuple(costs)
 
+    def candidate_cost(self) -> float:
+        """Cost of what the caller has written to the candidates; what was linearised is lost."""
+        self._score_candidate.run()
+        self._held = self._held.overwritten()
+        self._scalars.fetch()
+        return self._read()["cost"]
+
     def remarks_on_values(self, cost: float, first_cost: float) -> tuple[str, ...]:
         """Sentences on numbers that ran away and nodes that nothing holds.
 
@@ -311,14 +318,8 @@ class NormalEquations:
             cost: Of the current values.
             first_cost: Of the start values.
         """
-
-        def score() -> float:
-            self._score_candidate.run()
-            self._held = self._held.overwritten()
-            self._scalars.fetch()
-            return self._read()["cost"]
-
-        return self.findings.remarks_on_values(self._starts, cost, first_cost, score)
+        costs = cost, first_cost
+        return self.findings.remarks_on_values(self._starts, *costs, self.candidate_cost)
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the type of values.

@@ -25,7 +25,7 @@ from tests.solver.shards.sharing import ALL_SHARE, ON_SEVERAL, assert_same_minim
 
 ROBUST = snavely.with_loss(caspar.loss.Huber)
 
-EXACT = {
+EXACT: dict[str, Any] = {
     "cost_tolerance": 1e-14,
     "gradient_tolerance": 0.0,
     "step_tolerance": 0.0,
@@ -33,7 +33,7 @@ EXACT = {
 }
 
 
-CLOSE = {"cost_tolerance": 1e-10, "min_linear_tolerance": 1e-9}
+CLOSE: dict[str, Any] = {"cost_tolerance": 1e-10, "min_linear_tolerance": 1e-9}
 
 
 class Rod(sf.V3):
@@ -342,7 +342,7 @@ def test_devices_without_instances_are_left_out() -> None:
         ),
     ],
 )
-def test_matrices_are_refused(choices: dict[str, str], message: str) -> None:
+def test_matrices_are_refused(choices: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsuitedError, match=re.escape(message)):
         caspar.Solver([snavely], backend="cpu", devices=2, **choices)
 
