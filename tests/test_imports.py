@@ -119,6 +119,7 @@ LAZY_MODULES = (
     "runtime/factorization.py",
     "runtime/nvidia/probe.py",
     "runtime/cuda/loop/repeat.py",
+    "runtime/cuda/member.py",
     "runtime/select.py",
     "runtime/nvidia/toolkit.py",
 )

@@ -5,6 +5,7 @@ members call from threads of one process, and must not wait for each other insid
 what the other needs.
 """
 
+import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -116,7 +117,10 @@ def _nccl() -> Any:
     Raises:
         BackendError: It is not there.
     """
-    nccl = getattr(cupy.cuda, "nccl", None)
+    try:
+        nccl = importlib.import_module("cupy.cuda.nccl")  # CuPy itself does not import it
+    except ImportError:
+        nccl = None
     if not getattr(nccl, "available", False):
         raise BackendError(
             "several CUDA devices need NCCL, which CuPy does not find. Install the wheel "
