@@ -38,12 +38,15 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         cameras,
         colmap,
         errors,
+        factors,
         initialize,
         inspect,
         io,
         loss,
         plot,
+        pose_graph,
         report,
+        sfm,
     )
     from caspar.arrays.blocked_array import BlockedArray
     from caspar.arrays.shared_indices import SharedIndices
@@ -163,13 +166,16 @@ __all__ = [
     "colmap",
     "errors",
     "factor",
+    "factors",
     "initialize",
     "inspect",
     "io",
     "kernel",
     "loss",
     "plot",
+    "pose_graph",
     "report",
+    "sfm",
     "solve_gnc",
 ]
 
@@ -178,12 +184,15 @@ _MODULES = (
     "cameras",
     "colmap",
     "errors",
+    "factors",
     "initialize",
     "inspect",
     "io",
     "loss",
     "plot",
+    "pose_graph",
     "report",
+    "sfm",
 )
 """Public names that are modules of this package."""
 

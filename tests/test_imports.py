@@ -51,11 +51,15 @@ PARTS = {
     "initialize": "errors io",
     "bundle_adjustment": "frontend",
     "cameras": "errors",
+    "factors": "errors frontend cameras",
     "loss": "frontend",
     "report": "solver",
     "plot": "errors solver io",
     "colmap": "version errors options progress user_arrays user_warnings ir memory passes frontend"
     " equations codegen runtime driver tracing solver io cameras loss",
+    "pose_graph": "version errors options progress user_arrays user_warnings ir memory passes"
+    " frontend equations codegen runtime driver tracing solver io initialize",
+    "sfm": "errors io cameras colmap",
     "cli": "version errors options progress ir memory passes frontend equations codegen runtime"
     " driver inspect solver io colmap",
     "__main__": "cli",
@@ -64,8 +68,10 @@ PARTS = {
 # Rooms of a part, and the rooms beside it that each may import. A part and its rooms see each
 # other.
 ROOMS = {
+    "cli": {"graph": ""},
+    "io": {"graphs": ""},
     "codegen": {"cpu": "", "cuda": "", "llvm": "", "batch": "cpu cuda"},
-    "colmap": {"files": "", "adjust": ""},
+    "colmap": {"files": "", "adjust": "", "priors": "adjust"},
     "codegen/cuda": {"loop": "", "structure": ""},
     "frontend": {
         "symbolic": "",
@@ -133,6 +139,7 @@ THIRD_PARTY = {
     "igraph": "inspect",
     "llvmlite": "runtime",
     "matplotlib": "plot",
+    "mpl_toolkits": "plot",
     "numpy": "any",
     "nvmath": "runtime",
     "pycolmap": "colmap",
@@ -142,7 +149,7 @@ THIRD_PARTY = {
     "rslab": "runtime",
     "scipy": "any",
     "symengine": "frontend",
-    "symforce": "frontend bundle_adjustment cameras loss colmap",
+    "symforce": "frontend bundle_adjustment cameras factors loss colmap pose_graph",
     "sympy": "frontend",
     "threadpoolctl": "runtime",
 }

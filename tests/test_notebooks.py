@@ -15,7 +15,10 @@ nbformat = pytest.importorskip("nbformat")
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTEBOOKS = EXAMPLES / "notebooks"
-NAMES = ("camera_prototype", "kernel_example", "multiple_factors", "point_cloud")
+NAMES = (
+    *("camera_prototype", "hand_eye", "kernel_example", "multiple_factors", "point_cloud"),
+    *("scan_registration", "uwb_ranges", "victoria_park", "walking_robot"),
+)
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},

@@ -5,15 +5,22 @@ Errors meant for the user become one message on stderr; a traceback is always a 
 
 import argparse
 import io
-import math
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
 
 from rich.console import Console
 
+from caspar.cli.arguments import (
+    EXIT_CODES,
+    add_backend,
+    add_iterations,
+    add_loss_scale,
+    add_precision,
+    add_report,
+    positive_integer,
+)
 from caspar.cli.bal import LOSSES, BalRequest, solve_bal
 from caspar.cli.cache import clear_caches, show_caches
 from caspar.cli.colmap import (
@@ -26,22 +33,15 @@ from caspar.cli.colmap import (
 )
 from caspar.cli.doctor import examine
 from caspar.cli.exit_code import ExitCode
+from caspar.cli.graph.arguments import add_graph
 from caspar.cli.inspect import InspectRequest, inspect_kernels
 from caspar.cli.outputs import Outputs
 from caspar.errors import CasparError, CompileError, VerificationError
-from caspar.options import BackendChoice, Precision
+from caspar.options import Precision
 from caspar.runtime.nvidia.nvrtc import DEFAULT_ARCHITECTURE
 from caspar.version import __version__
 
 _Command = Callable[[argparse.Namespace], ExitCode]
-
-_EXIT_CODES: Final = """\
-exit code:
-  0    converged
-  1    not converged; the report says why
-  2    wrong usage or input, or a file could not be written
-  130  interrupted; a message or the report says what is written
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_bal(commands)
     _add_colmap(commands)
+    add_graph(commands)
     _add_inspect(commands)
     doctor = commands.add_parser(
         "doctor",
@@ -103,24 +104,29 @@ def _add_bal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         help="solve a bundle adjustment problem (BAL text file)",
         description="Solve a bundle adjustment problem: all cameras (pose, focal length, two "
         "distortion coefficients) and all points move.",
-        epilog=_EXIT_CODES,
+        epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    bal.add_argument("file", type=Path, metavar="FILE", help="problem, plain, .bz2 or .gz")
-    _add_backend(bal)
-    _add_precision(bal, Precision.MIXED)
-    _add_iterations(bal)
+    bal.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="problem, plain, .bz2 or .gz; or a .out file of Bundler",
+    )
+    add_backend(bal)
+    add_precision(bal, Precision.MIXED)
+    add_iterations(bal)
     bal.add_argument(
         "--loss", choices=list(LOSSES), help="make wrong observations count less (default: none)"
     )
-    _add_loss_scale(bal)
+    add_loss_scale(bal)
     bal.add_argument(
         "--out",
         type=Path,
         metavar="PATH",
         help="write the solved problem: .txt, .txt.bz2, .txt.gz (BAL) or .ply (point cloud)",
     )
-    _add_report(bal)
+    add_report(bal)
     bal.set_defaults(command=_run_bal)
 
 
@@ -145,7 +151,7 @@ def _add_colmap(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         help="adjust a COLMAP model (a folder of binary or text files)",
         description="Bundle adjustment of a COLMAP model, with the defaults of COLMAP's "
         "bundle_adjuster: any of its camera models, rigs, shared and single intrinsics.",
-        epilog=_EXIT_CODES,
+        epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     colmap.add_argument("model", type=Path, metavar="IN", help="folder of the model")
@@ -155,7 +161,7 @@ def _add_colmap(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         colmap.add_argument(flag, action=argparse.BooleanOptionalAction, help=what)
     colmap.add_argument(
         "--min-track-length",
-        type=_positive_integer,
+        type=positive_integer,
         default=2,
         metavar="N",
         help="points of fewer observations take no part (default: %(default)s)",
@@ -166,23 +172,36 @@ def _add_colmap(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         default=COLMAP_GAUGES[0],
         help="what keeps the model from moving as a whole (default: %(default)s)",
     )
+    known = colmap.add_mutually_exclusive_group()
+    what = "of cameras that hold the model; lines: image name, "
+    known.add_argument("--positions", type=Path, metavar="PATH", help=f"positions {what}x, y, z")
+    known.add_argument(
+        "--gps", type=Path, metavar="PATH", help=f"the same {what}latitude, longitude, altitude"
+    )
+    colmap.add_argument(
+        "--position-stddev",
+        type=_positive_number,
+        default=1.0,
+        metavar="LENGTH",
+        help="standard deviation of each coordinate of a position (default: %(default)s)",
+    )
     colmap.add_argument(
         "--loss",
         choices=COLMAP_LOSSES,
         default=COLMAP_LOSSES[0],
         help="make wrong observations count less (default: %(default)s)",
     )
-    _add_loss_scale(colmap)
-    _add_backend(colmap)
-    _add_precision(colmap, Precision.FLOAT64)
-    _add_iterations(colmap)
+    add_loss_scale(colmap)
+    add_backend(colmap)
+    add_precision(colmap, Precision.FLOAT64)
+    add_iterations(colmap)
     colmap.add_argument(
         "--format",
         choices=COLMAP_FORMATS,
         default=COLMAP_FORMATS[0],
         help="files that are written (default: %(default)s)",
     )
-    _add_report(colmap)
+    add_report(colmap)
     colmap.set_defaults(command=_run_colmap)
 
 
@@ -205,49 +224,14 @@ def _run_colmap(request: argparse.Namespace) -> ExitCode:
             format=request.format,
             options=options,
             gauge=request.gauge,
+            positions=request.positions or request.gps,
+            is_gps=request.gps is not None,
+            position_stddev=request.position_stddev,
             json=request.json,
             plot=request.plot,
             is_quiet=request.quiet,
         )
     )
-
-
-def _add_backend(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--backend",
-        choices=[choice.value for choice in BackendChoice],
-        default=BackendChoice.AUTO.value,
-        help="where to run (default: %(default)s, CUDA where a device answers)",
-    )
-
-
-def _add_iterations(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--max-iterations",
-        type=_positive_integer,
-        metavar="N",
-        help="Levenberg-Marquardt iterations, rejected steps included",
-    )
-
-
-def _add_loss_scale(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--loss-scale",
-        type=_positive_number,
-        default=1.0,
-        metavar="PIXELS",
-        help="residuals beyond it are taken for large (default: %(default)s)",
-    )
-
-
-def _add_report(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--json", type=Path, metavar="PATH", help="write status, costs and iterations"
-    )
-    command.add_argument(
-        "--plot", type=Path, metavar="PATH.png", help="draw the cost and the scene (or .svg, .pdf)"
-    )
-    command.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
 def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -279,7 +263,7 @@ def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     command.add_argument(
         "--target", choices=["cuda", "cpu"], help="what to compile for (default: cuda)"
     )
-    _add_precision(command, Precision.MIXED)
+    add_precision(command, Precision.MIXED)
     command.add_argument(
         "--arch",
         default=DEFAULT_ARCHITECTURE,
@@ -288,15 +272,6 @@ def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     _add_inspect_output(command)
     command.set_defaults(command=_run_inspect)
-
-
-def _add_precision(command: argparse.ArgumentParser, default: Precision) -> None:
-    command.add_argument(
-        "--precision",
-        choices=[precision.value for precision in Precision],
-        default=default.value,
-        help="floating types; mixed is float32 with float64 sums (default: %(default)s)",
-    )
 
 
 def _add_inspect_output(command: argparse.ArgumentParser) -> None:
@@ -343,24 +318,6 @@ def _run_inspect(request: argparse.Namespace) -> ExitCode:
             out=request.out,
         )
     )
-
-
-def _positive_number(text: str) -> float:
-    """A finite number greater than 0, for argparse."""
-    number = float(text)
-    if not 0.0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number greater than 0")
-    return number
-
-
-def _positive_integer(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least 1")
-    return number
 
 
 def _message(error: Exception) -> str:

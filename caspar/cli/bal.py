@@ -20,6 +20,9 @@ from caspar.solver.result.result import SolveResult, SolveStatus
 LOSSES = {"huber": "Huber", "soft_l1": "SoftL1", "cauchy": "Cauchy"}
 """Losses by what users call them: names in `caspar.loss`."""
 
+BUNDLER_SUFFIXES = (".out", ".out.bz2", ".out.gz")
+"""Names of files that are read as Bundler's."""
+
 
 @dataclass(frozen=True)
 class BalRequest:
@@ -67,7 +70,7 @@ def _solve_and_write(request: BalRequest, files: WrittenFiles) -> ExitCode:
     messages = Console(stderr=True, highlight=False)
     with progress_shown(messages, request.is_quiet):
         with phase(f"reading {request.file}"):
-            problem = read_bal(request.file)
+            problem = _read(request.file)
         result = _solve(request, problem)
         with phase("writing results") if request.outputs.by_option else nullcontext():
             write_outputs(request.outputs, problem, result, files)
@@ -83,6 +86,13 @@ def _solve_and_write(request: BalRequest, files: WrittenFiles) -> ExitCode:
     if files.failures:
         return ExitCode.WRONG_INPUT
     return ExitCode.SUCCESS if result.status.is_success else ExitCode.NOT_CONVERGED
+
+
+def _read(file: Path) -> BalProblem:
+    """A problem in the text form of BAL, or the registered cameras of a file of Bundler."""
+    if file.name.lower().endswith(BUNDLER_SUFFIXES):
+        return caspar.sfm.read_bundler(file).problem()
+    return read_bal(file)
 
 
 def _solve(request: BalRequest, problem: BalProblem) -> SolveResult:

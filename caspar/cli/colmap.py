@@ -64,6 +64,9 @@ class ColmapRequest:
         format: `binary` or `text`.
         options: Fields of `caspar.colmap.BundleAdjustmentOptions`.
         gauge: What holds the gauge.
+        positions: File of positions of cameras; None: none are known.
+        is_gps: Whether these are latitudes, longitudes and altitudes.
+        position_stddev: Standard deviation of each coordinate.
         json: Where to write status, costs and iterations; None: not at all.
         plot: Image of the cost and of the scene before and after; None: none.
         is_quiet: Print nothing but errors.
@@ -74,6 +77,9 @@ class ColmapRequest:
     format: str
     options: Mapping[str, Any]
     gauge: str
+    positions: Path | None
+    is_gps: bool
+    position_stddev: float
     json: Path | None
     plot: Path | None
     is_quiet: bool
@@ -117,11 +123,12 @@ def _solve_and_write(request: ColmapRequest, files: WrittenFiles) -> ExitCode:
     with progress_shown(messages, request.is_quiet):
         with phase(f"reading {request.folder}"):
             model = caspar.colmap.read_model(request.folder)
+            priors = _priors(request, model)
         with phase("adjusting"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the report has them
             config = caspar.colmap.BundleAdjustmentConfig(fixed_gauge=request.gauge)
             options = caspar.colmap.BundleAdjustmentOptions(**request.options)
-            summary = caspar.colmap.bundle_adjustment(model, options, config)
+            summary = caspar.colmap.bundle_adjustment(model, options, config, pose_priors=priors)
         with phase("writing results"):
             files.write(_writers(request, model, summary))
     try:
@@ -136,6 +143,16 @@ def _solve_and_write(request: ColmapRequest, files: WrittenFiles) -> ExitCode:
     if files.failures:
         return ExitCode.WRONG_INPUT
     return ExitCode.SUCCESS if summary.result.status.is_success else ExitCode.NOT_CONVERGED
+
+
+def _priors(
+    request: ColmapRequest, model: "caspar.colmap.Model"
+) -> "caspar.colmap.PosePriors | None":
+    if request.positions is None:
+        return None
+    return caspar.colmap.read_positions(
+        request.positions, model, stddev=request.position_stddev, is_gps=request.is_gps
+    )
 
 
 def _writers(

@@ -13,26 +13,35 @@ from caspar.colmap.adjust.options import (
 )
 from caspar.colmap.adjust.summary import Summary, TerminationType
 from caspar.colmap.adjustment import bundle_adjustment
+from caspar.colmap.covariances import Covariance, covariance
 from caspar.colmap.files.folder import ModelFormat, read_model, write_model
 from caspar.colmap.model import NO_POINT, Cameras, Frames, Images, Model, Points, Rigs, SensorType
+from caspar.colmap.priors.positions_file import read_positions
+from caspar.colmap.priors.priors import IntrinsicsPrior, PosePriorOptions, PosePriors
 
 __all__ = [
     "NO_POINT",
     "BundleAdjustmentConfig",
     "BundleAdjustmentOptions",
     "Cameras",
+    "Covariance",
     "Frames",
     "Gauge",
     "Images",
+    "IntrinsicsPrior",
     "LossFunction",
     "Model",
     "ModelFormat",
     "Points",
+    "PosePriorOptions",
+    "PosePriors",
     "Rigs",
     "SensorType",
     "Summary",
     "TerminationType",
     "bundle_adjustment",
+    "covariance",
     "read_model",
+    "read_positions",
     "write_model",
 ]

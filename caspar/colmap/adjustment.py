@@ -4,45 +4,18 @@ Input: a folder, a `Model` or a `pycolmap.Reconstruction`. Output: a `Summary`. 
 `caspar.Solver`; everything else takes a few passes over the arrays.
 """
 
-import os
-from collections.abc import Callable
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from caspar.colmap import pycolmap_objects
-from caspar.colmap.adjust.gauge import with_gauge
-from caspar.colmap.adjust.observations import (
-    mean_errors,
-    observations_of,
-    without_negative_depths,
-)
-from caspar.colmap.adjust.options import (
-    BundleAdjustmentConfig,
-    BundleAdjustmentOptions,
-    Gauge,
-    LossFunction,
-)
-from caspar.colmap.adjust.problem import Problem, make_problem
-from caspar.colmap.adjust.rig_structure import with_poses
-from caspar.colmap.adjust.solve_arrays import SolveArrays, Values, solve_arrays
+from caspar.colmap.adjust.solving import solved
 from caspar.colmap.adjust.summary import Summary, termination_type
-from caspar.colmap.files.folder import read_model, write_model
-from caspar.colmap.model import Model
-from caspar.errors import InputError, OptionError
-from caspar.options import Precision
+from caspar.colmap.arguments import model_given, request_given
+from caspar.colmap.files.folder import write_model
+from caspar.colmap.prepare import Prepared, prepare
+from caspar.colmap.priors.priors import IntrinsicsPrior
 from caspar.solver.result.result import IterationRecord, SolveResult
-from caspar.solver.solver import Solver
 from caspar.user_warnings import warn_user
-
-_FLOAT64_OPTIONS = {
-    "cost_tolerance": 1e-12,
-    "gradient_tolerance": 1e-16,
-    "step_tolerance": 1e-10,
-    "max_linear_iterations": 1000,
-}
-"""COLMAP's defaults let Ceres go on until the cost no longer changes but by rounding. Cameras with
-lenses of their own need more PCG iterations than cameras that share one."""
 
 
 def bundle_adjustment(
@@ -50,6 +23,9 @@ def bundle_adjustment(
     options: Any = None,
     config: Any = None,
     *,
+    pose_priors: Any = None,
+    pose_prior_options: Any = None,
+    intrinsics_priors: Mapping[int, IntrinsicsPrior] | None = None,
     output: Any = None,
     verbose: bool | None = None,
     on_iteration: Callable[[IterationRecord], object] | None = None,
@@ -66,6 +42,10 @@ def bundle_adjustment(
             `pycolmap.Reconstruction`, which is changed in place if the solution is usable.
         options: A `BundleAdjustmentOptions`, or pycolmap's. None: the defaults.
         config: A `BundleAdjustmentConfig`, or pycolmap's. None: as above.
+        pose_priors: A `PosePriors`, or a list of pycolmap's `PosePrior`: positions of cameras and
+            directions of gravity. The model is aligned with them first, and they hold the gauge.
+        pose_prior_options: A `PosePriorOptions`, or pycolmap's `PosePriorBundleAdjustmentOptions`.
+        intrinsics_priors: By ids of cameras.
         output: A folder into which the adjusted model is written, in binary form, if the solution
             is usable. None: it is in the summary only.
         verbose: As of `caspar.Solver.solve`.
@@ -80,16 +60,11 @@ def bundle_adjustment(
         OptionError: An option that is not allowed.
         FileFormatError, OSError: The folder cannot be read, or the output cannot be written.
     """
-    checked, chosen = _options(options), _config(config)
-    given = _read(model)
-    filtered = seen = observations_of(given)
-    adjusted = given
-    if chosen.filter_negative_depth:
-        adjusted, filtered = without_negative_depths(given, seen)
-    num_filtered = len(seen.points) - len(filtered.points)
-    problem = make_problem(adjusted, filtered, checked, chosen)
-    problem = with_gauge(problem, Gauge(chosen.fixed_gauge))
-    summary = _adjusted(problem, checked, num_filtered, verbose, on_iteration)
+    request = request_given(options, config, pose_priors, pose_prior_options, intrinsics_priors)
+    given = model_given(model)
+    prepared = prepare(given, request)
+    result = solved(prepared.problem, prepared.parts, request.options, verbose, on_iteration)
+    summary = _summary(prepared, result)
     for warning in summary.warnings:
         warn_user(warning)
     if summary.is_solution_usable():
@@ -100,108 +75,18 @@ def bundle_adjustment(
     return summary
 
 
-def _adjusted(
-    problem: Problem,
-    options: BundleAdjustmentOptions,
-    num_filtered: int,
-    verbose: bool | None,
-    on_iteration: Callable[[IterationRecord], object] | None,
-) -> Summary:
-    """Solve a problem, and say what became of it."""
-    loss = LossFunction(options.loss_function_type)
-    parts = solve_arrays(problem, loss, options.loss_function_scale)
-    result = _solved(parts, options, verbose, on_iteration)
-    warnings = list(problem.warnings)
-    if num_filtered > 0:
-        warnings.append(
-            f"{num_filtered} observations of points behind their cameras are removed, with the "
-            "points that fewer than two images see then"
-        )
+def _summary(prepared: Prepared, result: SolveResult) -> Summary:
+    problem, parts = prepared.problem, prepared.parts
+    seen = problem.observations
     return Summary(
         initial_cost=result.initial_cost,
         final_cost=result.final_cost,
-        num_residuals=2 * len(problem.observations.points),
+        num_residuals=2 * len(seen.points) + parts.num_prior_residuals,
         termination_type=termination_type(result.status),
-        num_images=len(problem.observations.used_images),
-        num_points=len(problem.observations.used_points),
-        num_filtered=num_filtered,
-        warnings=tuple(warnings),
-        model=_with_values(problem, parts.values(result.values)),
+        num_images=len(seen.used_images),
+        num_points=len(seen.used_points),
+        num_filtered=prepared.num_filtered,
+        warnings=prepared.warnings,
+        model=prepared.model(parts.values(result.values)),
         result=result,
-    )
-
-
-def _solved(
-    parts: SolveArrays,
-    options: BundleAdjustmentOptions,
-    verbose: bool | None,
-    on_iteration: Callable[[IterationRecord], object] | None,
-) -> SolveResult:
-    solver = _solver(tuple(parts.factors), options.backend, options.precision)
-    is_float64 = solver.precision is Precision.FLOAT64
-    chosen = {
-        "max_iterations": options.max_num_iterations,
-        **(_FLOAT64_OPTIONS if is_float64 else {}),
-        **options.solve_options,
-    }
-    try:
-        return solver.solve(
-            parts.arrays, fixed=parts.fixed, verbose=verbose, on_iteration=on_iteration, **chosen
-        )
-    finally:
-        solver.release()
-
-
-@lru_cache(maxsize=8)
-def _solver(factors: tuple[Any, ...], backend: Any, precision: Any) -> Solver:
-    """Solvers of the last adjustments: their kernels are loaded."""
-    return Solver(factors, backend=backend, precision=precision)
-
-
-def _with_values(problem: Problem, values: Values) -> Model:
-    model = with_poses(problem.model, problem.structure, values.frames, values.sensors)
-    model = replace(
-        model,
-        cameras=replace(model.cameras, parameters=values.parameters),
-        points=replace(model.points, xyz=values.points),
-    )
-    return replace(model, points=replace(model.points, errors=mean_errors(model, problem.seen)))
-
-
-def _read(given: Any) -> Model:
-    if isinstance(given, Model):
-        return given
-    if pycolmap_objects.is_pycolmap(given, "Reconstruction"):
-        return pycolmap_objects.model_of(given)
-    if isinstance(given, str | bytes | os.PathLike):
-        return read_model(given)
-    raise InputError(
-        f"model is a {type(given).__name__}; it must be a folder, a caspar.colmap.Model or a "
-        "pycolmap.Reconstruction"
-    )
-
-
-def _options(given: Any) -> BundleAdjustmentOptions:
-    if given is None:
-        return BundleAdjustmentOptions()
-    if pycolmap_objects.is_pycolmap(given, "BundleAdjustmentOptions"):
-        return pycolmap_objects.options_of(given)
-    if isinstance(given, BundleAdjustmentOptions):
-        return given
-    raise OptionError(
-        f"options is a {type(given).__name__}; it must be a BundleAdjustmentOptions of "
-        "caspar.colmap or of pycolmap"
-    )
-
-
-def _config(given: Any) -> BundleAdjustmentConfig:
-    if given is None:
-        return BundleAdjustmentConfig()
-    if pycolmap_objects.is_pycolmap(given, "BundleAdjustmentConfig"):
-        return pycolmap_objects.config_of(given)
-    if isinstance(given, BundleAdjustmentConfig):
-        return given
-    raise OptionError(
-        f"config is a {type(given).__name__}; it must be a BundleAdjustmentConfig of "
-        "caspar.colmap or of pycolmap"
     )

@@ -1,4 +1,4 @@
-"""`pycolmap.Reconstruction`, options and config: to arrays, and back in place.
+"""`pycolmap.Reconstruction`: to arrays, and back in place.
 
 pycolmap itself is not imported: whoever has such objects has it. A reconstruction goes through the
 binary files that it writes, which takes a microsecond an observation; going back takes two
@@ -11,53 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from caspar.colmap.adjust.options import BundleAdjustmentConfig, BundleAdjustmentOptions
 from caspar.colmap.files.folder import read_model
 from caspar.colmap.model import NO_POINT, Model, owners_of
 
 _MEMORY_FOLDER = "/dev/shm"
 """A file system in memory, on Linux."""
 
-_SAME_OPTIONS = (
-    *("refine_focal_length", "refine_principal_point", "refine_extra_params"),
-    *("refine_rig_from_world", "refine_sensor_from_rig", "constant_rig_from_world_rotation"),
-    *("refine_points3D", "min_track_length"),
-)
-
 
 def is_pycolmap(thing: Any, name: str) -> bool:
     """Tell whether something is an object of a class of pycolmap."""
     kind = type(thing)
     return kind.__name__ == name and kind.__module__.partition(".")[0] == "pycolmap"
-
-
-def options_of(given: Any) -> BundleAdjustmentOptions:
-    """Read a `pycolmap.BundleAdjustmentOptions`.
-
-    Its tolerances and choices of solvers belong to Ceres and are not read.
-    """
-    same = {name: getattr(given, name) for name in _SAME_OPTIONS if hasattr(given, name)}
-    return BundleAdjustmentOptions(
-        **same,
-        loss_function_type=given.ceres.loss_function_type.name,
-        loss_function_scale=given.ceres.loss_function_scale,
-        max_num_iterations=given.ceres.solver_options.max_num_iterations,
-    )
-
-
-def config_of(given: Any) -> BundleAdjustmentConfig:
-    """Read a `pycolmap.BundleAdjustmentConfig`; COLMAP's adjusters remove no observations."""
-    sensors = frozenset(one.id for one in given.constant_sensor_from_rig_poses)
-    return BundleAdjustmentConfig(
-        images=frozenset(given.images),
-        constant_cam_intrinsics=frozenset(given.constant_cam_intrinsics),
-        constant_rig_from_world_poses=frozenset(given.constant_rig_from_world_poses),
-        constant_sensor_from_rig_poses=sensors,
-        constant_points=frozenset(given.constant_points),
-        variable_points=frozenset(given.variable_points),
-        fixed_gauge=given.fixed_gauge.name,
-        filter_negative_depth=False,
-    )
 
 
 def model_of(reconstruction: Any) -> Model:

@@ -18,8 +18,8 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.transform import Rotation
 
 from caspar.errors import InputError
-from caspar.io.g2o import PoseGraph
-from caspar.io.pose_graph_kind import PoseGraphKind
+from caspar.io.graphs.kind import PoseGraphKind
+from caspar.io.graphs.pose_graph import PoseGraph
 from caspar.io.rotations import FloatArray
 
 _LEAST_SHARE = 1e-12

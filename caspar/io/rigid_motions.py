@@ -8,9 +8,6 @@ import numpy as np
 
 from caspar.io.rotations import FloatArray, conjugate, multiply, rotate
 
-SE2_IDENTITY: tuple[float, ...] = (1.0, 0.0, 0.0, 0.0)
-SE3_IDENTITY: tuple[float, ...] = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
-
 
 def compose_se3(left: FloatArray, right: FloatArray) -> FloatArray:
     """Return a_T_c from a_T_b and b_T_c.
@@ -68,6 +65,21 @@ def invert_se2(pose: FloatArray) -> FloatArray:
     """
     rotation = pose[..., :2] * np.array([1.0, -1.0])
     return np.concatenate([rotation, -_turn(rotation, pose[..., 2:])], axis=-1)
+
+
+def transform(pose: FloatArray, point: FloatArray) -> FloatArray:
+    """Return points in the coordinates of a from those of b.
+
+    Args:
+        pose: (..., 7) or (..., 4) a_T_b.
+        point: (..., 3) or (..., 2) coordinates of b.
+
+    Returns:
+        (..., 3) or (..., 2).
+    """
+    if pose.shape[-1] == 4:
+        return pose[..., 2:] + _turn(pose, point)
+    return pose[..., 4:] + rotate(pose[..., :4], point)
 
 
 def _turn(pose: FloatArray, vector: FloatArray) -> FloatArray:

@@ -15,6 +15,8 @@ from caspar.solver.result.result import SolveStatus
 from tests.cli.fake_solver import FakeSolver, run
 from tests.examples import make_record, make_result
 
+ROOT = Path(__file__).parents[2]
+
 JSON_KEYS = {
     *("problem", "backend", "device", "precision", "linear_solver", "status"),
     *("initial_cost", "final_cost", "compile_time_s", "setup_time_s", "solve_time_s"),
@@ -42,6 +44,12 @@ class TestBal:
             "compiling for test [CPU]",
             "solving on test [CPU]",
         ]
+
+    def test_files_of_bundler(
+        self, solver: type[FakeSolver], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run("bal", ROOT / "data/Balbianello.out.bz2") == 0
+        assert "Balbianello.out.bz2: 5 cameras, 544 points, 1,417" in capsys.readouterr().out
 
     def test_arguments_reach_the_solver(self, solver: type[FakeSolver], problem_file: Path) -> None:
         choices = ("--backend", "cpu", "--precision", "float64", "--max-iterations", "7")

@@ -4,11 +4,13 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from caspar.cli.app import main
 from caspar.cli.colmap import COLMAP_FLAGS, COLMAP_FORMATS, COLMAP_GAUGES, COLMAP_LOSSES
 from caspar.colmap import BundleAdjustmentOptions, Gauge, LossFunction, ModelFormat, read_model
+from caspar.colmap.priors.alignment import centres
 from tests.colmap.models import CERES, SYNTHETIC, equal_arrays
 
 MODEL = SYNTHETIC / "rigs"
@@ -93,3 +95,69 @@ def test_help_knows_the_choices(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["colmap", "--help"])
     assert "--no-refine-points3D" in capsys.readouterr().out
+
+
+def _write_positions(path: Path, columns: str = "{name} {x} {y} {z}") -> None:
+    model, stored = read_model(SYNTHETIC / "positions"), CERES["positions"]["priors"]
+    names = dict(zip(model.images.ids.tolist(), model.images.names, strict=True))
+    lines = [
+        columns.format(name=names[number], x=place[0], y=place[1], z=place[2])
+        for number, place in zip(stored["image_ids"], stored["positions"], strict=True)
+    ]
+    path.write_text("# name x y z\n\n" + "\n".join([*lines, "other.jpg 1 2 3"]) + "\n")
+
+
+def test_positions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places, report = tmp_path / "places.txt", tmp_path / "report.json"
+    _write_positions(places)
+    given = (SYNTHETIC / "positions", tmp_path / "out", "--positions", places)
+    assert run(*given, "--position-stddev", 0.05, "--json", report) == 0
+    told = json.loads(report.read_text())
+    # synthetic positions have this deviation
+    assert told["final_cost"] == pytest.approx(CERES["positions"]["final_cost"], rel=1e-10)
+    assert "position_prior" in capsys.readouterr().out
+
+
+def test_positions_of_gps(tmp_path: Path) -> None:
+    """Degrees near the origin of latitude and longitude, about 111 km each."""
+    places, out = tmp_path / "places.txt", tmp_path / "out"
+    stored = np.array(CERES["positions"]["priors"]["positions"])
+    model = read_model(SYNTHETIC / "positions")
+    lines = [
+        f"{name} {y / 110574.27} {x / 111319.49} {z}"
+        for name, (x, y, z) in zip(model.images.names, stored, strict=True)
+    ]
+    places.write_text("\n".join(lines))
+    given = (SYNTHETIC / "positions", out, "--gps", places, "--position-stddev", 0.05, "--quiet")
+    assert run(*given) == 0
+    found = centres(read_model(out))
+    order = np.searchsorted(CERES["positions"]["priors"]["image_ids"], model.images.ids)
+    distances = np.linalg.norm(found - (stored - stored[0])[order], axis=1)
+    assert distances.max() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a.jpg 1 2", "line 1: it must be a name and three numbers"),
+        ("a.jpg 1 2 x", "line 1: it must be a name and three numbers"),
+        ("a.jpg 1 2 nan", "line 1: it must be a name and three numbers"),
+        ("a.jpg 1 2 3", "none of its 1 lines is of an image of the model"),
+        ("", "none of its 0 lines is of an image of the model"),
+    ],
+)
+def test_wrong_positions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    (tmp_path / "places.txt").write_text(text)
+    assert run(MODEL, tmp_path / "out", "--positions", tmp_path / "places.txt") == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_position_that_is_there_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = read_model(MODEL).images.names[0]
+    (tmp_path / "places.txt").write_text(f"{name} 1 2 3\n{name} 1 2 3\n")
+    assert run(MODEL, tmp_path / "out", "--positions", tmp_path / "places.txt") == 2
+    assert f"line 2: {name} is there twice" in capsys.readouterr().err
+    assert run(MODEL, tmp_path / "out", "--positions", tmp_path / "none.txt") == 2

@@ -8,8 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caspar.colmap import LossFunction, Model, bundle_adjustment, read_model, write_model
-from caspar.colmap.pycolmap_objects import config_of, model_of, options_of
+from caspar.colmap import (
+    LossFunction,
+    Model,
+    PosePriors,
+    bundle_adjustment,
+    read_model,
+    write_model,
+)
+from caspar.colmap.pycolmap_objects import model_of
+from caspar.colmap.pycolmap_options import (
+    config_of,
+    options_of,
+    pose_prior_options_of,
+    pose_priors_of,
+)
+from caspar.errors import OptionError
 from tests.colmap.models import CERES, ROOT, SYNTHETIC, equal_arrays, packed, synthetic
 
 pycolmap = pytest.importorskip("pycolmap")
@@ -89,12 +103,13 @@ def test_observations_behind_cameras_go() -> None:
 def test_options_and_config() -> None:
     options = pycolmap.BundleAdjustmentOptions(refine_principal_point=True, min_track_length=3)
     options.ceres.solver_options.max_num_iterations = 7
-    found = options_of(options)
+    found, ignored = options_of(options)
+    assert ignored == ()
     assert found.refine_principal_point
     assert (found.min_track_length, found.max_num_iterations) == (3, 7)
     options.ceres.loss_function_type = pycolmap.LossFunctionType.CAUCHY
     options.ceres.loss_function_scale = 0.5
-    found = options_of(options)
+    found, _ = options_of(options)
     assert found.loss_function_type is LossFunction.CAUCHY
     assert found.loss_function_scale == 0.5
     config = pycolmap.BundleAdjustmentConfig()
@@ -128,3 +143,119 @@ def test_adjuster_of_a_custom_pipeline() -> None:
     assert adjuster.caspar_summary.final_cost == pytest.approx(
         CERES["rigs"]["final_cost"], rel=1e-12
     )
+
+
+def test_options_without_effect_are_named() -> None:
+    """Each option of COLMAP counts, or is named if it was changed."""
+    assert options_of(pycolmap.BundleAdjustmentOptions())[1] == ()
+    options = pycolmap.BundleAdjustmentOptions()
+    solver = options.ceres.solver_options
+    solver.gradient_tolerance, solver.num_threads = 1.0, 3
+    options.caspar.pcg_iter_max = 7
+    _, (warning,) = options_of(options)
+    assert warning == (
+        "options of pycolmap that have no effect: ceres.solver_options.num_threads=3, "
+        "ceres.solver_options.gradient_tolerance=1.0, caspar.pcg_iter_max=7"
+    )
+    with pytest.warns(UserWarning, match="that have no effect: "):
+        bundle_adjustment(_reconstruction(), options)
+
+
+def test_every_option_counts_or_is_named() -> None:
+    """Whatever number or flag is changed: caspar's options differ, or a warning has its name."""
+    usual, _ = options_of(pycolmap.BundleAdjustmentOptions())
+    changed = 0
+    for path, value in _leaves(pycolmap.BundleAdjustmentOptions()):
+        if not isinstance(value, bool | int | float):
+            continue
+        options = pycolmap.BundleAdjustmentOptions()
+        *parents, name = path.split(".")
+        target = options
+        for parent in parents:
+            target = getattr(target, parent)
+        other = 2 * value + 3  # of no integer itself but -3
+        setattr(target, name, not value if isinstance(value, bool) else other)
+        found, warnings = options_of(options)
+        is_same = path in ("print_summary", "ceres.use_gpu")
+        assert (found != usual) + any(path in one for one in warnings) + is_same == 1, path
+        changed += 1
+    assert changed > 60
+
+
+def _leaves(options: Any, prefix: str = "") -> Any:
+    for name, value in options.todict().items():
+        if isinstance(value, dict):
+            yield from _leaves(getattr(options, name), f"{prefix}{name}.")
+        elif name != "max_solver_time_in_seconds":  # half of forever is forever
+            yield f"{prefix}{name}", value
+
+
+def test_limits_of_time_and_tolerance() -> None:
+    options = pycolmap.BundleAdjustmentOptions()
+    solver = options.ceres.solver_options
+    solver.max_solver_time_in_seconds, solver.function_tolerance = 5.0, 1e-6
+    solver.initial_trust_region_radius = 1e3
+    found, ignored = options_of(options)
+    assert ignored == ()
+    chosen = {"max_time_s": 5.0, "cost_tolerance": 1e-6, "initial_damping": 1e-3}
+    assert found.solve_options == pytest.approx(chosen)
+
+
+def _priors() -> list[Any]:
+    stored = CERES["positions"]["priors"]
+    return [
+        pycolmap.PosePrior(
+            corr_data_id=pycolmap.data_t(pycolmap.sensor_t(pycolmap.SensorType.CAMERA, 1), number),
+            position=position,
+            position_covariance=covariance,
+            coordinate_system=pycolmap.PosePriorCoordinateSystem.CARTESIAN,
+        )
+        for number, position, covariance in zip(
+            stored["image_ids"], stored["positions"], stored["covariances"], strict=True
+        )
+    ]
+
+
+def test_pose_priors_beside_ceres() -> None:
+    from caspar.colmap.pycolmap_adjuster import CasparPosePriorAdjuster  # imports pycolmap
+
+    options = pycolmap.BundleAdjustmentOptions(print_summary=False)
+    how = pycolmap.PosePriorBundleAdjustmentOptions()
+    pair = [_reconstruction("positions") for _ in range(2)]
+    config = pycolmap.BundleAdjustmentConfig()
+    for image_id in pair[0].reg_image_ids():
+        config.add_image(image_id)
+    adjuster = CasparPosePriorAdjuster(options, how, config, _priors(), pair[0])
+    assert adjuster.solve().is_solution_usable()
+    ceres = pycolmap.create_pose_prior_bundle_adjuster(options, how, config, _priors(), pair[1])
+    cost = ceres.solve().ceres_summary.final_cost
+    assert adjuster.caspar_summary is not None
+    assert adjuster.caspar_summary.final_cost == pytest.approx(cost, rel=1e-10)
+    for image_id in pair[0].reg_image_ids():
+        found, wanted = (one.image(image_id).projection_center() for one in pair)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+def test_pose_priors_are_read() -> None:
+    priors = _priors()
+    priors[1].gravity = [0, 2, 0]
+    priors[2].position = [np.nan] * 3
+    found = pose_priors_of(priors)
+    assert found.has_gravity.tolist() == [number == 1 for number in range(len(priors))]
+    assert not found.has_position[2]
+    how = pycolmap.PosePriorBundleAdjustmentOptions(prior_position_fallback_stddev=3.0)
+    how.alignment_ransac.max_error = 0.5
+    how.alignment_ransac.random_seed = 5
+    chosen, (warning,) = pose_prior_options_of(how)
+    assert (chosen.prior_position_fallback_stddev, chosen.alignment_max_error) == (3.0, 0.5)
+    assert warning.endswith("that have no effect: alignment_ransac.random_seed=5")
+    priors[0].coordinate_system = pycolmap.PosePriorCoordinateSystem.WGS84
+    with pytest.raises(OptionError, match="positions are in WGS84; convert them to metres"):
+        pose_priors_of(priors)
+
+
+def test_gps_beside_pycolmap() -> None:
+    places = np.array([[48.1, 11.5, 520.0], [48.1005, 11.5004, 533.0], [48.09, 11.52, 100.0]])
+    wanted = pycolmap.GPSTransform().ellipsoid_to_enu(places, 48.1, 11.5, 520.0)
+    found = PosePriors.from_gps([1, 2, 3], *places.T)
+    np.testing.assert_allclose(found.positions, wanted, rtol=0, atol=1e-6)

@@ -20,7 +20,7 @@ import pytest
 
 from caspar.errors import FileFormatError
 from caspar.io import compressed, numbers, read_bal, read_g2o
-from caspar.io.g2o_lines import LONGEST_LINE_BYTES
+from caspar.io.graphs.lines import LONGEST_LINE_BYTES
 from caspar.io.numbers import LONGEST_NUMBER
 from tests.io import bal_files, g2o_files
 from tests.io.bal_files import LINES, changed
@@ -282,7 +282,7 @@ class TestNumbers:
     def test_many_lines_are_parsed_piecewise(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("caspar.io.g2o_lines._LINES_AT_ONCE", 3)
+        monkeypatch.setattr("caspar.io.graphs.lines._LINES_AT_ONCE", 3)
         lines = [f"VERTEX_SE2 {index} {index} 0 0" for index in range(10)]
         path = g2o_files.write_lines(tmp_path, [*lines, *g2o_files.LINES_SE2[3:]][:10])
         graph = read_g2o(path)

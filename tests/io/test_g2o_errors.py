@@ -45,8 +45,8 @@ class TestWrongFiles:
     @pytest.mark.parametrize(
         "line",
         [
-            "VERTEX_XY 3 1 2",
-            "EDGE_SE2_XY 10 7 1 2 1 0 1",
+            "VERTEX_CAM 3 1 2",
+            "EDGE_SE2_OFFSET 10 7 1 2 1 0 1",
             "VERTEX2 0 0 0 0",
             "vertex_se2 0 0 0 0",
             "hello",

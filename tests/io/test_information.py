@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from caspar.io.information import information_roots
+from caspar.io.graphs.information import information_roots
 
 Array = NDArray[np.float64]
 

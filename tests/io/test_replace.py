@@ -1,6 +1,7 @@
 """Files are replaced whole or not at all, whatever happens meanwhile."""
 
 import bz2
+import dataclasses
 import errno
 import io
 import os
@@ -15,14 +16,37 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caspar.io import PlyEncoding, read_g2o, replace, write_bal, write_g2o, write_ply
+from caspar.io import (
+    PlyEncoding,
+    read_g2o,
+    read_gtsam,
+    replace,
+    write_bal,
+    write_g2o,
+    write_ply,
+    write_toro,
+)
 from caspar.io.replace import checked_target, find_target, open_for_replacing, write_file
 from caspar.plot import plot_bundle_adjustment
+from caspar.sfm import (
+    read_bundler,
+    read_opensfm,
+    write_bundler,
+    write_opensfm,
+    write_tracks,
+)
 from tests.examples import make_bal_problem, make_result
 
 ROOT = Path(__file__).parents[2]
 PROBLEM = make_bal_problem()
 GRAPH = read_g2o(ROOT / "data/smallGrid3D.g2o.bz2")
+DRIVE = read_gtsam(ROOT / "data/victoria_park.txt.bz2")
+PLACES = dataclasses.replace(DRIVE.landmarks, ids=DRIVE.landmarks.ids + 10_000)
+MAP = dataclasses.replace(DRIVE, landmarks=PLACES)
+BUNDLER = read_bundler(ROOT / "data/Balbianello.out.bz2")
+BERLIN = read_opensfm(
+    ROOT / "data/berlin_reconstruction.json.bz2", ROOT / "data/berlin_tracks.csv.bz2"
+)
 
 WRITERS: dict[str, Callable[[Path], None]] = {
     "scene.txt": lambda path: write_bal(path, PROBLEM),
@@ -34,6 +58,11 @@ WRITERS: dict[str, Callable[[Path], None]] = {
         path, PROBLEM.points, PROBLEM.cameras, encoding=PlyEncoding.ASCII
     ),
     "scene.png": lambda path: plot_bundle_adjustment(PROBLEM, PROBLEM, make_result(), path),
+    "map.g2o": lambda path: write_g2o(path, MAP),
+    "graph.toro": lambda path: write_toro(path, GRAPH),
+    "scene.out": lambda path: write_bundler(path, BUNDLER),
+    "tracks.csv": lambda path: write_tracks(path, BERLIN.tracks),
+    "reconstruction.json": lambda path: write_opensfm(path, BERLIN),
     "any": lambda path: write_file(path, b"new"),
 }
 

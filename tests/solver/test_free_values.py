@@ -9,6 +9,7 @@ import symforce.symbolic as sf
 
 import caspar
 from tests.solver.solving import ON_BACKENDS
+from tests.support_cudss import require_library
 
 
 @dataclass
@@ -124,8 +125,7 @@ def square() -> dict[str, Any]:
 @ON_BACKENDS
 @pytest.mark.parametrize("linear_solver", ["pcg", "sparse"])
 def test_a_graph_that_nothing_holds(backend: str, linear_solver: str) -> None:
-    if backend == "cuda" and linear_solver == "sparse":
-        pytest.importorskip("nvmath.bindings.cudss")
+    require_library(linear_solver, backend)
     solver = caspar.Solver(
         [between], backend=backend, precision="float64", linear_solver=linear_solver
     )

@@ -65,12 +65,14 @@ class Form:
         has_sensor: Whether the camera is not the reference sensor of its rig.
         has_constant_frame: Whether the poses of rigs are constants rather than nodes.
         has_constant_sensor: Whether the poses of sensors are; False without sensor.
+        is_view: Whether the pose of a frame and a lens are one node, for frames of one image.
     """
 
     camera_model: str
     has_sensor: bool
     has_constant_frame: bool
     has_constant_sensor: bool
+    is_view: bool = False
 
     @property
     def name(self) -> str:
@@ -96,14 +98,17 @@ LOSSES: dict[LossFunction, type[Loss] | None] = {
 def reprojection_factor(form: Form, loss: LossFunction) -> Factor:
     """Return the factor of a form with a loss.
 
-    Its arguments are `frame`, `sensor` if it has one, `lens`, `point` and `pixel`. A pixel is one
+    Its arguments are `frame`, `sensor` if it has one, `lens`, `point` and `pixel`, or `view` in
+    place of frame and lens. A pixel is one
     for each factor; the others are shared nodes, or shared constants as the form says. A lens whose
     parameters are never refined is a constant too.
     """
     model = form.model
 
     def residual(**arguments: Any) -> sf.V2:
-        frame, lens = arguments["frame"], arguments["lens"]
+        view = arguments.get("view")
+        frame = arguments["frame"] if view is None else view
+        lens = arguments["lens"] if view is None else view
         point = frame.rotation * arguments["point"] + frame.translation
         if form.has_sensor:
             point = arguments["sensor"].rotation * point + arguments["sensor"].translation
@@ -134,9 +139,24 @@ def lens_type(camera_model: str) -> Any:
     return make_dataclass(f"Lens_{camera_model}", fields) if fields else None
 
 
+@lru_cache
+def view_type(camera_model: str) -> Any:
+    """Return the node type of a pose and a lens; in storage the pose comes first."""
+    lens = lens_type(camera_model)
+    pose = [("rotation", sf.Rot3), ("translation", sf.V3)]
+    fields = [*pose, *((name, lens.__annotations__[name]) for name in lens.__annotations__)]
+    return make_dataclass(f"View_{camera_model}", fields)
+
+
 def _annotations(form: Form) -> dict[str, Any]:
     constant = Annotated[ConstantPose, ConstShared]
     lens = lens_type(form.camera_model)
+    if form.is_view:
+        return {
+            "view": Annotated[view_type(form.camera_model), TunableShared],
+            "point": Annotated[Point, TunableShared],
+            "pixel": Annotated[sf.V2, ConstSequential],
+        }
     annotations: dict[str, Any] = {
         "frame": constant if form.has_constant_frame else Annotated[Frame, TunableShared]
     }

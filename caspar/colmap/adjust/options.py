@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from caspar.errors import OptionError
-from caspar.options import BackendChoice, Precision
+from caspar.options import BackendChoice, LinearSolverChoice, Precision
 
 _Choice = TypeVar("_Choice", bound=Enum)
 
@@ -51,6 +51,8 @@ class BundleAdjustmentOptions:
         max_num_iterations: Levenberg-Marquardt iterations, rejected steps included.
         backend: `auto`, `cuda` or `cpu`.
         precision: `float64`, `mixed`, `float32`, or `auto`, as of `caspar.Solver`.
+        linear_solver: As of `caspar.Solver`. `auto`: in float64 a dense factorisation if there are
+            few cameras, else as there.
         solve_options: Further fields of `caspar.SolveOptions`, such as `max_time_s`; they replace
             what is chosen here.
 
@@ -71,6 +73,7 @@ class BundleAdjustmentOptions:
     max_num_iterations: int = 100
     backend: str | BackendChoice = BackendChoice.AUTO
     precision: str | Precision = Precision.FLOAT64
+    linear_solver: str | LinearSolverChoice = LinearSolverChoice.AUTO
     solve_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -81,12 +84,19 @@ class BundleAdjustmentOptions:
                 raise OptionError(f"{one.name}={value!r}: it must be True or False")
             if type(one.default) is int and (type(value) is not int or value < 0):
                 raise OptionError(f"{one.name}={value!r}: it must be an integer of 0 or more")
-        chosen = _checked("loss_function_type", LossFunction, self.loss_function_type)
+        chosen = checked_choice("loss_function_type", LossFunction, self.loss_function_type)
         object.__setattr__(self, "loss_function_type", chosen)
+        method = checked_choice("linear_solver", LinearSolverChoice, self.linear_solver)
+        object.__setattr__(self, "linear_solver", method)
         if not 0 < self.loss_function_scale < math.inf:
             raise OptionError(
                 f"loss_function_scale={self.loss_function_scale!r}: it must be positive and finite"
             )
+
+    @property
+    def is_float64(self) -> bool:
+        """Whether the precision was chosen as float64."""
+        return self.precision in (Precision.FLOAT64, Precision.FLOAT64.value)
 
     @property
     def refined_intrinsics(self) -> tuple[str, ...]:
@@ -138,13 +148,20 @@ class BundleAdjustmentConfig:
             value = getattr(self, one.name)
             if one.name not in ("fixed_gauge", "filter_negative_depth") and value is not None:
                 object.__setattr__(self, one.name, _checked_ids(one.name, value))
-        object.__setattr__(self, "fixed_gauge", _checked("fixed_gauge", Gauge, self.fixed_gauge))
+        object.__setattr__(
+            self, "fixed_gauge", checked_choice("fixed_gauge", Gauge, self.fixed_gauge)
+        )
         both = self.constant_points & self.variable_points
         if both:
             raise OptionError(f"points {sorted(both)} are both constant and variable")
 
 
-def _checked(name: str, kind: type[_Choice], given: Any) -> _Choice:
+def checked_choice(name: str, kind: type[_Choice], given: Any) -> _Choice:
+    """Return the member of an enum that a caller named.
+
+    Raises:
+        OptionError: There is no such member; those that there are are listed.
+    """
     try:
         return kind(given)
     except ValueError:

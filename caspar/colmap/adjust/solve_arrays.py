@@ -2,7 +2,9 @@
 
 Input: a `Problem`. Output: `SolveArrays`: factors, the arrays of a solve and what it holds. The
 observations of a camera model are a factor, those of cameras that are not the reference sensors of
-their rigs another. A few passes over the observations, once for an adjustment.
+their rigs another. Where each image has a lens of its own, pose and lens are one node: conjugate
+gradients see how they depend on each other then, and the matrix has fewer, larger blocks. A few
+passes over the observations, once for an adjustment.
 """
 
 from collections.abc import Mapping
@@ -12,13 +14,17 @@ from typing import Any
 import numpy as np
 
 from caspar.cameras import MODELS_BY_ID, CameraModel
-from caspar.colmap.adjust.factors import GROUPS, Form, lens_type, reprojection_factor
+from caspar.colmap.adjust.factors import GROUPS, Form, lens_type, reprojection_factor, view_type
 from caspar.colmap.adjust.observations import rotation_columns, used_rows
 from caspar.colmap.adjust.options import LossFunction
 from caspar.colmap.adjust.problem import Mask, Problem
 from caspar.colmap.adjust.rig_structure import REFERENCE
 from caspar.colmap.model import Floats, Integers
 from caspar.frontend.factors.factor import Factor
+
+MIN_VIEWS = 16
+"""Images with lenses of their own from which on pose and lens are one node: another factor is
+compiled for it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +44,19 @@ class Values:
     points: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where columns of nodes come from.
+
+    Attributes:
+        target: The field of `Values`.
+        index: An index of an (n, k) part of it.
+    """
+
+    target: str
+    index: Any
+
+
 @dataclass(eq=False)
 class SolveArrays:
     """A problem as a solver takes it.
@@ -47,27 +66,50 @@ class SolveArrays:
         factors: Factors with instances.
         arrays: As for `Solver.solve`.
         fixed: The same: components that are held, by node type.
-        places: For each node type, which field of `Values` it comes from, and where.
+        places: For each node type, which fields of `Values` its columns come from, and where.
+        num_prior_residuals: Residuals of priors.
     """
 
     start: Values
     factors: list[Factor] = field(default_factory=list)
     arrays: dict[str, Any] = field(default_factory=dict)
     fixed: dict[str, Mask] = field(default_factory=dict)
-    places: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    places: dict[str, tuple[Place, ...]] = field(default_factory=dict)
+    num_prior_residuals: int = 0
 
-    def add_nodes(self, kind: str, target: str, places: Any, constant: Mask) -> None:
+    def add_nodes(self, kind: str, places: Place | tuple[Place, ...], constant: Mask) -> None:
         """Take nodes from start values.
 
         Args:
             kind: Name of the node type.
-            target: The field of `Values`.
-            places: Where they are, an index of an (n, storage_dim) part.
+            places: Where they come from; several places have columns side by side.
             constant: (n,) nodes or (n, tangent_dim) components that are held.
         """
-        self.arrays[kind] = getattr(self.start, target)[places]
+        parts = places if isinstance(places, tuple) else (places,)
+        columns = [getattr(self.start, one.target)[one.index] for one in parts]
+        self.arrays[kind] = np.concatenate(columns, axis=1)
         self.fixed[kind] = constant
-        self.places[kind] = (target, places)
+        self.places[kind] = parts
+
+    def rows(self, kind: str) -> Any:
+        """Return the rows that nodes of one place come from; None: there are no such nodes."""
+        return self.places[kind][0].index if kind in self.places else None
+
+    def add_prior(self, prior: Factor, arguments: dict[str, Any], num_residuals: int) -> None:
+        """Add a factor of what is known besides pixels."""
+        self.factors.append(prior)
+        self.arrays[prior.name] = arguments
+        self.num_prior_residuals += num_residuals
+
+    @property
+    def camera_types(self) -> list[str]:
+        """Node types but points: frames, sensors, lenses."""
+        return [kind for kind in self.fixed if kind != "Point"]
+
+    @property
+    def has_views(self) -> bool:
+        """Whether poses and lenses are nodes together."""
+        return any(len(places) > 1 for places in self.places.values())
 
     def values(self, solved: Mapping[str, Any]) -> Values:
         """Put solved nodes in their places.
@@ -79,18 +121,26 @@ class SolveArrays:
             All values; what is constant has the bits that it had.
         """
         arrays = {name: array.copy() for name, array in vars(self.start).items()}
-        for kind, (target, places) in self.places.items():
-            arrays[target][places] = np.asarray(solved[kind], dtype=np.float64)
+        for kind, places in self.places.items():
+            columns = np.asarray(solved[kind], dtype=np.float64)
+            first = 0
+            for place in places:
+                width = arrays[place.target][place.index].shape[1]
+                arrays[place.target][place.index] = columns[:, first : first + width]
+                first += width
         return Values(**arrays)
 
 
-def solve_arrays(problem: Problem, loss: LossFunction, loss_scale: float) -> SolveArrays:
+def solve_arrays(
+    problem: Problem, loss: LossFunction, loss_scale: float, *, merges_views: bool = True
+) -> SolveArrays:
     """Make the arrays of a solve.
 
     Args:
         problem: What takes part, and what is constant.
         loss: The loss of each observation.
         loss_scale: Its scale in pixels.
+        merges_views: Whether pose and lens are one node where each image has a lens of its own.
     """
     model, seen = problem.model, problem.observations
     made = SolveArrays(
@@ -99,29 +149,41 @@ def solve_arrays(problem: Problem, loss: LossFunction, loss_scale: float) -> Sol
         )
     )
     frames, points = used_rows(problem.frames), seen.used_points
+    viewed = _viewed_models(problem) if merges_views else frozenset()
     sensors = used_rows(problem.sensors[problem.sensors != REFERENCE])
     # Poses that are constant throughout are used as they are stored: see `ConstantPose`.
     has_constant_frames = bool(problem.constant_frames[frames].all())
     has_constant_sensors = bool(problem.constant_sensors[sensors].all())
-    if not has_constant_frames:
-        made.add_nodes("Frame", "frames", frames, problem.constant_frames[frames])
+    if has_constant_frames:
+        viewed = frozenset()
+    is_viewed = np.isin(model.cameras.model_ids[seen.cameras], sorted(viewed))
+    own = used_rows(problem.frames[~is_viewed])
+    if not has_constant_frames and len(own) > 0:
+        made.add_nodes("Frame", Place("frames", own), problem.constant_frames[own])
     if not has_constant_sensors:
-        made.add_nodes("Sensor", "sensors", sensors, problem.constant_sensors[sensors])
-    made.add_nodes("Point", "points", points, problem.constant_points[points])
+        made.add_nodes("Sensor", Place("sensors", sensors), problem.constant_sensors[sensors])
+    made.add_nodes("Point", Place("points", points), problem.constant_points[points])
     for camera_model, has_sensor, chosen in _factors(problem):
         form = Form(
-            camera_model.name, has_sensor, has_constant_frames, has_sensor and has_constant_sensors
+            camera_model.name,
+            has_sensor,
+            has_constant_frames,
+            has_sensor and has_constant_sensors,
+            is_view=camera_model.model_id in viewed,
         )
         factor = reprojection_factor(form, loss)
         made.factors.append(factor)
-        arguments = {
-            "frame": _pose(
-                problem.frame_poses, frames, problem.frames[chosen], has_constant_frames
-            ),
-            "lens": _lenses(made, problem, camera_model, seen.cameras[chosen]),
-            "point": _index(points, seen.points[chosen]),
+        arguments: dict[str, Any] = {
+            "point": node_index(points, seen.points[chosen]),
             "pixel": problem.pixels[chosen],
         }
+        rows, cameras = problem.frames[chosen], seen.cameras[chosen]
+        if form.is_view:
+            arguments["view"] = _views(made, problem, camera_model, rows, cameras)
+        else:
+            nodes = frames if has_constant_frames else own
+            arguments["frame"] = _pose(problem.frame_poses, nodes, rows, has_constant_frames)
+            arguments["lens"] = _lenses(made, problem, camera_model, cameras)
         if has_sensor:
             rows = problem.sensors[chosen]
             arguments["sensor"] = _pose(problem.sensor_poses, sensors, rows, has_constant_sensors)
@@ -142,7 +204,7 @@ def _factors(problem: Problem) -> list[tuple[CameraModel, bool, Integers]]:
     ]
 
 
-def _index(nodes: Integers, rows: Integers) -> Integers:
+def node_index(nodes: Integers, rows: Integers) -> Integers:
     """Return where each row stands among ascending rows that contain it."""
     places = np.zeros(int(nodes[-1]) + 1, np.int64)
     places[nodes] = np.arange(len(nodes))
@@ -152,7 +214,7 @@ def _index(nodes: Integers, rows: Integers) -> Integers:
 
 def _pose(poses: Floats, nodes: Integers, rows: Integers, is_constant: bool) -> Any:
     """Return indices of nodes, or constants: rotations column by column, and translations."""
-    index = _index(nodes, rows)
+    index = node_index(nodes, rows)
     if not is_constant:
         return index
     used = poses[nodes]
@@ -160,21 +222,78 @@ def _pose(poses: Floats, nodes: Integers, rows: Integers, is_constant: bool) -> 
     return {"values": values, "index": index}
 
 
+def used_lenses(problem: Problem, camera_model: CameraModel) -> Integers:
+    """Return rows of the cameras of a model that see points: those of all its factors."""
+    lenses = used_rows(problem.observations.cameras)
+    is_of_model = problem.model.cameras.model_ids[lenses] == camera_model.model_id
+    found: Integers = lenses[is_of_model]
+    return found
+
+
 def _lenses(made: SolveArrays, problem: Problem, camera_model: CameraModel, rows: Integers) -> Any:
     """Return indices of nodes, which are added, or constants if there is nothing to refine."""
     cameras = problem.model.cameras
     kind = lens_type(camera_model.name)
-    # those of all factors of the model
-    lenses = used_rows(problem.observations.cameras)
-    lenses = lenses[cameras.model_ids[lenses] == camera_model.model_id]
+    lenses = used_lenses(problem, camera_model)
     places = cameras.offsets[lenses, None] + np.arange(camera_model.num_parameters)
-    index = _index(lenses, rows)
+    index = node_index(lenses, rows)
     if kind is None:
         return {"values": cameras.parameters[places], "index": index}
-    constant = np.zeros(places.shape, np.bool_)
+    constant = _constant_parameters(problem, camera_model, lenses)
+    made.add_nodes(kind.__name__, Place("parameters", places), constant)
+    return index
+
+
+def _constant_parameters(problem: Problem, camera_model: CameraModel, lenses: Integers) -> Mask:
+    """Return (n, num_parameters) parameters of cameras that are held."""
+    constant = np.zeros((len(lenses), camera_model.num_parameters), np.bool_)
     constant[problem.constant_cameras[lenses]] = True
     for name in GROUPS:
         if name not in problem.refined_intrinsics:
             constant[:, list(getattr(camera_model, name))] = True
-    made.add_nodes(kind.__name__, "parameters", places, constant)
+    return constant
+
+
+def _viewed_models(problem: Problem) -> frozenset[int]:
+    """Return ids of camera models of which each frame has one camera and each camera one frame."""
+    frames, cameras = problem.frames, problem.observations.cameras
+    lone = _alone(frames, cameras) & _alone(cameras, frames) & (problem.sensors == REFERENCE)
+    model_ids = problem.model.cameras.model_ids[cameras]
+    found = [
+        number
+        for number in np.unique(model_ids[lone]).tolist()
+        if lens_type(MODELS_BY_ID[number].name) is not None
+        and lone[model_ids == number].all()
+        and len(used_lenses(problem, MODELS_BY_ID[number])) >= MIN_VIEWS
+    ]
+    return frozenset(found)
+
+
+def _alone(rows: Integers, others: Integers) -> Mask:
+    """Return, for each observation, whether all of its row have the same other row."""
+    least, most = np.full(rows.max() + 1, others.max()), np.zeros(rows.max() + 1, np.int64)
+    np.minimum.at(least, rows, others)
+    np.maximum.at(most, rows, others)
+    is_alone: Mask = (least == most)[rows]
+    return is_alone
+
+
+def _views(
+    made: SolveArrays,
+    problem: Problem,
+    camera_model: CameraModel,
+    frames: Integers,
+    cameras: Integers,
+) -> Integers:
+    """Add nodes of a pose and a lens each, and return indices of them."""
+    lenses = used_lenses(problem, camera_model)
+    index = node_index(lenses, cameras)
+    of_lens = np.empty(len(lenses), np.int64)
+    of_lens[index] = frames
+    first = problem.model.cameras.offsets[lenses, None]
+    places = first + np.arange(camera_model.num_parameters)
+    held = _constant_parameters(problem, camera_model, lenses)
+    constant = np.concatenate([problem.constant_frames[of_lens], held], axis=1)
+    kind = view_type(camera_model.name).__name__
+    made.add_nodes(kind, (Place("frames", of_lens), Place("parameters", places)), constant)
     return index

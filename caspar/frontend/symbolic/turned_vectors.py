@@ -170,6 +170,10 @@ def _origins(
     along = np.einsum("fip,fip->fp", wanted, by_vector)
     if not by_vector.any() or not _are_zero(along[:, None], size * lengths):
         return
+    # neither is there one where the vector does not count: most vectors end here
+    alone = ~lengths.any(axis=1)
+    if alone.any() and not _are_zero(wanted[alone], size[alone]):
+        return
     for origin in (None, *triples):
         arm = slopes.at(vector) - (0.0 if origin is None else slopes.at(origin))
         crossed = _crossed(arm, by_vector)

@@ -11,6 +11,7 @@ Cost tier: once for each factor of a solver; a tenth of tracing it.
 
 import builtins
 import dis
+import inspect
 import operator
 import sys
 import types
@@ -46,6 +47,7 @@ _CONSTANT = (
     types.WrapperDescriptorType,
     types.MethodDescriptorType,
     types.ClassMethodDescriptorType,
+    inspect.Signature,
 )
 """Types of objects that never change."""
 _SYMBOLIC = frozenset({"symengine", "symforce", "sympy"})
@@ -345,7 +347,7 @@ def _is_plain_class(kind: type) -> bool:
     if kind.__module__.partition(".")[0] == "symforce":
         return True
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
-    return file.endswith(".py") and is_users_file(file)
+    return file.endswith(".py") and (is_users_file(file) or file.startswith(_CASPAR))
 
 
 def _members_of_symforce() -> Iterator[object]:

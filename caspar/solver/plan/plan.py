@@ -231,9 +231,13 @@ class Plan:
 
     @cached_property
     def goes_ahead(self) -> bool:
-        """Whether a candidate is linearised before the host has decided whether to accept it."""
-        if self.shard is not None:
-            return False  # devices would wait for each other in vain
+        """Whether a candidate is linearised before the host has decided whether to accept it.
+
+        Not with bounds: what is free at the nodes would be overwritten by what is free at the
+        candidate. Nor on several devices, which would wait for each other in vain.
+        """
+        if self.shard is not None or any(node.is_bounded for node in self.nodes):
+            return False
         num_factors = sum(plan.count for plan in self.factors)
         is_small = num_factors <= self.limits.max_factors_ahead and not self.jacobians_are_shared
         return self.library.backend.traits.launches_are_asynchronous and is_small

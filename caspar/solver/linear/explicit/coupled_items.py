@@ -161,9 +161,11 @@ def pairs_within(xp: Any, owner: Array) -> tuple[Array, Array]:
     up_to = xp.arange(1, grouped.shape[0] + 1) - start
     ends = xp.cumsum(up_to)
     total = int(ends[-1]) if int(ends.shape[0]) > 0 else 0
-    number = xp.arange(total)
-    later = xp.searchsorted(ends, number, side="right")
-    earlier = start[later] + number - (ends - up_to)[later]
+    # every item is later than at least itself, so that no two begin at the same pair
+    begins = xp.zeros(total + 1, dtype=np.int8)
+    begins[ends] = 1
+    later = xp.cumsum(begins[:total], dtype=np.int64)
+    earlier = xp.arange(total) + (start - (ends - up_to))[later]
     return order[later], order[earlier]
 
 

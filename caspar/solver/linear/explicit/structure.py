@@ -249,11 +249,14 @@ def _oriented(
     xp: Any, rank: Array, node: Array, first: Array, second: Array, wanted: tuple[int, int]
 ) -> tuple[Array, Array]:
     """Pairs of two types, the row's item first; two items of one node both ways round."""
-    ahead = (rank[first] == wanted[0]) & (rank[second] == wanted[1])
-    back = (rank[second] == wanted[0]) & (rank[first] == wanted[1])
+    is_row, is_column = rank == wanted[0], rank == wanted[1]
+    ahead = is_row[first] & is_column[second]
+    back = is_row[second] & is_column[first]
     if wanted[0] == wanted[1]:
-        ahead &= node[first] >= node[second]
-        back &= (node[second] >= node[first]) & (first != second)
+        chosen = xp.flatnonzero(ahead)
+        first, second = first[chosen], second[chosen]
+        difference = node[first] - node[second]
+        ahead, back = difference >= 0, (difference <= 0) & (first != second)
     return (
         xp.concatenate([first[ahead], second[back]]),
         xp.concatenate([second[ahead], first[back]]),
@@ -269,7 +272,7 @@ def _fill_blocks(
     blocks: BlockList,
 ) -> FillBlocks:
     number = _block_numbers(tools.xp, coupling, blocks)
-    order = tools.xp.argsort(number, kind="stable")
+    order = _order(tools.xp, number, blocks.num_blocks)
     return FillBlocks(
         eliminated=name,
         types=coupling.types,
@@ -277,6 +280,12 @@ def _fill_blocks(
         second=tools.send(second[order].astype(np.int32)),
         number=tools.send(number[order]),
     )
+
+
+def _order(xp: Any, number: Array, num_blocks: int) -> Array:
+    """Stable order by block; NumPy sorts 16-bit integers by radix, several times as fast."""
+    narrow = number.astype(np.uint16) if num_blocks <= np.iinfo(np.uint16).max else number
+    return xp.argsort(narrow, kind="stable")
 
 
 # -- blocks --------------------------------------------------------------------------------------
@@ -298,18 +307,35 @@ def _block_lists(
             if one.types == (row, column):
                 key = one.rows * nodes[column].count + one.columns
                 keys.append(key[one.rows != one.columns] if is_diagonal else key)
-        rows, columns = xp.divmod(xp.unique(xp.concatenate(keys)), nodes[column].count)
+        size = nodes[row].count * nodes[column].count
+        distinct = _distinct(xp, xp.concatenate(keys), size)
+        rows, columns = xp.divmod(distinct, nodes[column].count)
         num_diagonal = nodes[row].count if is_diagonal else 0
         lists[row, column] = BlockList(nodes[row], nodes[column], num_diagonal, rows, columns)
     return lists
 
 
+def _distinct(xp: Any, keys: Array, size: int) -> Array:
+    """Return which of the numbers below `size` are among the keys, ascending."""
+    if size > keys.shape[0]:
+        return xp.unique(keys)
+    is_there = xp.zeros(size, dtype=np.bool_)
+    is_there[keys] = True
+    return xp.flatnonzero(is_there)
+
+
 def _block_numbers(xp: Any, coupling: _Coupling, blocks: BlockList) -> Array:
     """(n,) int32."""
     key = coupling.rows * blocks.column.count + coupling.columns
-    number = blocks.num_diagonal + xp.searchsorted(
-        blocks.rows * blocks.column.count + blocks.columns, key
-    )
+    known = blocks.rows * blocks.column.count + blocks.columns
+    size = blocks.row.count * blocks.column.count
+    if size <= key.shape[0]:
+        table = xp.zeros(size, dtype=np.int64)
+        table[known] = xp.arange(known.shape[0])
+        place = table[key]
+    else:
+        place = xp.searchsorted(known, key)
+    number = blocks.num_diagonal + place
     if blocks.num_diagonal > 0:
         number = xp.where(coupling.rows == coupling.columns, coupling.rows, number)
     return number.astype(np.int32)

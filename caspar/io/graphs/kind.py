@@ -20,6 +20,13 @@ class PoseGraphKind(Enum):
         return 3 if self is PoseGraphKind.SE2 else 6
 
     @property
-    def num_numbers(self) -> int:
-        """Numbers that a file has for a pose: x y angle, or x y z qx qy qz qw."""
-        return 3 if self is PoseGraphKind.SE2 else 7
+    def dim(self) -> int:
+        """Coordinates of a point: 2 in the plane, 3 in space."""
+        return 2 if self is PoseGraphKind.SE2 else 3
+
+    @property
+    def identity(self) -> tuple[float, ...]:
+        """The pose that moves nothing, in storage order."""
+        if self is PoseGraphKind.SE2:
+            return (1.0, 0.0, 0.0, 0.0)
+        return (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)

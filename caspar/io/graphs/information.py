@@ -56,6 +56,33 @@ def information_roots(information: FloatArray) -> tuple[FloatArray, dict[int, st
     return roots, faults
 
 
+def covariance_roots(covariances: FloatArray) -> tuple[FloatArray, dict[int, str]]:
+    """Upper triangular W with transpose(W) @ W the inverse of each covariance.
+
+    Args:
+        covariances: (n, dim, dim) symmetric, finite.
+
+    Returns:
+        The roots, (n, dim, dim), and for each matrix that has no inverse, or is not positive
+        definite, what is wrong with it, by its number. Its root is zero.
+    """
+    roots = np.zeros_like(covariances)
+    faults: dict[int, str] = {}
+    for number, matrix in enumerate(covariances):
+        scale = np.sqrt(np.maximum(np.diagonal(matrix), 0.0))
+        if not (scale > 0.0).all():
+            faults[number] = f"has the diagonal entry {np.diagonal(matrix).min():.6g}"
+            continue
+        with np.errstate(over="ignore"):
+            scaled = np.clip(matrix / scale[:, None] / scale, -_LARGEST, _LARGEST)
+        try:
+            inverse = np.linalg.inv(np.linalg.cholesky(scaled))
+            roots[number] = np.linalg.cholesky(inverse.T @ inverse).T / scale
+        except np.linalg.LinAlgError:
+            faults[number] = "has, scaled to unit diagonal, an eigenvalue that is not above 0"
+    return roots, faults
+
+
 def _clipped_roots(information: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Roots, and the eigenvalues of the scaled matrices, ascending: (n, dim, dim), (n, dim)."""
     diagonal = np.diagonal(information, axis1=1, axis2=2)

@@ -1,14 +1,14 @@
-"""Sort the lines of a g2o file by what they declare, and parse them in bulk.
+"""Sort the lines of a file of poses by what they declare, and parse them in bulk.
 
-Input: the file's bytes. Output: `G2oRecords`: ids and numbers, with line numbers.
-Cost: some microseconds a line, once per file. Text is kept for some thousand lines or some
+Input: the file's bytes, and a table of tags. Output: `GraphRecords`: ids and numbers, with line
+numbers. Cost: some microseconds a line, once per file. Text is kept for some thousand lines or some
 megabytes at a time, so that memory goes with the numbers that the file holds.
 """
 
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import FileFormatError
+from caspar.io.graphs.kind import PoseGraphKind
 from caspar.io.numbers import parse_numbers, shown
-from caspar.io.pose_graph_kind import PoseGraphKind
+from caspar.io.rotations import FloatArray
 
 LONGEST_LINE_BYTES = 1 << 20
 """An edge in space has 30 numbers; only a comment or a FIX line of 50,000 ids could be longer."""
@@ -28,17 +29,75 @@ MAX_UNKNOWN_KINDS = 100
 _NUM_IDS = 2**63  # ids are int64
 _LINES_AT_ONCE = 1 << 14
 _BYTES_AT_ONCE = 1 << 23  # long lines are mostly white space, of which nothing is kept
-_PASSED_OVER = (b"#", b"PARAMS_")
+_LONGEST_OFFSET_BYTES = 4096  # an id and seven numbers; a longer line is taken for none
 
 
-class _Role(Enum):
-    VERTEX = "VERTEX"
-    EDGE = "EDGE"
+class Section(Enum):
+    """What a line declares; the value names it in messages."""
+
+    POSES = "vertex"
+    LANDMARKS = "landmark"
+    EDGES = "edge"
+    SIGHTINGS = "sighting"
+    BEARINGS = "bearing"
+    POSE_PRIORS = "pose prior"
+    POSITION_PRIORS = "position prior"
+    LANDMARK_PRIORS = "landmark prior"
+    OFFSETS = "offset"
+
+    @property
+    def num_vertices(self) -> int:
+        """Ids of vertices that a line begins with; of an offset its own id."""
+        return 2 if self in (Section.EDGES, Section.SIGHTINGS, Section.BEARINGS) else 1
 
 
-_TAGS = {
-    f"{role.value}_{kind.value}".encode(): (role, kind) for role in _Role for kind in PoseGraphKind
-}
+def _as_written(matrices: FloatArray) -> FloatArray:
+    return matrices
+
+
+@dataclass(frozen=True)
+class LineKind:
+    """What follows a tag: ids of vertices, perhaps one of an offset, numbers, an upper triangle.
+
+    Attributes:
+        section: What the line declares.
+        graph: The kind of graph that it belongs to.
+        num_numbers: Numbers that are measured.
+        dim: Rows of the matrix whose upper triangle follows, row by row; 0: there is none.
+        has_offset: Whether the id of an offset comes behind those of the vertices.
+        is_covariance: Whether the matrix is a covariance instead of its inverse.
+        stored: Brings (n, num_numbers) numbers into storage order; not for the quaternions of g2o,
+            which are checked first.
+        information: Brings (n, dim, dim) matrices as they are written into the order of
+            `PoseGraph.sqrt_information`.
+    """
+
+    section: Section
+    graph: PoseGraphKind
+    num_numbers: int
+    dim: int = 0
+    has_offset: bool = False
+    is_covariance: bool = False
+    stored: Callable[[FloatArray], FloatArray] = _as_written
+    information: Callable[[FloatArray], FloatArray] = _as_written
+
+    @property
+    def num_ids(self) -> int:
+        """Ids on a line, that of the offset among them."""
+        return self.section.num_vertices + self.has_offset
+
+    @property
+    def num_values(self) -> int:
+        """Numbers on a line behind the ids."""
+        return self.num_numbers + self.dim * (self.dim + 1) // 2
+
+    @property
+    def what(self) -> str:
+        """What a line is, for messages."""
+        return f"an {self.graph.name} {self.section.value}"
+
+
+_SHOWN_TAGS = 4  # in a message
 _FIX_TAG = b"FIX"
 _NAME = re.compile(rb"[A-Za-z_][\w:-]{0,63}", re.ASCII)
 
@@ -67,33 +126,29 @@ class Records:
 
 
 @dataclass(frozen=True, eq=False)
-class G2oRecords:
+class GraphRecords:
     """The lines of a file by what they declare, each sort in the order of the file.
 
     Attributes:
-        kind: what all vertices and edges are.
-        vertices: one id a record.
-        edges: two ids a record.
+        kind: what all poses and measurements are.
+        by_kind: the records of each kind of lines that the file has.
+        offsets: the first line of each offset, not parsed yet, by the offset's id.
         fixes: the first line that fixes each vertex, by the vertex's id.
         skipped: the number of lines of each kind that is not read, by their tag.
     """
 
     kind: PoseGraphKind
-    vertices: Records
-    edges: Records
-    fixes: dict[int, int]
-    skipped: dict[str, int]
+    by_kind: Mapping[LineKind, Records]
+    offsets: Mapping[int, tuple[Line, LineKind]]
+    fixes: Mapping[int, int]
+    skipped: Mapping[str, int]
 
 
 class _RecordReader:
-    """Collects the lines of one role and parses them when there are enough."""
+    """Collects lines of one kind and parses them when there are enough."""
 
-    def __init__(self, role: _Role, kind: PoseGraphKind, path: str) -> None:
-        self._num_ids = 1 if role is _Role.VERTEX else 2
-        self._num_values = kind.num_numbers
-        if role is _Role.EDGE:
-            self._num_values += kind.tangent_dim * (kind.tangent_dim + 1) // 2
-        self._what = f"an {kind.name} {role.value.lower()}"
+    def __init__(self, kind: LineKind, path: str) -> None:
+        self._kind = kind
         self._path = path
         self._lines: list[Line] = []
         self._num_bytes = 0
@@ -116,21 +171,24 @@ class _RecordReader:
         )
 
     def _parse(self) -> None:
-        self._parts.append(
-            _parse_records(self._lines, self._what, self._num_ids, self._num_values, self._path)
-        )
+        self._parts.append(parse_records(self._lines, self._kind, self._path))
         self._lines = []
         self._num_bytes = 0
 
 
 def read_records(
-    stream: io.BufferedIOBase, path: str, *, skips_unknown: bool = False
-) -> G2oRecords:
+    stream: io.BufferedIOBase,
+    path: str,
+    tags: Mapping[bytes, LineKind],
+    *,
+    skips_unknown: bool = False,
+) -> GraphRecords:
     """Read all lines, sort them by their tags and parse them.
 
     Args:
-        stream: the text of a g2o file.
+        stream: the text of a file.
         path: its name, for messages.
+        tags: the kinds of lines that are read, besides FIX.
         skips_unknown: whether lines with unknown tags are counted instead of refused.
 
     Returns:
@@ -141,41 +199,63 @@ def read_records(
             none, a line is longer than `LONGEST_LINE_BYTES` or does not hold what its tag calls
             for.
     """
-    readers: dict[_Role, _RecordReader] = {}
+    readers: dict[LineKind, _RecordReader] = {}
+    offsets: dict[int, tuple[Line, LineKind]] = {}
     fixes: dict[int, int] = {}
     skipped: Counter[str] = Counter()
     kind: PoseGraphKind | None = None
     for line in _lines(stream, path):
-        if not line.text.strip() or line.text.lstrip().startswith(_PASSED_OVER):
+        if not line.text.strip() or line.text.lstrip().startswith(b"#"):
             continue
         tag, *rest = line.text.split(None, 1)
         content = Line(line.number, rest[0] if rest else b"")
-        if tag == _FIX_TAG:
+        line_kind = tags.get(tag)
+        if line_kind is not None and line_kind.section is Section.OFFSETS:
+            _add_offset(content, line_kind, offsets)
+        elif tag.startswith(b"PARAMS_"):
+            continue  # it serves lines that are not read
+        elif tag == _FIX_TAG:
             _add_fixes(content, fixes, path)
-            continue
-        if tag not in _TAGS and skips_unknown and _may_skip(tag, skipped):
+        elif line_kind is None:
+            if not (skips_unknown and _may_skip(tag, skipped)):
+                raise _unknown(tag, line, tags, path)
             skipped[tag.decode()] += 1
-            continue
-        if tag not in _TAGS:
-            allowed = ", ".join([*(known.decode() for known in _TAGS), _FIX_TAG.decode()])
-            raise FileFormatError(
-                f"{path}, line {line.number}: lines of the kind {shown(tag)} are not "
-                f"read; allowed are {allowed}"
-            )
-        role, line_kind = _TAGS[tag]
-        if kind is not None and line_kind is not kind:
-            raise FileFormatError(
-                f"{path}, line {line.number}: an {line_kind.name} line in a file that "
-                f"began with {kind.name}; a graph must be of one kind"
-            )
-        if kind is None:
-            kind = line_kind
-            readers = {role: _RecordReader(role, kind, path) for role in _Role}
-        readers[role].add(content)
+        else:
+            kind = kind or line_kind.graph
+            if line_kind.graph is not kind:
+                raise FileFormatError(
+                    f"{path}, line {line.number}: an {line_kind.graph.name} line in a file that "
+                    f"began with {kind.name}; a graph must be of one kind"
+                )
+            if line_kind not in readers:
+                readers[line_kind] = _RecordReader(line_kind, path)
+            readers[line_kind].add(content)
     if kind is None:
         raise FileFormatError(f"{path}: the file holds no vertices and no edges")
-    vertices, edges = (readers[role].all_records() for role in _Role)
-    return G2oRecords(kind, vertices, edges, fixes, dict(skipped))
+    by_kind = {one: reader.all_records() for one, reader in readers.items()}
+    return GraphRecords(kind, by_kind, offsets, fixes, dict(skipped))
+
+
+def _unknown(tag: bytes, line: Line, tags: Mapping[bytes, LineKind], path: str) -> FileFormatError:
+    shown_tags = [known.decode() for known in list(tags)[:_SHOWN_TAGS]] + [_FIX_TAG.decode()]
+    others = len(tags) - _SHOWN_TAGS
+    return FileFormatError(
+        f"{path}, line {line.number}: lines of the kind {shown(tag)} are not "
+        f"read; allowed are {', '.join(shown_tags)}"
+        + (f" and {others} others" if others > 0 else "")
+        + "; unknown='skip' passes over what is not read"
+    )
+
+
+def _add_offset(line: Line, kind: LineKind, offsets: dict[int, tuple[Line, LineKind]]) -> None:
+    """Note the line of an offset; what is wrong with it matters only if it is used.
+
+    A file that is not read for its offsets, such as one without landmarks, may have any.
+    """
+    tokens = line.text.split(None, 1)
+    if tokens and len(line.text) <= _LONGEST_OFFSET_BYTES and tokens[0].isdigit():
+        short = Line(line.number, b" ".join(line.text.split()))
+        offsets.setdefault(int(tokens[0]), (short, kind))
 
 
 def _may_skip(tag: bytes, skipped: Mapping[str, int]) -> bool:
@@ -209,16 +289,12 @@ def _add_fixes(line: Line, fixes: dict[int, int], path: str) -> None:
         fixes.setdefault(_parse_id(token, line, path), line.number)
 
 
-def _parse_records(
-    lines: list[Line], what: str, num_ids: int, num_values: int, path: str
-) -> Records:
+def parse_records(lines: Sequence[Line], kind: LineKind, path: str) -> Records:
     """Parse lines that each hold some ids and then some numbers.
 
     Args:
         lines: the lines, without their tag.
-        what: what a line declares, for messages.
-        num_ids: ids on each line.
-        num_values: numbers after the ids.
+        kind: what a line declares.
         path: the file's name, for messages.
 
     Returns:
@@ -228,6 +304,7 @@ def _parse_records(
         FileFormatError: a line has too few or too many entries, an id is not a natural number, or
             an entry is not a finite number.
     """
+    num_ids, num_values, what = kind.num_ids, kind.num_values, kind.what
     ids = np.empty((len(lines), num_ids), dtype=np.int64)
     for row, line in enumerate(lines):
         tokens = line.text.split()

@@ -1,0 +1,306 @@
+"""Priors as a solver takes them, and the model where they say it is.
+
+Input: a `Model` and its priors. Output: the model, moved, and more factors in `SolveArrays`. A few
+passes over the images, once for an adjustment.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from caspar.cameras import MODELS_BY_ID
+from caspar.colmap.adjust.factors import lens_type
+from caspar.colmap.adjust.observations import TO_XYZW, rotation_columns
+from caspar.colmap.adjust.options import BundleAdjustmentConfig, LossFunction
+from caspar.colmap.adjust.problem import Problem
+from caspar.colmap.adjust.rig_structure import REFERENCE
+from caspar.colmap.adjust.solve_arrays import SolveArrays, node_index, used_lenses
+from caspar.colmap.model import Floats, Integers, Model, rows_of
+from caspar.colmap.priors.alignment import (
+    Similarity,
+    centres,
+    moved,
+    similarity_between,
+    turn_between,
+)
+from caspar.colmap.priors.factors import (
+    SensorKind,
+    gravity_factor,
+    intrinsics_factor,
+    position_factor,
+)
+from caspar.colmap.priors.priors import (
+    CHI_SQUARE_3,
+    IntrinsicsPrior,
+    PosePriorOptions,
+    PosePriors,
+)
+from caspar.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedPriors:
+    """Pose priors of images of a model, with what is known of them.
+
+    Attributes:
+        positions: (n,) rows of images; (n, 3) positions, less `origin`; (n, 3, 3) roots of the
+            inverse covariances.
+        gravity: (m,) rows of images; (m, 3) unit vectors in the camera.
+        down: (3,) unit vector of gravity in the world.
+        options: How they count.
+        origin: (3,) what is taken off all coordinates in the world: they keep their digits.
+        warnings: What a user should know.
+    """
+
+    positions: tuple[Integers, Floats, Floats]
+    gravity: tuple[Integers, Floats]
+    down: Floats
+    options: PosePriorOptions
+    origin: Floats
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Priors that count."""
+        return len(self.positions[0]) + len(self.gravity[0])
+
+    def back(self, model: Model) -> Model:
+        """Return a model with its coordinates in the world as they were."""
+        if not self.origin.any():
+            return model
+        return moved(model, Similarity(1.0, np.array([0.0, 0, 0, 1]), self.origin))
+
+
+def place(
+    model: Model,
+    priors: PosePriors,
+    options: PosePriorOptions,
+    config: BundleAdjustmentConfig,
+    *,
+    aligns: bool = True,
+) -> tuple[Model, PlacedPriors]:
+    """Align a model with its priors: with positions by a similarity, else with gravity by a turn.
+
+    Positions of fewer than three cameras do not count, with a warning, as in COLMAP.
+
+    Args:
+        model: The model.
+        priors: Of its images, and perhaps of others.
+        options: How they count.
+        config: Which images take part.
+        aligns: Whether the model is moved; else it is where it should be.
+    """
+    rows, warnings = _image_rows(model, priors, config)
+    taken = rows >= 0
+    has_position = taken & priors.has_position
+    found = _similarity(model, priors, options, rows, has_position)
+    if found is None and has_position.any():
+        warnings.append(
+            f"{np.count_nonzero(has_position)} positions of cameras have no effect: there are not "
+            "three that fit the model"
+        )
+    has_positions = found is not None
+    has_gravity = taken & priors.has_gravity
+    gravity = _units(priors.gravity[has_gravity])
+    down = options.down(has_positions=has_positions)
+    if found is None and has_gravity.any():
+        found = turn_between(_in_world(model, rows[has_gravity], gravity), down)
+    if found is not None and not aligns:
+        found = Similarity(1.0, np.array([0.0, 0, 0, 1]), np.zeros(3))
+    origin = np.zeros(3)
+    if has_positions:
+        assert found is not None
+        origin = np.mean(priors.positions[has_position], axis=0)
+        found = replace(found, translation=found.translation - origin)
+    positions = (
+        rows[has_position],
+        priors.positions[has_position] - origin,
+        _roots(priors.covariances[has_position], options.prior_position_fallback_stddev),
+    )
+    nothing = (np.empty(0, np.int64), np.empty((0, 3)), np.empty((0, 3, 3)))
+    placed = PlacedPriors(
+        positions=positions if has_positions else nothing,
+        gravity=(rows[has_gravity], gravity),
+        down=down,
+        options=options,
+        origin=origin,
+        warnings=tuple(warnings),
+    )
+    return (model if found is None else moved(model, found)), placed
+
+
+def _image_rows(
+    model: Model, priors: PosePriors, config: BundleAdjustmentConfig
+) -> tuple[Integers, list[str]]:
+    """Return rows of the priors' images, -1 for images that take no part, and warnings."""
+    taken = np.isin(priors.image_ids, model.images.ids)
+    warnings = []
+    num_unknown = int(np.count_nonzero(~taken))
+    if num_unknown > 0:
+        warnings.append(f"{num_unknown} pose priors are of images that the model does not have")
+    if config.images is not None:
+        taken &= np.isin(priors.image_ids, sorted(config.images))
+    rows = np.full(len(taken), -1)
+    rows[taken] = rows_of(model.images.ids, priors.image_ids[taken])
+    return rows, warnings
+
+
+def _in_world(model: Model, images: Integers, directions: Floats) -> Floats:
+    """Return (n, 3) directions in the world, of directions in cameras."""
+    poses = model.images.cam_from_world[images][:, TO_XYZW]
+    columns = [np.sum(one * directions, axis=1) for one in rotation_columns(poses)]
+    return np.stack(columns, axis=1)
+
+
+def _units(vectors: Floats) -> Floats:
+    units: Floats = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return units
+
+
+def _similarity(
+    model: Model,
+    priors: PosePriors,
+    options: PosePriorOptions,
+    rows: Integers,
+    has_position: Any,
+) -> Similarity | None:
+    if np.count_nonzero(has_position) < 3:
+        return None
+    max_error = options.alignment_max_error
+    if max_error is None:
+        traces = np.trace(priors.covariances[has_position], axis1=1, axis2=2) / 3
+        known = traces[np.isfinite(traces)]
+        fallback = options.prior_position_fallback_stddev**2
+        variance = float(np.median(known)) if len(known) > 0 else fallback
+        max_error = (CHI_SQUARE_3 * variance) ** 0.5
+    source, target = centres(model)[rows[has_position]], priors.positions[has_position]
+    return similarity_between(source, target, max_error)
+
+
+def _roots(covariances: Floats, fallback_stddev: float) -> Floats:
+    """Return (n, 3, 3) L with L^T L the inverse of each covariance."""
+    filled = covariances.copy()
+    is_unknown = ~np.isfinite(filled).all(axis=(1, 2))
+    filled[is_unknown] = fallback_stddev**2 * np.eye(3)
+    roots: Floats = np.linalg.inv(np.linalg.cholesky(filled))
+    return roots
+
+
+def add_pose_priors(parts: SolveArrays, problem: Problem, placed: PlacedPriors) -> tuple[str, ...]:
+    """Add the factors of pose priors.
+
+    Returns:
+        Warnings.
+    """
+    if placed.count == 0:
+        return placed.warnings
+    frames = parts.rows("Frame")
+    if frames is None:
+        return (*placed.warnings, "pose priors have no effect: no pose is refined")
+    is_used = np.zeros(len(problem.frame_poses), np.bool_)
+    is_used[frames] = True
+    structure, options = problem.structure, placed.options
+    rows, positions, roots = placed.positions
+    for kind, chosen in _by_kind(parts, problem, rows[is_used[structure.frames[rows]]]).items():
+        at = np.isin(rows, chosen)
+        loss = LossFunction(options.prior_position_loss_function_type)
+        factor = position_factor(kind, loss)
+        arguments = _pose_arguments(parts, problem, kind, rows[at])
+        arguments["position"] = positions[at]
+        # by columns, as matrices are stored
+        arguments["root"] = roots[at].transpose(0, 2, 1).reshape(-1, 9)
+        if loss is not LossFunction.TRIVIAL:
+            arguments["loss_scale"] = options.prior_position_loss_scale
+        parts.add_prior(factor, arguments, 3 * len(arguments["position"]))
+    rows, directions = placed.gravity
+    weight = 1 / np.radians(options.prior_gravity_stddev)
+    for kind, chosen in _by_kind(parts, problem, rows[is_used[structure.frames[rows]]]).items():
+        at = np.isin(rows, chosen)
+        arguments = _pose_arguments(parts, problem, kind, rows[at])
+        count = len(directions[at])
+        arguments["down"] = np.tile(placed.down, (count, 1))
+        arguments["gravity"] = directions[at]
+        arguments["weight"] = np.full((count, 1), weight)
+        parts.add_prior(gravity_factor(kind), arguments, 3 * count)
+    return placed.warnings
+
+
+def _by_kind(parts: SolveArrays, problem: Problem, images: Integers) -> dict[SensorKind, Integers]:
+    """Return rows of images by what places their cameras in their rigs."""
+    sensors = problem.structure.sensors[images]
+    is_node = np.zeros(len(problem.sensor_poses) + 1, np.bool_)
+    if "Sensor" in parts.places:
+        is_node[parts.rows("Sensor")] = True
+    is_reference = sensors == REFERENCE
+    masks = {
+        SensorKind.NONE: is_reference,
+        SensorKind.CONSTANT: ~is_reference & ~is_node[sensors],
+        SensorKind.NODE: ~is_reference & is_node[sensors],
+    }
+    return {kind: images[mask] for kind, mask in masks.items() if mask.any()}
+
+
+def _pose_arguments(
+    parts: SolveArrays, problem: Problem, kind: SensorKind, images: Integers
+) -> dict[str, Any]:
+    structure = problem.structure
+    arguments: dict[str, Any] = {"frame": node_index(parts.rows("Frame"), structure.frames[images])}
+    sensors = structure.sensors[images]
+    if kind is SensorKind.NODE:
+        arguments["sensor"] = node_index(parts.rows("Sensor"), sensors)
+    elif kind is SensorKind.CONSTANT:
+        poses = problem.sensor_poses[sensors]
+        columns = rotation_columns(poses)
+        arguments["sensor"] = np.concatenate([*columns, poses[:, 4:]], axis=1)
+    return arguments
+
+
+def add_intrinsics_priors(
+    parts: SolveArrays, problem: Problem, priors: Mapping[int, IntrinsicsPrior]
+) -> tuple[str, ...]:
+    """Add the factors of priors on intrinsics, by ids of cameras.
+
+    Returns:
+        Warnings.
+
+    Raises:
+        InputError: A camera is not in the model, or has another number of parameters.
+    """
+    cameras, warnings = problem.model.cameras, []
+    missing = sorted(set(priors).difference(cameras.ids.tolist()))
+    if missing:
+        raise InputError(f"intrinsics_priors: the model has no camera {missing[0]}")
+    given = np.array(sorted(priors), np.int64)
+    rows = rows_of(cameras.ids, given)
+    for row, camera_id in zip(rows.tolist(), given.tolist(), strict=True):
+        count, wanted = len(priors[camera_id].mean), int(np.diff(cameras.offsets)[row])
+        if count != wanted:
+            raise InputError(
+                f"intrinsics_priors of camera {camera_id}: {count} parameters; its model has "
+                f"{wanted}"
+            )
+    used = []
+    for model_id in np.unique(cameras.model_ids[rows]).tolist():
+        model = MODELS_BY_ID[model_id]
+        lenses = used_lenses(problem, model)
+        chosen = rows[(cameras.model_ids[rows] == model_id) & np.isin(rows, lenses)]
+        kind = lens_type(model.name)
+        if len(chosen) == 0 or kind is None:
+            continue
+        used += chosen.tolist()
+        of_camera = [priors[number] for number in cameras.ids[chosen].tolist()]
+        arguments = {
+            "lens": node_index(lenses, chosen),
+            "mean": np.stack([one.mean for one in of_camera]),
+            "weight": np.stack([1 / one.stddev for one in of_camera]),
+        }
+        num_known = int(np.count_nonzero(arguments["weight"]))
+        parts.add_prior(intrinsics_factor(model.name), arguments, num_known)
+    if len(used) < len(rows):
+        warnings.append(
+            f"{len(rows) - len(used)} priors on intrinsics have no effect: no observation of their "
+            "cameras takes part, or they have nothing to refine"
+        )
+    return tuple(warnings)

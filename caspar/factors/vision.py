@@ -1,0 +1,237 @@
+"""Factors of pictures: reprojection of points by any camera model, rigs, inverse depth, stereo.
+
+Each function returns a `caspar.Factor`. Poses are `cam_from_world` as in COLMAP; where a node holds
+`world_from_cam`, pass `part(Pose, lambda pose: pose.inverse())`. Camera axes: x to the right, y
+down, z forward. Residuals and noise are in pixels.
+"""
+
+from typing import Any, Literal, TypeAlias
+
+import symforce.symbolic as sf
+from symforce.ops import StorageOps
+
+from caspar.cameras import MODELS, BehindCamera, CameraModel
+from caspar.errors import FactorError, OptionError
+from caspar.factors.making import (
+    Argument,
+    Choices,
+    Markers,
+    NodeChoice,
+    Part,
+    check_kind,
+    common,
+    each,
+    kind_of,
+    library,
+    make_factor,
+    node,
+)
+from caspar.factors.whitening import NoiseChoice, vector_type
+from caspar.frontend.factors.factor import Factor
+
+CameraChoice: TypeAlias = str | CameraModel
+"""A camera model, or its name in `caspar.cameras.MODELS`."""
+
+BehindChoice: TypeAlias = BehindCamera | Literal["zero", "project"]
+
+
+@library
+def reprojection(
+    camera: CameraChoice,
+    pose: NodeChoice = sf.Pose3,
+    point: NodeChoice = sf.V3,
+    *,
+    lens: NodeChoice | None = None,
+    rig: NodeChoice | None = None,
+    behind: BehindChoice = "zero",
+    noise: NoiseChoice = "sigma",
+    name: str = "reprojection",
+    markers: Markers | None = None,
+) -> Factor:
+    """A camera sees a point at a pixel: projection(lens, cam_from_world(point)) - pixel.
+
+    Arguments of the factor: `cam_from_world` and `point`, nodes; `pixel`, (m, 2); `lens`, the
+    camera's parameters in the order of its `parameter_names`: a constant for all instances,
+    (num_parameters,), or a node if `lens` is given. With `rig`, `cam_from_world` becomes
+    `rig_from_world`, and `cam_from_rig` is another node; `markers={"cam_from_rig":
+    caspar.ConstIndexed}` makes known sensor poses of it.
+
+    Args:
+        camera: A camera model, or its name in `caspar.cameras.MODELS`.
+        pose: Node type, or a part of one: an `sf.Pose3`.
+        point: Node type, or a part of one: a point in world coordinates.
+        lens: Node type, or a part of one, whose numbers are the camera's parameters.
+        rig: Node type, or a part of one: the pose of a camera in its rig, an `sf.Pose3`.
+        behind: `zero` or `project`, see `caspar.cameras.BehindCamera`.
+        noise: `sigma`, `sqrt_information` or `unit`, see `Noise`.
+        name: The factor's name.
+        markers: Markers of arguments by name, instead of the usual ones.
+
+    Raises:
+        FactorError: Types that do not fit, or wrong markers.
+        OptionError: Unknown camera model, rule or noise.
+    """
+    model = _camera("reprojection", camera)
+    check_kind("reprojection", "pose", pose, (sf.Pose3,))
+    check_kind("reprojection", "point", point, (sf.V3,))
+    poses = [node("cam_from_world", pose)]
+    if rig is not None:
+        check_kind("reprojection", "rig", rig, (sf.Pose3,))
+        poses = [node("rig_from_world", pose), node("cam_from_rig", rig)]
+
+    def error(point: Any, lens: Any, pixel: Any, **poses: Any) -> list[Any]:
+        """Projected minus measured pixel."""
+        for one in poses.values():  # from the world inwards
+            point = one * point
+        return list(model.residual(_parameters(lens), point, pixel, behind))
+
+    arguments = (
+        *poses,
+        node("point", point),
+        _lens("reprojection", model, lens),
+        each("pixel", sf.V2),
+    )
+    return make_factor(error, 2, arguments, Choices(name, noise, markers))
+
+
+@library
+def inverse_depth_reprojection(
+    camera: CameraChoice,
+    pose: NodeChoice = sf.Pose3,
+    inverse_depth: NodeChoice = sf.V1,
+    *,
+    lens: NodeChoice | None = None,
+    behind: BehindChoice = "zero",
+    noise: NoiseChoice = "sigma",
+    name: str = "inverse_depth_reprojection",
+    markers: Markers | None = None,
+) -> Factor:
+    """A camera sees a point of which only the inverse depth in another picture is unknown.
+
+    The point is `direction` / `inverse_depth` in the axes of its anchor, the picture in which it
+    was first seen (Civera, Davison, Montiel, 2008; Qin, Li, Shen, VINS-Mono, 2018). The residual is
+    that of `reprojection` of inverse_depth * point, which every camera sees at the same pixel: it
+    has a limit for points at infinity, whose inverse depth is zero.
+
+    Arguments of the factor: `anchor_from_world`, `cam_from_world` and `inverse_depth`, nodes;
+    `direction`, (m, 3), in the anchor's axes, for depths along z with z = 1; `pixel`, (m, 2);
+    `lens` as in `reprojection`.
+
+    Args:
+        camera: A camera model, or its name in `caspar.cameras.MODELS`.
+        pose: Node type, or a part of one: an `sf.Pose3`.
+        inverse_depth: Node type, or a part of one: an `sf.V1`, one over a length.
+        lens: Node type, or a part of one, whose numbers are the camera's parameters.
+        behind: `zero` or `project`, see `caspar.cameras.BehindCamera`.
+        noise: `sigma`, `sqrt_information` or `unit`, see `Noise`.
+        name: The factor's name.
+        markers: Markers of arguments by name, instead of the usual ones.
+
+    Raises:
+        FactorError: Types that do not fit, or wrong markers.
+        OptionError: Unknown camera model, rule or noise.
+    """
+    where = "inverse_depth_reprojection"
+    model = _camera(where, camera)
+    check_kind(where, "pose", pose, (sf.Pose3,))
+    check_kind(where, "inverse_depth", inverse_depth, (sf.V1,))
+
+    def error(inverse_depth: Any, lens: Any, direction: Any, pixel: Any, **poses: Any) -> list[Any]:
+        """Projected minus measured pixel."""
+        cam_from_anchor = poses["cam_from_world"] * poses["anchor_from_world"].inverse()
+        point = cam_from_anchor.R * direction + cam_from_anchor.t * inverse_depth[0]
+        return list(model.residual(_parameters(lens), point, pixel, behind))
+
+    arguments = (
+        node("anchor_from_world", pose),
+        node("cam_from_world", pose),
+        node("inverse_depth", inverse_depth),
+        _lens(where, model, lens),
+        each("direction", sf.V3),
+        each("pixel", sf.V2),
+    )
+    return make_factor(error, 2, arguments, Choices(name, noise, markers))
+
+
+@library
+def stereo(
+    pose: NodeChoice = sf.Pose3,
+    point: NodeChoice = sf.V3,
+    *,
+    lens: NodeChoice | None = None,
+    behind: BehindChoice = "zero",
+    noise: NoiseChoice = "sigma",
+    name: str = "stereo",
+    markers: Markers | None = None,
+) -> Factor:
+    """A rectified pair of cameras sees a point: (u_left, u_right, v) minus the measured ones.
+
+    u_left = fx x / z + cx, u_right = fx (x - baseline) / z + cx, v = fy y / z + cy, where x, y, z
+    are in the axes of the left camera.
+
+    Arguments of the factor: `cam_from_world` (the left camera) and `point`, nodes; `pixel`, (m, 3),
+    in the order u_left, u_right, v; `lens`, fx fy cx cy in pixels and the baseline in the unit of
+    the points: a constant for all instances, (5,), or a node if `lens` is given.
+
+    Args:
+        pose: Node type, or a part of one: an `sf.Pose3`.
+        point: Node type, or a part of one: a point in world coordinates.
+        lens: Node type, or a part of one, of five numbers.
+        behind: `zero`: a point that is not in front of the cameras has no residual and no
+            derivative. `project`: the formula is used as it is.
+        noise: `sigma`, `sqrt_information` or `unit`, see `Noise`.
+        name: The factor's name.
+        markers: Markers of arguments by name, instead of the usual ones.
+
+    Raises:
+        FactorError: Types that do not fit, or wrong markers.
+        OptionError: Unknown rule or noise.
+    """
+    check_kind("stereo", "pose", pose, (sf.Pose3,))
+    check_kind("stereo", "point", point, (sf.V3,))
+    pinhole = MODELS["PINHOLE"]
+    lens_is = _lens_of("stereo", 5, "fx fy cx cy baseline", lens)
+
+    def error(cam_from_world: Any, point: Any, lens: Any, pixel: Any) -> list[Any]:
+        """Projected minus measured pixels."""
+        *one, baseline = _parameters(lens)
+        left = cam_from_world * point
+        right = left - sf.V3(baseline, 0, 0)
+        u_left, v = pinhole.residual(one, left, sf.V2(pixel[0], pixel[2]), behind)
+        u_right, _ = pinhole.residual(one, right, sf.V2(pixel[1], pixel[2]), behind)
+        return [u_left, u_right, v]
+
+    arguments = (node("cam_from_world", pose), node("point", point), lens_is, each("pixel", sf.V3))
+    return make_factor(error, 3, arguments, Choices(name, noise, markers))
+
+
+def _camera(factor: str, camera: CameraChoice) -> CameraModel:
+    if isinstance(camera, CameraModel):
+        return camera
+    if camera not in MODELS:
+        raise OptionError(
+            f"caspar.factors.{factor}, camera={camera!r}: there is no such model in "
+            f"caspar.cameras.MODELS; the models are {', '.join(MODELS)}"
+        )
+    return MODELS[camera]
+
+
+def _parameters(lens: Any) -> list[Any]:
+    """The numbers of a lens of any type, in storage order."""
+    return list(StorageOps.to_storage(lens))
+
+
+def _lens(factor: str, model: CameraModel, lens: NodeChoice | None) -> Argument:
+    return _lens_of(factor, model.num_parameters, " ".join(model.parameter_names), lens)
+
+
+def _lens_of(factor: str, size: int, names: str, lens: NodeChoice | None) -> Argument:
+    if lens is None:
+        return common("lens", vector_type(size))
+    found = StorageOps.storage_dim(kind_of(lens) if isinstance(lens, Part) else lens)
+    if found != size:
+        raise FactorError(
+            f"caspar.factors.{factor}, argument lens: it holds {found} numbers; it must hold "
+            f"{size}: {names}"
+        )
+    return node("lens", lens)

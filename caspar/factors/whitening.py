@@ -1,0 +1,125 @@
+"""Noise of a factor: how its error is divided by what is usual.
+
+Input: the rows of an error, and the factor's noise argument. Output: the whitened rows, whose
+squares the solver sums. Symbolic, once for each factor.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import symforce.symbolic as sf
+from numpy.typing import NDArray
+
+from caspar.errors import InputError, OptionError
+from caspar.frontend.markers import ConstSequential, ConstUnique, Marker
+
+
+class Noise(Enum):
+    """Which argument of a factor says how precise its measurements are."""
+
+    SIGMA = "sigma"
+    """`sigma`, (dim,): the standard deviation of each row of the error, one for all instances."""
+    SQRT_INFORMATION = "sqrt_information"
+    """`sqrt_information`, (m, dim, dim): for each instance a matrix W by which the error is
+    multiplied; W^T W is the inverse of the error's covariance."""
+    UNIT = "unit"
+    """None: the residual is the error, in its own units."""
+
+
+NoiseChoice: TypeAlias = Noise | Literal["sigma", "sqrt_information", "unit"]
+
+
+def noise_of(choice: NoiseChoice) -> Noise:
+    """The noise of this name.
+
+    Raises:
+        OptionError: There is none.
+    """
+    try:
+        return Noise(choice)
+    except ValueError:
+        allowed = ", ".join(repr(noise.value) for noise in Noise)
+        raise OptionError(f"noise={choice!r}: it must be one of {allowed}") from None
+
+
+def noise_argument(noise: Noise, dim: int) -> tuple[Any, type[Marker]] | None:
+    """Type and marker of the argument that holds the noise of an error; None: there is none.
+
+    Args:
+        noise: Which noise.
+        dim: Rows of the error.
+    """
+    if noise is Noise.SIGMA:
+        return vector_type(dim), ConstUnique
+    if noise is Noise.SQRT_INFORMATION:
+        return sf.matrix_type_from_shape((dim, dim)), ConstSequential
+    return None
+
+
+def whitened(noise: Noise, error: Sequence[Any], value: Any) -> Any:
+    """The residual.
+
+    Args:
+        noise: Which noise.
+        error: The rows of the error.
+        value: The noise argument.
+    """
+    if noise is Noise.SIGMA:
+        error = [row / value[number] for number, row in enumerate(error)]
+    residual = vector_type(len(error))(list(error))
+    return value * residual if noise is Noise.SQRT_INFORMATION else residual
+
+
+def vector_type(size: int) -> Any:
+    """The type of a column vector."""
+    return sf.matrix_type_from_shape((size, 1))
+
+
+def sqrt_information(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The matrices that whiten errors of given covariances.
+
+    Args:
+        covariance: (..., dim, dim) symmetric and positive definite.
+
+    Returns:
+        (..., dim, dim) lower triangular W with W^T W the inverse of the covariance.
+
+    Raises:
+        InputError: A covariance is not positive definite.
+    """
+    covariance = np.asarray(covariance, np.float64)
+    try:
+        return np.tril(np.linalg.inv(np.linalg.cholesky(covariance)))
+    except np.linalg.LinAlgError as error:
+        raise InputError(
+            f"sqrt_information, covariance of shape {covariance.shape}: a matrix is not positive "
+            "definite; a direction without noise needs a small variance, not zero"
+        ) from error
+
+
+def rotation_first(sqrt_information: NDArray[np.float64]) -> NDArray[np.float64]:
+    """g2o's matrices for `between`: rotation before translation, whole angles.
+
+    g2o weighs the translation, then for SE2 the angle, for SE3 the quaternion's vector part, which
+    is half of a small rotation vector.
+
+    Args:
+        sqrt_information: (m, 3, 3) or (m, 6, 6), as `caspar.io.read_g2o` gives it.
+
+    Returns:
+        The same shape; no longer triangular.
+
+    Raises:
+        InputError: Another shape.
+    """
+    roots = np.asarray(sqrt_information, np.float64)
+    if roots.ndim != 3 or roots.shape[1:] not in ((3, 3), (6, 6)):
+        raise InputError(
+            f"rotation_first, sqrt_information: shape {roots.shape}; it must be (m, 3, 3) or "
+            "(m, 6, 6)"
+        )
+    if roots.shape[1] == 3:
+        return roots[:, :, [2, 0, 1]]
+    return np.concatenate([roots[:, :, 3:] / 2.0, roots[:, :, :3]], axis=2)

@@ -1,0 +1,127 @@
+"""Start values for vertices that a file does not declare: along edges, and from sightings.
+
+Cost: once per file; see `pose_chain`.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.errors import FileFormatError
+from caspar.io.graphs.kind import PoseGraphKind
+from caspar.io.graphs.pose_chain import NO_PARENT, poses_along_tree, spanning_tree
+from caspar.io.graphs.pose_graph import Sightings
+from caspar.io.rigid_motions import compose_se2, compose_se3, invert_se2, invert_se3, transform
+from caspar.io.rotations import FloatArray
+
+
+def chained_poses(
+    kind: PoseGraphKind,
+    measurement: FloatArray,
+    ends: NDArray[np.int32],
+    ids: NDArray[np.int64],
+    path: str,
+) -> FloatArray:
+    """Return poses that agree with a spanning tree of edges, for a file without vertices.
+
+    Args:
+        kind: Of the graph.
+        measurement: (num_edges, storage_dim) a_T_b.
+        ends: (num_edges, 2) rows of poses.
+        ids: (num_poses,) of the file, for messages.
+        path: The file, for messages.
+
+    Returns:
+        (num_poses, storage_dim); the first one is the identity.
+
+    Raises:
+        FileFormatError: The edges do not connect all poses, or a pose is too large for float64.
+    """
+    if len(ids) == 0:
+        return np.empty((0, kind.storage_dim))
+    if kind is PoseGraphKind.SE2:
+        compose, invert = compose_se2, invert_se2
+    else:
+        compose, invert = compose_se3, invert_se3
+    parents, tree_edges = spanning_tree(ends, len(ids))
+    is_unreached = parents == NO_PARENT
+    is_unreached[0] = False
+    if is_unreached.any():
+        raise FileFormatError(
+            f"{path}: the file declares no vertices, and its edges do not connect "
+            f"vertex {ids[np.argmax(is_unreached)]} with vertex {ids[0]}, so that its pose is "
+            "not known; add VERTEX lines"
+        )
+    if len(ids) == 1:
+        return np.array([kind.identity])
+    is_forward = ends[tree_edges, 0] == parents
+    steps = measurement[tree_edges]
+    with np.errstate(over="ignore", invalid="ignore"):  # refused below
+        pose_from_parent = np.where(is_forward[:, None], steps, invert(steps))
+        poses = poses_along_tree(parents, pose_from_parent, kind.identity, compose)
+    is_finite = np.isfinite(poses).all(axis=1)
+    if not is_finite.all():
+        raise FileFormatError(
+            f"{path}: the file declares no vertices, and the pose of vertex "
+            f"{ids[np.argmin(is_finite)]}, composed along edges from vertex {ids[0]}, is too large "
+            "for float64; add VERTEX lines or mend the measurements"
+        )
+    return poses
+
+
+def seen_points(
+    kind: PoseGraphKind,
+    poses: FloatArray,
+    sightings: Sightings,
+    ids: NDArray[np.int64],
+    path: str,
+) -> FloatArray:
+    """Return the mean of where sightings see each landmark, for a file that declares none.
+
+    Args:
+        kind: Of the graph.
+        poses: (num_poses, storage_dim).
+        sightings: Positions of landmarks.
+        ids: (num_landmarks,) of the file, for messages.
+        path: The file, for messages.
+
+    Returns:
+        (num_landmarks, dim) world coordinates.
+
+    Raises:
+        FileFormatError: A landmark has no sighting, or is too far away for float64.
+    """
+    points, num_sightings = mean_points(kind, poses, sightings, len(ids))
+    is_good = (num_sightings > 0) & np.isfinite(points).all(axis=1)
+    if not is_good.all():
+        row = int(np.argmin(is_good))
+        raise FileFormatError(
+            f"{path}: the file declares no landmarks, and the place of vertex {ids[row]} "
+            + ("has no sighting" if num_sightings[row] == 0 else "is too large for float64")
+            + "; add VERTEX lines"
+        )
+    return points
+
+
+def mean_points(
+    kind: PoseGraphKind, poses: FloatArray, sightings: Sightings, num_landmarks: int
+) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Find the mean of where sightings see each landmark.
+
+    Args:
+        kind: Of the graph.
+        poses: (num_poses, storage_dim).
+        sightings: Positions of landmarks.
+        num_landmarks: Number of landmarks.
+
+    Returns:
+        (num_landmarks, dim) world coordinates, zero without a sighting, and (num_landmarks,) the
+        number of sightings.
+    """
+    compose = compose_se2 if kind is PoseGraphKind.SE2 else compose_se3
+    with np.errstate(over="ignore", invalid="ignore"):
+        sensors = compose(poses[sightings.pose], sightings.offset)
+        seen = transform(sensors, sightings.measurement)
+        sums = np.zeros((num_landmarks, kind.dim))
+        np.add.at(sums, sightings.landmark, seen)
+    counts = np.bincount(sightings.landmark, minlength=num_landmarks)
+    return sums / np.maximum(counts, 1)[:, None], counts

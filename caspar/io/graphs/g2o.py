@@ -1,0 +1,315 @@
+"""Read and write pose graphs in the text format of g2o.
+
+Input: a text file, plain or packed, of SE2 or SE3 poses. Output: `PoseGraph`, arrays in caspar's
+(SymForce's) storage order; and back. Cost: once per problem, some microseconds a line.
+
+Lines that are read (Kuemmerle, Grisetti, Strasdat, Konolige, Burgard, *g2o: A General Framework
+for Graph Optimization*, ICRA 2011, and its types `slam2d` and `slam3d`)::
+
+    VERTEX_SE2 id x y angle
+    VERTEX_SE3:QUAT id x y z qx qy qz qw
+    VERTEX_XY id x y                            landmarks
+    VERTEX_TRACKXYZ id x y z                    or VERTEX_XYZ
+    EDGE_SE2 id_a id_b x y angle information
+    EDGE_SE3:QUAT id_a id_b x y z qx qy qz qw information
+    EDGE_SE2_XY pose landmark x y information
+    EDGE_SE2_POINTXY_OFFSET pose landmark offset x y information
+    EDGE_BEARING_SE2_XY pose landmark angle information
+    EDGE_SE3_TRACKXYZ pose landmark offset x y z information
+    EDGE_SE3_XYZ pose landmark x y z information
+    EDGE_PRIOR_SE2 pose x y angle information
+    EDGE_SE3_PRIOR pose offset x y z qx qy qz qw information
+    EDGE_PRIOR_SE3 pose x y z qx qy qz qw information
+    EDGE_PRIOR_SE2_XY pose x y information
+    EDGE_SE3_XYZ_PRIOR pose offset x y z information
+    EDGE_PRIOR_XY landmark x y information
+    EDGE_POINTXYZ_PRIOR landmark x y z information
+    PARAMS_SE2OFFSET offset x y angle           pose_T_sensor
+    PARAMS_SE3OFFSET offset x y z qx qy qz qw
+    FIX id ...
+
+A vertex is world_T_pose; an edge measures a_T_b = inverse(world_T_a) * world_T_b. `information`
+is the upper triangle, row by row, of the inverse covariance of the error, translation first: the
+order of `PoseGraph`. EDGE_SE3_XYZ_PRIOR compares the position of the pose, as g2o does; its offset
+is not used. Empty lines, lines that begin with ``#``, and other ``PARAMS_...`` lines (which serve
+other edges) are passed over.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.errors import OptionError
+from caspar.io.compressed import FilePath, open_for_reading, path_text
+from caspar.io.graphs.assemble import Indefinite, Reading, assemble
+from caspar.io.graphs.kind import PoseGraphKind
+from caspar.io.graphs.lines import LineKind, Section, read_records
+from caspar.io.graphs.pose_graph import PoseGraph
+from caspar.io.graphs.writing import check_writable, formatted, triangles
+from caspar.io.replace import open_for_packing
+from caspar.io.rotations import FloatArray
+from caspar.user_warnings import warn_user
+
+UnknownLines = Literal["error", "skip"]
+"""What readers do with lines of a kind that they do not read."""
+
+
+def storage_from_angle(written: FloatArray) -> FloatArray:
+    """Poses in storage order, cos sin x y, from (n, 3) x y angle."""
+    angle = written[:, 2]
+    return np.stack([np.cos(angle), np.sin(angle), written[:, 0], written[:, 1]], axis=1)
+
+
+def angle_from_storage(poses: FloatArray) -> FloatArray:
+    """(n, 3) x y angle from poses in storage order."""
+    return np.column_stack([poses[:, 2:], np.arctan2(poses[:, 1], poses[:, 0])])
+
+
+_PLANE, _SPACE = PoseGraphKind.SE2, PoseGraphKind.SE3
+
+TAGS: Mapping[bytes, LineKind] = {
+    b"VERTEX_SE2": LineKind(Section.POSES, _PLANE, 3, stored=storage_from_angle),
+    b"VERTEX_SE3:QUAT": LineKind(Section.POSES, _SPACE, 7),
+    b"EDGE_SE2": LineKind(Section.EDGES, _PLANE, 3, 3, stored=storage_from_angle),
+    b"EDGE_SE3:QUAT": LineKind(Section.EDGES, _SPACE, 7, 6),
+    b"VERTEX_XY": LineKind(Section.LANDMARKS, _PLANE, 2),
+    b"VERTEX_TRACKXYZ": LineKind(Section.LANDMARKS, _SPACE, 3),
+    b"VERTEX_XYZ": LineKind(Section.LANDMARKS, _SPACE, 3),
+    b"EDGE_SE2_XY": LineKind(Section.SIGHTINGS, _PLANE, 2, 2),
+    b"EDGE_SE2_POINTXY_OFFSET": LineKind(Section.SIGHTINGS, _PLANE, 2, 2, has_offset=True),
+    b"EDGE_BEARING_SE2_XY": LineKind(Section.BEARINGS, _PLANE, 1, 1),
+    b"EDGE_SE3_TRACKXYZ": LineKind(Section.SIGHTINGS, _SPACE, 3, 3, has_offset=True),
+    b"EDGE_SE3_XYZ": LineKind(Section.SIGHTINGS, _SPACE, 3, 3),
+    b"EDGE_PRIOR_SE2": LineKind(Section.POSE_PRIORS, _PLANE, 3, 3, stored=storage_from_angle),
+    b"EDGE_SE3_PRIOR": LineKind(Section.POSE_PRIORS, _SPACE, 7, 6, has_offset=True),
+    b"EDGE_PRIOR_SE3": LineKind(Section.POSE_PRIORS, _SPACE, 7, 6),
+    b"EDGE_PRIOR_SE2_XY": LineKind(Section.POSITION_PRIORS, _PLANE, 2, 2),
+    b"EDGE_SE3_XYZ_PRIOR": LineKind(Section.POSITION_PRIORS, _SPACE, 3, 3, has_offset=True),
+    b"EDGE_PRIOR_XY": LineKind(Section.LANDMARK_PRIORS, _PLANE, 2, 2),
+    b"EDGE_POINTXYZ_PRIOR": LineKind(Section.LANDMARK_PRIORS, _SPACE, 3, 3),
+    b"PARAMS_SE2OFFSET": LineKind(Section.OFFSETS, _PLANE, 3, stored=storage_from_angle),
+    b"PARAMS_SE3OFFSET": LineKind(Section.OFFSETS, _SPACE, 7),
+}
+"""Kinds of lines by their tags."""
+
+
+def read_g2o(
+    path: FilePath, *, indefinite: Indefinite = "error", unknown: UnknownLines = "error"
+) -> PoseGraph:
+    """Read a pose graph from a g2o text file.
+
+    If the file has edges but no vertices, poses are chained along edges from the lowest id, which
+    is put at the origin, to each of the others by as few edges as possible. If it has no vertices
+    of landmarks, each is put at the mean of where its sightings see it.
+
+    An information matrix is judged by itself, scaled to unit diagonal, so units do not matter. An
+    eigenvalue of the scaled matrix counts as zero down to -1e-6 of the largest one.
+
+    Args:
+        path: the file; plain, bzip2 or gzip. It is read once from beginning to end: a FIFO or
+            /dev/stdin will do.
+        indefinite: what is done with an information matrix that is not positive semidefinite.
+            `"error"`: it is refused. `"clip"`: negative eigenvalues of the scaled matrix are set
+            to zero, and so are rows and columns whose diagonal entry is not positive. Some public
+            files need that; it changes the measurements that it concerns.
+        unknown: what is done with lines of kinds that are not read, such as cameras.
+            `"error"`: the file is refused. `"skip"`: they are passed over, counted in
+            `PoseGraph.skipped`, and a warning names them.
+
+    Returns:
+        The graph: vertices in the order of the file (those that it does not declare in the order
+        of their ids), measurements in the order of the file, quaternions scaled to unit length.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FileFormatError: the file does not follow the format, holds kinds of lines that are not
+            read, SE2 and SE3 at once, no poses at all, or an information matrix that is not
+            positive semidefinite; the message gives the line.
+        OptionError: `indefinite` or `unknown` is something else, or `path` is no path.
+    """
+    return read_graph(path, TAGS, "read_g2o", indefinite, unknown)
+
+
+def read_graph(
+    path: FilePath,
+    tags: Mapping[bytes, LineKind],
+    reader: str,
+    indefinite: Indefinite = "error",
+    unknown: UnknownLines = "error",
+    *,
+    has_two_numberings: bool = False,
+) -> PoseGraph:
+    """Read a graph of any format.
+
+    Args:
+        path: the file.
+        tags: the kinds of lines of the format.
+        reader: the function that was called, for messages.
+        indefinite: as for `read_g2o`.
+        unknown: as for `read_g2o`.
+        has_two_numberings: whether a pose and a landmark may have one id.
+
+    Returns:
+        The graph.
+
+    Raises:
+        FileFormatError: see `read_g2o`.
+        OptionError: see `read_g2o`.
+    """
+    _check_choice("indefinite", indefinite, get_args(Indefinite))
+    _check_choice("unknown", unknown, get_args(UnknownLines))
+    path = path_text(path)
+    with open_for_reading(path) as stream:
+        records = read_records(stream, path, tags, skips_unknown=unknown == "skip")
+    if records.skipped:
+        kinds = ", ".join(f"{count:,} {tag}" for tag, count in records.skipped.items())
+        warn_user(f"{path}: lines of kinds that are not read were passed over: {kinds}")
+    return assemble(records, Reading(path, reader, indefinite, has_two_numberings))
+
+
+def _check_choice(name: str, given: object, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        raise OptionError(f"{name}={given!r}: it must be {' or '.join(map(repr, allowed))}")
+
+
+def write_g2o(path: FilePath, graph: PoseGraph) -> None:
+    """Write a pose graph as a g2o text file, so that `read_g2o` gives it back.
+
+    Numbers are written with all the digits that float64 has. Angles, quaternions and roots of
+    information come back to rounding, everything else as it is. Offsets are numbered anew. In
+    space g2o wants an offset for each sighting and prior, so the identity is among them.
+
+    Args:
+        path: the file to create or replace; packed if it ends in .bz2 or .gz.
+        graph: what to write.
+
+    Raises:
+        ValueError: the graph holds a number that is not finite, or an index out of range, or a pose
+            and a landmark have one id, or `path` is no path; nothing is written then.
+        OSError: the file cannot be written; the old one is unchanged.
+    """
+    path = path_text(path)
+    check_writable(graph)
+    both = np.intersect1d(graph.ids, graph.landmarks.ids)
+    if len(both) > 0:
+        raise ValueError(
+            f"PoseGraph: id {both[0]} is a pose's and a landmark's; g2o has one numbering: "
+            "add the greatest id of a pose to landmarks.ids"
+        )
+    with open_for_packing(path) as stream:
+        for text in _g2o_text(graph):
+            stream.write(text)
+
+
+def _g2o_text(graph: PoseGraph) -> Iterator[bytes]:
+    offsets = _OffsetIds(graph)
+    kind, landmarks = graph.kind, graph.landmarks
+    in_space = kind is _SPACE
+    if in_space:
+        yield from offsets.lines("PARAMS_SE3OFFSET")
+    else:
+        yield from offsets.lines("PARAMS_SE2OFFSET")
+    yield from formatted(f"VERTEX_{kind.value}", graph.ids[:, None], _written(kind, graph.poses))
+    tag = "VERTEX_TRACKXYZ" if in_space else "VERTEX_XY"
+    yield from formatted(tag, landmarks.ids[:, None], landmarks.points)
+    ends = graph.ids[np.stack([graph.index_a, graph.index_b], axis=1)]
+    edges = _written(kind, graph.measurement)
+    yield from formatted(f"EDGE_{kind.value}", ends, edges, triangles(graph.sqrt_information))
+    yield from _sighting_lines(graph, offsets)
+    yield from _prior_lines(graph, offsets)
+    # At the end, because GTSAM reads no edges behind them.
+    for ids in (graph.ids[graph.fixed], landmarks.ids[landmarks.fixed]):
+        yield "".join(f"FIX {name}\n" for name in ids.tolist()).encode()
+
+
+def _sighting_lines(graph: PoseGraph, offsets: "_OffsetIds") -> Iterator[bytes]:
+    in_space = graph.kind is _SPACE
+    for group, plain, with_offset in (
+        (graph.sightings, "EDGE_SE2_XY", "EDGE_SE2_POINTXY_OFFSET"),
+        (graph.bearings, "EDGE_BEARING_SE2_XY", None),
+    ):
+        ends = np.stack([graph.ids[group.pose], graph.landmarks.ids[group.landmark]], axis=1)
+        ids = np.column_stack([ends, offsets.of(group.offset)])
+        is_moved = np.full(len(ids), True) if in_space else offsets.is_moved(group.offset)
+        if with_offset is None and is_moved.any():
+            raise ValueError(
+                "PoseGraph.bearings: g2o has bearings from poses only, without offsets"
+            )
+        # Lines of both kinds are written in the order of the graph.
+        edges = np.flatnonzero(np.diff(is_moved)) + 1
+        for part in np.split(np.arange(len(ids)), edges):
+            if len(part) == 0:
+                continue
+            moved = bool(is_moved[part[0]])
+            tag = ("EDGE_SE3_TRACKXYZ" if in_space else with_offset) if moved else plain
+            yield from formatted(
+                str(tag),
+                ids[part] if moved else ends[part],
+                group.measurement[part],
+                triangles(group.sqrt_information[part]),
+            )
+
+
+def _prior_lines(graph: PoseGraph, offsets: "_OffsetIds") -> Iterator[bytes]:
+    in_space = graph.kind is _SPACE
+    tags = ("EDGE_PRIOR_SE2", "EDGE_PRIOR_SE2_XY", "EDGE_PRIOR_XY")
+    if in_space:
+        tags = ("EDGE_SE3_PRIOR", "EDGE_SE3_XYZ_PRIOR", "EDGE_POINTXYZ_PRIOR")
+    groups = (
+        (graph.pose_priors, graph.ids),
+        (graph.position_priors, graph.ids),
+        (graph.landmark_priors, graph.landmarks.ids),
+    )
+    for tag, (group, all_ids) in zip(tags, groups, strict=True):
+        ids = all_ids[group.index][:, None]
+        if in_space and group is not graph.landmark_priors:
+            ids = np.column_stack([ids, offsets.of(group.offset)])
+        elif offsets.is_moved(group.offset).any():
+            raise ValueError(f"PoseGraph: g2o has no offsets for {tag}")
+        numbers = group.measurement
+        if group is graph.pose_priors:
+            numbers = _written(graph.kind, numbers)
+        yield from formatted(tag, ids, numbers, triangles(group.sqrt_information))
+
+
+def _written(kind: PoseGraphKind, poses: FloatArray) -> FloatArray:
+    """Bring poses from storage order into that of the file."""
+    if kind is _PLANE:
+        return angle_from_storage(poses)
+    return np.concatenate([poses[:, 4:], poses[:, :4]], axis=1)
+
+
+class _OffsetIds:
+    """The distinct offsets of a graph, numbered in the order in which they are first used."""
+
+    def __init__(self, graph: PoseGraph) -> None:
+        self._kind = graph.kind
+        self._ids: dict[bytes, int] = {}
+        self._poses: list[FloatArray] = []
+        in_space = graph.kind is _SPACE
+        groups = [graph.sightings.offset]
+        if in_space:
+            groups += [graph.pose_priors.offset, graph.position_priors.offset]
+        for offsets in groups:
+            used = offsets if in_space else offsets[self.is_moved(offsets)]
+            for offset in used:
+                if offset.tobytes() not in self._ids:
+                    self._ids[offset.tobytes()] = len(self._poses)
+                    self._poses.append(offset)
+
+    def of(self, offsets: FloatArray) -> NDArray[np.int64]:
+        """(n,) the number of each offset; 0 for those that have none."""
+        return np.array([self._ids.get(offset.tobytes(), 0) for offset in offsets], np.int64)
+
+    def is_moved(self, offsets: FloatArray) -> NDArray[np.bool_]:
+        """(n,) whether the offset is not the identity."""
+        moved: NDArray[np.bool_] = (offsets != np.array(self._kind.identity)).any(axis=1)
+        return moved
+
+    def lines(self, tag: str) -> Iterator[bytes]:
+        """The lines that declare them."""
+        if self._poses:
+            ids = np.arange(len(self._poses))[:, None]
+            yield from formatted(tag, ids, _written(self._kind, np.stack(self._poses)))

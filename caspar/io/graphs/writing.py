@@ -1,0 +1,89 @@
+"""What the writers of pose graphs share: checks, and lines of text some thousand at a time."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.io.graphs.pose_graph import Landmarks, PoseGraph, Priors, Sightings
+from caspar.io.rotations import FloatArray
+
+_LINES_PER_WRITE = 1 << 13
+
+
+def formatted(
+    tag: str,
+    ids: NDArray[np.int64],
+    numbers: FloatArray,
+    more_numbers: FloatArray | None = None,
+) -> Iterator[bytes]:
+    """Format lines of a tag, ids and numbers, some thousand at a time.
+
+    Args:
+        tag: What each line begins with.
+        ids: (n, i).
+        numbers: (n, k).
+        more_numbers: (n, j) behind the others.
+
+    Yields:
+        Text.
+    """
+    if more_numbers is not None:
+        numbers = np.concatenate([numbers, more_numbers], axis=1)
+    for start in range(0, len(ids), _LINES_PER_WRITE):
+        part = slice(start, start + _LINES_PER_WRITE)
+        rows = zip(ids[part].tolist(), numbers[part].tolist(), strict=True)
+        lines = (f"{tag} {' '.join(map(repr, [*names, *row]))}\n" for names, row in rows)
+        yield "".join(lines).encode()
+
+
+def triangles(roots: FloatArray) -> FloatArray:
+    """Upper triangles, row by row, of the information that (n, d, d) roots are of."""
+    rows, columns = np.triu_indices(roots.shape[1])
+    information: FloatArray = (np.swapaxes(roots, 1, 2) @ roots)[:, rows, columns]
+    return information
+
+
+def check_writable(graph: PoseGraph) -> None:
+    """Refuse what readers would refuse to read back.
+
+    Raises:
+        ValueError: A number is not finite, or an index is out of range.
+    """
+    parts: dict[str, PoseGraph | Landmarks | Sightings | Priors] = {
+        "": graph,
+        "landmarks.": graph.landmarks,
+        "sightings.": graph.sightings,
+        "bearings.": graph.bearings,
+        "pose_priors.": graph.pose_priors,
+        "position_priors.": graph.position_priors,
+        "landmark_priors.": graph.landmark_priors,
+    }
+    for prefix, part in parts.items():
+        limits = {"index_a": graph.num_poses, "index_b": graph.num_poses}
+        if isinstance(part, Sightings):
+            limits = {"pose": graph.num_poses, "landmark": graph.num_landmarks}
+        if isinstance(part, Priors):
+            is_pose = part is not graph.landmark_priors
+            limits = {"index": graph.num_poses if is_pose else graph.num_landmarks}
+        for field in fields(part):
+            array = getattr(part, field.name)
+            name = f"PoseGraph.{prefix}{field.name}"
+            if field.name in limits:
+                _check_indices(name, array, limits[field.name])
+            elif isinstance(array, np.ndarray) and array.dtype == np.float64:
+                _check_finite(name, array)
+
+
+def _check_finite(name: str, array: FloatArray) -> None:
+    is_finite = np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
+    if not is_finite.all():
+        raise ValueError(f"{name}[{int(np.argmin(is_finite))}] is not finite")
+
+
+def _check_indices(name: str, indices: NDArray[np.int32], count: int) -> None:
+    is_good = (indices >= 0) & (indices < count)
+    if not is_good.all():
+        row = int(np.argmin(is_good))
+        raise ValueError(f"{name}[{row}] is {indices[row]}; it must be 0 to {count - 1}")

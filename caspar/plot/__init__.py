@@ -1,0 +1,19 @@
+"""Figures of solves, drawn by matplotlib without pyplot and its global state.
+
+Input: a `SolveResult`, and the problem before and after. Output: a figure or an image file. Public
+as `caspar.plot`, loaded when something is first drawn.
+"""
+
+from caspar.plot.figures import Figure, plot_convergence, plot_costs, plot_residuals
+from caspar.plot.graphs import plot_pose_graph
+from caspar.plot.scenes import MAX_POINTS, plot_bundle_adjustment
+
+__all__ = [
+    "MAX_POINTS",
+    "Figure",
+    "plot_bundle_adjustment",
+    "plot_convergence",
+    "plot_costs",
+    "plot_pose_graph",
+    "plot_residuals",
+]
