@@ -54,6 +54,7 @@ PARTS = {
     "factors": "errors frontend cameras",
     "loss": "frontend",
     "report": "solver",
+    "distributed": "solver",
     "plot": "errors solver io",
     "colmap": "version errors options progress user_arrays user_warnings ir memory passes frontend"
     " equations codegen runtime driver tracing solver io cameras loss",
