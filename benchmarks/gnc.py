@@ -157,7 +157,7 @@ def graph(seed: int, num_poses: int, share: float = 0.4, path: Path = GRAPH) -> 
     measured, roots = whole.measurement[kept].copy(), whole.sqrt_information[kept]
     poses = whole.poses[:num_poses]
     is_odometry = b - a == 1
-    arrays = {
+    arrays: dict[str, Any] = {
         "Pose2": poses,
         "edge": {"a": a, "b": b, "measured": measured, "sqrt_information": roots},
         "prior": {"pose": [0], "expected": poses[:1]},

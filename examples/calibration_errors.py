@@ -1,3 +1,7 @@
+# %% [markdown]
+# # How well a calibration is known
+
+# %% [markdown]
 """How well a calibration is known: standard errors of OpenCV's own pictures of a chessboard.
 
 A camera saw a board of 54 corners from 13 places. Its nine intrinsic parameters and the 13 poses
@@ -7,6 +11,7 @@ beforehand how well corners are found. OpenCV's `calibrateCameraExtended` gives 
     python examples/calibration_errors.py
 """
 
+# %%
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,13 +22,20 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 import caspar
+from caspar.plot import Figure
 
-CORNERS = Path(__file__).parents[1] / "data" / "chessboard_13.npz"
+CORNERS = Path(caspar.__file__).parents[1] / "data" / "chessboard_13.npz"
 """Pixels of the corners, the corners in squares of the board, and what OpenCV made of them."""
 
 START = np.array([[530.0, 530.0, 320.0, 240.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
 
+# %% [markdown]
+# ## The camera and what it saw
+#
+# A dataclass of scalars gives each parameter its name, in reports too.
 
+
+# %%
 @dataclass
 class Lens:
     """The camera, in OpenCV's order: pixels, then what bends the picture."""
@@ -68,6 +80,13 @@ def corner_found(
     return sf.V2(lens.fx * u + lens.cx, lens.fy * v + lens.cy) - pixel
 
 
+# %% [markdown]
+# ## The start
+#
+# A guess for the camera, and a pose from each picture.
+
+
+# %%
 def start_pose(corners: NDArray[np.float64], pixels: NDArray[np.float64]) -> list[float]:
     """A pose from the homography of a flat board (Zhang, 2000), as qx qy qz qw, x y z."""
     fx, fy, cx, cy = START[0, :4]
@@ -99,6 +118,11 @@ def read() -> dict[str, Any]:
     }
 
 
+# %% [markdown]
+# ## The calibration, and its covariance
+
+
+# %%
 def calibrate() -> tuple[caspar.SolveResult, caspar.Covariance]:
     """The optimum, and the covariance of everything there."""
     arrays, solver = read(), caspar.Solver(corner_found, precision="float64")
@@ -110,6 +134,49 @@ def calibrate() -> tuple[caspar.SolveResult, caspar.Covariance]:
     )
 
 
+# %% tags=["active-ipynb"]
+# result, cov = calibrate()
+# result
+
+# %% [markdown]
+# Fields with their standard errors:
+
+# %% tags=["active-ipynb"]
+# cov
+
+# %% [markdown]
+# A histogram of the distances between corners found and predicted shows whether a few of them
+# are wrong. None is.
+
+# %% tags=["active-ipynb"]
+# caspar.plot.plot_residuals(result, "corner_found")
+
+# %% [markdown]
+# ## What depends on what
+#
+# k2 and k3 bend the picture nearly alike, so that one of them can make up for the other: each is
+# known badly, while what both do together is known well. The focal lengths of both axes go together
+# too, as they come from the same distance to the boards.
+
+
+# %%
+def draw_correlation(cov: caspar.Covariance) -> Figure:
+    """The correlation of the nine parameters as an image."""
+    names = list(Lens.__dataclass_fields__)
+    figure = Figure(figsize=(4.5, 4.0), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(cov.correlation("Lens")[0], cmap="RdBu", vmin=-1.0, vmax=1.0)
+    axes.set_xticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), names)
+    figure.colorbar(image, ax=axes)
+    return figure
+
+
+# %% tags=["active-ipynb"]
+# draw_correlation(cov)
+
+
+# %% tags=["active-py"]
 def main() -> None:
     """Print the report, standard errors, and what depends on what."""
     result, cov = calibrate()

@@ -1,3 +1,7 @@
+# %% [markdown]
+# # How well the poses of a graph are known
+
+# %% [markdown]
 """How well the poses of a graph are known: ellipses of M3500, drawn into an image.
 
 The first pose is held, so poses far from it are less certain; loops keep that small. Each ellipse
@@ -7,18 +11,14 @@ matrices say, so covariances are scaled by the variance of the residuals.
     python examples/pose_graph_ellipses.py [IMAGE.png]
 """
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
+# %%
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import EllipseCollection
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
 import caspar
+from caspar.plot import Figure
 from examples import pose_graph
 
 Array = NDArray[np.float64]
@@ -30,7 +30,14 @@ SHARE = 0.95
 EVERY = 25
 """One of so many poses gets an ellipse."""
 
+# %% [markdown]
+# ## From covariances to ellipses
+#
+# The squared length of a whitened error has a chi-square distribution: the axes of an ellipse are
+# roots of eigenvalues times the root of its quantile.
 
+
+# %%
 def ellipses(covariances: Array, share: float = SHARE) -> tuple[Array, Array]:
     """Axes and angles of the ellipses that hold a share of a normal distribution.
 
@@ -46,16 +53,14 @@ def ellipses(covariances: Array, share: float = SHARE) -> tuple[Array, Array]:
     return lengths, np.arctan2(axes[:, 1, 1], axes[:, 0, 1])
 
 
-def draw(poses: Array, covariances: Array, path: Path) -> None:
-    """The path and its ellipses as a PNG image.
+def draw(poses: Array, covariances: Array) -> Figure:
+    """The path and its ellipses.
 
     Args:
         poses: (n, 4) cos sin x y.
         covariances: (n, 2, 2) of x and y.
-        path: Of the image.
     """
     figure = Figure(figsize=(8, 8), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.plot(*poses[:, 2:].T, color="0.6", linewidth=0.5)
     lengths, angles = ellipses(covariances[::EVERY])
@@ -73,28 +78,52 @@ def draw(poses: Array, covariances: Array, path: Path) -> None:
     )
     axes.set_aspect("equal")
     axes.set_title(f"Ellipses that hold {SHARE:.0%} of where poses may be, one of {EVERY}")
-    figure.savefig(path, dpi=150)
+    return figure
 
 
-def main(arguments: Sequence[str] = ()) -> caspar.Covariance:
-    """Solve, find the covariances, print the largest ones; draw them if an image is named."""
+# %% [markdown]
+# ## The graph
+
+
+# %%
+def estimate() -> tuple[caspar.SolveResult, caspar.Covariance]:
+    """The solved graph, and the covariances of all poses."""
     arrays = pose_graph.read()
     solver = caspar.Solver(pose_graph.FACTORS)
     result = solver.solve(arrays)
-    print(result)
-    cov = solver.covariance(
+    return result, solver.covariance(
         {**arrays, **result.values}, {"Pose2": "all"}, scale_by_residual_variance=True
     )
+
+
+# %% tags=["active-ipynb"]
+# result, cov = estimate()
+# result
+
+# %% [markdown]
+# The least certain poses are those that no loop ties to the first one.
+
+# %% tags=["active-ipynb"]
+# draw(result.values["Pose2"], cov["Pose2"][:, PLACE, PLACE])
+
+
+# %% tags=["active-py"]
+def main(image: str = "") -> caspar.Covariance:
+    """Solve, find the covariances, print the largest ones; draw them if an image is named."""
+    result, cov = estimate()
+    print(result)
     print(f"\n{cov}")
     lengths, _ = ellipses(cov["Pose2"][:, PLACE, PLACE])
     worst = int(lengths[:, 1].argmax())
     heading = np.degrees(cov.standard_errors("Pose2")[worst, 0])
     axes = " and ".join(f"{length:.1f}" for length in lengths[worst])
     print(f"least certain pose: {worst}, half axes of {axes}, heading to {heading:.1f} degrees")
-    if len(arguments) > 0:
-        draw(result.values["Pose2"], cov["Pose2"][:, PLACE, PLACE], Path(arguments[0]))
+    if image != "":
+        draw(result.values["Pose2"], cov["Pose2"][:, PLACE, PLACE]).savefig(image, dpi=150)
     return cov
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    import sys
+
+    main(*sys.argv[1:])

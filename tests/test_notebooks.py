@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ nbformat = pytest.importorskip("nbformat")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTEBOOKS = EXAMPLES / "notebooks"
 NAMES = (
-    *("camera_prototype", "hand_eye", "kernel_example", "multiple_factors", "point_cloud"),
-    *("scan_registration", "uwb_ranges", "victoria_park", "walking_robot"),
+    *("calibration_errors", "camera_prototype", "hand_eye", "kernel_example", "multiple_factors"),
+    *("outliers", "picture_in_map", "point_cloud", "pose_graph_ellipses", "scan_registration"),
+    *("shared_intrinsics", "uwb_ranges", "victoria_park", "walking_robot"),
 )
 
 METADATA = {
@@ -70,4 +72,6 @@ def test_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     client.execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert len(outputs) > 0
-    assert [output.text for output in outputs if output.get("name") == "stderr"] == []
+    # on a slow machine a line says what goes on, and is gone afterwards
+    said = [output.text for output in outputs if output.get("name") == "stderr"]
+    assert [text for text in said if re.sub(r"\r[^\r\n]*", "", text).strip() != ""] == []

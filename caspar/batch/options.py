@@ -18,7 +18,7 @@ from caspar.solver.iterate.stopping import LEAST_RELIEF
 from caspar.solver.iterate.usual_options import (
     EXACT_OPTIONS,
     FIT_DAMPING,
-    LEVELLING_OFF_DAMPING,
+    ROBUST_DAMPING,
     USUAL_OPTIONS,
 )
 
@@ -85,7 +85,7 @@ def usual_options(shape: BatchShape) -> Mapping[str, float]:
     losses = [one.factor.loss for one in shape.factors if one.factor.loss is not None]
     if len(losses) > 0:
         levels_off = any(loss.levels_off for loss in losses)
-        first = LEVELLING_OFF_DAMPING if levels_off else USUAL_OPTIONS["initial_damping"]
+        first = ROBUST_DAMPING if levels_off else USUAL_OPTIONS["initial_damping"]
         usual["initial_damping"] = first
     return usual
 

@@ -3,8 +3,8 @@
 Yang, Antonante, Tzoumas, Carlone, *Graduated Non-Convexity for Robust Spatial Perception: From
 Non-Minimal Solvers to Global Outlier Rejection*, RA-L 2020. A solve with weights, new weights from
 its residuals, and so on, while a parameter takes the loss from a convex one to the one that is
-meant. Cost tier: some ten to forty solves, each from the values of the one before; a `Solver` keeps
-its plan, as only weights and values change.
+meant. Cost tier: some ten to forty solves, each from the values that were given; a `Solver` keeps
+its plan, as only weights change.
 """
 
 from collections.abc import Mapping
@@ -196,9 +196,9 @@ class _Course:
         """A solve with some weights; and by factor (m,) squared residuals over thresholds."""
         for name, weight in weights.items():
             self._arrays[name] = {**self._arrays[name], WEIGHT: self._placed(name, weight)}
+        # from the start: where all weights are 1, outliers may have folded what they should not
         result = self._solver.solve(self._arrays, **self._options)
-        self._arrays.update(result.values)
-        found = self._solver.evaluate(self._arrays)
+        found = self._solver.evaluate({**self._arrays, **result.values})
         ratios = {
             name: (found.residuals(name) ** 2).sum(axis=1) / square
             for name, square in self._squares.items()

@@ -18,10 +18,13 @@ from examples import (
     kernel_example,
     localisation,
     multiple_factors,
+    outliers,
+    picture_in_map,
     point_cloud,
     pose_graph,
     pose_graph_ellipses,
     relaxation,
+    shared_intrinsics,
     tags,
 )
 
@@ -100,8 +103,39 @@ def test_ellipses_hold_what_they_say(tmp_path: Path) -> None:
     radii = np.column_stack([places @ across, places @ along]) / lengths[0]
     assert np.mean((radii**2).sum(axis=1) < 1.0) == pytest.approx(0.95, abs=3e-3)
     image = tmp_path / "ellipses.png"
-    pose_graph_ellipses.draw(np.zeros((1, 4)), covariance[None], image)
+    pose_graph_ellipses.draw(np.zeros((1, 4)), covariance[None]).savefig(image)
     assert image.read_bytes()[1:4] == b"PNG"
+
+
+def test_a_picture_is_placed_in_a_map(capsys: pytest.CaptureFixture[str]) -> None:
+    result = picture_in_map.main()
+    assert result.problem.num_unknowns == 9
+    assert result.problem.held["Point"] == 3 * 1001
+    printed = capsys.readouterr().out
+    found = re.search(r"least squares +off by (\S+)\ngraduated +off by (\S+)", printed)
+    assert found is not None
+    assert float(found[2]) < 1e-3 < 1e-2 < float(found[1])
+    assert re.search("wrong matches kept: [0-5] of 302", printed)
+
+
+def test_lenses_are_shared_held_and_bounded() -> None:
+    arrays, result = shared_intrinsics.solve()
+    assert result.status.is_success
+    lens = result.values_of("Lens")
+    np.testing.assert_array_equal(lens["center"], shared_intrinsics.TRUE_LENSES[:, 1:3])
+    np.testing.assert_allclose(lens["focal"], shared_intrinsics.TRUE_LENSES[:, 0], rtol=3e-3)
+    assert lens["bend"][1] == -0.01
+    np.testing.assert_array_equal(result.values["View"][0], arrays["View"][0])
+    assert shared_intrinsics.draw(result).axes[0].get_aspect() == 1.0
+
+
+def test_a_loss_tells_wrong_observations() -> None:
+    arrays, is_wrong = outliers.read()
+    robust = outliers.solve(arrays, caspar.loss.Cauchy, max_iterations=15)
+    rms, found, suspected = outliers.judge(robust, is_wrong)
+    assert rms < 1.5
+    assert found > 0.9
+    assert suspected < 0.02
 
 
 def test_pose_graph_reaches_the_optimum() -> None:

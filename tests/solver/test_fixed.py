@@ -303,6 +303,20 @@ def test_what_is_held_is_known_exactly(backend: str) -> None:
         made.covariance(ARRAYS, {"View": "all"})
 
 
+def test_a_held_map_takes_no_part_in_a_covariance() -> None:
+    """The size of the matrices is that of what moves: with 200,000 marks nothing else would fit."""
+    count = 200_000
+    far = np.tile([0.0, 0.0, 50.0], (count, 1))
+    large = {**ARRAYS, "Mark": np.concatenate([MARKS, far])}
+    made = caspar.Solver(sighting, backend="cpu")
+    found = made.covariance(large, {"View": [2]}, fixed={"Mark": True})
+    expected = made.covariance(ARRAYS, {"View": [2]}, fixed={"Mark": True})
+    np.testing.assert_allclose(found["View"], expected["View"], rtol=1e-9, atol=1e-20)
+    # and it can still be asked for
+    known = made.covariance(ARRAYS, {"Mark": [1]}, fixed={"Mark": True})
+    assert (known["Mark"] == 0.0).all()
+
+
 @caspar.factor(loss=caspar.loss.Cauchy)
 def robust_sighting(
     view: Annotated[View, caspar.TunableShared],

@@ -4,7 +4,8 @@ Input: the values of a problem, and which instances are asked for. Output: a `Co
 tier: kernels once for a solver, everything else once for a covariance.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,11 @@ from caspar.solver.choice.form import Recipe
 from caspar.solver.covariance.covariance import Covariance, node_infos
 from caspar.solver.covariance.free_directions import find_free_directions
 from caspar.solver.covariance.inverses.choice import choose_inverse
-from caspar.solver.covariance.jacobians import DerivativeKernels, residual_variance
+from caspar.solver.covariance.jacobians import (
+    DerivativeKernels,
+    FactorJacobian,
+    residual_variance,
+)
 from caspar.solver.covariance.marginals import Marginals
 from caspar.solver.covariance.normal_matrix import Linearized
 from caspar.solver.covariance.request import requested_instances
@@ -60,6 +65,7 @@ class Covariances:
         requested = requested_instances(blocks, problem.counts)
         jacobians = self._kernels.evaluate(given_factors(factors, problem), problem)
         free = without_active(problem, backend)
+        jacobians = _without_held(jacobians, free, requested)
         linearized = Linearized(backend, jacobians, nodes, problem.counts, free)
         _check_touched(requested, linearized)
         normal, inverse = choose_inverse(self._recipe, linearized)
@@ -108,6 +114,17 @@ def without_active(problem: Problem, backend: Backend) -> dict[str, Array]:
         rows = given if isinstance(given, np.ndarray) else backend.to_host(given)
         free[name] = np.where(limits.at_given(rows), 0.0, free[name])
     return free
+
+
+def _without_held(
+    jacobians: Sequence[FactorJacobian], free: Mapping[str, Array], requested: Mapping[str, Any]
+) -> list[FactorJacobian]:
+    """Without the derivatives by node types that are held as a whole: they are constants."""
+    held = {name for name, moves in free.items() if not np.any(moves)} - set(requested)
+    return [
+        replace(one, nodes=tuple(node for node in one.nodes if node.node not in held))
+        for one in jacobians
+    ]
 
 
 def _check_touched(requested: Mapping[str, NDArray[np.int64]], linearized: Linearized) -> None:
