@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         bundle_adjustment,
         cameras,
         colmap,
+        distributed,
         errors,
         factors,
         initialize,
