@@ -54,8 +54,8 @@ class BackendChoice(Enum):
 class Precision(Enum):
     """Which floating types are used for what.
 
-    MIXED: float32 storage, evaluation, Jacobians and PCG vectors; float64 sums, block
-    factorisation and scalars. FLOAT64: float64 throughout. FLOAT32: float32 sums too.
+    MIXED: values, residuals, costs, gradients and sums in float64; Jacobians, their products and
+    PCG vectors in float32. FLOAT64: float64 throughout. FLOAT32: float32 values and sums too.
     """
 
     MIXED = "mixed"
@@ -94,7 +94,7 @@ class PreconditionerChoice(Enum):
 class JacobianChoice(Enum):
     """Where Jacobians are kept between linearisation and the products of an iteration.
 
-    STORED: in memory, in the precision's storage type. FLOAT16: in memory, their columns scaled to
+    STORED: in memory, float32 in mixed precision. FLOAT16: in memory, their columns scaled to
     at most unit length, in 16 bits: half of float32's bytes; steps are a little less exact, what a
     solve converges to is not. RECOMPUTE: nowhere: every product derives them again from the values.
     AUTO: recomputed on CUDA where conjugate gradients are likely and, at the device's peak rates,
@@ -121,8 +121,9 @@ class SolveOptions:
         max_damping: The solve stops where no step is accepted below it.
         cost_tolerance: Stop when neither the actual nor the predicted decrease of the cost by
             two steps in a row, the second solved tightly, exceeds this, relative to the cost.
-            None: 3e-7, or 1e-13 if linear systems are solved exactly: in float64, by a
-            factorisation or because one node remains; 1e-9 if nodes are eliminated then.
+            None: 1e-8, or 1e-13 if linear systems are solved exactly: in float64, by a
+            factorisation or because one node remains; 1e-9 if nodes are eliminated then, also in
+            mixed precision; 3e-7 with values in float32.
         gradient_tolerance: Stop when the expected decrease of the cost by a full linear step,
             relative to the cost, is below this. None: 1e-14, or 1e-26 if linear systems are solved
             exactly, 1e-18 if nodes are eliminated then.

@@ -285,14 +285,16 @@ _POSITIVE = (
 def sampler(kernel: str, arg: ArgSpec) -> Sampler:
     """What to feed to an argument of a kernel."""
     owner = kernel.split("__", 1)[0]
-    if (owner, arg.name) in _VALUES:
-        return _VALUES[owner, arg.name]
+    # rounded copies are of the same
+    name = arg.name.replace("__rounded", "__value")
+    if (owner, name) in _VALUES:
+        return _VALUES[owner, name]
     if arg.name == "done":
         return zeros
     if arg.name in ("block", "reduced_block") and arg.read is not None:
         dim = int((2 * arg.dim) ** 0.5)
         return blocks(dim)
-    return (positives if arg.name in _POSITIVE else normals)(arg.dim)
+    return (positives if name in _POSITIVE else normals)(arg.dim)
 
 
 def case_for(

@@ -72,7 +72,7 @@ class BatchArrays:
     def __init__(self, reader: ArrayReader, *, check: bool) -> None:
         self._reader = reader
         self._check = check
-        self.dtype = reader.storage.value
+        self.dtype = reader.types.storage.value
         self.num_problems = -1
         self.xp: Any = np
 

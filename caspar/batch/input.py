@@ -90,7 +90,7 @@ def read_batch(
             f"node type {node.name}", arrays[node.name], node.storage_dim, node.unit_ranges
         )
     number = one_by_one.num_problems
-    free = read_fixed(fixed, nodes, {k: number * v for k, v in counts.items()}, reader.storage)
+    free = read_fixed(fixed, nodes, {k: number * v for k, v in counts.items()}, reader.types.storage)
     read = [
         _FactorReader(place, factor, one_by_one, counts, terms).read(arrays[factor.name])
         for place, factor in enumerate(factors)
@@ -101,7 +101,7 @@ def read_batch(
         shape=batch_shape(
             [(node, counts[node.name], node.name in free) for node in nodes],
             [one.factor for one in read],
-            reader.storage,
+            reader.types.storage,
         ),
         starts=starts,
         dtypes={node.name: reader.dtype(arrays[node.name]) for node in nodes},

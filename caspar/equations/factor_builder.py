@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from caspar.equations.evaluation import Correction, Evaluation, correction_dim, evaluate
-from caspar.equations.parts import FactorPart, Layout, NodePart, SolverPart, is_free
+from caspar.equations.parts import FactorPart, Layout, NodePart, SolverPart, is_free, value_dtype
 from caspar.frontend.factors.jacobian import (
     JacobianStorage,
 )
@@ -181,7 +181,7 @@ class FactorBuilder(KernelBuilder):
         """What the kernel calls the storage of an argument, and its type in memory."""
         if self.types.rounds_values and self.graph.dtype is self.types.storage:
             return argument.part(ROUNDED_VALUE), self.types.storage
-        return argument.value_name, argument.dtype(self.types)
+        return argument.value_name, value_dtype(argument, self.types)
 
     def evaluate(self, epsilon_of: DType) -> Evaluation:
         """The factor at the values of its arguments, with the epsilon of a type."""

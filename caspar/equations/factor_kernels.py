@@ -55,8 +55,9 @@ class FactorKernels:
             `linearize`: from `residual`, at the values it was scored at, for each node argument
             `FactorForm.linearized`. Where that is of rounded values, `gradient` adds the gradients,
             of exact ones. `store`: with the `diagonal` of all factors, the scaled Jacobian and,
-            where it is not rounded, the scaled blocks. `square`: the blocks of the rounded one. `product`: J^T (J p) for each node argument, and |J p|^2: `curvature`;
-            the Schur complement's where a node is eliminated. Others: see `schur_kernels`.
+            where it is not rounded, the scaled blocks. `square`: the blocks of a rounded one.
+            `product`: J^T (J p) for each node argument, and |J p|^2: `curvature`; the Schur
+            complement's where a node is eliminated. Others: see `schur_kernels`.
         jacobian_dim: Stored Jacobian entries.
         slots: Where they are; None: Jacobians are recomputed.
     """

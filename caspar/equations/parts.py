@@ -151,6 +151,12 @@ class NodePart(Enum):
 LIMITS = (NodePart.LOWER, NodePart.UPPER)
 """What a type has if some of its numbers have bounds."""
 
+
+def value_dtype(argument: Argument, types: Types) -> DType:
+    """Type of an argument's values in memory."""
+    return types.storage if argument.is_narrow else types.values
+
+
 REDUCED = {NodePart.GRADIENT: NodePart.REDUCED_GRADIENT, NodePart.BLOCK: NodePart.REDUCED_BLOCK}
 """Sums over factors that the system and the reduced one have alike."""
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from caspar.equations.factor_kernels import FACTOR_ROLES, factor_kernels
 from caspar.equations.node_kernels import node_kernels
+from caspar.equations.parts import value_dtype
 from caspar.equations.scalar_kernels import memory_kernels, scalar_kernels
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.frontend.names import ROUNDED_VALUE, kernel_name
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
-from caspar.ir.ops import Op
 from caspar.memory.conversion import ConvertSpec, Direction
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.layout import rows_are_blocked
@@ -51,7 +51,7 @@ def rounded_arguments(
     for factor in factors:
         names = {kernel_name(factor.name, role) for role in FACTOR_ROLES}
         calls = [call for spec in specs if spec.name in names for call in spec.graph.calls]
-        read = {call.data[0] for call in calls if call.op is Op.READ}
+        read = {call.data[0] for call in calls if isinstance(call.data, tuple)}
         rounded = (one.name for one in factor.inputs if one.part(ROUNDED_VALUE) in read)
         found[factor.name] = tuple(rounded)
     return found
@@ -65,7 +65,7 @@ def convert_specs(
     pack, unpack = Direction.PACK, Direction.UNPACK
     made = {(pack, node.storage_dim, types.values) for node in nodes}
     made |= {(unpack, node.storage_dim, types.values) for node in nodes}
-    made |= {(pack, one.storage_dim, one.dtype(types)) for one in inputs if one.node is None}
+    made |= {(pack, one.storage_dim, value_dtype(one, types)) for one in inputs if one.node is None}
     if form.rounds_values(types):
         made |= {(pack, one.storage_dim, types.storage) for one in inputs if one.node is None}
     made |= {(pack, node.tangent_dim, types.storage) for node in nodes if node.name in form.masked}

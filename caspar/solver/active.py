@@ -12,11 +12,15 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Protocol
 
+from caspar.equations.solver_form import eliminable_types
 from caspar.errors import InputError, UnsuitedError
-from caspar.frontend.factors.terms import with_terms
-from caspar.frontend.factors.trace import TracedFactor
-from caspar.options import LinearSolverChoice, PreconditionerChoice
+from caspar.frontend.factors.terms import with_narrow, with_terms
+from caspar.frontend.factors.trace import NodeType, TracedFactor
+from caspar.frontend.precision import TYPES
+from caspar.options import JacobianChoice, LinearSolverChoice, Precision, PreconditionerChoice
+from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe, usual_precision
+from caspar.solver.choice.offsets import is_far_from_zero
 from caspar.solver.held_types import arrays_with_constants, types_to_hold, with_constants
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterated import System
@@ -59,11 +63,16 @@ class Active:
 
     def part(self, problem: Problem) -> Problem:
         """What of a problem takes part."""
-        part = problem.part(self.recipe.factors, self.recipe.nodes)
-        if len(self.held) == 0:
-            return part
-        arrays = {one.name: arrays_with_constants(one, problem, self.held) for one in self.given}
-        return replace(part, factors=arrays)
+        recipe = self.recipe
+        part = problem.part(recipe.factors, recipe.nodes)
+        arrays = part.factors
+        if len(self.held) > 0:
+            arrays = {
+                one.name: arrays_with_constants(one, problem, self.held) for one in self.given
+            }
+        types = TYPES[recipe.precision]
+        narrowed = {one.name: arrays[one.name].narrowed(one, types) for one in recipe.factors}
+        return replace(part, factors=narrowed)
 
 
 class Preparations:
@@ -72,6 +81,7 @@ class Preparations:
     Only the last one used keeps memory.
 
     Args:
+        backend: Where arrays are, unless they are on the host.
         prepare: Makes the one for a recipe.
         recipe: What the user chose, with all factors.
         own_precision: Whether each set has the precision that is usual for it.
@@ -84,8 +94,14 @@ class Preparations:
     """
 
     def __init__(
-        self, prepare: Callable[[Recipe], Prepares], recipe: Recipe, *, own_precision: bool
+        self,
+        backend: Backend,
+        prepare: Callable[[Recipe], Prepares],
+        recipe: Recipe,
+        *,
+        own_precision: bool,
     ) -> None:
+        self._backend = backend
         self._prepare = prepare
         self._recipe = recipe
         self._own_precision = own_precision
@@ -96,8 +112,12 @@ class Preparations:
         self._backlog_s = 0.0
         self._lock = Lock()
 
-    def choose(self, problem: Problem) -> Active:
+    def choose(self, problem: Problem, precision: Precision | None = None) -> Active:
         """What takes part in a problem.
+
+        Args:
+            problem: The arrays.
+            precision: Of the solve, in place of the usual one. None: the usual one.
 
         Raises:
             InputError: No factor has instances.
@@ -105,6 +125,9 @@ class Preparations:
         recipe = self._of_instances(problem)
         held = types_to_hold(recipe.factors, problem) if len(problem.free) > 0 else ()
         given, recipe = recipe.factors, self._with_masks(recipe, problem, held)
+        if precision is not None:
+            recipe = replace(recipe, precision=precision)
+        recipe = self._by_values(recipe, problem)
         key = _key(recipe, held)
         with self._lock:
             if key not in self._made:
@@ -150,12 +173,40 @@ class Preparations:
             names = ", ".join(one.name for one in whole.factors)
             which = "instances" if len(factors) == 0 else "instances with a weight above 0"
             raise InputError(f"arrays: no factor has {which} ({names}); give at least one some")
-        if _factors_key(factors) == _factors_key(whole.factors):
-            return whole
         touched = {argument.node for factor in factors for argument in factor.nodes}
         nodes = tuple(node for node in whole.nodes if node in touched)
-        precision = usual_precision(factors, nodes) if self._own_precision else whole.precision
+        precision = self._precision(factors, nodes, problem)
+        is_whole = _factors_key(factors) == _factors_key(whole.factors)
+        if is_whole and precision is whole.precision:
+            return whole
         return replace(whole, factors=factors, nodes=nodes, precision=precision)
+
+    def _precision(
+        self, factors: Sequence[TracedFactor], nodes: Sequence[NodeType], problem: Problem
+    ) -> Precision:
+        if not self._own_precision:
+            return self._recipe.precision
+        return usual_precision(factors, nodes, self._recipe.limits, problem.counts)
+
+    def _by_values(self, recipe: Recipe, problem: Problem) -> Recipe:
+        """As values in two types ask for it.
+
+        Constants that are too large for the type of values are in that of storage. Where points
+        are far from zero, Jacobians of rounded ones are inexact: they are stored then.
+        """
+        if not TYPES[recipe.precision].rounds_values:
+            return recipe
+        if recipe.jacobian is JacobianChoice.AUTO and self._backend.traits.prices_are_known:
+            is_far = any(
+                is_far_from_zero(node, problem.values[node.name], self._backend.to_host)
+                for node in eliminable_types(recipe.factors, recipe.nodes)
+            )
+            recipe = replace(recipe, is_far_from_zero=is_far)
+        most = recipe.limits.max_wide_constant_bytes
+        factors = tuple(
+            with_narrow(one, problem.factors[one.name].larger_than(most)) for one in recipe.factors
+        )
+        return replace(recipe, factors=factors)
 
     def _with_masks(self, recipe: Recipe, problem: Problem, held: tuple[str, ...]) -> Recipe:
         """With what is held: whole types as constants, parts of others by masks."""
@@ -165,7 +216,7 @@ class Preparations:
         if len(held) > 0:
             factors = tuple(with_constants(factor, held) for factor in factors)
             nodes = tuple(node for node in nodes if node.name not in held)
-            precision = usual_precision(factors, nodes) if self._own_precision else precision
+            precision = self._precision(factors, nodes, problem)
         masked = tuple(node.name for node in nodes if node.name in problem.free)
         bounded = tuple(node.name for node in nodes if node.name in problem.bounds)
         return replace(
@@ -223,11 +274,17 @@ class Preparations:
 
 def _key(recipe: Recipe, held: tuple[str, ...]) -> tuple[object, ...]:
     """What problems differ in that have kernels of their own."""
-    return _factors_key(recipe.factors), recipe.masked, recipe.bounded, held
+    kinds = recipe.precision, recipe.is_far_from_zero, recipe.masked, recipe.bounded
+    return _factors_key(recipe.factors), kinds, held
 
 
-def _factors_key(factors: Sequence[TracedFactor]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _factors_key(factors: Sequence[TracedFactor]) -> tuple[object, ...]:
     """What sets of factors differ in that have kernels of their own."""
     return tuple(
-        (one.name, tuple(f"{term.name} {term.kind.value}" for term in one.terms)) for one in factors
+        (
+            one.name,
+            tuple(f"{term.name} {term.kind.value}" for term in one.terms),
+            tuple(given.name for given in one.inputs if given.is_narrow),
+        )
+        for one in factors
     )

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
@@ -91,8 +91,14 @@ class System(Protocol):
     def reject(self) -> None:
         """Keep the current values."""
 
-    def rounded_costs(self, *, coarsely: bool = False) -> tuple[float, ...]:
+    def rounded_costs(self) -> tuple[float, ...]:
         """Costs of values that are moved by a rounding each."""
+
+    def coarsely_rounded_change(self) -> float:
+        """How much typical residuals change by the last third of the values' digits."""
+
+    def round_values(self, dtypes: Mapping[str, Any]) -> float:
+        """Round the current values to narrower types; their cost."""
 
     def values(self) -> Mapping[str, Array]:
         """The current values by node type."""

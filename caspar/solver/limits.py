@@ -54,6 +54,10 @@ class Limits:
             matrix without a look at how full it is.
         max_dense_covariance: The same of a matrix that is full.
         full_share_covariance: As `full_share`, for covariances.
+        max_fit_in_float64: Nodes of eliminated types up to which `auto` takes float64 for a fit,
+            where all other nodes are one of their type.
+        max_wide_constant_bytes: Bytes of a constant argument in float64 up to which mixed precision
+            keeps it in that type; larger ones are rounded to float32.
 
     Raises:
         OptionError: A limit is no number of at least 0, or `max_narrow_partners` above its default.
@@ -102,6 +106,9 @@ class Limits:
     max_dense_covariance: int = 10_000
     # QDLDL, whose factor the selected inverse takes, is slow where much is filled
     full_share_covariance: float = 0.1
+    max_fit_in_float64: int = 100_000
+    # pixels of 16 million observations: design record 0002 has what that costs
+    max_wide_constant_bytes: int = 1 << 28
 
     def __post_init__(self) -> None:
         """Reject what is no size."""

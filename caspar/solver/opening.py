@@ -57,6 +57,7 @@ class Opener:
 
     Attributes:
         preparations: What is made for the parts of it that occur.
+        own_precision: As given.
     """
 
     def __init__(
@@ -69,21 +70,27 @@ class Opener:
     ) -> None:
         self._backend = backend
         self._recipe = recipe
+        self.own_precision = own_precision
         prepare: Callable[[Recipe], Prepares] = partial(Preparation, backend)
         if devices is not None:
             prepare = partial(ShardedPreparation, devices)
-        self.preparations = Preparations(prepare, recipe, own_precision=own_precision)
+        self.preparations = Preparations(backend, prepare, recipe, own_precision=own_precision)
 
     @contextmanager
     def open(
-        self, arrays: Mapping[str, Any], constraints: Constraints, options: SolveOptions
+        self,
+        arrays: Mapping[str, Any],
+        constraints: Constraints,
+        options: SolveOptions,
+        precision: Precision | None = None,
     ) -> Iterator[Opened]:
         """The problem of some arrays, and the system of those factors that have instances.
 
-        It belongs to the caller until the context ends.
+        It belongs to the caller until the context ends. `precision` takes the place of the usual
+        one.
         """
         with self._backend.scope():
-            problem, active = self._checked(arrays, constraints, options)
+            problem, active = self._checked(arrays, constraints, options, precision)
             with active.preparation.system(active.part(problem)) as system:
                 yield Opened(problem, active, system)
 
@@ -97,7 +104,11 @@ class Opener:
             yield opened
 
     def _checked(
-        self, arrays: Mapping[str, Any], constraints: Constraints, options: SolveOptions
+        self,
+        arrays: Mapping[str, Any],
+        constraints: Constraints,
+        options: SolveOptions,
+        wanted: Precision | None,
     ) -> tuple[Problem, Active]:
         """The arrays, of the precision of what takes part, and that."""
         recipe = self._recipe
@@ -114,7 +125,7 @@ class Opener:
             )
 
         problem = read(recipe.precision)
-        active = self.preparations.choose(problem)
+        active = self.preparations.choose(problem, wanted)
         if active.recipe.precision is not recipe.precision:
             problem = read(active.recipe.precision)
         return problem, active

@@ -52,10 +52,11 @@ class Solver:
         factors: Functions decorated with `caspar.factor`; a single one needs no list.
         backend: `cuda`, `cpu`, or `auto`: CUDA where a device answers; or an object that fulfils
             `caspar.runtime.backend.Backend`, which is used as it is. See `backend.name`.
-        precision: `mixed` (float32 storage and Jacobians, float64 sums), `float64` or `float32`;
-            `auto`: float64 where no node type can be eliminated, or a factor couples two nodes of a
-            type that remains, else mixed. See `precision`, and the result's, where some factors
-            have no instances.
+        precision: `mixed` (values, residuals and sums in float64, Jacobians and vectors in
+            float32), `float64` or `float32`. `auto`: float64 where no node type can be eliminated,
+            where a factor couples two nodes of a type that remains, and for fits in which all that
+            remains are single nodes; else mixed, and on in float64 if numbers do not fit that. See
+            the result's `precision`.
         linear_solver: `auto`, `pcg`, `schur_pcg`, `schur_dense` or `sparse`: see
             `caspar.LinearSolverChoice`.
         preconditioner: `auto`, `block_jacobi`, `two_level`: see `caspar.PreconditionerChoice`.

@@ -25,7 +25,7 @@ from caspar.solver.input.problem import Problem
 from caspar.solver.linear.method import Specs
 from caspar.solver.linear.methods import check_preconditioner, methods_for
 from caspar.solver.plan.factor_order import most_partners
-from caspar.solver.plan.kernel_library import KernelLibrary, expected_block_size
+from caspar.solver.plan.kernel_library import KernelLibrary
 
 
 class SolverKernels:
@@ -139,8 +139,7 @@ class SolverKernels:
         is_settled = self._recipe.deterministic
 
         def begin(source: KernelSource) -> None:
-            size = expected_block_size(design, source.name)
-            self._backend.begin(source, size, is_settled=is_settled)
+            self._backend.begin(source, None, is_settled=is_settled)
 
         sources = solver_sources(design, ignored if wide_places else begin)
         owners = [factor.name for factor in design.factors]

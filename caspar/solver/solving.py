@@ -1,59 +1,59 @@
-"""One solve, from the user's arrays to a result.
+"""A solve from the user's arrays to a result, and again in float64 where mixed precision fails.
 
-Cost tier: once for each solve; what is kept between them, the opener keeps.
+Input: what a solver has made of its factors, arrays, options. Output: a `SolveResult`. Cost tier:
+once for each solve.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from caspar.frontend.factors.trace import TracedFactor
-from caspar.options import SolveOptions
+from caspar.options import Precision, SolveOptions
 from caspar.progress import log_end, showing
 from caspar.runtime.backend import Backend
-from caspar.solver.evaluation import (
-    Evaluation,
-    final_costs,
-    loss_names,
-    without_later_entries,
-)
+from caspar.solver.evaluation import Evaluation, final_costs, loss_names, without_later_entries
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.separate_parts import remarks_on_parts
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
 from caspar.solver.iterated import System
 from caspar.solver.opening import Opened, Opener
-from caspar.solver.result.result import SolveResult
+from caspar.solver.result.result import IterationRecord, SolveResult, SolveStatus
 
 LONG_ENOUGH = 4
 """Iterations after which values may have run away. Solves that go on from a solution take fewer."""
 
+TOO_NARROW = (
+    SolveStatus.DERIVATIVES_NOT_FINITE,
+    SolveStatus.OUT_OF_RANGE,
+    SolveStatus.DAMPING_LIMIT,
+)
+"""How a solve ends if its derivatives do not fit float32; in float64 it may go on."""
 
+
+@dataclass(frozen=True)
 class Solving:
-    """Solves problems of a solver.
+    """What solves of a solver have in common.
 
-    Args:
+    Attributes:
         backend: Where it runs.
-        opener: Opens them.
+        opener: Opens problems.
         factors: All factors.
-        fields: By node type where its fields are in a row of its values.
-        evaluate: Evaluates factors at some arrays.
+        fields: As in `SolveResult`.
+        evaluate: Evaluates all factors at the values among some arrays.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        opener: Opener,
-        factors: tuple[TracedFactor, ...],
-        fields: Mapping[str, Mapping[str, range]],
-        evaluate: Callable[[Mapping[str, Any]], Evaluation],
-    ) -> None:
-        self._backend = backend
-        self._opener = opener
-        self._factors = factors
-        self._fields = fields
-        self._evaluate = evaluate
+    backend: Backend
+    opener: Opener
+    factors: tuple[TracedFactor, ...]
+    fields: Mapping[str, Mapping[str, range]]
+    evaluate: Callable[[Mapping[str, Any]], Evaluation]
 
     def solve(
         self,
@@ -63,7 +63,11 @@ class Solving:
         verbose: bool | None,
         on_iteration: Callback | None,
     ) -> SolveResult:
-        """See `Solver.solve`."""
+        """Minimise the cost; see `Solver.solve`.
+
+        Where the precision is `auto`, a solve whose numbers do not fit mixed precision goes on in
+        float64 from the values that it has reached.
+        """
         try:
             with showing(verbose):
                 return self._solved(arrays, constraints, options, passing_on(on_iteration))
@@ -78,55 +82,132 @@ class Solving:
         options: SolveOptions,
         on_iteration: Callback | None,
     ) -> SolveResult:
-        backend, factors, start = self._backend, self._factors, time.perf_counter()
-        with self._opener.open(arrays, constraints, options) as opened:
+        first = self._run(arrays, constraints, options, on_iteration)
+        is_mixed = first.precision == Precision.MIXED.value
+        if first.status not in TOO_NARROW or not (is_mixed and self.opener.own_precision):
+            return first
+        known = len(first.iterations)
+        second = self._run(
+            {**arrays, **first.values},
+            constraints,
+            _left(options, first),
+            None if on_iteration is None else _counted_from(known, on_iteration),
+            Precision.FLOAT64,
+        )
+        return _joined(first, second)
+
+    def _run(
+        self,
+        arrays: Mapping[str, Any],
+        constraints: Constraints,
+        options: SolveOptions,
+        on_iteration: Callback | None,
+        precision: Precision | None = None,
+    ) -> SolveResult:
+        start, backend = time.perf_counter(), self.backend
+        preparations = self.opener.preparations
+        with self.opener.open(arrays, constraints, options, precision) as opened:
             problem, active, system = opened.problem, opened.active, opened.system
             compiled_s = active.preparation.kernels.take_compile_time()
             # of two solves at the same time one may have compiled for both
             setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
             start = time.perf_counter()
             course = minimize(system, options, on_iteration)
+            final_cost = _cost_of_returned(opened, course.final_cost)
             taking_part = active.recipe.factors
-            costs, num_beyond = final_costs(factors, taking_part, course.final_cost, system)
+            costs, num_beyond = final_costs(self.factors, taking_part, final_cost, system)
             remarks = (
                 *active.remarks,
                 *system.remarks,
                 *course.remarks,
                 *_on_values(system, course),
-                *remarks_on_parts(active.recipe.factors, active.recipe.nodes, problem),
+                *remarks_on_parts(taking_part, active.recipe.nodes, problem),
             )
             solve_time_s = time.perf_counter() - start
-            log_end(course.status.name, len(course.records), course.initial_cost, course.final_cost)
+            log_end(course.status.name, len(course.records), course.initial_cost, final_cost)
             moved = system.values()
             values = problem.moved(moved, backend)
             active_bounds = _active_bounds(opened, moved, backend)
         return SolveResult(
             status=course.status,
             initial_cost=course.initial_cost,
-            final_cost=course.final_cost,
+            final_cost=final_cost,
             remaining_decrease=course.remaining_decrease,
             iterations=course.records,
             values=values,
-            problem=opened.size(factors),
+            problem=opened.size(self.factors),
             backend=backend.name,
             device=system.device,
             precision=active.recipe.precision.value,
             linear_solver=system.linear_solver,
-            compile_time_s=compiled_s + self._opener.preparations.take_backlog(),
+            compile_time_s=compiled_s + preparations.take_backlog(),
             setup_time_s=setup_time_s,
             solve_time_s=solve_time_s,
             peak_memory_bytes=system.num_bytes + problem.bytes_on(backend),
             remarks=remarks,
-            fields=self._fields,
+            fields=self.fields,
             costs=costs,
             num_beyond_scale=num_beyond,
-            losses=loss_names(factors),
+            losses=loss_names(self.factors),
             active_bounds=active_bounds,
             evaluator=partial(self._evaluated, without_later_entries(arrays), values),
         )
 
     def _evaluated(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> Evaluation:
-        return self._evaluate({**arrays, **values})
+        return self.evaluate({**arrays, **values})
+
+
+def _cost_of_returned(opened: Opened, final_cost: float) -> float:
+    """The cost of the values as they go back: users' arrays may be of a narrower type."""
+    system, dtypes = opened.system, opened.problem.dtypes
+    narrow = {
+        plan.node.name: dtypes[plan.node.name]
+        for plan in system.plan.nodes
+        if np.dtype(dtypes[plan.node.name]).itemsize < system.values_type.itemsize
+    }
+    if len(narrow) == 0 or not math.isfinite(final_cost):
+        return final_cost
+    return system.round_values(narrow)
+
+
+def _left(options: SolveOptions, first: SolveResult) -> SolveOptions:
+    """The options, with what is left of the limits."""
+    limits: dict[str, Any] = {}
+    if options.max_iterations is not None:
+        limits["max_iterations"] = max(options.max_iterations - len(first.iterations), 1)
+    if options.max_time_s is not None:
+        limits["max_time_s"] = max(options.max_time_s - first.solve_time_s, 0.0)
+    return replace(options, **limits)
+
+
+def _counted_from(known: int, on_iteration: Callback) -> Callback:
+    """A callback that gets records counted on."""
+    return lambda record: on_iteration(replace(record, iteration=record.iteration + known))
+
+
+def _joined(first: SolveResult, second: SolveResult) -> SolveResult:
+    """The result of a solve that went on in float64."""
+    known = len(first.iterations)
+    later = tuple(
+        replace(one, iteration=one.iteration + known, time_s=one.time_s + first.solve_time_s)
+        for one in second.iterations
+    )
+    iterations: tuple[IterationRecord, ...] = (*first.iterations, *later)
+    why = "".join(f" {remark}" for remark in first.remarks if remark not in second.remarks)
+    remark = (
+        f"The solve went on in float64 after iteration {known}, as it does from the start with "
+        f"precision='float64': Jacobians in float32 ended it with {first.status.name}.{why}"
+    )
+    return replace(
+        second,
+        initial_cost=first.initial_cost,
+        iterations=iterations,
+        compile_time_s=first.compile_time_s + second.compile_time_s,
+        setup_time_s=first.setup_time_s + second.setup_time_s,
+        solve_time_s=first.solve_time_s + second.solve_time_s,
+        peak_memory_bytes=max(first.peak_memory_bytes, second.peak_memory_bytes),
+        remarks=(*second.remarks, remark),
+    )
 
 
 def _on_values(system: System, course: Course) -> tuple[str, ...]:

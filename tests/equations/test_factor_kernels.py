@@ -273,7 +273,9 @@ def test_accesses_follow_the_markers() -> None:
         for name, access in ends.items()
         for part, dtype in (("gradient", DType.FLOAT64), ("diagonal", DType.FLOAT32))
     }
-    assert writes("store") == {"jacobian": (WriteSequential(), DType.FLOAT32)} | {
+    assert writes("store") == {"jacobian": (WriteSequential(), DType.FLOAT32)}
+    # of what is stored, which is rounded
+    assert writes("square") == {
         f"{name}__block": (access, DType.FLOAT64) for name, access in ends.items()
     }
     assert kernels.kernels["product"].guard == "done"
@@ -284,10 +286,36 @@ def test_accesses_follow_the_markers() -> None:
 def test_types_of_each_precision(precision: Precision) -> None:
     types = TYPES[precision]
     kernels = factor_kernels(trace(FACTORS["distance"]), types).kernels
-    # the cost decides about steps: it is computed, not only summed, in the type of the sums
-    assert kernels["score"].graph.dtype is types.sums
-    assert kernels["linearize"].graph.dtype is types.storage
+    # the cost decides about steps, the gradient where they end
+    for role in ("score", "linearize", "store"):
+        assert kernels[role].graph.dtype is types.values
+        assert kernels[role].arg("a__value").dtype is types.values
     assert kernels["product"].graph.dtype is types.storage
     assert kernels["score"].arg("cost").dtype is types.sums
     assert kernels["product"].arg("a__product").dtype is types.storage
     assert kernels["product"].arg("curvature").dtype is types.sums
+
+
+@pytest.mark.parametrize("precision", Precision, ids=lambda precision: precision.value)
+def test_what_reads_rounded_values(precision: Precision) -> None:
+    """Jacobians that are derived again, and blocks beside them; gradients are of exact values."""
+    types = TYPES[precision]
+    way = form(JacobianStorage.RECOMPUTED)
+    kernels = factor_kernels(trace(FACTORS["distance"]), types, way).kernels
+    rounded = {
+        role
+        for role, spec in kernels.items()
+        if any(arg.name.endswith("__rounded") for arg in spec.args)
+    }
+    if precision is not Precision.MIXED:
+        assert rounded == set()
+        assert "gradient" not in kernels
+        return
+    assert rounded == {"linearize", "product"}
+    for role in rounded:
+        assert kernels[role].arg("a__rounded").dtype is DType.FLOAT32
+        assert kernels[role].graph.dtype is DType.FLOAT32
+    written = {role: {arg.name for arg in kernels[role].args if arg.write} for role in kernels}
+    assert written["gradient"] == {"a__gradient", "b__gradient"}
+    assert kernels["gradient"].graph.dtype is DType.FLOAT64
+    assert not any(name.endswith("__gradient") for name in written["linearize"])

@@ -82,7 +82,7 @@ class Poisoned(CpuBackend):
 def pack_values(plan: Plan, binder: Binder, arrays: Mapping[str, Any]) -> None:
     """Bring start values into a plan's memory, in its order of the nodes."""
     for node in plan.nodes:
-        rows = np.asarray(arrays[node.node.name], dtype=plan.types.storage.value)
+        rows = np.asarray(arrays[node.node.name], dtype=plan.types.values.value)
         rows = rows if node.order is None else rows[node.order.node]
         binder.pack(node.key(NodePart.NODES), rows)
 

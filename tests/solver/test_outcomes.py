@@ -251,7 +251,8 @@ def test_derivatives_that_are_not_finite_end_soon() -> None:
     assert result.status is caspar.SolveStatus.DERIVATIVES_NOT_FINITE
     assert len(result.iterations) == MAX_NOT_FINITE
     assert not result.status.is_success
-    assert result.remarks[-1] == "The derivatives of these factors are not finite: distance."
+    named = "distance (1 instance, first 0)"
+    assert result.remarks[-1] == f"The derivatives of these factors are not finite: {named}."
 
 
 def test_factors_that_are_not_finite_are_named() -> None:

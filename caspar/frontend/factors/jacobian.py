@@ -78,8 +78,8 @@ class Linearization:
 class JacobianStorage(Enum):
     """Where Jacobians are between linearisation and product.
 
-    STORED: in memory, in the type of storage. FLOAT16: in memory. RECOMPUTED: nowhere; every product
-    derives them again from the values, rounded to the type of storage.
+    STORED: in memory, in the type of storage. FLOAT16: in memory. RECOMPUTED: nowhere; products
+    derive them again from the values, rounded to the type of storage.
     """
 
     STORED = "stored"

@@ -4,7 +4,7 @@ They are constant arguments of the traced factor: values may differ from solve t
 them have one number for each instance decides which kernels a factor has.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import symforce.symbolic as sf
@@ -51,6 +51,20 @@ def with_terms(factor: TracedFactor, by_instance: Collection[str]) -> TracedFact
     if len(terms) == len(factor.terms) == 0:
         return factor  # with the key that it has worked out
     return replace(factor, terms=tuple(terms))
+
+
+def with_narrow(factor: TracedFactor, names: Collection[str]) -> TracedFactor:
+    """A factor of which some constants are in the type of storage, named as users pass them."""
+
+    def narrowed(inputs: Sequence[Argument]) -> tuple[Argument, ...]:
+        return tuple(
+            replace(one, is_narrow=True) if one.node is None and one.source in names else one
+            for one in inputs
+        )
+
+    if len(names) == 0:
+        return factor
+    return replace(factor, arguments=narrowed(factor.arguments), terms=narrowed(factor.terms))
 
 
 def _term(name: str, *, is_unique: bool) -> Argument:

@@ -31,7 +31,6 @@ from caspar.frontend.markers import (
     TunableUnique,
 )
 from caspar.frontend.names import VALUE, internal_name, part_name
-from caspar.frontend.precision import Types
 from caspar.frontend.symbolic.epsilon import SYMBOL, SymForceGrewError, with_symbolic_epsilon
 from caspar.frontend.symbolic.expression_key import expression_key
 from caspar.frontend.symbolic.lines import Lines
@@ -49,7 +48,6 @@ from caspar.frontend.tracing.signature import (
     matrix_shape,
     run_on_symbols,
 )
-from caspar.ir.dtype import DType
 from caspar.memory.access import Accessor
 
 WEIGHT = "weight"
@@ -175,10 +173,6 @@ class Argument:
     def value_name(self) -> str:
         """What kernels call its storage."""
         return self.part(VALUE)
-
-    def dtype(self, types: Types) -> DType:
-        """Type of its values in memory."""
-        return types.storage if self.is_narrow else types.values
 
     @property
     def tangent_dim(self) -> int:

@@ -52,16 +52,17 @@ def make_recipe(
         raise OptionError(f"limits={limits!r}: must be a caspar.solver.limits.Limits, or None")
     traced = tuple(traced_factor(factor) for factor in factors)
     nodes = _node_types(traced)
+    sizes = Limits() if limits is None else limits
     return Recipe(
         traced,
         nodes,
-        usual_precision(traced, nodes) if wanted is None else wanted,
+        usual_precision(traced, nodes, sizes) if wanted is None else wanted,
         linear,
         choice(PreconditionerChoice, "preconditioner", preconditioner),
         stored,
         checked_flag("deterministic", deterministic),
         checked_count("inner_iterations", inner_iterations, 0, MAX_INNER_ITERATIONS),
-        Limits() if limits is None else limits,
+        sizes,
         None if eliminate is None else _checked_elimination(eliminate, traced, nodes, linear),
     )
 

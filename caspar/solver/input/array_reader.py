@@ -35,7 +35,7 @@ UNIT_TOLERANCE = 0.02
 an error, most often a wrong storage order or an array of zeros."""
 
 UNIT_ROUNDINGS = 8.0
-"""Roundings of the storage type by which they may be off and are taken as they are."""
+"""Roundings of the type of values by which they may be off and are taken as they are."""
 
 
 @runtime_checkable
@@ -72,7 +72,7 @@ class ArrayReader:
 
     Args:
         backend: Where the solve runs.
-        precision: It determines the floating type that values are stored in.
+        precision: It determines the floating type of values.
         check_values: Also look for NaN, infinity and indices out of range.
 
     Attributes:
@@ -98,7 +98,7 @@ class ArrayReader:
         is_one: bool = False,
         ignored: Array | None = None,
     ) -> Array:
-        """(n, dim) values where they were given, C-contiguous, of the storage type.
+        """(n, dim) values where they were given, C-contiguous, of the type of values.
 
         Parts that must have unit length, and nearly do, get it.
 
@@ -245,7 +245,7 @@ class ArrayReader:
             return self._on_device(given), self._backend.xp
 
     def number(self, where: str, given: Any) -> Array:
-        """(1, 1) one number for all instances, on the host, of the storage type.
+        """(1, 1) one number for all instances, on the host, of the type of values.
 
         Raises:
             InputError: It is not finite.
@@ -293,7 +293,7 @@ def _converted(array: Array, storage: str, xp: ModuleType, *, look: bool) -> tup
 def _vanished_column(
     array: Array, converted: Array, unit_ranges: Sequence[UnitRange]
 ) -> int | None:
-    """First column that is zero in the storage type alone; in those of unit length it is noise."""
+    """First column that is zero in the type of values only; in those of unit length it is noise."""
     if len(array) == 0 or array.dtype.itemsize <= converted.dtype.itemsize:
         return None
     units = {column for part in unit_ranges for column in range(part.start, part.stop)}

@@ -15,6 +15,7 @@ from caspar.errors import InputError
 from caspar.frontend.factors.terms import term_names, with_terms
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.names import normalised_hint
+from caspar.frontend.precision import Types
 from caspar.memory.array import Array
 from caspar.options import Precision
 from caspar.runtime.arrays import HOST, Moved, give_back, location
@@ -31,7 +32,7 @@ class ConstantArray:
     """Values of a constant argument.
 
     Attributes:
-        rows: (m, dim) floating values of the storage type.
+        rows: (m, dim) floating values of the type of values; of narrow arguments of storage.
         index: (n,) int32 row of each factor; None where rows are sequential or unique.
     """
 
@@ -57,13 +58,31 @@ class FactorArrays:
     by_instance: tuple[str, ...]
     num_counted: int
 
+    def larger_than(self, num_bytes: int) -> tuple[str, ...]:
+        """Names of the constants that take more bytes."""
+        found = self.constants.items()
+        return tuple(name for name, one in found if int(one.rows.nbytes) > num_bytes)
+
+    def narrowed(self, factor: TracedFactor, types: Types) -> "FactorArrays":
+        """The same, with the constants of a factor that are narrow in the type of storage."""
+        names = {one.source for one in factor.inputs if one.is_narrow}
+        if len(names) == 0:
+            return self
+        constants = {
+            name: replace(one, rows=one.rows.astype(types.storage.value, copy=False))
+            if name in names
+            else one
+            for name, one in self.constants.items()
+        }
+        return replace(self, constants=constants)
+
 
 @dataclass(frozen=True)
 class Problem:
     """Checked arrays, where they were given: on the host, or on the backend's device.
 
     Attributes:
-        values: For each node type's name its (n, storage_dim) values of the storage type.
+        values: For each node type's name its (n, storage_dim) values, of the type of values.
         given: For each node type's name what the user passed; of a blocked array its rows.
         dtypes: For each node type's name the floating type its values go back in.
         factors: For each factor's name its arrays.
@@ -183,7 +202,7 @@ def read_problem(
         factors: See there.
         nodes: See there.
         backend: Where the solve runs.
-        precision: It determines the floating type that values are stored in.
+        precision: It determines the floating type of values.
         check_values: Also look for NaN, infinity and indices out of range.
         constraints: See there.
     """

@@ -15,7 +15,7 @@ from caspar.frontend.factors.trace import WEIGHT
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.layout import chunk_views
-from caspar.solver.plan.plan import FactorPlan, Plan
+from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.result.quantities import count_text
 from caspar.solver.system.free_values import Score, remarks_on_free_values
 from caspar.solver.system.phases import Phases
@@ -104,12 +104,17 @@ def faulty_costs(plan: Plan) -> tuple[str, ...]:
 
 
 def _described(plan: Plan, factor: FactorPlan) -> str:
-    """Name of a factor, how many of its residuals are not finite, and the first."""
+    """The same of the residuals that are not finite."""
     backend, storage = plan.library.backend, plan.types.storage
     residuals = plan.memory[factor.key(FactorPart.RESIDUAL)]
     dim = len(factor.factor.residual)
     is_faulty = _not_finite(backend.xp, residuals, factor.count, dim, storage)
-    is_faulty &= _counts(plan, factor)
+    return _named(plan, factor, is_faulty & _counts(plan, factor))
+
+
+def _named(plan: Plan, factor: FactorPlan, is_faulty: Array) -> str:
+    """Name of a factor, how many of its slots are faulty, and the first instance."""
+    backend = plan.library.backend
     slots = np.flatnonzero(backend.to_host(is_faulty))
     if factor.order.node_tiles is not None:
         slots = slots[~hole_places(plan, factor)[slots]]
@@ -118,7 +123,7 @@ def _described(plan: Plan, factor: FactorPlan) -> str:
     if plan.shard is not None:
         slots = plan.shard.numbers(factor.factor.name, slots, backend.to_host)
     if len(slots) == 0:
-        # in the type of the sums alone
+        # of none by itself
         return factor.factor.name
     return f"{factor.factor.name} ({count_text(len(slots), 'instance')}, first {slots.min():,})"
 
@@ -155,19 +160,41 @@ def _counts(plan: Plan, factor: FactorPlan) -> Array:
     return plan.library.backend.xp.ones((), dtype=bool)
 
 
-def faulty_derivatives(plan: Plan, phases: Phases) -> tuple[str, ...]:
-    """Factors of which a gradient is not finite, where residuals are of the linearised values.
+SUMMED = (NodePart.GRADIENT, NodePart.DIAGONAL, NodePart.BLOCK)
+"""What a linearisation adds to nodes."""
 
-    What was linearised is lost.
+
+def faulty_derivatives(plan: Plan, phases: Phases) -> tuple[str, ...]:
+    """Factors whose derivatives are not finite, or their squares, and which of their instances.
+
+    An instance is named if something of each of its nodes is not finite. Residuals are of the
+    linearised values; what was linearised is lost.
     """
     backend = plan.library.backend
     found = []
     for factor in plan.factors:
-        names = {one.node_type.name for one in factor.factor.nodes}
-        gradients = [plan.memory[plan.node_plans[name].key(NodePart.GRADIENT)] for name in names]
-        for gradient in gradients:
-            gradient[...] = 0.0
         backend.sequence(phases.gradients(factor)).run()
-        if not all(backend.xp.isfinite(gradient).all() for gradient in gradients):
-            found.append(factor.factor.name)
+        names = {one.node_type.name for one in factor.factor.nodes}
+        bad_nodes = {name: _bad_nodes(plan, plan.node_plans[name]) for name in names}
+        if not any(bool(bad.any()) for bad in bad_nodes.values()):
+            continue
+        is_faulty = _counts(plan, factor) & backend.xp.ones(factor.count, dtype=bool)
+        for argument in factor.factor.nodes:
+            bad, index = bad_nodes[argument.node_type.name], factor.order.index(argument.name)
+            is_faulty &= bad[0] if index is None else bad[backend.xp.asarray(index)]
+        found.append(_named(plan, factor, is_faulty))
     return tuple(found)
+
+
+def _bad_nodes(plan: Plan, node: NodePlan) -> Array:
+    """(count,) booleans: of which nodes something that was summed is not finite."""
+    xp = plan.library.backend.xp
+    bad = xp.zeros(node.count, dtype=bool)
+    for part in SUMMED:
+        data = plan.memory[node.key(part)]
+        if part.has_rows(eliminated=node.is_eliminated):
+            bad |= ~xp.isfinite(data.reshape(node.count, -1)).all(axis=1)
+        else:
+            dim, dtype = part.dim(node.node), part.dtype(plan.types)
+            bad |= _not_finite(xp, data, node.count, dim, dtype)
+    return bad

@@ -31,7 +31,7 @@ from caspar.solver.iterate.course_remarks import (
 from caspar.solver.iterate.interrupts import Callback
 from caspar.solver.iterate.policy import CONFIRMING_ITERATIONS, decide, first_state, next_goal
 from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
-from caspar.solver.iterate.stopping import remaining_decrease
+from caspar.solver.iterate.stopping import ROUNDING_SHARE, remaining_decrease
 from caspar.solver.iterated import System
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
@@ -150,13 +150,15 @@ def _residuals_are_too_small(system: System, cost: float) -> bool:
     """Whether squares of residuals are too small for the values' type: a zero says nothing then.
 
     Not if the start is a solution: then the residuals are zero, or rounding the values changes
-    them by more.
+    them by more, or by half.
     """
     limits = np.finfo(system.storage.value)
     least = 0.5 * system.num_residuals * float(limits.tiny) / float(limits.eps)
     if cost > least or system.findings.largest_residual() == 0.0:
         return False
-    return max(system.rounded_costs()) <= least
+    others = system.rounded_costs()
+    change = max(abs(other - cost) for other in others)
+    return max(others) <= least and change < ROUNDING_SHARE * cost
 
 
 def _lost_squares(
@@ -257,6 +259,7 @@ def _iterate(
 
 def _change(system: System, cost: float, ask: AskRounding) -> float:
     """How much the cost changes by such a rounding: the most of several draws; NaN if any is."""
-    others = system.rounded_costs(coarsely=ask is AskRounding.LAST_THIRD)
-    changes = [abs(other - cost) for other in others]
+    if ask is AskRounding.LAST_THIRD:
+        return cost * system.coarsely_rounded_change()
+    changes = [abs(other - cost) for other in system.rounded_costs()]
     return math.nan if any(map(math.isnan, changes)) else max(changes)

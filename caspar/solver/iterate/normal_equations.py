@@ -12,6 +12,7 @@ after it nothing is done ahead until one is accepted.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
@@ -20,7 +21,7 @@ from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.derivative_sizes import DerivativeLook, DerivativeSizes, first_step
 from caspar.solver.iterate.faults import PlanFindings
 from caspar.solver.iterate.linearization import Linearization, Place
-from caspar.solver.iterate.roundings import DRAWS, last_third, write_rounded
+from caspar.solver.iterate.roundings import moved_scores, typical_change
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.iterate.usual_options import usual_options
 from caspar.solver.linear.hand_over import HandOver
@@ -280,29 +281,39 @@ class NormalEquations:
             self._restore.run()
         self._held = self._held.rejected()
 
-    def rounded_costs(self, *, coarsely: bool = False) -> tuple[float, ...]:
+    def rounded_costs(self) -> tuple[float, ...]:
         """Costs of values that are moved by a rounding each, but for zeros, up or down in no order.
 
         Several draws. What was linearised is lost.
-
-        Args:
-            coarsely: They are moved by the last third of the digits of their type's largest start
-                value.
         """
-        sizes = [
-            last_third(self._starts[plan.node.name]) if coarsely else 0.0
-            for plan in self.plan.nodes
-        ]
         costs = []
-        for draw in DRAWS:
-            for plan, size in zip(self.plan.nodes, sizes, strict=True):
-                nodes = self.plan.memory[plan.key(NodePart.NODES)]
-                candidate = self.plan.memory[plan.key(NodePart.CANDIDATE)]
-                write_rounded(self._backend.xp, nodes, candidate, draw, size)
-            costs.append(self.candidate_cost())
+        for _ in moved_scores(self.plan, self._phases):
+            self._scalars.fetch()
+            costs.append(self._read()["cost"])
+        self._score_again()
+        return tuple(costs)
+
+    def coarsely_rounded_change(self) -> float:
+        """How much typical residuals change by the last third of the values' digits.
+
+        See `roundings.typical_change`. What was linearised is lost.
+        """
+        self._score.run()
+        change = typical_change(self.plan, self._phases, self._starts)
+        self._score_again()
+        return change
+
+    def _score_again(self) -> None:
         self._score.run()
         self._held = self._held.overwritten()
-        return tuple(costs)
+
+    def round_values(self, dtypes: Mapping[str, Any]) -> float:
+        """Round the current values to narrower types, for some node types by name; their cost."""
+        for plan in self.plan.nodes:
+            if plan.node.name in dtypes:
+                nodes = self.plan.memory[plan.key(NodePart.NODES)]
+                nodes[...] = nodes.astype(dtypes[plan.node.name])
+        return self.score()
 
     def candidate_cost(self) -> float:
         """Cost of what the caller has written to the candidates; what was linearised is lost."""

@@ -3,11 +3,18 @@
 Cost: some passes over the nodes of a type.
 """
 
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 
 import numpy as np
 
+from caspar.equations.parts import NodePart
 from caspar.memory.array import Array
+from caspar.memory.layout import padded_chunks
+from caspar.solver.plan.plan import Plan
+from caspar.solver.system.phases import Phases
+from caspar.solver.system.scores import typical_costs
 
 DRAWS = range(13, 21)
 """Bits that draw roundings: one draw may change a cost by a tenth of what others do."""
@@ -16,39 +23,106 @@ _GOLDEN = 2654435761
 """2**32 over the golden ratio: bits of multiples look random (Knuth, volume 3, 6.4)."""
 
 _LAST_THIRD = 2.0**-30
-"""Relative to the largest start value of a node type: more than the last third of the digits."""
+"""Relative to the largest start value of a column: more than the last third of the digits."""
 
 AT_ONCE = 1 << 22
 """Scalars: some 20 bytes are needed for each."""
 
 
-def last_third(rows: Array) -> float:
-    """What the last third of the digits of the largest of these values tell."""
-    return _LAST_THIRD * float(abs(rows).max()) if rows.size > 0 else 0.0
+def last_third(rows: Array) -> list[float]:
+    """What the last third of the digits of the largest value of each column tell."""
+    if rows.size == 0:
+        return [0.0] * int(rows.shape[1])
+    largest: list[float] = abs(rows).max(axis=0).tolist()
+    return [_LAST_THIRD * size for size in largest]
 
 
 def write_rounded(
-    xp: ModuleType, nodes: Array, candidate: Array, draw: int, size: float, at_once: int = AT_ONCE
+    xp: ModuleType,
+    nodes: Array,
+    candidate: Array,
+    draw: int,
+    sizes: Sequence[float],
+    at_once: int = AT_ONCE,
 ) -> None:
-    """Candidates that are the nodes, moved by a rounding and `size`, but for zeros.
+    """Candidates that are the nodes, moved by a rounding and a size, but for zeros.
 
     In pieces: there is little memory.
 
     Args:
         xp: NumPy or CuPy.
-        nodes: (n,) scalars.
-        candidate: (n,) scalars, written.
+        nodes: (n, width) scalars.
+        candidate: (n, width) scalars, written.
         draw: Of `DRAWS`: whether each is moved up or down.
-        size: What each is moved by beside the rounding.
+        sizes: What each column is moved by beside the rounding: (width,).
         at_once: Scalars of a piece.
     """
-    for start in range(0, nodes.shape[0], at_once):
-        piece = nodes[start : start + at_once]
-        number = xp.arange(start, start + piece.shape[0], dtype=np.uint32)
+    width = int(nodes.shape[1])
+    added = xp.asarray(np.array(sizes, dtype=nodes.dtype.name))
+    num_rows = max(1, at_once // width)
+    for start in range(0, nodes.shape[0], num_rows):
+        piece = nodes[start : start + num_rows]
+        first, count = start * width, int(piece.shape[0]) * width
+        number = xp.arange(first, first + count, dtype=np.uint32).reshape(piece.shape)
         ups = ((number * np.uint32(_GOLDEN)) >> np.uint32(draw)) % 2 == 1
         ends = xp.where(ups, piece.dtype.type(np.inf), piece.dtype.type(-np.inf))
         # padding may hold any bits, such as a signalling NaN
         with np.errstate(invalid="ignore", over="ignore"):
-            moved = xp.nextafter(piece, ends) + xp.copysign(piece.dtype.type(size), ends)
+            moved = xp.nextafter(piece, ends) + xp.copysign(added, ends)
             moved = xp.where(piece == 0.0, piece, moved)
-        candidate[start : start + at_once] = moved
+        candidate[start : start + num_rows] = moved
+
+
+def moved_scores(
+    plan: Plan, phases: Phases, sizes: Mapping[str, Sequence[float]] | None = None
+) -> Iterator[None]:
+    """Score values that are moved by a rounding each, and by sizes; several draws.
+
+    What was linearised is lost, and so are the residuals of the values themselves.
+
+    Args:
+        plan: Memory and structure.
+        phases: Its launches.
+        sizes: Of the columns of node types, by the type's name. None: 0.
+    """
+    backend, dtype = plan.library.backend, plan.types.values
+    score = backend.sequence(phases.score(NodePart.CANDIDATE))
+    for draw in DRAWS:
+        for node in plan.nodes:
+            dim = node.node.storage_dim
+            nodes, candidates = (
+                padded_chunks(plan.memory[node.key(part)], node.count, dim, dtype)
+                for part in (NodePart.NODES, NodePart.CANDIDATE)
+            )
+            # the last chunk may be padded by one
+            columns = [*([0.0] * dim if sizes is None else sizes[node.node.name]), 0.0, 0.0]
+            for chunk, candidate in zip(nodes, candidates, strict=True):
+                width = int(chunk.shape[1])
+                write_rounded(backend.xp, chunk, candidate, draw, columns[:width])
+                columns = columns[width:]
+        score.run()
+        yield
+
+
+def typical_change(plan: Plan, phases: Phases, starts: Mapping[str, Array]) -> float:
+    """How much typical residuals change if values are moved by the last third of their digits.
+
+    That is of the largest start value of their column.
+
+    Args:
+        plan: Memory and structure; its values were just scored.
+        phases: Its launches.
+        starts: Start values, by node type.
+
+    Returns:
+        Of the typical squared residual of each factor the greatest change of several draws,
+        relative to it; of these the least.
+    """
+    before = typical_costs(plan)
+    most = dict.fromkeys(before, 0.0)
+    sizes = {name: last_third(rows) for name, rows in starts.items()}
+    for _ in moved_scores(plan, phases, sizes):
+        for name, after in typical_costs(plan).items():
+            most[name] = max(most[name], abs(after - before[name]))
+    changes = [change / before[name] for name, change in most.items() if before[name] > 0.0]
+    return min(changes, default=math.inf)

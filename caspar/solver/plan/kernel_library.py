@@ -7,13 +7,12 @@ from functools import partial
 
 from caspar.codegen.source import KernelSource
 from caspar.codegen.targets import Target
-from caspar.driver import SolverDesign, SolverSources
+from caspar.driver import SolverSources
 from caspar.equations.factor_kernels import FACTOR_ROLES
 from caspar.equations.node_kernels import NODE_ROLES
 from caspar.errors import ResourceError
 from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.names import kernel_name
-from caspar.ir.dtype import DType
 from caspar.memory.access import BoundWrite
 from caspar.memory.reduce import ReduceSpec
 from caspar.runtime.backend import Backend, Kernel, Launch
@@ -21,22 +20,8 @@ from caspar.runtime.backend import Backend, Kernel, Launch
 HOT_ROLES = ("product", "scatter")
 """Kernels of factors that run in every iteration of a linear solver."""
 
-HALF_TILE = 128
-"""Half of the preferred tile size."""
-
 LOOPED = ("clear",)
 """Other kernels of several blocks that run there."""
-
-
-def expected_block_size(design: SolverDesign, name: str) -> int | None:
-    """The block size that a kernel of a library mostly gets, on CUDA; None: the preferred one.
-
-    Node tiles of float64 with the preferred size take more shared memory than there is.
-    """
-    is_wide = design.types.values is DType.FLOAT64 and len(design.form.eliminated) > 0
-    owners = [factor.name for factor in design.factors]
-    owners += [node.name for node in design.nodes]
-    return HALF_TILE if is_wide and name in names_together(owners) else None
 
 
 def names_together(owners: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from caspar.equations.factor_builder import FactorForm, SharedSums
-from caspar.equations.parts import FactorPart, Layout, NodePart, SolverPart
+from caspar.equations.parts import FactorPart, Layout, NodePart, SolverPart, value_dtype
 from caspar.equations.solver_form import couples_one_type
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.precision import Types
@@ -88,7 +88,7 @@ class FactorPlan:
         return tuple(
             one
             for one in self.constants
-            if one.dtype(types) is not types.storage and one.name in read
+            if value_dtype(one, types) is not types.storage and one.name in read
         )
 
     @property

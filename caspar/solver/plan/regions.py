@@ -15,7 +15,7 @@ after the linearisation has read them.
 from collections.abc import Iterable, Sequence
 
 from caspar.equations.evaluation import correction_dim
-from caspar.equations.parts import FactorPart, Lifetime, NodePart, SolverPart
+from caspar.equations.parts import FactorPart, Lifetime, NodePart, SolverPart, value_dtype
 from caspar.frontend.factors.trace import Argument
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
@@ -212,7 +212,7 @@ class _Regions:
         match part:
             case FactorPart.CONSTANT:
                 return [
-                    self._constant(plan, part, argument, argument.dtype(self._types))
+                    self._constant(plan, part, argument, value_dtype(argument, self._types))
                     for argument in plan.constants
                 ]
             case FactorPart.ROUNDED_CONSTANT:

@@ -5,7 +5,7 @@ that all hold the same scalars, and the first one's count.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from caspar.errors import BackendError
 from caspar.ir.dtype import DType
@@ -177,9 +177,17 @@ class ShardedSystem:
         """Keep the current values."""
         self._each(lambda system: system.reject())
 
-    def rounded_costs(self, *, coarsely: bool = False) -> tuple[float, ...]:
+    def rounded_costs(self) -> tuple[float, ...]:
         """Costs of values that are moved by a rounding each."""
-        return self._same(lambda system: system.rounded_costs(coarsely=coarsely))
+        return self._same(lambda system: system.rounded_costs())
+
+    def coarsely_rounded_change(self) -> float:
+        """How much typical residuals change by the last third of the values' digits: the least."""
+        return min(self._each(lambda system: system.coarsely_rounded_change()))
+
+    def round_values(self, dtypes: Mapping[str, Any]) -> float:
+        """Round the current values to narrower types, for some node types by name; their cost."""
+        return self._same(lambda system: system.round_values(dtypes))
 
     # -- results -------------------------------------------------------------------------------
 

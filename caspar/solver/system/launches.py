@@ -259,7 +259,7 @@ class Binder:
 
     def _arguments(self, plan: FactorPlan, state: NodePart) -> dict[str, Binding]:
         """Bindings of a factor's arguments and arrays, nodes taken from NODES or CANDIDATE."""
-        bindings = {}
+        bindings: dict[str, Binding] = {}
         for argument in plan.factor.inputs:
             rounded = argument.part(ROUNDED_VALUE)
             if argument.node is None:
@@ -286,8 +286,9 @@ class Binder:
         fields = {} if index is None else {"index": index}
         rows = plan.order.constant_rows[argument.source]
         value = Binding(self._memory[key], rows, fields=fields)
-        # a kernel that declares what it does not read gets any array
-        rounded = Binding(self._memory.get(rounded_key, value.data), rows, fields=fields)
+        # a kernel that declares what it does not read gets any array of that type
+        unread = value.data.view(self._plan.types.storage.value)
+        rounded = Binding(self._memory.get(rounded_key, unread), rows, fields=fields)
         return {argument.value_name: value, argument.part(ROUNDED_VALUE): rounded}
 
     def _with_sums(

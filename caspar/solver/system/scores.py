@@ -54,6 +54,26 @@ def residual_rows(plan: Plan, factor: FactorPlan) -> NDArray[np.float64]:
     return given
 
 
+MANY_SLOTS = 1 << 16
+"""Instances of a factor from which on its typical cost is that of a tile, not of an instance."""
+
+
+def typical_costs(plan: Plan) -> dict[str, float]:
+    """By factor the median of its instances' squared residuals, or of its tiles' costs.
+
+    A few huge residuals do not change it.
+    """
+    costs = plan.library.backend.to_host(plan.memory[SolverPart.COSTS]).astype(np.float64)
+    typical = {}
+    for one in plan.factors:
+        if one.count >= MANY_SLOTS:
+            parts = costs[one.first_tile : one.first_tile + one.num_tiles]
+        else:
+            parts = (residual_rows(plan, one) ** 2).sum(axis=1)
+        typical[one.factor.name] = float(np.median(parts))
+    return typical
+
+
 def hole_places(plan: Plan, factor: FactorPlan) -> NDArray[Any]:
     """(num_slots,) booleans: places of node tiles that no instance is at."""
     tiles = factor.order.node_tiles

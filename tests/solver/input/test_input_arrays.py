@@ -105,14 +105,17 @@ def test_values_come_back_in_the_type_given(dtype: type, precision: str) -> None
     assert np.abs(result.values["Place"] - expected.values["Place"]).max() < rounding
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("mixed", np.float32), ("float64", np.float64)])
-def test_half_precision_comes_back_in_the_storage_type(precision: str, dtype: type) -> None:
+OWN_TYPES = [("mixed", np.float64), ("float64", np.float64), ("float32", np.float32)]
+
+
+@pytest.mark.parametrize(("precision", "dtype"), OWN_TYPES)
+def test_half_precision_comes_back_in_the_type_of_values(precision: str, dtype: type) -> None:
     result = solve_example("grid", changed(GRID, "Place", PLACES.astype(np.float16)), precision)
     assert result.values["Place"].dtype == dtype
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("mixed", np.float32), ("float64", np.float64)])
-def test_integers_come_back_in_the_storage_type(precision: str, dtype: type) -> None:
+@pytest.mark.parametrize(("precision", "dtype"), OWN_TYPES)
+def test_integers_come_back_in_the_type_of_values(precision: str, dtype: type) -> None:
     rounded = np.rint(PLACES).astype(int)
     result = solve_example("grid", changed(GRID, "Place", rounded), precision)
     assert result.values["Place"].dtype == dtype

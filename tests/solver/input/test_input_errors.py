@@ -240,10 +240,10 @@ def test_measurements_that_are_not_finite() -> None:
     assert_refused("grid", arrays, "factor between, argument offset", "2 of 60 rows", "first row 3")
 
 
-def test_values_beyond_the_storage_type() -> None:
+def test_values_beyond_their_type() -> None:
     arrays = changed(GRID, "Place", with_entry(PLACES, (2, 0), 1e39))
     with pytest.raises(InputError, match=r"node type Place: 1 of 36 .* beyond float32.* row 2"):
-        solve_example("grid", arrays, "mixed")
+        solve_example("grid", arrays, "float32")
 
 
 @pytest.mark.parametrize("empty", [[], np.zeros((0, 2)), np.zeros(0)], ids=["list", "rows", "flat"])

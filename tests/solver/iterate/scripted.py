@@ -48,6 +48,7 @@ class FakeSystem:
     coarse_rounding: float = 0.0
     num_residuals: int = 1
     storage: DType = DType.FLOAT32
+    values_type: DType = DType.FLOAT32
     stronger: str = ""
     usual_options: Mapping[str, float] = field(default_factory=lambda: USUAL_OPTIONS)
     is_chained: bool = True
@@ -76,10 +77,13 @@ class FakeSystem:
     def reject(self) -> None:
         self.calls.append("reject")
 
-    def rounded_costs(self, *, coarsely: bool = False) -> tuple[float, ...]:
-        self.calls.append("rounded_costs coarsely" if coarsely else "rounded_costs")
-        change = self.coarse_rounding if coarsely else self.rounding
-        return self.cost + 0.01 * change, self.cost - change, self.cost
+    def rounded_costs(self) -> tuple[float, ...]:
+        self.calls.append("rounded_costs")
+        return self.cost + 0.01 * self.rounding, self.cost - self.rounding, self.cost
+
+    def coarsely_rounded_change(self) -> float:
+        self.calls.append("coarsely_rounded_change")
+        return self.coarse_rounding / self.cost
 
     def largest_residual(self) -> float:
         return math.sqrt(2.0 * self.cost)

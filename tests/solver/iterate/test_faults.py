@@ -58,7 +58,8 @@ def test_derivatives(linear_solver: str, backend: str) -> None:
     for _ in range(2):
         result = made.solve(arrays)
         assert result.status is SolveStatus.DERIVATIVES_NOT_FINITE
-        assert result.remarks[-1] == "The derivatives of these factors are not finite: bend."
+        named = "bend (1 instance, first 1)"
+        assert result.remarks[-1] == f"The derivatives of these factors are not finite: {named}."
     # nothing of it stays
     views[1, 2] = 0.1
     assert made.solve(arrays).status.is_success

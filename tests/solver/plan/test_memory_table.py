@@ -25,9 +25,9 @@ def test_lists_every_array_and_what_shares_bytes() -> None:
     given = sum(
         array.nbytes
         for array in (
-            np.asarray(problem.cameras, np.float32),
-            np.asarray(problem.points, np.float32),
-            np.asarray(problem.pixels, np.float32),
+            problem.cameras,
+            problem.points,
+            problem.pixels,
             problem.camera_index,
             problem.point_index,
         )

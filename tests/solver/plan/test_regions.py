@@ -1,6 +1,7 @@
 """What shares bytes in the arena, and that no solve can tell."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ import caspar
 from benchmarks.synthetic import make_bal
 from caspar.bundle_adjustment import snavely
 from caspar.codegen.source import KernelSource
+from caspar.frontend.factors.terms import with_narrow
 from caspar.frontend.precision import TYPES
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.choice.recipe import make_recipe
@@ -136,16 +138,28 @@ def photos() -> Arrays:
 
 
 @pytest.mark.parametrize(
-    ("jacobian", "most"), [("stored", 150), ("float16", 99), ("recompute", 54)]
+    ("jacobian", "narrow", "most"),
+    [
+        ("stored", (), 159),
+        ("float16", (), 108),
+        ("recompute", (), 62),
+        ("stored", ("pixel",), 151),
+        ("float16", ("pixel",), 100),
+        ("recompute", ("pixel",), 54),
+    ],
 )
-def test_bytes_of_an_observation(jacobian: str, most: float) -> None:
-    """Of a plan for CUDA whose Jacobians are large, all input being on the host."""
+def test_bytes_of_an_observation(jacobian: str, narrow: tuple[str, ...], most: float) -> None:
+    """Of a plan for CUDA whose Jacobians are large, all input being on the host.
+
+    From 16 million observations on, pixels are float32.
+    """
     recipe = make_recipe(
         [snavely],
         linear_solver="schur_pcg",
         jacobian=jacobian,
         limits=Limits(large_jacobian_bytes=1),
     )
+    recipe = replace(recipe, factors=tuple(with_narrow(one, narrow) for one in recipe.factors))
     backend = Uncompiled()
     prepared = Preparation(backend, recipe)
     types = TYPES[recipe.precision]

@@ -27,6 +27,17 @@ _ROWS, _TURNS = "rows of exchanges", "exchanges"
 """What exchanges note: how many scalars each stages; those that were written."""
 
 
+MAX_STAGED_FLOAT64 = 8
+"""Scalars of float64 that are staged at a time: two rows of more, for each of 256 threads, do not
+fit the 48 KiB of a block. Tiles are those of all kernels, and smaller ones have more holes."""
+
+
+def _parts(dim: int, dtype: DType) -> list[range]:
+    """Ranges of a row that are staged one after the other."""
+    most = MAX_STAGED_FLOAT64 if dtype is DType.FLOAT64 else dim
+    return [range(first, min(first + most, dim)) for first in range(0, dim, most)]
+
+
 def _row(dim: int) -> int:
     """Scalars of a staged row: rows of three are padded, so that one load takes them."""
     return padded_width(dim) if dim <= 4 else -(-dim // 4) * 4
@@ -53,7 +64,7 @@ class _Exchange(ExchangeAccessor, AnyObjects):
 
     def cuda_before(self, scope: CudaScope, arg: ArgSpec) -> None:
         """Form teams, unless another exchange does; say how much is staged."""
-        scope.noted(_ROWS).append(_row(arg.dim))
+        scope.noted(_ROWS).append(max(_row(len(part)) for part in _parts(arg.dim, scope.dtype)))
         if self.team_of != "":
             return
         name = arg.name
@@ -63,13 +74,13 @@ class _Exchange(ExchangeAccessor, AnyObjects):
             f"    team_of<BLOCK_SIZE>({name}_nodes, {name}_node_items, is_long);",
         )
 
-    def _stage(self, scope: CudaScope, arg: ArgSpec) -> str:
+    def _stage(self, scope: CudaScope, dim: int) -> str:
         """Room for a row of each thread.
 
         Exchanges take one of two in turn: between one's reads and the writes of the next but one is
         a barrier. Room for each would be more than a block may have (48 KiB).
         """
-        scalar, rows, most = SCALAR_TYPE[scope.dtype], _row(arg.dim), max(scope.noted(_ROWS))
+        scalar, rows, most = SCALAR_TYPE[scope.dtype], _row(dim), max(scope.noted(_ROWS))
         turns = scope.noted(_TURNS)
         name = f"staged_{len(turns) % 2}"
         turns.append(rows)
@@ -95,7 +106,6 @@ class SumOverNode(_Exchange):
     def cuda_exchange(self, scope: CudaScope, arg: ArgSpec, values: list[str]) -> list[str]:
         """Stage, sum; of a node with several tiles the first pass collects."""
         name, width = arg.name, len(values)
-        rows = self._stage(scope, arg)
         total = cuda_array(scope, scope.dtype, values)
         scope.emit(
             "if (is_long) {",
@@ -106,12 +116,30 @@ class SumOverNode(_Exchange):
             "  }",
             f"  for (int n = 0; n < {width}; ++n) {total}[n] = {name}_total[n];",
             "} else {",
-            f"  stage_values<{width}>({rows}, tiles_position, active, {total});",
-            "  __syncthreads();",
-            f"  sum_by_team<{width}>({rows}, {self._team(arg)}, {total});",
+            *(f"  {line}" for line in self._sum_staged(scope, arg, total)),
             "}",
         )
         return [f"{total}[{component}]" for component in range(width)]
+
+    def _sum_staged(self, scope: CudaScope, arg: ArgSpec, total: str) -> list[str]:
+        """Lines that stage an array and sum it, in parts if it is long."""
+        parts, scalar = _parts(arg.dim, scope.dtype), SCALAR_TYPE[scope.dtype]
+        lines: list[str] = []
+        for part in parts:
+            rows, width = self._stage(scope, len(part)), len(part)
+            summed = total
+            if len(parts) > 1:
+                summed = scope.temporary()
+                members = ", ".join(f"{total}[{n}]" for n in part)
+                lines.append(f"{scalar} {summed}[{width}] = {{{members}}};")
+            lines += [
+                f"stage_values<{width}>({rows}, tiles_position, active, {summed});",
+                "__syncthreads();",
+                f"sum_by_team<{width}>({rows}, {self._team(arg)}, {summed});",
+            ]
+            if len(parts) > 1:
+                lines += [f"{total}[{n}] = {summed}[{n - part.start}];" for n in part]
+        return lines
 
     def cpu_before(self, scope: CpuScope, arg: ArgSpec) -> None:
         """A sum for each place where a node can begin."""
@@ -138,7 +166,7 @@ class SpreadOverNode(_Exchange):
 
     def cuda_exchange(self, scope: CudaScope, arg: ArgSpec, values: list[str]) -> list[str]:
         """Through shared memory; where a block has one node, all threads lead."""
-        width, rows, team = len(values), self._stage(scope, arg), self._team(arg)
+        width, rows, team = len(values), self._stage(scope, len(values)), self._team(arg)
         passed = cuda_array(scope, scope.dtype, values)
         scope.emit(
             "if (!is_long) {",

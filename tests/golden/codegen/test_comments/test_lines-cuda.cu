@@ -65,10 +65,10 @@ __device__ __forceinline__ double block_sum(const T (&value)[WIDTH], double (&st
 extern "C" __global__ void __launch_bounds__(BLOCK_SIZE MIN_BLOCKS)
 distance__score(
     u32 count,
-    const float* place__value_data,
+    const double* place__value_data,
     u32 place__value_length,
     const int* place__value_index,
-    const float* measured__value_data,
+    const double* measured__value_data,
     u32 measured__value_length,
     float* residual_data,
     u32 residual_length,
@@ -82,12 +82,12 @@ distance__score(
   const u32 item = active ? own_item : count - 1u;
   double r0, r1, r2, r3;
   const u32 place__value_object = load_once(place__value_index + item);
-  const float2 m1 = *reinterpret_cast<const float2*>(place__value_data + 2ull * place__value_object);
-  r0 = double(m1.x);
-  r1 = double(m1.y);
-  const float2 m2 = *reinterpret_cast<const float2*>(measured__value_data + 2ull * item);
-  r2 = double(m2.x);
-  r3 = double(m2.y);
+  const double2 m1 = *reinterpret_cast<const double2*>(place__value_data + 2ull * place__value_object);
+  r0 = m1.x;
+  r1 = m1.y;
+  const double2 m2 = *reinterpret_cast<const double2*>(measured__value_data + 2ull * item);
+  r2 = m2.x;
+  r3 = m2.y;
   // distance: offset = place - measured
   r0 = r0 - r2;
   r1 = r1 - r3;
