@@ -17,10 +17,12 @@ TEST_READY := $(VENV)/.ready-test-$(CUDA)
 LINT_READY := $(VENV)/.ready-lint-$(CUDA)
 BENCH_READY := $(VENV)/.ready-bench-$(CUDA)
 PEERS := $(VENV)/peers
+DOCS := $(VENV)/docs
+DOCS_READY := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint test-gpu bench clean has-gpu
+.PHONY: help demo test lint test-gpu bench docs clean has-gpu
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -47,8 +49,14 @@ bench: $(BENCH_READY)  ## run the benchmarks beside other libraries; results in 
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" \
 	    $(VENV)/bin/python -m benchmarks --peers-python $(PEERS)/bin/python $(ARGS)
 
+docs: $(DOCS_READY)  ## build the documentation site, warnings are errors; see out/site/index.html
+	@mkdir -p out
+	$(DOCS)/bin/sphinx-build --quiet --fail-on-warning --keep-going \
+	    -c docs/site -d out/doctrees . out/site $(ARGS)
+	$(DOCS)/bin/python docs/site/check.py out/site
+
 clean:  ## remove all that these targets made: .venv, out/, caches
-	rm -rf $(VENV) out build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) out build dist docs/api .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The CUDA extra for the driver and the oldest GPU, or nothing. CUDA 12 needs driver 525, CUDA 13
@@ -80,8 +88,8 @@ $(VENV)/.created:
 
 $(RUN_READY): $(VENV)/.created pyproject.toml
 	@$(CHOOSE_EXTRA); \
-	echo "Installing caspar$${extra:+[$$extra]} in $(VENV) (a minute or two)"; \
-	$(INSTALL) --editable ".$${extra:+[$$extra]}"
+	echo "Installing caspar[plot$${extra:+,$$extra}] in $(VENV) (a minute or two)"; \
+	$(INSTALL) --editable ".[plot$${extra:+,$$extra}]"
 	@touch $@
 
 $(TEST_READY): $(RUN_READY)
@@ -108,6 +116,12 @@ $(BENCH_READY): $(RUN_READY)
 	      { echo "Cannot be installed, so not measured: $$peer" >&2; missing=yes; }; \
 	done; \
 	[ -n "$$missing" ] || touch $@
+
+$(DOCS_READY): $(VENV)/.created pyproject.toml
+	@echo "Installing what the documentation needs in $(DOCS)"
+	@$(VENV)/bin/python -m venv $(DOCS)
+	@$(DOCS)/bin/python $(PIP_INSTALL) --editable '.[docs]'
+	@touch $@
 
 $(LINT_READY): $(TEST_READY)
 	@echo "Installing ruff and mypy in $(VENV)"

@@ -2,10 +2,12 @@
 
 Times are the best of several solves in a process in which the kernel is compiled: `kernel` of the
 kernel alone, `solve` from arrays, which are on the device where there is one, to results that are
-there. Peers run on the same problems: OpenCV's `solvePnP` from the same starts and SciPy's
-`least_squares` (`lm`, derivatives by differences), both one by one on one core, of a sample. *At
-their minimum* are problems that end within 1e-4 of the cost that a start at the true values ends
-at. Writes `batches_cpu.md` or `batches_cuda.md` in the folder, and prints it.
+there. Processor seconds are those of all threads, which other load changes less. Peers run on the
+same problems: OpenCV's `solvePnP` from the same starts and SciPy's `least_squares` (`lm`,
+derivatives by differences), both one by one on one core, of a sample. *At their minimum* are
+problems that end within 1e-4 of the cost that a start at the true values ends at. With
+`--peers-python`, optimistix under `jax.vmap` solves the same problems on the same device. Writes
+`batches_cpu.md` or `batches_cuda.md` in the folder, and prints it.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +30,9 @@ from scipy.spatial.transform import Rotation
 
 import caspar
 from benchmarks.page import table
+from benchmarks.peers import vmapped_pnp
 from benchmarks.report import environment
+from caspar.batch.result import on_host
 from examples import localisation, relaxation, tags
 
 Floats = NDArray[np.float64]
@@ -38,6 +43,9 @@ POINTS = 12
 NUM_RUNS = 5
 NUM_SINGLE, NUM_PEER = 300, 500
 """Problems that are solved one by one."""
+
+NUM_VMAPPED = {"cpu": 2_000, "cuda": 100_000}
+"""Problems that another library solves at once, on the same device."""
 
 SAME_COST = 1e-4
 
@@ -80,16 +88,33 @@ def on_device(arrays: Any, backend: str, dtype: str) -> Any:
     return import_module("cupy").asarray(kept) if backend == "cuda" else kept
 
 
-def best(run: Callable[[], caspar.BatchResult]) -> tuple[caspar.BatchResult, float, float]:
-    """The last result, seconds of the kernel, and of the solve; the best of several each."""
-    kernel_s, solve_s = [], []
+@dataclass(frozen=True)
+class Best:
+    """The last result, and the least seconds of several solves.
+
+    Attributes:
+        result: Of the last one.
+        kernel_s: Of the kernel.
+        solve_s: From arrays to results.
+        processor_s: Of all threads of the processor, from arrays to results.
+    """
+
+    result: caspar.BatchResult
+    kernel_s: float
+    solve_s: float
+    processor_s: float
+
+
+def best(run: Callable[[], caspar.BatchResult]) -> Best:
+    """Solve several times."""
+    seconds = []
     result = run()
     for _ in range(NUM_RUNS):
-        start = time.perf_counter()
+        start, processor = time.perf_counter(), time.process_time()
         result = run()
-        solve_s.append(time.perf_counter() - start)
-        kernel_s.append(result.solve_time_s)
-    return result, min(kernel_s), min(solve_s)
+        spent_s, processor_s = time.perf_counter() - start, time.process_time() - processor
+        seconds.append((result.solve_time_s, spent_s, processor_s))
+    return Best(result, *map(min, zip(*seconds, strict=True)))
 
 
 def speed_rows(backend: str, scale: int) -> Table:
@@ -124,12 +149,13 @@ def speed_rows(backend: str, scale: int) -> Table:
         for precision in ("float64", "float32"):
             solver = caspar.BatchSolver(factor, backend=backend, precision=precision)
             given = on_device(arrays, backend, precision)
-            result, kernel_s, solve_s = best(partial(solver.solve, given))
-            count = result.num_problems
+            found = best(partial(solver.solve, given))
+            result, count = found.result, found.result.num_problems
+            times = (found.kernel_s, found.solve_s, found.processor_s)
             rows.append(
                 [
                     *(name, precision, f"{count:,}"),
-                    *(f"{count / seconds:,.0f}" for seconds in (kernel_s, solve_s)),
+                    *(f"{count / seconds:,.0f}" for seconds in times),
                     f"{float(result.iterations.mean()):.1f}",
                     f"{100 * result.is_success.mean():.2f} %",
                 ]
@@ -274,6 +300,37 @@ def peer_rows(backend: str) -> Table:
     return rows
 
 
+def vmapped_rows(backend: str, python: str) -> Table:
+    """PnP a second of jax.vmap of optimistix, and of this beside it, on the same device."""
+    count = NUM_VMAPPED[backend]
+    _, start, given = pnp(count, 0.3, 0.2)
+    rows = []
+    for precision in ("float64", "float32"):
+        solver = caspar.BatchSolver(tags.corner, backend=backend, precision=precision)
+        arrays = on_device({"Tag": start, "corner": given}, backend, precision)
+        measured = best(partial(solver.solve, arrays))
+        kernel_s, ours = measured.kernel_s, on_host(measured.result.final_cost)
+        with tempfile.TemporaryDirectory() as folder:
+            asked, answer = Path(folder) / "in.npz", Path(folder) / "out.npz"
+            named = {"start": start, "points": given["point"], "pixels": given["pixel"]}
+            named = {name: array.astype(precision) for name, array in named.items()}
+            np.savez(asked, lens=tags.LENS, **named)
+            script = str(Path(vmapped_pnp.__file__))
+            subprocess.run([python, script, str(asked), str(answer)], check=True)
+            found = dict(np.load(answer))
+        slack = SAME_COST if precision == "float64" else 1e-2
+        rows.append(
+            [
+                *(precision, f"{count:,}", f"{count / kernel_s:,.0f}"),
+                f"{count / float(found['seconds']):,.0f}",
+                f"{float(found['seconds']) / kernel_s:.1f}",
+                f"{int((ours <= found['costs'] * (1 + slack)).sum()):,}",
+                f"{int((found['costs'] <= ours * (1 + slack)).sum()):,}",
+            ]
+        )
+    return rows
+
+
 def cv2_costs(start: Floats, points: Floats, pixels: Floats) -> Floats:
     """OpenCV's iterative solver from the same starts; half its squared errors."""
     cv2 = import_module("cv2")
@@ -323,11 +380,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("out"))
     parser.add_argument("--backend", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--peers-python", help="an interpreter that has jax and optimistix")
     parser.add_argument("--scale", type=int, help="10,000 PnP times this; 5 or 100 by default")
     given = parser.parse_args(arguments)
     backend = given.backend
     scale = given.scale or (100 if backend == "cuda" else 5)
     speeds = ["problems", "precision", "number", "a second, kernel", "a second, solve"]
+    speeds.append("a processor second, solve")
     sections: list[tuple[str, list[str], Table]] = [
         ("Problems a second", [*speeds, "iterations", "converged"], speed_rows(backend, scale)),
         (
@@ -359,6 +418,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             [["four corners of a tag", f"{cold_seconds(backend):.2f}"]],
         ),
     ]
+    if given.peers_python is not None:
+        head = ["precision", "number", "a second", "jax.vmap of optimistix", "times as fast"]
+        head += ["not above its cost", "its cost not above"]
+        rows = vmapped_rows(backend, given.peers_python)
+        sections.insert(1, ("PnP of 12 points beside jax.vmap, on the same device", head, rows))
     device = caspar.BatchSolver(tags.corner, backend=backend).backend.device
     facts = ", ".join(f"{key} {value}" for key, value in environment(device).items())
     about = __doc__.split(chr(10), 2)[2].strip()

@@ -3,21 +3,25 @@
     python -m benchmarks.camera_models --points 100000
     python -m benchmarks.camera_models --points 16 --write tests/data/camera_models.npz
 
-Needs pycolmap (values in the repository: 4.2.1). Of each of COLMAP's 18 models: parameters within
-10 % of nominal ones, points to both sides of the camera, 9 % of them close to the axis, one pixel
-each. Prints the greatest differences: of residuals relative to the pixels' size, of Jacobians
-relative to the greatest entry of their row. `--write` keeps COLMAP's values for
-`tests/cameras/test_models.py`, which needs no pycolmap.
+Needs pycolmap (values in the repository: 4.2.1) and pyceres. Of each of COLMAP's 18 models:
+parameters within 10 % of nominal ones, points to both sides of the camera, 9 % of them close to the
+axis, one pixel each. Prints the greatest differences: of residuals relative to the pixels' size, of
+Jacobians relative to the greatest entry of their row. Points behind a camera, and beside what a
+model can project, have neither on both sides. Division models where z and the root cancel, which
+COLMAP rounds too, are left out. `--write` keeps COLMAP's values for `tests/cameras/test_models.py`,
+which needs no pycolmap.
 """
 
 import argparse
 from pathlib import Path
 
 import numpy as np
+import pyceres  # noqa: F401  has the type of what pycolmap's cost functions return
 import pycolmap
 import pycolmap.cost_functions
 from numpy.typing import NDArray
 
+from benchmarks.page import table
 from caspar.cameras import MODELS, CameraModel
 from tests.support_cameras import CameraCase, differences
 
@@ -57,16 +61,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=100_000)
     parser.add_argument("--write", type=Path)
+    parser.add_argument("--folder", type=Path, help="where `camera_models.md` is written")
     request = parser.parse_args()
     rng = np.random.default_rng(37)
     kept: dict[str, NDArray[np.float64]] = {}
+    rows = []
     for model in MODELS.values():
         if model.model_id is None:
             continue
         case = drawn_case(model, rng, request.points)
         residual, jacobian = differences(model, case)
-        print(f"{model.name:28s} residual {residual:.1e}  Jacobian {jacobian:.1e}")
+        num_behind = int(np.count_nonzero(~case.jacobians.any(axis=(1, 2))))
+        rows.append([model.name, f"{num_behind:,}", f"{residual:.1e}", f"{jacobian:.1e}"])
+        print("  ".join(rows[-1]), flush=True)
         kept |= {f"{model.name}/{name}": array for name, array in vars(case).items()}
+    if request.folder is not None:
+        headings = ["model", "points without a pixel", "residual", "Jacobian"]
+        assert __doc__ is not None
+        about = __doc__.split("\n\n")[2]
+        page = (
+            f"# Camera models beside COLMAP's\n\n{request.points:,} points of each model, pycolmap "
+        )
+        page += f"{pycolmap.__version__}.\n\n{about}\n\n{table(headings, rows)}"
+        (request.folder / "camera_models.md").write_text(page)
     if request.write is not None:
         np.savez_compressed(request.write, allow_pickle=False, **kept)
 

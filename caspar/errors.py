@@ -10,6 +10,22 @@ class CasparError(Exception):
     """Base class of all errors raised by caspar."""
 
 
+class MissingPackageError(CasparError, ImportError):
+    """A package that only some of caspar needs is not installed.
+
+    Args:
+        purpose: What it is needed for, as the subject of a sentence.
+        package: Its name.
+        extra: The extra of caspar that installs it.
+    """
+
+    def __init__(self, purpose: str, package: str, extra: str) -> None:
+        super().__init__(
+            f"{purpose} needs {package}, which is not installed. Run "
+            f"pip install 'caspar[{extra}]', or pip install {package}"
+        )
+
+
 class FactorError(CasparError, TypeError):
     """A factor that cannot be compiled (markers, arguments, return value)."""
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import Enum
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypedDict
 
 from caspar.errors import OptionError
 
@@ -105,6 +105,24 @@ class JacobianChoice(Enum):
     STORED = "stored"
     FLOAT16 = "float16"
     RECOMPUTE = "recompute"
+
+
+class SolveOptionsDict(TypedDict, total=False):
+    """The fields of `SolveOptions` as arguments of `solve`, for type checkers and editors."""
+
+    max_iterations: int | None
+    initial_damping: float | None
+    min_damping: float
+    max_damping: float
+    cost_tolerance: float | None
+    gradient_tolerance: float | None
+    step_tolerance: float | None
+    max_time_s: float | None
+    linear_tolerance: float
+    min_linear_tolerance: float
+    min_linear_iterations: int
+    max_linear_iterations: int
+    check: bool
 
 
 @dataclass(frozen=True)

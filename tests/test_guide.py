@@ -27,7 +27,9 @@ from tests.pages import blocks, table
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-GUIDE = sorted((ROOT / "docs/guide").glob("*.md"))
+GUIDE = sorted((ROOT / "docs/guide").rglob("*.md"))
+START = ROOT / "docs/guide/getting_started.md"
+IN_ORDER = [START, *(page for page in GUIDE if page != START)]
 PAGES = [README, *GUIDE]
 
 STORAGE_NAMES = {
@@ -47,16 +49,16 @@ import sys
 from pathlib import Path
 from tests.pages import blocks, run
 
-readme, *pages = map(Path, sys.argv[1:])
+start, *pages = map(Path, sys.argv[1:])
 example = {"__name__": "__main__"}
-for block in blocks(readme, "python"):
-    run(readme, block, example)
+for block in blocks(start, "python"):
+    run(start, block, example)
 for page in pages:
     names = dict(example)
     for block in blocks(page, "python"):
         run(page, block, names)
 """
-"""The code of each page continues the example of the README."""
+"""The code of each page continues the example of the first one."""
 
 
 def _blocks(language: str) -> list[str]:
@@ -82,7 +84,7 @@ def test_code_runs(tmp_path: Path) -> None:
     # without a visible device the solver takes the processor
     settings = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, "-c", RUN_PAGES, *map(str, PAGES)],
+        [sys.executable, "-c", RUN_PAGES, *map(str, IN_ORDER)],
         cwd=tmp_path,
         env={**os.environ, **settings},
         capture_output=True,

@@ -69,6 +69,7 @@ PARTS = {
 # Rooms of a part, and the rooms beside it that each may import. A part and its rooms see each
 # other.
 ROOMS = {
+    "batch": {"generate": ""},
     "cli": {"graph": ""},
     "io": {"graphs": ""},
     "codegen": {"cpu": "", "cuda": "", "llvm": "", "batch": "cpu cuda"},
@@ -153,6 +154,7 @@ THIRD_PARTY = {
     "symforce": "frontend bundle_adjustment cameras factors loss colmap pose_graph",
     "sympy": "frontend",
     "threadpoolctl": "runtime",
+    "typing_extensions": "solver",
 }
 
 HEAVY = (

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 import caspar
-from caspar.errors import InputError
+from caspar.cli.outputs import check_plot
+from caspar.errors import InputError, MissingPackageError
 from caspar.plot import (
     Figure,
     plot_bundle_adjustment,
@@ -118,6 +119,23 @@ def test_figures_leave_no_trace_in_pyplot() -> None:
         [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
     )
     assert done.stdout.strip() == "False"
+
+
+def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only plots need is an extra: errors name it, a notebook shows the rest."""
+    for name in list(sys.modules):
+        if name.startswith(("matplotlib", "caspar.plot")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delattr(caspar, "plot", raising=False)
+    with pytest.raises(MissingPackageError, match=r"pip install 'caspar\[plot\]'"):
+        make_result().plot()
+    with pytest.raises(ImportError, match="--plot needs matplotlib"):
+        check_plot(Path("scene.png"))
+    check_plot(None)
+    shown = make_result()._repr_html_()
+    assert "caspar[plot]" in shown
+    assert "<table>" in shown
 
 
 def test_title_names_the_status() -> None:

@@ -72,7 +72,7 @@ class BatchArrays:
     def __init__(self, reader: ArrayReader, *, check: bool) -> None:
         self._reader = reader
         self._check = check
-        self.dtype = reader.types.storage.value
+        self.dtype = reader.types.values.value
         self.num_problems = -1
         self.xp: Any = np
 
@@ -192,7 +192,9 @@ class BatchArrays:
                     f"to {count - 1} are allowed"
                 )
         is_sorted = bool((problem[1:] >= problem[:-1]).all())
-        order = None if is_sorted else xp.argsort(problem, kind="stable")
+        # CuPy's is stable, and has no other kind
+        stable = {"kind": "stable"} if xp is np else {}
+        order = None if is_sorted else xp.argsort(problem, **stable)
         counts = xp.bincount(problem, minlength=count)
         starts = xp.zeros(count + 1, np.int32)
         starts[1:] = xp.cumsum(counts)

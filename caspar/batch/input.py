@@ -5,24 +5,25 @@ kernel depends on, and what it is bound to. Once for each solve.
 """
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from caspar.batch import parameters as names
 from caspar.batch.arrays import BatchArrays, Ragged, Rows
-from caspar.batch.programs import constant_name
-from caspar.batch.shape import BatchShape, Instances, ProblemFactor, batch_shape
+from caspar.batch.generate import parameters as names
+from caspar.batch.generate.programs import constant_name
+from caspar.batch.generate.shape import BatchShape, Instances, ProblemFactor, batch_shape
 from caspar.errors import InputError
 from caspar.frontend.factors.loss import LossParameter
-from caspar.frontend.factors.terms import term_names
+from caspar.frontend.factors.terms import term_names, with_terms
 from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.memory.array import Array
 from caspar.solver.input.array_reader import ArrayReader
-from caspar.solver.input.fixed import read_fixed
+from caspar.solver.input.bounds import NodeBounds
+from caspar.solver.input.constraints import Constraints, read_constraints
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Batch:
         starts: By node type, (P * count, storage_dim) start values.
         dtypes: By node type, the floating type its values go back in.
         free: By masked node type, (P * count, tangent_dim) numbers, 1 where a component moves.
+        bounds: By node type, those of all nodes.
         arrays: By the kernel's argument, what it is bound to and its stride.
         instances: By the factor's number, instances of each problem where they are equal.
         num_residuals: (P,) int64 rows of residuals that count, NumPy's or of the device.
@@ -46,14 +48,32 @@ class Batch:
     starts: Mapping[str, Array]
     dtypes: Mapping[str, Any]
     free: Mapping[str, Array]
+    bounds: Mapping[str, NodeBounds]
     arrays: Mapping[str, tuple[Array, int]]
     instances: Mapping[int, int]
     num_residuals: Array
     may_be_empty: bool
 
 
-Terms = Callable[[int, tuple[str, ...]], TracedFactor]
-"""The factor of a number, with those of its terms one for each instance that are named."""
+class Terms:
+    """Factors as their weights and the parameters of their losses are given.
+
+    Each is made once, as the text that determines it takes milliseconds.
+
+    Args:
+        factors: Without terms.
+    """
+
+    def __init__(self, factors: Sequence[TracedFactor]) -> None:
+        self._factors = factors
+        self._made: dict[tuple[int, tuple[str, ...]], TracedFactor] = {}
+
+    def of(self, number: int, by_instance: tuple[str, ...]) -> TracedFactor:
+        """The factor of a number, with those of its terms one for each instance that are named."""
+        key = (number, by_instance)
+        if key not in self._made:
+            self._made[key] = with_terms(self._factors[number], by_instance)
+        return self._made[key]
 
 
 def read_batch(
@@ -62,6 +82,7 @@ def read_batch(
     nodes: Sequence[NodeType],
     reader: ArrayReader,
     fixed: Mapping[str, Any] | None,
+    bounds: Mapping[str, Any] | None,
     terms: Terms,
     *,
     check: bool,
@@ -72,8 +93,9 @@ def read_batch(
         arrays: As the user passed them.
         factors: Traced factors, without terms.
         nodes: Their node types.
-        reader: Reads single arrays.
         fixed: What is held.
+        bounds: Limits of fields.
+        reader: Reads single arrays.
         terms: Gives factors their terms.
         check: Whether indices and unit lengths are looked at.
 
@@ -89,26 +111,27 @@ def read_batch(
         starts[node.name], counts[node.name] = one_by_one.nodes(
             f"node type {node.name}", arrays[node.name], node.storage_dim, node.unit_ranges
         )
-    number = one_by_one.num_problems
-    free = read_fixed(fixed, nodes, {k: number * v for k, v in counts.items()}, reader.types.storage)
+    dtypes = {node.name: reader.dtype(arrays[node.name]) for node in nodes}
+    found = read_constraints(Constraints(fixed, bounds), nodes, starts, dtypes, reader)
     read = [
         _FactorReader(place, factor, one_by_one, counts, terms).read(arrays[factor.name])
         for place, factor in enumerate(factors)
     ]
+    types = [
+        (node, counts[node.name], node.name in found.free, node.name in found.bounds)
+        for node in nodes
+    ]
     total = sum(one.counted * len(one.factor.factor.residual) for one in read)
     return Batch(
-        num_problems=number,
-        shape=batch_shape(
-            [(node, counts[node.name], node.name in free) for node in nodes],
-            [one.factor for one in read],
-            reader.types.storage,
-        ),
-        starts=starts,
-        dtypes={node.name: reader.dtype(arrays[node.name]) for node in nodes},
-        free=free,
+        num_problems=one_by_one.num_problems,
+        shape=batch_shape(types, [one.factor for one in read], reader.types.values),
+        starts=found.values,
+        dtypes=dtypes,
+        free=found.free,
+        bounds=found.bounds,
         arrays={name: array for one in read for name, array in one.arrays.items()},
         instances={place: one.length for place, one in enumerate(read) if one.length is not None},
-        num_residuals=one_by_one.xp.zeros(number, dtype=np.int64) + total,
+        num_residuals=one_by_one.xp.zeros(one_by_one.num_problems, dtype=np.int64) + total,
         may_be_empty=not isinstance(total, int) or total == 0,
     )
 
@@ -157,7 +180,7 @@ class _FactorReader:
         for argument in self._factor.arguments:
             self._read_argument(argument, given)
         by_instance = self._read_terms(given)
-        traced = self._terms(self._place, tuple(by_instance))
+        traced = self._terms.of(self._place, tuple(by_instance))
         ragged = self._ragged()
         instances = self._instances(ragged)
         arrays = {}

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.batch.policy_program import Option
-from caspar.batch.shape import BatchShape
+from caspar.batch.generate.policy_program import Option
+from caspar.batch.generate.shape import BatchShape
 from caspar.errors import OptionError
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions, Precision, SolveOptions, choice

@@ -36,6 +36,8 @@ class BatchResult:
         initial_cost: (P,) float64 costs of the start values.
         final_cost: (P,) float64 costs of `values`.
         iterations: (P,) int32 Levenberg-Marquardt iterations, rejected ones included.
+        active_bounds: For each node type that has bounds (P, storage_dim) int8 on the host, or
+            (P, n, storage_dim): -1 for a number at its lower bound, 1 at its upper one, else 0.
         num_residuals: (P,) int64 rows of residuals, those of weight 0 left out.
         backend: `cuda` or `cpu`.
         device: The device in words.
@@ -51,6 +53,7 @@ class BatchResult:
     final_cost: Any = field(repr=False)
     iterations: Any = field(repr=False)
     num_residuals: Any = field(repr=False)
+    active_bounds: Mapping[str, NDArray[np.int8]] = field(repr=False)
     backend: str
     device: str
     precision: str

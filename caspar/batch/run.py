@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from caspar.batch import parameters as names
+from caspar.batch.generate import parameters as names
 from caspar.batch.input import Batch
 from caspar.batch.result import STATUSES
 from caspar.memory.array import Array
@@ -17,6 +17,31 @@ from caspar.memory.binding import Binding
 from caspar.runtime.arrays import HOST, Moved, as_library, give_back, location
 from caspar.runtime.backend import Backend, Kernel
 from caspar.solver.result.result import SolveStatus
+
+
+def input_bindings(backend: Backend, batch: Batch) -> dict[str, Binding]:
+    """What a kernel reads of problems, on the backend's device, by the kernel's arguments."""
+    arrays: dict[str, Array] = {}
+    strides: dict[str, int] = {}
+    for number, nodes in enumerate(batch.shape.nodes):
+        name = nodes.node.name
+        arrays[names.values_name(number)] = backend.upload(batch.starts[name])
+        if nodes.is_masked:
+            arrays[names.free_name(number)] = backend.upload(batch.free[name])
+        if nodes.is_bounded:
+            limits = map(backend.upload, batch.bounds[name].limits)
+            arrays |= zip(names.bounds_names(number), limits, strict=True)
+    for name, (array, stride) in batch.arrays.items():
+        arrays[name], strides[name] = backend.upload(array), stride
+    bindings = {
+        name: Binding(array, 0, fields={names.STRIDE: strides.get(name, 0)})
+        for name, array in arrays.items()
+    }
+    no_array = arrays[names.values_name(0)]
+    for number, length in batch.instances.items():
+        fields = {names.INSTANCES: length}
+        bindings[names.factor_name(number)] = Binding(no_array, 0, fields=fields)
+    return bindings
 
 
 class BatchRun:
@@ -32,9 +57,10 @@ class BatchRun:
     def __init__(self, backend: Backend, kernel: Kernel, batch: Batch, options: Array) -> None:
         self._backend = backend
         self._batch = batch
-        xp, count = backend.xp, batch.num_problems
+        xp, count, nodes = backend.xp, batch.num_problems, batch.shape.nodes
         storage = batch.shape.storage.value
-        self._starts = [backend.upload(batch.starts[one.node.name]) for one in batch.shape.nodes]
+        bindings = input_bindings(backend, batch)
+        self._starts = [bindings[names.values_name(place)].data for place in range(len(nodes))]
         self._ends = [xp.empty(start.shape, storage) for start in self._starts]
         self._outputs = {
             names.INITIAL_COST: xp.empty(count, np.float64),
@@ -42,22 +68,9 @@ class BatchRun:
             names.ITERATIONS: xp.empty(count, np.int32),
             names.STATUS: xp.empty(count, np.int32),
         }
-        arrays: dict[str, Array] = {names.OPTIONS: backend.upload(options), **self._outputs}
-        strides: dict[str, int] = {}
-        for number, nodes in enumerate(batch.shape.nodes):
-            arrays[names.values_name(number)] = self._starts[number]
-            arrays[names.result_name(number)] = self._ends[number]
-            if nodes.is_masked:
-                arrays[names.free_name(number)] = backend.upload(batch.free[nodes.node.name])
-        for name, (array, stride) in batch.arrays.items():
-            arrays[name], strides[name] = backend.upload(array), stride
-        bindings = {
-            name: Binding(array, 0, fields={names.STRIDE: strides.get(name, 0)})
-            for name, array in arrays.items()
-        }
-        for number, length in batch.instances.items():
-            name = names.factor_name(number)
-            bindings[name] = Binding(arrays[names.STATUS], 0, fields={names.INSTANCES: length})
+        others = {names.OPTIONS: backend.upload(options), **self._outputs}
+        others |= {names.result_name(place): end for place, end in enumerate(self._ends)}
+        bindings |= {name: Binding(array, 0) for name, array in others.items()}
         self._run = None if count == 0 else backend.runner([backend.bind(kernel, bindings, count)])
 
     def launch(self) -> None:
@@ -68,7 +81,7 @@ class BatchRun:
     def found(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """What `BatchResult` holds of it, as the kind of arrays that were given."""
         backend, batch = self._backend, self._batch
-        values = {}
+        values, active = {}, {}
         for start, end, nodes in zip(self._starts, self._ends, batch.shape.nodes, strict=True):
             name = nodes.node.name
             given = arrays[name]
@@ -76,22 +89,27 @@ class BatchRun:
             flat = given.reshape(start.shape) if hasattr(given, "reshape") else given
             made = give_back(moved, flat, batch.dtypes[name], backend.to_host, backend.upload)
             values[name] = made.reshape(given.shape) if hasattr(given, "shape") else made
+            if nodes.is_bounded:
+                at_bounds = batch.bounds[name].active(backend.to_host(end))
+                shape = (batch.num_problems, nodes.count, -1)[:: 1 if nodes.count > 1 else 2]
+                active[name] = at_bounds.reshape(shape)
         like = arrays[batch.shape.nodes[0].node.name]
         status, iterations = self._outputs[names.STATUS], self._outputs[names.ITERATIONS]
         if batch.may_be_empty:
             is_empty = backend.upload(batch.num_residuals) == 0
             status[is_empty] = STATUSES.index(SolveStatus.NO_RESIDUALS)
             iterations[is_empty] = 0
-        is_host = location(like) == HOST
-
-        def given_back(array: Array) -> Any:
-            return as_library(backend.to_host(array) if is_host else array, like)
-
-        return {
-            "values": values,
-            "status_codes": given_back(status),
-            "initial_cost": given_back(self._outputs[names.INITIAL_COST]),
-            "final_cost": given_back(self._outputs[names.FINAL_COST]),
-            "iterations": given_back(iterations),
-            "num_residuals": given_back(backend.upload(batch.num_residuals)),
+        found = {
+            "status_codes": status,
+            "initial_cost": self._outputs[names.INITIAL_COST],
+            "final_cost": self._outputs[names.FINAL_COST],
+            "iterations": iterations,
+            "num_residuals": backend.upload(batch.num_residuals),
         }
+        given_kind = {name: given_back(array, like, backend) for name, array in found.items()}
+        return {"values": values, "active_bounds": active, **given_kind}
+
+
+def given_back(array: Array, like: Any, backend: Backend) -> Any:
+    """An array of the device as the kind of array that the user gave, where that is."""
+    return as_library(backend.to_host(array) if location(like) == HOST else array, like)

@@ -5,18 +5,17 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
-from caspar.batch.input import Batch, read_batch
-from caspar.batch.kernel import KERNEL, cached_batch_kernel
+from caspar.batch.compiled import CompiledKernels
+from caspar.batch.covariance import find_covariances, with_active_held
+from caspar.batch.input import Batch, Terms, read_batch
 from caspar.batch.options import checked_options, checked_precision, option_numbers
 from caspar.batch.result import BatchResult
-from caspar.batch.run import BatchRun
+from caspar.batch.run import BatchRun, given_back
 from caspar.errors import InputError
 from caspar.frontend.factors.factor import Factor
-from caspar.frontend.factors.terms import with_terms
-from caspar.frontend.factors.trace import TracedFactor
-from caspar.options import BackendChoice, Precision
-from caspar.progress import phase, showing
-from caspar.runtime.backend import Backend, Kernel
+from caspar.options import BackendChoice, Precision, checked_flag
+from caspar.progress import showing
+from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
 from caspar.solver.choice.recipe import checked_factors, make_recipe
 from caspar.solver.input.array_reader import ArrayReader
@@ -62,9 +61,9 @@ class BatchSolver:
             recipe = make_recipe(self._given, precision=self.precision)
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.backend: Backend = chosen_backend(backend)
-        self._terms: dict[tuple[int, tuple[str, ...]], TracedFactor] = {}
-        self._kernels: dict[tuple[object, ...], Kernel] = {}
-        self._backlog_s = time.perf_counter() - start
+        self._terms = Terms(self._factors)
+        self._kernels = CompiledKernels(self.backend)
+        self._kernels.backlog_s = time.perf_counter() - start
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Pickled as its factors and choices; traced and compiled where it arrives.
@@ -102,6 +101,7 @@ class BatchSolver:
         arrays: Mapping[str, Any],
         *,
         fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> BatchResult:
         """Minimise each problem's 1/2 * sum of w rho(|r|^2) over its own values.
@@ -118,21 +118,23 @@ class BatchSolver:
                 written. A value that is NaN or infinite spoils its own problem only.
             fixed: What is held, by node type, as for `Solver.solve`: problems are the instances;
                 with n nodes in each, node i of problem p is instance n p + i.
+            bounds: Limits of fields, as for `Solver.solve`, with problems as instances likewise.
             **options: `max_iterations`, `initial_damping`, `min_damping`, `max_damping`,
                 `cost_tolerance`, `gradient_tolerance`, `step_tolerance`, `check`: see
                 `caspar.SolveOptions`. None stands for what `Solver` would take for one problem.
 
         Raises:
-            InputError: Arrays or `fixed` do not fit the factors, or problems are too large.
+            InputError: Arrays, `fixed` or `bounds` do not fit the factors, or problems are too
+                large.
             OptionError: An unknown option, or a value out of range.
             OutOfMemoryError: The arrays do not fit the device.
         """
         chosen = checked_options(options)
         with showing(None), self.backend.scope():
             start = time.perf_counter()
-            batch = self._read(arrays, fixed, check=chosen.check)
+            batch = self._read(arrays, fixed, bounds, check=chosen.check)
             read_s = time.perf_counter() - start
-            kernel, compile_s = self._kernel(batch)
+            kernel, compile_s = self._kernels.solving(batch.shape), self._kernels.take_backlog()
             start = time.perf_counter()
             run = BatchRun(self.backend, kernel, batch, option_numbers(chosen, batch.shape))
             self.backend.synchronize()
@@ -151,31 +153,83 @@ class BatchSolver:
                 solve_time_s=solve_s,
             )
 
-    def source(self, arrays: Mapping[str, Any], *, fixed: Mapping[str, Any] | None = None) -> str:
+    def covariance(
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
+        scale_by_residual_variance: bool = False,
+    ) -> Any:
+        """The covariance of each problem's values, (J^T W J)^-1, in float64.
+
+        Residuals are taken as whitened, as by `Solver.covariance`.
+
+        Args:
+            arrays: As for `solve`, with the values after it: `{**arrays, **result.values}`.
+            fixed: As for `solve`: what is held has a covariance of zero.
+            bounds: Likewise: values at a bound are taken to be held there.
+            scale_by_residual_variance: Multiply by a problem's sum of squared residuals over its
+                degrees of freedom; NaN if there are none.
+
+        Returns:
+            (P, n, n) of the kind given: of all components of tangents of a problem, node types in
+            order of appearance, nodes within them. NaN of problems whose residuals do not determine
+            all of them, or are not finite.
+
+        Raises:
+            InputError: As `solve`.
+        """
+        scales = checked_flag("scale_by_residual_variance", scale_by_residual_variance)
+        with showing(None), self.backend.scope():
+            batch = self._read(arrays, fixed, bounds, check=True, precision=Precision.FLOAT64)
+            batch = with_active_held(batch, self.backend)
+            kernel = self._kernels.covariance(batch.shape)
+            found = find_covariances(self.backend, kernel, batch, scales_by_variance=scales)
+            self.backend.synchronize()
+            return given_back(found, arrays[self._nodes[0].name], self.backend)
+
+    def source(
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
+    ) -> str:
         """The text of the kernel that would solve such problems: CUDA C, or that of the processor.
 
         Args:
             arrays: As for `solve`.
             fixed: Likewise.
+            bounds: Likewise.
 
         Raises:
             InputError: As `solve`.
         """
         with self.backend.scope():
-            batch = self._read(arrays, fixed, check=True)
-            return cached_batch_kernel(batch.shape, self.backend.traits.target).text
+            batch = self._read(arrays, fixed, bounds, check=True)
+            return self._kernels.source(batch.shape).text
 
     def _read(
-        self, arrays: Mapping[str, Any], fixed: Mapping[str, Any] | None, *, check: bool
+        self,
+        arrays: Mapping[str, Any],
+        fixed: Mapping[str, Any] | None,
+        bounds: Mapping[str, Any] | None,
+        *,
+        check: bool,
+        precision: Precision | None = None,
     ) -> Batch:
         """The checked arrays of problems that are not too large."""
         batch = read_batch(
             arrays,
             self._factors,
             self._nodes,
-            ArrayReader(self.backend, self.precision, check_values=False),
+            ArrayReader(
+                self.backend, self.precision if precision is None else precision, check_values=False
+            ),
             fixed,
-            self._with_terms,
+            bounds,
+            self._terms,
             check=check,
         )
         shape = batch.shape
@@ -189,26 +243,6 @@ class BatchSolver:
                 "one or as one problem with nodes of all"
             )
         return batch
-
-    def _with_terms(self, number: int, by_instance: tuple[str, ...]) -> TracedFactor:
-        """A factor with its terms; made once, as their keys take milliseconds."""
-        key = (number, by_instance)
-        if key not in self._terms:
-            self._terms[key] = with_terms(self._factors[number], by_instance)
-        return self._terms[key]
-
-    def _kernel(self, batch: Batch) -> tuple[Kernel, float]:
-        """The compiled kernel, and seconds that it took now."""
-        spent_s, self._backlog_s = self._backlog_s, 0.0
-        key = batch.shape.structure
-        if key not in self._kernels:
-            start = time.perf_counter()
-            with phase("generating the kernel of a batch"):
-                source = cached_batch_kernel(batch.shape, self.backend.traits.target)
-            with phase("compiling the kernel of a batch"):
-                self._kernels[key] = self.backend.load([source])[KERNEL]
-            spent_s += time.perf_counter() - start
-        return self._kernels[key], spent_s
 
 
 def _remade(factors: tuple[Factor, ...], choices: Mapping[str, Any]) -> BatchSolver:

@@ -20,6 +20,7 @@ from caspar.cli.arguments import (
     add_precision,
     add_report,
     positive_integer,
+    positive_number,
 )
 from caspar.cli.bal import LOSSES, BalRequest, solve_bal
 from caspar.cli.cache import clear_caches, show_caches
@@ -180,7 +181,7 @@ def _add_colmap(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     colmap.add_argument(
         "--position-stddev",
-        type=_positive_number,
+        type=positive_number,
         default=1.0,
         metavar="LENGTH",
         help="standard deviation of each coordinate of a position (default: %(default)s)",

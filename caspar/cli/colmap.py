@@ -13,9 +13,8 @@ from rich.console import Console
 import caspar
 from caspar.cli.exit_code import ExitCode
 from caspar.cli.outputs import (
-    PLOT_SUFFIXES,
     WrittenFiles,
-    check_suffix,
+    check_plot,
     check_targets,
     finite,
     solve_report,
@@ -112,7 +111,7 @@ def _check_outputs(request: ColmapRequest) -> None:
         raise OptionError(f"OUT {output}: there is no folder {parent}; make it first")
     if output.exists() and request.folder.exists() and output.samefile(request.folder):
         raise OptionError(f"OUT {output}: this is the model itself; name another folder")
-    check_suffix("--plot", request.plot, PLOT_SUFFIXES)
+    check_plot(request.plot)
     asked = {"--json": request.json, "--plot": request.plot}
     by_option = {option: path for option, path in asked.items() if path is not None}
     check_targets(by_option, request.folder, "the model itself")

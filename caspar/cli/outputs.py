@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from rich.console import Console
 
 import caspar
-from caspar.errors import OptionError
+from caspar.errors import MissingPackageError, OptionError
 from caspar.io.bal import BalProblem, write_bal
 from caspar.io.ply import write_ply
 from caspar.io.replace import Target, checked_target, find_target, write_file
@@ -116,8 +117,20 @@ def check_outputs(outputs: Outputs, problem_file: Path) -> None:
         OptionError: Names the option, the path and what is wrong with it.
     """
     check_suffix("--out", outputs.problem, (*BAL_SUFFIXES, PLY_SUFFIX))
-    check_suffix("--plot", outputs.plot, PLOT_SUFFIXES)
+    check_plot(outputs.plot)
     check_targets(outputs.by_option, problem_file, "the problem itself")
+
+
+def check_plot(path: Path | None) -> None:
+    """Refuse an image that cannot be drawn; None: there will be none.
+
+    Raises:
+        OptionError: The suffix is no image's.
+        MissingPackageError: matplotlib is not installed.
+    """
+    check_suffix("--plot", path, PLOT_SUFFIXES)
+    if path is not None and find_spec("matplotlib") is None:
+        raise MissingPackageError("--plot", "matplotlib", "plot")
 
 
 def check_targets(by_option: Mapping[str, Path], input_file: Path, input_name: str) -> None:

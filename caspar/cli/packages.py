@@ -13,7 +13,6 @@ from pathlib import Path
 
 PACKAGES = (
     "llvmlite",
-    "matplotlib",
     "numpy",
     "platformdirs",
     "qdldl",
@@ -23,6 +22,7 @@ PACKAGES = (
     "symforce",
     "sympy",
     "threadpoolctl",
+    "typing_extensions",
 )
 """What caspar cannot do without. Each is imported by the same name."""
 
@@ -35,6 +35,7 @@ OPTIONAL_PACKAGES = (
     "cuda-pathfinder",
     "cuda-toolkit",
     "igraph",
+    "matplotlib",
     "nvidia-cuda-nvdisasm",
     "nvidia-cuda-nvrtc",
     "nvidia-cuda-nvrtc-cu12",
@@ -42,7 +43,7 @@ OPTIONAL_PACKAGES = (
     "nvidia-cudss-cu13",
     "nvmath-python",
 )
-"""What caspar uses where it is installed: on GPUs, and for `caspar inspect`."""
+"""What caspar uses where it is installed: on GPUs, for plots and for `caspar inspect`."""
 
 _TRY_LIMIT_S = 300.0  # the first import compiles and caches
 

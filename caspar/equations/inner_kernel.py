@@ -81,7 +81,7 @@ def inner_kernel(
         )
         storage = retracted(node, state.storage, moved, free)
         if limits is not None:
-            storage = clamped(limits, node, state.storage, storage, types.storage)
+            storage = clamped(limits, node, state.storage, storage, types.values)
         trial = reader.evaluate(storage, is_last=left == 0)
         kernel.graph.origin = "take the step if the cost falls"
         falls = trial.cost[0] < state.cost[0]

@@ -292,7 +292,7 @@ def activate_kernel(node: NodeType, types: Types, *, eliminated: bool = False) -
 
 def clip_kernel(node: NodeType, types: Types, *, scaled: bool = False) -> KernelSpec:
     """Of a type that remains, in place: `step` that ends at the bounds."""
-    kernel = NodeBuilder(node, "clip", types.storage, types, bounded=True, few_items=True)
+    kernel = NodeBuilder(node, "clip", types.values, types, bounded=True, few_items=True)
     clipped = _clipped(kernel, kernel.read_part(NodePart.STEP), scaled=scaled)
     kernel.write_part(NodePart.STEP, clipped)
     return kernel.build()
@@ -379,7 +379,7 @@ def _write_moved(kernel: NodeBuilder, step: Sequence[Scalar], *, scaled: bool) -
     storage, limits = kernel.read_part(NodePart.NODES), kernel.read_limits()
     moved = retracted(kernel.node, storage, step, kernel.read_free())
     if limits is not None:
-        moved = clamped(limits, kernel.node, storage, moved, kernel.types.storage)
+        moved = clamped(limits, kernel.node, storage, moved, kernel.types.values)
     kernel.write_part(NodePart.CANDIDATE, moved)
 
 

@@ -117,7 +117,7 @@ class NodePart(Enum):
 
     def dtype(self, types: Types) -> DType:
         """Type in memory."""
-        if self in (NodePart.NODES, NodePart.CANDIDATE):
+        if self in (NodePart.NODES, NodePart.CANDIDATE, *LIMITS):
             return types.values
         return types.sums if self.layout is Layout.ROWS else types.storage
 
@@ -127,7 +127,7 @@ class NodePart(Enum):
         Args:
             eliminated: Whether the type is eliminated.
             masked: Whether something of it may be held.
-            bounded: Whether numbers of it have bounds.
+            bounded: Whether some of its numbers have bounds.
             rounded: Whether kernels read rounded values.
         """
         if self in (NodePart.INFLUENCE, NodePart.CANDIDATE_INFLUENCE):
@@ -148,14 +148,13 @@ class NodePart(Enum):
         return taken(self.dim(node), self.dtype(types))
 
 
-LIMITS = (NodePart.LOWER, NodePart.UPPER)
-"""What a type has if some of its numbers have bounds."""
-
-
 def value_dtype(argument: Argument, types: Types) -> DType:
     """Type of an argument's values in memory."""
     return types.storage if argument.is_narrow else types.values
 
+
+LIMITS = (NodePart.LOWER, NodePart.UPPER)
+"""What a type has if some of its numbers have bounds."""
 
 REDUCED = {NodePart.GRADIENT: NodePart.REDUCED_GRADIENT, NodePart.BLOCK: NodePart.REDUCED_BLOCK}
 """Sums over factors that the system and the reduced one have alike."""

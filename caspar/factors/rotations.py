@@ -1,8 +1,8 @@
 """Rotations, directions and differences as symbols, finite with their derivatives everywhere.
 
-SymForce's logarithm takes an arc cosine, which loses half of the digits of small angles; the arc
-tangents here keep them all. Divisions are guarded by epsilon in a square root: at an angle of zero
-the relative error is epsilon / 3, below rounding.
+SymForce's logarithm takes an arc cosine and a minimum, which rounds at small angles; the arc
+tangents here keep all digits. Divisions are guarded by epsilon in a square root: at an angle of
+zero the relative error is epsilon / 3, below rounding.
 """
 
 from dataclasses import fields, is_dataclass

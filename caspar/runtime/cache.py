@@ -43,6 +43,10 @@ _MAGIC = b"caspar cache 1\n"
 
 _HEADER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
 
+_OPEN_FLAGS = os.O_RDONLY
+for _flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
+    _OPEN_FLAGS |= getattr(os, _flag, 0)  # each system has some of them
+
 _LARGEST_ENTRY = 1 << 28
 """Bytes of a file that is still read."""
 
@@ -104,7 +108,8 @@ def _renew_lock() -> None:
     _LOCK = Lock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 # -- where -----------------------------------------------------------------------------------------
@@ -154,6 +159,8 @@ def folder_refusal(folder: Path, variable: str = FOLDER_VARIABLE) -> str:
         return ""
     if not stat.S_ISDIR(status.st_mode):
         return f"{folder} is not a folder; delete it, or choose another with {variable}"
+    if not hasattr(os, "geteuid"):
+        return ""  # Windows: folders of a user are the user's, and modes say nothing of others
     if status.st_uid not in (os.geteuid(), 0):
         return (
             f"{folder} belongs to user {status.st_uid}, whose code could be executed; run "
@@ -198,6 +205,11 @@ def warn_once(message: str) -> None:
         warnings.warn(message, stacklevel=2)
 
 
+def _is_trusted(status: os.stat_result) -> bool:
+    """Whether a file is the user's own, or root's."""
+    return not hasattr(os, "geteuid") or status.st_uid in (os.geteuid(), 0)
+
+
 # -- entries ---------------------------------------------------------------------------------------
 
 
@@ -214,10 +226,10 @@ def read_entry(kind: str, key: str) -> bytes | None:
             return None
         path = folder / _name(kind, key)
         # a FIFO in its place must not stop the program
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, _OPEN_FLAGS)
         with open(descriptor, "rb") as file:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid not in (os.geteuid(), 0):
+            if not stat.S_ISREG(status.st_mode) or not _is_trusted(status):
                 return None
             if status.st_size > _LARGEST_ENTRY:
                 return None

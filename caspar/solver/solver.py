@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, SupportsIndex, TypeVar
 
+from typing_extensions import Unpack
+
 from caspar.frontend.factors.factor import Factor
 from caspar.options import (
     DEFAULT_INNER_ITERATIONS,
@@ -15,6 +17,7 @@ from caspar.options import (
     Precision,
     PreconditionerChoice,
     SolveOptions,
+    SolveOptionsDict,
     check_callback,
     check_gauge,
     check_verbose,
@@ -271,7 +274,7 @@ class Solver:
         bounds: Mapping[str, Any] | None = None,
         verbose: bool | None = None,
         on_iteration: Callable[[IterationRecord], object] | None = None,
-        **options: Any,
+        **options: Unpack[SolveOptionsDict],
     ) -> SolveResult:
         """Minimise 1/2 * the sum of squared residuals, or of w rho(|r|^2) by weights and losses.
 

@@ -1,13 +1,12 @@
-"""A solve from the user's arrays to a result, and again in float64 where mixed precision fails.
+"""One solve, from the user's arrays to a result, and on in float64 where mixed precision fails.
 
-Input: what a solver has made of its factors, arrays, options. Output: a `SolveResult`. Cost tier:
-once for each solve.
+Cost tier: once for each solve; what is kept between them, the opener keeps.
 """
 
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,12 @@ from caspar.frontend.factors.trace import TracedFactor
 from caspar.options import Precision, SolveOptions
 from caspar.progress import log_end, showing
 from caspar.runtime.backend import Backend
-from caspar.solver.evaluation import Evaluation, final_costs, loss_names, without_later_entries
+from caspar.solver.evaluation import (
+    Evaluation,
+    final_costs,
+    loss_names,
+    without_later_entries,
+)
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.separate_parts import remarks_on_parts
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
@@ -29,6 +33,7 @@ from caspar.solver.result.result import IterationRecord, SolveResult, SolveStatu
 LONG_ENOUGH = 4
 """Iterations after which values may have run away. Solves that go on from a solution take fewer."""
 
+
 TOO_NARROW = (
     SolveStatus.DERIVATIVES_NOT_FINITE,
     SolveStatus.OUT_OF_RANGE,
@@ -37,23 +42,30 @@ TOO_NARROW = (
 """How a solve ends if its derivatives do not fit float32; in float64 it may go on."""
 
 
-@dataclass(frozen=True)
 class Solving:
-    """What solves of a solver have in common.
+    """Solves problems of a solver.
 
-    Attributes:
+    Args:
         backend: Where it runs.
-        opener: Opens problems.
+        opener: Opens them.
         factors: All factors.
-        fields: As in `SolveResult`.
-        evaluate: Evaluates all factors at the values among some arrays.
+        fields: By node type where its fields are in a row of its values.
+        evaluate: Evaluates factors at some arrays.
     """
 
-    backend: Backend
-    opener: Opener
-    factors: tuple[TracedFactor, ...]
-    fields: Mapping[str, Mapping[str, range]]
-    evaluate: Callable[[Mapping[str, Any]], Evaluation]
+    def __init__(
+        self,
+        backend: Backend,
+        opener: Opener,
+        factors: tuple[TracedFactor, ...],
+        fields: Mapping[str, Mapping[str, range]],
+        evaluate: Callable[[Mapping[str, Any]], Evaluation],
+    ) -> None:
+        self._backend = backend
+        self._opener = opener
+        self._factors = factors
+        self._fields = fields
+        self._evaluate = evaluate
 
     def solve(
         self,
@@ -63,11 +75,7 @@ class Solving:
         verbose: bool | None,
         on_iteration: Callback | None,
     ) -> SolveResult:
-        """Minimise the cost; see `Solver.solve`.
-
-        Where the precision is `auto`, a solve whose numbers do not fit mixed precision goes on in
-        float64 from the values that it has reached.
-        """
+        """See `Solver.solve`."""
         try:
             with showing(verbose):
                 return self._solved(arrays, constraints, options, passing_on(on_iteration))
@@ -82,9 +90,10 @@ class Solving:
         options: SolveOptions,
         on_iteration: Callback | None,
     ) -> SolveResult:
+        """Where the precision is `auto`, what does not fit mixed precision goes on in float64."""
         first = self._run(arrays, constraints, options, on_iteration)
         is_mixed = first.precision == Precision.MIXED.value
-        if first.status not in TOO_NARROW or not (is_mixed and self.opener.own_precision):
+        if first.status not in TOO_NARROW or not (is_mixed and self._opener.own_precision):
             return first
         known = len(first.iterations)
         second = self._run(
@@ -104,9 +113,8 @@ class Solving:
         on_iteration: Callback | None,
         precision: Precision | None = None,
     ) -> SolveResult:
-        start, backend = time.perf_counter(), self.backend
-        preparations = self.opener.preparations
-        with self.opener.open(arrays, constraints, options, precision) as opened:
+        backend, factors, start = self._backend, self._factors, time.perf_counter()
+        with self._opener.open(arrays, constraints, options, precision) as opened:
             problem, active, system = opened.problem, opened.active, opened.system
             compiled_s = active.preparation.kernels.take_compile_time()
             # of two solves at the same time one may have compiled for both
@@ -115,13 +123,13 @@ class Solving:
             course = minimize(system, options, on_iteration)
             final_cost = _cost_of_returned(opened, course.final_cost)
             taking_part = active.recipe.factors
-            costs, num_beyond = final_costs(self.factors, taking_part, final_cost, system)
+            costs, num_beyond = final_costs(factors, taking_part, final_cost, system)
             remarks = (
                 *active.remarks,
                 *system.remarks,
                 *course.remarks,
                 *_on_values(system, course),
-                *remarks_on_parts(taking_part, active.recipe.nodes, problem),
+                *remarks_on_parts(active.recipe.factors, active.recipe.nodes, problem),
             )
             solve_time_s = time.perf_counter() - start
             log_end(course.status.name, len(course.records), course.initial_cost, final_cost)
@@ -135,26 +143,48 @@ class Solving:
             remaining_decrease=course.remaining_decrease,
             iterations=course.records,
             values=values,
-            problem=opened.size(self.factors),
+            problem=opened.size(factors),
             backend=backend.name,
             device=system.device,
             precision=active.recipe.precision.value,
             linear_solver=system.linear_solver,
-            compile_time_s=compiled_s + preparations.take_backlog(),
+            compile_time_s=compiled_s + self._opener.preparations.take_backlog(),
             setup_time_s=setup_time_s,
             solve_time_s=solve_time_s,
             peak_memory_bytes=system.num_bytes + problem.bytes_on(backend),
             remarks=remarks,
-            fields=self.fields,
+            fields=self._fields,
             costs=costs,
             num_beyond_scale=num_beyond,
-            losses=loss_names(self.factors),
+            losses=loss_names(factors),
             active_bounds=active_bounds,
             evaluator=partial(self._evaluated, without_later_entries(arrays), values),
         )
 
     def _evaluated(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> Evaluation:
-        return self.evaluate({**arrays, **values})
+        return self._evaluate({**arrays, **values})
+
+
+def _on_values(system: System, course: Course) -> tuple[str, ...]:
+    """Numbers that ran away, and nodes that nothing holds; not of solves that only went on."""
+    if course.status in WITHOUT_REMAINING or len(course.records) < LONG_ENOUGH:
+        return ()
+    return system.remarks_on_values(course.final_cost, course.initial_cost)
+
+
+def _active_bounds(opened: Opened, moved: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
+    """See `SolveResult.active_bounds`.
+
+    Args:
+        opened: The problem.
+        moved: By node type the values after the solve, on the backend's device.
+        backend: Where they are.
+    """
+    problem = opened.problem
+    return {
+        name: limits.active(backend.to_host(moved.get(name, problem.values[name])))
+        for name, limits in problem.bounds.items()
+    }
 
 
 def _cost_of_returned(opened: Opened, final_cost: float) -> float:
@@ -208,25 +238,3 @@ def _joined(first: SolveResult, second: SolveResult) -> SolveResult:
         peak_memory_bytes=max(first.peak_memory_bytes, second.peak_memory_bytes),
         remarks=(*second.remarks, remark),
     )
-
-
-def _on_values(system: System, course: Course) -> tuple[str, ...]:
-    """Numbers that ran away, and nodes that nothing holds; not of solves that only went on."""
-    if course.status in WITHOUT_REMAINING or len(course.records) < LONG_ENOUGH:
-        return ()
-    return system.remarks_on_values(course.final_cost, course.initial_cost)
-
-
-def _active_bounds(opened: Opened, moved: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
-    """See `SolveResult.active_bounds`.
-
-    Args:
-        opened: The problem.
-        moved: By node type the values after the solve, on the backend's device.
-        backend: Where they are.
-    """
-    problem = opened.problem
-    return {
-        name: limits.active(backend.to_host(moved.get(name, problem.values[name])))
-        for name, limits in problem.bounds.items()
-    }

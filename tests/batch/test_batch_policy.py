@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from caspar.batch.policy_program import (
+from caspar.batch.generate.policy_program import (
     ANSWERS,
     ASK_DIGIT,
     ASK_THIRD,
@@ -24,7 +24,7 @@ from caspar.batch.policy_program import (
     code,
     policy_graph,
 )
-from caspar.batch.programs import TRIED, Tried
+from caspar.batch.generate.programs import TRIED, Tried
 from caspar.equations.scalar_kernels import LinearOutcome
 from caspar.ir.evaluate import evaluate_graph
 from caspar.options import CompleteOptions

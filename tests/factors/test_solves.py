@@ -1,5 +1,6 @@
 """Factors of the library compiled and solved on the processor, beside SciPy."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,14 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 import caspar
+from caspar.io import read_g2o
 from tests.factors.every_factor import FACTORS
 from tests.solver.reference import minimize_with_scipy
 
 Array = NDArray[Any]
 
 factors = caspar.factors
+ROOT = Path(__file__).parents[2]
 
 
 class Beacon(sf.V2):
@@ -114,6 +117,27 @@ def test_a_flight() -> None:
     deviations = covariance.standard_errors("ImuBias")[0]
     assert deviations.max() < 0.03
     assert (abs(result.values["ImuBias"][0] - bias) < 4.0 * deviations).all()
+
+
+def test_a_pose_graph_file() -> None:
+    """g2o's matrices, in the order of `between`, give g2o's chi2 of M3500."""
+    graph = read_g2o(ROOT / "data/M3500.g2o.bz2")
+    solver = caspar.Solver(
+        [factors.between(sf.Pose2, noise="sqrt_information"), factors.prior(sf.Pose2)],
+        precision="float64",
+    )
+    result = solver.solve(
+        {
+            "Pose2": graph.poses,
+            "between": {
+                **{"a": graph.index_a, "b": graph.index_b, "a_from_b": graph.measurement},
+                "sqrt_information": factors.rotation_first(graph.sqrt_information),
+            },
+            "prior": {"value": [0], "expected": graph.poses[:1], "sigma": [1e-3] * 3},
+        }
+    )
+    assert 2.0 * result.initial_cost == pytest.approx(2_566_670, rel=1e-6)
+    assert 2.0 * result.final_cost == pytest.approx(137.91295, rel=1e-6)
 
 
 class Receiver(sf.V3):

@@ -139,6 +139,18 @@ class TestG2o:
         with pytest.raises(FileFormatError, match="line 1: 'x' is not a number"):
             read_g2o(written(tmp_path, PLANE.replace("0.3 -0.2 0.7", "0 x 0", 1)))
 
+    def test_lines_without_their_offset(self, tmp_path: Path) -> None:
+        """Programs other than g2o often leave the id of the offset out."""
+        graph = read_g2o(written(tmp_path, SPACE))
+        short = SPACE.replace("EDGE_SE3_TRACKXYZ 1 10 0 ", "EDGE_SE3_TRACKXYZ 1 10 ")
+        short = short.replace("EDGE_SE3_XYZ_PRIOR 1 5 ", "EDGE_SE3_XYZ_PRIOR 1 ")
+        short = short.replace("EDGE_PRIOR_SE3 1 ", "EDGE_SE3_PRIOR 1 ")
+        assert short.count(" 0 0.3 0.2 -0.5") == 0
+        assert_graphs_equal(read_g2o(written(tmp_path, short)), graph, atol=0.0)
+        wrong = SPACE.replace("EDGE_SE3_TRACKXYZ 1 10 0 ", "EDGE_SE3_TRACKXYZ 1 ")
+        with pytest.raises(FileFormatError, match="has 10 entries after its tag; it must have 12"):
+            read_g2o(written(tmp_path, wrong))
+
     def test_unseen_landmark(self, tmp_path: Path) -> None:
         text = f"EDGE_SE2 0 1 0 0 0 {INFORMATION_SE2}\nEDGE_BEARING_SE2_XY 0 9 0.5 1\n"
         with pytest.raises(FileFormatError, match="the place of vertex 9 has no sighting"):

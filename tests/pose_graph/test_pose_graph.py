@@ -119,6 +119,9 @@ class TestStart:
         assert summary.result.final_cost == pytest.approx(0.5 * summary.chi2, rel=1e-12)
         np.testing.assert_array_equal(summary.graph.poses[0], graph.poses[0])
         assert summary.held_first == (0,)
+        said = str(summary)
+        assert said.startswith("PoseGraph(SE3, 125 poses, 297 edges)\nstart: ")
+        assert "-> 458.15378\n\nstatus" in said
 
     def test_tree_keeps_what_is_held(self) -> None:
         graph = read_g2o(DATA / "M3500.g2o.bz2")

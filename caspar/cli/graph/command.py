@@ -11,8 +11,8 @@ from rich.console import Console
 import caspar
 from caspar.cli.exit_code import ExitCode
 from caspar.cli.outputs import (
-    PLOT_SUFFIXES,
     WrittenFiles,
+    check_plot,
     check_suffix,
     check_targets,
     finite,
@@ -79,7 +79,7 @@ def solve_graph(request: GraphRequest) -> ExitCode:
         OSError: The graph cannot be read.
     """
     check_suffix("--out", request.out, (*G2O_SUFFIXES, *TORO_SUFFIXES))
-    check_suffix("--plot", request.plot, PLOT_SUFFIXES)
+    check_plot(request.plot)
     asked = {"--out": request.out, "--json": request.json, "--plot": request.plot}
     by_option = {option: path for option, path in asked.items() if path is not None}
     check_targets(by_option, request.file, "the graph itself")

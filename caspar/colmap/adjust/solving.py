@@ -44,6 +44,10 @@ MAX_EXACT_TYPES = 4
 """Node types of cameras (frames, sensors, lenses of each model) up to which it is: it has kernels
 for each two of them, and they are compiled."""
 
+MAX_KEPT_BYTES = 32 << 20
+"""Memory of a solve that is kept for the next adjustment of the same observations, such as one with
+other values or options, which need no set-up then."""
+
 MAX_PAIRS_PER_OBSERVATION = 30
 """Pairs of observations of one point, for each observation, up to which the matrix is formed."""
 
@@ -72,16 +76,20 @@ def solved(
         chosen |= EXACT_OPTIONS if is_quick else FLOAT64_OPTIONS
         if is_quick and options.loss_function_type is LossFunction.TRIVIAL:
             chosen["initial_damping"] = FIRST_DAMPING
+    is_kept = False
     try:
-        return solver.solve(
+        result = solver.solve(
             parts.arrays,
             fixed=parts.fixed,
             verbose=verbose,
             on_iteration=on_iteration,
             **{**chosen, **options.solve_options},
         )
+        is_kept = result.peak_memory_bytes <= MAX_KEPT_BYTES
+        return result
     finally:
-        solver.release()
+        if not is_kept:
+            solver.release()
 
 
 def solver_for(

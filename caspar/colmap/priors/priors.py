@@ -103,10 +103,19 @@ class PosePriors:
             covariances: (n, 3, 3) square metres, of east, north and up.
             gravity: As of the class.
             origin: Latitude, longitude and altitude. None: those of the first position.
+
+        Raises:
+            InputError: A latitude is not from -90 to 90 degrees, or as of the class.
         """
         places = np.stack(
             [np.asarray(one, np.float64) for one in (latitudes, longitudes, altitudes)]
         )
+        beyond = places[0][~(np.abs(places[0]) <= 90)]
+        if len(beyond) > 0:
+            raise InputError(
+                f"PosePriors, latitudes: {beyond[0]!s}; they must be from -90 to 90 degrees; of "
+                "positions in metres make PosePriors(image_ids, positions)"
+            )
         place = np.asarray(places[:, 0] if origin is None else origin, np.float64)
         return cls(image_ids, _east_north_up(places, place), covariances, gravity)
 

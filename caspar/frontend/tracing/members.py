@@ -34,7 +34,8 @@ class Members:
         self._flags = {kind: _flags_of(kind) for kind in kinds if kind.__flags__ & _IMMUTABLE}
         self._num_installed = 0
         self._renew_lock()
-        os.register_at_fork(after_in_child=self._renew_lock)
+        if hasattr(os, "register_at_fork"):  # Windows has no forks
+            os.register_at_fork(after_in_child=self._renew_lock)
 
     def _renew_lock(self) -> None:
         """A fork may have happened while another thread held it."""

@@ -30,9 +30,10 @@ for Graph Optimization*, ICRA 2011, and its types `slam2d` and `slam3d`)::
 
 A vertex is world_T_pose; an edge measures a_T_b = inverse(world_T_a) * world_T_b. `information`
 is the upper triangle, row by row, of the inverse covariance of the error, translation first: the
-order of `PoseGraph`. EDGE_SE3_XYZ_PRIOR compares the position of the pose, as g2o does; its offset
-is not used. Empty lines, lines that begin with ``#``, and other ``PARAMS_...`` lines (which serve
-other edges) are passed over.
+order of `PoseGraph`. A line that should name an offset, but has one entry less, has none: many
+programs write such lines. EDGE_SE3_XYZ_PRIOR compares the position of the pose, as g2o does; its
+offset is not used. Empty lines, lines that begin with ``#``, and other ``PARAMS_...`` lines (which
+serve other edges) are passed over.
 """
 
 from collections.abc import Iterator, Mapping

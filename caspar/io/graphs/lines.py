@@ -9,8 +9,9 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -222,6 +223,7 @@ def read_records(
             skipped[tag.decode()] += 1
         else:
             kind = kind or line_kind.graph
+            line_kind = _as_counted(line_kind, content)
             if line_kind.graph is not kind:
                 raise FileFormatError(
                     f"{path}, line {line.number}: an {line_kind.graph.name} line in a file that "
@@ -234,6 +236,21 @@ def read_records(
         raise FileFormatError(f"{path}: the file holds no vertices and no edges")
     by_kind = {one: reader.all_records() for one, reader in readers.items()}
     return GraphRecords(kind, by_kind, offsets, fixes, dict(skipped))
+
+
+def _as_counted(kind: LineKind, line: Line) -> LineKind:
+    """The kind of a line that should name an offset; many programs leave that out.
+
+    Numbers tell: there is one entry less then.
+    """
+    if kind.has_offset and len(line.text.split()) == kind.num_ids + kind.num_values - 1:
+        return _without_offset(kind)
+    return kind
+
+
+@cache
+def _without_offset(kind: LineKind) -> LineKind:
+    return replace(kind, has_offset=False)
 
 
 def _unknown(tag: bytes, line: Line, tags: Mapping[bytes, LineKind], path: str) -> FileFormatError:

@@ -81,18 +81,16 @@ class CpuBackend(CpuIndexing):
 
     def allocate(self, num_bytes: int) -> Array:
         """Uninitialised host memory."""
-        page = os.sysconf("SC_PAGE_SIZE")
-        physical = os.sysconf("SC_PHYS_PAGES") * page
-        unused = os.sysconf("SC_AVPHYS_PAGES") * page
+        physical, unused = _memory_bytes("SC_PHYS_PAGES"), _memory_bytes("SC_AVPHYS_PAGES")
         try:
-            if num_bytes > physical:
+            if physical is not None and num_bytes > physical:
                 raise MemoryError
             memory = np.empty(num_bytes, dtype=np.uint8)
         except MemoryError as error:
             raise OutOfMemoryError(
                 f"the plan needs {num_bytes:,} bytes of host memory; the machine has "
-                f"{physical:,}, of which {unused:,} are unused. Use fewer factors, or "
-                "precision='float32'."
+                f"{_amount(physical)}, of which {_amount(unused)} are unused. Use fewer factors, "
+                "or precision='float32'."
             ) from error
         return memory
 
@@ -218,3 +216,15 @@ class CpuBackend(CpuIndexing):
 
     def synchronize(self) -> None:
         """Nothing to wait for: every run returns when it is done."""
+
+
+def _memory_bytes(pages: str) -> int | None:
+    """Memory of the host by the name of `os.sysconf`; None where the system does not tell."""
+    try:
+        return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, KeyError, ValueError, OSError):  # Windows; macOS has no unused pages
+        return None
+
+
+def _amount(num_bytes: int | None) -> str:
+    return "an unknown number" if num_bytes is None else f"{num_bytes:,}"

@@ -73,4 +73,5 @@ def _after_fork() -> None:
     _COMPILING = Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_after_fork)

@@ -10,7 +10,7 @@ have nothing to do look for work for some microseconds, then sleep.
 
 The driver is written in LLVM IR. The team is a block of memory:
 
-    bytes 0, 128, 256   a mutex; conditions "there is work" and "nobody works"
+    bytes 0, 128, 256   a lock; conditions "there is work" and "nobody works"
     384  epoch          how many launches were offered
     392  open           whether the launch may be joined
     400  active         threads of the team that are in it
@@ -30,6 +30,7 @@ from threading import Lock
 from typing import Any
 
 from caspar.runtime.cpu.machine_code import compile_code, load_code
+from caspar.runtime.cpu.threads import num_cores, primitives
 
 THREADS_VARIABLE = "CASPAR_NUM_THREADS"
 
@@ -38,7 +39,9 @@ _LOOKS = 300
 
 _PAUSE = {
     "x86_64": "call void @llvm.x86.sse2.pause()",
+    "AMD64": "call void @llvm.x86.sse2.pause()",
     "aarch64": "call void @llvm.aarch64.isb(i32 15)",
+    "arm64": "call void @llvm.aarch64.isb(i32 15)",
 }
 """What a thread does between two looks."""
 
@@ -55,15 +58,7 @@ _FIELDS = """\
 """Where the parts of a team are."""
 
 _TEXT = """\
-declare i32 @pthread_mutex_init(ptr, ptr)
-declare i32 @pthread_mutex_lock(ptr)
-declare i32 @pthread_mutex_unlock(ptr)
-declare i32 @pthread_cond_init(ptr, ptr)
-declare i32 @pthread_cond_wait(ptr, ptr)
-declare i32 @pthread_cond_signal(ptr)
-declare i32 @pthread_cond_broadcast(ptr)
-declare i32 @pthread_create(ptr, ptr, ptr, ptr)
-declare i32 @pthread_detach(i64)
+THREADS
 declare ptr @calloc(i64, i64)
 DECLARED
 
@@ -102,38 +97,38 @@ again:
   PAUSE
   br label %look
 enter:
-  call i32 @pthread_mutex_lock(ptr %team)
+  call void @lock(ptr %team)
   br label %check
 check:
   %now = load atomic i64, ptr %epoch monotonic, align 8
   %is.same = icmp eq i64 %now, %seen
   br i1 %is.same, label %sleep, label %awake
 sleep:
-  call i32 @pthread_cond_wait(ptr %work, ptr %team)
+  call void @wait(ptr %work, ptr %team)
   br label %check
 awake:
   %is.open = load i64, ptr %open
   %may.join = icmp ne i64 %is.open, 0
   br i1 %may.join, label %join, label %late
 late:
-  call i32 @pthread_mutex_unlock(ptr %team)
+  call void @unlock(ptr %team)
   br label %rest
 join:
   %before = atomicrmw add ptr %active, i64 1 monotonic
   %function = load ptr, ptr %function.at
   %table = load ptr, ptr %table.at
   %count = load i64, ptr %count.at
-  call i32 @pthread_mutex_unlock(ptr %team)
+  call void @unlock(ptr %team)
   call void @drain(ptr %next, ptr %function, ptr %table, i64 %count)
-  call i32 @pthread_mutex_lock(ptr %team)
+  call void @lock(ptr %team)
   %others = atomicrmw sub ptr %active, i64 1 release
   %is.last = icmp eq i64 %others, 1
   br i1 %is.last, label %tell, label %left
 tell:
-  call i32 @pthread_cond_signal(ptr %idle)
+  call void @wake(ptr %idle)
   br label %left
 left:
-  call i32 @pthread_mutex_unlock(ptr %team)
+  call void @unlock(ptr %team)
   br label %rest
 }
 
@@ -141,15 +136,15 @@ left:
 define internal void @share(ptr %team, ptr %function, ptr %table, i64 %count) nounwind {
 entry:
 FIELDS
-  call i32 @pthread_mutex_lock(ptr %team)
+  call void @lock(ptr %team)
   store ptr %function, ptr %function.at
   store ptr %table, ptr %table.at
   store i64 %count, ptr %count.at
   store atomic i64 0, ptr %next monotonic, align 8
   store i64 1, ptr %open
   %before = atomicrmw add ptr %epoch, i64 1 release
-  call i32 @pthread_cond_broadcast(ptr %work)
-  call i32 @pthread_mutex_unlock(ptr %team)
+  call void @wake.all(ptr %work)
+  call void @unlock(ptr %team)
   call void @drain(ptr %next, ptr %function, ptr %table, i64 %count)
   br label %look
 look:
@@ -164,7 +159,7 @@ again:
   PAUSE
   br label %look
 close:
-  call i32 @pthread_mutex_lock(ptr %team)
+  call void @lock(ptr %team)
   store i64 0, ptr %open
   br label %check
 check:
@@ -172,10 +167,10 @@ check:
   %is.done = icmp eq i64 %left, 0
   br i1 %is.done, label %done, label %wait
 wait:
-  call i32 @pthread_cond_wait(ptr %idle, ptr %team)
+  call void @wait(ptr %idle, ptr %team)
   br label %check
 done:
-  call i32 @pthread_mutex_unlock(ptr %team)
+  call void @unlock(ptr %team)
   ret void
 }
 
@@ -258,31 +253,35 @@ leave:
 ; a team of a number of threads; fewer, if the system does not give them
 define ptr @caspar.team(i64 %num.threads) nounwind {
 entry:
-  %thread = alloca i64
   %team = call ptr @calloc(i64 1, i64 640)
   %work = getelementptr i8, ptr %team, i64 128
   %idle = getelementptr i8, ptr %team, i64 256
-  call i32 @pthread_mutex_init(ptr %team, ptr null)
-  call i32 @pthread_cond_init(ptr %work, ptr null)
-  call i32 @pthread_cond_init(ptr %idle, ptr null)
+  call void @lock.new(ptr %team)
+  call void @condition.new(ptr %work)
+  call void @condition.new(ptr %idle)
   br label %head
 head:
   %number = phi i64 [ 0, %entry ], [ %following, %started ]
   %more = icmp slt i64 %number, %num.threads
   br i1 %more, label %start, label %done
 start:
-  %failed = call i32 @pthread_create(ptr %thread, ptr null, ptr @work, ptr %team)
-  %is.failed = icmp ne i32 %failed, 0
-  br i1 %is.failed, label %done, label %started
+  %is.started = call i1 @start(ptr @work, ptr %team)
+  br i1 %is.started, label %started, label %done
 started:
-  %handle = load i64, ptr %thread
-  call i32 @pthread_detach(i64 %handle)
   %following = add i64 %number, 1
   br label %head
 done:
   ret ptr %team
 }
 """
+
+
+def driver_text(threads: str) -> str:
+    """LLVM IR of the driver, on top of the locks and threads of a system."""
+    pause = _PAUSE.get(platform.machine(), "")
+    declared = pause.replace("call", "declare").replace("i32 15", "i32")
+    text = _TEXT.replace("THREADS", threads).replace("LOOKS", str(_LOOKS))
+    return text.replace("PAUSE", pause).replace("DECLARED", declared).replace("FIELDS", _FIELDS)
 
 
 class _Driver:
@@ -295,11 +294,7 @@ class _Driver:
     """
 
     def __init__(self) -> None:
-        pause = _PAUSE.get(platform.machine(), "")
-        declared = pause.replace("call", "declare").replace("i32 15", "i32")
-        text = _TEXT.replace("LOOKS", str(_LOOKS))
-        text = text.replace("PAUSE", pause).replace("DECLARED", declared)
-        text = text.replace("FIELDS", _FIELDS)
+        text = driver_text(primitives())
         key, symbols = hashlib.sha256(text.encode()).hexdigest(), ("caspar.run", "caspar.team")
         run, new_team = load_code(key, symbols) or compile_code(key, symbols, text)
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
@@ -315,7 +310,8 @@ class _Teams:
 
     def __init__(self) -> None:
         self.forget()
-        os.register_at_fork(after_in_child=self.forget)
+        if hasattr(os, "register_at_fork"):  # Windows has no forks
+            os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
         """A fork has no threads but the one that forked."""
@@ -345,7 +341,7 @@ def num_threads() -> int:
         text = os.environ.get(variable, "").partition(",")[0].strip()
         if text.isdecimal() and int(text) > 0:
             return int(text)
-    return len(os.sched_getaffinity(0))
+    return num_cores()
 
 
 def run_launches(

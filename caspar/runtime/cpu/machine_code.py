@@ -6,9 +6,10 @@ Cost: a millisecond to load a function that is stored.
 """
 
 import ctypes
-import ctypes.util
 import platform
+import sys
 from collections.abc import Sequence
+from ctypes.util import find_library
 from functools import cache
 from typing import Any
 
@@ -18,6 +19,7 @@ from llvmlite import binding as llvm
 from caspar.codegen.llvm.functions import EXTERNAL
 from caspar.errors import CompileError
 from caspar.runtime.cache import read_entry, write_entry
+from caspar.runtime.cpu.threads import system_functions
 
 KIND = "code"
 
@@ -113,8 +115,10 @@ def _target_machine() -> Any:
 @cache
 def _add_symbols() -> None:
     """Let LLVM find the functions of the C library that machine code calls."""
-    library = ctypes.CDLL(ctypes.util.find_library("m"))
+    library = ctypes.CDLL("ucrtbase" if sys.platform == "win32" else find_library("m"))
     for name in EXTERNAL:
         function = getattr(library, name, None)
         if function is not None:
             llvm.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
+    for name, address in system_functions().items():
+        llvm.add_symbol(name, address)

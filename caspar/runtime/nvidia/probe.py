@@ -7,6 +7,7 @@ only where a device is, since that takes half a second. Once for each process.
 
 import ctypes
 import importlib
+import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -194,7 +195,7 @@ def _compiler_problem(nvrtc_major: int, capability: tuple[int, int]) -> str | No
 def _load_driver() -> Any:
     """The driver's library; None where it is not installed."""
     try:
-        return ctypes.CDLL("libcuda.so.1")
+        return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
         return None
 

@@ -67,14 +67,14 @@ def read_constraints(
     Raises:
         InputError: Names the node type and field, what is wrong and what is allowed.
     """
-    storage = reader.types.storage
+    values_type, storage = reader.types.values, reader.types.storage
     counts = {name: int(rows.shape[0]) for name, rows in values.items()}
     free = read_fixed(constraints.fixed, nodes, counts, storage)
     if constraints.bounds is None:
         return Constrained(values, free, {})
     known = {node.name for node in nodes} & {str(name) for name in constraints.bounds}
     on_host = {name: reader.on_host(values[name]) for name in known}
-    least = float(np.finfo(storage.value).eps)
+    least = float(np.finfo(values_type.value).eps)
     rounding = {name: 2.0 * max(least, float(np.finfo(dtypes[name]).eps)) for name in known}
     bounds = read_bounds(constraints.bounds, nodes, on_host, free, rounding)
     for name, limits in bounds.items():

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 import caspar
+from caspar.errors import MissingPackageError
 from caspar.options import Precision
 from caspar.runtime.arrays import to_numpy
 from caspar.solver.result.quantities import (
@@ -244,7 +245,10 @@ def _html_cells(row: tuple[str, ...]) -> str:
 
 def _plot_html(result: SolveResult) -> str:
     """The plot as an image of twice the screen's resolution."""
-    figure = caspar.plot.plot_convergence(result)
+    try:
+        figure = caspar.plot.plot_convergence(result)
+    except MissingPackageError as error:
+        return f"<p>{escape(str(error))}.</p>"
     png = io.BytesIO()
     figure.savefig(png, format="png", dpi=2 * _SCREEN_DPI)
     data = base64.b64encode(png.getvalue()).decode("ascii")

@@ -1,7 +1,7 @@
 """What several devices will take for a problem, by a model: time of an iteration, memory.
 
 Input: what one device made ready, and how long an iteration takes there. Output: numbers. It says
-nothing of what was not measured: see docs/design/0036-devices.md for what stands beside it.
+nothing of what was not measured: see docs/design/0037-devices.md for what stands beside it.
 """
 
 import math
@@ -27,7 +27,7 @@ class Link:
 
 
 NVLINK = Link(6.3e-6, 6.7e-12)
-"""Two H100 of one host, by NCCL in a captured graph (docs/design/0036-devices.md)."""
+"""Two H100 of one host, by NCCL in a captured graph (docs/design/0037-devices.md)."""
 
 
 @dataclass(frozen=True)

@@ -261,13 +261,13 @@ class Binder:
         """Bindings of a factor's arguments and arrays, nodes taken from NODES or CANDIDATE."""
         bindings: dict[str, Binding] = {}
         for argument in plan.factor.inputs:
-            rounded = argument.part(ROUNDED_VALUE)
             if argument.node is None:
                 bindings |= self._bind_constant(plan, argument)
                 continue
             bindings[argument.value_name] = self._node_binding(plan, argument, state)
             if self._plan.rounds_values:
-                bindings[rounded] = self._node_binding(plan, argument, NodePart.ROUNDED)
+                rounded = self._node_binding(plan, argument, NodePart.ROUNDED)
+                bindings[argument.part(ROUNDED_VALUE)] = rounded
         for part in (FactorPart.RESIDUAL, FactorPart.JACOBIAN, FactorPart.CORRECTION):
             data = self._memory.get(plan.key(part))
             if data is not None:

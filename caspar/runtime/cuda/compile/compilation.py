@@ -180,7 +180,9 @@ def _has_failed(kernel: "Future[CudaKernel]") -> bool:
 
 def _num_cores() -> int:
     """Those that this process may use."""
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @cache

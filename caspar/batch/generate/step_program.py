@@ -1,159 +1,42 @@
-"""What a problem computes in an iteration, as graphs: cost, normal equations, step.
+"""The step of a problem as graphs: from its normal equations to a candidate, and what it promises.
 
-Input: the shape of a batch. Output: one graph for each part, whose READs and STOREs name arrays of
-the thread and single entries:
-
-    x, y      (storage_dim,) values, and those of the candidate
-    gradient  (n,) J^T v
-    matrix    (n * n,) C^T C by rows, its lower triangle
-    influence (n,) what D remembers of diag(C^T C)
-    moves     (n,) 1 for what moves, 0 for what is held
-    tried     what came of the step: see `Tried`
-
-The formulas are those of `equations`: `Evaluation` for residuals, `node_diagonal` for D. The damped
-system (C^T C + damping D) step = -gradient is scaled to unit diagonal and factorised, L L^T.
+Input: the shape of a batch. Output: graphs over the arrays of a thread, see `programs`. D is that
+of `equations.node_blocks`, with memory; the damped system (C^T C + damping D) step = -gradient is
+scaled to unit diagonal and factorised, L L^T; bounds are those of design record 0029.
 """
 
 from collections.abc import Sequence
-from enum import IntEnum
 
-from caspar.batch.shape import BatchShape, ProblemFactor, ProblemNodes
-from caspar.equations.evaluation import Evaluation, evaluate
-from caspar.equations.node_blocks import ROUNDING, UNITS_APART, Free, node_diagonal
+from caspar.batch.generate.programs import (
+    CANDIDATE,
+    FREE,
+    GRADIENT,
+    INFLUENCE,
+    LOWER,
+    MATRIX,
+    TRIED,
+    UPPER,
+    VALUES,
+    ProgramBuilder,
+    Tried,
+)
+from caspar.batch.generate.shape import BatchShape, ProblemNodes
+from caspar.equations.node_blocks import (
+    ROUNDING,
+    UNITS_APART,
+    Free,
+    clamped,
+    clipped_step,
+    free_within,
+    node_diagonal,
+)
 from caspar.equations.node_kernels import MEMORY
 from caspar.frontend.factors.retraction import retracted
-from caspar.frontend.factors.trace import Argument
-from caspar.ir.dtype import DType
 from caspar.ir.graph import Graph
 from caspar.ir.scalar import Scalar, dot, total
-from caspar.memory.kernel_builder import KernelBuilder
-
-VALUES, CANDIDATE = "x", "y"
-GRADIENT, MATRIX, INFLUENCE, FREE, TRIED = "gradient", "matrix", "influence", "moves", "tried"
-COST = "cost"
-COLUMN_OF_NODE = "node"
-"""Arguments' own arrays are `constant_name`."""
 
 _LEAST_PIVOT = 1e-15
 """Of a matrix scaled to unit diagonal: with less it is not positive definite to rounding."""
-
-
-class Tried(IntEnum):
-    """What a step shows, by its place in `tried`.
-
-    COST is that of the candidate, DESCENT g . (C^T C + damping D)^-1 g, MODEL the decrease of the
-    cost that the linear model predicts, STEP_SQUARE the square of the step, weighted by D. LEVELS
-    is 1 if D is levelled where that would hold a component at every damping, LOST if squares of
-    derivatives are zero or infinite in the floating type.
-    """
-
-    COST = 0
-    DESCENT = 1
-    MODEL = 2
-    STEP_SQUARE = 3
-    LEVELS = 4
-    LOST = 5
-
-
-class ProgramBuilder(KernelBuilder):
-    """Grows a graph whose reads and writes name an array and an entry."""
-
-    def entry(self, array: str, place: int) -> Scalar:
-        """One entry of an array."""
-        return Scalar(self.graph, self.graph.read(array, place, 1)[0])
-
-    def entries(self, array: str, size: int, first: int = 0) -> list[Scalar]:
-        """Entries that follow each other."""
-        return [self.entry(array, first + place) for place in range(size)]
-
-    def scalar(self, name: str) -> Scalar:
-        """A number of the thread."""
-        return self.entry(name, 0)
-
-    def put(self, array: str, place: int, value: Scalar) -> None:
-        """Store an entry, or add to it, as the writer of the text decides."""
-        self.graph.store(array, place, [value.value])
-
-    def one(self, number: float) -> Scalar:
-        """A literal."""
-        return Scalar(self.graph, self.graph.const(number))
-
-
-def constant_name(number: int, argument: Argument) -> str:
-    """What a constant argument of a factor, given by its number, is called."""
-    return f"f{number}_{argument.name}"
-
-
-def node_name(argument: Argument) -> str:
-    """What the values of the node are called that an argument names."""
-    return f"{argument.name}.{COLUMN_OF_NODE}"
-
-
-def _evaluation(kernel: ProgramBuilder, number: int, one: ProblemFactor) -> Evaluation:
-    def read(argument: Argument) -> list[Scalar]:
-        name = constant_name(number, argument) if argument.node is None else node_name(argument)
-        return kernel.entries(name, argument.storage_dim)
-
-    return evaluate(kernel, one.factor, read, kernel.graph.dtype)
-
-
-def score_graph(shape: BatchShape, number: int) -> Graph:
-    """Of a factor, given by its number: what one instance adds to `cost`."""
-    kernel = ProgramBuilder("score", shape.storage)
-    kernel.put(COST, 0, _evaluation(kernel, number, shape.factors[number]).cost)
-    return kernel.graph.build()
-
-
-def linearize_graph(shape: BatchShape, number: int) -> Graph:
-    """Of a factor, given by its number: what one instance adds to the normal equations.
-
-    Stored are `<argument>.gradient`, entry i, and `<argument>.<argument>.matrix`, entry
-    i * columns + j; of a node's own block the lower triangle.
-    """
-    factor = shape.factors[number].factor
-    kernel = ProgramBuilder("linearize", shape.storage)
-    evaluation = _evaluation(kernel, number, shape.factors[number])
-    blocks = evaluation.jacobian(factor.nodes)
-    pull: Sequence[Scalar] = evaluation.residual
-    correction = evaluation.correction(evaluation.residual)
-    entries = blocks
-    if correction is not None:
-        entries, pull = correction.selected(blocks), correction.pull
-        blocks = correction.times_blocks(entries)
-    nodes = factor.nodes
-    for place, argument in enumerate(nodes):
-        kernel.graph.origin = f"{factor.name}: gradient of {argument.name}"
-        for i, column in enumerate(zip(*entries[argument.name], strict=True)):
-            _add(kernel, gradient_name(argument), i, dot(column, pull))
-        kernel.graph.origin = f"{factor.name}: block of {argument.name}"
-        columns = list(zip(*blocks[argument.name], strict=True))
-        for i, left in enumerate(columns):
-            for j in range(i + 1):
-                where = i * len(columns) + j
-                _add(kernel, block_name(argument, argument), where, dot(left, columns[j]))
-        for other in nodes[:place]:
-            kernel.graph.origin = f"{factor.name}: block of {argument.name} and {other.name}"
-            others = list(zip(*blocks[other.name], strict=True))
-            for i, left in enumerate(columns):
-                for j, right in enumerate(others):
-                    where = i * len(others) + j
-                    _add(kernel, block_name(argument, other), where, dot(left, right))
-    return kernel.graph.build()
-
-
-def gradient_name(argument: Argument) -> str:
-    """Where an instance's gradient by an argument goes."""
-    return f"{argument.name}.{GRADIENT}"
-
-
-def block_name(row: Argument, column: Argument) -> str:
-    """Where an instance's block of two arguments goes."""
-    return f"{row.name}.{column.name}.{MATRIX}"
-
-
-def _add(kernel: ProgramBuilder, name: str, place: int, value: Scalar) -> None:
-    if kernel.graph.literal(value.value) != 0.0:
-        kernel.put(name, place, value)
 
 
 def step_graph(shape: BatchShape) -> Graph:
@@ -162,7 +45,7 @@ def step_graph(shape: BatchShape) -> Graph:
     size = shape.num_unknowns
     damping = kernel.scalar("damping")
     kernel.graph.origin = "D"
-    free = _free(kernel, shape)
+    free = free_unknowns(kernel, shape)
     slopes = _moving(kernel.entries(GRADIENT, size), free)
     squares = [kernel.entry(MATRIX, i * size + i) for i in range(size)]
     remembered = [
@@ -182,23 +65,77 @@ def step_graph(shape: BatchShape) -> Graph:
     step, is_definite = _solved(kernel, shape, slopes, diagonal, free)
     kernel.graph.origin = "what the step promises"
     descent = dot(slopes, step)
+    step = _clipped(kernel, shape, step) if shape.is_bounded else step
     square = dot([d * x for d, x in zip(diagonal, step, strict=True)], step)
+    along = dot(slopes, step) if shape.is_bounded else descent
     # where rounding leaves no factor there is no step, and nothing is known of its size
     _put(kernel, Tried.DESCENT, is_definite.where(descent, 1.0))
-    _put(kernel, Tried.MODEL, is_definite.where(0.5 * (descent + damping * square), 0.0))
+    _put(kernel, Tried.MODEL, is_definite.where(0.5 * (along + damping * square), 0.0))
     _put(kernel, Tried.STEP_SQUARE, is_definite.where(square, float("inf")))
     _put_signs(kernel, shape, slopes, remembered, free)
+    by = [-is_definite.where(x, 0.0) for x in step]
     for nodes in shape.nodes:
-        kernel.graph.origin = f"step of {nodes.node.name}"
-        for number, first in enumerate(_firsts(nodes)):
-            place = nodes.storage_first + number * nodes.node.storage_dim
-            values = kernel.entries(VALUES, nodes.node.storage_dim, place)
-            own = slice(first, first + nodes.node.tangent_dim)
-            by = [-is_definite.where(x, 0.0) for x in step[own]]
-            moved = retracted(nodes.node, values, by, None if free is None else free[own])
-            for at, value in enumerate(moved):
-                kernel.put(CANDIDATE, place + at, value)
+        _put_moved(kernel, nodes, by, free)
     return kernel.graph.build()
+
+
+def _put_moved(
+    kernel: ProgramBuilder, nodes: ProblemNodes, step: Sequence[Scalar], free: Free
+) -> None:
+    """The candidate's nodes of a type."""
+    node = nodes.node
+    kernel.graph.origin = f"step of {node.name}"
+    for first, place in _places(nodes):
+        values = kernel.entries(VALUES, node.storage_dim, place)
+        own = slice(first, first + node.tangent_dim)
+        moved = retracted(node, values, step[own], None if free is None else free[own])
+        if nodes.is_bounded:
+            limits = _limits(kernel, nodes, first)
+            moved = clamped(limits, node, values, moved, kernel.graph.dtype)
+        for at, value in enumerate(moved):
+            kernel.put(CANDIDATE, place + at, value)
+
+
+def _clipped(kernel: ProgramBuilder, shape: BatchShape, step: Sequence[Scalar]) -> list[Scalar]:
+    """The step -x that ends at bounds, with its sign back; holds what it would push out of them."""
+    kernel.graph.origin = "bounds"
+    clipped = list(step)
+    for nodes in shape.nodes:
+        for first, place in _places(nodes) if nodes.is_bounded else ():
+            own = slice(first, first + nodes.node.tangent_dim)
+            values = kernel.entries(VALUES, nodes.node.storage_dim, place)
+            found, blocked = clipped_step(
+                _limits(kernel, nodes, first),
+                nodes.node,
+                values,
+                [-x for x in step[own]],
+                kernel.scalar("shortening"),
+            )
+            clipped[own] = [-x for x in found]
+            for component, stays in enumerate(blocked):
+                if stays is not None:
+                    moves = kernel.entry(FREE, first + component)
+                    kernel.put(FREE, first + component, stays.where(0.0, moves))
+    return clipped
+
+
+def activate_graph(shape: BatchShape) -> Graph:
+    """At new values: what moves, by the gradient and the bounds."""
+    kernel = ProgramBuilder("activate", shape.storage)
+    kernel.graph.origin = "bounds"
+    for nodes in shape.nodes:
+        for first, place in _places(nodes) if nodes.is_bounded else ():
+            values = kernel.entries(VALUES, nodes.node.storage_dim, place)
+            slopes = kernel.entries(GRADIENT, nodes.node.tangent_dim, first)
+            limits = _limits(kernel, nodes, first)
+            for component, moves in enumerate(free_within(limits, nodes.node, values, slopes)):
+                kernel.put(FREE, first + component, moves.where(1.0, 0.0))
+    return kernel.graph.build()
+
+
+def _limits(kernel: ProgramBuilder, nodes: ProblemNodes, first: int) -> list[list[Scalar]]:
+    """Lower and upper bounds of a node whose tangent begins there."""
+    return [kernel.entries(name, nodes.node.tangent_dim, first) for name in (LOWER, UPPER)]
 
 
 def fade_graph(shape: BatchShape) -> Graph:
@@ -210,13 +147,21 @@ def fade_graph(shape: BatchShape) -> Graph:
     return kernel.graph.build()
 
 
+def _places(nodes: ProblemNodes) -> list[tuple[int, int]]:
+    """Where the tangent and the storage of each node begin."""
+    return [
+        (first, nodes.storage_first + number * nodes.node.storage_dim)
+        for number, first in enumerate(_firsts(nodes))
+    ]
+
+
 def _firsts(nodes: ProblemNodes) -> list[int]:
     """Where the tangent of each node begins."""
     dim = nodes.node.tangent_dim
     return [nodes.tangent_first + number * dim for number in range(nodes.count)]
 
 
-def _free(kernel: ProgramBuilder, shape: BatchShape) -> Free:
+def free_unknowns(kernel: ProgramBuilder, shape: BatchShape) -> Free:
     """For each unknown whether it moves."""
     if not shape.is_masked:
         return None
@@ -334,7 +279,3 @@ def _put_signs(
 
 def _minus(first: Scalar, pairs: Sequence[tuple[Scalar, Scalar]]) -> Scalar:
     return total([first, *(-(a * b) for a, b in pairs)])
-
-
-WIDE = DType.FLOAT64
-"""Type of costs and of what the policy decides by."""

@@ -22,7 +22,8 @@ class ProblemNodes:
         count: Nodes in each problem.
         storage_first: Where their values begin among those of the problem.
         tangent_first: Where their steps begin.
-        is_masked: Whether components may be held.
+        is_masked: Whether components may be held, by the user or at a bound.
+        is_bounded: Whether numbers have bounds.
     """
 
     node: NodeType
@@ -30,6 +31,7 @@ class ProblemNodes:
     storage_first: int
     tangent_first: int
     is_masked: bool
+    is_bounded: bool
 
     @property
     def storage_size(self) -> int:
@@ -97,6 +99,11 @@ class BatchShape:
         return any(one.is_masked for one in self.nodes)
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether something has bounds."""
+        return any(one.is_bounded for one in self.nodes)
+
+    @property
     def has_loss(self) -> bool:
         """Whether the linearisation depends on the damping."""
         return any(one.factor.loss is not None for one in self.factors)
@@ -109,7 +116,7 @@ class BatchShape:
     @property
     def structure(self) -> tuple[object, ...]:
         """What determines the kernel among those of the same factors; cheap."""
-        nodes = tuple((one.count, one.is_masked) for one in self.nodes)
+        nodes = tuple((one.count, one.is_masked, one.is_bounded) for one in self.nodes)
         factors = tuple(
             (one.instances, tuple((term.source, term.kind) for term in one.factor.terms))
             for one in self.factors
@@ -121,6 +128,7 @@ class BatchShape:
         """Text that determines the kernel."""
         nodes = [
             f"{one.node.name} {one.node.retraction_key} {one.count} {one.is_masked}"
+            f" {one.is_bounded}"
             for one in self.nodes
         ]
         factors = [f"{one.factor.key} {one.instances.value}" for one in self.factors]
@@ -128,21 +136,23 @@ class BatchShape:
 
 
 def batch_shape(
-    nodes: Sequence[tuple[NodeType, int, bool]],
+    nodes: Sequence[tuple[NodeType, int, bool, bool]],
     factors: Sequence[ProblemFactor],
     storage: DType,
 ) -> BatchShape:
     """Lay out the values of a problem.
 
     Args:
-        nodes: Types, how many nodes a problem has of each, and whether components may be held.
+        nodes: Types, how many nodes a problem has of each, whether components may be held, and
+            whether numbers have bounds.
         factors: The factors.
         storage: Type of the values.
     """
     made: list[ProblemNodes] = []
     storage_first = tangent_first = 0
-    for node, count, is_masked in nodes:
-        made.append(ProblemNodes(node, count, storage_first, tangent_first, is_masked))
+    for node, count, is_masked, is_bounded in nodes:
+        first = (storage_first, tangent_first)
+        made.append(ProblemNodes(node, count, *first, is_masked or is_bounded, is_bounded))
         storage_first += made[-1].storage_size
         tangent_first += made[-1].tangent_size
     return BatchShape(tuple(made), tuple(factors), storage)

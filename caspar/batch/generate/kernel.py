@@ -17,22 +17,21 @@ program stands in the kernel once, and threads of a warp meet again where they s
 from collections.abc import Callable
 from contextlib import nullcontext
 
-from caspar.batch import policy_program as policy
-from caspar.batch import programs
-from caspar.batch.instances import InstanceText
-from caspar.batch.parameters import (
+from caspar.batch.generate import policy_program as policy
+from caspar.batch.generate import programs, step_program
+from caspar.batch.generate.instances import InstanceText
+from caspar.batch.generate.parameters import (
     FINAL_COST,
     INITIAL_COST,
     ITERATIONS,
     STATUS,
     batch_params,
-    free_name,
     result_name,
     values_name,
 )
-from caspar.batch.policy_program import Answer, Option, State, Verdict, code
-from caspar.batch.programs import WIDE, Tried
-from caspar.batch.shape import BatchShape, ProblemNodes
+from caspar.batch.generate.policy_program import Answer, Option, State, Verdict, code
+from caspar.batch.generate.programs import WIDE, Tried
+from caspar.batch.generate.shape import BatchShape, ProblemNodes
 from caspar.codegen.batch.cpu_text import CpuProblemText
 from caspar.codegen.batch.cuda_text import CudaProblemText
 from caspar.codegen.batch.text import PROBLEM, ProblemText
@@ -51,7 +50,7 @@ GOLDEN = 2654435761
 LAST_THIRD = 2.0**-30
 """Relative to the largest start value of a node type in the problem."""
 
-_TEXTS: dict[str, Callable[[], ProblemText]] = {"cpu": CpuProblemText, "cuda": CudaProblemText}
+TEXTS: dict[str, Callable[[], ProblemText]] = {"cpu": CpuProblemText, "cuda": CudaProblemText}
 
 _DONE, _START, _CANDIDATE, _ROUNDING, _STEP = "0", "1", "2", "3", "4"
 
@@ -76,7 +75,7 @@ class _Writer:
 
     def __init__(self, shape: BatchShape, target: Target) -> None:
         self._shape = shape
-        self._text = _TEXTS[target.name]()
+        self._text = TEXTS[target.name]()
         self._instances = InstanceText(shape, self._text, target)
 
     def write(self) -> KernelSource:
@@ -132,8 +131,12 @@ class _Writer:
         text.array(policy.VERDICT, WIDE, len(Verdict))
         if shape.is_masked:
             text.array(programs.FREE, storage, size)
+        if shape.is_bounded:
+            text.array(programs.LOWER, storage, size)
+            text.array(programs.UPPER, storage, size)
+            text.variable("shortening", WIDE, self._number(0.0))
         for number, nodes in enumerate(shape.nodes):
-            self._load_nodes(number, nodes)
+            self._instances.load_nodes(number, nodes)
         for place in range(size):
             text.set(f"{programs.INFLUENCE}[{place}]", text.number(0.0, storage))
         for name, dtype, value in (
@@ -151,16 +154,6 @@ class _Writer:
             ("levelling", WIDE, self._number(1.0)),
         ):
             text.variable(name, dtype, value)
-
-    def _load_nodes(self, number: int, nodes: ProblemNodes) -> None:
-        text, size = self._text, nodes.storage_size
-        for place in range(size):
-            value = f"{values_name(number)}_data[{PROBLEM} * {size} + {place}]"
-            for name in (programs.VALUES, programs.CANDIDATE):
-                text.set(f"{name}[{nodes.storage_first + place}]", value)
-        for place in range(nodes.tangent_size if nodes.is_masked else 0):
-            moves = f"{free_name(number)}_data[{PROBLEM} * {nodes.tangent_size} + {place}]"
-            text.set(f"{programs.FREE}[{nodes.tangent_first + place}]", moves)
 
     # -- phases ------------------------------------------------------------------------------------
 
@@ -196,7 +189,7 @@ class _Writer:
             text.set("is_stale", "1")
             for place in range(self._shape.storage_dim):
                 text.set(f"{programs.VALUES}[{place}]", f"{programs.CANDIDATE}[{place}]")
-            self._instances.program(programs.fade_graph(self._shape))
+            self._instances.program(step_program.fade_graph(self._shape))
         zero = self._number(0.0)
         with text.when(f"{end} < {zero}"):
             text.set("phase", _ROUNDING)
@@ -270,11 +263,17 @@ class _Writer:
         is_due = "is_stale > 0"
         with nullcontext() if self._shape.has_loss else text.when(is_due):
             self._instances.linearize()
-            text.set("is_stale", "0")
+        if self._shape.is_bounded:
+            # after a rejected step those of nodes keep their direction
+            rejected, first = self._number(1.0), self._number(0.0)
+            text.set("shortening", text.chosen(is_due, first, rejected))
+            with text.when(is_due):
+                self._instances.program(step_program.activate_graph(self._shape))
+        text.set("is_stale", "0")
         text.set("phase", _STEP)
         half = self._number(0.5)
         with text.repeat(f"phase == {_STEP}"):
-            self._instances.program(programs.step_graph(self._shape))
+            self._instances.program(step_program.step_graph(self._shape))
             text.set("phase", _CANDIDATE)
             levels = f"{programs.TRIED}[{int(Tried.LEVELS)}]"
             is_first = f"({self._state(State.NUM_ITERATIONS)} < {half})"

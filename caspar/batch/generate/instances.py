@@ -8,10 +8,18 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from caspar.batch import programs
-from caspar.batch.parameters import INSTANCES, STRIDE, factor_name, has_index
-from caspar.batch.programs import WIDE
-from caspar.batch.shape import BatchShape, Instances, is_per_instance
+from caspar.batch.generate import programs
+from caspar.batch.generate.parameters import (
+    INSTANCES,
+    STRIDE,
+    bounds_names,
+    factor_name,
+    free_name,
+    has_index,
+    values_name,
+)
+from caspar.batch.generate.programs import WIDE
+from caspar.batch.generate.shape import BatchShape, Instances, ProblemNodes, is_per_instance
 from caspar.codegen.batch.text import PROBLEM, ProblemText
 from caspar.codegen.targets import Target
 from caspar.frontend.factors.trace import Argument, ArgumentKind
@@ -67,7 +75,7 @@ class InstanceText:
         """
         program = compile_graph(graph, self._target.costs[graph.dtype])
         known = {} if places is None else places
-        scalars = ("damping", "levelling")
+        scalars = ("damping", "levelling", "shortening")
 
         def read(name: str, entry: int) -> str:
             if name in known:
@@ -79,6 +87,22 @@ class InstanceText:
             self.text.set(f"{name}[{entry}]", value)
 
         self.text.program(program, read, store if add is None else add)
+
+    def load_nodes(self, number: int, nodes: ProblemNodes) -> None:
+        """`x` and `y` are the start values of a node type; and what restricts them."""
+        text, size = self.text, nodes.storage_size
+        for place in range(size):
+            value = f"{values_name(number)}_data[{PROBLEM} * {size} + {place}]"
+            for name in (programs.VALUES, programs.CANDIDATE):
+                text.set(f"{name}[{nodes.storage_first + place}]", value)
+        for place in range(nodes.tangent_size if nodes.is_masked else 0):
+            moves = f"{free_name(number)}_data[{PROBLEM} * {nodes.tangent_size} + {place}]"
+            text.set(f"{programs.FREE}[{nodes.tangent_first + place}]", moves)
+        limits = zip((programs.LOWER, programs.UPPER), bounds_names(number), strict=True)
+        for name, given in limits if nodes.is_bounded else ():
+            for place in range(nodes.tangent_size):
+                bound = f"{given}_data[{PROBLEM} * {nodes.tangent_size} + {place}]"
+                text.set(f"{name}[{nodes.tangent_first + place}]", bound)
 
     def _over_instances(self, number: int, values: str, write: Callable[[_Instance], None]) -> None:
         """Write what is done for each instance of a factor."""
@@ -154,8 +178,14 @@ class InstanceText:
                 lambda one, graph=graph: self.program(graph, one.places, add),  # type: ignore[misc]
             )
 
-    def linearize(self) -> None:
-        """Gradient and matrix are those of `x`."""
+    def linearize(
+        self, graph_of: Callable[[BatchShape, int], Graph] = programs.linearize_graph
+    ) -> None:
+        """Matrix and gradient are those of `x`.
+
+        Args:
+            graph_of: What an instance adds to them, by the number of its factor.
+        """
         text, shape = self.text, self.shape
         zero, size = text.number(0.0, shape.storage), shape.num_unknowns
         for place in range(size):
@@ -165,7 +195,7 @@ class InstanceText:
             for column in range(size if whole else row + 1):
                 text.set(f"{programs.MATRIX}[{row * size + column}]", zero)
         for number in range(len(shape.factors)):
-            graph = programs.linearize_graph(shape, number)
+            graph = graph_of(shape, number)
             self._over_instances(
                 number,
                 programs.VALUES,

@@ -3,9 +3,9 @@
 Input: the shape of a batch. Output: what `Binding`s must be given for.
 """
 
-from caspar.batch import programs
-from caspar.batch.programs import WIDE
-from caspar.batch.shape import BatchShape, Instances
+from caspar.batch.generate import programs
+from caspar.batch.generate.programs import WIDE
+from caspar.batch.generate.shape import BatchShape, Instances
 from caspar.codegen.source import COUNT, DATA, Param
 from caspar.frontend.factors.trace import Argument, ArgumentKind
 from caspar.ir.dtype import DType
@@ -32,6 +32,11 @@ def free_name(number: int) -> str:
     return f"free{number}"
 
 
+def bounds_names(number: int) -> tuple[str, str]:
+    """Arguments that hold the lower and upper bounds of a node type."""
+    return f"lower{number}", f"upper{number}"
+
+
 def factor_name(number: int) -> str:
     """Argument that says which instances of a factor belong to a problem."""
     return f"f{number}"
@@ -41,16 +46,35 @@ INITIAL_COST, FINAL_COST, ITERATIONS, STATUS = "initial", "final", "iterations",
 OPTIONS = "options"
 
 
+COVARIANCE = "covariance"
+
+
 def batch_params(shape: BatchShape) -> tuple[Param, ...]:
-    """The parameters of the kernel."""
+    """The parameters of the kernel that solves problems."""
+    params = [*_input_params(shape), Param(DATA, OPTIONS, WIDE)]
+    for number in range(len(shape.nodes)):
+        params.append(Param(DATA, result_name(number), shape.storage, written=True))
+    written = ((INITIAL_COST, WIDE), (FINAL_COST, WIDE), (ITERATIONS, DType.INT32))
+    for name, dtype in (*written, (STATUS, DType.INT32)):
+        params.append(Param(DATA, name, dtype, written=True))
+    return tuple(params)
+
+
+def covariance_params(shape: BatchShape) -> tuple[Param, ...]:
+    """The parameters of the kernel that finds covariances."""
+    outputs = (COVARIANCE, FINAL_COST)
+    return (*_input_params(shape), *(Param(DATA, name, WIDE, written=True) for name in outputs))
+
+
+def _input_params(shape: BatchShape) -> list[Param]:
+    """What is read of problems."""
     storage = shape.storage
-    params = [Param(COUNT), Param(DATA, OPTIONS, WIDE)]
+    params = [Param(COUNT)]
     for number, nodes in enumerate(shape.nodes):
-        params += [
-            Param(DATA, values_name(number), storage),
-            Param(DATA, result_name(number), storage, written=True),
-        ]
+        params.append(Param(DATA, values_name(number), storage))
         params += [Param(DATA, free_name(number), storage)] if nodes.is_masked else []
+        limits = bounds_names(number) if nodes.is_bounded else ()
+        params += [Param(DATA, name, storage) for name in limits]
     for number, one in enumerate(shape.factors):
         if one.instances is Instances.RAGGED:
             params.append(Param(DATA, factor_name(number), DType.INT32))
@@ -63,10 +87,7 @@ def batch_params(shape: BatchShape) -> tuple[Param, ...]:
             name = programs.constant_name(number, argument)
             dtype = storage if argument.node is None else DType.INT32
             params += [Param(DATA, name, dtype), Param(STRIDE, name)]
-    written = ((INITIAL_COST, WIDE), (FINAL_COST, WIDE), (ITERATIONS, DType.INT32))
-    for name, dtype in (*written, (STATUS, DType.INT32)):
-        params.append(Param(DATA, name, dtype, written=True))
-    return tuple(params)
+    return params
 
 
 def has_index(shape: BatchShape, argument: Argument) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from caspar.batch.programs import TRIED, WIDE, ProgramBuilder, Tried
+from caspar.batch.generate.programs import TRIED, WIDE, ProgramBuilder, Tried
 from caspar.ir.graph import Graph
 from caspar.ir.scalar import Scalar
 from caspar.solver.iterate import policy, stopping

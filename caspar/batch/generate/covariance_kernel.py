@@ -1,0 +1,89 @@
+"""The kernel that finds the covariances of the problems of a batch, one a thread.
+
+Input: the shape of a batch in float64, and a target. Output: a `KernelSource` that writes
+(J^T W J)^-1 of each problem, NaN if its residuals do not determine all unknowns, and its cost. What
+is held has a covariance of zero.
+"""
+
+from caspar.batch.generate import programs
+from caspar.batch.generate.instances import InstanceText
+from caspar.batch.generate.kernel import TEXTS
+from caspar.batch.generate.parameters import COVARIANCE, FINAL_COST, covariance_params
+from caspar.batch.generate.programs import WIDE, ProgramBuilder
+from caspar.batch.generate.shape import BatchShape
+from caspar.batch.generate.step_program import free_unknowns
+from caspar.codegen.batch.text import PROBLEM
+from caspar.codegen.source import KernelSource, source_from_json, source_to_json
+from caspar.codegen.targets import TARGETS, Target
+from caspar.driver import cached
+from caspar.equations.node_blocks import free_block, inverse_cholesky, safe_diagonal
+from caspar.ir.graph import Graph
+from caspar.ir.scalar import total
+
+COVARIANCE_KERNEL = "find_covariances"
+
+LEAST_PIVOT = 1e-13
+"""Of the matrix scaled to unit diagonal: below it an unknown is a combination of others to
+rounding, and there is no covariance."""
+
+
+def cached_covariance_kernel(shape: BatchShape, target: str) -> KernelSource:
+    """Generate the kernel for a target by its name, or take it from the cache."""
+    return cached(
+        ["covariance", target, shape.key],
+        lambda: covariance_kernel(shape, TARGETS[target]),
+        source_to_json,
+        source_from_json,
+    )
+
+
+def covariance_kernel(shape: BatchShape, target: Target) -> KernelSource:
+    """Generate the kernel."""
+    text, size = TEXTS[target.name](), shape.num_unknowns
+    instances = InstanceText(shape, text, target)
+    for name in (programs.VALUES, programs.CANDIDATE):
+        text.array(name, shape.storage, shape.storage_dim)
+    text.array(programs.MATRIX, shape.storage, size * size)
+    text.array(programs.GRADIENT, shape.storage, size)
+    if shape.is_masked:
+        text.array(programs.FREE, shape.storage, size)
+    for number, nodes in enumerate(shape.nodes):
+        instances.load_nodes(number, nodes)
+    text.variable("cost", WIDE, text.number(0.0, WIDE))
+    instances.score()
+    instances.linearize(programs.normal_graph)
+    places = {COVARIANCE: (f"{COVARIANCE}_data", f"{PROBLEM} * {size * size}")}
+
+    def store(name: str, entry: int, value: str) -> None:
+        array, first = places[name]
+        text.set(f"{array}[{first} + {entry}]", value)
+
+    instances.program(inverse_graph(shape), add=store)
+    text.set(f"{FINAL_COST}_data[{PROBLEM}]", "cost")
+    return text.source(COVARIANCE_KERNEL, covariance_params(shape))
+
+
+def inverse_graph(shape: BatchShape) -> Graph:
+    """(J^T W J)^-1 by rows, by the inverse of its Cholesky factor."""
+    kernel, size = ProgramBuilder("covariance", shape.storage), shape.num_unknowns
+    kernel.graph.origin = "covariance"
+    free = free_unknowns(kernel, shape)
+    entries = [kernel.entry(programs.MATRIX, i * size + i) for i in range(size)]
+    scale = [safe_diagonal(entry).sqrt().reciprocal() for entry in entries]
+    lower = {
+        (i, j): kernel.entry(programs.MATRIX, i * size + j) * scale[i] * scale[j]
+        for i in range(size)
+        for j in range(i + 1)
+    }
+    root, is_regular = inverse_cholesky(free_block(lower, free), size)
+    for place in range(size):
+        is_regular = is_regular & (root[place, place] < LEAST_PIVOT**-0.5)
+    for i in range(size):
+        for j in range(i + 1):
+            entry = total(root[k, i] * root[k, j] for k in range(i, size)) * scale[i] * scale[j]
+            if free is not None:
+                entry = (free[i] & free[j]).where(entry, 0.0)
+            entry = is_regular.where(entry, float("nan"))
+            for place in dict.fromkeys((i * size + j, j * size + i)):
+                kernel.put(COVARIANCE, place, entry)
+    return kernel.graph.build()

@@ -1,0 +1,177 @@
+"""What a problem computes for an instance of a factor, as graphs: cost, normal equations.
+
+Input: the shape of a batch. Output: one graph for each part, whose READs and STOREs name arrays of
+the thread and single entries:
+
+    x, y      (storage_dim,) values, and those of the candidate
+    gradient  (n,) J^T v
+    matrix    (n * n,) C^T C by rows, its lower triangle
+    influence (n,) what D remembers of diag(C^T C)
+    moves     (n,) 1 for what moves, 0 for what is held, by the user or at a bound
+    lower, upper  (n,) bounds; the lower one is above the upper one where nothing moves
+    tried     what came of the step: see `Tried`
+
+The formulas are those of `equations.evaluation`; the step is in `step_program`.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+from caspar.batch.generate.shape import BatchShape, ProblemFactor
+from caspar.equations.evaluation import Evaluation, evaluate
+from caspar.frontend.factors.jacobian import Blocks
+from caspar.frontend.factors.trace import Argument, TracedFactor
+from caspar.ir.dtype import DType
+from caspar.ir.graph import Graph
+from caspar.ir.scalar import Scalar, dot
+from caspar.memory.kernel_builder import KernelBuilder
+
+VALUES, CANDIDATE = "x", "y"
+GRADIENT, MATRIX, INFLUENCE, FREE, TRIED = "gradient", "matrix", "influence", "moves", "tried"
+LOWER, UPPER = "lower", "upper"
+COST = "cost"
+WIDE = DType.FLOAT64
+"""Type of costs and of what the policy decides by."""
+
+COLUMN_OF_NODE = "node"
+"""Arguments' own arrays are `constant_name`."""
+
+
+class Tried(IntEnum):
+    """What a step shows, by its place in `tried`.
+
+    COST is that of the candidate, DESCENT g . (C^T C + damping D)^-1 g, MODEL the decrease of the
+    cost that the linear model predicts, STEP_SQUARE the square of the step, weighted by D. LEVELS
+    is 1 if D is levelled where that would hold a component at every damping, LOST if squares of
+    derivatives are zero or infinite in the floating type.
+    """
+
+    COST = 0
+    DESCENT = 1
+    MODEL = 2
+    STEP_SQUARE = 3
+    LEVELS = 4
+    LOST = 5
+
+
+class ProgramBuilder(KernelBuilder):
+    """Grows a graph whose reads and writes name an array and an entry."""
+
+    def entry(self, array: str, place: int) -> Scalar:
+        """One entry of an array."""
+        return Scalar(self.graph, self.graph.read(array, place, 1)[0])
+
+    def entries(self, array: str, size: int, first: int = 0) -> list[Scalar]:
+        """Entries that follow each other."""
+        return [self.entry(array, first + place) for place in range(size)]
+
+    def scalar(self, name: str) -> Scalar:
+        """A number of the thread."""
+        return self.entry(name, 0)
+
+    def put(self, array: str, place: int, value: Scalar) -> None:
+        """Store an entry, or add to it, as the writer of the text decides."""
+        self.graph.store(array, place, [value.value])
+
+    def one(self, number: float) -> Scalar:
+        """A literal."""
+        return Scalar(self.graph, self.graph.const(number))
+
+
+def constant_name(number: int, argument: Argument) -> str:
+    """What a constant argument of a factor, given by its number, is called."""
+    return f"f{number}_{argument.name}"
+
+
+def node_name(argument: Argument) -> str:
+    """What the values of the node are called that an argument names."""
+    return f"{argument.name}.{COLUMN_OF_NODE}"
+
+
+def _evaluation(kernel: ProgramBuilder, number: int, one: ProblemFactor) -> Evaluation:
+    def read(argument: Argument) -> list[Scalar]:
+        name = constant_name(number, argument) if argument.node is None else node_name(argument)
+        return kernel.entries(name, argument.storage_dim)
+
+    return evaluate(kernel, one.factor, read, kernel.graph.dtype)
+
+
+def score_graph(shape: BatchShape, number: int) -> Graph:
+    """Of a factor, given by its number: what one instance adds to `cost`."""
+    kernel = ProgramBuilder("score", shape.storage)
+    kernel.put(COST, 0, _evaluation(kernel, number, shape.factors[number]).cost)
+    return kernel.graph.build()
+
+
+def linearize_graph(shape: BatchShape, number: int) -> Graph:
+    """Of a factor, given by its number: what one instance adds to the normal equations.
+
+    Stored are `<argument>.gradient`, entry i, and `<argument>.<argument>.matrix`, entry
+    i * columns + j; of a node's own block the lower triangle.
+    """
+    factor = shape.factors[number].factor
+    kernel = ProgramBuilder("linearize", shape.storage)
+    evaluation = _evaluation(kernel, number, shape.factors[number])
+    blocks = evaluation.jacobian(factor.nodes)
+    pull: Sequence[Scalar] = evaluation.residual
+    correction = evaluation.correction(evaluation.residual)
+    entries = blocks
+    if correction is not None:
+        entries, pull = correction.selected(blocks), correction.pull
+        blocks = correction.times_blocks(entries)
+    for argument in factor.nodes:
+        kernel.graph.origin = f"{factor.name}: gradient of {argument.name}"
+        for i, column in enumerate(zip(*entries[argument.name], strict=True)):
+            _add(kernel, gradient_name(argument), i, dot(column, pull))
+    _add_blocks(kernel, factor, blocks)
+    return kernel.graph.build()
+
+
+def normal_graph(shape: BatchShape, number: int) -> Graph:
+    """The same without gradient, and without the curvature of the loss: for covariances."""
+    factor = shape.factors[number].factor
+    kernel = ProgramBuilder("normal", shape.storage)
+    evaluation = _evaluation(kernel, number, shape.factors[number])
+    root, blocks = evaluation.root_of_weight(), evaluation.jacobian(factor.nodes)
+    if root is not None:
+        counts = 0.0 < root
+        blocks = {
+            name: [[counts.where(root * entry, 0.0) for entry in row] for row in rows]
+            for name, rows in blocks.items()
+        }
+    _add_blocks(kernel, factor, blocks)
+    return kernel.graph.build()
+
+
+def _add_blocks(kernel: ProgramBuilder, factor: TracedFactor, blocks: Blocks) -> None:
+    """The products of columns of a Jacobian."""
+    nodes = factor.nodes
+    for place, argument in enumerate(nodes):
+        kernel.graph.origin = f"{factor.name}: block of {argument.name}"
+        columns = list(zip(*blocks[argument.name], strict=True))
+        for i, left in enumerate(columns):
+            for j in range(i + 1):
+                where = i * len(columns) + j
+                _add(kernel, block_name(argument, argument), where, dot(left, columns[j]))
+        for other in nodes[:place]:
+            kernel.graph.origin = f"{factor.name}: block of {argument.name} and {other.name}"
+            others = list(zip(*blocks[other.name], strict=True))
+            for i, left in enumerate(columns):
+                for j, right in enumerate(others):
+                    where = i * len(others) + j
+                    _add(kernel, block_name(argument, other), where, dot(left, right))
+
+
+def gradient_name(argument: Argument) -> str:
+    """Where an instance's gradient by an argument goes."""
+    return f"{argument.name}.{GRADIENT}"
+
+
+def block_name(row: Argument, column: Argument) -> str:
+    """Where an instance's block of two arguments goes."""
+    return f"{row.name}.{column.name}.{MATRIX}"
+
+
+def _add(kernel: ProgramBuilder, name: str, place: int, value: Scalar) -> None:
+    if kernel.graph.literal(value.value) != 0.0:
+        kernel.put(name, place, value)

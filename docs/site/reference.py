@@ -1,0 +1,90 @@
+"""Sphinx extension: the pages of the reference, one for each group of public names.
+
+In: the tables of `caspar/__init__.py`. Out: files in docs/api, which git ignores: a new public
+name is on the site without another line. Runs once in a build, before pages are read.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import caspar
+
+GROUPS = {
+    "caspar.frontend": ("factors", "Factors and markers"),
+    "caspar.solver": ("solver", "Solvers and results"),
+    "caspar.options": ("options", "Options and choices"),
+    "caspar.kernels": ("kernels", "Kernels"),
+    "caspar.arrays": ("arrays", "Shared arrays"),
+    "caspar.memory": ("accesses", "Accesses of kernels"),
+}
+"""File and title of the names that modules of a package define."""
+
+FIRST = ("Solver", "SolveResult", "SolveStatus", "factor", "kernel", "Kernel")
+"""Names that come before the others of their page."""
+
+OTHERS = ("others", "Other names")
+
+INTRODUCTION = """\
+Reference
+=========
+
+Every public name, from the docstrings of the source. The guide explains how they are used together.
+"""
+
+
+def pages(names: Mapping[str, str], modules: tuple[str, ...]) -> dict[str, str]:
+    """Texts by file name.
+
+    Args:
+        names: Modules in which the public names of caspar are defined.
+        modules: Public modules of caspar.
+    """
+    groups: dict[tuple[str, str], list[str]] = {group: [] for group in GROUPS.values()}
+    for name, module in names.items():
+        prefix = ".".join(module.split(".")[:2])
+        groups.setdefault(GROUPS.get(prefix, OTHERS), []).append(name)
+    texts = {}
+    for (file, title), members in groups.items():
+        texts[file] = _heading(title) + "".join(map(_entry, _in_order(members)))
+    for module in modules:
+        texts[f"module_{module}"] = _heading(f"caspar.{module}") + (
+            f".. automodule:: caspar.{module}\n   :members:\n   :exclude-members: set\n"
+        )
+    entries = "".join(f"   {file}\n" for file in texts)
+    texts["README"] = f"{INTRODUCTION}\n.. toctree::\n   :maxdepth: 2\n\n{entries}"
+    return texts
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    rank = {name: number for number, name in enumerate(FIRST)}
+    return sorted(names, key=lambda name: (rank.get(name, len(FIRST)), name))
+
+
+def _heading(title: str) -> str:
+    return f"{title}\n{'=' * len(title)}\n\n"
+
+
+def _entry(name: str) -> str:
+    kind = "class" if isinstance(getattr(caspar, name), type) else "function"
+    members = "   :members:\n" if kind == "class" else ""
+    return f".. auto{kind}:: caspar.{name}\n{members}\n"
+
+
+def _write(app: Any) -> None:
+    folder = Path(app.srcdir) / "docs/api"
+    folder.mkdir(exist_ok=True)
+    wanted = pages(caspar._NAMES, caspar._MODULES)
+    for file in folder.glob("*.rst"):
+        if file.stem not in wanted:
+            file.unlink()
+    for name, text in wanted.items():
+        file = folder / f"{name}.rst"
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Write the pages when a build begins."""
+    app.connect("builder-inited", _write)
+    return {"version": "1", "parallel_read_safe": True}

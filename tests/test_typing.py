@@ -1,0 +1,137 @@
+"""What users see of types: signatures change on purpose, and type checkers accept a program."""
+
+import dataclasses
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+import caspar
+from caspar.options import SolveOptions, SolveOptionsDict
+from tests.pages import blocks
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = Path(__file__).parent / "typing/user_program.py"
+PAGE = ROOT / "docs/guide/howto/typing.md"
+MODULES = [name for name in caspar._MODULES if hasattr(getattr(caspar, name), "__all__")]
+
+
+def _arguments(function: object) -> str:
+    """Names, kinds and defaults; annotations look different in each version of Python."""
+    try:
+        signature = inspect.signature(function)  # type: ignore[arg-type]
+    except ValueError:  # a class of C, such as an exception's own __init__
+        return "(...)"
+    bare = [value.replace(annotation=value.empty) for value in signature.parameters.values()]
+    return re.sub(r"<object object at \w+>", "...", str(inspect.Signature(bare)))
+
+
+def _members(kind: type) -> Iterator[str]:
+    if issubclass(kind, Enum):
+        yield f"  {' '.join(member.name for member in kind)}"
+        return
+    fields: list[str] = []
+    if dataclasses.is_dataclass(kind):
+        fields = [field.name for field in dataclasses.fields(kind) if field.name[0] != "_"]
+        yield f"  fields: {' '.join(fields)}"
+    for name in sorted(vars(kind)):
+        member = getattr(kind, name)
+        if name[0] == "_" or name in fields:
+            continue
+        yield f"  {name}{_arguments(member) if callable(member) else ''}"
+
+
+def _is_own(kind: type, name: str) -> bool:
+    """Defined by caspar rather than by a class of another library."""
+    owner = next(base for base in kind.__mro__ if name in vars(base))
+    return owner.__module__.partition(".")[0] == "caspar"
+
+
+def _signatures() -> Iterator[str]:
+    public = {f"caspar.{name}": getattr(caspar, name) for name in sorted(caspar._NAMES)}
+    for module in MODULES:
+        names = sorted(getattr(caspar, module).__all__)
+        public |= {
+            f"caspar.{module}.{name}": getattr(getattr(caspar, module), name) for name in names
+        }
+    for name, value in public.items():
+        if isinstance(value, type):
+            has_own_init = "__init__" in vars(value) and not issubclass(value, Enum)
+            yield f"class {name}{_arguments(value) if has_own_init else ''}"
+            yield from _members(value)
+        elif callable(value):
+            yield f"{name}{_arguments(value)}"
+        else:
+            yield name
+
+
+def test_signatures(golden: Callable[[str, str], None]) -> None:
+    """A change here is a change for users: say it in CHANGELOG.md."""
+    golden("\n".join(_signatures()) + "\n", "txt")
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    missing = []
+    for name in caspar._NAMES:
+        value = getattr(caspar, name)
+        members = {name: value}
+        if isinstance(value, type):
+            members |= {
+                f"{name}.{member}": getattr(value, member)
+                for member in dir(value)
+                if member[0] != "_" and _is_own(value, member) and not issubclass(value, Enum)
+            }
+        missing += [
+            place
+            for place, one in members.items()
+            if (callable(one) or isinstance(one, property)) and not inspect.getdoc(one)
+        ]
+    assert missing == []
+
+
+def test_options_of_solve_are_typed() -> None:
+    """Editors complete what `SolveOptions` has."""
+    assert SolveOptionsDict.__total__ is False
+    assert typing.get_type_hints(SolveOptionsDict) == typing.get_type_hints(SolveOptions)
+    annotation = inspect.signature(caspar.Solver.solve).parameters["options"].annotation
+    assert typing.get_args(annotation) == (SolveOptionsDict,)
+
+
+def test_mypy_accepts_a_program(tmp_path: Path) -> None:
+    """With the settings that the manual names."""
+    pytest.importorskip("mypy")
+    (settings,) = blocks(PAGE, "toml")
+    (tmp_path / "pyproject.toml").write_text(settings.text, encoding="utf-8")
+    shutil.copy(PROGRAM, tmp_path / "program.py")
+    command = ["-m", "mypy", "--follow-imports=silent", "--cache-dir", os.devnull, "program.py"]
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_pyright_accepts_a_program(tmp_path: Path) -> None:
+    pyright = shutil.which("pyright")
+    if pyright is None:
+        pytest.skip("pyright is not installed")
+    shutil.copy(PROGRAM, tmp_path / "program.py")
+    (tmp_path / "pyrightconfig.json").write_text(f'{{"extraPaths": ["{ROOT.as_posix()}"]}}')
+    done = subprocess.run(
+        [pyright, "--pythonpath", sys.executable, "program.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
