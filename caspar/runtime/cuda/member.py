@@ -9,7 +9,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any
 
 import cupy
@@ -97,13 +97,17 @@ class NcclGroup:
         communicator.allReduce(place, place, array.size, dtype, self._nccl.NCCL_SUM, stream)
 
     def abort(self) -> None:
-        """See `Group`: kernels that wait for a member end."""
+        """See `Group`: kernels that wait for a member end.
+
+        NCCL tells the kernels at once, but returns when no graph has the communicator any more: in
+        threads that nobody waits for.
+        """
         with self._lock:
             if self._failed:
                 return
             self._failed = True
         for communicator in self._communicators:
-            communicator.abort()
+            Thread(target=communicator.abort, name="caspar abort", daemon=True).start()
 
     def check(self) -> None:
         """See `Group`."""
