@@ -22,7 +22,7 @@ def ring(num_observations: int, seed: int = 0) -> dict[str, Any]:
         num_observations: About how many.
         seed: Of the noise.
     """
-    random = np.random.RandomState(seed)
+    random = np.random.default_rng(seed)
     num_cameras = max(round(SHARE_OF_CAMERAS * num_observations), 20)
     num_points = max(round(num_observations / MEAN_TRACK), 20)
     angle = np.arange(num_cameras) * (2.0 * np.pi / num_cameras)
@@ -33,8 +33,8 @@ def ring(num_observations: int, seed: int = 0) -> dict[str, Any]:
     lengths = 4 + (np.arange(num_points) % 6)
     point = np.repeat(np.arange(num_points, dtype=np.int32), lengths)
     place = np.arange(len(point)) - (np.cumsum(lengths) - lengths)[point]
-    first = random.randint(0, num_cameras, num_points)
-    stride = random.randint(1, max(num_cameras // 40, 2), num_points)
+    first = random.integers(0, num_cameras, num_points)
+    stride = random.integers(1, max(num_cameras // 40, 2), num_points)
     camera = ((first[point] + place * stride[point]) % num_cameras).astype(np.int32)
     pixels = _project(cameras, points, camera, point)
     pixels += random.standard_normal(pixels.shape)
