@@ -101,6 +101,10 @@ class BackendError(CasparError, RuntimeError):
     """The requested backend cannot be used on this machine."""
 
 
+class GroupError(BackendError):
+    """One of several devices has failed, which ended the work of this one too."""
+
+
 class ResourceError(BackendError):
     """A kernel that needs more registers or shared memory than a device has for it."""
 

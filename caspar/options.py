@@ -32,6 +32,7 @@ SOLVER_CHOICES = (
     "inner_iterations",
     "eliminate",
     "limits",
+    "devices",
 )
 """What a `Solver` is made with: kernels depend on it."""
 

@@ -54,6 +54,7 @@ PARTS = {
     "factors": "errors frontend cameras",
     "loss": "frontend",
     "report": "solver",
+    "distributed": "solver",
     "plot": "errors solver io",
     "colmap": "version errors options progress user_arrays user_warnings ir memory passes frontend"
     " equations codegen runtime driver tracing solver io cameras loss",
@@ -85,7 +86,7 @@ ROOMS = {
     "memory": {"tiling": "", "accessors": "tiling"},
     "memory/accessors": {"sums": "", "nodes": ""},
     "passes": {"graph": "", "scheduling": ""},
-    "runtime": {"nvidia": "", "cpu": "", "cuda": "nvidia"},
+    "runtime": {"nvidia": "", "group": "", "cpu": "group", "cuda": "nvidia group"},
     "runtime/cuda": {
         "compile": "",
         "launch": "compile",
@@ -102,6 +103,7 @@ ROOMS = {
         "covariance": "choice input",
         "linear": "choice plan system",
         "iterate": "input result plan system linear",
+        "shards": "choice input plan linear iterate",
     },
     "solver/covariance": {"inverses": ""},
     "solver/linear": {"explicit": "", "two_level": "explicit"},
@@ -125,6 +127,7 @@ LAZY_MODULES = (
     "runtime/factorization.py",
     "runtime/nvidia/probe.py",
     "runtime/cuda/loop/repeat.py",
+    "runtime/cuda/member.py",
     "runtime/select.py",
     "runtime/nvidia/toolkit.py",
 )

@@ -15,6 +15,9 @@ from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential, WriteUnique
 
+CURVATURE_KERNEL = "pcg_curvature"
+"""Its name; no kernel of a solver on one device."""
+
 LARGEST = sys.float_info.max
 """Comparisons with it are false for infinity and NaN."""
 
@@ -53,6 +56,14 @@ def _begin(types: Types) -> KernelSpec:
     _put(kernel, "descent", descent)
     _put(kernel, "first_descent", descent)
     _put(kernel, "linear_iterations", one * 0.0)
+    return kernel.build()
+
+
+def curvature_kernel(types: Types) -> KernelSpec:
+    """Sums the parts of p.Ap to `curvature_sum`, which devices add up before `pcg_alpha`."""
+    kernel = KernelBuilder(CURVATURE_KERNEL, DType.FLOAT64)
+    (curvature,) = read_total(kernel, SolverPart.CURVATURES, types)
+    kernel.write("curvature_sum", [curvature], types.sums, WriteUnique())
     return kernel.build()
 
 

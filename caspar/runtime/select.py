@@ -1,12 +1,16 @@
 """Choosing a backend."""
 
 import importlib
+from collections.abc import Callable, Sequence
 
 from caspar.errors import BackendError, OptionError
 from caspar.options import BackendChoice, choice
 from caspar.runtime.backend import Backend
+from caspar.runtime.group.member import Group, Member
 from caspar.runtime.nvidia.probe import cuda_problem
 from caspar.runtime.traits import BackendTraits
+
+_CUDA_MEMBER = "caspar.runtime.cuda.member"
 
 
 def chosen_backend(given: str | BackendChoice | Backend) -> Backend:
@@ -50,3 +54,30 @@ def select_backend(chosen: BackendChoice) -> Backend:
 def _load(module: str, name: str) -> Backend:
     backend: Backend = getattr(importlib.import_module(f"caspar.runtime.{module}.backend"), name)()
     return backend
+
+
+def members_on_processor(size: int) -> list[Member]:
+    """Parts of the host, which share its cores."""
+    made: Callable[[], Member] = importlib.import_module("caspar.runtime.cpu.member").CpuMember
+    return [made() for _ in range(size)]
+
+
+def num_cuda_devices() -> int:
+    """CUDA devices that this process sees."""
+    return int(importlib.import_module(_CUDA_MEMBER).num_devices())
+
+
+def members_on_cuda(numbers: Sequence[int]) -> list[Member]:
+    """CUDA devices by their numbers."""
+    made: Callable[[int], Member] = importlib.import_module(_CUDA_MEMBER).CudaMember
+    return [made(number) for number in numbers]
+
+
+def nccl_group(numbers: Sequence[int]) -> Group:
+    """A group of these devices.
+
+    Raises:
+        BackendError: CuPy has no NCCL, or NCCL refuses.
+    """
+    group: Group = importlib.import_module(_CUDA_MEMBER).NcclGroup(numbers)
+    return group

@@ -6,9 +6,11 @@ their values. Cost tier: kernels once for each set of factors that occurs.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from threading import Lock
+from typing import Protocol
 
 from caspar.equations.solver_form import eliminable_types
 from caspar.errors import InputError, UnsuitedError
@@ -21,7 +23,23 @@ from caspar.solver.choice.form import Recipe, usual_precision
 from caspar.solver.choice.offsets import is_far_from_zero
 from caspar.solver.held_types import arrays_with_constants, types_to_hold, with_constants
 from caspar.solver.input.problem import Problem
-from caspar.solver.preparation import Preparation
+from caspar.solver.iterated import System
+from caspar.solver.solver_kernels import SolverKernels
+
+
+class Prepares(Protocol):
+    """Makes systems and keeps the last one: `preparation`, or `shards.preparation`."""
+
+    kernels: SolverKernels
+
+    def release(self) -> None:
+        """Let go of what is kept."""
+
+    def memory_table(self) -> str | None:
+        """What is kept; None: nothing."""
+
+    def system(self, problem: Problem) -> AbstractContextManager[System]:
+        """The system of a problem, until the context ends."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +56,7 @@ class Active:
     """
 
     recipe: Recipe
-    preparation: Preparation
+    preparation: Prepares
     remarks: tuple[str, ...]
     held: tuple[str, ...] = ()
     given: tuple[TracedFactor, ...] = ()
@@ -63,7 +81,8 @@ class Preparations:
     Only the last one used keeps memory.
 
     Args:
-        backend: Where they run.
+        backend: Where arrays are, unless they are on the host.
+        prepare: Makes the one for a recipe.
         recipe: What the user chose, with all factors.
         own_precision: Whether each set has the precision that is usual for it.
 
@@ -74,11 +93,19 @@ class Preparations:
         UnsuitedError: The linear solver or the preconditioner does not suit all factors together.
     """
 
-    def __init__(self, backend: Backend, recipe: Recipe, *, own_precision: bool) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        prepare: Callable[[Recipe], Prepares],
+        recipe: Recipe,
+        *,
+        own_precision: bool,
+    ) -> None:
         self._backend = backend
+        self._prepare = prepare
         self._recipe = recipe
         self._own_precision = own_precision
-        self.whole = Preparation(backend, recipe)
+        self.whole = prepare(recipe)
         self._last = Active(recipe, self.whole, ())
         self._made = {_key(recipe, ()): self._last}
         self._variants: dict[tuple[str, tuple[str, ...]], TracedFactor] = {}
@@ -215,18 +242,18 @@ class Preparations:
             self._variants[key] = with_terms(factor, by_instance)
         return self._variants[key]
 
-    def _suited(self, recipe: Recipe) -> tuple[Preparation, tuple[str, ...]]:
+    def _suited(self, recipe: Recipe) -> tuple[Prepares, tuple[str, ...]]:
         """By the user's choices, but for those that do not suit what is left: `auto` for these."""
         usual = replace(recipe, preconditioner=PreconditionerChoice.AUTO)
         by_size = replace(recipe, linear_solver=LinearSolverChoice.AUTO)
         remarks: dict[str, None] = {}
         for tried in (recipe, usual, by_size):
             try:
-                return Preparation(self._backend, tried), tuple(remarks)
+                return self._prepare(tried), tuple(remarks)
             except UnsuitedError as error:
                 remarks[f"{error.reason}. So 'auto' was used for the other factors."] = None
         both = replace(usual, linear_solver=LinearSolverChoice.AUTO)
-        return Preparation(self._backend, both), tuple(remarks)
+        return self._prepare(both), tuple(remarks)
 
     def _idle(self, recipe: Recipe) -> tuple[str, ...]:
         whole = self._recipe

@@ -14,9 +14,9 @@ from caspar.errors import InputError
 from caspar.frontend.factors.terms import term_names
 from caspar.frontend.factors.trace import WEIGHT, TracedFactor
 from caspar.memory.array import Array
+from caspar.runtime.backend import Backend
 from caspar.solver.input.problem import Problem
-from caspar.solver.iterate.normal_equations import NormalEquations
-from caspar.solver.system.scores import factor_costs, num_beyond_scale, residual_rows
+from caspar.solver.iterated import System
 
 Floats = NDArray[np.float64]
 
@@ -83,12 +83,16 @@ def loss_names(factors: Sequence[TracedFactor]) -> dict[str, str]:
 
 
 def final_costs(
-    factors: Sequence[TracedFactor], final_cost: float, system: NormalEquations
+    factors: Sequence[TracedFactor],
+    active: Sequence[TracedFactor],
+    final_cost: float,
+    system: System,
 ) -> tuple[dict[str, float], dict[str, int]]:
     """How a solve ended, by factor.
 
     Args:
         factors: All factors of the solver.
+        active: Those that take part.
         final_cost: Of all of them together.
         system: Of those that take part; it is scored where that is needed.
 
@@ -97,15 +101,14 @@ def final_costs(
         scale.
     """
     costs = {factor.name: 0.0 for factor in factors}
-    active = [plan.factor for plan in system.plan.factors]
     if len(active) == 1 and active[0].loss is None:
         return {**costs, active[0].name: final_cost}, {}
     system.score()
-    return {**costs, **factor_costs(system.plan)}, num_beyond_scale(system.plan)
+    return {**costs, **system.findings.factor_costs()}, system.findings.num_beyond_scale()
 
 
 def evaluation(
-    factors: Sequence[TracedFactor], problem: Problem, system: NormalEquations
+    factors: Sequence[TracedFactor], problem: Problem, system: System, backend: Backend
 ) -> Evaluation:
     """Score the values of a system, and read what that leaves.
 
@@ -113,11 +116,11 @@ def evaluation(
         factors: All factors of the solver.
         problem: The arrays; a factor without instances has no part in the system.
         system: Holds the values.
+        backend: Where the arrays are, unless they are on the host.
     """
     system.score()
-    costs = {factor.name: 0.0 for factor in factors} | factor_costs(system.plan)
-    plans = {plan.factor.name: plan for plan in system.plan.factors}
-    to_host = system.plan.library.backend.to_host
+    costs = {factor.name: 0.0 for factor in factors} | system.findings.factor_costs()
+    to_host = backend.to_host
 
     def on_host(array: Array) -> Floats:
         return np.asarray(array if isinstance(array, np.ndarray) else to_host(array), np.float64)
@@ -126,8 +129,8 @@ def evaluation(
     for factor in factors:
         name = factor.name
         rows = np.empty((0, len(factor.residual)))
-        if name in plans:
-            rows = residual_rows(system.plan, plans[name])
+        if problem.factors[name].count > 0:
+            rows = system.findings.residual_rows(name)
         residuals[name] = rows
         constants = problem.factors[name].constants
         terms = {

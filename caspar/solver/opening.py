@@ -3,20 +3,24 @@
 Cost tier: once for each solve; see `preparation` for what is kept between them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from caspar.frontend.factors.trace import TracedFactor
 from caspar.options import Precision, SolveOptions
 from caspar.runtime.backend import Backend
-from caspar.solver.active import Active, Preparations
+from caspar.solver.active import Active, Preparations, Prepares
 from caspar.solver.choice.form import Recipe
 from caspar.solver.input.constraints import NOTHING, Constraints
 from caspar.solver.input.problem import Problem, read_problem
-from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.iterated import System
+from caspar.solver.preparation import Preparation
 from caspar.solver.result.result import ProblemSize
+from caspar.solver.shards.devices import Devices
+from caspar.solver.shards.preparation import ShardedPreparation
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Opened:
 
     problem: Problem
     active: Active
-    system: NormalEquations
+    system: System
 
     def size(self, factors: tuple[TracedFactor, ...]) -> ProblemSize:
         """Counts of what takes part, beside those of all factors."""
@@ -49,17 +53,28 @@ class Opener:
         backend: Where it runs.
         recipe: All factors and node types, and the precision for these.
         own_precision: Whether each set of factors has the precision that is usual for it.
+        devices: Several that share a problem, of which the backend is the first; None: one.
 
     Attributes:
         preparations: What is made for the parts of it that occur.
         own_precision: As given.
     """
 
-    def __init__(self, backend: Backend, recipe: Recipe, *, own_precision: bool) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        recipe: Recipe,
+        *,
+        own_precision: bool,
+        devices: Devices | None = None,
+    ) -> None:
         self._backend = backend
         self._recipe = recipe
         self.own_precision = own_precision
-        self.preparations = Preparations(backend, recipe, own_precision=own_precision)
+        prepare: Callable[[Recipe], Prepares] = partial(Preparation, backend)
+        if devices is not None:
+            prepare = partial(ShardedPreparation, devices)
+        self.preparations = Preparations(backend, prepare, recipe, own_precision=own_precision)
 
     @contextmanager
     def open(

@@ -5,7 +5,7 @@ once for a solve.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
@@ -26,9 +26,9 @@ from caspar.solver.linear.methods import (
 from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.plan import Plan
 from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes
+from caspar.solver.plan.shard import Shard
 from caspar.solver.solver_kernels import SolverKernels
-from caspar.solver.system.launches import Binder
-from caspar.solver.system.phases import Phases
+from caspar.solver.system.phases import bound_phases
 
 Signature = tuple[object, ...]
 """What two problems of the same structure have in common."""
@@ -71,21 +71,27 @@ class Preparation:
             return None if self._kept is None else self._kept[1].memory_table()
 
     @contextmanager
-    def system(self, problem: Problem) -> Iterator[NormalEquations]:
+    def system(self, problem: Problem, shard: Shard | None = None) -> Iterator[NormalEquations]:
         """The linearised problem, with the values of `problem` loaded.
 
         It belongs to the caller until the context ends; another thread gets one of its own. It is
         kept also where a callback raises, but not where the device or its memory fails.
+
+        Args:
+            problem: The problem, or a part of it.
+            shard: Which part, and what it knows of the whole; None: it is all of it.
         """
         with self._lock:
             kept, self._kept = self._kept, None
             num_releases = self._num_releases
-        if kept is None or kept[0] != self._signature(problem.with_indices(kept[1].uploader())):
+        if kept is None or kept[0] != self._signature(
+            problem.with_indices(kept[1].uploader()), shard
+        ):
             # the old arena is let go of before the new one is allocated
             kept = None
             self._backend.trim()
             with phase("setting up"):
-                kept = self._make(problem)
+                kept = self._make(problem, shard)
         kept[1].load(problem)
         is_usable = True
         try:
@@ -98,18 +104,24 @@ class Preparation:
                 if is_usable and self._num_releases == num_releases:
                     self._kept = kept
 
-    def _make(self, problem: Problem) -> tuple[Signature, NormalEquations]:
-        instances = {name: factor.count for name, factor in problem.factors.items()}
-        limits, design = self.recipe.limits, self.kernels.design(problem.counts, instances)
+    def _make(self, problem: Problem, shard: Shard | None) -> tuple[Signature, NormalEquations]:
+        counts: Mapping[str, int] = problem.counts
+        instances: Mapping[str, int] = problem.num_instances
+        if shard is not None:
+            counts, instances = shard.counts, shard.instances
+        limits, design = self.recipe.limits, self.kernels.design(counts, instances)
         library, form = self.kernels.library_for(design, problem), design.form
         indexed = problem.with_indices(self._backend.upload)
-        signature = self._signature(indexed)
-        factors = plan_factors(library, form, design.factors, indexed, limits)
+        signature = self._signature(indexed, shard)
+        present = [one for one in design.factors if problem.factors[one.name].count > 0]
+        factors = plan_factors(library, form, present, indexed, limits)
         # the plan has indices of its own
         del indexed
         has_own = any(method.has_own_steps for method in methods_for(self.recipe))
-        nodes = plan_nodes(library, form, design.nodes, problem.counts, factors, has_own, limits)
-        plan = make_plan(library, design.types, factors, nodes, limits)
+        nodes = plan_nodes(
+            library, form, design.nodes, problem.counts, factors, has_own, limits, shard
+        )
+        plan = make_plan(library, design.types, factors, nodes, limits, shard)
         start, known_s = time.perf_counter(), self.kernels.compile_time_s
         reductions_s = library.reductions_time_s
         made = self._bind(design, plan)
@@ -123,17 +135,17 @@ class Preparation:
         return signature, made
 
     def _bind(self, design: SolverDesign, plan: Plan) -> NormalEquations:
-        binder = Binder(plan)
-        phases = Phases(plan, binder)
         load = partial(self.kernels.load, design, plan.library)
+        binder, phases = bound_phases(plan)
         system = LinearSystem(self.recipe, design, plan, binder, phases, load)
         solvers = make_solvers(system)
         stronger = suggested_preconditioner(self.recipe, design, solvers.current.name)
         return NormalEquations(plan, binder, phases, solvers, stronger)
 
-    def _signature(self, problem: Problem) -> Signature:
+    def _signature(self, problem: Problem, shard: Shard | None) -> Signature:
         indices = []
         sizes: list[object] = [(name, rows.shape) for name, rows in problem.values.items()]
+        sizes.append(None if shard is None else shard.key)
         for name, factor in problem.factors.items():
             sizes.append((name, factor.count))
             indices += [index for index in factor.nodes.values() if index is not None]

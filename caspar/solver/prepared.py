@@ -12,7 +12,7 @@ from caspar.frontend.factors.jacobian import JacobianStorage
 from caspar.options import JacobianChoice
 from caspar.runtime.backend import Backend
 from caspar.solver.active import Active
-from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.iterated import System
 from caspar.solver.plan.arena import Region
 from caspar.solver.result.quantities import bytes_text
 from caspar.solver.result.result import ProblemSize
@@ -81,16 +81,14 @@ class Prepared:
         return "\n".join([*lines, *(f"remark         {remark}" for remark in self.remarks)])
 
 
-def describe(
-    backend: Backend, problem: ProblemSize, active: Active, system: NormalEquations
-) -> Prepared:
+def describe(backend: Backend, problem: ProblemSize, active: Active, system: System) -> Prepared:
     """What a system is, without its memory."""
     plan = system.plan
     factors = {one.factor.name: one for one in plan.factors}
     return Prepared(
         problem=problem,
         backend=backend.name,
-        device=backend.device,
+        device=system.device,
         precision=active.recipe.precision.value,
         linear_solver=system.linear_solver,
         eliminated=tuple(one.node.name for one in plan.eliminated),

@@ -25,16 +25,16 @@ from caspar.options import (
 )
 from caspar.progress import showing
 from caspar.runtime.backend import Backend
-from caspar.runtime.select import chosen_backend
 from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
 from caspar.solver.covariance.estimate import Covariance, Covariances
 from caspar.solver.evaluation import Evaluation, evaluation
 from caspar.solver.input.constraints import Constraints
-from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.iterated import System
 from caspar.solver.limits import Limits
 from caspar.solver.opening import Opener
 from caspar.solver.prepared import Prepared, describe
 from caspar.solver.result.result import IterationRecord, SolveResult
+from caspar.solver.shards.devices import DevicesChoice, chosen_devices
 from caspar.solver.solving import Solving
 
 _Kind = TypeVar("_Kind", bound="Solver")
@@ -71,6 +71,8 @@ class Solver:
         eliminate: Names of the node types that are eliminated, such as `("Point",)`; `()`: none.
             None: chosen by the counts; other counts may ask for other kernels then.
         limits: A `caspar.solver.limits.Limits`, for tests and experts; None: the usual ones.
+        devices: Devices that share a problem: how many, `all`, or their numbers, such as `[0, 3]`.
+            A small problem uses the first one, and says so. Docs: `docs/guide/devices.md`.
 
     Raises:
         FactorError: A factor cannot be compiled, or the linear solver does not suit them.
@@ -91,6 +93,7 @@ class Solver:
         inner_iterations: int = DEFAULT_INNER_ITERATIONS,
         eliminate: Sequence[str] | None = None,
         limits: Limits | None = None,
+        devices: DevicesChoice = 1,
     ) -> None:
         self._choices = {
             "backend": backend,
@@ -102,6 +105,7 @@ class Solver:
             "inner_iterations": inner_iterations,
             "eliminate": eliminate,
             "limits": limits,
+            "devices": devices,
         }
         start = time.perf_counter()
         self._given = checked_factors(factors)
@@ -119,8 +123,10 @@ class Solver:
             )
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.precision: Precision = recipe.precision
-        self.backend: Backend = chosen_backend(backend)
-        self._opener = Opener(self.backend, recipe, own_precision=is_auto(precision))
+        self.backend: Backend
+        self.backend, shared = chosen_devices(devices, backend)
+        own_precision = is_auto(precision)
+        self._opener = Opener(self.backend, recipe, own_precision=own_precision, devices=shared)
         self._preparations = self._opener.preparations
         self._preparations.add_backlog(time.perf_counter() - start)
         fields = value_fields(recipe.nodes)
@@ -219,7 +225,7 @@ class Solver:
         *,
         fixed: Mapping[str, Any] | None = None,
         bounds: Mapping[str, Any] | None = None,
-    ) -> Iterator[NormalEquations]:
+    ) -> Iterator[System]:
         """What a solve iterates on, with the values of some arrays loaded: for tests and experts.
 
         It belongs to the caller until the context ends, and is kept for the next solve then. Its
@@ -246,7 +252,7 @@ class Solver:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
         with showing(None), self._opener.open_aside(arrays) as opened:
-            return evaluation(self._factors, opened.problem, opened.system)
+            return evaluation(self._factors, opened.problem, opened.system, self.backend)
 
     def memory_table(self) -> str | None:
         """The memory kept for the next solve as a table: arrays, places, what shares bytes.

@@ -26,10 +26,9 @@ from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.separate_parts import remarks_on_parts
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
-from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.iterated import System
 from caspar.solver.opening import Opened, Opener
 from caspar.solver.result.result import IterationRecord, SolveResult, SolveStatus
-from caspar.solver.system.free_values import remarks_on_free_values
 
 LONG_ENOUGH = 4
 """Iterations after which values may have run away. Solves that go on from a solution take fewer."""
@@ -123,7 +122,8 @@ class Solving:
             start = time.perf_counter()
             course = minimize(system, options, on_iteration)
             final_cost = _cost_of_returned(opened, course.final_cost)
-            costs, num_beyond = final_costs(factors, final_cost, system)
+            taking_part = active.recipe.factors
+            costs, num_beyond = final_costs(factors, taking_part, final_cost, system)
             remarks = (
                 *active.remarks,
                 *system.remarks,
@@ -145,7 +145,7 @@ class Solving:
             values=values,
             problem=opened.size(factors),
             backend=backend.name,
-            device=backend.device,
+            device=system.device,
             precision=active.recipe.precision.value,
             linear_solver=system.linear_solver,
             compile_time_s=compiled_s + self._opener.preparations.take_backlog(),
@@ -165,12 +165,11 @@ class Solving:
         return self._evaluate({**arrays, **values})
 
 
-def _on_values(system: NormalEquations, course: Course) -> tuple[str, ...]:
+def _on_values(system: System, course: Course) -> tuple[str, ...]:
     """Numbers that ran away, and nodes that nothing holds; not of solves that only went on."""
     if course.status in WITHOUT_REMAINING or len(course.records) < LONG_ENOUGH:
         return ()
-    costs = course.final_cost, course.initial_cost
-    return remarks_on_free_values(system.plan, system.starts, *costs, system.candidate_cost)
+    return system.remarks_on_values(course.final_cost, course.initial_cost)
 
 
 def _active_bounds(opened: Opened, moved: Mapping[str, Any], backend: Backend) -> dict[str, Any]:

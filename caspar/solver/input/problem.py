@@ -103,6 +103,11 @@ class Problem:
         """Instances of each node type, by name."""
         return {name: int(array.shape[0]) for name, array in self.values.items()}
 
+    @property
+    def num_instances(self) -> dict[str, int]:
+        """Instances of each factor, by name."""
+        return {name: arrays.count for name, arrays in self.factors.items()}
+
     def num_held(self, names: Iterable[str]) -> dict[str, int]:
         """Components of tangents that are held, for those of some node types that have masks."""
         return {name: num_held(self.free[name]) for name in names if name in self.free}

@@ -4,9 +4,11 @@ Input: a plan, the residuals or gradients that were just evaluated. Output: word
 Cost: some passes over the arrays, of a solve that failed or is likely to.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from caspar.equations.parts import FactorPart, NodePart, SolverPart
 from caspar.frontend.factors.trace import WEIGHT
@@ -15,8 +17,80 @@ from caspar.memory.array import Array
 from caspar.memory.layout import chunk_views
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.result.quantities import count_text
+from caspar.solver.system.free_values import Score, remarks_on_free_values
 from caspar.solver.system.phases import Phases
-from caspar.solver.system.scores import hole_places
+from caspar.solver.system.scores import (
+    factor_costs,
+    hole_places,
+    num_beyond_scale,
+    residual_rows,
+)
+
+
+class Findings(Protocol):
+    """What users are told of a system, beside its values."""
+
+    def faulty_costs(self) -> tuple[str, ...]:
+        """The factors whose cost was not finite when the values were scored."""
+
+    def faulty_derivatives(self) -> tuple[str, ...]:
+        """The factors whose gradient is not finite, after a score; what was linearised is lost."""
+
+    def largest_residual(self) -> float:
+        """The largest magnitude of a residual when the values were scored."""
+
+    def factor_costs(self) -> dict[str, float]:
+        """The cost of each factor when the values were scored."""
+
+    def num_beyond_scale(self) -> dict[str, int]:
+        """By each factor with a loss how many residuals were longer than its scale."""
+
+    def residual_rows(self, factor: str) -> NDArray[np.float64]:
+        """(instances, rows) residuals of a factor when the values were scored, as given."""
+
+
+class PlanFindings:
+    """Those of one plan.
+
+    Args:
+        plan: Memory and structure.
+        phases: Its launches.
+    """
+
+    def __init__(self, plan: Plan, phases: Phases) -> None:
+        self._plan = plan
+        self._phases = phases
+
+    def faulty_costs(self) -> tuple[str, ...]:
+        """See `Findings`."""
+        return faulty_costs(self._plan)
+
+    def faulty_derivatives(self) -> tuple[str, ...]:
+        """See `Findings`."""
+        return faulty_derivatives(self._plan, self._phases)
+
+    def largest_residual(self) -> float:
+        """See `Findings`."""
+        return largest_residual(self._plan)
+
+    def factor_costs(self) -> dict[str, float]:
+        """See `Findings`."""
+        return factor_costs(self._plan)
+
+    def num_beyond_scale(self) -> dict[str, int]:
+        """See `Findings`."""
+        return num_beyond_scale(self._plan)
+
+    def residual_rows(self, factor: str) -> NDArray[np.float64]:
+        """See `Findings`."""
+        plan = next(one for one in self._plan.factors if one.factor.name == factor)
+        return residual_rows(self._plan, plan)
+
+    def remarks_on_values(
+        self, starts: Mapping[str, Array], cost: float, first_cost: float, score: Score
+    ) -> tuple[str, ...]:
+        """See `system.free_values`."""
+        return remarks_on_free_values(self._plan, starts, cost, first_cost, score)
 
 
 def faulty_costs(plan: Plan) -> tuple[str, ...]:
@@ -46,6 +120,8 @@ def _named(plan: Plan, factor: FactorPlan, is_faulty: Array) -> str:
         slots = slots[~hole_places(plan, factor)[slots]]
     if factor.order.order is not None:
         slots = backend.to_host(factor.order.order)[slots]
+    if plan.shard is not None:
+        slots = plan.shard.numbers(factor.factor.name, slots, backend.to_host)
     if len(slots) == 0:
         # of none by itself
         return factor.factor.name

@@ -29,10 +29,10 @@ from caspar.solver.iterate.course_remarks import (
     remarks_on_rounding,
 )
 from caspar.solver.iterate.interrupts import Callback
-from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterate.policy import CONFIRMING_ITERATIONS, decide, first_state, next_goal
 from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
 from caspar.solver.iterate.stopping import ROUNDING_SHARE, remaining_decrease
+from caspar.solver.iterated import System
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
 
@@ -81,9 +81,7 @@ class Course:
     remarks: tuple[str, ...]
 
 
-def minimize(
-    system: NormalEquations, chosen: SolveOptions, on_iteration: Callback | None
-) -> Course:
+def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None) -> Course:
     """Iterate until a stopping rule holds.
 
     Args:
@@ -99,7 +97,7 @@ def minimize(
     options = CompleteOptions.complete(chosen, system.usual_options)
     initial_cost = system.score()
     if not math.isfinite(initial_cost):
-        remarks = remarks_on_faults("residuals", system.faulty_costs())
+        remarks = remarks_on_faults("residuals", system.findings.faulty_costs())
         at_once = SolveStatus.INITIAL_COST_NOT_FINITE
         return Course(at_once, initial_cost, initial_cost, math.nan, (), remarks)
     shown_iteration(lambda: f"start: cost {cost_text(initial_cost)}")
@@ -141,14 +139,14 @@ def minimize(
 
 
 def _remarks_on_linear_solves(
-    system: NormalEquations, options: CompleteOptions, progress: _Progress
+    system: System, options: CompleteOptions, progress: _Progress
 ) -> tuple[str, ...]:
     records, num_limited = progress.records, progress.num_limited
     is_chained, stronger = system.is_chained, system.stronger
     return remarks_on_linear_solves(options, records, num_limited, stronger, is_chained=is_chained)
 
 
-def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
+def _residuals_are_too_small(system: System, cost: float) -> bool:
     """Whether squares of residuals are too small for the values' type: a zero says nothing then.
 
     Not if the start is a solution: then the residuals are zero, or rounding the values changes
@@ -156,7 +154,7 @@ def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
     """
     limits = np.finfo(system.storage.value)
     least = 0.5 * system.num_residuals * float(limits.tiny) / float(limits.eps)
-    if cost > least or system.largest_residual() == 0.0:
+    if cost > least or system.findings.largest_residual() == 0.0:
         return False
     others = system.rounded_costs()
     change = max(abs(other - cost) for other in others)
@@ -164,7 +162,7 @@ def _residuals_are_too_small(system: NormalEquations, cost: float) -> bool:
 
 
 def _lost_squares(
-    system: NormalEquations, options: CompleteOptions, progress: _Progress
+    system: System, options: CompleteOptions, progress: _Progress
 ) -> Mapping[str, bool]:
     """Node types whose derivatives have squares out of range, at the start and now.
 
@@ -181,7 +179,7 @@ def _lost_squares(
 
 
 def _remaining_decrease(
-    system: NormalEquations, options: CompleteOptions, progress: _Progress, status: SolveStatus
+    system: System, options: CompleteOptions, progress: _Progress, status: SolveStatus
 ) -> float:
     """What a step of next to no damping still promises, by one more linear solve if need be."""
     state = progress.state
@@ -206,9 +204,7 @@ def _asks_to_stop(answer: object) -> bool:
         ) from error
 
 
-def _told_rounding(
-    system: NormalEquations, status: SolveStatus, progress: _Progress
-) -> float | None:
+def _told_rounding(system: System, status: SolveStatus, progress: _Progress) -> float | None:
     """How much rounding changes the cost, where users should know."""
     if system.values_type is not DType.FLOAT32:
         return None
@@ -220,7 +216,7 @@ def _told_rounding(
 
 
 def _iterate(
-    system: NormalEquations, options: CompleteOptions, progress: _Progress, start: float
+    system: System, options: CompleteOptions, progress: _Progress, start: float
 ) -> SolveStatus | None:
     """One iteration; returns the status that ends the solve, or None."""
     goal = next_goal(progress.state, options)
@@ -261,7 +257,7 @@ def _iterate(
     return decision.end
 
 
-def _change(system: NormalEquations, cost: float, ask: AskRounding) -> float:
+def _change(system: System, cost: float, ask: AskRounding) -> float:
     """How much the cost changes by such a rounding: the most of several draws; NaN if any is."""
     if ask is AskRounding.LAST_THIRD:
         return cost * system.coarsely_rounded_change()

@@ -18,8 +18,8 @@ from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.solver.input.problem import Problem
-from caspar.solver.iterate.derivative_sizes import DerivativeLook, DerivativeSizes
-from caspar.solver.iterate.faults import faulty_costs, faulty_derivatives, largest_residual
+from caspar.solver.iterate.derivative_sizes import DerivativeLook, DerivativeSizes, first_step
+from caspar.solver.iterate.faults import PlanFindings
 from caspar.solver.iterate.linearization import Linearization, Place
 from caspar.solver.iterate.roundings import moved_scores, typical_change
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
@@ -40,6 +40,10 @@ class NormalEquations:
         phases: Its launches.
         solvers: The linear solver, and what may take its place.
         stronger: What users may ask for that takes fewer PCG iterations; empty: nothing known.
+
+    Attributes:
+        findings: On what it holds.
+        more_remarks: On the problem, before those on the linear solver.
     """
 
     def __init__(
@@ -53,6 +57,8 @@ class NormalEquations:
         self.plan = plan
         self.solvers = solvers
         self.stronger = stronger
+        self.findings = PlanFindings(plan, phases)
+        self.more_remarks: tuple[str, ...] = ()
         self._backend = plan.library.backend
         self._binder = binder
         self._phases = phases
@@ -81,7 +87,12 @@ class NormalEquations:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Why the linear solver was chosen, where that may surprise."""
-        return self.solvers.remarks
+        return (*self.more_remarks, *self.solvers.remarks)
+
+    @property
+    def device(self) -> str:
+        """Where it is, in words."""
+        return self._backend.device
 
     @property
     def is_chained(self) -> bool:
@@ -168,24 +179,16 @@ class NormalEquations:
         self._scalars.fetch()
         return self._read()["cost"]
 
-    def faulty_costs(self) -> tuple[str, ...]:
-        """The factors whose cost was not finite when the values were scored."""
-        return faulty_costs(self.plan)
-
     @property
     def num_residuals(self) -> int:
         """Rows of all residuals, those of holes of node tiles among them."""
         return sum(plan.count * len(plan.factor.residual) for plan in self.plan.factors)
 
-    def largest_residual(self) -> float:
-        """The largest magnitude of a residual when the values were scored."""
-        return largest_residual(self.plan)
-
     def faulty_derivatives(self) -> tuple[str, ...]:
         """The factors whose gradient is not finite; for the end of a solve."""
         self._score.run()
         self._held = self._held.overwritten()
-        return faulty_derivatives(self.plan, self._phases)
+        return self.findings.faulty_derivatives()
 
     def linearize(self, damping: float) -> None:
         """Jacobians, gradient, diagonal and blocks at the current values.
@@ -208,15 +211,11 @@ class NormalEquations:
             The step; and node types that have squares out of range, with whether nothing can be
             said of their values.
         """
-        tried, sizes = self._try_and_look(goal)
-        if sizes.levelling_holds(goal.damping):
-            self.reject()
-            self._held = self._held.levelled(0.0)
-            self.score()
-            self.linearize(goal.damping)
-            tried, sizes = self._try_and_look(goal)
-        # a levelled D hides a square of zero, but then levelling would hold its scalar
-        return tried, sizes.lost_squares()
+        return first_step(self, goal)
+
+    def level(self, levelling: float) -> None:
+        """Level D by that from the next linearisation on, see `Linearization.levelling`."""
+        self._held = self._held.levelled(levelling)
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
@@ -237,7 +236,8 @@ class NormalEquations:
         self.reject()
         return tried
 
-    def _try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
+    def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
+        """The same as `try_step`, and what D and the gradient are."""
         self._enqueue_step(goal)
         self._look.begin()  # before they are overwritten
         self._enqueue_ahead(goal)
@@ -315,17 +315,22 @@ class NormalEquations:
                 nodes[...] = nodes.astype(dtypes[plan.node.name])
         return self.score()
 
-    @property
-    def starts(self) -> Mapping[str, Array]:
-        """Start values by node type, (n, storage_dim), on host or device."""
-        return self._starts
-
     def candidate_cost(self) -> float:
         """Cost of what the caller has written to the candidates; what was linearised is lost."""
         self._score_candidate.run()
         self._held = self._held.overwritten()
         self._scalars.fetch()
         return self._read()["cost"]
+
+    def remarks_on_values(self, cost: float, first_cost: float) -> tuple[str, ...]:
+        """Sentences on numbers that ran away and nodes that nothing holds.
+
+        Args:
+            cost: Of the current values.
+            first_cost: Of the start values.
+        """
+        costs = cost, first_cost
+        return self.findings.remarks_on_values(self._starts, *costs, self.candidate_cost)
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the type of values.

@@ -7,6 +7,7 @@ never formed. Cost: a pass over the factors for each iteration.
 from typing import Protocol
 
 from caspar.equations.node_kernels import STEP_OF_MANY_SLOTS, step_kernel
+from caspar.equations.scalar_kernels import CURVATURE_KERNEL, curvature_kernel
 from caspar.frontend.names import kernel_name
 from caspar.memory.kernel import KernelSpec
 from caspar.runtime.backend import Launch, LaunchSequence
@@ -104,6 +105,8 @@ def _block_jacobi(system: LinearSystem, remarks: tuple[str, ...]) -> ConjugateGr
     for plan in system.plan.reduced:
         if plan.has_many_slots:
             _load_steps(system, plan)
+    if system.plan.shard is not None:
+        system.load(CURVATURE_KERNEL, lambda: [curvature_kernel(system.design.types)])
     return ConjugateGradients(system, BlockJacobi(system), remarks)
 
 

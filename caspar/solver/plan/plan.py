@@ -10,7 +10,6 @@ from caspar.equations.solver_form import couples_one_type
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.precision import Types
 from caspar.memory.accessors.sums.partials import num_slots
-from caspar.memory.accessors.sums.slots import USUAL_SLOTS
 from caspar.memory.array import Array
 from caspar.memory.tiling.node_tiles import NodeOrder
 from caspar.memory.tiling.tiles import TileIndex
@@ -19,6 +18,7 @@ from caspar.solver.plan.arena import ArenaPlan, Scratch
 from caspar.solver.plan.array_key import ArrayKey, OwnedPart, Span
 from caspar.solver.plan.factor_order import FactorOrder
 from caspar.solver.plan.kernel_library import KernelLibrary
+from caspar.solver.plan.shard import Shard
 
 SCALARS = (
     # written by the host
@@ -123,6 +123,7 @@ class NodePlan:
         num_tiles: Its partials.
         num_slots: Times that `product` has each instance; see `accessors.slots`.
         order: In which all its arrays are, where it is eliminated; None: as it was given.
+        has_many_slots: Whether its step is the one of many slots.
         is_masked: Whether components of its tangents may be held.
         is_bounded: Whether numbers of it have bounds.
     """
@@ -134,17 +135,13 @@ class NodePlan:
     num_tiles: int
     num_slots: int
     order: NodeOrder | None
+    has_many_slots: bool = False
     is_masked: bool = False
     is_bounded: bool = False
 
     def key(self, part: NodePart) -> OwnedPart:
         """What its arrays are asked by."""
         return OwnedPart(part, self.node.name)
-
-    @property
-    def has_many_slots(self) -> bool:
-        """Whether its step is the one of many slots."""
-        return self.num_slots > USUAL_SLOTS
 
     @property
     def num_bytes(self) -> int:
@@ -171,6 +168,7 @@ class Plan:
         jacobians_are_shared: Whether candidates are in the bytes of the Jacobians, which have to be
             made again after a rejected step.
         limits: Sizes at which another way is chosen.
+        shard: What it knows of the whole problem, if it is a part of one; else None.
     """
 
     library: KernelLibrary
@@ -182,6 +180,7 @@ class Plan:
     num_bytes: int
     jacobians_are_shared: bool
     limits: Limits
+    shard: Shard | None = None
 
     @property
     def num_factor_curvatures(self) -> int:
@@ -235,9 +234,9 @@ class Plan:
         """Whether a candidate is linearised before the host has decided whether to accept it.
 
         Not with bounds: what is free at the nodes would be overwritten by what is free at the
-        candidate.
+        candidate. Nor on several devices, which would wait for each other in vain.
         """
-        if any(node.is_bounded for node in self.nodes):
+        if self.shard is not None or any(node.is_bounded for node in self.nodes):
             return False
         num_factors = sum(plan.count for plan in self.factors)
         is_small = num_factors <= self.limits.max_factors_ahead and not self.jacobians_are_shared

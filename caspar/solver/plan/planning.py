@@ -23,6 +23,7 @@ from caspar.solver.plan.factor_order import FactorOrder, order_factors
 from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.plan.regions import allocate_cleared, jacobians_are_shared, reserve_regions
+from caspar.solver.plan.shard import Shard
 from caspar.solver.plan.untouched import warn_untouched
 
 
@@ -67,15 +68,25 @@ def make_plan(
     factors: Sequence[FactorPlan],
     nodes: Sequence[NodePlan],
     limits: Limits,
+    shard: Shard | None = None,
 ) -> Plan:
     """Reserve and allocate.
+
+    Args:
+        library: Compiled kernels.
+        types: Floating types.
+        factors: In the order of the solver.
+        nodes: Likewise.
+        limits: Sizes at which another way is chosen.
+        shard: Of the part of a problem that this is; None: it is all of it.
 
     Raises:
         OutOfMemoryError: Names needed and available bytes.
     """
     backend = library.backend
-    warn_untouched(backend, factors, nodes)
-    is_shared = jacobians_are_shared(library, types, factors, limits)
+    if shard is None:
+        warn_untouched(backend, factors, nodes)
+    is_shared = jacobians_are_shared(library, types, factors, limits, shard)
     arena = reserve_regions(library, types, factors, nodes, share_jacobians=is_shared)
     # what was taken so far and given back is not kept beside the arena
     backend.trim()
@@ -92,6 +103,7 @@ def make_plan(
         + sum(plan.num_bytes for plan in nodes),
         is_shared,
         limits,
+        shard,
     )
 
 
@@ -103,6 +115,7 @@ def plan_nodes(
     factors: Sequence[FactorPlan],
     has_own_steps: bool,
     limits: Limits,
+    shard: Shard | None = None,
 ) -> list[NodePlan]:
     """In the order of the solver; the partials of reduced types stand first.
 
@@ -114,6 +127,7 @@ def plan_nodes(
         factors: All factors.
         has_own_steps: Whether the linear solver may be a method with kernels of its own.
         limits: Sizes at which another way is chosen.
+        shard: Of the part of a problem that this is; None: it is all of it.
     """
     plans: dict[str, NodePlan] = {}
     first_tile = 0
@@ -122,9 +136,11 @@ def plan_nodes(
     for node in sorted(nodes, key=lambda node: node.name in form.eliminated):
         is_eliminated = node.name in form.eliminated
         num_tiles = library.num_node_tiles(node, counts[node.name])
-        num_slots = num_object_slots(
-            _num_added(factors, node), counts[node.name], most_slots, limits.items_of_slot
-        )
+        num_added = _num_added(factors, node)
+        if shard is not None and any(plan.form.sums is SharedSums.ATOMIC for plan in factors):
+            # arrays that devices add up are of one size
+            num_added = shard.added.get(node.name, 0)
+        num_slots = num_object_slots(num_added, counts[node.name], most_slots, limits.items_of_slot)
         plans[node.name] = NodePlan(
             node,
             counts[node.name],
@@ -133,6 +149,7 @@ def plan_nodes(
             num_tiles,
             num_slots,
             _order_of(factors, node),
+            has_many_slots=num_slots > USUAL_SLOTS,
             is_masked=node.name in form.masked,
             is_bounded=node.name in form.bounded,
         )

@@ -27,15 +27,25 @@ from caspar.solver.plan.arena import ArenaPlan, Entry
 from caspar.solver.plan.array_key import ArrayKey, Span
 from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.plan import FactorPlan, NodePlan, num_objects
+from caspar.solver.plan.shard import Shard
 
 Entries = list[Entry[ArrayKey]]
 """Regions to be reserved."""
 
 
 def jacobians_are_shared(
-    library: KernelLibrary, types: Types, factors: Sequence[FactorPlan], limits: Limits
+    library: KernelLibrary,
+    types: Types,
+    factors: Sequence[FactorPlan],
+    limits: Limits,
+    shard: Shard | None = None,
 ) -> bool:
     """Whether a step that was tried has overwritten the Jacobians."""
+    if shard is not None:
+        # as on the device that has the most: all devices linearise together
+        stored, dims = factors[0].form.jacobian.dtype(types), library.jacobian_dims
+        scalars = sum(array_scalars(dims[name], stored, most) for name, most in shard.most.items())
+        return scalars * stored.in_arrays.itemsize >= limits.large_jacobian_bytes
     sizes = (_jacobian(library, types, plan) for plan in factors)
     return sum(size * dtype.itemsize for size, dtype in sizes) >= limits.large_jacobian_bytes
 

@@ -1,12 +1,15 @@
 """Nodes that no factor touches: users are warned of them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from caspar.frontend.factors.trace import Argument
+from caspar.frontend.factors.trace import Argument, TracedFactor
 from caspar.runtime.array_tools import ArrayTools
 from caspar.runtime.backend import Backend
+from caspar.solver.input.problem import Problem
 from caspar.solver.plan.plan import FactorPlan, NodePlan
 from caspar.user_warnings import warn_user
 
@@ -47,7 +50,36 @@ def warn_untouched(
         order = orders[name]
         if order is not None:
             untouched = np.sort(backend.to_host(order.node)[untouched])
-        warn_user(
-            f"node type {name}: {untouched.shape[0]} of {flags.shape[0]} instances are touched "
-            f"by no factor, first {untouched[0]}; they are kept as they are"
-        )
+        _warn(name, untouched, flags.shape[0])
+
+
+def warn_untouched_of(backend: Backend, problem: Problem, factors: Sequence[TracedFactor]) -> None:
+    """The same of a problem in parts.
+
+    Args:
+        backend: Where the indices are, unless they are on the host.
+        problem: All of it.
+        factors: Its factors.
+    """
+    for name, count in problem.counts.items():
+        flags = np.zeros(count, bool)
+        for factor in factors:
+            for argument in factor.nodes:
+                if argument.node_type.name != name or problem.factors[factor.name].count == 0:
+                    continue
+                index = problem.factors[factor.name].nodes[argument.name]
+                if index is None or isinstance(index, np.ndarray):
+                    flags[slice(None) if index is None else index] = True
+                    continue
+                found = backend.xp.zeros(count, bool)
+                found[index] = True
+                flags |= backend.to_host(found)
+        if not flags.all():
+            _warn(name, np.flatnonzero(~flags), count)
+
+
+def _warn(name: str, untouched: NDArray[Any], count: int) -> None:
+    warn_user(
+        f"node type {name}: {untouched.shape[0]} of {count} instances are touched "
+        f"by no factor, first {untouched[0]}; they are kept as they are"
+    )

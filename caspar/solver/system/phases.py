@@ -13,6 +13,7 @@ from caspar.runtime.backend import Launch, Loop
 from caspar.solver.plan.array_key import Span
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.system.launches import Binder
+from caspar.solver.system.shared_sums import Leaves, SharedSums
 
 LaunchPhases = Sequence[Sequence[Launch]]
 """Launches of a phase may run at the same time."""
@@ -29,6 +30,7 @@ class Iteration:
         apply: z = M^-1 r and r.z, as far as `advance` has not made them.
         beta: What is kept of p, and whether this was the last iteration.
         turn: p = z + beta p.
+        base: What the next product is added to, where that is not as `turn` leaves it.
     """
 
     product: LaunchPhases
@@ -37,11 +39,13 @@ class Iteration:
     apply: LaunchPhases
     beta: Sequence[Launch]
     turn: Sequence[Launch]
+    base: LaunchPhases = ()
 
     @property
     def phases(self) -> list[Sequence[Launch]]:
         """All of it, in order."""
-        return [*self.product, self.alpha, self.advance, *self.apply, self.beta, self.turn]
+        first = [*self.product, self.alpha, self.advance, *self.apply, self.beta, self.turn]
+        return [*first, *self.base]
 
 
 class Phases:
@@ -55,11 +59,12 @@ class Phases:
     def __init__(self, plan: Plan, binder: Binder) -> None:
         self._plan = plan
         self._binder = binder
+        self._sums = SharedSums(plan, binder)
 
     def score(self, state: NodePart) -> list[Launch]:
         """Cost of NODES or CANDIDATE, and what else the host reads."""
         scores = [self._binder.score(plan, state) for plan in self._plan.factors]
-        return [*scores, self._binder.scalar_launch("collect")]
+        return [*scores, self._binder.scalar_launch("collect"), *self._sums.collected()]
 
     def accept(self) -> list[Launch]:
         """The candidate to the nodes."""
@@ -79,14 +84,17 @@ class Phases:
         launches = [*self.round(), self._binder.clear(Span.ALL_SUMS)]
         for plan in self._plan.factors:
             launches += self._binder.linearize(plan, exact=exact)
+        is_scaled = self._plan.is_scaled
+        left = (Leaves.LINEARIZED,) if is_scaled else (Leaves.LINEARIZED, Leaves.BLOCKS)
+        launches += self._sums.leaves(*left)
         bounded = [plan for plan in self._plan.nodes if plan.is_bounded]
         launches += [self._binder.node_launch(plan, "activate") for plan in bounded]
-        if not self._plan.is_scaled:
+        if not is_scaled:
             return launches
         launches += [self._binder.node_launch(plan, "scale") for plan in self._plan.nodes]
         for plan in self._plan.factors:
             launches += self._binder.store(plan)
-        return launches
+        return [*launches, *self._sums.leaves(Leaves.BLOCKS)]
 
     def gradients(self, factor: FactorPlan) -> list[Launch]:
         """What a linearisation makes of one factor alone."""
@@ -103,15 +111,16 @@ class Phases:
         """Factorise blocks with the current damping; gradient and blocks of the reduced system."""
         launches = [*self.clear_curvatures(), *self._each("factorize", eliminated=True)]
         if len(self._plan.eliminated) > 0:
-            launches.append(self._binder.copy(Span.REDUCED_SUMS, Span.SUMS))
+            launches += self._sums.reduced_base()
             for plan in self._schur_factors():
                 launches += self._binder.reduce(plan)
+            launches += self._sums.leaves(Leaves.REDUCED)
         return [*launches, *self._each("factorize", eliminated=False)]
 
     def begin_gradients(self) -> list[Launch]:
         """First vectors and scalars of conjugate gradients."""
         starts = self._each("start", eliminated=False)
-        return [*starts, self._binder.scalar_launch("pcg_begin")]
+        return [*starts, self._binder.scalar_launch("pcg_begin"), *self._sums.product_base()]
 
     def iteration(self) -> Iteration:
         """One iteration of conjugate gradients with block Jacobi."""
@@ -126,12 +135,13 @@ class Phases:
                 # reductions of several arguments may add to one node type
                 sums += [[reduction] for reduction in reductions]
         return Iteration(
-            product=[*phases, together, *sums],
-            alpha=[self._binder.scalar_launch("pcg_alpha")],
+            product=[*phases, together, *sums, *self._sums.products()],
+            alpha=[self._sums.alpha()],
             advance=[self._step(plan) for plan in self._plan.reduced],
             apply=[],
             beta=[self._binder.scalar_launch("pcg_beta")],
             turn=[*self._each("turn", eliminated=False), *self.clear_curvatures()],
+            base=[base] if len(base := self._sums.product_base()) > 0 else [],
         )
 
     def repeated(self, iteration: Iteration) -> Loop:
@@ -151,7 +161,7 @@ class Phases:
         if len(self._plan.eliminated) > 0:
             launches.append(self._binder.clear(Span.ALL_INNER))
             launches += [self._binder.gather(plan, NodePart.STEP) for plan in self._schur_factors()]
-        retractions = [self._binder.node_launch(plan, "retract") for plan in self._plan.nodes]
+        retractions = [self._node_launch(plan, "retract") for plan in self._plan.nodes]
         inner = [
             self._binder.inner(plan)
             for plan in self._schur_factors()
@@ -165,7 +175,10 @@ class Phases:
 
     def _each(self, role: str, *, eliminated: bool) -> list[Launch]:
         nodes = self._plan.eliminated if eliminated else self._plan.reduced
-        return [self._binder.node_launch(plan, role) for plan in nodes]
+        return [self._node_launch(plan, role) for plan in nodes]
+
+    def _node_launch(self, plan: NodePlan, role: str) -> Launch:
+        return self._binder.node_launch(plan, role, self._sums.counted(plan, role))
 
     def _schur_factors(self) -> list[FactorPlan]:
         """Factors that touch eliminated nodes and others."""
@@ -203,3 +216,9 @@ class Phases:
 def flattened(phases: LaunchPhases) -> list[Launch]:
     """All launches in order."""
     return [launch for phase in phases for launch in phase]
+
+
+def bound_phases(plan: Plan) -> tuple[Binder, Phases]:
+    """What binds the kernels of a plan, and its launches."""
+    binder = Binder(plan)
+    return binder, Phases(plan, binder)

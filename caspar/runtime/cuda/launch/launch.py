@@ -161,6 +161,13 @@ class CudaSequence:
         """Enqueue every launch once."""
         self.graph.launch(stream=self._stream)
 
+    def prepare_groups(self) -> None:
+        """What `run_until` needs: else it is made when it is first called."""
+        if self._flags is None:
+            self._several = self._capture(RUNS_PER_GRAPH)
+            self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
+            self._flags = _pinned_flags()
+
     def run_until(self, flag: Array, max_runs: int) -> None:
         """Enqueue groups of runs until the flag is seen.
 
@@ -168,10 +175,8 @@ class CudaSequence:
         costs more than the wait; later the flag is read one group behind, and the device never
         waits.
         """
-        if self._flags is None:
-            self._several = self._capture(RUNS_PER_GRAPH)
-            self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
-            self._flags = _pinned_flags()
+        self.prepare_groups()
+        assert self._flags is not None
         for group in range(-(-max_runs // RUNS_PER_GRAPH)):
             self._several.launch(stream=self._stream)
             slot = group % 2

@@ -1,0 +1,140 @@
+"""Members that are threads of this process, and add up arrays of the host."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from threading import Barrier, BrokenBarrierError
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from caspar.errors import GroupError
+from caspar.memory.array import Array
+from caspar.runtime.backend import Launch, LaunchSequence
+
+FAILED = "another device failed, so this one stopped"
+
+
+class ThreadGroup:
+    """Threads that meet at a barrier.
+
+    Sums are taken in the order of ranks: equal input gives equal bits, whoever comes first.
+
+    Args:
+        size: Members.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._barrier = Barrier(size)
+        self._given: list[Sequence[Array]] = [()] * size
+
+    def add_up(self, rank: int, arrays: Sequence[Array]) -> None:
+        """See `Group`."""
+        self._given[rank] = arrays
+        self._meet()
+        totals = []
+        # padding may hold any bits
+        with np.errstate(all="ignore"):
+            for parts in zip(*self._given, strict=True):
+                total = parts[0].copy()
+                for part in parts[1:]:
+                    total += part
+                totals.append(total)
+        self._meet()
+        for array, total in zip(arrays, totals, strict=True):
+            array[...] = total
+
+    def abort(self) -> None:
+        """See `Group`."""
+        self._barrier.abort()
+
+    def check(self) -> None:
+        """See `Group`."""
+        if self._barrier.broken:
+            raise GroupError(FAILED)
+
+    def _meet(self) -> None:
+        try:
+            self._barrier.wait()
+        except BrokenBarrierError:
+            raise GroupError(FAILED) from None
+
+
+class _Adding(Protocol):
+    @property
+    def size(self) -> int: ...
+
+    def add_up(self, rank: int, arrays: Sequence[Array]) -> None: ...
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """A launch that adds up arrays over a group.
+
+    Attributes:
+        group: The group.
+        rank: Of the member that launches.
+        arrays: What is added up, in place.
+        values: The same, as launches have it.
+    """
+
+    group: _Adding
+    rank: int
+    arrays: tuple[Array, ...]
+
+    is_cooperative: ClassVar[bool] = False
+
+    @property
+    def values(self) -> Sequence[int | Array]:
+        """The arrays."""
+        return self.arrays
+
+    def without(self, arrays: Sequence[Array]) -> "AllReduce":
+        """The same: it needs them."""
+        return self
+
+    def set_address(self, number: int, address: int) -> None:
+        """Refused.
+
+        Raises:
+            AssertionError: Always: nothing that is shared moves.
+        """
+        raise AssertionError("arrays that devices add up do not move")
+
+    def run(self) -> None:
+        """Meet the others."""
+        self.group.add_up(self.rank, self.arrays)
+
+
+class MixedSequence:
+    """Launches of the processor, and sums between them.
+
+    Args:
+        launches: In order.
+        sequence: Makes a sequence of those that are no sums.
+    """
+
+    def __init__(
+        self,
+        launches: Sequence[Launch],
+        sequence: Callable[[Sequence[Launch]], LaunchSequence],
+    ) -> None:
+        self._parts: list[AllReduce | LaunchSequence] = []
+        for is_sum, some in groupby(launches, lambda one: isinstance(one, AllReduce)):
+            if is_sum:
+                self._parts += [one for one in some if isinstance(one, AllReduce)]
+            else:
+                self._parts.append(sequence([*some]))
+
+    def run(self) -> None:
+        """Run every launch once."""
+        for part in self._parts:
+            part.run()
+
+    def run_until(self, flag: Array, max_runs: int) -> None:
+        """Run until the flag is set, which all members see at the same time."""
+        for _ in range(max_runs):
+            if flag[0] != 0.0:
+                return
+            self.run()

@@ -1,0 +1,69 @@
+"""What one of several devices has to know of the whole problem, of which it has a part.
+
+Whatever decides which launches there are, or what an array that is added up looks like, must be the
+same on all devices: it follows from these numbers, not from the part. Cost tier: once for a solve.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.memory.array import Array
+
+ToHost = Callable[[Array], NDArray[Any]]
+
+Chosen = slice | Array
+"""Instances of a whole: a range, or their (n,) numbers in ascending order."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of the parts of a problem.
+
+    Attributes:
+        rank: Its number. What all devices have alike, the one of rank 0 counts.
+        size: Parts.
+        group: Number of the group whose members have the parts: no plan outlives it.
+        counts: Instances of each node type in the whole problem, by name.
+        instances: The same of each factor.
+        most: Instances of each factor that a part has at most, by name.
+        added: Instances that add to the nodes of each type that remains, in the part with the most.
+        chosen: By factor which of its instances in the whole problem this part has.
+    """
+
+    rank: int
+    size: int
+    group: int
+    counts: Mapping[str, int]
+    instances: Mapping[str, int]
+    most: Mapping[str, int]
+    added: Mapping[str, int]
+    chosen: Mapping[str, Chosen] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it counts what all devices have alike."""
+        return self.rank == 0
+
+    def numbers(self, factor: str, places: NDArray[Any], to_host: ToHost) -> NDArray[Any]:
+        """The numbers in the whole problem of instances of this part.
+
+        Args:
+            factor: Name of theirs.
+            places: (k,) their numbers in this part.
+            to_host: Brings an array to the host.
+        """
+        chosen = self.chosen[factor]
+        if isinstance(chosen, slice):
+            return places + int(chosen.start)
+        numbers: NDArray[Any] = chosen if isinstance(chosen, np.ndarray) else to_host(chosen)
+        return np.asarray(numbers[places])
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What plans differ in."""
+        sizes = (self.counts, self.instances, self.most, self.added)
+        return self.rank, self.size, self.group, *(tuple(sorted(one.items())) for one in sizes)

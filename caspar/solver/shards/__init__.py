@@ -1,0 +1,8 @@
+"""One problem on several devices.
+
+Input: a checked problem, and backends that are members of a group. Eliminated nodes and their
+factors are split, nodes that remain are on every device (`split`); each device has a system of its
+part, and a thread that drives it (`team`); together they are one system (`system`), on which
+Levenberg-Marquardt works as on any other. What devices add up, and where, is in
+`solver.system.shared_sums`.
+"""

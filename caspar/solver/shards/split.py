@@ -1,0 +1,259 @@
+"""A problem in parts, one for each device.
+
+Nodes of an eliminated type are cut into ranges that have about as many instances of factors; these
+go with their nodes. Instances of other factors are cut evenly. Nodes that remain, and constants
+that are not one for each instance, are in every part.
+
+Input: a checked problem, and how its kernels are made. Output: parts; a device without instances
+has none. Cost: a pass over the indices of eliminated nodes, and copies of what is one for each
+instance, unless it stands in the order of the parts. Once for a solve.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from caspar.equations.factor_builder import FactorForm
+from caspar.equations.solver_form import SolverForm
+from caspar.frontend.factors.trace import ArgumentKind, TracedFactor
+from caspar.memory.array import Array
+from caspar.runtime.backend import Backend
+from caspar.runtime.group.member import Member
+from caspar.solver.input.bounds import NodeBounds
+from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
+from caspar.solver.plan.shard import Chosen, Shard
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one device has.
+
+    Attributes:
+        problem: With arrays where the whole problem's are.
+        shard: What it knows of the whole.
+        ranges: By eliminated type, the nodes that it has.
+    """
+
+    problem: Problem
+    shard: Shard
+    ranges: Mapping[str, slice]
+
+    def on(self, backend: Member) -> Problem:
+        """The same with arrays that a device reads."""
+        bring = backend.bring
+        problem = self.problem.with_indices(bring)
+        factors = {
+            name: replace(
+                arrays,
+                constants={
+                    source: ConstantArray(bring(constant.rows), constant.index)
+                    for source, constant in arrays.constants.items()
+                },
+            )
+            for name, arrays in problem.factors.items()
+        }
+        values = {name: bring(rows) for name, rows in problem.values.items()}
+        free = {name: bring(rows) for name, rows in problem.free.items()}
+        return replace(problem, values=values, factors=factors, free=free)
+
+
+def split_problem(
+    problem: Problem,
+    factors: Sequence[TracedFactor],
+    form: SolverForm,
+    num_parts: int,
+    backend: Backend,
+    group: int = 0,
+) -> list[Part]:
+    """Cut a problem into parts.
+
+    Args:
+        problem: The problem.
+        factors: Its factors.
+        form: How their kernels are made.
+        num_parts: Parts at most; those without instances are left out.
+        backend: Where the arrays are, unless they are on the host.
+        group: Number of the group whose members will have them.
+    """
+    cuts = {name: _cut_type(problem, form, name, num_parts, backend) for name in form.eliminated}
+    chosen = [
+        {
+            factor.name: _chosen(
+                problem, factor, form.factors[factor.name], cuts, number, num_parts
+            )
+            for factor in factors
+        }
+        for number in range(num_parts)
+    ]
+    sizes = [{name: _size(one) for name, one in by_factor.items()} for by_factor in chosen]
+    kept = [number for number in range(num_parts) if sum(sizes[number].values()) > 0]
+    most = {factor.name: max(sizes[number][factor.name] for number in kept) for factor in factors}
+    shards = [
+        Shard(
+            rank=rank,
+            size=len(kept),
+            group=group,
+            counts=problem.counts,
+            instances={name: arrays.count for name, arrays in problem.factors.items()},
+            most=most,
+            added=_added(factors, form, most),
+            chosen=chosen[number],
+        )
+        for rank, number in enumerate(kept)
+    ]
+    return [
+        _part(problem, factors, shard, {name: cut[number] for name, cut in cuts.items()}, form)
+        for shard, number in zip(shards, kept, strict=True)
+    ]
+
+
+def _cut_type(
+    problem: Problem, form: SolverForm, name: str, num_parts: int, backend: Backend
+) -> list[slice]:
+    """Ranges of an eliminated type's nodes that have about as many instances."""
+    count = problem.counts[name]
+    touching = np.zeros(count, np.int64)
+    for factor, own in form.factors.items():
+        if not own.eliminates(name):
+            continue
+        index = problem.factors[factor].nodes[own.eliminated_argument.name]
+        assert index is not None
+        if isinstance(index, np.ndarray):
+            touching += np.bincount(index, minlength=count)
+        else:
+            touching += backend.to_host(backend.xp.bincount(index, minlength=count))
+    before = np.cumsum(touching)
+    goals = before[-1] * np.arange(1, num_parts) / num_parts if count > 0 else np.zeros(0)
+    ends = np.searchsorted(before, goals, side="left") + 1 if count > 0 else goals
+    places = [0, *(min(int(end), count) for end in ends), count]
+    if count == 0:
+        places = [0] * (num_parts + 1)
+    return [slice(start, end) for start, end in pairwise(places)]
+
+
+def _chosen(
+    problem: Problem,
+    factor: TracedFactor,
+    form: FactorForm,
+    cuts: Mapping[str, Sequence[slice]],
+    number: int,
+    num_parts: int,
+) -> Chosen:
+    """Which instances of a factor a part has."""
+    arrays = problem.factors[factor.name]
+    if form.eliminated is None:
+        # pairs of neighbours stay neighbours
+        count = arrays.count
+        return slice(count * number // num_parts, count * (number + 1) // num_parts)
+    nodes = cuts[form.eliminated_argument.node_type.name][number]
+    index = arrays.nodes[form.eliminated_argument.name]
+    assert index is not None
+    (found,) = ((index >= nodes.start) & (index < nodes.stop)).nonzero()
+    size = int(found.shape[0])
+    if size == 0:
+        return slice(0, 0)
+    first, last = int(found[0]), int(found[-1])
+    return slice(first, last + 1) if last - first + 1 == size else found
+
+
+def _size(chosen: Chosen) -> int:
+    if isinstance(chosen, slice):
+        return int(chosen.stop) - int(chosen.start)
+    return int(chosen.shape[0])
+
+
+def _added(
+    factors: Sequence[TracedFactor], form: SolverForm, most: Mapping[str, int]
+) -> dict[str, int]:
+    """By type that remains how many instances add to its nodes in the part with the most."""
+    added: dict[str, int] = {}
+    for factor in factors:
+        eliminated = form.factors[factor.name].eliminated
+        for argument in factor.nodes:
+            if argument is not eliminated and argument.kind is not ArgumentKind.NODE_UNIQUE:
+                name = argument.node_type.name
+                added[name] = added.get(name, 0) + most[factor.name]
+    return added
+
+
+def _part(
+    problem: Problem,
+    factors: Sequence[TracedFactor],
+    shard: Shard,
+    ranges: Mapping[str, slice],
+    form: SolverForm,
+) -> Part:
+    everything = slice(None)
+
+    def own(name: str, rows: Any) -> Any:
+        return rows[ranges.get(name, everything)]
+
+    bounds = {
+        name: NodeBounds(
+            own(name, limits.lower),
+            own(name, limits.upper),
+            limits.places,
+            own(name, limits.lower_given),
+            own(name, limits.upper_given),
+        )
+        for name, limits in problem.bounds.items()
+    }
+    part = Problem(
+        values={name: own(name, rows) for name, rows in problem.values.items()},
+        given={},
+        dtypes=problem.dtypes,
+        factors={
+            factor.name: _instances(
+                factor,
+                problem.factors[factor.name],
+                shard.chosen[factor.name],
+                ranges,
+                form.factors[factor.name],
+            )
+            for factor in factors
+        },
+        free={name: own(name, rows) for name, rows in problem.free.items()},
+        bounds=bounds,
+    )
+    return Part(part, shard, ranges)
+
+
+def _instances(
+    factor: TracedFactor,
+    arrays: FactorArrays,
+    chosen: Chosen,
+    ranges: Mapping[str, slice],
+    form: FactorForm,
+) -> FactorArrays:
+    """Some instances of a factor; eliminated nodes are counted from the first of the part."""
+    nodes: dict[str, Array | None] = {}
+    for argument in factor.nodes:
+        index = arrays.nodes[argument.name]
+        if index is None:
+            nodes[argument.name] = None
+            continue
+        picked = index[_where(chosen, index)]
+        if argument is form.eliminated:
+            picked = picked - np.int32(ranges[argument.node_type.name].start)
+        nodes[argument.name] = picked
+    sequential = {one.source for one in factor.inputs if one.kind is ArgumentKind.CONST_SEQUENTIAL}
+    constants = {}
+    for source, constant in arrays.constants.items():
+        rows, index = constant.rows, constant.index
+        if index is not None:
+            index = index[_where(chosen, index)]
+        elif source in sequential or source in arrays.by_instance:
+            rows = rows[_where(chosen, rows)]
+        constants[source] = ConstantArray(rows, index)
+    size = _size(chosen)
+    return FactorArrays(size, nodes, constants, arrays.by_instance, size)
+
+
+def _where(chosen: Chosen, array: Array) -> Chosen:
+    """The chosen instances, on the host for an array of the host."""
+    if isinstance(array, np.ndarray) and not isinstance(chosen, slice | np.ndarray):
+        return chosen.get()
+    return chosen

@@ -1,0 +1,136 @@
+"""The sums over factors that phases leave, and that several devices add up.
+
+Each device has some of the factors, with the eliminated nodes that they touch, and all nodes of
+the types that remain. What factors add to these, and to numbers of the whole problem, is a part of
+a sum on each device; `Leaves` says where which of them is needed whole. What kernels of node types
+that remain add is the same on all devices: the first one counts it.
+
+Input: a plan. Output: launches; none on one device. Once for each plan.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import cast
+
+from caspar.equations.parts import REDUCED, NodePart, SolverPart
+from caspar.equations.scalar_kernels import CURVATURE_KERNEL
+from caspar.memory.array import Array
+from caspar.memory.binding import Binding
+from caspar.runtime.backend import Launch
+from caspar.runtime.group.member import Member
+from caspar.solver.plan.array_key import Span
+from caspar.solver.plan.plan import SCALARS, NodePlan, Plan
+from caspar.solver.system.launches import NOTHING, Binder
+
+
+class Leaves(Enum):
+    """What a phase leaves in arrays of the node types that remain.
+
+    LINEARIZED: linearised factors; SCALED: what is made of their scaled Jacobians after that.
+    REDUCED: what eliminated nodes leave of gradients and blocks, on top of the system's own.
+    """
+
+    LINEARIZED = "linearized", (NodePart.DIAGONAL, NodePart.GRADIENT)
+    BLOCKS = "blocks", (NodePart.BLOCK,)
+    REDUCED = "reduced", tuple(REDUCED.values())
+    PRODUCT = "product", (NodePart.PRODUCT,)
+
+    def __init__(self, text: str, parts: tuple[NodePart, ...]) -> None:
+        self.text = text
+        self.parts = parts
+
+
+SCORE = ("cost", "eliminated_descent")
+"""The first and the last of the scalars that `collect` makes of sums over all factors and nodes."""
+
+COUNTED = {
+    "start": SolverPart.CURVATURES,
+    "turn": SolverPart.CURVATURES,
+    "retract": SolverPart.MODELS,
+}
+"""By kernels of the node types that remain: the sum they add to that is added up over devices."""
+
+
+class SharedSums:
+    """The launches that add up, where devices are several.
+
+    Args:
+        plan: Memory and structure.
+        binder: Binds its kernels.
+    """
+
+    def __init__(self, plan: Plan, binder: Binder) -> None:
+        self._plan = plan
+        self._binder = binder
+        self._is_shared = plan.shard is not None
+        if plan.shard is None:
+            return
+        backend = self._member = cast(Member, plan.library.backend)
+        self._is_first = plan.shard.is_first
+        sums = plan.types.sums.value
+        self._curvature = backend.allocate(16).view(sums)[:1]
+        # where what the first device counts goes on the others
+        self._uncounted = {
+            part: backend.allocate(max(int(plan.memory[part].nbytes), 16)).view(sums)
+            for part in {*COUNTED.values()}
+        }
+
+    def leaves(self, *left: Leaves) -> list[Launch]:
+        """Add up what phases have left."""
+        if not self._is_shared:
+            return []
+        memory, nodes = self._plan.memory, self._plan.reduced
+        parts = [part for leaf in left for part in leaf.parts]
+        if not self._plan.is_scaled and len(self._plan.eliminated) == 0:
+            # D is of blocks, and no sum
+            parts = [part for part in parts if part is not NodePart.DIAGONAL]
+        keys = [node.key(part) for part in parts for node in nodes]
+        return self._add_up([memory[key] for key in keys if key in memory])
+
+    def reduced_base(self) -> list[Launch]:
+        """What the reduced system is added to: the system's own sums, which one device counts."""
+        if self._is_shared and not self._is_first:
+            return [self._binder.clear(Span.REDUCED_SUMS)]
+        return [self._binder.copy(Span.REDUCED_SUMS, Span.SUMS)]
+
+    def product_base(self) -> list[Launch]:
+        """After `start` and `turn`, what they left in `product` is counted by one device."""
+        if not self._is_shared or self._is_first:
+            return []
+        return [self._binder.clear(node.key(NodePart.PRODUCT)) for node in self._plan.reduced]
+
+    def products(self) -> list[list[Launch]]:
+        """Phases after the products: these and their curvature are added up."""
+        if not self._is_shared:
+            return []
+        own = {"curvature_sum": Binding(self._curvature, 1)}
+        curvature = self._binder.scalar_launch(CURVATURE_KERNEL, own)
+        products = [self._plan.memory[node.key(NodePart.PRODUCT)] for node in self._plan.reduced]
+        return [[curvature], self._add_up([*products, self._curvature])]
+
+    def alpha(self) -> Launch:
+        """The length of a step, by the curvature of all."""
+        if not self._is_shared:
+            return self._binder.scalar_launch("pcg_alpha")
+        whole = {SolverPart.CURVATURES.text: Binding(self._curvature, 1)}
+        return self._binder.scalar_launch("pcg_alpha", whole)
+
+    def collected(self) -> list[Launch]:
+        """After `collect`."""
+        if not self._is_shared:
+            return []
+        first, last = (SCALARS.index(name) for name in SCORE)
+        return self._add_up([self._plan.memory[SolverPart.SCALARS][first : last + 1]])
+
+    def counted(self, node: NodePlan, role: str) -> Mapping[str, Binding]:
+        """What a kernel of a node type is bound to besides: sums that nobody reads."""
+        part = COUNTED.get(role)
+        if not self._is_shared or self._is_first or node.is_eliminated or part is None:
+            return NOTHING
+        offset = {"offset": node.first_tile}
+        length = self._plan.num_objects(part)
+        return {part.addend: Binding(self._uncounted[part], length, fields=offset)}
+
+    def _add_up(self, arrays: Sequence[Array]) -> list[Launch]:
+        kept = [array for array in arrays if array.size > 0]
+        return [self._member.all_reduce(kept)] if len(kept) > 0 else []

@@ -1,0 +1,54 @@
+"""Solvers whose problems are shared by several parts of the processor, or by CUDA devices."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import caspar
+from caspar.solver.limits import Limits
+
+ALL_SHARE = Limits(min_instances_of_device=0)
+"""However small a problem is."""
+
+ON_SEVERAL = pytest.mark.parametrize(
+    ("backend", "devices"),
+    [("cpu", 2), ("cpu", 3), ("cpu", 5), pytest.param("cuda", 2, marks=pytest.mark.gpu)],
+)
+
+
+@cache
+def sharing(
+    factors: tuple[caspar.Factor, ...], devices: int, backend: str = "cpu", **choices: Any
+) -> caspar.Solver:
+    """A solver on several devices, made once."""
+    if backend == "cuda":
+        skip_without(devices)
+    return caspar.Solver(factors, backend=backend, devices=devices, limits=ALL_SHARE, **choices)
+
+
+def skip_without(devices: int) -> None:
+    """Skip a test if this machine has fewer CUDA devices."""
+    cupy = pytest.importorskip("cupy")
+    present = int(cupy.cuda.runtime.getDeviceCount())
+    if present < devices:
+        pytest.skip(f"needs {devices} CUDA devices, of which there are {present}")
+
+
+def assert_same_minimum(
+    found: caspar.SolveResult, wanted: caspar.SolveResult, relative: float, close: float
+) -> None:
+    """The same cost, and values that differ by no more than `close`."""
+    assert found.status.is_success
+    assert found.initial_cost == pytest.approx(wanted.initial_cost, rel=relative)
+    assert found.final_cost == pytest.approx(wanted.final_cost, rel=relative, abs=1e-20)
+    assert list(found.values) == list(wanted.values)
+    for name, values in wanted.values.items():
+        assert np.abs(np.asarray(found.values[name]) - np.asarray(values)).max() <= close
+
+
+def on_host(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as NumPy arrays."""
+    return {name: np.asarray(rows) for name, rows in values.items()}

@@ -1,0 +1,389 @@
+"""One problem on several devices: the same minimum, faults, refusals, and what is told."""
+
+import copy
+import pickle
+import re
+import threading
+import time
+import warnings
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+import symforce.symbolic as sf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+import caspar
+from caspar.bundle_adjustment import snavely
+from caspar.errors import OptionError, UnsuitedError
+from caspar.solver.shards.system import ShardedSystem
+from tests.problems import EXAMPLES
+from tests.solver.bundles import arrays_of, part_of, read
+from tests.solver.shards.sharing import ALL_SHARE, ON_SEVERAL, assert_same_minimum, sharing
+
+ROBUST = snavely.with_loss(caspar.loss.Huber)
+
+EXACT: dict[str, Any] = {
+    "cost_tolerance": 1e-14,
+    "gradient_tolerance": 0.0,
+    "step_tolerance": 0.0,
+    "min_linear_tolerance": 1e-12,
+}
+
+
+CLOSE: dict[str, Any] = {"cost_tolerance": 1e-10, "min_linear_tolerance": 1e-9}
+
+
+class Rod(sf.V3):
+    """A node that remains."""
+
+
+class Mark(sf.V2):
+    """A node that is eliminated."""
+
+
+@caspar.factor
+def sighting(
+    rod: Annotated[Rod, caspar.TunableShared],
+    mark: Annotated[Mark, caspar.TunableShared],
+    seen: Annotated[sf.V2, caspar.ConstSequential],
+) -> sf.V2:
+    """Where a mark is, seen from a rod."""
+    turned = sf.Rot2.from_angle(rod[2]) * (sf.V2(mark[0], mark[1]) - sf.V2(rod[0], rod[1]))
+    return turned - seen
+
+
+@caspar.factor
+def known_rod(
+    rod: Annotated[Rod, caspar.TunableShared], known: Annotated[sf.V3, caspar.ConstSequential]
+) -> sf.V3:
+    """Touches no mark."""
+    return rod - known
+
+
+@caspar.factor
+def known_mark(
+    mark: Annotated[Mark, caspar.TunableShared], known: Annotated[sf.V2, caspar.ConstSequential]
+) -> sf.V2:
+    """Touches a mark alone."""
+    return mark - known
+
+
+@caspar.factor
+def tied_rods(
+    first: Annotated[Rod, caspar.TunableShared],
+    second: Annotated[Rod, caspar.TunableShared],
+    apart: Annotated[sf.V3, caspar.ConstSequential],
+) -> sf.V3:
+    """A chain of nodes that remain."""
+    return second - first - apart
+
+
+FIELD = (sighting, known_rod, known_mark, tied_rods)
+
+
+def field_arrays(
+    rods: np.ndarray, marks: np.ndarray, num_rods: int, num_marks: int, seed: int
+) -> dict[str, Any]:
+    """Sightings by the given indices; every node is known roughly."""
+    random = np.random.default_rng(seed)
+    first = np.arange(num_rods - 1)
+    return {
+        "Rod": random.normal(size=(num_rods, 3)),
+        "Mark": random.normal(size=(num_marks, 2)),
+        "sighting": {"rod": rods, "mark": marks, "seen": random.normal(size=(len(rods), 2))},
+        "known_rod": {"rod": np.arange(num_rods), "known": random.normal(size=(num_rods, 3))},
+        "known_mark": {"mark": np.arange(num_marks), "known": random.normal(size=(num_marks, 2))},
+        "tied_rods": {
+            "first": first,
+            "second": first + 1,
+            "apart": random.normal(size=(num_rods - 1, 3)),
+        },
+    }
+
+
+@given(data=st.data(), devices=st.sampled_from([2, 3, 5]))
+@settings(max_examples=25)
+def test_any_split_has_the_same_minimum(data: st.DataObject, devices: int) -> None:
+    num_rods, num_marks = data.draw(st.integers(2, 8)), data.draw(st.integers(1, 12))
+    size = data.draw(st.integers(0, 60))
+    one_rod, one_mark = data.draw(st.booleans()), data.draw(st.booleans())
+    random = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    rods = random.integers(0, 1 if one_rod else num_rods, size)
+    marks = random.integers(0, 1 if one_mark else num_marks, size)
+    if data.draw(st.booleans()):
+        marks.sort()
+    arrays = field_arrays(rods, marks, num_rods, num_marks, size)
+    if data.draw(st.booleans()):
+        # nobody knows the marks by themselves, and some are seen by nobody
+        arrays["known_mark"] = {"mark": [], "known": []}
+        marks[:] = num_marks - 1 - marks // 2
+    alone = _alone(FIELD, "schur_pcg")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of nodes that no factor touches
+        wanted = alone.solve(arrays, **CLOSE)
+        found = sharing(FIELD, devices, precision="float64").solve(arrays, **CLOSE)
+    assert found.status.is_success
+    assert_same_minimum(found, wanted, 1e-8, 1e-3)
+
+
+def test_nodes_that_no_factor_touches_are_told() -> None:
+    arrays = field_arrays(np.arange(4), np.array([0, 1, 3, 4]), 4, 6, 0)
+    arrays["known_mark"] = {"mark": [5], "known": [[0.0, 0.0]]}
+    solver = caspar.Solver(FIELD, backend="cpu", devices=2, limits=ALL_SHARE)
+    with pytest.warns(
+        UserWarning, match="Mark: 1 of 6 instances are touched by no factor, first 2"
+    ):
+        result = solver.solve(arrays)
+    assert_array_equal(result.values["Mark"][2], arrays["Mark"][2])
+
+
+_SOLVERS: dict[Any, caspar.Solver] = {}
+
+
+def _alone(factors: tuple[caspar.Factor, ...], linear_solver: str) -> caspar.Solver:
+    key = factors, linear_solver
+    if key not in _SOLVERS:
+        _SOLVERS[key] = caspar.Solver(
+            factors, backend="cpu", precision="float64", linear_solver=linear_solver
+        )
+    return _SOLVERS[key]
+
+
+@ON_SEVERAL
+@pytest.mark.parametrize("name", list(EXAMPLES))
+def test_examples_have_the_same_minimum(name: str, backend: str, devices: int) -> None:
+    factors, arrays = EXAMPLES[name].factors, EXAMPLES[name].arrays()
+    wanted = _alone(factors, "schur_pcg" if name == "robot" else "pcg").solve(arrays, **EXACT)
+    solver = sharing(factors, devices, backend, precision="float64")
+    found = solver.solve(arrays, **EXACT)
+    assert_same_minimum(found, wanted, 1e-9, 1e-5)
+    assert found.problem == wanted.problem
+
+
+@pytest.mark.parametrize("precision", ["mixed", "float64", "float32"])
+def test_bundle_adjustment(precision: str) -> None:
+    arrays = arrays_of(part_of(read("problem-21-11315"), 600))
+    one = caspar.Solver(
+        [snavely], backend="cpu", precision=precision, linear_solver="schur_pcg"
+    ).solve(arrays)
+    for devices in (2, 3, 5):
+        found = sharing((snavely,), devices, precision=precision).solve(arrays)
+        relative = 1e-7 if precision != "float32" else 1e-4
+        assert found.final_cost == pytest.approx(one.final_cost, rel=relative)
+        assert found.device.startswith(f"{devices} x ")
+
+
+def test_one_device_is_as_without_the_argument() -> None:
+    arrays = EXAMPLES["robot"].arrays()
+    usual = caspar.Solver(EXAMPLES["robot"].factors, backend="cpu")
+    one = caspar.Solver(EXAMPLES["robot"].factors, backend="cpu", devices=1)
+    found, wanted = one.solve(arrays), usual.solve(arrays)
+    assert found.linear_solver == wanted.linear_solver
+    for name in wanted.values:
+        assert_array_equal(found.values[name], wanted.values[name])
+
+
+def test_equal_input_gives_equal_bits() -> None:
+    arrays = arrays_of(part_of(read("problem-21-11315"), 300))
+    solver = sharing((snavely,), 3)
+    first, second = solver.solve(arrays), solver.solve(arrays)
+    fresh = caspar.Solver([snavely], backend="cpu", devices=3, limits=ALL_SHARE).solve(arrays)
+    for name in first.values:
+        assert_array_equal(first.values[name], second.values[name])
+        assert_array_equal(first.values[name], fresh.values[name])
+
+
+# -- all that one device can do --------------------------------------------------------------------
+
+
+def _bundle() -> dict[str, Any]:
+    return arrays_of(part_of(read("problem-21-11315"), 300))
+
+
+def _both(factor: caspar.Factor, arrays: dict[str, Any], **more: Any) -> Any:
+    one = _alone((factor,), "schur_pcg").solve(arrays, **more)
+    several = sharing((factor,), 3, precision="float64").solve(arrays, **more)
+    return several, one
+
+
+def test_losses_and_weights() -> None:
+    arrays = _bundle()
+    weight = np.linspace(0.0, 2.0, len(arrays["snavely"]["pixel"]))
+    arrays["snavely"] |= {"weight": weight, "loss_scale": 0.5 + weight}
+    found, wanted = _both(ROBUST, arrays)
+    assert found.final_cost == pytest.approx(wanted.final_cost, rel=1e-6)
+    assert found.costs["snavely"] == pytest.approx(found.final_cost, rel=1e-12)
+    again = _alone((ROBUST,), "schur_pcg").evaluate({**arrays, **found.values})
+    assert found.costs["snavely"] == pytest.approx(again.cost, rel=1e-9)
+    assert_allclose(found.weights("snavely"), again.weights("snavely"), rtol=1e-9)
+    assert found.num_beyond_scale["snavely"] == pytest.approx(
+        wanted.num_beyond_scale["snavely"], abs=3
+    )
+    assert found.problem.num_residuals == wanted.problem.num_residuals
+
+
+def test_what_is_held_keeps_its_bits() -> None:
+    arrays = _bundle()
+    points = np.zeros(len(arrays["Point"]), bool)
+    points[::7] = True
+    found, wanted = _both(snavely, arrays, fixed={"Cam": [0, 3], "Point": points})
+    assert found.final_cost == pytest.approx(wanted.final_cost, rel=1e-6)
+    assert_array_equal(found.values["Point"][points], arrays["Point"][points])
+    assert_array_equal(found.values["Cam"][[0, 3]], arrays["Cam"][[0, 3]])
+    whole, _ = _both(snavely, arrays, fixed={"Cam": True})
+    assert_array_equal(whole.values["Cam"], arrays["Cam"])
+
+
+def test_bounds() -> None:
+    arrays = _bundle()
+    bounds = {"Cam": {"calibration": (arrays["Cam"][:, 7:] - 2.0, arrays["Cam"][:, 7:] + 2.0)}}
+    found, wanted = _both(snavely, arrays, bounds=bounds)
+    assert found.final_cost == pytest.approx(wanted.final_cost, rel=1e-5)
+    assert np.abs(found.values["Cam"][:, 7:] - arrays["Cam"][:, 7:]).max() <= 2.0 + 1e-9
+
+
+def test_residuals_come_in_the_order_given() -> None:
+    arrays = _bundle()
+    order = np.random.default_rng(0).permutation(len(arrays["snavely"]["pixel"]))
+    arrays["snavely"] = {name: rows[order] for name, rows in arrays["snavely"].items()}
+    found = sharing((snavely,), 3, precision="float64").evaluate(arrays)
+    wanted = _alone((snavely,), "schur_pcg").evaluate(arrays)
+    assert_allclose(found.residuals("snavely"), wanted.residuals("snavely"), rtol=1e-12)
+    assert found.cost == pytest.approx(wanted.cost, rel=1e-12)
+
+
+def test_covariances_are_those_of_one_device() -> None:
+    arrays = _bundle()
+    solver = sharing((snavely,), 3, precision="float64")
+    found = solver.covariance(arrays, {"Cam": [1]}, fixed={"Cam": [0], "Point": [0]})
+    wanted = _alone((snavely,), "schur_pcg").covariance(
+        arrays, {"Cam": [1]}, fixed={"Cam": [0], "Point": [0]}
+    )
+    assert_allclose(found["Cam"], wanted["Cam"], rtol=1e-9)
+
+
+def test_callbacks_stop_all() -> None:
+    seen = []
+
+    def stop(record: caspar.IterationRecord) -> bool:
+        seen.append(threading.current_thread())
+        return len(seen) == 2
+
+    result = sharing((snavely,), 3).solve(_bundle(), on_iteration=stop)
+    assert result.status is caspar.SolveStatus.STOPPED
+    assert len(result.iterations) == 2
+    assert {*seen} == {threading.current_thread()}
+
+
+def test_plans_are_kept_and_let_go() -> None:
+    solver = caspar.Solver([snavely], backend="cpu", devices=2, limits=ALL_SHARE)
+    assert solver.memory_table() is None
+    arrays = _bundle()
+    solver.solve(arrays)
+    with solver.system(arrays) as system:
+        plans = [one.plan for one in system._systems]  # type: ignore[attr-defined]
+    with solver.system({**arrays, "Cam": arrays["Cam"] + 0.0}) as system:
+        assert isinstance(system, ShardedSystem)
+        assert [one.plan for one in system._systems] == plans
+    table = solver.memory_table()
+    assert table is not None
+    assert [line[:13] for line in table.splitlines() if line.startswith("device ")] == [
+        "device 0 of 2",
+        "device 1 of 2",
+    ]
+    solver.release()
+    assert solver.memory_table() is None
+
+
+def test_prepare_tells_of_all_devices() -> None:
+    prepared = sharing((snavely,), 2).prepare(_bundle())
+    assert prepared.device.startswith("2 x ")
+    assert prepared.linear_solver == "schur_pcg"
+
+
+def test_copies_and_pickles_have_as_many() -> None:
+    solver = caspar.Solver([snavely], backend="cpu", devices=2, limits=ALL_SHARE)
+    for other in (copy.copy(solver), pickle.loads(pickle.dumps(solver))):
+        assert other.solve(_bundle(), max_iterations=1).device.startswith("2 x ")
+
+
+# -- few instances, and what is not shared ---------------------------------------------------------
+
+
+def test_a_small_problem_uses_one_and_says_so() -> None:
+    solver = caspar.Solver([snavely], backend="cpu", devices=2)
+    result = solver.solve(_bundle())
+    assert result.device == caspar.Solver([snavely], backend="cpu").backend.device
+    assert any("One device solved this problem" in remark for remark in result.remarks)
+    assert len([one for one in solver.solve(_bundle()).remarks if "One device" in one]) == 1
+
+
+def test_devices_without_instances_are_left_out() -> None:
+    rods, marks = np.arange(4), np.zeros(4, int)
+    arrays = field_arrays(rods, marks, 4, 1, 0)
+    only = {name: arrays[name] for name in ("Rod", "Mark", "sighting")}
+    result = caspar.Solver(
+        [sighting], backend="cpu", devices=3, limits=ALL_SHARE, eliminate=("Mark",)
+    ).solve(only)
+    assert any("same node" in remark for remark in result.remarks)
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"linear_solver": "sparse"}, "forms a matrix, which several devices do not share"),
+        ({"linear_solver": "schur_dense"}, "forms a matrix"),
+        (
+            {"linear_solver": "schur_pcg", "preconditioner": "two_level"},
+            "preconditioner='two_level' forms a matrix",
+        ),
+    ],
+)
+def test_matrices_are_refused(choices: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsuitedError, match=re.escape(message)):
+        caspar.Solver([snavely], backend="cpu", devices=2, **choices)
+
+
+@pytest.mark.parametrize("devices", [0, -1, True, 1.5, "two", [], [0, 0], [-1], [0.5]])
+def test_what_names_no_devices(devices: Any) -> None:
+    with pytest.raises(OptionError, match="devices="):
+        caspar.Solver([snavely], backend="cpu", devices=devices)
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["score", "linearize", "try_step", "accept"])
+@pytest.mark.parametrize("failing", [0, 2])
+def test_a_device_that_fails_ends_the_work_of_all(call: str, failing: int) -> None:
+    arrays = _bundle()
+    solver = caspar.Solver([snavely], backend="cpu", devices=3, limits=ALL_SHARE)
+    with solver.system(arrays) as system:
+        assert isinstance(system, ShardedSystem)
+
+        def fail(*arguments: object) -> None:
+            raise MemoryError("of this test")
+
+        setattr(system._systems[failing], call, fail)
+        start = time.perf_counter()
+        with pytest.raises(MemoryError, match="of this test") as caught:
+            caspar.solver.iterate.levenberg.minimize(system, caspar.SolveOptions(), None)
+        assert time.perf_counter() - start < 10.0
+        assert caught.value.__notes__ == [
+            f"It was raised on device {failing} of 3 that share the problem."
+        ]
+    # what has failed is not used again
+    assert solver.solve(arrays).status.is_success
+
+
+def test_residuals_that_are_not_finite_are_named() -> None:
+    arrays = _bundle()
+    arrays["snavely"]["pixel"] = arrays["snavely"]["pixel"].copy()
+    arrays["snavely"]["pixel"][-1] = 1e200
+    result = sharing((snavely,), 3, precision="float64").solve(arrays)
+    wanted = _alone((snavely,), "schur_pcg").solve(arrays)
+    assert result.status is wanted.status is caspar.SolveStatus.INITIAL_COST_NOT_FINITE
+    assert result.remarks == wanted.remarks
