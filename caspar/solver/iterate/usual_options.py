@@ -40,7 +40,7 @@ ELIMINATED_OPTIONS: Mapping[str, float] = {
 """The same if nodes are eliminated. Blocks of points that run to infinity become singular to
 rounding, and steps by them are no better than that."""
 
-FIT_DAMPING = 0.1
+FIT_DAMPING = 0.02
 """First damping if all unknowns are those of one node, as in a curve fit: the start may be far, and
 a first step that is too long may end where a parameter has lost its influence."""
 
