@@ -9,6 +9,7 @@ import caspar
 from caspar.io import read_pose_graph
 from caspar.pose_graph import chi2_by_kind, problem, solve
 from tests.io.graph_files import PLANE, SPACE
+from tests.support_cudss import require_cudss
 
 pytestmark = pytest.mark.gpu
 
@@ -24,6 +25,8 @@ DATA = Path(__file__).parents[2] / "data"
     ],
 )
 def test_optima(name: str, optimum: float) -> None:
+    if name.startswith("victoria"):
+        require_cudss()  # PCG does not get there in 100 iterations
     summary = solve(read_pose_graph(DATA / name), backend="cuda")
     assert summary.result.status.is_success
     assert summary.chi2 == pytest.approx(optimum, rel=1e-7)

@@ -23,7 +23,8 @@ Score = Callable[[], float]
 """The cost of the candidate."""
 
 GROWTH = 1e6
-"""Times the largest start value of its kind that a number has to reach to be looked at."""
+"""Times the largest start value of its kind that a number has to reach to be looked at. It also has
+to exceed all start values of its node type: some numbers start at next to nothing."""
 
 NO_INFLUENCE = 1e-6
 """Of the cost: how much it may change when such a number is doubled or halved."""
@@ -133,7 +134,7 @@ def _suspects(plan: Plan, node: NodePlan, starts: Mapping[str, Array]) -> list[_
     ends = np.cumsum([0, *(int(chunk.shape[1]) for chunk in chunks)])
     for number, (begin, end) in enumerate(pairwise(ends.tolist())):
         for entry in range(begin, end):
-            if not 0.0 < GROWTH * first[entry] < most[entry] < np.inf:
+            if not 0.0 < max(GROWTH * first[entry], first.max()) < most[entry] < np.inf:
                 continue
             column = chunks[number][:, entry - begin]
             row = int(abs(column).argmax())
