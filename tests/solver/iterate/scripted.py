@@ -85,6 +85,11 @@ class FakeSystem:
         self.calls.append("coarsely_rounded_change")
         return self.coarse_rounding / self.cost
 
+    @property
+    def findings(self) -> Any:
+        """What is told of it."""
+        return self
+
     def largest_residual(self) -> float:
         return math.sqrt(2.0 * self.cost)
 
