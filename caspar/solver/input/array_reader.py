@@ -137,10 +137,11 @@ class ArrayReader:
         if len(bad) > 0:
             raise self._not_finite_error(where, array, bad)
         if self._check_values:
-            column = _vanished_column(array, converted, unit_ranges)
+            storage = np.dtype(self.types.storage.value)
+            column = _vanished_column(array, converted, unit_ranges, storage)
             if column is not None:
                 raise InputError(
-                    f"{where}: all numbers in column {column} become zero in {self._values}; use "
+                    f"{where}: all numbers in column {column} become zero in {storage}; use "
                     "another unit, or precision='float64'"
                 )
             for part in unit_ranges:
@@ -291,14 +292,21 @@ def _converted(array: Array, storage: str, xp: ModuleType, *, look: bool) -> tup
 
 
 def _vanished_column(
-    array: Array, converted: Array, unit_ranges: Sequence[UnitRange]
+    array: Array, converted: Array, unit_ranges: Sequence[UnitRange], storage: np.dtype[Any]
 ) -> int | None:
-    """First column that is zero in the type of values only; in those of unit length it is noise."""
-    if len(array) == 0 or array.dtype.itemsize <= converted.dtype.itemsize:
+    """First column that is zero in the type of derivatives only.
+
+    In columns of unit length that is noise.
+    """
+    if len(array) == 0 or array.dtype.itemsize <= storage.itemsize:
         return None
     units = {column for part in unit_ranges for column in range(part.start, part.stop)}
-    for column, first in enumerate(converted[0].tolist()):
-        if first != 0.0 or column in units or bool(converted[:, column].any()):
+    with np.errstate(under="ignore"):
+        firsts = np.asarray(converted[0].tolist(), storage)
+    for column, first in enumerate(firsts):
+        if first != 0.0 or column in units:
+            continue
+        if bool(converted[:, column].astype(storage).any()):
             continue
         if bool(array[:, column].any()):
             return column

@@ -158,7 +158,7 @@ def _residuals_are_too_small(system: System, cost: float) -> bool:
         return False
     others = system.rounded_costs()
     change = max(abs(other - cost) for other in others)
-    return max(others) <= least and change < ROUNDING_SHARE * cost
+    return max(others) <= least and change <= ROUNDING_SHARE * cost
 
 
 def _lost_squares(

@@ -287,7 +287,7 @@ def test_numbers_that_vanish_in_float32() -> None:
     arrays["fading"]["sample"][:, 1] = 0.0
     arrays["fading"]["sample"][0, 1] = 1.0
     arrays["fading"]["sample"][1, 1] = 1e-60
-    assert solver.solve(arrays).status.is_success
+    assert solver.solve(arrays).final_cost < 1e-10  # the rate goes to infinity
 
 
 @pytest.mark.parametrize("precision", UNITS)
