@@ -18,7 +18,7 @@ E. Nebot, University of Sydney; the file is from GTSAM's examples.
 import argparse
 
 # %%
-import lzma
+import bz2
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ import caspar
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-DATA = Path(caspar.__file__).parents[1] / "data" / "victoria_park.txt.xz"
+DATA = Path(caspar.__file__).parents[1] / "data" / "victoria_park.txt.bz2"
 
 GTSAM_COST = 2339.21954
 """Half of chi2 at GTSAM 4.3.0's optimum, started from caspar's. It measures the error of a motion
@@ -69,7 +69,7 @@ class Drive:
 
 def read(path: Path = DATA) -> Drive:
     """The lines of GTSAM's text form: ODOMETRY and LANDMARK, with covariances."""
-    lines = [line.split() for line in lzma.decompress(path.read_bytes()).decode().splitlines()]
+    lines = [line.split() for line in bz2.decompress(path.read_bytes()).decode().splitlines()]
     odometry = np.array([line[1:] for line in lines if line[0] == "ODOMETRY"], float)
     sightings = np.array([line[1:] for line in lines if line[0] == "LANDMARK"], float)
     ids = np.append(odometry[0, 0], odometry[:, 1])  # each line links a pose and the next
