@@ -24,6 +24,11 @@ class MissingPackageError(CasparError, ImportError):
             f"{purpose} needs {package}, which is not installed. Run "
             f"pip install 'caspar[{extra}]', or pip install {package}"
         )
+        self._given = (purpose, package, extra)
+
+    def __reduce__(self) -> tuple[type["MissingPackageError"], tuple[str, str, str]]:
+        """What makes it again, for `pickle`."""
+        return type(self), self._given
 
 
 class FactorError(CasparError, TypeError):

@@ -108,7 +108,7 @@ def test_resources_of_all_kernels_are_the_default(capsys: pytest.CaptureFixture[
     for name in ("distance__score", "distance__linearize", "distance__product", "Spot__retract"):
         assert f"\n{name} " in text
     one = printed(capsys, CASES, "--kernel", "Spot__retract")
-    assert "Spot__retract, computes in float32" in one
+    assert "Spot__retract, computes in float64" in one
     assert "distance__score" not in one
 
 

@@ -16,7 +16,7 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
-from caspar.errors import CasparError, RankDeficiencyError, UnsuitedError
+from caspar.errors import CasparError, MissingPackageError, RankDeficiencyError, UnsuitedError
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.runtime.select import select_backend
 from caspar.solver.limits import Limits
@@ -279,7 +279,12 @@ def all_errors(kind: type[CasparError]) -> list[type[CasparError]]:
 
 @pytest.mark.parametrize("kind", all_errors(CasparError), ids=lambda kind: kind.__name__)
 def test_errors_come_back_whole(kind: type[CasparError]) -> None:
-    more = {UnsuitedError: ("advice",), RankDeficiencyError: (3,)}.get(kind, ())
+    given: dict[type[CasparError], tuple[Any, ...]] = {
+        UnsuitedError: ("advice",),
+        RankDeficiencyError: (3,),
+        MissingPackageError: ("package", "extra"),
+    }
+    more = given.get(kind, ())
     error = kind("what", *more)
     back = pickle.loads(pickle.dumps(error))
     assert type(back) is kind

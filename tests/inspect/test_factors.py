@@ -28,12 +28,12 @@ def test_kernels_are_those_of_the_solver(inspection: FactorInspection) -> None:
     assert all(by_name[name] == kernel.spec for name, kernel in inspection.items())
     rest = set(by_name) - set(inspection)
     assert rest == {"pcg_begin", "pcg_alpha", "pcg_beta", "collect", "clear", "copy"}
-    assert list(inspection)[:6] == [
+    assert list(inspection)[:7] == [
         f"sighting__{role}"
-        for role in ("score", "linearize", "gather", "product", "reduce", "inner")
+        for role in ("score", "linearize", "gradient", "gather", "product", "reduce", "inner")
     ]
     landmark = [name for name in inspection if name.startswith("Landmark__")]
-    assert landmark == [f"Landmark__{role}" for role in ("factorize", "solve", "retract")]
+    assert landmark == [f"Landmark__{role}" for role in ("round", "factorize", "solve", "retract")]
 
 
 def specs_of_a_solver(target: str) -> list[KernelSpec]:
@@ -53,8 +53,8 @@ def test_on_the_processor_jacobians_are_stored() -> None:
 
 
 def test_a_factor_of_one_node_type_multiplies_by_the_whole_system() -> None:
-    assert list(inspect_factor(odometry))[:4] == [
-        f"odometry__{role}" for role in ("score", "linearize", "store", "product")
+    assert list(inspect_factor(odometry))[:5] == [
+        f"odometry__{role}" for role in ("score", "linearize", "store", "square", "product")
     ]
 
 

@@ -130,10 +130,10 @@ def test_the_schedule_can_be_drawn_after_any_step(kernel: KernelInspection) -> N
 
 def test_a_single_output_may_be_a_string(kernel: KernelInspection) -> None:
     for view in (kernel.graph, kernel.schedule):
-        assert view.svg(outputs="pose__gradient") == view.svg(outputs=["pose__gradient"])
-        with pytest.raises(OptionError, match="outputs: 'pose__gradien' is not written"):
-            view.svg(outputs="pose__gradien")
-    for outputs in ("pose__gradient", ["pose__gradient"]):
+        assert view.svg(outputs="pose__diagonal") == view.svg(outputs=["pose__diagonal"])
+        with pytest.raises(OptionError, match="outputs: 'pose__diagona' is not written"):
+            view.svg(outputs="pose__diagona")
+    for outputs in ("pose__diagonal", ["pose__diagonal"]):
         with pytest.raises(OptionError, match="a program is drawn as a whole"):
             kernel.program.svg(outputs=outputs)
 

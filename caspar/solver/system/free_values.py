@@ -134,7 +134,8 @@ def _suspects(plan: Plan, node: NodePlan, starts: Mapping[str, Array]) -> list[_
     ends = np.cumsum([0, *(int(chunk.shape[1]) for chunk in chunks)])
     for number, (begin, end) in enumerate(pairwise(ends.tolist())):
         for entry in range(begin, end):
-            if not 0.0 < max(GROWTH * first[entry], first.max()) < most[entry] < np.inf:
+            least = max(GROWTH * first[entry], first.max())
+            if first[entry] == 0.0 or not least < most[entry] < np.inf:
                 continue
             column = chunks[number][:, entry - begin]
             row = int(abs(column).argmax())
