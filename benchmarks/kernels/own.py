@@ -46,7 +46,7 @@ def specs(case: Case) -> list[tuple[Role, KernelSpec]]:
     mixed = factor_kernels(traced, TYPES[Precision.MIXED]).kernels
     return [
         (Role.FIRST, first_linearization(traced)),
-        (Role.AGAIN, mixed["linearize"]),
+        (Role.AGAIN, single["linearize"]),
         (Role.SCORE, single["score"]),
         (Role.SCORE_MIXED, mixed["score"]),
         (Role.PRODUCT, mixed["product"]),

@@ -123,8 +123,8 @@ def test_tables(tmp_path: Path) -> None:
     assert stored["kernels"][1]["counts"]["body"]["FFMA"] == 100
 
 
-@pytest.mark.parametrize(("role", "most"), [(Role.FIRST, 52), (Role.AGAIN, 80)])
-def test_bundle_adjustment_linearises_in_few_registers(role: Role, most: int) -> None:
+@pytest.mark.parametrize("role", [Role.FIRST, Role.AGAIN])
+def test_bundle_adjustment_linearises_in_52_registers(role: Role) -> None:
     """The reference: 61 predicted, 64 compiled, spilled registers, 158 FFMA and 328 FMUL."""
     (case,) = (case for case in CASES if case.name == "snavely")
     (spec,) = (spec for found, spec in own.specs(case) if found is role)
@@ -133,6 +133,6 @@ def test_bundle_adjustment_linearises_in_few_registers(role: Role, most: int) ->
     resources = compiled.resources[spec.name]
     counts = disassemble(compiled.cubin)[spec.name].straight_line
     assert source.num_registers <= 52
-    assert resources.registers <= most
+    assert resources.registers <= 52
     assert resources.spill_bytes == 0
     assert counts["FFMA"] + counts["FMUL"] + counts["FADD"] < 158 + 328

@@ -176,15 +176,9 @@ CASES = {
 
 
 def assert_sound(
-    result: caspar.SolveResult,
-    factors: Sequence[caspar.Factor],
-    arrays: Arrays,
-    most: float = MOST_OF_A_COLUMN,
+    result: caspar.SolveResult, factors: Sequence[caspar.Factor], arrays: Arrays
 ) -> None:
-    """Finite values whose cost is as said, no worse than the start; success only at a minimum.
-
-    `most`: cosine of the residuals with a column of the Jacobian that a success may leave.
-    """
+    """Finite values whose cost is as said, no worse than the start; success only at a minimum."""
     for name, rows in result.values.items():
         assert np.shape(rows) == np.shape(arrays[name])
         assert np.isfinite(rows).all(), name
@@ -198,4 +192,4 @@ def assert_sound(
     assert costs[-1] == result.final_cost
     assert np.isfinite(result.final_cost)
     if result.status.is_success and cost > negligible:
-        assert reference.largest_cosine(factors, at_end) <= most
+        assert reference.largest_cosine(factors, at_end) <= MOST_OF_A_COLUMN

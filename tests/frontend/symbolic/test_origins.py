@@ -271,7 +271,8 @@ class TestTexts:
         for text in texts(trace(module_factor(tmp_path / "m.py"))):
             lines = [line.strip() for line in text.splitlines()]
             comments = [line for line in lines if line.startswith(("// ", "# "))]
-            assert len(comments) > 0
+            # products of stored Jacobians come of no line of the user's
+            assert len(comments) > (0 if "__square" in text else 2)
             assert all(a != b for a, b in pairwise(comments))
             assert not lines[-1].startswith(("// ", "# "))
 

@@ -284,10 +284,10 @@ def test_numbers_that_vanish_in_float32() -> None:
     with pytest.raises(InputError, match="argument sample: all numbers in column 1"):
         solver.solve(arrays)
     # zeros are as good as other numbers, and so is what vanishes beside others
-    arrays["fading"]["sample"][:, 1] = 0.0
-    arrays["fading"]["sample"][0, 1] = 1.0
+    arrays = decay_arrays(1.0)
+    arrays["fading"]["sample"][0, 1] = 0.0
     arrays["fading"]["sample"][1, 1] = 1e-60
-    assert solver.solve(arrays).final_cost < 1e-10  # the rate goes to infinity
+    assert solver.solve(arrays).status.is_success
 
 
 @pytest.mark.parametrize("precision", UNITS)
