@@ -47,7 +47,10 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
         plot,
         pose_graph,
         report,
+        rerun,
+        scene,
         sfm,
+        view,
     )
     from caspar.arrays.blocked_array import BlockedArray
     from caspar.arrays.shared_indices import SharedIndices
@@ -103,6 +106,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
     from caspar.solver.evaluation import Evaluation
     from caspar.solver.gnc import GncLoss, GncResult, GncStep, solve_gnc
     from caspar.solver.prepared import Prepared
+    from caspar.solver.result.recording import Recording
     from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
     from caspar.solver.solver import Solver
 
@@ -147,6 +151,7 @@ __all__ = [
     "ReadStrided",
     "ReadStridedWithDefault",
     "ReadUnique",
+    "Recording",
     "SharedIndices",
     "SolveOptions",
     "SolveResult",
@@ -177,8 +182,11 @@ __all__ = [
     "plot",
     "pose_graph",
     "report",
+    "rerun",
+    "scene",
     "sfm",
     "solve_gnc",
+    "view",
 ]
 
 _MODULES = (
@@ -195,7 +203,10 @@ _MODULES = (
     "plot",
     "pose_graph",
     "report",
+    "rerun",
+    "scene",
     "sfm",
+    "view",
 )
 """Public names that are modules of this package."""
 
@@ -240,6 +251,7 @@ _NAMES = {
     "ReadStrided": "caspar.memory.patterns",
     "ReadStridedWithDefault": "caspar.memory.patterns",
     "ReadUnique": "caspar.memory.patterns",
+    "Recording": "caspar.solver.result.recording",
     "SharedIndices": "caspar.arrays.shared_indices",
     "SolveOptions": "caspar.options",
     "SolveResult": "caspar.solver.result.result",

@@ -140,7 +140,12 @@ def _run_bal(request: argparse.Namespace) -> ExitCode:
             max_iterations=request.max_iterations,
             loss=request.loss,
             loss_scale=request.loss_scale,
-            outputs=Outputs(json=request.json, problem=request.out, plot=request.plot),
+            outputs=Outputs(
+                json=request.json,
+                problem=request.out,
+                plot=request.plot,
+                html=request.html,
+            ),
             is_quiet=request.quiet,
         )
     )
@@ -230,6 +235,7 @@ def _run_colmap(request: argparse.Namespace) -> ExitCode:
             position_stddev=request.position_stddev,
             json=request.json,
             plot=request.plot,
+            html=request.html,
             is_quiet=request.quiet,
         )
     )

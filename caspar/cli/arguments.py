@@ -71,6 +71,12 @@ def add_report(command: argparse.ArgumentParser, drawn: str = "the scene") -> No
         metavar="PATH.png",
         help=f"draw the cost and {drawn} (or .svg, .pdf)",
     )
+    command.add_argument(
+        "--html",
+        type=Path,
+        metavar="PATH.html",
+        help=f"write {drawn} before and after, to turn it in a browser",
+    )
     command.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 

@@ -9,7 +9,13 @@ from rich.console import Console
 
 import caspar
 from caspar.cli.exit_code import ExitCode
-from caspar.cli.outputs import Outputs, WrittenFiles, check_outputs, write_outputs
+from caspar.cli.outputs import (
+    Outputs,
+    WrittenFiles,
+    check_outputs,
+    recording_for,
+    write_outputs,
+)
 from caspar.cli.progress import progress_shown
 from caspar.io.bal import BalProblem, read_bal
 from caspar.progress import phase
@@ -71,9 +77,11 @@ def _solve_and_write(request: BalRequest, files: WrittenFiles) -> ExitCode:
     with progress_shown(messages, request.is_quiet):
         with phase(f"reading {request.file}"):
             problem = _read(request.file)
-        result = _solve(request, problem)
+        recording = recording_for(request.outputs.html, 2 * problem.num_observations)
+        result = _solve(request, problem, recording)
         with phase("writing results") if request.outputs.by_option else nullcontext():
-            write_outputs(request.outputs, problem, result, files)
+            title = request.file.name
+            write_outputs(request.outputs, problem, result, files, recording, title)
     try:
         if not request.is_quiet:
             _print_report(request, problem, result, files.paths)
@@ -95,7 +103,9 @@ def _read(file: Path) -> BalProblem:
     return read_bal(file)
 
 
-def _solve(request: BalRequest, problem: BalProblem) -> SolveResult:
+def _solve(
+    request: BalRequest, problem: BalProblem, recording: "caspar.Recording | None"
+) -> SolveResult:
     factor, scale = caspar.bundle_adjustment.snavely, {}
     if request.loss is not None:
         factor = factor.with_loss(getattr(caspar.loss, LOSSES[request.loss]))
@@ -117,7 +127,7 @@ def _solve(request: BalRequest, problem: BalProblem) -> SolveResult:
     if request.max_iterations is not None:
         options["max_iterations"] = request.max_iterations
     with phase(f"solving on {solver.backend.device}"):
-        return solver.solve(arrays, **options)
+        return solver.solve(arrays, on_iteration=recording, **options)
 
 
 def _print_report(

@@ -14,6 +14,7 @@ import caspar
 from caspar.cli.exit_code import ExitCode
 from caspar.cli.outputs import (
     WrittenFiles,
+    check_html,
     check_plot,
     check_targets,
     finite,
@@ -68,6 +69,7 @@ class ColmapRequest:
         position_stddev: Standard deviation of each coordinate.
         json: Where to write status, costs and iterations; None: not at all.
         plot: Image of the cost and of the scene before and after; None: none.
+        html: Interactive view of the scene before and after; None: none.
         is_quiet: Print nothing but errors.
     """
 
@@ -81,6 +83,7 @@ class ColmapRequest:
     position_stddev: float
     json: Path | None
     plot: Path | None
+    html: Path | None
     is_quiet: bool
 
 
@@ -112,7 +115,8 @@ def _check_outputs(request: ColmapRequest) -> None:
     if output.exists() and request.folder.exists() and output.samefile(request.folder):
         raise OptionError(f"OUT {output}: this is the model itself; name another folder")
     check_plot(request.plot)
-    asked = {"--json": request.json, "--plot": request.plot}
+    check_html(request.html)
+    asked = {"--json": request.json, "--plot": request.plot, "--html": request.html}
     by_option = {option: path for option, path in asked.items() if path is not None}
     check_targets(by_option, request.folder, "the model itself")
 
@@ -169,6 +173,10 @@ def _writers(
         before, after = _scene(model), _scene(summary.model)
         writers[request.plot] = lambda path: caspar.plot.plot_bundle_adjustment(
             before, after, result, path
+        )
+    if request.html is not None:
+        writers[request.html] = lambda path: caspar.view.write_html(
+            caspar.scene.scene_of_models(model, summary, title=str(request.folder)), path
         )
     return writers
 

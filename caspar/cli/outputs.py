@@ -27,6 +27,10 @@ from caspar.version import __version__
 BAL_SUFFIXES = (".txt", ".txt.bz2", ".txt.gz")
 PLY_SUFFIX = ".ply"
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+HTML_SUFFIXES = (".html", ".htm")
+
+MAX_RECORDED = 2_000_000
+"""Residuals of a problem up to which a view shows the iterations: they are evaluated for each."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +41,23 @@ class Outputs:
         json: Status, costs and iterations.
         problem: The problem at the solution, as BAL text or as a PLY point cloud.
         plot: Image of the cost and of the scene before and after.
+        html: Interactive view of the scene.
     """
 
     json: Path | None
     problem: Path | None
     plot: Path | None
+    html: Path | None = None
 
     @property
     def by_option(self) -> dict[str, Path]:
         """The paths that were asked for, by the option that did."""
-        paths = {"--json": self.json, "--out": self.problem, "--plot": self.plot}
+        paths = {
+            "--json": self.json,
+            "--out": self.problem,
+            "--plot": self.plot,
+            "--html": self.html,
+        }
         return {option: path for option, path in paths.items() if path is not None}
 
 
@@ -118,6 +129,7 @@ def check_outputs(outputs: Outputs, problem_file: Path) -> None:
     """
     check_suffix("--out", outputs.problem, (*BAL_SUFFIXES, PLY_SUFFIX))
     check_plot(outputs.plot)
+    check_html(outputs.html)
     check_targets(outputs.by_option, problem_file, "the problem itself")
 
 
@@ -131,6 +143,23 @@ def check_plot(path: Path | None) -> None:
     check_suffix("--plot", path, PLOT_SUFFIXES)
     if path is not None and find_spec("matplotlib") is None:
         raise MissingPackageError("--plot", "matplotlib", "plot")
+
+
+def check_html(path: Path | None) -> None:
+    """Refuse a view that cannot be drawn; None: there will be none.
+
+    Raises:
+        OptionError: The suffix is not that of a page.
+        MissingPackageError: plotly is not installed.
+    """
+    check_suffix("--html", path, HTML_SUFFIXES)
+    if path is not None and find_spec("plotly") is None:
+        raise MissingPackageError("--html", "plotly", "view")
+
+
+def recording_for(html: Path | None, num_residuals: int) -> "caspar.Recording | None":
+    """What records the iterations for a view; None: none is wanted, or the problem is too large."""
+    return caspar.Recording() if html is not None and num_residuals <= MAX_RECORDED else None
 
 
 def check_targets(by_option: Mapping[str, Path], input_file: Path, input_name: str) -> None:
@@ -159,7 +188,12 @@ def check_targets(by_option: Mapping[str, Path], input_file: Path, input_name: s
 
 
 def write_outputs(
-    outputs: Outputs, before: BalProblem, result: SolveResult, files: WrittenFiles
+    outputs: Outputs,
+    before: BalProblem,
+    result: SolveResult,
+    files: WrittenFiles,
+    recording: "caspar.Recording | None" = None,
+    title: str = "",
 ) -> None:
     """Write all files and note in `files` what became of them.
 
@@ -171,6 +205,7 @@ def write_outputs(
         "--json": lambda path: write_json(path, json_report(before, result)),
         "--out": lambda path: _write_problem(path, after),
         "--plot": lambda path: caspar.plot.plot_bundle_adjustment(before, after, result, path),
+        "--html": lambda path: _write_view(path, result, recording, title),
     }
     files.write({path: writers[option] for option, path in outputs.by_option.items()})
 
@@ -242,6 +277,14 @@ def write_json(path: Path, report: dict[str, Any]) -> None:
     """
     text = json.dumps(report, indent=2, allow_nan=False)
     write_file(path, f"{text}\n".encode())
+
+
+def _write_view(
+    path: Path, result: SolveResult, recording: "caspar.Recording | None", title: str
+) -> None:
+    nouns = {"Cam": "camera"}
+    scene = caspar.scene.scene_of_result(result, recording, title=title, unit="px", nouns=nouns)
+    caspar.view.write_html(scene, path)
 
 
 def _write_problem(path: Path, problem: BalProblem) -> None:

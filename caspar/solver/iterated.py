@@ -101,7 +101,10 @@ class System(Protocol):
         """Round the current values to narrower types; their cost."""
 
     def values(self) -> Mapping[str, Array]:
-        """The current values by node type."""
+        """The current values by node type, at the end of a solve."""
+
+    def copied_values(self) -> Mapping[str, Array]:
+        """The current values by node type, while a solve goes on."""
 
     def faulty_derivatives(self) -> tuple[str, ...]:
         """The factors whose gradient is not finite; for the end of a solve."""

@@ -165,6 +165,11 @@ class Solver:
             f"{self.precision.value} precision)"
         )
 
+    @property
+    def traced_factors(self) -> tuple[Any, ...]:
+        """All factors as expressions, each a `TracedFactor`: for what draws or reports."""
+        return self._factors
+
     def compile(self, arrays: Mapping[str, Any] | None = None) -> None:
         """Generate and load the kernels now rather than in the first solve.
 

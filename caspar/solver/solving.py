@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
 from caspar.solver.iterated import System
 from caspar.solver.opening import Opened, Opener
+from caspar.solver.result.given import Given, ValuesReader
 from caspar.solver.result.result import IterationRecord, SolveResult, SolveStatus
 
 LONG_ENOUGH = 4
@@ -120,7 +120,7 @@ class Solving:
             # of two solves at the same time one may have compiled for both
             setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
             start = time.perf_counter()
-            course = minimize(system, options, on_iteration)
+            course = minimize(system, options, _with_values(on_iteration, opened, backend))
             final_cost = _cost_of_returned(opened, course.final_cost)
             taking_part = active.recipe.factors
             costs, num_beyond = final_costs(factors, taking_part, final_cost, system)
@@ -158,11 +158,8 @@ class Solving:
             num_beyond_scale=num_beyond,
             losses=loss_names(factors),
             active_bounds=active_bounds,
-            evaluator=partial(self._evaluated, without_later_entries(arrays), values),
+            given=Given(factors, without_later_entries(arrays), self._evaluate),
         )
-
-    def _evaluated(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> Evaluation:
-        return self._evaluate({**arrays, **values})
 
 
 def _on_values(system: System, course: Course) -> tuple[str, ...]:
@@ -208,6 +205,23 @@ def _left(options: SolveOptions, first: SolveResult) -> SolveOptions:
     if options.max_time_s is not None:
         limits["max_time_s"] = max(options.max_time_s - first.solve_time_s, 0.0)
     return replace(options, **limits)
+
+
+def _with_values(
+    on_iteration: Callback | None, opened: Opened, backend: Backend
+) -> Callback | None:
+    """A callback whose records read the values while it runs."""
+    if on_iteration is None:
+        return None
+
+    def call(record: IterationRecord) -> object:
+        reader = ValuesReader(lambda: opened.problem.moved(opened.system.copied_values(), backend))
+        try:
+            return on_iteration(replace(record, reader=reader))
+        finally:
+            reader.close()
+
+    return call
 
 
 def _counted_from(known: int, on_iteration: Callback) -> Callback:

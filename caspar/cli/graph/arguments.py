@@ -89,6 +89,7 @@ def _run_graph(request: argparse.Namespace) -> ExitCode:
             out=request.out,
             json=request.json,
             plot=request.plot,
+            html=request.html,
             is_quiet=request.quiet,
         )
     )

@@ -12,10 +12,12 @@ import caspar
 from caspar.cli.exit_code import ExitCode
 from caspar.cli.outputs import (
     WrittenFiles,
+    check_html,
     check_plot,
     check_suffix,
     check_targets,
     finite,
+    recording_for,
     solve_report,
     write_json,
 )
@@ -57,6 +59,7 @@ class GraphRequest:
         out: Where to write the solved graph; None: nowhere.
         json: Where to write status, chi2 and iterations; None: nowhere.
         plot: Image of the cost and of the graph before and after; None: none.
+        html: Interactive view of the graph; None: none.
         is_quiet: Print nothing but errors.
     """
 
@@ -68,6 +71,7 @@ class GraphRequest:
     out: Path | None
     json: Path | None
     plot: Path | None
+    html: Path | None
     is_quiet: bool
 
 
@@ -80,7 +84,13 @@ def solve_graph(request: GraphRequest) -> ExitCode:
     """
     check_suffix("--out", request.out, (*G2O_SUFFIXES, *TORO_SUFFIXES))
     check_plot(request.plot)
-    asked = {"--out": request.out, "--json": request.json, "--plot": request.plot}
+    check_html(request.html)
+    asked = {
+        "--out": request.out,
+        "--json": request.json,
+        "--plot": request.plot,
+        "--html": request.html,
+    }
     by_option = {option: path for option, path in asked.items() if path is not None}
     check_targets(by_option, request.file, "the graph itself")
     files = WrittenFiles()
@@ -105,10 +115,13 @@ def _solve_and_write(request: GraphRequest, files: WrittenFiles) -> ExitCode:
         loss = None if request.loss is None else getattr(caspar.loss, GRAPH_LOSSES[request.loss])
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            summary = caspar.pose_graph.solve(graph, loss=loss, **request.solve)
+            recording = recording_for(request.html, graph.num_edges * graph.kind.tangent_dim)
+            summary = caspar.pose_graph.solve(
+                graph, loss=loss, on_iteration=recording, **request.solve
+            )
         # once each: a graph that is grown is solved in stages
         said = tuple(dict.fromkeys(str(one.message) for one in caught))
-        writers = _writers(request, graph, summary)
+        writers = _writers(request, graph, summary, recording)
         if writers:
             with phase("writing results"):
                 files.write(writers)
@@ -127,7 +140,10 @@ def _solve_and_write(request: GraphRequest, files: WrittenFiles) -> ExitCode:
 
 
 def _writers(
-    request: GraphRequest, graph: PoseGraph, summary: "caspar.pose_graph.Summary"
+    request: GraphRequest,
+    graph: PoseGraph,
+    summary: "caspar.pose_graph.Summary",
+    recording: "caspar.Recording | None",
 ) -> dict[Path, Callable[[Path], None]]:
     writers: dict[Path, Callable[[Path], None]] = {}
     if request.out is not None:
@@ -139,7 +155,27 @@ def _writers(
         writers[request.plot] = lambda path: caspar.plot.plot_pose_graph(
             graph, summary.graph, summary.result, path
         )
+    if request.html is not None:
+        writers[request.html] = lambda path: caspar.view.write_html(
+            _view(request, graph, summary, recording), path
+        )
     return writers
+
+
+def _view(
+    request: GraphRequest,
+    graph: PoseGraph,
+    summary: "caspar.pose_graph.Summary",
+    recording: "caspar.Recording | None",
+) -> "caspar.scene.Scene":
+    """The graph as the file has it, if the solve started elsewhere, then the solve."""
+    before = {}
+    if summary.start.choice is not caspar.pose_graph.Initialize.FILE:
+        known = {"Pose": graph.poses, "Landmark": graph.landmarks.points}
+        before["file"] = {name: known[name] for name in summary.result.values}
+    return caspar.scene.scene_of_result(
+        summary.result, recording, title=request.file.name, unit="sigmas", before=before
+    )
 
 
 def json_report(graph: PoseGraph, summary: "caspar.pose_graph.Summary") -> dict[str, Any]:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from caspar.equations.factor_builder import FactorForm, SharedSums
 from caspar.equations.parts import FactorPart, Layout, NodePart, SolverPart, value_dtype
 from caspar.equations.solver_form import couples_one_type
@@ -264,6 +266,11 @@ class Plan:
     def scratch(self) -> Scratch:
         """Memory that is free while values are brought in or out."""
         return Scratch(self.library.backend, self.memory[Span.SCRATCH])
+
+    def no_scratch(self) -> Scratch:
+        """In its place during the iterations: arrays of their own."""
+        backend = self.library.backend
+        return Scratch(backend, backend.xp.empty(0, dtype=np.uint8))
 
     def scalar(self, name: str) -> Array:
         """One of `SCALARS`, as a (1,) view."""

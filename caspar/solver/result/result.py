@@ -1,17 +1,19 @@
 """What a solve returns."""
 
 import math
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import caspar
 from caspar.errors import InputError
+from caspar.solver.result.given import Evaluated, Given, ValuesReader
 from caspar.solver.result.quantities import cost_text, time_text
 
 SAME_COST = 1e-3
@@ -20,20 +22,6 @@ in float32."""
 
 LEAST_KNOWN_COST = 1e-9
 """Share of the first cost that rounding may change."""
-
-
-class Evaluated(Protocol):
-    """Costs, residuals and weights at some values: see `caspar.Evaluation`."""
-
-    @property
-    def cost(self) -> float:
-        """That of all factors."""
-
-    def residuals(self, factor: str) -> NDArray[np.float64]:
-        """(m, residual_dim) of a factor."""
-
-    def weights(self, factor: str) -> NDArray[np.float64]:
-        """(m,) of a factor."""
 
 
 class SolveStatus(Enum):
@@ -98,6 +86,7 @@ class IterationRecord:
         step_accepted: Whether the values moved.
         reason: Why a step was rejected; empty where it was accepted.
         time_s: Seconds since the start of the iterations.
+        reader: Reads the values, for `values`; None in the records of a result.
     """
 
     iteration: int
@@ -109,6 +98,23 @@ class IterationRecord:
     step_accepted: bool
     reason: str
     time_s: float
+    reader: ValuesReader | None = field(default=None, repr=False, compare=False)
+
+    def values(self) -> Mapping[str, Any]:
+        """The values after this iteration, while `on_iteration` is called with this record.
+
+        Returns:
+            By node type copies of the kind and dtype given to `solve`; of blocked arrays rows.
+
+        Raises:
+            InputError: The callback has returned; records of a result have no values.
+        """
+        if self.reader is None:
+            raise InputError(
+                "a record has the values only in on_iteration: pass caspar.Recording() there to "
+                "keep them"
+            )
+        return self.reader()
 
     def __str__(self) -> str:
         """All of it in one line."""
@@ -182,7 +188,7 @@ class SolveResult:
         num_beyond_scale: By factors with a loss: instances whose residual is longer than its scale.
         active_bounds: By node type with bounds an (n, storage_dim) array, as `values`: -1 for a
             number that ended at its lower bound, 1 for one at its upper bound, else 0.
-        evaluator: Evaluates the factors at `values`, for `residuals` and `weights`.
+        given: What `solve` was given, for `residuals`, `weights` and `to_html`.
     """
 
     status: SolveStatus
@@ -206,7 +212,7 @@ class SolveResult:
     losses: Mapping[str, str] = field(default_factory=dict)
     num_beyond_scale: Mapping[str, int] = field(default_factory=dict)
     active_bounds: Mapping[str, NDArray[np.int8]] = field(default_factory=dict, repr=False)
-    evaluator: Callable[[], Evaluated] | None = field(default=None, repr=False)
+    given: Given | None = field(default=None, repr=False)
 
     def residuals(self, factor: str) -> NDArray[np.float64]:
         """The residuals of a factor at `values`, without weight and loss.
@@ -242,12 +248,12 @@ class SolveResult:
 
     @cached_property
     def _evaluation(self) -> Evaluated:
-        if self.evaluator is None:
+        if self.given is None:
             raise InputError(
                 "this result is a copy or comes from a pickle, which does not hold the arrays: use "
                 "Solver.evaluate({**arrays, **result.values})"
             )
-        found = self.evaluator()
+        found = self.given.evaluate({**self.given.arrays, **self.values})
         # values of float32 are rounded on their way
         least = LEAST_KNOWN_COST * abs(self.initial_cost)
         if not math.isclose(found.cost, self.final_cost, rel_tol=SAME_COST, abs_tol=least):
@@ -260,7 +266,7 @@ class SolveResult:
     def __getstate__(self) -> dict[str, Any]:
         """Without the solver and the arrays."""
         kept = {name: value for name, value in self.__dict__.items() if name != "_evaluation"}
-        return {**kept, "evaluator": None}
+        return {**kept, "given": None}
 
     def values_of(self, name: str) -> dict[str, Any]:
         """The values of a node type by the names of its dataclass's fields.
@@ -297,6 +303,26 @@ class SolveResult:
 
     def _repr_html_(self) -> str:
         return caspar.report.html_report(self)
+
+    def to_html(
+        self, path: str | os.PathLike[str], recording: "caspar.Recording | None" = None
+    ) -> None:
+        """Write an interactive view of the solved scene or pose graph as one file for a browser.
+
+        It shows node types that have a place: poses, dataclasses with a pose, and the points that
+        share a factor with them, in the plane or in space; before and after, coloured by residual.
+        `caspar.scene` and `caspar.view` have more choices. Docs: `docs/guide/views.md`.
+
+        Args:
+            path: The file to write. It needs no network.
+            recording: The `on_iteration` of the solve: a slider shows its iterations.
+
+        Raises:
+            InputError: No node type has a place; or this result is a copy.
+            MissingPackageError: plotly is not installed.
+            OSError: The file cannot be written; the old one is unchanged.
+        """
+        caspar.view.write_html(caspar.scene.scene_of_result(self, recording), path)
 
     def plot(self) -> "caspar.plot.Figure":
         """The cost over iterations and over time; a notebook shows it as an image."""

@@ -193,7 +193,13 @@ class ShardedSystem:
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays on the first device, as given."""
-        found = self._each(lambda system: system.values())
+        return self._gathered(self._each(lambda system: system.values()))
+
+    def copied_values(self) -> Mapping[str, Array]:
+        """The same in arrays of their own: the solve may go on."""
+        return self._gathered(self._each(lambda system: system.copied_values()))
+
+    def _gathered(self, found: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
         first = self._team.members[0]
         moved = {}
         for name, rows in found[0].items():

@@ -1,0 +1,123 @@
+"""Sends a solve to Rerun's viewer while it runs: places, residuals, costs, on a timeline.
+
+Input: the solver, its arrays, and records of iterations, by `on_iteration`. Output: what
+`rerun` makes of it: a viewer, a file, a server. The extra `rerun` installs rerun-sdk.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from caspar.errors import MissingPackageError
+from caspar.scene.colors import ErrorScale, error_scale, rgb
+from caspar.scene.frusta import frustum_length, frustum_strokes
+from caspar.scene.reader import SceneReader
+from caspar.scene.scene import Floats, GroupKind, Scene, State
+from caspar.solver.result.result import IterationRecord
+from caspar.solver.solver import Solver
+
+try:
+    import rerun
+except ModuleNotFoundError as error:
+    if error.name != "rerun":
+        raise
+    raise MissingPackageError("caspar.rerun", "rerun-sdk", "rerun") from error
+
+__all__ = ["Logger"]
+
+TIMELINE = "iteration"
+
+_CAMERA_COLOR = (240, 246, 252)
+_SCALARS = ("cost", "damping", "gain_ratio", "linear_iterations")
+
+
+class Logger:
+    """Logs each iteration of a solve: `solver.solve(arrays, on_iteration=Logger(solver, arrays))`.
+
+    Start Rerun before, by `rerun.init("name", spawn=True)`, or `rerun.init` and `rerun.save`. The
+    start values are logged at once, as iteration 0. Nodes that have a place are drawn as in
+    `caspar.SolveResult.to_html`, coloured by residual; `cost`, `damping`, `gain_ratio` and
+    `linear_iterations` are plots. Each accepted step costs a copy of the values and an evaluation
+    of the residuals.
+
+    Args:
+        solver: The solver.
+        arrays: As for `Solver.solve`.
+        path: Where in Rerun's tree of entities it goes.
+        nouns: What an instance of a node type or factor is called, by its name.
+
+    Raises:
+        InputError: No node type has a place, or arrays do not fit the factors.
+    """
+
+    def __init__(
+        self,
+        solver: Solver,
+        arrays: Mapping[str, Any],
+        *,
+        path: str = "solve",
+        nouns: Mapping[str, str] | None = None,
+    ) -> None:
+        self._solver = solver
+        self._arrays = arrays
+        self._path = path
+        self._reader = SceneReader(solver.traced_factors, arrays, nouns)
+        found = solver.evaluate(arrays)
+        state = self._reader.state("start", found.cost, arrays, found.residuals)
+        reader = self._reader
+        first = Scene("", (), "", reader.is_planar, reader.groups, reader.links, (state,))
+        places = np.concatenate(list(state.places.values()))
+        low, high = np.nanpercentile(places, [2.0, 98.0], axis=0)
+        self._size = float((high - low).max())
+        self._scale = error_scale(first)
+        self._length = frustum_length(first, self._size)
+        rerun.set_time(TIMELINE, sequence=0)
+        self._log_scalar("cost", found.cost)
+        self._log(state)
+
+    def __call__(self, record: IterationRecord) -> None:
+        """Log one iteration."""
+        rerun.set_time(TIMELINE, sequence=record.iteration)
+        for name in _SCALARS:
+            self._log_scalar(name, float(getattr(record, name)))
+        if record.step_accepted:
+            arrays = {**self._arrays, **record.values()}
+            found = self._solver.evaluate(arrays)
+            self._log(self._reader.state("", record.cost, arrays, found.residuals))
+
+    def _log_scalar(self, name: str, value: float) -> None:
+        if math.isfinite(value):
+            rerun.log(f"{self._path}/course/{name}", rerun.Scalars(value))
+
+    def _log(self, state: State) -> None:
+        """Log all that is drawn at some values."""
+        dim = 2 if self._reader.is_planar else 3
+        points = rerun.Points2D if dim == 2 else rerun.Points3D
+        lines = rerun.LineStrips2D if dim == 2 else rerun.LineStrips3D
+        for link in self._reader.links:
+            colors = _colors(state, link.name, self._scale)
+            self._send(link.name, lines(state.segments[link.name][..., :dim], colors=colors))
+        for group in self._reader.groups:
+            places = state.places[group.name]
+            if group.kind is GroupKind.CAMERAS:
+                strokes = places[:, None] + frustum_strokes(group, state, self._length)
+                labels = list(group.labels) or [f"{group.noun} {row}" for row in group.rows]
+                drawn = lines(strokes, colors=_CAMERA_COLOR, labels=labels, show_labels=False)
+                self._send(group.name, drawn)
+                continue
+            colors = _colors(state, group.name, self._scale)
+            radius = 2e-3 * self._size
+            self._send(group.name, points(places[:, :dim], colors=colors, radii=radius))
+
+    def _send(self, name: str, drawn: Any) -> None:
+        rerun.log(f"{self._path}/scene/{name}", drawn)
+
+
+def _colors(state: State, name: str, scale: ErrorScale | None) -> Floats | None:
+    """By residual; None: there is none."""
+    errors = state.errors.get(name)
+    if errors is None or scale is None:
+        return None
+    return rgb(errors, scale)

@@ -1,0 +1,147 @@
+"""The scene of a `SolveResult`: start, recorded iterations, solution.
+
+Input: a result, and a `Recording` if there is one. Output: a `Scene`. Cost: an evaluation of the
+residuals for each state.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from caspar.errors import InputError
+from caspar.scene.reader import SceneReader
+from caspar.scene.scene import Scene, State
+from caspar.solver.result.given import Given
+from caspar.solver.result.quantities import cost_text, count_text
+from caspar.solver.result.recording import Recording
+from caspar.solver.result.result import SolveResult
+
+MAX_STATES = 12
+"""Start, iterations and solution that are drawn, at most."""
+
+MAX_NUMBERS = 3_000_000
+"""Coordinates of all states, at most: more iterations are left out, but never start and end."""
+
+
+def scene_of_result(
+    result: SolveResult,
+    recording: Recording | None = None,
+    *,
+    title: str = "",
+    unit: str = "",
+    nouns: Mapping[str, str] | None = None,
+    before: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Scene:
+    """What can be drawn of a solve.
+
+    Poses are taken to lead from their axes to the world unless names say otherwise: a field or an
+    argument called `cam_T_world` or `cam_from_world`. The pose of a camera, whose factor has two
+    residuals, a pose and a point, is taken in the direction that has the points before it.
+
+    Args:
+        result: The solve.
+        recording: The `on_iteration` of the solve; its steps come between start and solution.
+        title: What it is; empty: the counts of what is drawn.
+        unit: Of the lengths of residuals, such as `px`.
+        nouns: What an instance of a node type or factor is called, by its name: `camera`.
+        before: States before the start, by label: values by node type.
+
+    Raises:
+        InputError: No node type has a place; the result is a copy, which does not hold the arrays;
+            or the recording is of another problem.
+    """
+    given = result.given
+    if given is None:
+        raise InputError(
+            "this result is a copy or comes from a pickle, which does not hold the arrays: call "
+            "to_html where the solve was"
+        )
+    reader = SceneReader(given.factors, given.arrays, nouns)
+    states = [
+        *(_evaluated(reader, given, label, values) for label, values in (before or {}).items()),
+        _evaluated(reader, given, "start", {}),
+    ]
+    room = min(MAX_STATES, max(MAX_NUMBERS // max(_num_numbers(states[0]), 1), 2)) - len(states) - 1
+    for label, values in _recorded(recording, result, max(room, 0)):
+        states.append(_evaluated(reader, given, label, values))
+    final = reader.state("solution", result.final_cost, result.values, result.residuals)
+    return Scene(
+        title=title or ", ".join(count_text(one.total, one.noun) for one in reader.groups),
+        facts=_facts(result, reader, recording, len(states) - 1 - len(before or {})),
+        unit=unit,
+        is_planar=reader.is_planar,
+        groups=reader.groups,
+        links=reader.links,
+        states=(*states, final),
+    )
+
+
+def _evaluated(
+    reader: SceneReader, given: Given, label: str, values: Mapping[str, Any]
+) -> State:
+    placed = {name: _like(given.arrays[name], rows) for name, rows in values.items()}
+    arrays = {**given.arrays, **placed}
+    found = given.evaluate(arrays)
+    return reader.state(label, found.cost, arrays, found.residuals)
+
+
+def _like(given: Any, rows: Any) -> Any:
+    """Rows of the host where the given array is."""
+    given = given.to_rows() if hasattr(given, "to_rows") else given
+    if hasattr(given, "new_tensor"):
+        return given.new_tensor(rows)
+    if not (hasattr(given, "get") and hasattr(given, "set")):
+        return rows
+    placed = given.astype(rows.dtype, copy=True)
+    placed.set(np.ascontiguousarray(rows))
+    return placed
+
+
+def _recorded(
+    recording: Recording | None, result: SolveResult, room: int
+) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    """Steps between start and solution, evenly chosen."""
+    if recording is None or room == 0:
+        return
+    for values in recording.values[:1]:
+        wanted = {name: tuple(map(int, rows.shape)) for name, rows in result.values.items()}
+        found = {name: rows.shape for name, rows in values.items()}
+        if found != wanted:
+            raise InputError(
+                f"the recording has values of shapes {found}, the result of {wanted}: pass the "
+                "recording that was on_iteration of this solve"
+            )
+    between = len(recording) - 1  # the last one is the solution
+    chosen = np.unique(np.linspace(0, between - 1, min(room, between)).round().astype(int))
+    for place in chosen.tolist():
+        yield f"iteration {recording.records[place].iteration}", recording.values[place]
+
+
+def _num_numbers(state: State) -> int:
+    arrays = (*state.places.values(), *state.turns.values(), *state.segments.values())
+    return sum(array.size for array in arrays)
+
+
+def _facts(
+    result: SolveResult, reader: SceneReader, recording: Recording | None, num_between: int
+) -> tuple[str, ...]:
+    sizes = [count_text(one.total, one.noun) for one in (*reader.groups, *reader.links)]
+    facts = [
+        ", ".join(sizes),
+        f"cost {cost_text(result.initial_cost)} to {cost_text(result.final_cost)} in "
+        f"{count_text(len(result.iterations), 'iteration')} ({result.status.name})",
+        *left_out(reader),
+    ]
+    if recording is not None and num_between < len(recording) - 1:
+        facts.append(f"{num_between} of {len(recording)} recorded steps are shown")
+    return tuple(facts)
+
+
+def left_out(reader: SceneReader) -> list[str]:
+    """A sentence for each group and factor of which not all is drawn."""
+    return [
+        f"{len(one.rows):,} of {one.total:,} {one.noun}s are drawn"
+        for one in (*reader.groups, *reader.links)
+        if len(one.rows) < one.total
+    ]

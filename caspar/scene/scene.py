@@ -1,0 +1,105 @@
+"""`Scene`: what is drawn of a solve, as plain arrays. Nothing is computed here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+
+class GroupKind(Enum):
+    """How the instances of a node type are drawn."""
+
+    POINTS = "points"
+    POSES = "poses"
+    CAMERAS = "cameras"
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The instances of a node type.
+
+    Attributes:
+        name: Of the node type.
+        kind: How they are drawn.
+        rows: (k,) the instances that are drawn, by their row in the values.
+        total: How many there are.
+        noun: What one of them is called.
+        labels: k names of those that are drawn; empty: they have none but the row.
+        forward: Of cameras: 1.0 if they look along their z axis, -1.0 if against it.
+    """
+
+    name: str
+    kind: GroupKind
+    rows: Rows
+    total: int
+    noun: str
+    labels: tuple[str, ...] = ()
+    forward: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """Pairs of places that a factor measures between.
+
+    Attributes:
+        name: Of the factor.
+        rows: (k,) the instances that are drawn.
+        total: How many there are.
+        noun: What one of them is called.
+    """
+
+    name: str
+    rows: Rows
+    total: int
+    noun: str
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A scene at some values.
+
+    Attributes:
+        label: What it is: `start`, `iteration 3`, `solution`.
+        cost: Cost of the values.
+        places: By group (k, 3) world coordinates; z is 0 in the plane.
+        turns: By group of poses and cameras in space: (k, 4) quaternions x y z w that take its axes
+            to those of the world.
+        segments: By links (k, 2, 3): where each begins and ends.
+        errors: By group or links (k,) lengths of residuals: of links their own, of an instance of a
+            group the root mean square of all that touch it. NaN: nothing touches it.
+    """
+
+    label: str
+    cost: float
+    places: Mapping[str, Floats]
+    turns: Mapping[str, Floats]
+    segments: Mapping[str, Floats]
+    errors: Mapping[str, Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """What is drawn of a solve.
+
+    Attributes:
+        title: What it is.
+        facts: Sentences: sizes, costs, what is left out.
+        unit: Unit of the lengths of residuals, such as `px`; empty: none is known.
+        is_planar: Whether all z are 0.
+        groups: What has a place.
+        links: What is measured between places.
+        states: In order; the first is the start, the last the solution.
+    """
+
+    title: str
+    facts: tuple[str, ...]
+    unit: str
+    is_planar: bool
+    groups: tuple[Group, ...]
+    links: tuple[Links, ...]
+    states: tuple[State, ...] = field(repr=False)

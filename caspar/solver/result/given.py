@@ -1,0 +1,71 @@
+"""What a result, or a record of an iteration, can still ask for: values, and their evaluation.
+
+Input: what `solve` was given. Cost: nothing until somebody asks.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.errors import InputError
+from caspar.frontend.factors.trace import TracedFactor
+
+
+class Evaluated(Protocol):
+    """Costs, residuals and weights at some values: see `caspar.Evaluation`."""
+
+    @property
+    def cost(self) -> float:
+        """That of all factors."""
+
+    def residuals(self, factor: str) -> NDArray[np.float64]:
+        """(m, residual_dim) of a factor."""
+
+    def weights(self, factor: str) -> NDArray[np.float64]:
+        """(m,) of a factor."""
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a solve was given.
+
+    Attributes:
+        factors: All factors of the solver.
+        arrays: Start values and arguments, by name; what is in the arrays may have changed since.
+        evaluate: Evaluates the factors at the values of such arrays.
+    """
+
+    factors: tuple[TracedFactor, ...]
+    arrays: Mapping[str, Any]
+    evaluate: Callable[[Mapping[str, Any]], Evaluated]
+
+
+class ValuesReader:
+    """Reads the values of a solve that goes on, until it is closed.
+
+    Args:
+        read: Copies the values by node type.
+    """
+
+    def __init__(self, read: Callable[[], Mapping[str, Any]]) -> None:
+        self._read: Callable[[], Mapping[str, Any]] | None = read
+
+    def __call__(self) -> Mapping[str, Any]:
+        """The values.
+
+        Raises:
+            InputError: The solve has gone on.
+        """
+        if self._read is None:
+            raise InputError(
+                "the values of an iteration can be read only while on_iteration is called with "
+                "its record: read them there, and keep what it returns"
+            )
+        return self._read()
+
+    def close(self) -> None:
+        """The solve goes on."""
+        self._read = None

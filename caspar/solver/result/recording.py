@@ -1,0 +1,50 @@
+"""`Recording`: the values of a solve, iteration by iteration, for a view with a slider.
+
+Input: records of iterations, by `on_iteration`. Cost: a copy of all values for each accepted step,
+on the host.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.solver.result.result import IterationRecord
+
+
+class Recording:
+    """Keeps the values of each accepted step: `solver.solve(arrays, on_iteration=recording)`.
+
+    Use it for one solve; a second one is added behind the first.
+
+    Attributes:
+        records: Of the accepted steps, in order.
+        values: For each of them the values by node type, NumPy arrays of their own.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[IterationRecord] = []
+        self.values: list[Mapping[str, NDArray[Any]]] = []
+
+    def __call__(self, record: IterationRecord) -> None:
+        """Keep the values, if they have moved."""
+        if record.step_accepted:
+            values = {name: on_host(array) for name, array in record.values().items()}
+            self.records.append(replace(record, reader=None))
+            self.values.append(values)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __repr__(self) -> str:
+        """Number of steps."""
+        return f"Recording({len(self)} accepted steps)"
+
+
+def on_host(array: Any) -> NDArray[Any]:
+    """An array or tensor of any device as a NumPy array."""
+    if hasattr(array, "detach"):  # a tensor
+        array = array.detach().cpu()
+    return array.get() if hasattr(array, "get") else np.asarray(array)
