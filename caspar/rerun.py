@@ -6,15 +6,17 @@ Input: the solver, its arrays, and records of iterations, by `on_iteration`. Out
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from caspar.errors import MissingPackageError
 from caspar.scene.colors import ErrorScale, error_scale, rgb
 from caspar.scene.frusta import frustum_length, frustum_strokes
 from caspar.scene.reader import SceneReader
-from caspar.scene.scene import Floats, GroupKind, Scene, State
+from caspar.scene.scene import GroupKind, Scene, State
 from caspar.solver.result.result import IterationRecord
 from caspar.solver.solver import Solver
 
@@ -29,7 +31,10 @@ __all__ = ["Logger"]
 
 TIMELINE = "iteration"
 
-_CAMERA_COLOR = (240, 246, 252)
+DECADES = 2.5
+"""Of the scale of colours, downwards from the start: nobody knows the end yet."""
+
+_CAMERA_COLOR = (88, 166, 255)
 _SCALARS = ("cost", "damping", "gain_ratio", "linear_iterations")
 
 
@@ -71,7 +76,8 @@ class Logger:
         places = np.concatenate(list(state.places.values()))
         low, high = np.nanpercentile(places, [2.0, 98.0], axis=0)
         self._size = float((high - low).max())
-        self._scale = error_scale(first)
+        scale = error_scale(first)
+        self._scale = None if scale is None else replace(scale, low=scale.high - DECADES)
         self._length = frustum_length(first, self._size)
         rerun.set_time(TIMELINE, sequence=0)
         self._log_scalar("cost", found.cost)
@@ -115,7 +121,7 @@ class Logger:
         rerun.log(f"{self._path}/scene/{name}", drawn)
 
 
-def _colors(state: State, name: str, scale: ErrorScale | None) -> Floats | None:
+def _colors(state: State, name: str, scale: ErrorScale | None) -> NDArray[np.uint8] | None:
     """By residual; None: there is none."""
     errors = state.errors.get(name)
     if errors is None or scale is None:

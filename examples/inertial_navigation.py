@@ -1,3 +1,7 @@
+# %% [markdown]
+# # A drone's flight from inertial sensors
+
+# %% [markdown]
 """A drone's flight from its inertial sensors and a few satellite fixes.
 
 Gyroscope and accelerometer are read 200 times a second. Between two keyframes their readings are
@@ -9,11 +13,14 @@ biases, which drift.
     python examples/inertial_navigation.py
 """
 
+# %%
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 import symforce.symbolic as sf
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
@@ -21,9 +28,11 @@ import caspar
 
 Array = NDArray[np.float64]
 
-# -- node types: what the solver moves -------------------------------------------------------------
+# %% [markdown]
+# ## What the solver moves
 
 
+# %%
 @dataclass
 class State:
     """The body at a keyframe; in storage qx qy qz qw x y z vx vy vz.
@@ -41,9 +50,11 @@ class Bias(sf.V6):
     """What gyroscope (rad/s) and accelerometer (m/s^2) read too much."""
 
 
-# -- factors ---------------------------------------------------------------------------------------
+# %% [markdown]
+# ## Factors
 
 
+# %%
 @dataclass
 class Motion:
     """Preintegrated readings; in storage qx qy qz qw, velocity, position, duration, bias.
@@ -142,8 +153,10 @@ OPTIONS: dict[str, Any] = {
 }
 """A flight is a long chain: loose steps would hardly move its far end."""
 
-# -- preintegration --------------------------------------------------------------------------------
+# %% [markdown]
+# ## Preintegration
 
+# %%
 STEP_S = 0.005
 NOISE = np.array([2e-4, 2e-3])
 """Of gyroscope (rad/s) and accelerometer (m/s^2), for one second."""
@@ -214,8 +227,10 @@ def preintegrate(gyro: Array, accel: Array, bias: Array) -> dict[str, Array]:
     }
 
 
-# -- a simulated flight ----------------------------------------------------------------------------
+# %% [markdown]
+# ## A simulated flight
 
+# %%
 GRAVITY = np.array([0.0, 0.0, -9.81])
 FIRST_BIAS = np.array([0.01, -0.02, 0.015, 0.1, -0.15, 0.2])
 DRIFT = np.array([1e-4, 1e-3])
@@ -318,6 +333,61 @@ def simulate(num_keyframes: int = 60, samples: int = 50, seed: int = 0) -> dict[
     }
 
 
+# %% [markdown]
+# ## Solve
+
+# %% tags=["active-ipynb"]
+# arrays = simulate()
+# solver = caspar.Solver(FACTORS, precision="float64")
+# result = solver.solve(arrays, verbose=False, **OPTIONS)
+# result
+
+# %% [markdown]
+# The start joins the satellite fixes by straight lines; turns and speeds come from the inertial
+# sensors, and the path through the fixes is round. The biases, which nobody measures, come out too:
+# grey is what they are, the line what is found, the band two standard errors of it.
+
+
+# %%
+def draw(
+    arrays: dict[str, Any], result: caspar.SolveResult, errors: Array, samples: int = 50
+) -> Figure:
+    """The path, and the biases over time with their standard errors, (n, 6)."""
+    count = len(arrays["State"])
+    flight = fly(count, samples, np.random.default_rng(0))
+    figure = plt.figure(figsize=(10.5, 4.6), layout="constrained")
+    path = figure.add_subplot(1, 2, 1, projection="3d")
+    path.plot(*arrays["State"][:, 4:7].T, "--", color="0.6", lw=1.0, label="start")
+    path.plot(*flight.positions.T, color="0.8", lw=5.0, label="true")
+    path.plot(*result.values["State"][:, 4:7].T, color="C0", lw=1.5, label="found")
+    path.scatter(*arrays["satellite_fix"]["position"].T, color="#e5383b", s=14, label="fix")
+    path.set_box_aspect(np.ptp(flight.positions, axis=0) + 4.0, zoom=1.2)
+    path.tick_params(labelsize="x-small")
+    path.locator_params(nbins=4)
+    path.legend(loc="upper left", fontsize="small")
+    time = samples * STEP_S * np.arange(count)
+    for place, (first, name, unit) in enumerate(
+        ((0, "gyroscope", "mrad/s"), (3, "accelerometer", "mm/s$^2$"))
+    ):
+        axis = figure.add_subplot(2, 2, 2 + 2 * place)
+        for axis_number in range(3):
+            row, color = first + axis_number, f"C{axis_number}"
+            found, error = 1e3 * result.values["Bias"][:, row], 2e3 * errors[:, row]
+            axis.plot(time, 1e3 * flight.biases[:, row], color="0.75", lw=3.0)
+            axis.fill_between(time, found - error, found + error, color=color, alpha=0.2)
+            axis.plot(time, found, color=color, lw=1.2, label="xyz"[axis_number])
+        axis.set(title=f"bias of the {name}, {unit}", xlim=(0.0, time[-1]))
+        axis.legend(ncols=3, fontsize="small", loc="lower right")
+    axis.set_xlabel("time, s")
+    return figure
+
+
+# %% tags=["active-ipynb"]
+# cov = solver.covariance({**arrays, **result.values}, {"Bias": "all"})
+# draw(arrays, result, cov.standard_errors("Bias"));
+
+
+# %% tags=["active-py"]
 def main() -> caspar.SolveResult:
     """Solve and print the report."""
     solver = caspar.Solver(FACTORS, precision="float64")

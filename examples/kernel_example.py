@@ -56,6 +56,14 @@ def example(
 
 
 # %% [markdown]
+# The function is traced once, on symbols, when the kernel is first needed. What it becomes can be
+# looked at: instructions from top to bottom, and in which register each number lives. The bars on
+# the right count the numbers that are kept at once, which is what limits a GPU.
+
+# %% tags=["active-ipynb"]
+# example.inspect().program
+
+# %% [markdown]
 # ## Arrays
 #
 # NumPy here; arrays of CuPy, PyTorch and JAX are taken in the same way, and what comes back is of

@@ -20,6 +20,8 @@ from typing import Annotated, Any
 
 import numpy as np
 import symforce.symbolic as sf
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 import caspar
@@ -415,6 +417,29 @@ def show_mount(result: caspar.SolveResult) -> None:
 # given = sizes(["--poses", "2000", "--landmarks", "100"])  # all of it takes some seconds more
 # drive = measure(given.poses, given.landmarks, given.laps)
 # results = drive_and_solve(drive, given.laps)
+
+
+# %%
+def draw(results: Sequence[caspar.SolveResult], drive: Mapping[str, Mapping[str, Array]]) -> Figure:
+    """The map after each solve: path, landmarks, and the loops that hold it together."""
+    figure, axes = plt.subplots(
+        *(2, len(results) // 2), figsize=(10.0, 5.2), layout="constrained", sharex=True, sharey=True
+    )
+    alone = chained(np.concatenate([first_pose(), drive["odometry"]["motion"]]))
+    for axis, result in zip(axes.flat, results, strict=True):
+        poses, landmarks = result.values["Pose"], result.values["Landmark"]
+        axis.plot(*alone[: len(poses), 4:6].T, color="0.8", lw=1.0, label="odometry alone")
+        axis.plot(*poses[:, 4:6].T, color="C0", lw=1.2, label="path")
+        axis.plot(*landmarks[:, :2].T, ".", color="#1a7f37", ms=3, label="landmark")
+        axis.set_title(f"{len(poses):,} poses", fontsize="medium")
+        axis.set_aspect("equal")
+        axis.set_axis_off()
+    axes[0, 0].legend(loc="lower left", fontsize="small", frameon=False)
+    return figure
+
+
+# %% tags=["active-ipynb"]
+# draw(results, drive);
 
 # %% tags=["active-ipynb"]
 # show_mount(results[-1])

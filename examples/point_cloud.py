@@ -16,6 +16,8 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import symforce.symbolic as sf
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
@@ -194,6 +196,29 @@ def check(cloud: Cloud) -> float:
 
 # %% tags=["active-ipynb"]
 # check(cloud);
+
+# %% [markdown]
+# The cloud from the side: the colour is the scan, black dots are the centroids of all scans.
+
+
+# %%
+def draw(cloud: Cloud, every: int = 8) -> Figure:
+    """A part of the points in the world, and the centroids."""
+    scan = as_numpy(cloud.scan)[::every]
+    world = to_world(pose={"values": cloud.poses, "index": cloud.scan}, point=cloud.points)
+    places = as_numpy(centroids(weigh_cloud(cloud).by_scan))
+    figure = plt.figure(figsize=(8.0, 3.8), layout="constrained")
+    axis = figure.add_subplot(projection="3d", elev=28, azim=-75)
+    points = as_numpy(world)[::every]
+    axis.scatter(*points.T, c=scan, s=2.0, alpha=0.5, cmap="turbo", linewidths=0)
+    axis.plot(*places.T, "k.-", ms=5, lw=1.0)
+    axis.set_box_aspect(np.ptp(points, axis=0), zoom=2.0)
+    axis.set_axis_off()
+    return figure
+
+
+# %% tags=["active-ipynb"]
+# draw(cloud);
 
 # %% [markdown]
 # ## Many times

@@ -61,6 +61,9 @@ PARTS = {
     "pose_graph": "version errors options progress user_arrays user_warnings ir memory passes"
     " frontend equations codegen runtime driver tracing solver io initialize",
     "sfm": "errors io cameras colmap",
+    "scene": "errors frontend arrays solver io colmap",
+    "view": "errors solver io scene",
+    "rerun": "errors solver scene",
     "cli": "version errors options progress ir memory passes frontend equations codegen runtime"
     " driver inspect solver io colmap",
     "__main__": "cli",
@@ -144,22 +147,24 @@ THIRD_PARTY = {
     "mpl_toolkits": "plot",
     "numpy": "any",
     "nvmath": "runtime",
+    "plotly": "view",
     "pycolmap": "colmap",
     "platformdirs": "runtime driver cli",
     "qdldl": "runtime initialize",
+    "rerun": "rerun",
     "rich": "inspect kernels solver cli",
     "rslab": "runtime",
     "scipy": "any",
     "symengine": "frontend",
-    "symforce": "frontend bundle_adjustment cameras factors loss colmap pose_graph",
+    "symforce": "frontend bundle_adjustment cameras factors loss colmap pose_graph scene",
     "sympy": "frontend",
     "threadpoolctl": "runtime",
     "typing_extensions": "solver",
 }
 
 HEAVY = (
-    *("cupy", "igraph", "llvmlite", "matplotlib", "rich", "scipy", "symengine", "symforce"),
-    "sympy",
+    *("cupy", "igraph", "llvmlite", "matplotlib", "plotly", "rerun", "rich", "scipy"),
+    *("symengine", "symforce", "sympy"),
 )
 """Not loaded by `import caspar`: they cost seconds."""
 

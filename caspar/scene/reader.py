@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from caspar.arrays.shared_indices import SharedIndices
 from caspar.errors import InputError
 from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
 from caspar.io.rotations import conjugate, rotate
@@ -87,9 +88,7 @@ class SceneReader:
             self._group(name, place, values, cameras.get(name))
             for name, place in self._places.items()
         )
-        self._linking = {
-            ends.factor.name: ends for ends in self._ends if _is_linking(ends, places)
-        }
+        self._linking = {ends.factor.name: ends for ends in self._ends if _is_linking(ends, places)}
         self.links = tuple(
             Links(name, thinned(len(ends.rows[0]), MAX_LINKS), len(ends.rows[0]), self._noun(name))
             for name, ends in self._linking.items()
@@ -207,7 +206,8 @@ def _rows(values: Any) -> Floats:
 
 
 def _index(given: Any) -> Rows:
-    return np.asarray(on_host(getattr(given, "index", given)), np.int64)
+    index = given.index if isinstance(given, SharedIndices) else given
+    return np.asarray(on_host(index), np.int64)
 
 
 def _instances(argument: Argument, given: Mapping[str, Any], count: int) -> Rows:
@@ -250,9 +250,7 @@ def _directed(
     return replace(place, from_world=bool(shares[True] >= shares[False] - 0.01))
 
 
-def _local(
-    place: Place, values: Mapping[str, Floats], seen: tuple[_Ends, str, str]
-) -> Floats:
+def _local(place: Place, values: Mapping[str, Floats], seen: tuple[_Ends, str, str]) -> Floats:
     """Points in the axes of the cameras that see them, of a part of the observations."""
     ends, camera, point = seen
     of = dict(zip(ends.groups, ends.rows, strict=True))

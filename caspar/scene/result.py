@@ -77,9 +77,7 @@ def scene_of_result(
     )
 
 
-def _evaluated(
-    reader: SceneReader, given: Given, label: str, values: Mapping[str, Any]
-) -> State:
+def _evaluated(reader: SceneReader, given: Given, label: str, values: Mapping[str, Any]) -> State:
     placed = {name: _like(given.arrays[name], rows) for name, rows in values.items()}
     arrays = {**given.arrays, **placed}
     found = given.evaluate(arrays)

@@ -10,10 +10,10 @@ from plotly import graph_objects
 
 from caspar.io.compressed import FilePath
 from caspar.io.replace import write_file
+from caspar.scene.colors import BACKGROUND, FAINT, SCALE, TEXT, error_scale
 from caspar.scene.scene import Scene, State
 from caspar.solver.result.quantities import cost_text
 from caspar.view.alignment import Outlook, outlook_of
-from caspar.scene.colors import BACKGROUND, FAINT, SCALE, TEXT, error_scale
 from caspar.view.traces import traces
 
 _AT_ONCE = {

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from plotly import graph_objects
 
+from caspar.scene.colors import CAMERA, FAINT, PLAIN, logarithms
 from caspar.scene.frusta import NUM_CORNERS, frustum_length, frustum_strokes
 from caspar.scene.scene import Floats, Group, GroupKind, Links, Scene, State
 from caspar.view.alignment import Outlook
-from caspar.scene.colors import CAMERA, FAINT, PLAIN, logarithms
+
 
 def traces(scene: Scene, state: State, outlook: Outlook) -> list[Any]:
     """All traces of one state."""
