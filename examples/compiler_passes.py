@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 import caspar
 from caspar.inspect.pictures.live_ranges import pressure
+from caspar.inspect.views import GraphView
 from caspar.ir.graph import Graph
 from caspar.passes.cost import CUDA_FLOAT32
 from caspar.passes.pipeline import GRAPH_STAGES
@@ -57,8 +58,12 @@ def price(graph: Graph) -> float:
 
 def prices(kernel: caspar.inspect.KernelInspection) -> dict[str, float]:
     """By stage, from the traced graph to the last pass."""
-    names = ("graph", *(name for name, _ in GRAPH_STAGES))
-    return {name: price(kernel.stage(name).graph) for name in names}
+    found = {}
+    for name in ("graph", *(name for name, _ in GRAPH_STAGES)):
+        stage = kernel.stage(name)
+        assert isinstance(stage, GraphView)
+        found[name] = price(stage.graph)
+    return found
 
 
 # %% [markdown]

@@ -171,7 +171,7 @@ def draw(arrays: dict[str, Any], found: Array, covariance: Array, correlation: A
 # %% tags=["active-ipynb"]
 # narrow = {"Spectrum": {**BOUNDS["Spectrum"], "width": (0.5, 2.0)}}
 # held = solver.solve(arrays, bounds=narrow, verbose=False)
-# print(dict(zip(NAMES, held.active_bounds["Spectrum"][0].tolist())))
+# print(dict(zip(NAMES, held.active_bounds["Spectrum"][0].tolist(), strict=True)))
 # held.final_cost / result.final_cost
 
 

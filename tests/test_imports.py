@@ -133,6 +133,7 @@ LAZY_MODULES = (
     "runtime/cuda/member.py",
     "runtime/select.py",
     "runtime/nvidia/toolkit.py",
+    "rerun/logger.py",
 )
 
 # Third-party packages, and the parts that may import them.

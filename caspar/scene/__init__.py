@@ -1,8 +1,8 @@
 """What can be drawn of a solve: poses, cameras and points at some values, and what links them.
 
-Input: a `SolveResult`, or COLMAP models before and after. Output: a `Scene` of plain arrays, thinned
-where there is more than anybody can look at. Public as `caspar.scene`; `caspar.view` writes it into
-a file for a browser, `caspar.rerun` sends it to Rerun's viewer. Nothing here draws.
+Input: a `SolveResult`, or COLMAP models before and after. Output: a `Scene` of plain arrays,
+thinned where there is more than anybody can look at. Public as `caspar.scene`; `caspar.view` writes
+it into a file for a browser, `caspar.rerun` sends it to Rerun's viewer. Nothing here draws.
 """
 
 from caspar.scene.models import scene_of_models

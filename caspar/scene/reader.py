@@ -1,7 +1,8 @@
 """Reads scenes off the arrays of a solve: which nodes are drawn, what links them, where they are.
 
-Input: traced factors and the arrays of `Solver.solve`. Output: groups, links, and a `State` for each
-set of values. Cost: once per problem a pass over the indices, for each state one over the residuals.
+Input: traced factors and the arrays of `Solver.solve`. Output: groups, links, and a `State` for
+each set of values. Cost: once per problem a pass over the indices, for each state one over the
+residuals.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -11,7 +11,7 @@ import numpy as np
 
 from caspar.errors import InputError
 from caspar.scene.reader import SceneReader
-from caspar.scene.scene import Scene, State
+from caspar.scene.scene import Group, Links, Scene, State
 from caspar.solver.result.given import Given
 from caspar.solver.result.quantities import cost_text, count_text
 from caspar.solver.result.recording import Recording
@@ -124,22 +124,26 @@ def _num_numbers(state: State) -> int:
 def _facts(
     result: SolveResult, reader: SceneReader, recording: Recording | None, num_between: int
 ) -> tuple[str, ...]:
-    sizes = [count_text(one.total, one.noun) for one in (*reader.groups, *reader.links)]
+    sizes = [count_text(one.total, one.noun) for one in _drawn(reader)]
     facts = [
         ", ".join(sizes),
         f"cost {cost_text(result.initial_cost)} to {cost_text(result.final_cost)} in "
         f"{count_text(len(result.iterations), 'iteration')} ({result.status.name})",
-        *left_out(reader),
+        *_left_out(reader),
     ]
     if recording is not None and num_between < len(recording) - 1:
         facts.append(f"{num_between} of {len(recording)} recorded steps are shown")
     return tuple(facts)
 
 
-def left_out(reader: SceneReader) -> list[str]:
+def _drawn(reader: SceneReader) -> list[Group | Links]:
+    return [*reader.groups, *reader.links]
+
+
+def _left_out(reader: SceneReader) -> list[str]:
     """A sentence for each group and factor of which not all is drawn."""
     return [
         f"{len(one.rows):,} of {one.total:,} {one.noun}s are drawn"
-        for one in (*reader.groups, *reader.links)
+        for one in _drawn(reader)
         if len(one.rows) < one.total
     ]

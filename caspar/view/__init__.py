@@ -1,8 +1,8 @@
 """Interactive views of solves: one HTML file that needs no network, drawn by plotly.
 
-Input: a `caspar.scene.Scene`. Output: a file for a browser: turn it, move through the iterations, point
-at things. Public as `caspar.view`, loaded when something is first drawn. The extra `view` installs
-plotly.
+Input: a `caspar.scene.Scene`. Output: a file for a browser: turn it, move through the iterations,
+point at things. Public as `caspar.view`, loaded when something is first drawn. The extra `view`
+installs plotly.
 """
 
 from caspar.errors import MissingPackageError

@@ -134,4 +134,5 @@ def _eye(scene: Scene, state: State, axes: Floats) -> Floats:
         return _USUAL_EYE
     back = -mean / np.linalg.norm(mean)
     aside = np.array([-back[1], back[0], 0.0])
-    return 1.0 * back + 0.45 * aside + np.array([0.0, 0.0, 0.6])
+    eye: Floats = 1.0 * back + 0.45 * aside + np.array([0.0, 0.0, 0.6])
+    return eye

@@ -1,8 +1,8 @@
 """Sphinx extension: pictures beside the notebooks of the gallery's tables.
 
-In: the page `examples/notebooks/README`, whose tables link to notebooks, and the executed notebooks.
-Out: each table becomes cards, with the last picture that its notebook shows. On GitHub the page
-stays as it is: a table. Cost: one look at each notebook's page in a build.
+In: the page `examples/notebooks/README`, whose tables link to notebooks, and the executed
+notebooks. Out: each table becomes cards, with the last picture that its notebook shows. On GitHub
+the page stays as it is: a table. Cost: one look at each notebook's page in a build.
 """
 
 from typing import Any

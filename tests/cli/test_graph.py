@@ -25,14 +25,15 @@ def run(*arguments: object) -> int:
 
 def test_all_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, report, plot = (tmp_path / name for name in ("out.g2o", "out.json", "out.png"))
-    assert run(GRID, "--out", out, "--json", report, "--plot", plot) == 0
+    view = tmp_path / "out.html"
+    assert run(GRID, "--out", out, "--json", report, "--plot", plot, "--html", view) == 0
     printed = capsys.readouterr()
     assert f"{GRID}: SE3, 125 poses, 297 edges" in printed.out
     assert "start: the chordal estimate, chi2 1184.14; the graph's own poses have 1" in printed.out
     assert "pose 0 is held: nothing else says where the graph is" in printed.out
     assert "chi2 1184.1356 -> 458.15378" in printed.out
     assert "CONVERGED" in printed.out
-    assert f"written: {out}, {report}, {plot}" in printed.out
+    assert f"written: {out}, {report}, {plot}, {view}" in printed.out
     assert f"reading {GRID}" in printed.err
     solved = read_pose_graph(out)
     assert chi2(solved) == pytest.approx(458.15378429, rel=1e-9)
@@ -44,6 +45,9 @@ def test_all_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert told["iterations"][0]["iteration"] == 1
     with Image.open(plot) as image:
         assert min(image.size) > 800
+    shown = view.read_text(encoding="utf-8")
+    assert "smallGrid3D.g2o.bz2" in shown
+    assert all(text in shown for text in ('"file"', '"start"', '"solution"', "297 edges"))
 
 
 @pytest.mark.parametrize(("text", "name"), [(PLANE, "plane"), (SPACE, "space")])

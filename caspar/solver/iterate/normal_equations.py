@@ -25,7 +25,6 @@ from caspar.solver.iterate.roundings import moved_scores, typical_change
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.iterate.usual_options import usual_options
 from caspar.solver.linear.hand_over import HandOver
-from caspar.solver.plan.arena import Scratch
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
@@ -346,7 +345,7 @@ class NormalEquations:
         """The same in arrays of their own: the solve may go on."""
         return self._values_in(self.plan.no_scratch())
 
-    def _values_in(self, scratch: Scratch) -> Mapping[str, Array]:
+    def _values_in(self, scratch: Any) -> Mapping[str, Array]:
         values = self.plan.types.values.value
         rows = {
             plan.node.name: scratch.take((plan.count, plan.node.storage_dim), values)

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import InputError
-from caspar.frontend.factors.trace import TracedFactor
 
 
 class Evaluated(Protocol):
@@ -33,12 +32,12 @@ class Given:
     """What a solve was given.
 
     Attributes:
-        factors: All factors of the solver.
+        factors: All factors of the solver, each a `TracedFactor`.
         arrays: Start values and arguments, by name; what is in the arrays may have changed since.
         evaluate: Evaluates the factors at the values of such arrays.
     """
 
-    factors: tuple[TracedFactor, ...]
+    factors: tuple[Any, ...]
     arrays: Mapping[str, Any]
     evaluate: Callable[[Mapping[str, Any]], Evaluated]
 

@@ -1,7 +1,7 @@
-"""Sends a solve to Rerun's viewer while it runs: places, residuals, costs, on a timeline.
+"""`Logger`: an `on_iteration` that logs each iteration to Rerun.
 
-Input: the solver, its arrays, and records of iterations, by `on_iteration`. Output: what
-`rerun` makes of it: a viewer, a file, a server. The extra `rerun` installs rerun-sdk.
+Input: records of iterations. Output: points, lines and plots of Rerun. Cost: for each accepted step
+a copy of the values and an evaluation of the residuals.
 """
 
 import math
@@ -19,15 +19,6 @@ from caspar.scene.reader import SceneReader
 from caspar.scene.scene import GroupKind, Scene, State
 from caspar.solver.result.result import IterationRecord
 from caspar.solver.solver import Solver
-
-try:
-    import rerun
-except ModuleNotFoundError as error:
-    if error.name != "rerun":
-        raise
-    raise MissingPackageError("caspar.rerun", "rerun-sdk", "rerun") from error
-
-__all__ = ["Logger"]
 
 TIMELINE = "iteration"
 
@@ -55,6 +46,7 @@ class Logger:
 
     Raises:
         InputError: No node type has a place, or arrays do not fit the factors.
+        MissingPackageError: rerun-sdk is not installed.
     """
 
     def __init__(
@@ -65,6 +57,7 @@ class Logger:
         path: str = "solve",
         nouns: Mapping[str, str] | None = None,
     ) -> None:
+        self._rerun = _rerun()
         self._solver = solver
         self._arrays = arrays
         self._path = path
@@ -79,13 +72,13 @@ class Logger:
         scale = error_scale(first)
         self._scale = None if scale is None else replace(scale, low=scale.high - DECADES)
         self._length = frustum_length(first, self._size)
-        rerun.set_time(TIMELINE, sequence=0)
+        self._rerun.set_time(TIMELINE, sequence=0)
         self._log_scalar("cost", found.cost)
         self._log(state)
 
     def __call__(self, record: IterationRecord) -> None:
         """Log one iteration."""
-        rerun.set_time(TIMELINE, sequence=record.iteration)
+        self._rerun.set_time(TIMELINE, sequence=record.iteration)
         for name in _SCALARS:
             self._log_scalar(name, float(getattr(record, name)))
         if record.step_accepted:
@@ -95,13 +88,13 @@ class Logger:
 
     def _log_scalar(self, name: str, value: float) -> None:
         if math.isfinite(value):
-            rerun.log(f"{self._path}/course/{name}", rerun.Scalars(value))
+            self._rerun.log(f"{self._path}/course/{name}", self._rerun.Scalars(value))
 
     def _log(self, state: State) -> None:
         """Log all that is drawn at some values."""
         dim = 2 if self._reader.is_planar else 3
-        points = rerun.Points2D if dim == 2 else rerun.Points3D
-        lines = rerun.LineStrips2D if dim == 2 else rerun.LineStrips3D
+        points = self._rerun.Points2D if dim == 2 else self._rerun.Points3D
+        lines = self._rerun.LineStrips2D if dim == 2 else self._rerun.LineStrips3D
         for link in self._reader.links:
             colors = _colors(state, link.name, self._scale)
             self._send(link.name, lines(state.segments[link.name][..., :dim], colors=colors))
@@ -118,7 +111,16 @@ class Logger:
             self._send(group.name, points(places[:, :dim], colors=colors, radii=radius))
 
     def _send(self, name: str, drawn: Any) -> None:
-        rerun.log(f"{self._path}/scene/{name}", drawn)
+        self._rerun.log(f"{self._path}/scene/{name}", drawn)
+
+
+def _rerun() -> Any:
+    """Rerun's own module, if it is installed."""
+    try:
+        import rerun
+    except ModuleNotFoundError as error:
+        raise MissingPackageError("caspar.rerun", "rerun-sdk", "rerun") from error
+    return rerun
 
 
 def _colors(state: State, name: str, scale: ErrorScale | None) -> NDArray[np.uint8] | None:
