@@ -144,7 +144,7 @@ def _layout(scene: Scene, outlook: Outlook) -> dict[str, Any]:
         "hoverlabel": {"bgcolor": "#21262d", "bordercolor": "#30363d", "font": {"color": TEXT}},
         "scene": {
             **axes,
-            "domain": {"x": [0.0, 1.0], "y": [0.13, 1.0]},
+            "domain": {"x": [0.0, 1.0], "y": [0.17, 1.0]},
             # "data" would scale by the volume of the box: a flat one would not fit the window
             "aspectmode": "manual",
             "aspectratio": dict(zip("xyz", (scale * sides).tolist(), strict=True)),
@@ -202,9 +202,9 @@ def _controls(scene: Scene) -> dict[str, Any]:
     slider = {
         "active": last,
         "steps": steps,
-        "x": 0.22,
-        "len": 0.73,
-        "y": 0.04,
+        "x": 0.03,
+        "len": 0.94,
+        "y": 0.02,
         "yanchor": "bottom",
         "pad": {"t": 0, "b": 0},
         "currentvalue": {"visible": False},
@@ -225,9 +225,9 @@ def _controls(scene: Scene) -> dict[str, Any]:
         "direction": "right",
         "showactive": False,
         "buttons": buttons,
-        "x": 0.02,
+        "x": 0.03,
         "xanchor": "left",
-        "y": 0.045,
+        "y": 0.11,
         "yanchor": "bottom",
         "bgcolor": "#21262d",
         "bordercolor": "#30363d",
@@ -239,6 +239,6 @@ def _controls(scene: Scene) -> dict[str, Any]:
 
 def _caption(state: State) -> dict[str, Any]:
     """What is shown, above the slider."""
-    place = {"x": 0.23, "y": 0.11, "xref": "paper", "yref": "paper", "xanchor": "left"}
+    place = {"x": 0.97, "y": 0.12, "xref": "paper", "yref": "paper", "xanchor": "right"}
     text = f"{state.label}: cost {cost_text(state.cost)}"
     return {"annotations": [{**place, "yanchor": "bottom", "showarrow": False, "text": text}]}
