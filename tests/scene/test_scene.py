@@ -74,6 +74,22 @@ def test_reading_values_changes_nothing(solved: Any) -> None:
     assert [one.cost for one in again.iterations] == [one.cost for one in result.iterations]
 
 
+def test_values_of_a_graph_that_is_ordered() -> None:
+    """A factorised graph has its nodes in another order on the device."""
+    graph = caspar.io.read_g2o(ROOT / "data/smallGrid3D.g2o.bz2")
+    recording = caspar.Recording()
+    summary = caspar.pose_graph.solve(
+        graph, initialize="chordal", backend="cpu", on_iteration=recording
+    )
+    task = caspar.pose_graph.problem(graph)
+    solver = caspar.Solver(task.factors, backend="cpu", precision="float64")
+    for record, values in zip(recording.records, recording.values, strict=True):
+        cost = solver.evaluate({**task.arrays, **values}).cost
+        assert cost == pytest.approx(record.cost, rel=1e-9)
+    scene = scene_of_result(summary.result, recording)
+    assert [link.total for link in scene.links] == [graph.num_edges]
+
+
 def test_values_are_there_during_the_call_only(solved: Any) -> None:
     solver, arrays, result, _ = solved
     kept: list[caspar.IterationRecord] = []

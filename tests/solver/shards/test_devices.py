@@ -278,6 +278,17 @@ def test_callbacks_stop_all() -> None:
     assert {*seen} == {threading.current_thread()}
 
 
+def test_values_are_those_of_all_devices() -> None:
+    arrays, recording = _bundle(), caspar.Recording()
+    solver = sharing((snavely,), 3)
+    result = solver.solve(arrays, on_iteration=recording)
+    one = _alone((snavely,), "schur_pcg")
+    for record, values in zip(recording.records, recording.values, strict=True):
+        assert one.evaluate({**arrays, **values}).cost == pytest.approx(record.cost, rel=1e-6)
+    for name, values in result.values.items():
+        assert_array_equal(recording.values[-1][name], values)
+
+
 def test_plans_are_kept_and_let_go() -> None:
     solver = caspar.Solver([snavely], backend="cpu", devices=2, limits=ALL_SHARE)
     assert solver.memory_table() is None
