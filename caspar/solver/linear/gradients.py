@@ -105,7 +105,7 @@ def _block_jacobi(system: LinearSystem, remarks: tuple[str, ...]) -> ConjugateGr
     for plan in system.plan.reduced:
         if plan.has_many_slots:
             _load_steps(system, plan)
-    if system.plan.shard is not None:
+    if system.plan.shard is not None and system.plan.is_ordered:
         system.load(CURVATURE_KERNEL, lambda: [curvature_kernel(system.design.types)])
     return ConjugateGradients(system, BlockJacobi(system), remarks)
 
