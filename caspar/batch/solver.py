@@ -3,10 +3,12 @@
 import pickle
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, SupportsIndex
 
 from caspar.batch.compiled import CompiledKernels
 from caspar.batch.covariance import find_covariances, with_active_held
+from caspar.batch.generate.shape import Team
 from caspar.batch.input import Batch, Terms, read_batch
 from caspar.batch.options import checked_options, checked_precision, option_numbers
 from caspar.batch.result import BatchResult
@@ -20,12 +22,12 @@ from caspar.runtime.select import chosen_backend
 from caspar.solver.choice.recipe import checked_factors, make_recipe
 from caspar.solver.input.array_reader import ArrayReader
 
-MAX_UNKNOWNS = 24
-"""Of a problem: its normal matrix is factorised in registers by code without loops."""
+MAX_UNKNOWNS = 48
+"""Of a problem: its normal matrix is in the shared memory of a warp."""
 
 
 class BatchSolver:
-    """Many small independent nonlinear least squares problems at once, one a thread.
+    """Many small independent nonlinear least squares problems at once, each by a thread or a warp.
 
     Each problem has its own damping, acceptance, stopping rule, status and number of iterations.
     All of its Levenberg-Marquardt loop is one generated kernel, which is compiled for the factors
@@ -33,9 +35,14 @@ class BatchSolver:
 
     Pickles and copies hold factors, by module and name, and the arguments below.
 
+    Attributes:
+        precision: Of values, residuals and normal equations.
+        backend: Where problems are solved.
+        team: Who solves one: a thread or a warp; None: as its unknowns suggest.
+
     Args:
         factors: Functions decorated with `caspar.factor`; a single one needs no list. Together
-            their nodes have at most 24 unknowns in a problem.
+            their nodes have at most 48 unknowns in a problem.
         backend: `cuda`, `cpu`, `auto`, or a backend object, as for `Solver`.
         precision: `float64`, which `auto` is, or `float32`: values, residuals and normal equations
             in float32, costs summed in float64.
@@ -61,6 +68,7 @@ class BatchSolver:
             recipe = make_recipe(self._given, precision=self.precision)
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.backend: Backend = chosen_backend(backend)
+        self.team: Team | None = None
         self._terms = Terms(self._factors)
         self._kernels = CompiledKernels(self.backend)
         self._kernels.backlog_s = time.perf_counter() - start
@@ -242,7 +250,10 @@ class BatchSolver:
                 f"problems of at most {MAX_UNKNOWNS}. Use caspar.Solver for larger ones, one by "
                 "one or as one problem with nodes of all"
             )
-        return batch
+        team = self.team
+        if team is None:
+            team = Team.usual(shape.num_unknowns, self.backend.traits.target)
+        return replace(batch, shape=replace(shape, team=team))
 
 
 def _remade(factors: tuple[Factor, ...], choices: Mapping[str, Any]) -> BatchSolver:
