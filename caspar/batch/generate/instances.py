@@ -15,6 +15,7 @@ from caspar.batch.generate.parameters import (
     factor_name,
     free_name,
     has_index,
+    index_name,
     values_name,
 )
 from caspar.batch.generate.programs import WIDE
@@ -168,7 +169,9 @@ class InstanceText:
             constant = programs.constant_name(number, argument)
             if argument.node is None:
                 row = f"{PROBLEM} * {constant}_{STRIDE}"
-                if is_per_instance(argument) and item is not None:
+                if argument.kind is ArgumentKind.CONST_INDEXED and item is not None:
+                    row = f"{row} + {self._row_read(number, index_name(constant), name, item)}"
+                elif is_per_instance(argument) and item is not None:
                     start = f"{name}_first" if one.instances is Instances.RAGGED else row
                     row = f"{start} + {item}"
                 at = text.name(f"{constant}_at")
@@ -203,12 +206,15 @@ class InstanceText:
         if not has_index(self.shape, argument):
             return None
         assert item is not None
-        text, index = self.text, programs.constant_name(number, argument)
-        is_ragged = self.shape.factors[number].instances is Instances.RAGGED
+        return self._row_read(number, programs.constant_name(number, argument), name, item)
+
+    def _row_read(self, number: int, index: str, name: str, item: str) -> str:
+        """Write which row an index names."""
+        text, is_ragged = self.text, self.shape.factors[number].instances is Instances.RAGGED
         row = f"{name}_first" if is_ragged else f"{PROBLEM} * {index}_{STRIDE}"
-        node = text.name(f"{index}_node")
-        text.let(node, text.cast(f"{index}_data[{row} + {item}]", DType.INT64))
-        return node
+        read = text.name(f"{index}_read")
+        text.let(read, text.cast(f"{index}_data[{row} + {item}]", DType.INT64))
+        return read
 
     def score(self) -> None:
         """`cost` is that of `y`."""
