@@ -4,7 +4,7 @@ import pickle
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from caspar.batch.compiled import CompiledKernels
 from caspar.batch.covariance import find_covariances, with_active_held
@@ -13,14 +13,19 @@ from caspar.batch.input import Batch, Terms, read_batch
 from caspar.batch.options import checked_options, checked_precision, option_numbers
 from caspar.batch.result import BatchResult
 from caspar.batch.run import BatchRun, given_back
-from caspar.errors import InputError
+from caspar.codegen.targets import TARGETS
+from caspar.errors import InputError, OptionError
 from caspar.frontend.factors.factor import Factor
 from caspar.options import BackendChoice, Precision, checked_flag
 from caspar.progress import showing
 from caspar.runtime.backend import Backend
+from caspar.runtime.nvidia.nvrtc import DEFAULT_ARCHITECTURE
 from caspar.runtime.select import chosen_backend
 from caspar.solver.choice.recipe import checked_factors, make_recipe
 from caspar.solver.input.array_reader import ArrayReader
+
+if TYPE_CHECKING:
+    from caspar.batch.inspection import BatchInspection
 
 MAX_UNKNOWNS = 48
 """Of a problem: its normal matrix is in the shared memory of a warp."""
@@ -218,6 +223,38 @@ class BatchSolver:
             batch = self._read(arrays, fixed, bounds, check=True)
             return self._kernels.source(batch.shape).text
 
+    def inspect(
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
+        target: str | None = None,
+        arch: str = DEFAULT_ARCHITECTURE,
+    ) -> "BatchInspection":
+        """The programs of the kernel that would solve such problems, at every stage; no GPU needed.
+
+        Args:
+            arrays: As for `solve`.
+            fixed: Likewise.
+            bounds: Likewise.
+            target: `cuda` or `cpu`; None: that of the backend.
+            arch: Architecture of the resources.
+
+        Raises:
+            InputError: As `solve`.
+            OptionError: There is no such target.
+        """
+        from caspar.batch.inspection import inspect_batch
+
+        own = self.backend.traits.target
+        chosen = own if target is None else target
+        if chosen not in TARGETS:
+            raise OptionError(f"target={target!r}: must be one of {', '.join(map(repr, TARGETS))}")
+        with self.backend.scope():
+            shape = self._read(arrays, fixed, bounds, check=True, target=chosen).shape
+        return inspect_batch(shape, TARGETS[chosen], arch)
+
     def _read(
         self,
         arrays: Mapping[str, Any],
@@ -226,6 +263,7 @@ class BatchSolver:
         *,
         check: bool,
         precision: Precision | None = None,
+        target: str | None = None,
     ) -> Batch:
         """The checked arrays of problems that are not too large."""
         batch = read_batch(
@@ -252,7 +290,8 @@ class BatchSolver:
             )
         team = self.team
         if team is None:
-            team = Team.usual(shape.num_unknowns, self.backend.traits.target)
+            own = self.backend.traits.target
+            team = Team.usual(shape.num_unknowns, own if target is None else target)
         return replace(batch, shape=replace(shape, team=team))
 
 
