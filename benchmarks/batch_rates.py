@@ -7,7 +7,7 @@ as many problems should take twice as long. *Operations* are those of the schedu
 the iterations that were made: start, questions about rounding, loads and addresses are left out,
 and a division or a square root counts as one, so units do more than that. The limit is what the
 device issues at its greatest clock: 64 float64 and 128 float32 operations a multiprocessor and
-cycle. Writes `batch_rates.md` in the folder, and prints it.
+cycle. Writes `batch_rates_cuda.md` in the folder, and prints it.
 """
 
 import argparse
@@ -179,7 +179,7 @@ def main() -> None:
     ]
     text = "\n".join(parts)
     chosen.folder.mkdir(parents=True, exist_ok=True)
-    (chosen.folder / "batch_rates.md").write_text(text, encoding="utf-8")
+    (chosen.folder / "batch_rates_cuda.md").write_text(text, encoding="utf-8")
     print(text)
 
 

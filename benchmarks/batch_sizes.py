@@ -1,7 +1,7 @@
 """`python -m benchmarks.batch_sizes`: batches by the unknowns and samples of a problem.
 
 Sums of bumps of three unknowns each. *Thread* and *warp* are who solves a problem, see design
-record 0030; on the processor a warp is one thread, and the code has loops. Microseconds are those
+record 0039; on the processor a warp is one thread, and the code has loops. Microseconds are those
 of the kernel for each problem, the best of three solves; compiling is cold, from factors to the
 first result of a process whose store does not know the kernel. Writes `batch_sizes_cpu.md` or
 `batch_sizes_cuda.md` in the folder, and prints it.

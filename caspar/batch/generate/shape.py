@@ -75,7 +75,7 @@ class Team(Enum):
 
 MOST_OF_THREAD = {"cpu": 12, "cuda": 8}
 """Unknowns up to which a thread solves a problem. With more, code without loops takes long to
-compile, and a thread of a GPU has too few registers: see design record 0030."""
+compile, and a thread of a GPU has too few registers: see design record 0039."""
 
 
 @dataclass(frozen=True)
