@@ -8,27 +8,21 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from caspar.batch.compiled import CompiledKernels
 from caspar.batch.covariance import find_covariances, with_active_held
-from caspar.batch.generate.shape import Team
+from caspar.batch.generate.shape import BatchShape, Team
 from caspar.batch.input import Batch, Terms, read_batch
-from caspar.batch.options import checked_options, checked_precision, option_numbers
+from caspar.batch.options import checked_options, checked_precision, option_numbers, with_team
 from caspar.batch.result import BatchResult
 from caspar.batch.run import BatchRun, given_back
-from caspar.codegen.targets import TARGETS
-from caspar.errors import InputError, OptionError
 from caspar.frontend.factors.factor import Factor
 from caspar.options import BackendChoice, Precision, checked_flag
 from caspar.progress import showing
 from caspar.runtime.backend import Backend
-from caspar.runtime.nvidia.nvrtc import DEFAULT_ARCHITECTURE
 from caspar.runtime.select import chosen_backend
 from caspar.solver.choice.recipe import checked_factors, make_recipe
 from caspar.solver.input.array_reader import ArrayReader
 
 if TYPE_CHECKING:
     from caspar.batch.inspection import BatchInspection
-
-MAX_UNKNOWNS = 48
-"""Of a problem: its normal matrix is in the shared memory of a warp."""
 
 
 class BatchSolver:
@@ -230,7 +224,7 @@ class BatchSolver:
         fixed: Mapping[str, Any] | None = None,
         bounds: Mapping[str, Any] | None = None,
         target: str | None = None,
-        arch: str = DEFAULT_ARCHITECTURE,
+        arch: str = "sm_90",
     ) -> "BatchInspection":
         """The programs of the kernel that would solve such problems, at every stage; no GPU needed.
 
@@ -247,13 +241,12 @@ class BatchSolver:
         """
         from caspar.batch.inspection import inspect_batch
 
+        def shape_for(target: str) -> BatchShape:
+            with self.backend.scope():
+                return self._read(arrays, fixed, bounds, check=True, target=target).shape
+
         own = self.backend.traits.target
-        chosen = own if target is None else target
-        if chosen not in TARGETS:
-            raise OptionError(f"target={target!r}: must be one of {', '.join(map(repr, TARGETS))}")
-        with self.backend.scope():
-            shape = self._read(arrays, fixed, bounds, check=True, target=chosen).shape
-        return inspect_batch(shape, TARGETS[chosen], arch)
+        return inspect_batch(shape_for, own if target is None else target, arch)
 
     def _read(
         self,
@@ -278,21 +271,8 @@ class BatchSolver:
             self._terms,
             check=check,
         )
-        shape = batch.shape
-        if shape.num_unknowns > MAX_UNKNOWNS:
-            sizes = ", ".join(
-                f"{one.count} {one.node.name} of {one.node.tangent_dim}" for one in shape.nodes
-            )
-            raise InputError(
-                f"a problem has {shape.num_unknowns} unknowns ({sizes}); a BatchSolver solves "
-                f"problems of at most {MAX_UNKNOWNS}. Use caspar.Solver for larger ones, one by "
-                "one or as one problem with nodes of all"
-            )
-        team = self.team
-        if team is None:
-            own = self.backend.traits.target
-            team = Team.usual(shape.num_unknowns, own if target is None else target)
-        return replace(batch, shape=replace(shape, team=team))
+        own = self.backend.traits.target if target is None else target
+        return replace(batch, shape=with_team(batch.shape, self.team, own))
 
 
 def _remade(factors: tuple[Factor, ...], choices: Mapping[str, Any]) -> BatchSolver:
