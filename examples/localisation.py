@@ -1,3 +1,7 @@
+# %% [markdown]
+# # Ten thousand molecules at once
+
+# %% [markdown]
 """Ten thousand molecules at once: a Gaussian spot is fitted to each cut-out of 7 x 7 pixels.
 
 Localisation microscopy finds a molecule far more precisely than the width of its spot. Unknown are
@@ -7,11 +11,14 @@ photons, so residuals are weighted by the brightness of a pixel.
     python examples/localisation.py
 """
 
+# %%
 from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 import symforce.symbolic as sf
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 import caspar
@@ -71,6 +78,11 @@ def start(counts: Floats) -> Floats:
     return np.column_stack([place, photons, width, background])
 
 
+# %% [markdown]
+# ## Solved at once
+
+
+# %%
 def main() -> caspar.BatchResult:
     """Solve, and say how well molecules are found."""
     spots, counts = make(10_000)
@@ -88,5 +100,34 @@ def main() -> caspar.BatchResult:
     return result
 
 
+# %% tags=["active-ipynb"]
+# result = main()
+
+
+# %%
+def draw(result: caspar.BatchResult, side: int = 5) -> Figure:
+    """Some cut-outs with the true place and the fitted one; errors of all."""
+    spots, counts = make(len(result.values["Spot"]))
+    found = result.values["Spot"]
+    figure = plt.figure(figsize=(9.0, 4.4), layout="constrained")
+    left, right = figure.subfigures(1, 2)
+    for number, axis in enumerate(left.subplots(side, side).flat):
+        axis.imshow(counts[number].reshape(SIZE, SIZE), cmap="magma")
+        axis.plot(*spots[number, :2], "o", mfc="none", mec="w", ms=9)
+        axis.plot(*found[number, :2], "+", color="#39c5cf", ms=9)
+        axis.set_axis_off()
+    error = found[:, :2] - spots[:, :2]
+    axis = right.subplots()
+    drawn = axis.scatter(*error.T, s=2, c=spots[:, 2], cmap="viridis")
+    axis.set(aspect="equal", xlim=(-0.2, 0.2), ylim=(-0.2, 0.2), title="errors of places, pixels")
+    right.colorbar(drawn, ax=axis, label="photons", shrink=0.8)
+    return figure
+
+
+# %% tags=["active-ipynb"]
+# draw(result);
+
+
+# %% tags=["active-py"]
 if __name__ == "__main__":
     main()

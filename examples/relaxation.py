@@ -1,3 +1,7 @@
+# %% [markdown]
+# # A map of relaxation times
+
+# %% [markdown]
 """A map of relaxation times: T1 of each voxel of an image of magnetic resonance.
 
 After its magnetisation is inverted, a voxel's signal recovers as A |1 - B exp(-t / T1)|. Each voxel
@@ -7,11 +11,14 @@ different numbers of samples and are passed with the voxel of each.
     python examples/relaxation.py
 """
 
+# %%
 from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 import symforce.symbolic as sf
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 import caspar
@@ -58,6 +65,11 @@ def make(side: int) -> tuple[Floats, Floats, Floats, Integers]:
     return t1.ravel(), time, signal, voxel
 
 
+# %% [markdown]
+# ## Solved at once
+
+
+# %%
 def main(side: int = 64) -> caspar.BatchResult:
     """Solve, and compare the map with the true one."""
     t1, time, signal, voxel = make(side)
@@ -77,5 +89,34 @@ def main(side: int = 64) -> caspar.BatchResult:
     return result
 
 
+# %% tags=["active-ipynb"]
+# result = main()
+
+
+# %%
+def draw(result: caspar.BatchResult) -> Figure:
+    """The map that was found, the true one, and the difference, in seconds."""
+    side = int(np.sqrt(len(result.values["Voxel"])))
+    found = (1.0 / result.values["Voxel"][:, 2]).reshape(side, side)
+    true = make(side)[0].reshape(side, side)
+    figure, axes = plt.subplots(1, 3, figsize=(10.0, 3.4), layout="constrained")
+    for axis, image, title, limits in zip(
+        *(axes, (found, true, found - true), ("found", "true", "difference")),
+        ((0.5, 1.7), (0.5, 1.7), (-0.1, 0.1)),
+        strict=True,
+    ):
+        cmap = "RdBu_r" if title == "difference" else "inferno"
+        drawn = axis.imshow(image, cmap=cmap, vmin=limits[0], vmax=limits[1])
+        axis.set_title(f"T1 {title}")
+        axis.set_axis_off()
+        figure.colorbar(drawn, ax=axis, shrink=0.8, label="s")
+    return figure
+
+
+# %% tags=["active-ipynb"]
+# draw(result);
+
+
+# %% tags=["active-py"]
 if __name__ == "__main__":
     main()

@@ -1,3 +1,7 @@
+# %% [markdown]
+# # A thousand poses at once
+
+# %% [markdown]
 """A thousand poses at once: square tags, each seen by a camera that knows its lens.
 
 A tag is 16 cm wide. What is known of it are the pixels of its four corners, to a fifth of a pixel,
@@ -7,10 +11,13 @@ have a corner that was not seen.
     python examples/tags.py
 """
 
+# %%
 from typing import Annotated
 
 import numpy as np
 import symforce.symbolic as sf
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
@@ -72,6 +79,11 @@ def make(num_tags: int) -> tuple[Floats, Floats, Floats, Floats]:
     return poses, moved(poses, 0.2, 0.03, rng), pixels, weights
 
 
+# %% [markdown]
+# ## Solved at once
+
+
+# %%
 def main() -> caspar.BatchResult:
     """Solve, and say how far off the tags are."""
     poses, start, pixels, weights = make(1000)
@@ -94,5 +106,37 @@ def main() -> caspar.BatchResult:
     return result
 
 
+# %% tags=["active-ipynb"]
+# result = main()
+
+
+# %%
+def draw(result: caspar.BatchResult, num_drawn: int = 25) -> Figure:
+    """Some tags in the picture, rough and solved; and how far all are off."""
+    poses, start, pixels, weights = make(len(result.values["Tag"]))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.0, 4.2), layout="constrained")
+    ring = [0, 1, 2, 3, 0]
+    for values, style in ((start, {"color": "0.75"}), (result.values["Tag"], {"color": "C0"})):
+        for outline in seen(values[:num_drawn], CORNERS[None])[:, ring]:
+            left.plot(*outline.T, lw=1.0, **style)
+    was_seen = weights[:num_drawn] > 0.0
+    left.plot(*pixels[:num_drawn][was_seen].T, ".", color="#e5383b", ms=4)
+    left.set(aspect="equal", xlim=(0, 640), ylim=(480, 0), title="rough, solved, and corners seen")
+    away = [
+        np.linalg.norm(values[:, 4:] - poses[:, 4:], axis=1)
+        for values in (start, result.values["Tag"])
+    ]
+    right.scatter(poses[:, 6], 1e3 * away[0], s=4, color="0.75", label="rough")
+    right.scatter(poses[:, 6], 1e3 * away[1], s=4, color="C0", label="solved")
+    right.set(yscale="log", xlabel="depth, m", ylabel="distance from the true place, mm")
+    right.legend()
+    return figure
+
+
+# %% tags=["active-ipynb"]
+# draw(result);
+
+
+# %% tags=["active-py"]
 if __name__ == "__main__":
     main()
