@@ -110,7 +110,7 @@ def draw(result: caspar.BatchResult, side: int = 5) -> Figure:
     spots, counts = make(len(result.values["Spot"]))
     found = result.values["Spot"]
     figure = plt.figure(figsize=(9.0, 4.4), layout="constrained")
-    left, right = figure.subfigures(1, 2)
+    ((left, right),) = figure.subfigures(1, 2, squeeze=False)
     for number, axis in enumerate(left.subplots(side, side).flat):
         axis.imshow(counts[number].reshape(SIZE, SIZE), cmap="magma")
         axis.plot(*spots[number, :2], "o", mfc="none", mec="w", ms=9)

@@ -126,8 +126,10 @@ def _solve(
     options: dict[str, Any] = {}
     if request.max_iterations is not None:
         options["max_iterations"] = request.max_iterations
+    if recording is not None:
+        options["on_iteration"] = recording
     with phase(f"solving on {solver.backend.device}"):
-        return solver.solve(arrays, on_iteration=recording, **options)
+        return solver.solve(arrays, **options)
 
 
 def _print_report(
