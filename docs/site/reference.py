@@ -19,6 +19,7 @@ import caspar
 GROUPS = {
     "caspar.frontend": ("factors", "Factors and markers"),
     "caspar.solver": ("solver", "Solvers and results"),
+    "caspar.batch": ("batches", "Batches of problems"),
     "caspar.options": ("options", "Options and choices"),
     "caspar.kernels": ("kernels", "Kernels"),
     "caspar.arrays": ("arrays", "Shared arrays"),
@@ -77,10 +78,11 @@ def constants(module: ModuleType) -> dict[str, str]:
 
 
 def _docstring_of_constant(module: ModuleType, name: str) -> str:
-    body = ast.parse(inspect.getsource(module)).body
-    for line, following in zip(body, [*body[1:], None], strict=True):
-        if isinstance(line, ast.ImportFrom) and name in [alias.name for alias in line.names]:
-            return _docstring_of_constant(importlib.import_module(line.module or ""), name)
+    tree = ast.parse(inspect.getsource(module))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+            return _docstring_of_constant(importlib.import_module(node.module or ""), name)
+    for line, following in zip(tree.body, [*tree.body[1:], None], strict=True):
         targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
         if name not in [getattr(target, "id", None) for target in targets]:
             continue
