@@ -95,7 +95,7 @@ def _constants(module: ModuleType) -> str:
     entries = []
     for name, text in constants(module).items():
         lines = "\n".join(f"   {line}" for line in marked_up(text.splitlines()))
-        entries.append(f"\n.. py:data:: {module.__name__}.{name}\n\n{lines}\n")
+        entries.append(f"\n.. py:data:: {name}\n\n{lines}\n")
     return "".join(entries)
 
 
