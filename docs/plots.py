@@ -132,13 +132,15 @@ def batches() -> matplotlib.figure.Figure:
     row = "PnP, 12 points | float64"
     bars = {
         "caspar, H100": _cell(cuda, row, 2),
+        "optimistix with jax.vmap, H100": _cell(cuda, "float64 | 1,000,000", 1),
         "caspar, two cores": _cell(cpu, "float64 | 2,000", 0),
         "optimistix with jax.vmap, two cores": _cell(cpu, "float64 | 2,000", 1),
         "cv2.solvePnP in a loop, one core": _cell(cpu, "cv2.solvePnP", 0),
         "SciPy least_squares in a loop, one core": _cell(cpu, "SciPy least_squares", 0),
     }
     drawn, (axis,) = _figure(1, height=2.2)
-    colors = [CASPAR, CASPAR, "#0e7490", "#57534e", "#57534e"]
+    jax, other = course.COLORS["jaxls"][0], "#57534e"
+    colors = [CASPAR, jax, CASPAR, jax, other, other]
     axis.barh(list(bars), list(bars.values()), color=colors, height=0.6)
     for number, value in enumerate(bars.values()):
         axis.text(value * 1.2, number, f"{value:,.0f}", va="center")
