@@ -167,7 +167,7 @@ class Phases:
 
     def _step(self, plan: NodePlan) -> Launch:
         role = STEP_OF_MANY_SLOTS if plan.has_many_slots else "step"
-        return self._binder.node_launch(plan, role)
+        return self._binder.node_launch(plan, role, self._sums.stepped(plan))
 
     def _each(self, role: str, *, eliminated: bool) -> list[Launch]:
         nodes = self._plan.eliminated if eliminated else self._plan.reduced

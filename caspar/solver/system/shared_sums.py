@@ -15,10 +15,10 @@ from typing import cast
 import numpy as np
 
 from caspar.equations.parts import REDUCED, NodePart, SolverPart
-from caspar.equations.scalar_kernels import CURVATURE_KERNEL
+from caspar.equations.scalar_kernels import CURVATURE_KERNEL, MERGE, MERGED
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
-from caspar.runtime.backend import Launch
+from caspar.runtime.backend import Backend, Launch
 from caspar.runtime.group.member import Member
 from caspar.solver.plan.array_key import Span
 from caspar.solver.plan.plan import SCALARS, NodePlan, Plan
@@ -69,6 +69,12 @@ class SharedSums:
         backend = self._member = cast(Member, plan.library.backend)
         self._is_first = plan.shard.is_first
         sums = plan.types.sums.value
+        # of each type whose product has slots: their sum
+        self._merged = {
+            node.node.name: self._merged_product(backend, node)
+            for node in plan.reduced
+            if node.num_slots > 1
+        }
         self._curvature = backend.allocate(16).view(sums)[:1]
         # what the first device counts: the others have no damping, and a model that nobody reads
         self._no_damping = backend.allocate(16).view(np.float64)[:1]
@@ -101,10 +107,18 @@ class SharedSums:
         """
         if not self._is_shared:
             return []
-        memory = self._plan.memory
-        products = [memory[node.key(NodePart.PRODUCT)] for node in self._plan.reduced]
+        memory, nodes = self._plan.memory, self._plan.reduced
+        products = [
+            self._merged[node.node.name].data
+            if node.node.name in self._merged
+            else memory[node.key(NodePart.PRODUCT)]
+            for node in nodes
+        ]
         if not self._plan.is_ordered:
-            return [self._add_up([*products, memory[SolverPart.CURVATURES]])]
+            slotted = [node for node in nodes if node.node.name in self._merged]
+            merged = [self._merge(node) for node in slotted]
+            added = self._add_up([*products, memory[SolverPart.CURVATURES]])
+            return [merged, added] if len(merged) > 0 else [added]
         own = {"curvature_sum": Binding(self._curvature, 1)}
         curvature = self._binder.scalar_launch(CURVATURE_KERNEL, own)
         return [[curvature], self._add_up([*products, self._curvature])]
@@ -115,6 +129,13 @@ class SharedSums:
             return self._binder.scalar_launch("pcg_alpha")
         whole = {SolverPart.CURVATURES.text: Binding(self._curvature, 1)}
         return self._binder.scalar_launch("pcg_alpha", whole)
+
+    def stepped(self, node: NodePlan) -> Mapping[str, Binding]:
+        """What `step` reads the product from, where that is not the plan's."""
+        if not self._is_shared or node.node.name not in self._merged:
+            return NOTHING
+        whole = {"slots": 1, "stride": node.count}
+        return {NodePart.PRODUCT.text: self._merged[node.node.name].with_fields(whole)}
 
     def collected(self) -> list[Launch]:
         """After `collect`."""
@@ -134,6 +155,15 @@ class SharedSums:
             length = self._plan.num_objects(SolverPart.MODELS)
             return {SolverPart.MODELS.addend: Binding(self._uncounted, length, fields=offset)}
         return NOTHING
+
+    def _merged_product(self, backend: Backend, node: NodePlan) -> Binding:
+        types, part = self._plan.types, NodePart.PRODUCT
+        scalars = part.object_scalars(node.node, types, eliminated=False) * node.count
+        dtype = np.dtype(part.dtype(types).in_arrays.value)
+        return Binding(backend.allocate(scalars * dtype.itemsize).view(dtype), node.count)
+
+    def _merge(self, node: NodePlan) -> Launch:
+        return self._binder.node_launch(node, MERGE, {MERGED: self._merged[node.node.name]})
 
     def _add_up(self, arrays: Sequence[Array]) -> list[Launch]:
         kept = [array for array in arrays if array.size > 0]
