@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -184,7 +185,12 @@ def draw_costs(axes: Sequence[Axes], result: SolveResult) -> None:
         (over_time, course.times_s * scale, f"time, {unit} (without compilation)"),
     ):
         axis.plot(places, course.costs, color=COST_COLOR, linewidth=1.2, marker="o", markersize=3)
-        cross = {"color": REJECTED_COLOR, "linestyle": "none", "marker": "x", "markersize": 6}
+        cross: dict[str, Any] = {
+            "color": REJECTED_COLOR,
+            "linestyle": "none",
+            "marker": "x",
+            "markersize": 6,
+        }
         is_on_curve = course.is_rejected & np.isfinite(course.costs)
         axis.plot(
             places[is_on_curve], course.costs[is_on_curve], label="step rejected", zorder=3, **cross

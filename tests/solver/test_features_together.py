@@ -5,7 +5,7 @@ points outwards. Views remain and marks are eliminated, and both have parts that
 numbers at bounds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -93,8 +93,9 @@ def slopes(views: Rows, marks: Rows, loss: str | None) -> tuple[Rows, Rows]:
     """
     centre, step = cost(views, marks, loss), 1e-5
 
-    def along(moved: Any) -> float:
-        ahead, behind = cost(*moved(step), loss), cost(*moved(-step), loss)
+    def along(moved: Callable[[float], tuple[Rows, Rows]]) -> float:
+        (view, mark), (other_view, other_mark) = moved(step), moved(-step)
+        ahead, behind = cost(view, mark, loss), cost(other_view, other_mark, loss)
         curvature = max(ahead + behind - 2.0 * centre, 1e-9) / step**2
         return (ahead - behind) / (2.0 * step) / curvature
 
