@@ -6,7 +6,7 @@ numbers at bounds.
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -114,12 +114,12 @@ def slopes(views: Rows, marks: Rows, loss: str | None) -> tuple[Rows, Rows]:
         return views, changed
 
     of_views = [
-        [along(lambda by, i=i, a=a: view_moved(i, a, by)) for a in range(9)]
-        for i in range(NUM_VIEWS)
+        [along(partial(view_moved, number, axis)) for axis in range(9)]
+        for number in range(NUM_VIEWS)
     ]
     of_marks = [
-        [along(lambda by, i=i, a=a: mark_moved(i, a, by)) for a in range(3)]
-        for i in range(NUM_MARKS)
+        [along(partial(mark_moved, number, axis)) for axis in range(3)]
+        for number in range(NUM_MARKS)
     ]
     return np.array(of_views), np.array(of_marks)
 
