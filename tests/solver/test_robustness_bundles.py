@@ -128,15 +128,8 @@ def test_points_seen_once_among_others(precision: str, backend: str) -> None:
     assert result.status.is_success
 
 
-UNRESOLVED = pytest.mark.xfail(
-    reason="blocks in float32 do not resolve how far a point is that is 1e4 times as far",
-    strict=False,
-)
-"""A success of mixed precision that may be none; not mended yet."""
-
-
 @ON_BACKENDS
-@pytest.mark.parametrize("precision", ["float64", pytest.param("mixed", marks=UNRESOLVED)])
+@PRECISIONS
 def test_points_at_infinity(precision: str, backend: str) -> None:
     """Where they stay: observations of a far point say next to nothing of its distance."""
     small = _small()
