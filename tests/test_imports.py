@@ -103,7 +103,7 @@ ROOMS = {
         "covariance": "choice input",
         "linear": "choice plan system",
         "iterate": "input result plan system linear",
-        "shards": "choice input plan linear iterate",
+        "shards": "choice input plan system linear iterate",
     },
     "solver/covariance": {"inverses": ""},
     "solver/linear": {"explicit": "", "two_level": "explicit"},
