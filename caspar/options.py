@@ -133,7 +133,7 @@ class SolveOptions:
         max_iterations: Levenberg-Marquardt iterations, rejected ones included. None: 100, or 1000
             if linear systems are solved exactly (see `cost_tolerance`).
         initial_damping: First damping, relative to D, the diagonal of J^T J without small entries.
-            None: 1e-8 if a factorisation solves a chain, such as a pose graph, in float64; 0.1 if
+            None: 1e-8 if a factorisation solves a chain, such as a pose graph, in float64; 0.02 if
             all unknowns are those of one node, as in a curve fit in float64; else 1e-3.
         min_damping: Lower bound of the damping.
         max_damping: The solve stops where no step is accepted below it.

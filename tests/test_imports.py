@@ -106,7 +106,7 @@ ROOMS = {
         "covariance": "choice input result",
         "linear": "choice plan system",
         "iterate": "input result plan system linear",
-        "shards": "choice input plan linear iterate",
+        "shards": "choice input plan system linear iterate",
     },
     "solver/covariance": {"inverses": ""},
     "solver/linear": {"explicit": "", "two_level": "explicit"},

@@ -85,6 +85,9 @@ class System(Protocol):
     def promise(self, goal: LinearGoal) -> TriedStep:
         """A step that is not taken."""
 
+    def forget(self) -> None:
+        """Let D be diag(J^T J) of the current values."""
+
     def accept(self) -> None:
         """Make the candidate the current values."""
 

@@ -382,6 +382,11 @@ ROUNDINGS = [
     ),
     Row("a cost of zero", GONE, end=AskRounding.LAST_DIGIT),
     Row(
+        "a small cost that hardly falls",
+        {**GONE, "model_decrease": 0.05 * GONE["cost"]},
+        before={"cost": GONE["cost"] / 0.95, "asked_cost": GONE["cost"] / 0.95},
+    ),
+    Row(
         "zero by rounding",
         GONE,
         after={"asked_cost": GONE["cost"], "is_rounding": True, **ZERO},
@@ -398,7 +403,10 @@ ROUNDINGS = [
     Row(
         f"the last third of the digits changes {change}",
         GONE,
-        after={"asked_cost": GONE["cost"], **(ZERO if end is not None else {})},
+        after={
+            "asked_cost": GONE["cost"],
+            **({**ZERO, "is_rounding": True} if end is not None else {}),
+        },
         end=end,
         changes={AskRounding.LAST_DIGIT: 0.0, AskRounding.LAST_THIRD: change},
     )

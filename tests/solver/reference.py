@@ -25,7 +25,9 @@ Array = NDArray[np.float64]
 Values = Mapping[str, Array]
 
 STEP = 1e-5
-"""Of central differences: the error of a derivative is about 1e-10."""
+"""Of central differences: the error of a derivative is about 1e-10. It is the step of unknowns that
+are added to numbers of up to 1e5. A larger number takes a step of 1e-10 of it: a point at 1e10
+would not move by more than some roundings, and what it seemed to gain would be their noise."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,15 @@ class _Problem:
         blocks = [self._factor_jacobian(factor, step, values) for factor in self._factors]
         return np.concatenate(blocks)
 
+    def _steps(self, node: NodeType, unknowns: NDArray[np.int64]) -> Array:
+        """(n,) steps of one unknown of each node, see `STEP`."""
+        change = np.zeros(self.num_unknowns)
+        change[unknowns] = 1.0
+        rows = self._start[node.name]
+        is_moved = self._moved(node, change) != self._moved(node, 0.0 * change)
+        sizes: Array = np.max(np.abs(rows), axis=1, initial=0.0, where=is_moved)
+        return np.maximum(STEP, STEP**2 * sizes)
+
     def _moved(self, node: NodeType, step: Array) -> Array:
         rows = self._start[node.name]
         first = self._first[node.name]
@@ -202,13 +213,15 @@ class _Problem:
             touched = _node_index(argument, self._arrays[factor.name], size)
             slopes = []
             for column in range(node.tangent_dim):
+                unknowns = first + column + node.tangent_dim * np.arange(size)
+                sizes = self._steps(node, unknowns)
                 change = np.zeros(self.num_unknowns)
-                change[first + column + node.tangent_dim * np.arange(size)] = STEP
+                change[unknowns] = sizes
                 after, before = (
                     _evaluate(factor, self._arrays, values, {argument.name: self._moved(node, x)})
                     for x in (step + change, step - change)
                 )
-                slopes.append((after - before) / (2.0 * STEP))
+                slopes.append((after - before) / (2.0 * sizes[touched][:, None]))
             slope = np.stack(slopes, axis=2)
             index = np.broadcast_to(touched, slope.shape[:1])
             made.append(ArgumentJacobian(node.name, index, first + node.tangent_dim * index, slope))

@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.io import BalProblem
 from caspar.io.rotations import rotate
+from tests.solver import reference
 from tests.solver.bundles import arrays_of, cost_of, observed, part_of, read
 from tests.solver.robust_cases import assert_sound
 from tests.solver.solving import ON_BACKENDS, changed, solver
@@ -128,15 +130,8 @@ def test_points_seen_once_among_others(precision: str, backend: str) -> None:
     assert result.status.is_success
 
 
-UNRESOLVED = pytest.mark.xfail(
-    reason="blocks in float32 do not resolve how far a point is that is 1e4 times as far",
-    strict=False,
-)
-"""A success of mixed precision that may be none; not mended yet."""
-
-
 @ON_BACKENDS
-@pytest.mark.parametrize("precision", ["float64", pytest.param("mixed", marks=UNRESOLVED)])
+@PRECISIONS
 def test_points_at_infinity(precision: str, backend: str) -> None:
     """Where they stay: observations of a far point say next to nothing of its distance."""
     small = _small()
@@ -148,3 +143,21 @@ def test_points_at_infinity(precision: str, backend: str) -> None:
     given = changed(arrays_of(small), "Point", points)
     result = solver((snavely,), precision, backend).solve(given, max_time_s=60.0)
     assert_sound(result, [snavely], given)
+
+
+@pytest.mark.parametrize("scale", [1e6, 1e10, 1e13])
+def test_derivatives_of_far_points(scale: float) -> None:
+    """What successes are judged by: in another unit of length they are divided by it."""
+    small = _small()
+    cameras = small.cameras.copy()
+    cameras[:, 4:7] *= scale
+    given = changed(arrays_of(small), "Cam", cameras)
+    given = changed(given, "Point", scale * small.points)
+    (usual_camera, usual_point), (camera, point) = (
+        reference.argument_jacobians([snavely], arrays)[0] for arrays in (arrays_of(small), given)
+    )
+    largest = np.abs(usual_point.slope).max()
+    assert_allclose(scale * point.slope, usual_point.slope, rtol=0.0, atol=1e-4 * largest)
+    assert_allclose(
+        camera.slope[:, :, :3], usual_camera.slope[:, :, :3], rtol=1e-4, atol=1e-4 * largest
+    )

@@ -327,10 +327,13 @@ def _after_fall(step: _Step, after: _After) -> _After:
     converged = code(SolveStatus.CONVERGED_GRADIENT)
     after = after.ended(asks & ~is_known, ASK_DIGIT)
     after = after.ended(looks & ~asks & was_rounding, converged)
-    deep = looks & (cost <= stopping.NEGLIGIBLE * first)
+    falls = cost <= stopping.FALLING * state[State.COST]
+    deep = looks & falls & (cost <= stopping.NEGLIGIBLE * first)
     after = after.ended(deep & (0.5 < rounding), converged)
     after = after.ended(deep & ~step.answered(Answer.THIRD_KNOWN), ASK_THIRD)
-    return after.ended(deep & (least_change <= step.answer[Answer.THIRD]), converged)
+    by_thirds = after.goes_on & deep & (least_change <= step.answer[Answer.THIRD])
+    after = replace(after, is_rounding=by_thirds.where(1.0, after.is_rounding))
+    return after.ended(by_thirds, converged)
 
 
 def _at_limit(step: _Step, after: _After) -> _After:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from caspar.options import CompleteOptions
 from caspar.solver.iterate.steps import Verdict
 from caspar.solver.result.result import IterationRecord, SolveStatus
+from caspar.solver.system.lone_promises import LonePromises
 
 MANY_LIMITED = 0.2
 """Share of the iterations whose linear solve was cut short, from which on it is remarked."""
@@ -108,6 +109,34 @@ def gained_at_last(records: Sequence[IterationRecord]) -> float:
     if len(records) < CRAWLING:
         return math.inf
     return records[-CRAWLING].cost - records[-1].cost
+
+
+def remarks_on_promises(
+    status: SolveStatus, promises: LonePromises | None, cost: float
+) -> tuple[str, ...]:
+    """Which node holds up the solve, and of which unknowns the residuals say nothing.
+
+    Args:
+        status: Of the solve.
+        promises: What nodes promise one by one at the values returned; None: not looked at.
+        cost: Of these values.
+    """
+    remarks = []
+    if promises is not None and status is SolveStatus.DAMPING_LIMIT:
+        remarks.append(
+            f"The derivatives say that {promises.where} alone could take "
+            f"{promises.trusted / cost:.2g} of the cost away, but no step does: it may have lost "
+            "its influence, or the cost may have no minimum near these values. Start elsewhere, or "
+            "keep it in reach by bounds=, fixed= or a prior."
+        )
+    if promises is not None and status.is_success and len(promises.free) > 0:
+        remarks.append(
+            f"The residuals do not determine {'; '.join(promises.free)}: there, or along some "
+            "direction of these together, they have no slope, as far as rounding tells. Other "
+            "values fit as well, or a better minimum lies far away. Hold something by fixed=, add "
+            "a prior, or start elsewhere."
+        )
+    return tuple(remarks)
 
 
 def remarks_on_rounding(rounding: float | None) -> tuple[str, ...]:

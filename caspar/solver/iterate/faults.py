@@ -18,6 +18,7 @@ from caspar.memory.layout import chunk_views
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.result.quantities import count_text
 from caspar.solver.system.free_values import Score, remarks_on_free_values
+from caspar.solver.system.lone_promises import LonePromises, are_looked_at, lone_promises
 from caspar.solver.system.phases import Phases
 from caspar.solver.system.scores import (
     factor_costs,
@@ -47,6 +48,13 @@ class Findings(Protocol):
 
     def residual_rows(self, factor: str) -> NDArray[np.float64]:
         """(instances, rows) residuals of a factor when the values were scored, as given."""
+
+    @property
+    def has_lone_promises(self) -> bool:
+        """Whether `lone_promises` can be asked for."""
+
+    def lone_promises(self) -> LonePromises | None:
+        """What nodes promise one by one at the linearised values; None: not finite."""
 
 
 class PlanFindings:
@@ -85,6 +93,15 @@ class PlanFindings:
         """See `Findings`."""
         plan = next(one for one in self._plan.factors if one.factor.name == factor)
         return residual_rows(self._plan, plan)
+
+    @property
+    def has_lone_promises(self) -> bool:
+        """See `Findings`."""
+        return are_looked_at(self._plan)
+
+    def lone_promises(self) -> LonePromises | None:
+        """See `Findings`."""
+        return lone_promises(self._plan)
 
     def remarks_on_values(
         self, starts: Mapping[str, Array], cost: float, first_cost: float, score: Score

@@ -26,15 +26,29 @@ from caspar.solver.iterate.course_remarks import (
     remarks_on_faults,
     remarks_on_linear_solves,
     remarks_on_lost_squares,
+    remarks_on_promises,
     remarks_on_rounding,
 )
 from caspar.solver.iterate.interrupts import Callback
-from caspar.solver.iterate.policy import CONFIRMING_ITERATIONS, decide, first_state, next_goal
+from caspar.solver.iterate.policy import (
+    CONFIRMING_ITERATIONS,
+    decide,
+    first_state,
+    next_goal,
+    resumed_state,
+)
 from caspar.solver.iterate.steps import AskRounding, LinearGoal, PolicyState
 from caspar.solver.iterate.stopping import ROUNDING_SHARE, remaining_decrease
 from caspar.solver.iterated import System
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
+from caspar.solver.system.lone_promises import LonePromises
+
+HELD_BACK = 1e4
+"""Times the cost tolerance: a success is looked at again if a node alone promises more."""
+
+LEAST_GAINED = 1e-9
+"""Of the cost: what a solve that went on has gained at least, to go on once more."""
 
 WITHOUT_REMAINING = (SolveStatus.INTERRUPTED, SolveStatus.DERIVATIVES_NOT_FINITE)
 """Ends after which nobody waits for a linear solve, or none can be had."""
@@ -51,6 +65,11 @@ class _Progress:
         num_limited: Linear solves that ended at the limit of PCG iterations.
         rounding: How much rounding the values changes the cost, if that ended the solve.
         records: Iterations so far.
+        resumed_cost: Cost at which the solve last went on from an end; infinite if it never did.
+        is_resumed: Whether it has just done so, so that the values have to be linearised.
+        doubted: The end from which it went on, if the promises there may be rounding.
+        promises: What nodes promised one by one at the last end that was looked at.
+        promised_cost: Cost there.
     """
 
     state: PolicyState
@@ -58,6 +77,11 @@ class _Progress:
     num_limited: int = 0
     rounding: float | None = None
     records: list[IterationRecord] = field(default_factory=list)
+    resumed_cost: float = math.inf
+    is_resumed: bool = False
+    doubted: SolveStatus | None = None
+    promises: LonePromises | None = None
+    promised_cost: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -107,6 +131,8 @@ def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None
     try:
         while status is None:
             status = _iterate(system, options, progress, start)
+            if status is not None:
+                status = _confirmed(system, options, progress, status)
             shown_iteration(partial(str, progress.records[-1]))
             stop = False
             if on_iteration is not None:
@@ -133,6 +159,7 @@ def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None
         *remarks_on_lost_squares(lost),
         *_remarks_on_linear_solves(system, options, progress),
         *remarks_on_candidates(status, records),
+        *remarks_on_promises(status, _told_promises(progress), progress.state.cost),
         *remarks_on_rounding(_told_rounding(system, status, progress)),
     )
     return Course(status, initial_cost, progress.state.cost, remaining, records, remarks)
@@ -194,6 +221,11 @@ def _remaining_decrease(
     return remaining_decrease(state.cost, system.promise(goal))
 
 
+def _told_promises(progress: _Progress) -> LonePromises | None:
+    """What nodes promised, if it was at the values that are returned."""
+    return progress.promises if progress.state.cost >= progress.promised_cost else None
+
+
 def _asks_to_stop(answer: object) -> bool:
     try:
         return bool(answer)
@@ -221,12 +253,13 @@ def _iterate(
     """One iteration; returns the status that ends the solve, or None."""
     goal = next_goal(progress.state, options)
     is_first = progress.state.num_iterations == 0
-    if is_first or progress.records[-1].step_accepted:
+    if is_first or progress.is_resumed or progress.records[-1].step_accepted:
         system.linearize(goal.damping)
     if is_first:
         tried, progress.lost = system.try_first_step(goal)
     else:
         tried = system.try_step(goal)
+    progress.is_resumed = False
     progress.num_limited += tried.outcome is LinearOutcome.ITERATIONS
     elapsed_s = time.perf_counter() - start
     changes: dict[AskRounding, float] = {}
@@ -255,6 +288,40 @@ def _iterate(
         )
     )
     return decision.end
+
+
+def _confirmed(
+    system: System, options: CompleteOptions, progress: _Progress, status: SolveStatus
+) -> SolveStatus | None:
+    """Whether an end stays, by what the nodes promise one by one; None: the solve goes on.
+
+    D forgets then what it remembers, and the damping is the first one again. An end stays a success
+    if the solve goes on in vain, unless the promise can be trusted.
+    """
+    state = progress.state
+    has_gained = state.cost <= (1.0 - LEAST_GAINED) * progress.resumed_cost
+    if not status.is_success:
+        is_in_vain = status is SolveStatus.DAMPING_LIMIT and not has_gained
+        return progress.doubted if is_in_vain and progress.doubted is not None else status
+    if state.is_rounding or state.cost == 0.0 or not system.findings.has_lone_promises:
+        return status
+    system.score()
+    system.linearize(state.damping)
+    promises = progress.promises = system.findings.lone_promises()
+    progress.promised_cost = state.cost
+    most = HELD_BACK * options.cost_tolerance * state.cost
+    if promises is None or promises.decrease <= most:
+        return status
+    if _change(system, state.cost, AskRounding.LAST_DIGIT) >= min(promises.decrease, state.cost):
+        return status
+    is_trusted = promises.trusted > most
+    if has_gained and state.num_iterations < options.max_iterations:
+        progress.resumed_cost, progress.is_resumed = state.cost, True
+        progress.doubted = None if is_trusted else status
+        progress.state = resumed_state(state, options)
+        system.forget()
+        return None
+    return SolveStatus.DAMPING_LIMIT if is_trusted else status
 
 
 def _change(system: System, cost: float, ask: AskRounding) -> float:

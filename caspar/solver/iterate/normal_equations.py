@@ -236,6 +236,14 @@ class NormalEquations:
         self.reject()
         return tried
 
+    def forget(self) -> None:
+        """Let D be diag(J^T J) of the current values: nothing remembered, nothing levelled."""
+        for plan in self.plan.reduced:
+            for part in (NodePart.INFLUENCE, NodePart.CANDIDATE_INFLUENCE):
+                self._backend.clear(self.plan.memory[plan.key(part)])
+        self.level(0.0)
+        self._score_again()
+
     def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
         """The same as `try_step`, and what D and the gradient are."""
         self._enqueue_step(goal)

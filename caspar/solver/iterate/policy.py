@@ -32,6 +32,10 @@ MIN_GAIN_RATIO = 1e-3
 GOOD_GAIN_RATIO = 0.25
 """With which a step of less than the usual damping makes its damping the usual one."""
 
+KEEPS_IN_VALLEYS = 0.25
+"""Gain ratio that keeps the damping once a solve has gone on from an end: such solves come along
+curved valleys, where gain ratios stay near one half."""
+
 GREATEST_SHRINK = 0.2
 """Damping shrinks by this at most for each accepted step."""
 
@@ -58,6 +62,25 @@ def first_state(initial_cost: float, storage: DType, options: CompleteOptions) -
         damping=options.initial_damping,
         tolerance=options.linear_tolerance,
         relief=relief,
+    )
+
+
+def resumed_state(state: PolicyState, options: CompleteOptions) -> PolicyState:
+    """The state that goes on from an end that was none: as at the start, at the same values.
+
+    Args:
+        state: At the end.
+        options: Limits and tolerances.
+    """
+    return PolicyState(
+        initial_cost=state.initial_cost,
+        least_relief=state.least_relief,
+        cost=state.cost,
+        damping=options.initial_damping,
+        tolerance=options.linear_tolerance,
+        relief=state.least_relief,
+        num_iterations=state.num_iterations,
+        keeps=KEEPS_IN_VALLEYS,
     )
 
 
@@ -105,9 +128,11 @@ def decide(
     end: End
     after, end = stopping.after_step(state, tried, options, accepted=accepted)
     if accepted:
-        # Madsen, Nielsen, Tingleff (2004), equation 3.16; powers of huge numbers raise
+        # Madsen, Nielsen, Tingleff (2004), equation 3.16, where `keeps` is 1/2; powers of huge
+        # numbers raise
         usual = damping if gain_ratio >= GOOD_GAIN_RATIO else state.damping
-        factor = max(GREATEST_SHRINK, 1.0 - (2.0 * min(gain_ratio, 1.0) - 1.0) ** 3)
+        excess = (min(gain_ratio, 1.0) - state.keeps) / (1.0 - state.keeps)
+        factor = max(GREATEST_SHRINK, 1.0 - excess**3)
         after = after._replace(
             cost=tried.cost,
             damping=_bounded(factor * usual, options),
@@ -116,7 +141,7 @@ def decide(
             gradient_norm=tried.gradient_norm,
         )
         if end is None:
-            after, end = stopping.after_fall(after, changes)
+            after, end = stopping.after_fall(after, state.cost, changes)
     elif damping >= state.damping:
         after = after._replace(damping=state.damping * state.growth, growth=2.0 * state.growth)
     if end is None:

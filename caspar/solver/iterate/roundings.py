@@ -11,8 +11,8 @@ import numpy as np
 
 from caspar.equations.parts import NodePart
 from caspar.memory.array import Array
-from caspar.memory.layout import padded_chunks
-from caspar.solver.plan.plan import Plan
+from caspar.memory.layout import chunk_views, padded_chunks
+from caspar.solver.plan.plan import NodePlan, Plan
 from caspar.solver.system.phases import Phases
 from caspar.solver.system.scores import typical_costs
 
@@ -25,16 +25,29 @@ _GOLDEN = 2654435761
 _LAST_THIRD = 2.0**-30
 """Relative to the largest start value of a column: more than the last third of the digits."""
 
+COLLAPSED = 2.0**-29
+"""Of the largest start value of a column: below it, the start says nothing of how exact the column
+has to be. An amplitude that falls by ten digits in each step, because an exponential beside it is
+far too large, would pass for a solution of zero."""
+
 AT_ONCE = 1 << 22
 """Scalars: some 20 bytes are needed for each."""
 
 
-def last_third(rows: Array) -> list[float]:
-    """What the last third of the digits of the largest value of each column tell."""
-    if rows.size == 0:
-        return [0.0] * int(rows.shape[1])
-    largest: list[float] = abs(rows).max(axis=0).tolist()
-    return [_LAST_THIRD * size for size in largest]
+def last_third(starts: Array, largest: Sequence[float]) -> list[float]:
+    """What the last third of the digits of the largest start value of each column tell.
+
+    Of a column that has collapsed, those of the largest value that it has now.
+
+    Args:
+        starts: (n, storage_dim) start values.
+        largest: (storage_dim,) largest magnitudes now.
+    """
+    if starts.size == 0:
+        return [0.0] * len(largest)
+    first: list[float] = abs(starts).max(axis=0).tolist()
+    pairs = zip(first, largest, strict=True)
+    return [_LAST_THIRD * (now if now < COLLAPSED * start else start) for start, now in pairs]
 
 
 def write_rounded(
@@ -120,9 +133,21 @@ def typical_change(plan: Plan, phases: Phases, starts: Mapping[str, Array]) -> f
     """
     before = typical_costs(plan)
     most = dict.fromkeys(before, 0.0)
-    sizes = {name: last_third(rows) for name, rows in starts.items()}
+    sizes = {
+        node.node.name: last_third(starts[node.node.name], _largest(plan, node))
+        for node in plan.nodes
+    }
     for _ in moved_scores(plan, phases, sizes):
         for name, after in typical_costs(plan).items():
             most[name] = max(most[name], abs(after - before[name]))
     changes = [change / before[name] for name, change in most.items() if before[name] > 0.0]
     return min(changes, default=math.inf)
+
+
+def _largest(plan: Plan, node: NodePlan) -> list[float]:
+    """(storage_dim,) largest magnitudes of the current values of a type; 0 if it has no nodes."""
+    backend, dim = plan.library.backend, node.node.storage_dim
+    if node.count == 0:
+        return [0.0] * dim
+    chunks = chunk_views(plan.memory[node.key(NodePart.NODES)], node.count, dim, plan.types.values)
+    return [float(one) for chunk in chunks for one in backend.to_host(abs(chunk).max(axis=0))]

@@ -99,6 +99,7 @@ class PolicyState(NamedTuple):
         asked_cost: Cost at which the device was last asked whether only rounding errors are left.
         is_rounding: Whether they were: then the solve goes on only if the next step lowers the cost
             by much.
+        keeps: Gain ratio that keeps the damping.
     """
 
     initial_cost: float
@@ -118,6 +119,7 @@ class PolicyState(NamedTuple):
     num_rejected: int = 0
     asked_cost: float = float("inf")
     is_rounding: bool = False
+    keeps: float = 0.5
 
 
 class Verdict(Enum):

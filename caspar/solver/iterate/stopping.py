@@ -18,6 +18,10 @@ those may have been huge for another reason, such as an exponential. So it is al
 thirds of the digits of the values are those of a solution: then moving the values by the last third
 changes the cost."""
 
+FALLING = 0.9
+"""A step on the way to a cost of zero leaves at most this share of it. A solve that creeps along at
+a cost that is small beside a huge first one is on the way to something else."""
+
 NEARLY_NEGLIGIBLE = 1e-10
 """A cost that fell by this factor may be what rounding leaves, which no step lowers and no gradient
 tells from a minimum: the device is asked."""
@@ -200,11 +204,12 @@ def _shown(
     return SolveStatus.CONVERGED_COST if is_small and state.confirming else None, is_small
 
 
-def after_fall(state: PolicyState, changes: CostChanges) -> tuple[PolicyState, End]:
+def after_fall(state: PolicyState, before: float, changes: CostChanges) -> tuple[PolicyState, End]:
     """Whether the cost of an accepted step is zero: relative tests never hold at zero.
 
     Args:
         state: With the cost of the step.
+        before: The cost before the step.
         changes: What the device has answered about this cost.
     """
     if state.cost > NEARLY_NEGLIGIBLE * state.initial_cost:
@@ -217,14 +222,15 @@ def after_fall(state: PolicyState, changes: CostChanges) -> tuple[PolicyState, E
         state = state._replace(asked_cost=state.cost, is_rounding=is_rounding)
     elif state.is_rounding:
         return state._replace(remaining=0.0), SolveStatus.CONVERGED_GRADIENT
-    if state.cost > NEGLIGIBLE * state.initial_cost:
+    if state.cost > min(NEGLIGIBLE * state.initial_cost, FALLING * before):
         return state, None
     if state.is_rounding:
         return state._replace(remaining=0.0), SolveStatus.CONVERGED_GRADIENT
     if AskRounding.LAST_THIRD not in changes:
         return state, AskRounding.LAST_THIRD
     if changes[AskRounding.LAST_THIRD] >= least:
-        return state._replace(remaining=0.0), SolveStatus.CONVERGED_GRADIENT
+        state = state._replace(remaining=0.0, is_rounding=True)
+        return state, SolveStatus.CONVERGED_GRADIENT
     return state, None
 
 

@@ -13,6 +13,7 @@ from caspar.runtime.group.member import Member
 from caspar.solver.iterate.faults import PlanFindings
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.shards.split import Part
+from caspar.solver.system.lone_promises import LonePromises
 
 Result = TypeVar("Result")
 
@@ -45,6 +46,15 @@ class SharedFindings:
         self._parts = parts
         self._members = members
         self._ranks = ranks
+
+    @property
+    def has_lone_promises(self) -> bool:
+        """No: what is split is too large to look at."""
+        return False
+
+    def lone_promises(self) -> LonePromises | None:
+        """None."""
+        return None
 
     def _each(self, call: Callable[[PlanFindings], Result]) -> list[Result]:
         return self._ranks(lambda rank: call(self._systems[rank].findings))

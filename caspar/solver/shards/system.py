@@ -185,6 +185,10 @@ class ShardedSystem:
         """A step that is not taken: what it promises at the current values."""
         return self._same(lambda system: system.promise(goal))
 
+    def forget(self) -> None:
+        """Let D be diag(J^T J) of the current values."""
+        self._each(lambda system: system.forget())
+
     def accept(self) -> None:
         """Make the candidate the current values."""
         self._later(lambda system: system.accept())

@@ -12,6 +12,7 @@ from caspar.solver.iterate.levenberg import Course, minimize
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.iterate.usual_options import USUAL_OPTIONS
+from caspar.solver.system.lone_promises import LonePromises
 
 STEP = TriedStep(
     cost=math.nan,
@@ -38,6 +39,7 @@ class FakeSystem:
         stronger: What takes fewer PCG iterations.
         usual_options: What the user leaves open.
         is_chained: Whether a factor couples two nodes of a type that remains.
+        lone: What nodes promise one by one; None: it is not looked at.
     """
 
     cost: float
@@ -52,6 +54,7 @@ class FakeSystem:
     stronger: str = ""
     usual_options: Mapping[str, float] = field(default_factory=lambda: USUAL_OPTIONS)
     is_chained: bool = True
+    lone: LonePromises | None = None
 
     def score(self) -> float:
         self.calls.append("score")
@@ -69,6 +72,17 @@ class FakeSystem:
     def promise(self, goal: LinearGoal) -> TriedStep:
         assert goal.expected_damping is None
         return STEP
+
+    @property
+    def has_lone_promises(self) -> bool:
+        return self.lone is not None
+
+    def lone_promises(self) -> LonePromises | None:
+        self.calls.append("lone_promises")
+        return self.lone
+
+    def forget(self) -> None:
+        self.calls.append("forget")
 
     def accept(self) -> None:
         self.calls.append("accept")

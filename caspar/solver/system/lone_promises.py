@@ -1,0 +1,156 @@
+"""What the nodes of a small problem promise one by one, and which of their unknowns nothing holds.
+
+D remembers what diag(J^T J) was (`node_kernels.MEMORY`). An unknown that has lost its influence on
+the residuals is then held by every damping, and steps promise nothing although its own slope does
+not vanish. The blocks of the nodes themselves tell.
+
+Input: a plan that was just linearised. Output: numbers and words. Cost tier: once for a solve, of
+few unknowns; their gradients and blocks are copied to the host.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caspar.equations.parts import NodePart
+from caspar.frontend.factors.block_parts import block_places, has_whole_block
+from caspar.frontend.factors.trace import NodeType
+from caspar.frontend.symbolic.field_types import tangent_fields
+from caspar.memory.layout import chunk_views
+from caspar.solver.plan.plan import NodePlan, Plan
+
+MAX_UNKNOWNS = 1000
+"""Of plans that are looked at. Larger ones are no fits, and reading them would take its time."""
+
+UNRESOLVED = 4.0
+"""Roundings of 1 for each unknown of a node: as much curvature may be rounding, in variables in
+which the diagonal is 1."""
+
+SHOWN = 0.1
+"""Share of a direction that an unknown has to have to be named."""
+
+MOST_NAMED = 3
+"""Nodes of a type that are named."""
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LonePromises:
+    """What the nodes promise one by one, if the residuals were linear in them.
+
+    Attributes:
+        decrease: Of the cost, by the node that promises most: 1/2 g^T (H + e I)^-1 g, with the
+            curvature e that may be rounding.
+        trusted: The same by the directions alone whose curvature has half of its digits: along
+            others the curvature of the residuals themselves may count for more.
+        where: That node, and what its gradient points along most.
+        free: Nodes with directions of no more curvature than that, and the unknowns these move.
+    """
+
+    decrease: float
+    trusted: float
+    where: str
+    free: tuple[str, ...]
+
+
+def are_looked_at(plan: Plan) -> bool:
+    """Whether the plan is small, and no nodes are eliminated, of which D remembers nothing."""
+    num_unknowns = sum(node.count * node.node.tangent_dim for node in plan.nodes)
+    return len(plan.eliminated) == 0 and 0 < num_unknowns <= MAX_UNKNOWNS
+
+
+def lone_promises(plan: Plan) -> LonePromises | None:
+    """Of a plan whose gradients and blocks are those of the current values.
+
+    They may be scaled by D, which changes nothing here.
+
+    Returns:
+        None if something is not finite.
+    """
+    found = [_of_type(plan, node) for node in plan.nodes if node.count > 0]
+    finite = [one for one in found if one is not None]
+    if len(finite) < len(found):
+        return None
+    most = max(finite, key=lambda one: one.decrease)
+    free = tuple(text for one in finite for text in one.free)
+    return LonePromises(most.decrease, most.trusted, most.where, free)
+
+
+def _of_type(plan: Plan, node: NodePlan) -> LonePromises | None:
+    slopes, blocks = _scaled(plan, node)
+    if not (np.isfinite(slopes).all() and np.isfinite(blocks).all()):
+        return None
+    rounding = float(np.finfo(plan.types.storage.value).eps)
+    least = UNRESOLVED * rounding * node.node.tangent_dim
+    curvatures, directions = np.linalg.eigh(blocks)
+    along = np.einsum("nij,ni->nj", directions, slopes)
+    promised = 0.5 * along**2 / (np.maximum(curvatures, 0.0) + least)
+    is_free, is_trusted = curvatures <= least, curvatures >= math.sqrt(rounding)
+    decreases, trusted = promised.sum(axis=1), np.where(is_trusted, promised, 0.0).sum(axis=1)
+    row = int(np.argmax(decreases))
+    steepest = np.arange(node.node.tangent_dim) == np.argmax(np.abs(slopes[row]))
+    moved = (is_free[:, None, :] & (np.abs(directions) > SHOWN)).any(axis=2)
+    return LonePromises(
+        float(decreases[row]),
+        float(trusted[row]),
+        _text(plan, node, row, steepest),
+        _free_texts(plan, node, moved),
+    )
+
+
+def _scaled(plan: Plan, node: NodePlan) -> tuple[Numbers, Numbers]:
+    """(n, dim) gradients and (n, dim, dim) blocks, in variables in which their diagonal is 1.
+
+    It stays 0 without curvature. What is held has no gradient. Of a node with several blocks only
+    the diagonal is kept.
+    """
+    to_host, dim = plan.library.backend.to_host, node.node.tangent_dim
+    gradient, packed = (
+        to_host(plan.memory[node.key(part)]).reshape(node.count, -1).astype(np.float64)
+        for part in (NodePart.GRADIENT, NodePart.BLOCK)
+    )
+    slopes, blocks = gradient[:, :dim], np.zeros((node.count, dim, dim))
+    for number, (i, j) in enumerate(block_places(node.node)):
+        if i == j or has_whole_block(node.node):
+            blocks[:, i, j] = blocks[:, j, i] = packed[:, number]
+    squares = np.einsum("nii->ni", blocks)
+    scale = np.zeros_like(squares)
+    np.divide(1.0, np.sqrt(squares, where=squares > 0.0, out=scale), where=squares > 0.0, out=scale)
+    if node.is_masked:
+        data = to_host(plan.memory[node.key(NodePart.FREE)])
+        free = np.concatenate(chunk_views(data, node.count, dim, plan.types.storage), axis=1) > 0.5
+        scale = np.where(free, scale, 0.0)
+    else:
+        free = np.ones(slopes.shape, dtype=bool)
+    with np.errstate(over="ignore", invalid="ignore"):
+        blocks = blocks * scale[:, :, None] * scale[:, None, :]
+        blocks[:, np.arange(dim), np.arange(dim)] += np.where(free, 0.0, 1.0)
+        return slopes * scale, blocks
+
+
+def _free_texts(plan: Plan, node: NodePlan, moved: NDArray[np.bool_]) -> tuple[str, ...]:
+    """Of each node with a direction that nothing holds, or of the first ones and how many more."""
+    rows = np.flatnonzero(moved.any(axis=1))
+    texts = [_text(plan, node, int(row), moved[row]) for row in rows[:MOST_NAMED]]
+    if len(rows) > MOST_NAMED:
+        texts.append(f"{len(rows) - MOST_NAMED:,} more of {node.node.name}")
+    return tuple(texts)
+
+
+def _text(plan: Plan, node: NodePlan, row: int, chosen: NDArray[np.bool_]) -> str:
+    """A node, in the order of the user's arrays, and some of its unknowns."""
+    order = None if node.order is None else node.order.node
+    number = row if order is None else int(plan.library.backend.to_host(order[row]))
+    return f"{node.node.name} {number}, {' and '.join(_names(node.node, chosen))}"
+
+
+def _names(node: NodeType, chosen: NDArray[np.bool_]) -> Sequence[str]:
+    """Fields, or entries of the tangent."""
+    fields = tangent_fields(node.python_type)
+    if len(fields) > 0:
+        return [name for name, place in fields.items() if chosen[place.start : place.stop].any()]
+    return [f"entry {entry}" for entry in np.flatnonzero(chosen)]

@@ -1,0 +1,151 @@
+"""A success is looked at again: by its own derivatives a node may still promise a lower cost."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+import pytest
+import symforce.symbolic as sf
+
+import caspar
+from caspar.options import SolveOptions
+from caspar.solver.iterate.levenberg import HELD_BACK, Course, minimize
+from caspar.solver.iterate.normal_equations import NormalEquations
+from caspar.solver.result.result import SolveStatus
+from caspar.solver.system.lone_promises import LonePromises
+from tests.solver.iterate.scripted import REJECTED, STEP, FakeSystem, steps
+from tests.solver.solving import ON_BACKENDS
+
+
+@dataclass
+class Growth:
+    """What a demand for oxygen comes to, and how fast."""
+
+    limit: sf.Scalar
+    rate: sf.Scalar
+
+
+class Sample(sf.V2):
+    """Time and height."""
+
+
+@caspar.factor
+def saturation(
+    growth: Annotated[Growth, caspar.TunableUnique],
+    sample: Annotated[Sample, caspar.ConstSequential],
+) -> sf.V1:
+    return sf.V1(growth.limit * (1 - sf.exp(-growth.rate * sample[0])) - sample[1])
+
+
+@caspar.factor
+def product(
+    growth: Annotated[Growth, caspar.TunableUnique],
+    sample: Annotated[Sample, caspar.ConstSequential],
+) -> sf.V1:
+    return sf.V1(growth.limit * growth.rate * sample[0] - sample[1])
+
+
+BOX_BOD = [[1.0, 109.0], [2.0, 149.0], [3.0, 149.0], [5.0, 191.0], [7.0, 213.0], [10.0, 224.0]]
+"""NIST's BoxBOD: its least sum of squares is 1168.00888."""
+
+
+@ON_BACKENDS
+@pytest.mark.parametrize("start", [(1.0, 0.75), (1.3, 0.75), (10.0, 3.0)])
+def test_a_rate_that_has_lost_its_influence(start: tuple[float, float], backend: str) -> None:
+    """A step leads to a rate at which the curve is a constant, of a cost of 4,886."""
+    solver = caspar.Solver(saturation, backend=backend)
+    result = solver.solve({"Growth": [start], "saturation": {"sample": BOX_BOD}})
+    assert result.status.is_success
+    assert result.final_cost == pytest.approx(0.5 * 1168.0088766, rel=1e-9)
+    assert result.remarks == ()
+
+
+@ON_BACKENDS
+@pytest.mark.parametrize("start", [(1.0, 2.0), (1.0, 3.0), (3.0, 3.0)])
+def test_a_rate_that_no_step_brings_back(start: tuple[float, float], backend: str) -> None:
+    """It says that this is no minimum, or that nothing determines the rate."""
+    solver = caspar.Solver(saturation, backend=backend)
+    result = solver.solve({"Growth": [start], "saturation": {"sample": BOX_BOD}})
+    if result.final_cost > 4885.0:
+        said = "do not determine" if result.status.is_success else "Growth 0, rate alone could"
+        assert said in " ".join(result.remarks)
+
+
+@ON_BACKENDS
+def test_what_the_residuals_do_not_determine_has_a_remark(backend: str) -> None:
+    solver = caspar.Solver(product, backend=backend)
+    result = solver.solve({"Growth": [[2.0, 3.0]], "product": {"sample": BOX_BOD}})
+    assert result.status.is_success
+    (remark,) = result.remarks
+    assert "do not determine Growth 0, limit and rate" in remark
+    # one of them is held: the other is determined
+    fixed = solver.solve(
+        {"Growth": [[2.0, 3.0]], "product": {"sample": BOX_BOD}}, fixed={"Growth": [[True, False]]}
+    )
+    assert fixed.status.is_success
+    assert fixed.remarks == ()
+
+
+# -- what follows from it --------------------------------------------------------------------------
+
+TOLERANCE = 1e-6
+LITTLE, MUCH = 0.5 * HELD_BACK * TOLERANCE, 5.0 * HELD_BACK * TOLERANCE
+CONVERGING = steps(50.0, 1e-6, 1e-6)
+"""Three steps to a cost of 50 that end a solve."""
+
+
+def looked_at(
+    script: Any, decrease: float, trusted: float, rounding: float = 0.0
+) -> tuple[Course, FakeSystem]:
+    """A scripted solve at whose ends a node promises a share of a cost of 50."""
+    lone = LonePromises(50.0 * decrease, 50.0 * trusted, "Growth 0, rate", ())
+    system = FakeSystem(100.0, script, lone=lone, rounding=rounding)
+    options = SolveOptions(
+        max_iterations=len(script),
+        gradient_tolerance=0.0,
+        cost_tolerance=TOLERANCE,
+        max_damping=1e3,
+    )
+    return minimize(cast(NormalEquations, system), options, None), system
+
+
+def test_little_promised_is_a_minimum() -> None:
+    course, system = looked_at(CONVERGING, LITTLE, LITTLE)
+    assert course.status is SolveStatus.CONVERGED_COST
+    assert "forget" not in system.calls
+    assert len(course.records) == 3
+
+
+def test_what_rounding_explains_is_a_minimum() -> None:
+    course, system = looked_at(CONVERGING, MUCH, MUCH, rounding=60.0 * MUCH)
+    assert course.status is SolveStatus.CONVERGED_COST
+    assert "forget" not in system.calls
+
+
+def test_much_promised_goes_on_from_the_first_damping() -> None:
+    """And once more where that has gained: the last end has gained nothing since."""
+    more = steps(20.0, 1e-6, 1e-6, start=50.0 - 2e-6)
+    course, system = looked_at([*CONVERGING, *more, *[REJECTED] * 20], MUCH, LITTLE)
+    assert system.calls.count("forget") == 2
+    assert [goal.damping for goal in system.goals[:4]][3] == system.goals[0].damping
+    linearized = [i for i, call in enumerate(system.calls) if call == "forget"]
+    assert all(system.calls[i + 1] == "linearize" for i in linearized)
+    assert course.status is SolveStatus.CONVERGED_COST
+    assert course.final_cost == pytest.approx(30.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_what_no_step_keeps(is_trusted: bool) -> None:
+    """The end from which it went on stays, unless the promise is no rounding."""
+    script = [*CONVERGING, *[REJECTED] * 20]
+    course, system = looked_at(script, MUCH, MUCH if is_trusted else LITTLE)
+    assert system.calls.count("forget") == 1
+    assert course.status.is_success is not is_trusted
+    assert ("Growth 0, rate alone" in " ".join(course.remarks)) is is_trusted
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_an_end_at_the_same_cost(is_trusted: bool) -> None:
+    vain = STEP._replace(cost=50.0 - 2e-6, model_decrease=1e-9)
+    course, _ = looked_at([*CONVERGING, *[vain] * 2], MUCH, MUCH if is_trusted else LITTLE)
+    wanted = SolveStatus.DAMPING_LIMIT if is_trusted else SolveStatus.CONVERGED_COST
+    assert course.status is wanted
