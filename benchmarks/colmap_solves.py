@@ -278,7 +278,7 @@ def _colmap_arrays(
     options = BundleAdjustmentOptions(precision="mixed")
     model = made_from(bundle, mix, NUM_LENSES)
     parts = prepare(model, Request(options, BundleAdjustmentConfig())).parts
-    return list(parts.factors), parts.arrays, parts.fixed
+    return list(parts.factors), parts.arrays, parts.held
 
 
 def _iteration(

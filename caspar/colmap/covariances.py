@@ -208,7 +208,7 @@ def covariance(
     solver = solver_for(tuple(parts.factors), request.options)
     try:
         blocks = {kind: places for kind, places in asked.items() if len(places) > 0}
-        estimate = solver.covariance(parts.arrays, blocks, fixed=parts.fixed, gauge=gauge)
+        estimate = solver.covariance(parts.arrays, blocks, fixed=parts.held, gauge=gauge)
     finally:
         solver.release()
     return Covariance(estimate, prepared)

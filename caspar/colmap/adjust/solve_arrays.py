@@ -80,7 +80,7 @@ class SolveArrays:
         start: Start values of everything.
         factors: Factors with instances.
         arrays: As for `Solver.solve`.
-        fixed: The same: components that are held, by node type.
+        fixed: Components that are held, by node type, of all types.
         places: For each node type, which fields of `Values` its columns come from, and where.
         lenses: By COLMAP's numbers of camera models, the node types of their lenses.
         num_prior_residuals: Residuals of priors.
@@ -117,6 +117,11 @@ class SolveArrays:
         self.factors.append(prior)
         self.arrays[prior.name] = arguments
         self.num_prior_residuals += num_residuals
+
+    @property
+    def held(self) -> dict[str, Mask]:
+        """As for `Solver.solve(fixed=...)`: `fixed` of node types of which anything is held."""
+        return {kind: mask for kind, mask in self.fixed.items() if mask.any()}
 
     @property
     def camera_types(self) -> list[str]:

@@ -80,7 +80,7 @@ def solved(
     try:
         result = solver.solve(
             parts.arrays,
-            fixed=parts.fixed,
+            fixed=parts.held,
             verbose=verbose,
             on_iteration=on_iteration,
             **{**chosen, **options.solve_options},
