@@ -172,14 +172,7 @@ def solve_arrays(
         has_plain_lenses: Whether each camera model has a node type of its own, with all parameters.
     """
     model, seen = problem.model, problem.observations
-    made = SolveArrays(
-        Values(
-            problem.frame_poses,
-            problem.sensor_poses,
-            np.append(model.cameras.parameters, 0.0),
-            model.points.xyz,
-        )
-    )
+    made = SolveArrays(_start_values(problem))
     frames, points = used_rows(problem.frames), seen.used_points
     viewed = _viewed_models(problem) if merges_views else frozenset()
     sensors = used_rows(problem.sensors[problem.sensors != REFERENCE])
@@ -207,12 +200,7 @@ def solve_arrays(
         factor = reprojection_factor(form, loss)
         made.factors.append(factor)
         rows, cameras = problem.frames[chosen], seen.cameras[chosen]
-        arguments: dict[str, Any] = {
-            "point": node_index(points, seen.points[chosen]),
-            "pixel": from_principal_points(problem, lens, cameras, problem.pixels[chosen]),
-        }
-        if len(lens.models) > 1:
-            arguments["model"] = model_numbers(problem, lens, cameras)
+        arguments = _seen(problem, lens, points, chosen)
         if form.is_view:
             arguments["view"] = _views(made, problem, lens, rows, cameras)
         else:
@@ -226,6 +214,25 @@ def solve_arrays(
             arguments["loss_scale"] = loss_scale
         made.arrays[factor.name] = arguments
     return made
+
+
+def _start_values(problem: Problem) -> Values:
+    cameras, points = problem.model.cameras, problem.model.points
+    parameters = np.append(cameras.parameters, 0.0)
+    return Values(problem.frame_poses, problem.sensor_poses, parameters, points.xyz)
+
+
+def _seen(problem: Problem, lens: LensForm, points: Integers, chosen: Integers) -> dict[str, Any]:
+    """Return points and pixels of observations, and their camera models if there are several."""
+    seen = problem.observations
+    cameras = seen.cameras[chosen]
+    arguments = {
+        "point": node_index(points, seen.points[chosen]),
+        "pixel": from_principal_points(problem, lens, cameras, problem.pixels[chosen]),
+    }
+    if len(lens.models) > 1:
+        arguments["model"] = model_numbers(problem, lens, cameras)
+    return arguments
 
 
 def _lens_forms(problem: Problem, viewed: frozenset[int], *, is_plain: bool) -> dict[int, LensForm]:
