@@ -13,7 +13,6 @@ a model of a million points is written. Needs pycolmap.
 import argparse
 import dataclasses
 import statistics
-import tarfile
 import tempfile
 import time
 import warnings
@@ -23,9 +22,9 @@ from typing import Any
 
 import numpy as np
 import pycolmap
-from scipy.spatial.transform import Rotation
 
 import caspar.colmap
+from benchmarks.colmap_cases import moved, unpacked
 from benchmarks.page import table
 from benchmarks.report import environment
 from caspar.colmap import BundleAdjustmentOptions, Model, read_model, write_model
@@ -44,10 +43,6 @@ HEADINGS = [
 MAX_MOVED = 50
 """Images up to which a model is also moved; Ceres takes a minute for more."""
 
-MOVED = (0.02, 0.02, 0.01)
-"""Standard deviations of what is added to rotations (radians), translations and points, the last
-two relative to the size of the scene."""
-
 
 def main() -> None:
     """Measure, and write the page."""
@@ -61,15 +56,14 @@ def main() -> None:
     facts = environment(request.backend)
     rows = []
     with tempfile.TemporaryDirectory() as place:
-        (Path(place) / "models").mkdir()
         for path in sorted(request.models.glob("*.tar.xz")):
-            folder = _unpacked(path, Path(place))
+            folder = unpacked(path, Path(place))
             if folder is None:
                 continue
             cases, model = [folder], read_model(folder)
             if len(model.images.ids) <= MAX_MOVED:
                 cases.append(Path(place) / f"{folder.name}, moved")
-                write_model(_moved(model), cases[-1])
+                write_model(moved(model), cases[-1])
             for one in cases:
                 rows.append(_compared(one, Path(place), request.backend))
                 print("  ".join(rows[-1]), flush=True)
@@ -82,42 +76,6 @@ def main() -> None:
         page = f"# COLMAP models beside Ceres\n\n{shown}, pycolmap {pycolmap.__version__}.\n\n"
         page += f"{about}\n{table(HEADINGS, rows)}\n{transfers}\n"
         (request.folder / f"colmap_speed_{request.backend}.md").write_text(page)
-
-
-def _unpacked(path: Path, place: Path) -> Path | None:
-    """A packed model, unpacked; None: it is something else, or is there already."""
-    with tarfile.open(path) as archive:
-        names = {name.split("/")[0] for name in archive.getnames()}
-        folder = place / min(names)
-        if len(names) != 1 or folder.exists():
-            return None
-        archive.extractall(place, filter="data")
-    if not any(folder.glob("cameras.*")):
-        return None
-    binary = place / f"{folder.name}_binary"
-    write_model(read_model(folder), binary)
-    return binary.rename(place / "models" / folder.name)
-
-
-def _moved(model: Model) -> Model:
-    """A model whose poses and points are moved at random."""
-    rng = np.random.default_rng(37)
-    turn, shift, wander = MOVED
-    low, high = np.percentile(model.points.xyz, [5, 95], axis=0)
-    size = float(np.linalg.norm(high - low))
-    poses = model.images.cam_from_world.copy()
-    angles = Rotation.from_rotvec(rng.normal(size=(len(poses), 3)) * turn)
-    turned = (angles * Rotation.from_quat(poses[:, [1, 2, 3, 0]])).as_quat()
-    poses[:, :4] = turned[:, [3, 0, 1, 2]]
-    poses[:, 4:] += rng.normal(size=(len(poses), 3)) * shift * size
-    xyz = model.points.xyz + rng.normal(size=model.points.xyz.shape) * wander * size
-    return dataclasses.replace(
-        model,
-        images=dataclasses.replace(model.images, cam_from_world=poses),
-        points=dataclasses.replace(model.points, xyz=xyz),
-        rigs=None,
-        frames=None,
-    )
 
 
 def _compared(folder: Path, place: Path, backend: str) -> list[str]:

@@ -1,12 +1,15 @@
 """Camera models compiled as users compile them: residuals and Jacobians of many points."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import mpmath
 import numpy as np
 import symforce.symbolic as sf
 from numpy.typing import NDArray
 
 from caspar.cameras import BehindCamera, CameraModel
+from caspar.cameras.arithmetic import Arithmetic
 from caspar.codegen.targets import TARGETS
 from caspar.driver import compile_kernel
 from caspar.frontend.symbolic.derive import gradient
@@ -19,6 +22,23 @@ from caspar.runtime.cpu.backend import CpuBackend
 from tests.support_ops import run_rows
 
 Array = NDArray[np.float64]
+
+_exact = mpmath.mp.clone()
+_exact.dps = 60
+
+_EXACT = Arithmetic(
+    sqrt=_exact.sqrt,
+    sin=_exact.sin,
+    cos=_exact.cos,
+    tan=_exact.tan,
+    atan=_exact.atan,
+    atan2=_exact.atan2,
+    floor=_exact.floor,
+    minimum=min,
+    absolute=abs,
+    where=lambda condition, value, otherwise: value if condition else otherwise,
+)
+"""Numbers of 60 digits; not for points that a camera cannot see."""
 
 
 @dataclass(frozen=True)
@@ -97,16 +117,71 @@ def differences(model: CameraModel, case: CameraCase) -> tuple[float, float]:
         Greatest differences of residuals, relative to the pixels' size, and of Jacobians, relative
         to the greatest entry of a row.
     """
+    residual, jacobian = pointwise_differences(model, case)
+    return float(residual.max()), float(jacobian.max())
+
+
+def pointwise_differences(model: CameraModel, case: CameraCase) -> tuple[Array, Array]:
+    """Return the same of each point, (n,) and (n,); zero where nothing is compared."""
     found = residuals(model, case.parameters, case.points, case.pixels)
-    is_compared = np.ones(len(case.points), bool)
-    if "DIVISION" in model.name:
-        x, y, z = case.points.T
-        root = np.sqrt(np.maximum(z * z - 4 * case.parameters[:, -1] * (x * x + y * y), 0))
-        is_compared = np.abs(z + root) > 1e-2
+    is_compared = ~is_cancelled(model, case)
     num_columns = 3 if model.is_periodic else case.jacobians.shape[2]
     size = np.abs(case.pixels).max(axis=1, keepdims=True) + np.abs(case.values)
     by_value = np.abs(found.values - case.values) / size
-    expected = case.jacobians[:, :, :num_columns]
+    by_jacobian = _relative(found.jacobians[:, :, :num_columns], case.jacobians[:, :, :num_columns])
+    return by_value.max(axis=1) * is_compared, by_jacobian * is_compared
+
+
+def is_cancelled(model: CameraModel, case: CameraCase) -> NDArray[np.bool_]:
+    """(n,) points of division models where z and the root cancel to less than a hundredth."""
+    if "DIVISION" not in model.name:
+        return np.zeros(len(case.points), np.bool_)
+    x, y, z = case.points.T
+    root = np.sqrt(np.maximum(z * z - 4 * case.parameters[:, -1] * (x * x + y * y), 0))
+    cancelled: NDArray[np.bool_] = np.abs(z + root) <= 1e-2
+    return cancelled
+
+
+def _relative(found: Array, expected: Array) -> Array:
+    """(n,) greatest differences of Jacobians, relative to the greatest entry of a row."""
     row_size = np.maximum(np.abs(expected).max(axis=2, keepdims=True), np.finfo(float).tiny)
-    by_jacobian = np.abs(found.jacobians[:, :, :num_columns] - expected) / row_size
-    return float(by_value[is_compared].max()), float(by_jacobian[is_compared].max())
+    relative: Array = (np.abs(found - expected) / row_size).max(axis=(1, 2))
+    return relative
+
+
+def errors_of_jacobians(
+    model: CameraModel, case: CameraCase, rows: Sequence[int]
+) -> tuple[float, float]:
+    """Compare Jacobians of some points, which the camera sees, with arithmetic of 60 digits.
+
+    Returns:
+        Greatest errors of caspar's and of COLMAP's, relative to the greatest entry of a row.
+    """
+    chosen = CameraCase(*(array[list(rows)] for array in vars(case).values()))
+    columns = 3 if model.is_periodic else chosen.jacobians.shape[2]
+    found = residuals(model, chosen.parameters, chosen.points, chosen.pixels).jacobians
+    truth = np.array(
+        [
+            _true_jacobian(model, parameters, point)
+            for parameters, point in zip(chosen.parameters, chosen.points, strict=True)
+        ]
+    )[:, :, :columns]
+    errors = [_relative(one[:, :, :columns], truth) for one in (found, chosen.jacobians)]
+    return float(errors[0].max()), float(errors[1].max())
+
+
+def _true_jacobian(model: CameraModel, parameters: Array, point: Array) -> Array:
+    """(2, 3 + num_parameters), by central differences of numbers of 60 digits."""
+    arguments = [_exact.mpf(float(one)) for one in (*point, *parameters)]
+    step = _exact.mpf(10) ** -20
+    columns = []
+    for place in range(len(arguments)):
+        sides = []
+        for sign in (1, -1):
+            moved = [*arguments]
+            moved[place] += sign * step
+            sides.append(model.formula(_EXACT, moved[3:], *moved[:3])[:2])
+        columns.append(
+            [(after - before) / (2 * step) for after, before in zip(*sides, strict=True)]
+        )
+    return np.array(columns, np.float64).T

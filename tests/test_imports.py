@@ -59,7 +59,7 @@ PARTS = {
     "colmap": "version errors options progress user_arrays user_warnings ir memory passes frontend"
     " equations codegen runtime driver tracing solver io cameras loss",
     "pose_graph": "version errors options progress user_arrays user_warnings ir memory passes"
-    " frontend equations codegen runtime driver tracing solver io initialize",
+    " frontend equations codegen runtime driver tracing solver io initialize factors cameras",
     "sfm": "errors io cameras colmap",
     "scene": "errors frontend arrays solver io colmap",
     "view": "errors solver io scene",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from caspar.cameras import MODELS_BY_ID
-from caspar.colmap.adjust.factors import lens_type
+from caspar.colmap.adjust.lenses import NO_PARAMETER, lens_type
 from caspar.colmap.adjust.observations import rotation_columns
 from caspar.colmap.adjust.rig_structure import REFERENCE
 from caspar.colmap.adjust.solving import solver_for
@@ -88,10 +88,16 @@ class Covariance:
         cameras = self._prepared.problem.model.cameras
         row = _row("camera", cameras.ids, camera_id)
         model = MODELS_BY_ID[int(cameras.model_ids[row])]
-        kind = lens_type(model.name)
-        if kind is None:
-            return np.zeros((model.num_parameters, model.num_parameters))
-        return self._block(kind.__name__, int(cameras.offsets[row]), "camera", camera_id)
+        total: Floats = np.zeros((model.num_parameters, model.num_parameters))
+        lens = self._prepared.parts.lenses.get(int(cameras.model_ids[row]))
+        kind = None if lens is None else lens_type(lens)
+        if lens is None or kind is None:
+            return total
+        block = self._block(kind.__name__, int(cameras.offsets[row]), "camera", camera_id)
+        places = np.array(lens.columns(model))
+        own = np.flatnonzero(places != NO_PARAMETER)
+        total[np.ix_(places[own], places[own])] = block[np.ix_(own, own)]
+        return total
 
     def point(self, point_id: int) -> Floats:
         """(3, 3) of a point in world coordinates.
@@ -202,7 +208,7 @@ def covariance(
     solver = solver_for(tuple(parts.factors), request.options)
     try:
         blocks = {kind: places for kind, places in asked.items() if len(places) > 0}
-        estimate = solver.covariance(parts.arrays, blocks, fixed=parts.fixed, gauge=gauge)
+        estimate = solver.covariance(parts.arrays, blocks, fixed=parts.held, gauge=gauge)
     finally:
         solver.release()
     return Covariance(estimate, prepared)

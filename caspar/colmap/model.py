@@ -175,7 +175,7 @@ class Model:
             _check_lengths(name, part)
             _check_ids(name, part.ids)
         for name, found, allowed, where in self._references():
-            is_known = np.isin(found, allowed)
+            is_known = is_in(found, allowed)
             if not is_known.all():
                 missing = found[int(np.argmin(is_known))]
                 raise InputError(f"{name} {missing} is named in {where}, but is not in the model")
@@ -209,6 +209,16 @@ class Model:
         """Return the sizes; the arrays are too large to be shown."""
         sizes = [f"{len(part.ids)} {name}" for name, part in self.parts().items()]
         return f"Model({', '.join(sizes)}, {self.num_observations} observations)"
+
+
+def is_in(wanted: Integers, ids: Integers) -> NDArray[np.bool_]:
+    """Tell which ids are there."""
+    if len(ids) == 0 or ids.min() < 0 or ids.max() >= _DENSE * len(ids):
+        return np.isin(wanted, ids)
+    is_there = np.zeros(int(ids.max()) + 1, np.bool_)
+    is_there[ids] = True
+    is_inside = (wanted >= 0) & (wanted < len(is_there))
+    return is_inside & is_there[np.where(is_inside, wanted, 0)]
 
 
 def rows_of(ids: Integers, wanted: Integers) -> Integers:
@@ -262,6 +272,8 @@ _FLAT: dict[type, tuple[str, ...]] = {
 
 
 def _check_ids(name: str, ids: Integers) -> None:
+    if (ids[1:] > ids[:-1]).all():  # as most files have them
+        return
     unique, counts = np.unique(ids, return_counts=True)
     if len(unique) < len(ids):
         raise InputError(f"model, {name}: id {unique[np.argmax(counts)]} is there twice")

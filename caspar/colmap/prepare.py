@@ -114,6 +114,7 @@ def prepare(
         loss,
         options.loss_function_scale,
         merges_views=merges_views and not has_priors,
+        has_plain_lenses=len(request.intrinsics_priors) > 0,
     )
     warnings = [*request.warnings, *problem.warnings]
     if placed is not None:

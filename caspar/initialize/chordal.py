@@ -18,6 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.transform import Rotation
 
 from caspar.errors import InputError
+from caspar.io.graphs.chained import with_plain_edges
 from caspar.io.graphs.kind import PoseGraphKind
 from caspar.io.graphs.pose_graph import PoseGraph
 from caspar.io.rotations import FloatArray
@@ -42,6 +43,7 @@ def chordal(graph: PoseGraph) -> FloatArray:
     Raises:
         InputError: A measurement is not finite, or its information is not.
     """
+    graph = with_plain_edges(graph)
     for name, array in (
         ("measurement", graph.measurement),
         ("sqrt_information", graph.sqrt_information),

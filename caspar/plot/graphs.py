@@ -122,8 +122,10 @@ def _lines(graph: PoseGraph) -> list[tuple[FloatArray, dict[str, Any]]]:
     """Segments, (n, 2, dim), and how to draw them, what is drawn first first."""
     places = _places(graph)
     order = np.argsort(np.argsort(graph.ids, kind="stable"), kind="stable")
-    is_path = np.abs(order[graph.index_a] - order[graph.index_b]) == 1
-    edges = np.stack([places[graph.index_a], places[graph.index_b]], axis=1)
+    ends = np.stack([graph.index_a, graph.index_b], axis=1)
+    ends = np.concatenate([ends, graph.sensor_edges.ends])
+    is_path = np.abs(order[ends[:, 0]] - order[ends[:, 1]]) == 1
+    edges = places[ends]
     sightings = np.stack(
         [places[graph.sightings.pose], graph.landmarks.points[graph.sightings.landmark]], axis=1
     )

@@ -53,6 +53,13 @@ def _errors(graph: PoseGraph) -> dict[str, tuple[FloatArray, FloatArray]]:
     poses, points = graph.poses, graph.landmarks.points
     edge = compose(invert(poses[graph.index_a]), poses[graph.index_b])
     found = {"edge": (_difference(graph.measurement, edge), graph.sqrt_information)}
+    between = graph.sensor_edges
+    sensors = (
+        compose(poses[between.index_a], between.offset_a),
+        compose(poses[between.index_b], between.offset_b),
+    )
+    motion = compose(invert(sensors[0]), sensors[1])
+    found["sensor_edge"] = (_difference(between.measurement, motion), between.sqrt_information)
     seen = graph.sightings
     local = _seen(graph, seen.pose, seen.offset, seen.landmark)
     found["sighting"] = (local - seen.measurement, seen.sqrt_information)

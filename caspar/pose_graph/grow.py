@@ -18,8 +18,15 @@ from numpy.typing import NDArray
 
 from caspar.errors import InputError
 from caspar.frontend.factors.factor import Factor
+from caspar.io.graphs.chained import with_plain_edges
 from caspar.io.graphs.kind import PoseGraphKind
-from caspar.io.graphs.pose_graph import Landmarks, PoseGraph, Priors, Sightings
+from caspar.io.graphs.pose_graph import (
+    Landmarks,
+    PoseGraph,
+    Priors,
+    SensorEdges,
+    Sightings,
+)
 from caspar.io.rigid_motions import (
     compose_se2,
     compose_se3,
@@ -42,7 +49,7 @@ SolverOf = Callable[[tuple[Factor, ...]], Solver]
 
 def can_grow(graph: PoseGraph) -> bool:
     """Tell whether each pose but the first has an edge to one of a lower id."""
-    _, parent_edge = _parents(graph)
+    _, parent_edge = _parents(with_plain_edges(graph))
     return bool((parent_edge[np.argsort(graph.ids, kind="stable")][1:] >= 0).all())
 
 
@@ -64,7 +71,8 @@ def grown(graph: PoseGraph, solver_of: SolverOf, **options: Any) -> PoseGraph:
         InputError: A pose has no edge to one of a lower id.
     """
     order = np.argsort(graph.ids, kind="stable")
-    parents, parent_edge = _parents(graph)
+    plain = with_plain_edges(graph)
+    parents, parent_edge = _parents(plain)
     orphans = order[1:][parent_edge[order[1:]] < 0]
     if len(orphans) > 0:
         raise InputError(
@@ -75,7 +83,7 @@ def grown(graph: PoseGraph, solver_of: SolverOf, **options: Any) -> PoseGraph:
     is_in = np.zeros(graph.num_poses, dtype=bool)
     for start in range(0, graph.num_poses, size):
         added = order[start : start + size]
-        graph = _placed(graph, added, parents, parent_edge, is_in)
+        graph = _placed(graph, plain, added, (parents, parent_edge), is_in)
         is_in[added] = True
         if is_in.all():
             break
@@ -101,17 +109,18 @@ def _parents(graph: PoseGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def _placed(
     graph: PoseGraph,
+    plain: PoseGraph,
     added: NDArray[np.int64],
-    parents: NDArray[np.int64],
-    parent_edge: NDArray[np.int64],
+    tree: tuple[NDArray[np.int64], NDArray[np.int64]],
     was_in: NDArray[np.bool_],
 ) -> PoseGraph:
     """The graph with added poses beside their parents, and new landmarks where they are seen."""
+    parents, parent_edge = tree
     in_plane = graph.kind is PoseGraphKind.SE2
     compose, invert = (compose_se2, invert_se2) if in_plane else (compose_se3, invert_se3)
     edges = parent_edge[added]
-    is_forward = graph.index_b[edges] == added
-    steps = graph.measurement[edges]
+    is_forward = plain.index_b[edges] == added
+    steps = plain.measurement[edges]
     steps = np.where(is_forward[:, None], steps, invert(steps))
     poses = graph.poses.copy()
     for row, parent, step in zip(added.tolist(), parents[added].tolist(), steps, strict=True):
@@ -190,6 +199,7 @@ def part_of(
         landmarks=Landmarks(
             *(getattr(landmarks, name)[landmark_rows] for name in ("ids", "points", "fixed"))
         ),
+        sensor_edges=_kept_between(graph.sensor_edges, is_in, place),
         sightings=sightings,
         bearings=bearings,
         pose_priors=_kept(graph.pose_priors, is_in, place),
@@ -197,6 +207,16 @@ def part_of(
         landmark_priors=_kept(graph.landmark_priors, is_seen, landmark_place),
     )
     return part, rows, landmark_rows
+
+
+def _kept_between(
+    edges: SensorEdges, is_in: NDArray[np.bool_], place: NDArray[np.int64]
+) -> SensorEdges:
+    kept = is_in[edges.ends].all(axis=1)
+    ends = place[edges.ends[kept]].astype(np.int32)
+    offsets = (edges.offset_a[kept], edges.offset_b[kept])
+    measured = (edges.measurement[kept], edges.sqrt_information[kept])
+    return SensorEdges(ends[:, 0], ends[:, 1], *offsets, *measured)
 
 
 _MEASURED = ("offset", "measurement", "sqrt_information")

@@ -14,12 +14,11 @@ from scipy.sparse.csgraph import connected_components
 
 from caspar.errors import InputError
 from caspar.frontend.factors.factor import Factor
-from caspar.io.graphs.kind import PoseGraphKind
-from caspar.io.graphs.pose_graph import PoseGraph, Sightings
-from caspar.pose_graph import plane, space
+from caspar.io.graphs.pose_graph import PoseGraph, SensorEdges, Sightings
+from caspar.pose_graph.factors import factors as factors_of
 from caspar.solver.result.result import SolveResult
 
-ROBUST = ("edge", "sighting", "bearing")
+ROBUST = ("edge", "sensor_edge", "sighting", "bearing")
 """Factors that a loss applies to; priors are trusted."""
 
 
@@ -28,7 +27,7 @@ class Problem:
     """A pose graph for `caspar.Solver`.
 
     Attributes:
-        factors: Those that the graph has instances of; see `caspar.pose_graph.plane` and `.space`.
+        factors: Those that the graph has instances of; see `caspar.pose_graph.factors`.
         arrays: For `Solver.solve`; the node types are `Pose` and `Landmark`.
         fixed: For `Solver.solve`: by node type (n,) booleans.
         first: Rows of the poses that are held only because nothing else says where the graph is.
@@ -60,7 +59,7 @@ def problem(
     Raises:
         InputError: The graph has no measurements.
     """
-    module = plane if graph.kind is PoseGraphKind.SE2 else space
+    known = factors_of(graph.kind)
     terms = _terms(graph)
     if not terms:
         raise InputError(
@@ -69,7 +68,7 @@ def problem(
         )
     factors = []
     for name, arguments in terms.items():
-        factor: Factor = getattr(module, name)
+        factor = known[name]
         if loss is not None and name in ROBUST:
             factor = factor.with_loss(loss)
             arguments["loss_scale"] = loss_scale
@@ -112,6 +111,7 @@ def _terms(graph: PoseGraph) -> dict[str, dict[str, Any]]:
             "measured": graph.measurement,
             "sqrt_information": graph.sqrt_information,
         },
+        "sensor_edge": _between_sensors(graph.sensor_edges),
         "sighting": _seen(graph.sightings),
         "bearing": bearing,
         **{
@@ -128,6 +128,17 @@ def _terms(graph: PoseGraph) -> dict[str, dict[str, Any]]:
         name: arguments
         for name, arguments in found.items()
         if len(arguments["sqrt_information"]) > 0
+    }
+
+
+def _between_sensors(edges: SensorEdges) -> dict[str, Any]:
+    return {
+        "a": edges.index_a,
+        "b": edges.index_b,
+        "offset_a": edges.offset_a,
+        "offset_b": edges.offset_b,
+        "measured": edges.measurement,
+        "sqrt_information": edges.sqrt_information,
     }
 
 
@@ -177,8 +188,10 @@ def connected_parts(graph: PoseGraph) -> tuple[int, NDArray[np.int64]]:
         group.landmark.astype(np.int64) + graph.num_poses
         for group in (graph.sightings, graph.bearings)
     ]
-    starts = np.concatenate([graph.index_a, graph.sightings.pose, graph.bearings.pose])
-    ends = np.concatenate([graph.index_b, *landmarks])
+    edges = graph.sensor_edges
+    seen_from = [graph.sightings.pose, graph.bearings.pose]
+    starts = np.concatenate([graph.index_a, edges.index_a, *seen_from])
+    ends = np.concatenate([graph.index_b, edges.index_b, *landmarks])
     count = graph.num_poses + graph.num_landmarks
     joined = sparse.coo_matrix((np.ones(len(starts)), (starts, ends)), (count, count))
     num_parts, part = connected_components(joined, directed=False)

@@ -12,7 +12,7 @@ import numpy as np
 
 from caspar.errors import FileFormatError, InputError, OptionError
 from caspar.initialize.chordal import chordal
-from caspar.io.graphs.chained import chained_poses, mean_points
+from caspar.io.graphs.chained import chained_poses, mean_points, with_plain_edges
 from caspar.io.graphs.kind import PoseGraphKind
 from caspar.io.graphs.pose_graph import PoseGraph
 from caspar.io.rigid_motions import compose_se2, compose_se3
@@ -100,7 +100,7 @@ def start_poses(
 
     if choice is Initialize.AUTO:
         best = started(graph, Initialize.FILE)
-        if graph.num_edges > 0:
+        if with_plain_edges(graph).num_edges > 0:
             estimate = started(_moved(graph, chordal(graph)), Initialize.CHORDAL)
             if np.isfinite(estimate.chi2) and not given <= FAR * estimate.chi2:
                 best = estimate
@@ -120,7 +120,8 @@ def _is_scattered(start: Start) -> bool:
     """Whether a map of landmarks is far from what its information says."""
     graph = start.graph
     seen = graph.sightings.measurement.size
-    num_errors = graph.num_edges * graph.kind.tangent_dim + seen
+    num_edges = with_plain_edges(graph).num_edges
+    num_errors = num_edges * graph.kind.tangent_dim + seen
     return seen > 0 and not start.chi2 <= SCATTERED * num_errors
 
 
@@ -139,9 +140,10 @@ def _along_tree(graph: PoseGraph) -> FloatArray:
     order = np.arange(graph.num_poses)
     order[[0, root]] = order[[root, 0]]
     place = np.argsort(order)
-    ends = np.stack([place[graph.index_a], place[graph.index_b]], axis=1).astype(np.int32)
+    plain = with_plain_edges(graph)
+    ends = np.stack([place[plain.index_a], place[plain.index_b]], axis=1).astype(np.int32)
     try:
-        chained = chained_poses(graph.kind, graph.measurement, ends, graph.ids[order], "graph")
+        chained = chained_poses(graph.kind, plain.measurement, ends, graph.ids[order], "graph")
     except FileFormatError as error:
         raise InputError(
             "initialize='tree': edges do not connect all poses; use 'chordal' or 'file'"

@@ -2,6 +2,8 @@
 
 import pytest
 
+from benchmarks.colmap_cases import made_from
+from benchmarks.synthetic import make_bal
 from caspar.colmap import BundleAdjustmentOptions, PosePriors, bundle_adjustment, covariance
 from tests.colmap.models import CERES, ROOT, packed, synthetic
 
@@ -34,3 +36,14 @@ def test_positions() -> None:
     assert found.cam_from_world(image_id) == pytest.approx(
         on_cpu.cam_from_world(image_id), rel=1e-6, abs=1e-12
     )
+
+
+def test_several_camera_models() -> None:
+    """One factor chooses the model of each observation."""
+    model = made_from(make_bal(12, 300, 1500, "street"), ("SIMPLE_RADIAL", "PINHOLE", "OPENCV"), 6)
+    found, wanted = (
+        bundle_adjustment(model, BundleAdjustmentOptions(backend=one)) for one in ("cuda", "cpu")
+    )
+    assert list(found.result.costs) == ["PINHOLE_SIMPLE_RADIAL_OPENCV"]
+    assert found.initial_cost == pytest.approx(wanted.initial_cost, rel=1e-12)
+    assert found.final_cost == pytest.approx(wanted.final_cost, rel=1e-9)

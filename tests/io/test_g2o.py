@@ -387,13 +387,13 @@ class TestWriting:
 class TestUnknownLines:
     """Kinds of lines that are not read."""
 
-    LINES = (*LINES_SE2, "VERTEX_CAM 3 1 2", "EDGE_SE2_OFFSET 10 3 1 2 1 0 1", "VERTEX_CAM 4 1 2")
+    LINES = (*LINES_SE2, "VERTEX_CAM 3 1 2", "EDGE_SE2_XY_CALIB 10 3 1 2 1 0 1", "VERTEX_CAM 4 1 2")
 
     def test_skipped_and_named(self, tmp_path: Path) -> None:
         path = write_lines(tmp_path, list(self.LINES))
-        with pytest.warns(UserWarning, match="were passed over: 2 VERTEX_CAM, 1 EDGE_SE2_OFFSET"):
+        with pytest.warns(UserWarning, match="were passed over: 2 VERTEX_CAM, 1 EDGE_SE2_XY_CALIB"):
             graph = read_g2o(path, unknown="skip")
-        assert graph.skipped == {"VERTEX_CAM": 2, "EDGE_SE2_OFFSET": 1}
+        assert graph.skipped == {"VERTEX_CAM": 2, "EDGE_SE2_XY_CALIB": 1}
         assert (graph.num_poses, graph.num_edges) == (2, 1)
 
     def test_refused_by_default(self, tmp_path: Path) -> None:

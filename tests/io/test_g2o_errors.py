@@ -46,7 +46,7 @@ class TestWrongFiles:
         "line",
         [
             "VERTEX_CAM 3 1 2",
-            "EDGE_SE2_OFFSET 10 7 1 2 1 0 1",
+            "EDGE_SE2_XY_CALIB 10 7 1 2 1 0 1",
             "VERTEX2 0 0 0 0",
             "vertex_se2 0 0 0 0",
             "hello",

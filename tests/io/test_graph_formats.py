@@ -48,8 +48,8 @@ class TestG2o:
     def test_plane(self, tmp_path: Path) -> None:
         graph = read_g2o(written(tmp_path, PLANE))
         assert repr(graph) == (
-            "PoseGraph(SE2, 3 poses, 2 edges, 2 landmarks, 3 sightings, 2 bearings, "
-            "1 pose priors, 1 position priors, 1 landmark priors)"
+            "PoseGraph(SE2, 3 poses, 2 edges, 2 sensor edges, 2 landmarks, 3 sightings, "
+            "2 bearings, 1 pose priors, 1 position priors, 1 landmark priors)"
         )
         assert graph.landmarks.ids.tolist() == [20, 21]
         assert graph.landmarks.points.tolist() == [[1.5, 2.5], [-1.5, -2.5]]
@@ -63,6 +63,12 @@ class TestG2o:
         np.testing.assert_array_equal(seen.offset, [[1, 0, 0, 0], offset, [1, 0, 0, 0]])
         root = seen.sqrt_information[0]
         np.testing.assert_allclose(root.T @ root, [[2, 0.5], [0.5, 3]], atol=1e-14)
+        between = graph.sensor_edges
+        assert between.ends.tolist() == [[0, 2], [2, 1]]
+        identity = [1, 0, 0, 0]
+        np.testing.assert_array_equal(between.offset_a, [offset, identity])
+        np.testing.assert_array_equal(between.offset_b, [identity, identity])
+        np.testing.assert_array_equal(between.measurement[0], [np.cos(2.8), np.sin(2.8), -1, 0.5])
         assert graph.bearings.measurement.tolist() == [[0.4], [3.1]]
         np.testing.assert_allclose(graph.bearings.sqrt_information[0], [[np.sqrt(5.5)]])
         prior = graph.pose_priors
@@ -76,6 +82,7 @@ class TestG2o:
         assert graph.counts() == {
             "poses": 3,
             "edges": 2,
+            "sensor edges": 2,
             "landmarks": 2,
             "sightings": 3,
             "pose priors": 2,
@@ -85,6 +92,9 @@ class TestG2o:
         offset = [0.5, -0.5, 0.5, 0.5, 0.1, -0.2, 0.3]
         identity = [0, 0, 0, 1, 0, 0, 0]
         assert graph.sightings.offset.tolist() == [identity, offset, identity]
+        assert graph.sensor_edges.offset_a.tolist() == [offset, offset]
+        assert graph.sensor_edges.offset_b.tolist() == [identity, offset]
+        assert graph.sensor_edges.measurement[0].tolist() == [0.6, 0, 0.8, 0, 0.2, 0.9, 0.4]
         assert graph.pose_priors.offset.tolist() == [offset, identity]
         assert graph.pose_priors.measurement[0].tolist() == [0, 0.6, 0, 0.8, 0.3, 0.2, 0.1]
         assert graph.position_priors.offset.tolist() == [identity]  # g2o does not use it
@@ -116,12 +126,18 @@ class TestG2o:
             ("EDGE_SE2_XY 20 21 0 0 1 0 1", "the sighting names vertex 20"),
             ("EDGE_PRIOR_XY 7 0 0 1 0 1", "the landmark prior names vertex 7"),
             (
-                "EDGE_SE2_POINTXY_OFFSET 7 20 4 0 0 1 0 1",
-                "the line names offset 4, which no PARAMS",
+                "EDGE_SE2_POINTXY_OFFSET 7 20 9 0 0 1 0 1",
+                "the line names offset 9, which no PARAMS",
             ),
+            (
+                "EDGE_SE2_OFFSET 7 8 3 9 0 0 0 1 0 0 1 0 1",
+                "the line names offset 9, which no PARAMS",
+            ),
+            ("EDGE_SE2_OFFSET 7 7 3 3 0 0 0 1 0 0 1 0 1", "the edge joins vertex 7 with itself"),
+            ("EDGE_SE2_OFFSET 7 8 3 0 0 0 1 0 0 1 0 1", "an SE2 edge between sensors has 12 entr"),
             ("EDGE_SE2_XY 7 20 0 0 1 2 1", "the information matrix has, scaled to unit diagonal"),
             ("EDGE_SE2_XY 7 20 0 0 1 0", "an SE2 sighting has 6 entries after its tag; it must"),
-            ("VERTEX_XY 20 0 0", "vertex 20 was declared before, in line 5"),
+            ("VERTEX_XY 20 0 0", "vertex 20 was declared before, in line 6"),
             ("VERTEX_XY 8 0 0", "vertex 8 is a pose and a landmark"),
             ("FIX 5", "FIX names vertex 5, which the file does not have"),
         ],
@@ -130,7 +146,7 @@ class TestG2o:
         path = written(tmp_path, f"{PLANE}{line}\n")
         with pytest.raises(FileFormatError) as caught:
             read_g2o(path)
-        assert str(caught.value).startswith(f"{path}, line 18: {said}")
+        assert str(caught.value).startswith(f"{path}, line 21: {said}")
 
     def test_an_offset_that_is_wrong_matters_only_if_it_is_used(self, tmp_path: Path) -> None:
         lines = f"VERTEX_SE2 0 0 0 0\nVERTEX_SE2 1 0 0 0\nEDGE_SE2 0 1 0 0 0 {INFORMATION_SE2}\n"
@@ -246,7 +262,7 @@ class TestToro:
 
     def test_what_toro_has_no_lines_for(self, tmp_path: Path) -> None:
         graph = read_g2o(written(tmp_path, PLANE))
-        with pytest.raises(ValueError, match="has no landmarks, no sightings, no bearings"):
+        with pytest.raises(ValueError, match="has no sensor edges, no landmarks, no sightings"):
             write_toro(tmp_path / "out.graph", graph)
         with pytest.raises(FileFormatError, match="lines of the kind 'EQUIV' are not read"):
             read_toro(written(tmp_path, f"{TORO_PLANE}EQUIV 0 1\n"))

@@ -11,8 +11,11 @@ import pytest
 import caspar
 from caspar.errors import InputError, OptionError
 from caspar.io import PoseGraph, read_g2o, read_pose_graph, write_g2o
+from caspar.io.graphs.pose_graph import SensorEdges, no_sensor_edges
+from caspar.io.rigid_motions import compose_se2, compose_se3, invert_se2, invert_se3
 from caspar.pose_graph import chi2, chi2_by_kind, problem, solve, start_poses
 from caspar.pose_graph.grow import can_grow, part_of
+from caspar.pose_graph.problem import connected_parts
 from examples import landmark_map
 from tests.io.g2o_files import DATA
 from tests.io.graph_files import PLANE, SPACE
@@ -141,12 +144,79 @@ class TestStart:
             apart,
             measurement=graph.measurement[:1],
             sqrt_information=graph.sqrt_information[:1],
+            sensor_edges=no_sensor_edges(4, 3),
         )
         with pytest.raises(InputError, match="initialize='tree': edges do not connect all poses"):
             start_poses(apart, "tree")
         assert not can_grow(apart)
         with pytest.raises(InputError, match="initialize='grow': pose 8 has no edge"):
             solve(apart, initialize="grow")
+
+
+class TestSensorEdges:
+    """Motions between sensors at offsets of poses."""
+
+    @pytest.mark.parametrize("name", ["smallGrid3D.g2o.bz2", "M3500.g2o.bz2"])
+    def test_the_optimum_is_that_of_plain_edges(self, name: str, tmp_path: Path) -> None:
+        """Measurements that agree with some poses lead back to them, by such edges alone."""
+        graph = solve(read_g2o(DATA / name), backend="cpu").graph
+        rng = np.random.default_rng(37)
+        between = _between_sensors(graph, rng)
+        moved = replace(
+            graph,
+            poses=np.array(graph.poses[rng.permutation(graph.num_poses)]),
+            fixed=np.arange(graph.num_poses) == 0,
+            index_a=graph.index_a[:0],
+            index_b=graph.index_b[:0],
+            measurement=graph.measurement[:0],
+            sqrt_information=graph.sqrt_information[:0],
+            sensor_edges=between,
+        )
+        moved.poses[0] = graph.poses[0]
+        write_g2o(tmp_path / "graph.g2o", moved)
+        summary = solve(read_g2o(tmp_path / "graph.g2o"), backend="cpu")
+        assert summary.start.choice.value == "chordal"
+        assert summary.chi2 < 1e-12 * summary.start.file_chi2
+        places = slice(-graph.kind.dim, None)
+        wanted = graph.poses[:, places]
+        np.testing.assert_allclose(summary.graph.poses[:, places], wanted, atol=1e-6)
+
+    def test_offsets_of_identity_are_plain_edges(self) -> None:
+        graph = read_g2o(DATA / "M3500.g2o.bz2")
+        identity = np.tile([1.0, 0.0, 0.0, 0.0], (graph.num_edges, 1))
+        ends = (graph.index_a, graph.index_b)
+        edges = SensorEdges(*ends, identity, identity, graph.measurement, graph.sqrt_information)
+        both = chi2_by_kind(replace(graph, sensor_edges=edges))
+        assert both["sensor_edge"] == pytest.approx(both["edge"], rel=1e-14)
+
+    def test_parts_and_what_is_tied(self, tmp_path: Path) -> None:
+        graph = graph_of(tmp_path, PLANE)
+        part, _, _ = part_of(graph, np.array([True, False, True]))
+        assert part.sensor_edges.ends.tolist() == [[0, 1]]
+        alone = replace(
+            part,
+            index_a=part.index_a[:0],
+            index_b=part.index_b[:0],
+            measurement=part.measurement[:0],
+            sqrt_information=part.sqrt_information[:0],
+        )
+        assert connected_parts(alone)[1][:2].tolist() == [0, 0]
+        assert can_grow(graph)
+
+
+def _between_sensors(graph: PoseGraph, rng: np.random.Generator) -> SensorEdges:
+    """What sensors at two random offsets measure, at the edges of a graph."""
+    in_plane = graph.kind.dim == 2
+    compose, invert = (compose_se2, invert_se2) if in_plane else (compose_se3, invert_se3)
+    offsets = graph.measurement[:2].copy()
+    offsets[:, -graph.kind.dim :] = rng.normal(size=(2, graph.kind.dim))
+    sides = []
+    for ends in (graph.index_a, graph.index_b):
+        chosen = offsets[rng.integers(0, 2, graph.num_edges)]
+        sides.append((chosen, compose(graph.poses[ends], chosen)))
+    measured = compose(invert(sides[0][1]), sides[1][1])
+    roots = graph.sqrt_information
+    return SensorEdges(graph.index_a, graph.index_b, sides[0][0], sides[1][0], measured, roots)
 
 
 def test_landmarks_from_dead_reckoning() -> None:

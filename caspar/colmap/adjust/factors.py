@@ -12,20 +12,17 @@ zero where the camera cannot see the point (COLMAP's rule).
 """
 
 import inspect
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
 
 import symforce.symbolic as sf
 
-from caspar.cameras import MODELS, CameraModel
+from caspar.colmap.adjust.lenses import LensForm, lens_type, vector_type, view_type
 from caspar.colmap.adjust.options import LossFunction
 from caspar.frontend.factors.factor import Factor, factor
 from caspar.frontend.markers import ConstSequential, ConstShared, TunableShared
 from caspar.loss import Cauchy, Huber, Loss, SoftL1
-
-GROUPS = ("focal", "principal", "extra")
-"""Groups of intrinsics: fields of `CameraModel` and of lenses."""
 
 
 @dataclass
@@ -61,14 +58,14 @@ class Form:
     """What a factor depends on.
 
     Attributes:
-        camera_model: Name of the camera model.
+        lens: Which camera models it is for, and which of their parameters are in nodes.
         has_sensor: Whether the camera is not the reference sensor of its rig.
         has_constant_frame: Whether the poses of rigs are constants rather than nodes.
         has_constant_sensor: Whether the poses of sensors are; False without sensor.
         is_view: Whether the pose of a frame and a lens are one node, for frames of one image.
     """
 
-    camera_model: str
+    lens: LensForm
     has_sensor: bool
     has_constant_frame: bool
     has_constant_sensor: bool
@@ -76,13 +73,8 @@ class Form:
 
     @property
     def name(self) -> str:
-        """The name of the factor: the camera model, and in a rig `sensor`."""
-        return f"{self.camera_model}_sensor" if self.has_sensor else self.camera_model
-
-    @property
-    def model(self) -> CameraModel:
-        """The camera model."""
-        return MODELS[self.camera_model]
+        """The name of the factor: the camera models, and in a rig `sensor`."""
+        return f"{self.lens.name}_sensor" if self.has_sensor else self.lens.name
 
 
 LOSSES: dict[LossFunction, type[Loss] | None] = {
@@ -99,22 +91,27 @@ def reprojection_factor(form: Form, loss: LossFunction) -> Factor:
     """Return the factor of a form with a loss.
 
     Its arguments are `frame`, `sensor` if it has one, `lens`, `point` and `pixel`, or `view` in
-    place of frame and lens. A pixel is one
-    for each factor; the others are shared nodes, or shared constants as the form says. A lens whose
-    parameters are never refined is a constant too.
+    place of frame and lens, and `model` if it is for several camera models: the number of each
+    observation's. A pixel is one for each factor, relative to the principal point if that is no
+    part of the lens; the others are shared nodes, or shared constants as the form says. A lens
+    whose parameters are never refined is a constant too.
     """
-    model = form.model
+    models = form.lens.models
 
     def residual(**arguments: Any) -> sf.V2:
         view = arguments.get("view")
         frame = arguments["frame"] if view is None else view
         lens = arguments["lens"] if view is None else view
+        pixel = arguments["pixel"]
         point = frame.rotation * arguments["point"] + frame.translation
         if form.has_sensor:
             point = arguments["sensor"].rotation * point + arguments["sensor"].translation
-        fields = [name for name in GROUPS if getattr(model, name)]
-        parameters = [one for name in fields for one in getattr(lens, name)]
-        return model.residual(parameters or lens, point, arguments["pixel"])
+        values = [one for name in form.lens.sizes for one in getattr(lens, name)]
+        found = [
+            model.residual(form.lens.parameters(model, values) if values else lens, point, pixel)
+            for model in models
+        ]
+        return found[0] if len(found) == 1 else _chosen(found, arguments["model"][0])
 
     annotations = _annotations(form)
     # the arguments depend on the form
@@ -128,32 +125,22 @@ def reprojection_factor(form: Form, loss: LossFunction) -> Factor:
     return factor(residual).with_loss(LOSSES[loss])
 
 
-@lru_cache
-def lens_type(camera_model: str) -> Any:
-    """Return the node type of a model's intrinsics: fields focal, principal and extra.
-
-    The fields are in the order of the parameters. None: the model has nothing to refine.
-    """
-    model = MODELS[camera_model]
-    fields = [(name, _vector(len(places))) for name in GROUPS if (places := getattr(model, name))]
-    return make_dataclass(f"Lens_{camera_model}", fields) if fields else None
-
-
-@lru_cache
-def view_type(camera_model: str) -> Any:
-    """Return the node type of a pose and a lens; in storage the pose comes first."""
-    lens = lens_type(camera_model)
-    pose = [("rotation", sf.Rot3), ("translation", sf.V3)]
-    fields = [*pose, *((name, lens.__annotations__[name]) for name in lens.__annotations__)]
-    return make_dataclass(f"View_{camera_model}", fields)
+def _chosen(residuals: list[sf.V2], number: Any) -> sf.V2:
+    """The residual of a number."""
+    found = residuals[-1]
+    for place in range(len(residuals) - 2, -1, -1):
+        pairs = zip(residuals[place], found, strict=True)
+        is_this = number < place + sf.Rational(1, 2)
+        found = sf.V2(*(sf.Piecewise((this, is_this), (other, True)) for this, other in pairs))
+    return found
 
 
 def _annotations(form: Form) -> dict[str, Any]:
     constant = Annotated[ConstantPose, ConstShared]
-    lens = lens_type(form.camera_model)
+    lens = lens_type(form.lens)
     if form.is_view:
         return {
-            "view": Annotated[view_type(form.camera_model), TunableShared],
+            "view": Annotated[view_type(form.lens), TunableShared],
             "point": Annotated[Point, TunableShared],
             "pixel": Annotated[sf.V2, ConstSequential],
         }
@@ -165,14 +152,12 @@ def _annotations(form: Form) -> dict[str, Any]:
             constant if form.has_constant_sensor else Annotated[Sensor, TunableShared]
         )
     annotations["lens"] = (
-        Annotated[_vector(form.model.num_parameters), ConstShared]
+        Annotated[vector_type(form.lens.models[0].num_parameters), ConstShared]
         if lens is None
         else Annotated[lens, TunableShared]
     )
     annotations["point"] = Annotated[Point, TunableShared]
     annotations["pixel"] = Annotated[sf.V2, ConstSequential]
+    if len(form.lens.models) > 1:
+        annotations["model"] = Annotated[sf.V1, ConstSequential]
     return annotations
-
-
-def _vector(size: int) -> Any:
-    return sf.matrix_type_from_shape((size, 1))

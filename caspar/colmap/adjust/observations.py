@@ -16,6 +16,7 @@ from caspar.colmap.model import (
     Floats,
     Integers,
     Model,
+    is_in,
     offsets_of,
     owners_of,
     rows_of,
@@ -76,7 +77,7 @@ def observations_of(model: Model) -> Observations:
     keypoints = np.flatnonzero(images.point_ids != NO_POINT)
     owners = owners_of(images.offsets)
     point_ids = images.point_ids[keypoints]
-    is_known = np.isin(point_ids, points.ids)
+    is_known = is_in(point_ids, points.ids)
     if not is_known.all():
         missing = point_ids[int(np.argmin(is_known))]
         raise InputError(f"point {missing} is named by a keypoint, but is not in the model")

@@ -1,10 +1,11 @@
 """A problem as a solver takes it, and its results put back.
 
 Input: a `Problem`. Output: `SolveArrays`: factors, the arrays of a solve and what it holds. The
-observations of a camera model are a factor, those of cameras that are not the reference sensors of
-their rigs another. Where each image has a lens of its own, pose and lens are one node: conjugate
-gradients see how they depend on each other then, and the matrix has fewer, larger blocks. A few
-passes over the observations, once for an adjustment.
+observations of all camera models are a factor if these are few, else each model has one; those of
+cameras that are not the reference sensors of their rigs have factors of their own. Where each image
+has a lens of its own, pose and lens are one node: conjugate gradients see how they depend on each
+other then, and the matrix has fewer, larger blocks. A few passes over the observations, once for an
+adjustment.
 """
 
 from collections.abc import Mapping
@@ -13,8 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from caspar.cameras import MODELS_BY_ID, CameraModel
-from caspar.colmap.adjust.factors import GROUPS, Form, lens_type, reprojection_factor, view_type
+from caspar.cameras import MODELS_BY_ID
+from caspar.colmap.adjust.factors import Form, reprojection_factor
+from caspar.colmap.adjust.lenses import (
+    LensForm,
+    from_principal_points,
+    lens_places,
+    lens_type,
+    model_numbers,
+    used_lenses,
+    view_type,
+)
 from caspar.colmap.adjust.observations import rotation_columns, used_rows
 from caspar.colmap.adjust.options import LossFunction
 from caspar.colmap.adjust.problem import Mask, Problem
@@ -26,6 +36,10 @@ MIN_VIEWS = 16
 """Images with lenses of their own from which on pose and lens are one node: another factor is
 compiled for it."""
 
+MAX_JOINT = 4
+"""Camera models up to which all of a problem are one factor: it evaluates each for every
+observation when it linearises."""
+
 
 @dataclass(frozen=True, eq=False)
 class Values:
@@ -34,7 +48,8 @@ class Values:
     Attributes:
         frames: (num_frames, 7) rig_from_world, qx qy qz qw tx ty tz.
         sensors: (num_sensors, 7) sensor_from_rig.
-        parameters: Intrinsics of all cameras, flat.
+        parameters: Intrinsics of all cameras, flat; in start values a zero behind them stands for
+            parameters that a camera does not have.
         points: (num_points, 3).
     """
 
@@ -65,8 +80,9 @@ class SolveArrays:
         start: Start values of everything.
         factors: Factors with instances.
         arrays: As for `Solver.solve`.
-        fixed: The same: components that are held, by node type.
+        fixed: Components that are held, by node type, of all types.
         places: For each node type, which fields of `Values` its columns come from, and where.
+        lenses: By COLMAP's numbers of camera models, the node types of their lenses.
         num_prior_residuals: Residuals of priors.
     """
 
@@ -75,6 +91,7 @@ class SolveArrays:
     arrays: dict[str, Any] = field(default_factory=dict)
     fixed: dict[str, Mask] = field(default_factory=dict)
     places: dict[str, tuple[Place, ...]] = field(default_factory=dict)
+    lenses: dict[int, LensForm] = field(default_factory=dict)
     num_prior_residuals: int = 0
 
     def add_nodes(self, kind: str, places: Place | tuple[Place, ...], constant: Mask) -> None:
@@ -100,6 +117,11 @@ class SolveArrays:
         self.factors.append(prior)
         self.arrays[prior.name] = arguments
         self.num_prior_residuals += num_residuals
+
+    @property
+    def held(self) -> dict[str, Mask]:
+        """As for `Solver.solve(fixed=...)`: `fixed` of node types of which anything is held."""
+        return {kind: mask for kind, mask in self.fixed.items() if mask.any()}
 
     @property
     def camera_types(self) -> list[str]:
@@ -128,11 +150,17 @@ class SolveArrays:
                 width = arrays[place.target][place.index].shape[1]
                 arrays[place.target][place.index] = columns[:, first : first + width]
                 first += width
+        arrays["parameters"] = arrays["parameters"][:-1]
         return Values(**arrays)
 
 
 def solve_arrays(
-    problem: Problem, loss: LossFunction, loss_scale: float, *, merges_views: bool = True
+    problem: Problem,
+    loss: LossFunction,
+    loss_scale: float,
+    *,
+    merges_views: bool = True,
+    has_plain_lenses: bool = False,
 ) -> SolveArrays:
     """Make the arrays of a solve.
 
@@ -141,13 +169,10 @@ def solve_arrays(
         loss: The loss of each observation.
         loss_scale: Its scale in pixels.
         merges_views: Whether pose and lens are one node where each image has a lens of its own.
+        has_plain_lenses: Whether each camera model has a node type of its own, with all parameters.
     """
     model, seen = problem.model, problem.observations
-    made = SolveArrays(
-        Values(
-            problem.frame_poses, problem.sensor_poses, model.cameras.parameters, model.points.xyz
-        )
-    )
+    made = SolveArrays(_start_values(problem))
     frames, points = used_rows(problem.frames), seen.used_points
     viewed = _viewed_models(problem) if merges_views else frozenset()
     sensors = used_rows(problem.sensors[problem.sensors != REFERENCE])
@@ -163,27 +188,25 @@ def solve_arrays(
     if not has_constant_sensors:
         made.add_nodes("Sensor", Place("sensors", sensors), problem.constant_sensors[sensors])
     made.add_nodes("Point", Place("points", points), problem.constant_points[points])
-    for camera_model, has_sensor, chosen in _factors(problem):
+    made.lenses |= _lens_forms(problem, viewed, is_plain=has_plain_lenses)
+    for lens, has_sensor, chosen in _factors(problem, made.lenses):
         form = Form(
-            camera_model.name,
+            lens,
             has_sensor,
             has_constant_frames,
             has_sensor and has_constant_sensors,
-            is_view=camera_model.model_id in viewed,
+            is_view=lens.models[0].model_id in viewed,
         )
         factor = reprojection_factor(form, loss)
         made.factors.append(factor)
-        arguments: dict[str, Any] = {
-            "point": node_index(points, seen.points[chosen]),
-            "pixel": problem.pixels[chosen],
-        }
         rows, cameras = problem.frames[chosen], seen.cameras[chosen]
+        arguments = _seen(problem, lens, points, chosen)
         if form.is_view:
-            arguments["view"] = _views(made, problem, camera_model, rows, cameras)
+            arguments["view"] = _views(made, problem, lens, rows, cameras)
         else:
             nodes = frames if has_constant_frames else own
             arguments["frame"] = _pose(problem.frame_poses, nodes, rows, has_constant_frames)
-            arguments["lens"] = _lenses(made, problem, camera_model, cameras)
+            arguments["lens"] = _lenses(made, problem, lens, cameras)
         if has_sensor:
             rows = problem.sensors[chosen]
             arguments["sensor"] = _pose(problem.sensor_poses, sensors, rows, has_constant_sensors)
@@ -193,13 +216,58 @@ def solve_arrays(
     return made
 
 
-def _factors(problem: Problem) -> list[tuple[CameraModel, bool, Integers]]:
-    """Return camera models, with and without sensors, and the observations of each."""
+def _start_values(problem: Problem) -> Values:
+    cameras, points = problem.model.cameras, problem.model.points
+    parameters = np.append(cameras.parameters, 0.0)
+    return Values(problem.frame_poses, problem.sensor_poses, parameters, points.xyz)
+
+
+def _seen(problem: Problem, lens: LensForm, points: Integers, chosen: Integers) -> dict[str, Any]:
+    """Return points and pixels of observations, and their camera models if there are several."""
+    seen = problem.observations
+    cameras = seen.cameras[chosen]
+    arguments = {
+        "point": node_index(points, seen.points[chosen]),
+        "pixel": from_principal_points(problem, lens, cameras, problem.pixels[chosen]),
+    }
+    if len(lens.models) > 1:
+        arguments["model"] = model_numbers(problem, lens, cameras)
+    return arguments
+
+
+def _lens_forms(problem: Problem, viewed: frozenset[int], *, is_plain: bool) -> dict[int, LensForm]:
+    """Return node types of lenses by numbers of camera models; a few models have one."""
+    used = problem.model.cameras.model_ids[used_rows(problem.observations.cameras)]
+    model_ids = np.unique(used).tolist()
+    has_principal = is_plain or "principal" in problem.refined_intrinsics
+    forms = {
+        number: LensForm((MODELS_BY_ID[number].name,), has_principal=has_principal)
+        for number in model_ids
+    }
+    joint = [
+        number
+        for number in model_ids
+        if number not in viewed and lens_type(forms[number]) is not None
+    ]
+    if 1 < len(joint) <= MAX_JOINT and not is_plain:
+        names = tuple(MODELS_BY_ID[number].name for number in joint)
+        forms |= dict.fromkeys(joint, LensForm(names, has_principal=has_principal))
+    return forms
+
+
+def _factors(
+    problem: Problem, forms: Mapping[int, LensForm]
+) -> list[tuple[LensForm, bool, Integers]]:
+    """Return node types of lenses, with and without sensors, and the observations of each."""
     model_ids = problem.model.cameras.model_ids[problem.observations.cameras]
     has_sensor = problem.sensors != REFERENCE
-    keys = 2 * model_ids + has_sensor
+    # the number of the first model that has the same node type
+    numbers = np.zeros(max(forms) + 1, np.int64)
+    for number, lens in forms.items():
+        numbers[number] = next(other for other in forms if forms[other] == lens)
+    keys = 2 * numbers[model_ids] + has_sensor
     return [
-        (MODELS_BY_ID[key // 2], bool(key % 2), np.flatnonzero(keys == key))
+        (forms[key // 2], bool(key % 2), np.flatnonzero(keys == key))
         for key in np.unique(keys).tolist()
     ]
 
@@ -222,36 +290,18 @@ def _pose(poses: Floats, nodes: Integers, rows: Integers, is_constant: bool) -> 
     return {"values": values, "index": index}
 
 
-def used_lenses(problem: Problem, camera_model: CameraModel) -> Integers:
-    """Return rows of the cameras of a model that see points: those of all its factors."""
-    lenses = used_rows(problem.observations.cameras)
-    is_of_model = problem.model.cameras.model_ids[lenses] == camera_model.model_id
-    found: Integers = lenses[is_of_model]
-    return found
-
-
-def _lenses(made: SolveArrays, problem: Problem, camera_model: CameraModel, rows: Integers) -> Any:
+def _lenses(made: SolveArrays, problem: Problem, lens: LensForm, rows: Integers) -> Any:
     """Return indices of nodes, which are added, or constants if there is nothing to refine."""
     cameras = problem.model.cameras
-    kind = lens_type(camera_model.name)
-    lenses = used_lenses(problem, camera_model)
-    places = cameras.offsets[lenses, None] + np.arange(camera_model.num_parameters)
+    kind = lens_type(lens)
+    lenses = used_lenses(problem, lens)
     index = node_index(lenses, rows)
     if kind is None:
+        places = cameras.offsets[lenses, None] + np.arange(lens.models[0].num_parameters)
         return {"values": cameras.parameters[places], "index": index}
-    constant = _constant_parameters(problem, camera_model, lenses)
-    made.add_nodes(kind.__name__, Place("parameters", places), constant)
+    places, is_held = lens_places(problem, lens, lenses)
+    made.add_nodes(kind.__name__, Place("parameters", places), is_held)
     return index
-
-
-def _constant_parameters(problem: Problem, camera_model: CameraModel, lenses: Integers) -> Mask:
-    """Return (n, num_parameters) parameters of cameras that are held."""
-    constant = np.zeros((len(lenses), camera_model.num_parameters), np.bool_)
-    constant[problem.constant_cameras[lenses]] = True
-    for name in GROUPS:
-        if name not in problem.refined_intrinsics:
-            constant[:, list(getattr(camera_model, name))] = True
-    return constant
 
 
 def _viewed_models(problem: Problem) -> frozenset[int]:
@@ -262,9 +312,10 @@ def _viewed_models(problem: Problem) -> frozenset[int]:
     found = [
         number
         for number in np.unique(model_ids[lone]).tolist()
-        if lens_type(MODELS_BY_ID[number].name) is not None
+        for lens in (LensForm((MODELS_BY_ID[number].name,), has_principal=False),)
+        if lens_type(lens) is not None
         and lone[model_ids == number].all()
-        and len(used_lenses(problem, MODELS_BY_ID[number])) >= MIN_VIEWS
+        and len(used_lenses(problem, lens)) >= MIN_VIEWS
     ]
     return frozenset(found)
 
@@ -281,19 +332,17 @@ def _alone(rows: Integers, others: Integers) -> Mask:
 def _views(
     made: SolveArrays,
     problem: Problem,
-    camera_model: CameraModel,
+    lens: LensForm,
     frames: Integers,
     cameras: Integers,
 ) -> Integers:
     """Add nodes of a pose and a lens each, and return indices of them."""
-    lenses = used_lenses(problem, camera_model)
+    lenses = used_lenses(problem, lens)
     index = node_index(lenses, cameras)
     of_lens = np.empty(len(lenses), np.int64)
     of_lens[index] = frames
-    first = problem.model.cameras.offsets[lenses, None]
-    places = first + np.arange(camera_model.num_parameters)
-    held = _constant_parameters(problem, camera_model, lenses)
-    constant = np.concatenate([problem.constant_frames[of_lens], held], axis=1)
-    kind = view_type(camera_model.name).__name__
+    places, is_held = lens_places(problem, lens, lenses)
+    constant = np.concatenate([problem.constant_frames[of_lens], is_held], axis=1)
+    kind = view_type(lens).__name__
     made.add_nodes(kind, (Place("frames", of_lens), Place("parameters", places)), constant)
     return index

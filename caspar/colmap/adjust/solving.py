@@ -89,7 +89,7 @@ def solved(
     try:
         result = solver.solve(
             parts.arrays,
-            fixed=parts.fixed,
+            fixed=parts.held,
             verbose=verbose,
             on_iteration=on_iteration,
             **{**chosen, **options.solve_options},

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from caspar.cameras import MODELS_BY_ID
-from caspar.colmap.adjust.factors import lens_type
+from caspar.colmap.adjust.lenses import lens_type, plain_lens, used_lenses
 from caspar.colmap.adjust.observations import TO_XYZW, rotation_columns
 from caspar.colmap.adjust.options import BundleAdjustmentConfig, LossFunction
 from caspar.colmap.adjust.problem import Problem
 from caspar.colmap.adjust.rig_structure import REFERENCE
-from caspar.colmap.adjust.solve_arrays import SolveArrays, node_index, used_lenses
+from caspar.colmap.adjust.solve_arrays import SolveArrays, node_index
 from caspar.colmap.model import Floats, Integers, Model, rows_of
 from caspar.colmap.priors.alignment import (
     Similarity,
@@ -284,9 +284,10 @@ def add_intrinsics_priors(
     used = []
     for model_id in np.unique(cameras.model_ids[rows]).tolist():
         model = MODELS_BY_ID[model_id]
-        lenses = used_lenses(problem, model)
+        lens = plain_lens(model.name)
+        lenses = used_lenses(problem, lens)
         chosen = rows[(cameras.model_ids[rows] == model_id) & np.isin(rows, lenses)]
-        kind = lens_type(model.name)
+        kind = lens_type(lens)
         if len(chosen) == 0 or kind is None:
             continue
         used += chosen.tolist()

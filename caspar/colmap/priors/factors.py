@@ -17,13 +17,12 @@ import symforce.symbolic as sf
 
 from caspar.cameras import MODELS
 from caspar.colmap.adjust.factors import (
-    GROUPS,
     LOSSES,
     ConstantPose,
     Frame,
     Sensor,
-    lens_type,
 )
+from caspar.colmap.adjust.lenses import GROUPS, lens_type, plain_lens
 from caspar.colmap.adjust.options import LossFunction
 from caspar.frontend.factors.factor import Factor, factor
 from caspar.frontend.markers import ConstSequential, TunableShared
@@ -96,7 +95,7 @@ def intrinsics_factor(camera_model: str) -> Factor:
         return vector([(parameters[i] - mean[i]) * weight[i] for i in range(size)])
 
     annotations = {
-        "lens": Annotated[lens_type(camera_model), TunableShared],
+        "lens": Annotated[lens_type(plain_lens(camera_model)), TunableShared],
         "mean": Annotated[vector, ConstSequential],
         "weight": Annotated[vector, ConstSequential],
     }

@@ -4,66 +4,16 @@ Input: `GraphRecords`. Output: `PoseGraph`. Cost: once per file, a microsecond a
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import FileFormatError
-from caspar.io.graphs.chained import chained_poses, seen_points
-from caspar.io.graphs.information import covariance_roots, information_roots
-from caspar.io.graphs.kind import PoseGraphKind
-from caspar.io.graphs.lines import GraphRecords, Line, LineKind, Records, Section, parse_records
-from caspar.io.graphs.pose_graph import Landmarks, PoseGraph, Priors, Sightings
+from caspar.io.graphs.chained import chained_poses, motions, seen_points
+from caspar.io.graphs.groups import NO_OFFSET, Group, Reading, group_of, stored
+from caspar.io.graphs.lines import GraphRecords, Line, Section, parse_records
+from caspar.io.graphs.pose_graph import Landmarks, PoseGraph, Priors, SensorEdges, Sightings
 from caspar.io.rotations import FloatArray
-
-# A quaternion written with few digits is of length one to this; one whose numbers are in another
-# order, or no quaternion at all, mostly is not.
-_LENGTH_TOLERANCE = 1e-2
-
-Indefinite = Literal["error", "clip"]
-"""What readers do with information that is not positive semidefinite."""
-
-_NO_OFFSET = -1
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What assembling needs to know besides the records.
-
-    Attributes:
-        path: The file, for messages.
-        reader: The function that was called, for messages.
-        indefinite: What is done with information that is not positive semidefinite.
-        has_two_numberings: Whether a pose and a landmark may have one id.
-    """
-
-    path: str
-    reader: str
-    indefinite: Indefinite
-    has_two_numberings: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class _Group:
-    """The lines of a section, in the order of the file.
-
-    Attributes:
-        section: What they declare.
-        ids: (n, num_vertices).
-        offset_ids: (n,), or `_NO_OFFSET`.
-        numbers: (n, k) in storage order.
-        roots: (n, dim, dim) of information.
-        line_numbers: (n,).
-    """
-
-    section: Section
-    ids: NDArray[np.int64]
-    offset_ids: NDArray[np.int64]
-    numbers: FloatArray
-    roots: FloatArray
-    line_numbers: NDArray[np.int64]
 
 
 def assemble(records: GraphRecords, reading: Reading) -> PoseGraph:
@@ -73,7 +23,7 @@ def assemble(records: GraphRecords, reading: Reading) -> PoseGraph:
         FileFormatError: Ids, quaternions or matrices do not fit together; the message has the line.
     """
     kind = records.kind
-    groups = {section: _group(section, records, reading) for section in Section}
+    groups = {section: group_of(section, records, reading) for section in Section}
     poses_from_edges = len(groups[Section.POSES].ids) == 0
     landmark_ids = _landmark_ids(groups)
     pose_ids = _pose_ids(groups)
@@ -83,13 +33,15 @@ def assemble(records: GraphRecords, reading: Reading) -> PoseGraph:
         _check_one_numbering(pose_rows, landmark_rows, groups, reading)
 
     edges = groups[Section.EDGES]
-    ends = np.stack([_found(edges, column, pose_rows, reading) for column in (0, 1)], axis=1)
-    _check_ends(edges, reading)
+    ends = _ends(edges, pose_rows, reading)
+    offsets = _Offsets(records, reading)
+    sensor_edges = _sensor_edges(groups[Section.SENSOR_EDGES], pose_rows, offsets, reading)
     if poses_from_edges:
-        poses = chained_poses(kind, edges.numbers, ends, pose_ids, reading.path)
+        measured = np.concatenate([edges.numbers, motions(kind, sensor_edges)])
+        all_ends = np.concatenate([ends, sensor_edges.ends])
+        poses = chained_poses(kind, measured, all_ends, pose_ids, reading.path)
     else:
         poses = groups[Section.POSES].numbers
-    offsets = _Offsets(records, reading)
     sightings, bearings = (
         _sightings(groups[section], pose_rows, landmark_rows, offsets, reading)
         for section in (Section.SIGHTINGS, Section.BEARINGS)
@@ -111,6 +63,7 @@ def assemble(records: GraphRecords, reading: Reading) -> PoseGraph:
         poses_from_edges=poses_from_edges,
         skipped=records.skipped,
         landmarks=Landmarks(landmark_ids, points, fixed_landmarks),
+        sensor_edges=sensor_edges,
         sightings=sightings,
         bearings=bearings,
         pose_priors=_priors(groups[Section.POSE_PRIORS], pose_rows, offsets, reading),
@@ -119,126 +72,20 @@ def assemble(records: GraphRecords, reading: Reading) -> PoseGraph:
     )
 
 
-# -- numbers ---------------------------------------------------------------------------------------
-
-
-def _group(section: Section, records: GraphRecords, reading: Reading) -> _Group:
-    """Gather the records of all kinds of lines that declare the same."""
-    parts = [
-        _part(kind, found, reading)
-        for kind, found in records.by_kind.items()
-        if kind.section is section
-    ]
-    if not parts:
-        return _nothing(section, records.kind)
-    lines = np.concatenate([part.line_numbers for part in parts])
-    order = np.argsort(lines, kind="stable")
-
-    def joined(name: str) -> NDArray[np.generic]:
-        return np.ascontiguousarray(np.concatenate([getattr(part, name) for part in parts])[order])
-
-    names = ("ids", "offset_ids", "numbers", "roots", "line_numbers")
-    return _Group(section, *map(joined, names))  # type: ignore[arg-type]
-
-
-def _nothing(section: Section, kind: PoseGraphKind) -> _Group:
-    """A section without lines."""
-    is_pose = section in (Section.POSES, Section.EDGES, Section.POSE_PRIORS)
-    dim, tangent_dim = (1, 1) if section is Section.BEARINGS else (kind.dim, kind.dim)
-    if is_pose:
-        dim, tangent_dim = kind.storage_dim, kind.tangent_dim
-    none = np.empty(0, np.int64)
-    ids = np.empty((0, section.num_vertices), np.int64)
-    return _Group(
-        section, ids, none, np.empty((0, dim)), np.empty((0, tangent_dim, tangent_dim)), none
-    )
-
-
-def _part(kind: LineKind, records: Records, reading: Reading) -> _Group:
-    num_vertices = kind.section.num_vertices
-    count = len(records.ids)
-    numbers = _stored(kind, records, reading.path)
-    roots = np.empty((count, 0, 0))
-    if kind.dim > 0:
-        roots = _roots(kind, records, reading)
-    has_offset = kind.has_offset and kind.section is not Section.POSITION_PRIORS
-    offset_ids = records.ids[:, -1] if has_offset else np.full(count, _NO_OFFSET)
-    return _Group(
-        kind.section,
-        records.ids[:, :num_vertices],
-        offset_ids,
-        numbers,
-        roots,
-        records.line_numbers,
-    )
-
-
-def _stored(kind: LineKind, records: Records, path: str) -> FloatArray:
-    """Bring numbers as written in the file into storage order."""
-    written = records.values[:, : kind.num_numbers]
-    has_quaternion = kind.num_numbers == PoseGraphKind.SE3.storage_dim
-    if not has_quaternion:
-        return kind.stored(written)
-    quaternion = written[:, 3:]
-    with np.errstate(over="ignore"):  # a length of infinity is refused below
-        length = np.linalg.norm(quaternion, axis=1)
-    is_unit = np.abs(length - 1.0) <= _LENGTH_TOLERANCE
-    if not is_unit.all():
-        row = int(np.argmin(is_unit))
-        raise FileFormatError(
-            f"{path}, line {records.line_numbers[row]}: the quaternion (qx qy qz qw) "
-            f"has length {length[row]:.6g}; it must be 1 to {_LENGTH_TOLERANCE:g}"
-        )
-    return np.concatenate([quaternion / length[:, None], written[:, :3]], axis=1)
-
-
-def _roots(kind: LineKind, records: Records, reading: Reading) -> FloatArray:
-    """Roots of information from upper triangles, row by row."""
-    triangle = records.values[:, kind.num_numbers :]
-    matrices = np.empty((len(triangle), kind.dim, kind.dim))
-    rows, columns = np.triu_indices(kind.dim)
-    matrices[:, rows, columns] = triangle
-    matrices[:, columns, rows] = triangle
-    if kind.is_covariance:
-        roots, faults = covariance_roots(kind.information(matrices))
-        if faults:
-            row, fault = next(iter(faults.items()))
-            raise FileFormatError(
-                f"{reading.path}, line {records.line_numbers[row]}: the covariance {fault}; it "
-                f"must be positive definite{_and_others(faults)}"
-            )
-        return roots
-    roots, faults = information_roots(kind.information(matrices))
-    if len(faults) > 0 and reading.indefinite == "error":
-        row, fault = next(iter(faults.items()))
-        raise FileFormatError(
-            f"{reading.path}, line {records.line_numbers[row]}: the information matrix {fault}; "
-            f"it must be positive semidefinite{_and_others(faults)}. "
-            f"{reading.reader}(..., indefinite='clip') reads the "
-            "file nevertheless: it sets negative eigenvalues of the matrix scaled to unit diagonal "
-            "to 0, and rows and columns whose diagonal entry is not positive too"
-        )
-    return roots
-
-
-def _and_others(faults: Mapping[int, str]) -> str:
-    return "" if len(faults) == 1 else f" ({len(faults) - 1:,} more have such a fault)"
-
-
 # -- ids -------------------------------------------------------------------------------------------
 
 
-def _landmark_ids(groups: Mapping[Section, _Group]) -> NDArray[np.int64]:
+def _landmark_ids(groups: Mapping[Section, Group]) -> NDArray[np.int64]:
     """Ids in the order of the vertices, or sorted if there are none."""
     declared = groups[Section.LANDMARKS].ids[:, 0]
     named = [groups[section].ids[:, -1] for section in _OF_LANDMARKS]
     return declared if len(declared) > 0 else np.unique(np.concatenate(named))
 
 
-def _pose_ids(groups: Mapping[Section, _Group]) -> NDArray[np.int64]:
+def _pose_ids(groups: Mapping[Section, Group]) -> NDArray[np.int64]:
     """Ids in the order of the vertices, or sorted if there are none."""
     declared = groups[Section.POSES].ids[:, 0]
-    named = [groups[Section.EDGES].ids.reshape(-1)]
+    named = [groups[section].ids.reshape(-1) for section in (Section.EDGES, Section.SENSOR_EDGES)]
     named += [groups[section].ids[:, 0] for section in _OF_POSES]
     return declared if len(declared) > 0 else np.unique(np.concatenate(named))
 
@@ -247,7 +94,7 @@ _OF_LANDMARKS = (Section.SIGHTINGS, Section.BEARINGS, Section.LANDMARK_PRIORS)
 _OF_POSES = (Section.SIGHTINGS, Section.BEARINGS, Section.POSE_PRIORS, Section.POSITION_PRIORS)
 
 
-def _rows(ids: NDArray[np.int64], vertices: _Group, reading: Reading) -> dict[int, int]:
+def _rows(ids: NDArray[np.int64], vertices: Group, reading: Reading) -> dict[int, int]:
     """Map ids to rows, refusing an id that is declared twice."""
     rows: dict[int, int] = {}
     for row, name in enumerate(ids.tolist()):
@@ -263,7 +110,7 @@ def _rows(ids: NDArray[np.int64], vertices: _Group, reading: Reading) -> dict[in
 def _check_one_numbering(
     poses: Mapping[int, int],
     landmarks: Mapping[int, int],
-    groups: Mapping[Section, _Group],
+    groups: Mapping[Section, Group],
     reading: Reading,
 ) -> None:
     """Refuse an id that is both a pose and a landmark."""
@@ -282,7 +129,7 @@ def _check_one_numbering(
 
 
 def _found(
-    group: _Group, column: int, rows: Mapping[int, int], reading: Reading
+    group: Group, column: int, rows: Mapping[int, int], reading: Reading
 ) -> NDArray[np.int32]:
     """Rows of the vertices that lines name in one of their ids."""
     found = np.empty(len(group.ids), dtype=np.int32)
@@ -298,7 +145,8 @@ def _found(
     return found
 
 
-def _check_ends(edges: _Group, reading: Reading) -> None:
+def _ends(edges: Group, poses: Mapping[int, int], reading: Reading) -> NDArray[np.int32]:
+    """(n, 2) rows of the poses that edges join."""
     is_loop = edges.ids[:, 0] == edges.ids[:, 1]
     if is_loop.any():
         row = int(np.argmax(is_loop))
@@ -306,6 +154,21 @@ def _check_ends(edges: _Group, reading: Reading) -> None:
             f"{reading.path}, line {edges.line_numbers[row]}: the edge joins vertex "
             f"{edges.ids[row, 0]} with itself; an edge must join two vertices"
         )
+    return np.stack([_found(edges, column, poses, reading) for column in (0, 1)], axis=1)
+
+
+def _sensor_edges(
+    group: Group, poses: Mapping[int, int], offsets: "_Offsets", reading: Reading
+) -> SensorEdges:
+    ends = _ends(group, poses, reading)
+    return SensorEdges(
+        index_a=ends[:, 0].copy(),
+        index_b=ends[:, 1].copy(),
+        offset_a=offsets.of(group),
+        offset_b=offsets.of(group, 1),
+        measurement=group.numbers,
+        sqrt_information=group.roots,
+    )
 
 
 class _Offsets:
@@ -315,12 +178,12 @@ class _Offsets:
         self._records = records
         self._reading = reading
         self._poses: dict[int, FloatArray] = {
-            _NO_OFFSET: np.array(records.kind.identity, dtype=np.float64)
+            NO_OFFSET: np.array(records.kind.identity, dtype=np.float64)
         }
 
-    def of(self, group: _Group) -> FloatArray:
-        """(n, storage_dim) the offset of each line."""
-        names = group.offset_ids.tolist()
+    def of(self, group: Group, column: int = 0) -> FloatArray:
+        """(n, storage_dim) an offset of each line."""
+        names = group.offset_ids[:, column].tolist()
         for name, line in zip(names, group.line_numbers.tolist(), strict=True):
             if name not in self._poses:
                 self._poses[name] = self._parsed(name, line)
@@ -336,12 +199,12 @@ class _Offsets:
                 "PARAMS line of the file declares"
             )
         records = parse_records([line], kind, self._reading.path)
-        pose: FloatArray = _stored(kind, records, self._reading.path)[0]
+        pose: FloatArray = stored(kind, records, self._reading.path)[0]
         return pose
 
 
 def _sightings(
-    group: _Group,
+    group: Group,
     poses: Mapping[int, int],
     landmarks: Mapping[int, int],
     offsets: _Offsets,
@@ -356,7 +219,7 @@ def _sightings(
     )
 
 
-def _priors(group: _Group, rows: Mapping[int, int], offsets: _Offsets, reading: Reading) -> Priors:
+def _priors(group: Group, rows: Mapping[int, int], offsets: _Offsets, reading: Reading) -> Priors:
     return Priors(_found(group, 0, rows, reading), offsets.of(group), group.numbers, group.roots)
 
 

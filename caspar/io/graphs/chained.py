@@ -3,13 +3,20 @@
 Cost: once per file; see `pose_chain`.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from caspar.errors import FileFormatError
 from caspar.io.graphs.kind import PoseGraphKind
 from caspar.io.graphs.pose_chain import NO_PARENT, poses_along_tree, spanning_tree
-from caspar.io.graphs.pose_graph import Sightings
+from caspar.io.graphs.pose_graph import (
+    PoseGraph,
+    SensorEdges,
+    Sightings,
+    no_sensor_edges,
+)
 from caspar.io.rigid_motions import compose_se2, compose_se3, invert_se2, invert_se3, transform
 from caspar.io.rotations import FloatArray
 
@@ -66,6 +73,32 @@ def chained_poses(
             "for float64; add VERTEX lines or mend the measurements"
         )
     return poses
+
+
+def motions(kind: PoseGraphKind, edges: SensorEdges) -> FloatArray:
+    """Return (n, storage_dim) measured motions of poses, a_T_b, of edges between their sensors."""
+    in_plane = kind is PoseGraphKind.SE2
+    compose, invert = (compose_se2, invert_se2) if in_plane else (compose_se3, invert_se3)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return compose(compose(edges.offset_a, edges.measurement), invert(edges.offset_b))
+
+
+def with_plain_edges(graph: PoseGraph) -> PoseGraph:
+    """Return the graph with edges between sensors as edges between poses, to find a start.
+
+    The information of such an edge stays that of the sensors' motion, which is not exact.
+    """
+    more = graph.sensor_edges
+    if len(more.index_a) == 0:
+        return graph
+    return replace(
+        graph,
+        index_a=np.concatenate([graph.index_a, more.index_a]),
+        index_b=np.concatenate([graph.index_b, more.index_b]),
+        measurement=np.concatenate([graph.measurement, motions(graph.kind, more)]),
+        sqrt_information=np.concatenate([graph.sqrt_information, more.sqrt_information]),
+        sensor_edges=no_sensor_edges(graph.kind.storage_dim, graph.kind.tangent_dim),
+    )
 
 
 def seen_points(

@@ -12,6 +12,8 @@ for Graph Optimization*, ICRA 2011, and its types `slam2d` and `slam3d`)::
     VERTEX_TRACKXYZ id x y z                    or VERTEX_XYZ
     EDGE_SE2 id_a id_b x y angle information
     EDGE_SE3:QUAT id_a id_b x y z qx qy qz qw information
+    EDGE_SE2_OFFSET id_a id_b offset_a offset_b x y angle information
+    EDGE_SE3_OFFSET id_a id_b offset_a offset_b x y z qx qy qz qw information
     EDGE_SE2_XY pose landmark x y information
     EDGE_SE2_POINTXY_OFFSET pose landmark offset x y information
     EDGE_BEARING_SE2_XY pose landmark angle information
@@ -28,12 +30,13 @@ for Graph Optimization*, ICRA 2011, and its types `slam2d` and `slam3d`)::
     PARAMS_SE3OFFSET offset x y z qx qy qz qw
     FIX id ...
 
-A vertex is world_T_pose; an edge measures a_T_b = inverse(world_T_a) * world_T_b. `information`
-is the upper triangle, row by row, of the inverse covariance of the error, translation first: the
-order of `PoseGraph`. A line that should name an offset, but has one entry less, has none: many
-programs write such lines. EDGE_SE3_XYZ_PRIOR compares the position of the pose, as g2o does; its
-offset is not used. Empty lines, lines that begin with ``#``, and other ``PARAMS_...`` lines (which
-serve other edges) are passed over.
+A vertex is world_T_pose; an edge measures a_T_b = inverse(world_T_a) * world_T_b, that of two
+offsets the motion between sensors, inverse(world_T_a * offset_a) * world_T_b * offset_b.
+`information` is the upper triangle, row by row, of the inverse covariance of the error, translation
+first: the order of `PoseGraph`. A line that should name one offset, but has one entry less, has
+none: many programs write such lines. EDGE_SE3_XYZ_PRIOR compares the position of the pose, as g2o
+does; its offset is not used. Empty lines, lines that begin with ``#``, and other ``PARAMS_...``
+lines (which serve other edges) are passed over.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,7 +47,8 @@ from numpy.typing import NDArray
 
 from caspar.errors import OptionError
 from caspar.io.compressed import FilePath, open_for_reading, path_text
-from caspar.io.graphs.assemble import Indefinite, Reading, assemble
+from caspar.io.graphs.assemble import assemble
+from caspar.io.graphs.groups import Indefinite, Reading
 from caspar.io.graphs.kind import PoseGraphKind
 from caspar.io.graphs.lines import LineKind, Section, read_records
 from caspar.io.graphs.pose_graph import PoseGraph
@@ -75,19 +79,23 @@ TAGS: Mapping[bytes, LineKind] = {
     b"VERTEX_SE3:QUAT": LineKind(Section.POSES, _SPACE, 7),
     b"EDGE_SE2": LineKind(Section.EDGES, _PLANE, 3, 3, stored=storage_from_angle),
     b"EDGE_SE3:QUAT": LineKind(Section.EDGES, _SPACE, 7, 6),
+    b"EDGE_SE2_OFFSET": LineKind(
+        Section.SENSOR_EDGES, _PLANE, 3, 3, num_offsets=2, stored=storage_from_angle
+    ),
+    b"EDGE_SE3_OFFSET": LineKind(Section.SENSOR_EDGES, _SPACE, 7, 6, num_offsets=2),
     b"VERTEX_XY": LineKind(Section.LANDMARKS, _PLANE, 2),
     b"VERTEX_TRACKXYZ": LineKind(Section.LANDMARKS, _SPACE, 3),
     b"VERTEX_XYZ": LineKind(Section.LANDMARKS, _SPACE, 3),
     b"EDGE_SE2_XY": LineKind(Section.SIGHTINGS, _PLANE, 2, 2),
-    b"EDGE_SE2_POINTXY_OFFSET": LineKind(Section.SIGHTINGS, _PLANE, 2, 2, has_offset=True),
+    b"EDGE_SE2_POINTXY_OFFSET": LineKind(Section.SIGHTINGS, _PLANE, 2, 2, num_offsets=1),
     b"EDGE_BEARING_SE2_XY": LineKind(Section.BEARINGS, _PLANE, 1, 1),
-    b"EDGE_SE3_TRACKXYZ": LineKind(Section.SIGHTINGS, _SPACE, 3, 3, has_offset=True),
+    b"EDGE_SE3_TRACKXYZ": LineKind(Section.SIGHTINGS, _SPACE, 3, 3, num_offsets=1),
     b"EDGE_SE3_XYZ": LineKind(Section.SIGHTINGS, _SPACE, 3, 3),
     b"EDGE_PRIOR_SE2": LineKind(Section.POSE_PRIORS, _PLANE, 3, 3, stored=storage_from_angle),
-    b"EDGE_SE3_PRIOR": LineKind(Section.POSE_PRIORS, _SPACE, 7, 6, has_offset=True),
+    b"EDGE_SE3_PRIOR": LineKind(Section.POSE_PRIORS, _SPACE, 7, 6, num_offsets=1),
     b"EDGE_PRIOR_SE3": LineKind(Section.POSE_PRIORS, _SPACE, 7, 6),
     b"EDGE_PRIOR_SE2_XY": LineKind(Section.POSITION_PRIORS, _PLANE, 2, 2),
-    b"EDGE_SE3_XYZ_PRIOR": LineKind(Section.POSITION_PRIORS, _SPACE, 3, 3, has_offset=True),
+    b"EDGE_SE3_XYZ_PRIOR": LineKind(Section.POSITION_PRIORS, _SPACE, 3, 3, num_offsets=1),
     b"EDGE_PRIOR_XY": LineKind(Section.LANDMARK_PRIORS, _PLANE, 2, 2),
     b"EDGE_POINTXYZ_PRIOR": LineKind(Section.LANDMARK_PRIORS, _SPACE, 3, 3),
     b"PARAMS_SE2OFFSET": LineKind(Section.OFFSETS, _PLANE, 3, stored=storage_from_angle),
@@ -218,11 +226,21 @@ def _g2o_text(graph: PoseGraph) -> Iterator[bytes]:
     ends = graph.ids[np.stack([graph.index_a, graph.index_b], axis=1)]
     edges = _written(kind, graph.measurement)
     yield from formatted(f"EDGE_{kind.value}", ends, edges, triangles(graph.sqrt_information))
+    yield from _sensor_edge_lines(graph, offsets)
     yield from _sighting_lines(graph, offsets)
     yield from _prior_lines(graph, offsets)
     # At the end, because GTSAM reads no edges behind them.
     for ids in (graph.ids[graph.fixed], landmarks.ids[landmarks.fixed]):
         yield "".join(f"FIX {name}\n" for name in ids.tolist()).encode()
+
+
+def _sensor_edge_lines(graph: PoseGraph, offsets: "_OffsetIds") -> Iterator[bytes]:
+    edges = graph.sensor_edges
+    named = [offsets.of(edges.offset_a), offsets.of(edges.offset_b)]
+    ids = np.column_stack([graph.ids[edges.ends], *named])
+    tag = "EDGE_SE3_OFFSET" if graph.kind is _SPACE else "EDGE_SE2_OFFSET"
+    numbers = _written(graph.kind, edges.measurement)
+    yield from formatted(tag, ids, numbers, triangles(edges.sqrt_information))
 
 
 def _sighting_lines(graph: PoseGraph, offsets: "_OffsetIds") -> Iterator[bytes]:
@@ -290,12 +308,13 @@ class _OffsetIds:
         self._ids: dict[bytes, int] = {}
         self._poses: list[FloatArray] = []
         in_space = graph.kind is _SPACE
-        groups = [graph.sightings.offset]
+        seen, edges = graph.sightings.offset, graph.sensor_edges
+        # in the plane only what has an offset is written with one
+        groups = [seen if in_space else seen[self.is_moved(seen)], edges.offset_a, edges.offset_b]
         if in_space:
             groups += [graph.pose_priors.offset, graph.position_priors.offset]
         for offsets in groups:
-            used = offsets if in_space else offsets[self.is_moved(offsets)]
-            for offset in used:
+            for offset in offsets:
                 if offset.tobytes() not in self._ids:
                     self._ids[offset.tobytes()] = len(self._poses)
                     self._poses.append(offset)

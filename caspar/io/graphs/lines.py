@@ -39,6 +39,7 @@ class Section(Enum):
     POSES = "vertex"
     LANDMARKS = "landmark"
     EDGES = "edge"
+    SENSOR_EDGES = "edge between sensors"
     SIGHTINGS = "sighting"
     BEARINGS = "bearing"
     POSE_PRIORS = "pose prior"
@@ -49,7 +50,10 @@ class Section(Enum):
     @property
     def num_vertices(self) -> int:
         """Ids of vertices that a line begins with; of an offset its own id."""
-        return 2 if self in (Section.EDGES, Section.SIGHTINGS, Section.BEARINGS) else 1
+        return 2 if self in _OF_TWO else 1
+
+
+_OF_TWO = (Section.EDGES, Section.SENSOR_EDGES, Section.SIGHTINGS, Section.BEARINGS)
 
 
 def _as_written(matrices: FloatArray) -> FloatArray:
@@ -58,14 +62,14 @@ def _as_written(matrices: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class LineKind:
-    """What follows a tag: ids of vertices, perhaps one of an offset, numbers, an upper triangle.
+    """What follows a tag: ids of vertices, perhaps of offsets, numbers, an upper triangle.
 
     Attributes:
         section: What the line declares.
         graph: The kind of graph that it belongs to.
         num_numbers: Numbers that are measured.
         dim: Rows of the matrix whose upper triangle follows, row by row; 0: there is none.
-        has_offset: Whether the id of an offset comes behind those of the vertices.
+        num_offsets: Ids of offsets behind those of the vertices.
         is_covariance: Whether the matrix is a covariance instead of its inverse.
         stored: Brings (n, num_numbers) numbers into storage order; not for the quaternions of g2o,
             which are checked first.
@@ -77,15 +81,15 @@ class LineKind:
     graph: PoseGraphKind
     num_numbers: int
     dim: int = 0
-    has_offset: bool = False
+    num_offsets: int = 0
     is_covariance: bool = False
     stored: Callable[[FloatArray], FloatArray] = _as_written
     information: Callable[[FloatArray], FloatArray] = _as_written
 
     @property
     def num_ids(self) -> int:
-        """Ids on a line, that of the offset among them."""
-        return self.section.num_vertices + self.has_offset
+        """Ids on a line, those of offsets among them."""
+        return self.section.num_vertices + self.num_offsets
 
     @property
     def num_values(self) -> int:
@@ -243,14 +247,14 @@ def _as_counted(kind: LineKind, line: Line) -> LineKind:
 
     Numbers tell: there is one entry less then.
     """
-    if kind.has_offset and len(line.text.split()) == kind.num_ids + kind.num_values - 1:
+    if kind.num_offsets == 1 and len(line.text.split()) == kind.num_ids + kind.num_values - 1:
         return _without_offset(kind)
     return kind
 
 
 @cache
 def _without_offset(kind: LineKind) -> LineKind:
-    return replace(kind, has_offset=False)
+    return replace(kind, num_offsets=0)
 
 
 def _unknown(tag: bytes, line: Line, tags: Mapping[bytes, LineKind], path: str) -> FileFormatError:

@@ -45,6 +45,35 @@ class Landmarks:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class SensorEdges:
+    """Motions between sensors of two poses, such as the cameras of a rig.
+
+    The sensors are at ``a * offset_a`` and ``b * offset_b``; the error is that of an edge between
+    these.
+
+    Attributes:
+        index_a: (n,) int32, the row of `PoseGraph.poses` where each edge begins.
+        index_b: (n,) int32, the row of `PoseGraph.poses` where each edge ends.
+        offset_a: (n, storage_dim) float64, a_T_sensor.
+        offset_b: (n, storage_dim) float64, b_T_sensor.
+        measurement: (n, storage_dim) float64, the motion from sensor to sensor.
+        sqrt_information: (n, tangent_dim, tangent_dim) float64, upper triangular.
+    """
+
+    index_a: Indices
+    index_b: Indices
+    offset_a: Floats
+    offset_b: Floats
+    measurement: Floats
+    sqrt_information: Floats
+
+    @property
+    def ends(self) -> Indices:
+        """(n, 2) rows of both poses."""
+        return np.stack([self.index_a, self.index_b], axis=1)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Sightings:
     """Landmarks as sensors saw them.
 
@@ -107,6 +136,7 @@ class PoseGraph:
         poses_from_edges: True if the file has no vertices and `poses` were chained along edges.
         skipped: how many lines of each unknown kind were passed over, by their tag.
         landmarks: points that were seen from poses.
+        sensor_edges: motions between sensors of poses.
         sightings: positions of landmarks in the axes of sensors.
         bearings: directions of landmarks; only in the plane.
         pose_priors: poses of sensors in the world. The error is that of an edge from the world to
@@ -127,6 +157,7 @@ class PoseGraph:
     poses_from_edges: bool
     skipped: Mapping[str, int] = field(default_factory=dict)
     landmarks: Landmarks = field(default_factory=lambda: no_landmarks(0))
+    sensor_edges: SensorEdges = field(default_factory=lambda: no_sensor_edges(0, 0))
     sightings: Sightings = field(default_factory=lambda: no_sightings(0, 0))
     bearings: Sightings = field(default_factory=lambda: no_sightings(0, 1))
     pose_priors: Priors = field(default_factory=lambda: no_priors(0, 0, 0))
@@ -139,6 +170,7 @@ class PoseGraph:
         storage_dim = self.kind.storage_dim
         nothing = {
             "landmarks": no_landmarks(dim),
+            "sensor_edges": no_sensor_edges(storage_dim, tangent_dim),
             "sightings": no_sightings(storage_dim, dim),
             "bearings": no_sightings(storage_dim, 1),
             "pose_priors": no_priors(storage_dim, storage_dim, tangent_dim),
@@ -173,6 +205,7 @@ class PoseGraph:
         found = {
             "poses": self.num_poses,
             "edges": self.num_edges,
+            "sensor edges": len(self.sensor_edges.index_a),
             "landmarks": self.num_landmarks,
             "sightings": len(self.sightings.pose),
             "bearings": len(self.bearings.pose),
@@ -193,6 +226,12 @@ class PoseGraph:
 def no_landmarks(dim: int) -> Landmarks:
     """Return landmarks of a graph that has none."""
     return Landmarks(np.empty(0, np.int64), np.empty((0, dim)), np.empty(0, np.bool_))
+
+
+def no_sensor_edges(storage_dim: int, tangent_dim: int) -> SensorEdges:
+    """Return edges between sensors of a graph that has none."""
+    none, poses = np.empty(0, np.int32), np.empty((0, storage_dim))
+    return SensorEdges(none, none, poses, poses, poses, np.empty((0, tangent_dim, tangent_dim)))
 
 
 def no_sightings(storage_dim: int, dim: int) -> Sightings:

@@ -26,13 +26,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from caspar.io.compressed import FilePath, path_text
-from caspar.io.graphs.assemble import Indefinite
 from caspar.io.graphs.g2o import (
     UnknownLines,
     angle_from_storage,
     read_graph,
     storage_from_angle,
 )
+from caspar.io.graphs.groups import Indefinite
 from caspar.io.graphs.kind import PoseGraphKind
 from caspar.io.graphs.lines import LineKind, Section
 from caspar.io.graphs.pose_graph import PoseGraph

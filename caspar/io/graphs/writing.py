@@ -6,7 +6,13 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.io.graphs.pose_graph import Landmarks, PoseGraph, Priors, Sightings
+from caspar.io.graphs.pose_graph import (
+    Landmarks,
+    PoseGraph,
+    Priors,
+    SensorEdges,
+    Sightings,
+)
 from caspar.io.rotations import FloatArray
 
 _LINES_PER_WRITE = 1 << 13
@@ -51,9 +57,10 @@ def check_writable(graph: PoseGraph) -> None:
     Raises:
         ValueError: A number is not finite, or an index is out of range.
     """
-    parts: dict[str, PoseGraph | Landmarks | Sightings | Priors] = {
+    parts: dict[str, PoseGraph | Landmarks | SensorEdges | Sightings | Priors] = {
         "": graph,
         "landmarks.": graph.landmarks,
+        "sensor_edges.": graph.sensor_edges,
         "sightings.": graph.sightings,
         "bearings.": graph.bearings,
         "pose_priors.": graph.pose_priors,
