@@ -26,8 +26,8 @@ from caspar.options import (
 from caspar.progress import showing
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
-from caspar.solver.covariance.estimate import Covariance, Covariances
 from caspar.solver.evaluation import Evaluation, evaluation
+from caspar.solver.gradients.gradients import Covariance, Covariances, Gradient, Gradients
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.iterated import System
 from caspar.solver.limits import Limits
@@ -133,6 +133,7 @@ class Solver:
         solving = Solving(self.backend, self._opener, recipe.factors, fields, self.evaluate)
         self._solving = solving
         self._covariances = Covariances(self.backend, recipe)
+        self._gradients = Gradients(self.backend, recipe)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Pickled as its factors and choices; traced and compiled where it arrives.
@@ -366,6 +367,27 @@ class Solver:
                 scales_by_variance=scale_by_residual_variance,
                 allows_free=gauge is not None,
             )
+
+    def gradient(
+        self, result: SolveResult, cotangents: Mapping[str, Any], *, hessian: str = "auto"
+    ) -> Gradient:
+        """Derivatives of a loss function of the solved values by all that `solve` was given.
+
+        By the implicit function theorem, in float64. Docs: `docs/guide/gradients.md`.
+
+        Args:
+            result: What `solve` returned; its arrays must not have been written to since.
+            cotangents: By node type the derivative of the loss function by its values, (n,
+                storage_dim); zero for types that are left out.
+            hessian: `exact`, with second derivatives of residuals and losses; `gauss_newton`,
+                without; `auto`: exact, unless an instance has more than 48 unknowns.
+
+        Raises:
+            InputError: Cotangents or result do not fit, or a second derivative is not finite.
+            OptionError: An unknown `hessian`.
+        """
+        with showing(None), self.backend.scope():
+            return self._gradients.differentiate(result, cotangents, hessian)
 
 
 def _remade(kind: type[_Kind], factors: Sequence[Factor], choices: Mapping[str, Any]) -> _Kind:

@@ -22,6 +22,7 @@ from caspar.solver.evaluation import (
     loss_names,
     without_later_entries,
 )
+from caspar.solver.gradients.gradient import Given
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.separate_parts import remarks_on_parts
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
@@ -136,6 +137,7 @@ class Solving:
             moved = system.values()
             values = problem.moved(moved, backend)
             active_bounds = _active_bounds(opened, moved, backend)
+            kept = without_later_entries(arrays)
         return SolveResult(
             status=course.status,
             initial_cost=course.initial_cost,
@@ -158,7 +160,8 @@ class Solving:
             num_beyond_scale=num_beyond,
             losses=loss_names(factors),
             active_bounds=active_bounds,
-            evaluator=partial(self._evaluated, without_later_entries(arrays), values),
+            evaluator=partial(self._evaluated, kept, values),
+            given=Given(kept, problem),
         )
 
     def _evaluated(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> Evaluation:

@@ -183,6 +183,7 @@ class SolveResult:
         active_bounds: By node type with bounds an (n, storage_dim) array, as `values`: -1 for a
             number that ended at its lower bound, 1 for one at its upper bound, else 0.
         evaluator: Evaluates the factors at `values`, for `residuals` and `weights`.
+        given: The arrays of the solve, for `Solver.gradient`.
     """
 
     status: SolveStatus
@@ -207,6 +208,7 @@ class SolveResult:
     num_beyond_scale: Mapping[str, int] = field(default_factory=dict)
     active_bounds: Mapping[str, NDArray[np.int8]] = field(default_factory=dict, repr=False)
     evaluator: Callable[[], Evaluated] | None = field(default=None, repr=False)
+    given: Any = field(default=None, repr=False)
 
     def residuals(self, factor: str) -> NDArray[np.float64]:
         """The residuals of a factor at `values`, without weight and loss.
@@ -260,7 +262,7 @@ class SolveResult:
     def __getstate__(self) -> dict[str, Any]:
         """Without the solver and the arrays."""
         kept = {name: value for name, value in self.__dict__.items() if name != "_evaluation"}
-        return {**kept, "evaluator": None}
+        return {**kept, "evaluator": None, "given": None}
 
     def values_of(self, name: str) -> dict[str, Any]:
         """The values of a node type by the names of its dataclass's fields.

@@ -1,0 +1,58 @@
+"""The result of `Solver.gradient`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from caspar.solver.input.problem import Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a solve was given; its result holds it for gradients.
+
+    Attributes:
+        arrays: As the user passed them.
+        problem: The same, checked.
+    """
+
+    arrays: Mapping[str, Any]
+    problem: Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Gradient:
+    """Derivatives of a loss function of a solve's values by what the solve was given.
+
+    `gradient["edge"]["measured"]` has the shape of that argument, rows of an indexed one included.
+    `gradient["Pose"]` is (n, storage_dim), the derivative by start values: zero for what moves, as a
+    minimum does not depend on where a solve starts, and not zero for what is held. Of a part that
+    must have unit length, such as a rotation, it is the derivative along the unit sphere.
+
+    Arrays are float64, of the kind that the values were given as.
+
+    Attributes:
+        hessian: `exact` or `gauss_newton`.
+        damping: What was added to the diagonal of a singular Hessian, relative to it; 0: nothing.
+        remarks: What limits the meaning of the numbers, with advice; empty if nothing does.
+    """
+
+    hessian: str
+    damping: float
+    remarks: tuple[str, ...]
+    _arrays: Mapping[str, Any] = field(repr=False)
+
+    def __getitem__(self, name: str) -> Any:
+        """Of a node type an array; of a factor a mapping from its arguments to arrays.
+
+        A factor's mapping has its constant arguments, `weight` if one was given, and the parameters
+        of its loss.
+
+        Raises:
+            KeyError: There is no such node type or factor.
+        """
+        return self._arrays[name]
+
+    def keys(self) -> Any:
+        """Names of node types and factors."""
+        return self._arrays.keys()
