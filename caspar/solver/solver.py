@@ -125,13 +125,11 @@ class Solver:
         self.precision: Precision = recipe.precision
         self.backend: Backend
         self.backend, shared = chosen_devices(devices, backend)
-        own_precision = is_auto(precision)
-        self._opener = Opener(self.backend, recipe, own_precision=own_precision, devices=shared)
+        self._opener = Opener(self.backend, recipe, own_precision=is_auto(precision), devices=shared)
         self._preparations = self._opener.preparations
         self._preparations.add_backlog(time.perf_counter() - start)
         fields = value_fields(recipe.nodes)
-        solving = Solving(self.backend, self._opener, recipe.factors, fields, self.evaluate)
-        self._solving = solving
+        self._solving = Solving(self.backend, self._opener, recipe.factors, fields, self.evaluate)
         self._covariances = Covariances(self.backend, recipe)
         self._gradients = Gradients(self.backend, recipe)
 
@@ -214,8 +212,7 @@ class Solver:
             InputError: Arrays that do not fit the factors.
             OutOfMemoryError: The plan does not fit the device.
         """
-        constraints = Constraints(fixed, bounds)
-        with showing(None), self._opener.open_aside(arrays, constraints) as opened:
+        with showing(None), self._opener.open_aside(arrays, Constraints(fixed, bounds)) as opened:
             size = opened.size(self._factors)
             return describe(self.backend, size, opened.active, opened.system)
 
@@ -369,25 +366,33 @@ class Solver:
             )
 
     def gradient(
-        self, result: SolveResult, cotangents: Mapping[str, Any], *, hessian: str = "auto"
+        self,
+        result: SolveResult | Mapping[str, Any],
+        cotangents: Mapping[str, Any],
+        *,
+        fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
+        hessian: str = "auto",
     ) -> Gradient:
-        """Derivatives of a loss function of the solved values by all that `solve` was given.
+        """Derivatives of a loss function of the values by what `solve` was given, in float64.
 
-        By the implicit function theorem, in float64. Docs: `docs/guide/gradients.md`.
+        Docs: `docs/guide/gradients.md`.
 
         Args:
-            result: What `solve` returned; its arrays must not have been written to since.
+            result: What `solve` returned, its arrays not written to since; or arrays with values.
             cotangents: By node type the derivative of the loss function by its values, (n,
                 storage_dim); zero for types that are left out.
-            hessian: `exact`, with second derivatives of residuals and losses; `gauss_newton`,
-                without; `auto`: exact, unless an instance has more than 48 unknowns.
+            fixed: As for `solve`; with arrays only, as a result knows its own.
+            bounds: Likewise.
+            hessian: `exact`; `gauss_newton`, without second derivatives of residuals and losses;
+                `auto`: exact, unless an instance has more than 48 unknowns.
 
         Raises:
-            InputError: Cotangents or result do not fit, or a second derivative is not finite.
-            OptionError: An unknown `hessian`.
+            InputError, OptionError: Something does not fit, or a derivative is not finite.
         """
+        constraints = Constraints(fixed, bounds)
         with showing(None), self.backend.scope():
-            return self._gradients.differentiate(result, cotangents, hessian)
+            return self._gradients.differentiate(result, cotangents, constraints, hessian)
 
 
 def _remade(kind: type[_Kind], factors: Sequence[Factor], choices: Mapping[str, Any]) -> _Kind:

@@ -1,11 +1,11 @@
 """Kernels of a factor for gradients through a solve.
 
 An instance costs c = w / 2 rho(|r|^2), and g = J^T v with v = w rho' r is its gradient by the
-tangents of its nodes. At a minimum x of all costs, the sum G of the gradients is 0, so that a change
-of the data by d_theta moves x in its tangent by -H^-1 (dG / d_theta) d_theta, with H the derivative
-of G. For a loss function L(x) that gives dL / d_theta = -(dG / d_theta)^T z with H z = dL / dx
-(implicit function theorem). `hessian_kernel` writes what an instance adds to H, `adjoint_kernel`
-what it adds to (dG / d_theta)^T z, the derivative of z . g with z held.
+tangents of its nodes. At a minimum x of all costs the sum G of the gradients is 0, so that a change
+of the data by d_theta moves x in its tangent by -H^-1 (dG / d_theta) d_theta, with H the
+derivative of G. For a loss function L(x) that gives dL / d_theta = -(dG / d_theta)^T z with
+H z = dL / dx (implicit function theorem). `hessian_kernel` writes what an instance adds to H,
+`adjoint_kernel` what it adds to (dG / d_theta)^T z, the derivative of z . g with z held.
 """
 
 from collections.abc import Sequence
@@ -78,9 +78,9 @@ def adjoint_kernel(factor: TracedFactor) -> KernelSpec:
     """Writes for everything that an instance reads the derivative of z . g by it.
 
     Reads z for each node argument, `<argument>__adjoint`. Writes `<argument>__pull`: of constants,
-    weights and parameters of losses the derivatives by their scalars, of nodes those by the tangent,
-    which are the instance's part of H z. Those of instances of weight 0 are zeros, but for the
-    derivative by the weight itself.
+    weights and parameters of losses the derivatives by their scalars, of nodes those by the
+    tangent, which are the instance's part of H z. Those of instances of weight 0 are zeros, but
+    for the derivative by the weight itself.
     """
     kernel = _builder(factor, "adjoint")
     evaluation = kernel.evaluate(FLOAT)
@@ -138,9 +138,7 @@ def _counted(evaluation: Evaluation, values: Sequence[Scalar]) -> list[Scalar]:
 def _columns(factor: TracedFactor, blocks: Blocks) -> list[list[Scalar]]:
     """Columns of the rows x tangent_dim blocks of all node arguments, in order."""
     return [
-        list(column)
-        for node in factor.nodes
-        for column in zip(*blocks[node.name], strict=True)
+        list(column) for node in factor.nodes for column in zip(*blocks[node.name], strict=True)
     ]
 
 

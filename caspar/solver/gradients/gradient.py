@@ -24,10 +24,10 @@ class Given:
 class Gradient:
     """Derivatives of a loss function of a solve's values by what the solve was given.
 
-    `gradient["edge"]["measured"]` has the shape of that argument, rows of an indexed one included.
-    `gradient["Pose"]` is (n, storage_dim), the derivative by start values: zero for what moves, as a
-    minimum does not depend on where a solve starts, and not zero for what is held. Of a part that
-    must have unit length, such as a rotation, it is the derivative along the unit sphere.
+    `gradient["edge"]["measured"]` has the shape of that argument, of an indexed one that of its
+    values. `gradient["Pose"]` has the shape of the start values: zero for what moves, as a minimum
+    does not depend on where a solve starts, and not zero for what is held. Of a part that must have
+    unit length, such as a rotation, it is the derivative along the unit sphere.
 
     Arrays are float64, of the kind that the values were given as.
 

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 
 from caspar.errors import InputError
-from caspar.frontend.factors.trace import WEIGHT, Argument, ArgumentKind, NodeType
+from caspar.frontend.factors.trace import NodeType
 from caspar.memory.array import Array
 from caspar.options import Precision
 from caspar.runtime.arrays import HOST, as_library, location
 from caspar.runtime.backend import Backend
-from caspar.solver.covariance.sums import add_rows
+from caspar.solver.gradients.adjoint import Derived
 from caspar.solver.gradients.gradient import Given
-from caspar.solver.gradients.launches import FactorLaunches
 from caspar.solver.input.array_reader import ArrayReader
-from caspar.solver.input.problem import Problem
 
 
 class Cotangents:
@@ -28,7 +26,7 @@ class Cotangents:
     Args:
         backend: Where the solver runs.
         nodes: Its node types.
-        problem: What was solved.
+        counts: Instances of each.
         values: Of the result.
 
     Attributes:
@@ -39,12 +37,12 @@ class Cotangents:
         self,
         backend: Backend,
         nodes: Sequence[NodeType],
-        problem: Problem,
+        counts: Mapping[str, int],
         values: Mapping[str, Any],
     ) -> None:
         self._backend = backend
         self._dims = {node.name: node.storage_dim for node in nodes}
-        self._counts = problem.counts
+        self._counts = counts
         self.values = {
             name: self._rows(f"node type {name}", values[name], name) for name in self._dims
         }
@@ -87,47 +85,11 @@ class Cotangents:
         return found
 
 
-def own_derivatives(
-    backend: Backend, launches: FactorLaunches, problem: Problem
-) -> dict[str, Array]:
-    """Derivatives of a loss function by the constants of a factor, by name: (rows, dim)."""
-    constants = problem.factors[launches.factor.name].constants
-    return {
-        one.source: -_summed(backend, launches, one, backend.upload(constants[one.source].rows))
-        for one in launches.factor.inputs
-        if one.node is None
-    }
-
-
-def _summed(backend: Backend, launches: FactorLaunches, one: Argument, given: Array) -> Array:
-    """The derivatives by the rows of a constant, from those of instances."""
-    xp, pull = backend.xp, launches.pull(one)
-    if one.kind is ArgumentKind.CONST_UNIQUE:
-        pull = pull.sum(axis=0)[None]
-    elif one.name in launches.rows:
-        rows = xp.zeros((int(given.shape[0]), int(pull.shape[1])))
-        add_rows(xp, rows, launches.rows[one.name], xp.ascontiguousarray(pull))
-        pull = rows
-    if one.source == WEIGHT:
-        # of an instance that weighs nothing the residual may be anything
-        pull = xp.where((given > 0.0) | xp.isfinite(pull), pull, 0.0)
-    for part in one.unit_ranges:
-        # what is nearly of unit length gets it before it is used
-        columns = slice(part.start, part.stop)
-        unit = given[:, columns]
-        if pull.base is not None:
-            pull = pull.copy()
-        along = (unit * pull[:, columns]).sum(axis=1) / (unit * unit).sum(axis=1)
-        pull[:, columns] -= along[:, None] * unit
-    return pull
-
-
 def given_back(
     backend: Backend,
     nodes: Sequence[NodeType],
     given: Given,
-    starts: Mapping[str, Array | None],
-    derivatives: Mapping[str, Mapping[str, Array]],
+    derived: Derived,
 ) -> dict[str, Any]:
     """Everything as the kind of array that values were given as, in the shapes given.
 
@@ -135,8 +97,7 @@ def given_back(
         backend: Where the arrays are.
         nodes: Node types of the solver.
         given: To the solve.
-        starts: By node type; None: zeros.
-        derivatives: By factor with instances and argument.
+        derived: On the device.
     """
     problem, counts = given.problem, given.problem.counts
     kind = problem.given[nodes[0].name]
@@ -148,12 +109,12 @@ def given_back(
 
     found: dict[str, Any] = {}
     for node in nodes:
-        start = starts[node.name]
+        start = derived.starts[node.name]
         zeros = (counts[node.name], node.storage_dim)
         array = backend.xp.zeros(zeros) if start is None else start
         found[node.name] = back(array, problem.given[node.name])
     for name, arrays in problem.factors.items():
-        own, passed = derivatives.get(name, {}), given.arrays[name]
+        own, passed = derived.constants.get(name, {}), given.arrays[name]
         empty = {
             source: backend.upload(constant.rows) * 0.0
             for source, constant in arrays.constants.items()

@@ -45,9 +45,7 @@ class GradientKernels:
         with self._compiling:
             wanted = [(factor, role) for factor in factors for role in roles]
             missing = [
-                (factor, role)
-                for factor, role in wanted
-                if (factor.key, role) not in self._kernels
+                (factor, role) for factor, role in wanted if (factor.key, role) not in self._kernels
             ]
             if len(missing) == 0:
                 return

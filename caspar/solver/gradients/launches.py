@@ -119,8 +119,7 @@ class FactorLaunches:
         outputs[parts.HESSIAN] = Binding(self._hessian[0], self.count)
         bound = {**bindings, **outputs}
         self.launches = {
-            one: backend.bind(kernels.of(factor, one), bound, self.count)
-            for one in (role, ADJOINT)
+            one: backend.bind(kernels.of(factor, one), bound, self.count) for one in (role, ADJOINT)
         }
 
     def _index(self, argument: Argument, problem: Problem) -> Array | None:
@@ -194,10 +193,10 @@ class GradientLaunches:
     def _runner(self, role: str) -> Callable[[], None]:
         return self._backend.repeated_runner([one.launches[role] for one in self.factors])
 
-    def fill(self, problem: Problem, values: Mapping[str, Array]) -> None:
-        """Copy arrays of the structure, and (n, storage_dim) values of the device."""
+    def fill(self, problem: Problem) -> None:
+        """Copy arrays of the structure; values are on the device."""
         for name, (packed, _) in self._memory.items():
-            packed.fill(values[name])
+            packed.fill(problem.values[name])
         for one in self.factors:
             one.fill(problem)
 

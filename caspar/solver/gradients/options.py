@@ -31,6 +31,6 @@ def chosen_hessian(given: Any, factors: Sequence[TracedFactor]) -> tuple[str, tu
         return EXACT, ()
     return GAUSS_NEWTON, (
         f"The Hessian is Gauss-Newton's, as instances of {', '.join(large)} have more than "
-        f"{MAX_EXACT_TANGENT} unknowns: gradients are off by the share of the second derivatives of "
-        "residuals. Pass hessian='exact' for these; their kernels take longer to compile.",
+        f"{MAX_EXACT_TANGENT} unknowns: gradients are off by the share of the second derivatives "
+        "of residuals. Pass hessian='exact' for these; their kernels take longer to compile.",
     )

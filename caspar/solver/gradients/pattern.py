@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.frontend.factors.trace import NodeType, TracedFactor
+from caspar.memory.array import Array
 
 Integers = NDArray[np.int64]
 
@@ -53,12 +54,29 @@ class Unknowns:
             axis=1,
         )
 
-    def split(self, vector: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    def split(self, vector: Array) -> dict[str, Array]:
         """(size,) as (nodes, tangent_dim) of each node type."""
         return {
             name: vector[self.first[name] : self.first[name] + shape[0] * shape[1]].reshape(shape)
             for name, shape in self.shapes.items()
         }
+
+    def joined(self, by_node: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+        """The other way, on the host."""
+        return np.concatenate([by_node[name].ravel() for name in self.shapes])
+
+    def moves(self, moving: Mapping[str, Array]) -> NDArray[np.bool_] | None:
+        """(size,) false for what is held; None: nothing is.
+
+        Args:
+            moving: By node type of which something is held (n, tangent_dim), 0 for that.
+        """
+        if not any(name in moving for name in self.shapes):
+            return None
+        ones = {name: np.ones(shape) for name, shape in self.shapes.items()}
+        masks = {name: np.asarray(moving[name]) for name in ones if name in moving}
+        moves: NDArray[np.bool_] = self.joined({**ones, **masks}) != 0.0
+        return moves
 
 
 @dataclass(frozen=True)
