@@ -7,6 +7,8 @@ from typing import Any, SupportsIndex
 
 from caspar.batch.compiled import CompiledKernels
 from caspar.batch.covariance import find_covariances, with_active_held
+from caspar.batch.gradients.given import BatchGiven, given_and_values
+from caspar.batch.gradients.gradient import BatchGradients
 from caspar.batch.input import Batch, Terms, read_batch
 from caspar.batch.options import checked_options, checked_precision, option_numbers
 from caspar.batch.result import BatchResult
@@ -18,7 +20,9 @@ from caspar.progress import showing
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
 from caspar.solver.choice.recipe import checked_factors, make_recipe
+from caspar.solver.gradients.gradient import Gradient
 from caspar.solver.input.array_reader import ArrayReader
+from caspar.solver.input.constraints import Constraints
 
 MAX_UNKNOWNS = 24
 """Of a problem: its normal matrix is factorised in registers by code without loops."""
@@ -63,6 +67,7 @@ class BatchSolver:
         self.backend: Backend = chosen_backend(backend)
         self._terms = Terms(self._factors)
         self._kernels = CompiledKernels(self.backend)
+        self._gradients = BatchGradients(self.backend, self._nodes)
         self._kernels.backlog_s = time.perf_counter() - start
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
@@ -151,6 +156,7 @@ class BatchSolver:
                 compile_time_s=compile_s,
                 setup_time_s=setup_s,
                 solve_time_s=solve_s,
+                given=BatchGiven(arrays, Constraints(fixed, bounds)),
             )
 
     def covariance(
@@ -188,6 +194,44 @@ class BatchSolver:
             found = find_covariances(self.backend, kernel, batch, scales_by_variance=scales)
             self.backend.synchronize()
             return given_back(found, arrays[self._nodes[0].name], self.backend)
+
+    def gradient(
+        self,
+        result: BatchResult | Mapping[str, Any],
+        cotangents: Mapping[str, Any],
+        *,
+        fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
+        hessian: str = "auto",
+    ) -> Gradient:
+        """Derivatives of a loss function of the values by what `solve` was given, in float64.
+
+        Args:
+            result: What `solve` returned, its arrays not written to since; or arrays with values.
+            cotangents: By node type the derivative of the loss function by its values, of their
+                shape; zero for types that are left out.
+            fixed: As for `solve`; with arrays only, as a result knows its own.
+            bounds: Likewise.
+            hessian: As for `Solver.gradient`.
+
+        Returns:
+            Arrays of the shapes that were passed. NaN and singular Hessians of one problem leave
+            the others as they are, and give no NaN: see the remarks, and `docs/guide/gradients.md`.
+
+        Raises:
+            InputError, OptionError: Something does not fit.
+        """
+        given, values, remarks = given_and_values(result, Constraints(fixed, bounds))
+        with showing(None), self.backend.scope():
+            arrays = {**given.arrays, **{node.name: values[node.name] for node in self._nodes}}
+            batch = self._read(
+                arrays,
+                given.constraints.fixed,
+                given.constraints.bounds,
+                check=True,
+                precision=Precision.FLOAT64,
+            )
+            return self._gradients.differentiate(batch, arrays, cotangents, hessian, remarks)
 
     def source(
         self,

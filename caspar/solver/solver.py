@@ -125,7 +125,8 @@ class Solver:
         self.precision: Precision = recipe.precision
         self.backend: Backend
         self.backend, shared = chosen_devices(devices, backend)
-        self._opener = Opener(self.backend, recipe, own_precision=is_auto(precision), devices=shared)
+        own_precision = is_auto(precision)
+        self._opener = Opener(self.backend, recipe, own_precision=own_precision, devices=shared)
         self._preparations = self._opener.preparations
         self._preparations.add_backlog(time.perf_counter() - start)
         fields = value_fields(recipe.nodes)
@@ -376,14 +377,12 @@ class Solver:
     ) -> Gradient:
         """Derivatives of a loss function of the values by what `solve` was given, in float64.
 
-        Docs: `docs/guide/gradients.md`.
-
         Args:
             result: What `solve` returned, its arrays not written to since; or arrays with values.
             cotangents: By node type the derivative of the loss function by its values, (n,
                 storage_dim); zero for types that are left out.
             fixed: As for `solve`; with arrays only, as a result knows its own.
-            bounds: Likewise.
+            bounds: Likewise. Docs: `docs/guide/gradients.md`.
             hessian: `exact`; `gauss_newton`, without second derivatives of residuals and losses;
                 `auto`: exact, unless an instance has more than 48 unknowns.
 

@@ -47,6 +47,7 @@ class Adjoint:
         nodes: Node types.
         factors: Factors, with any terms.
         make_system: Makes what solves the linear systems.
+        kernels: Shared with others; None: its own.
     """
 
     def __init__(
@@ -55,11 +56,12 @@ class Adjoint:
         nodes: Sequence[NodeType],
         factors: Sequence[TracedFactor],
         make_system: MakeSystem = SparseSystem,
+        kernels: GradientKernels | None = None,
     ) -> None:
         self._backend = backend
         self._nodes = nodes
         self._make_system = make_system
-        self._kernels = GradientKernels(backend)
+        self._kernels = GradientKernels(backend) if kernels is None else kernels
         self._charts = Charts(backend, factors)
         self._assemblies: dict[object, Assembly] = {}
 
@@ -100,7 +102,10 @@ class Adjoint:
                 rows = rows * (self._backend.upload(problem.free[name]) == 0.0)
             starts[name] = None if rows is None else charts.pushed(name, values[name], rows)
         constants = {
-            one.factor.name: own_derivatives(self._backend, one, problem) for one in solved.factors
+            one.factor.name: own_derivatives(
+                self._backend, one, problem, is_partial=solved.is_partial
+            )
+            for one in solved.factors
         }
         return Derived(starts, constants, solved.damping, solved.remarks)
 

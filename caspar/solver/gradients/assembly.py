@@ -32,12 +32,14 @@ class Solved:
             None: all of it moves.
         damping: See `Solution`.
         remarks: What is to be said of the Hessian.
+        is_partial: Whether numbers that are not finite count as 0.
     """
 
     factors: Sequence[FactorLaunches]
     held: Mapping[str, Array | None]
     damping: float
     remarks: tuple[str, ...]
+    is_partial: bool
 
 
 class Assembly:
@@ -90,7 +92,7 @@ class Assembly:
         Raises:
             InputError: A second derivative is not finite.
         """
-        launches = self._launches
+        launches, xp = self._launches, self._backend.xp
         launches.fill(problem)
         launches.run_hessian()
         solution = self._system.solve([one.hessian for one in launches.factors], tangents, moving)
@@ -100,7 +102,13 @@ class Assembly:
         held = {
             name: self._held(name, tangents[name], mask) for name, mask in solution.stays.items()
         }
-        return Solved(launches.factors, held, solution.damping, solution.remarks)
+        if solution.is_partial:
+            held = {
+                name: None if rows is None else xp.where(xp.isfinite(rows), rows, 0.0)
+                for name, rows in held.items()
+            }
+        is_partial = solution.is_partial
+        return Solved(launches.factors, held, solution.damping, solution.remarks, is_partial)
 
     def _not_finite(self) -> str:
         xp = self._backend.xp

@@ -15,7 +15,7 @@ from caspar.solver.choice.form import Recipe
 from caspar.solver.covariance.estimate import Covariance, Covariances, without_active
 from caspar.solver.gradients.adjoint import Adjoint
 from caspar.solver.gradients.gradient import Given, Gradient
-from caspar.solver.gradients.inputs import Cotangents, given_back
+from caspar.solver.gradients.inputs import Cotangents, given_back, shaped
 from caspar.solver.gradients.options import chosen_hessian
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.problem import given_factors, read_problem
@@ -54,11 +54,8 @@ class Gradients:
         """See `Solver.gradient`."""
         backend, recipe = self._backend, self._recipe
         given, values, remarks = self._given(solved, constraints)
-        factors = [
-            one
-            for one in given_factors(recipe.factors, given.problem)
-            if given.problem.factors[one.name].count > 0
-        ]
+        with_terms = given_factors(recipe.factors, given.problem)
+        factors = [one for one in with_terms if given.problem.factors[one.name].count > 0]
         role, on_role = chosen_hessian(hessian, factors)
         inputs = Cotangents(backend, recipe.nodes, given.problem.counts, values)
         by_values = inputs.read(cotangents)
@@ -66,7 +63,7 @@ class Gradients:
         moving = without_active(problem, backend)
         with self._working:
             derived = self._adjoint.derive(problem, factors, by_values, moving, role)
-            arrays = given_back(backend, recipe.nodes, given, derived)
+            arrays = given_back(backend, problem, with_terms, given.arrays, derived, shaped)
         return Gradient(
             hessian=role,
             damping=derived.damping,

@@ -4,20 +4,20 @@ Cost tier: once for a gradient.
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from caspar.errors import InputError
-from caspar.frontend.factors.trace import NodeType
+from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
 from caspar.memory.array import Array
 from caspar.options import Precision
 from caspar.runtime.arrays import HOST, as_library, location
 from caspar.runtime.backend import Backend
 from caspar.solver.gradients.adjoint import Derived
-from caspar.solver.gradients.gradient import Given
-from caspar.solver.input.array_reader import ArrayReader
+from caspar.solver.input.array_reader import ArrayReader, unblocked
+from caspar.solver.input.problem import Problem
 
 
 class Cotangents:
@@ -47,8 +47,12 @@ class Cotangents:
             name: self._rows(f"node type {name}", values[name], name) for name in self._dims
         }
 
-    def read(self, given: Any) -> dict[str, Array]:
+    def read(self, given: Any, *, are_partial: bool = False) -> dict[str, Array]:
         """(n, storage_dim) of each node type; zeros of those that are not named.
+
+        Args:
+            given: As the user passed them.
+            are_partial: Numbers that are not finite count as 0.
 
         Raises:
             InputError: Names the node type, what is wrong, what is allowed.
@@ -66,77 +70,112 @@ class Cotangents:
                 raise InputError(f"cotangents: {name!r} is no node type{hint}; these are {known}")
         zeros = self._backend.xp.zeros
         return {
-            name: self._rows(f"cotangents, node type {name}", given[name], name, looks=True)
+            name: self._finite(name, given[name], are_partial=are_partial)
             if name in given
             else zeros((self._counts[name], dim))
             for name, dim in self._dims.items()
         }
 
-    def _rows(self, where: str, given: Any, name: str, *, looks: bool = False) -> Array:
+    def _finite(self, name: str, given: Any, *, are_partial: bool) -> Array:
+        """The cotangents of a node type."""
+        where = f"cotangents, node type {name}"
+        rows, xp = self._rows(where, given, name), self._backend.xp
+        is_finite = xp.isfinite(rows)
+        if bool(is_finite.all()):
+            return rows
+        if not are_partial:
+            raise InputError(f"{where}: a number is NaN or infinite; derivatives must be finite")
+        return xp.where(is_finite, rows, 0.0)
+
+    def _rows(self, where: str, given: Any, name: str) -> Array:
         reader = ArrayReader(self._backend, Precision.FLOAT64, check_values=False)
         rows = reader.rows(where, given, self._dims[name])
         if int(rows.shape[0]) != self._counts[name]:
             raise InputError(
                 f"{where}: {int(rows.shape[0])} rows; there are {self._counts[name]} nodes"
             )
-        found = self._backend.upload(rows)
-        if looks and not bool(self._backend.xp.isfinite(found).all()):
-            raise InputError(f"{where}: a number is NaN or infinite; derivatives must be finite")
-        return found
+        return self._backend.upload(rows)
+
+
+Shape = Callable[[Argument, Array, Any], Array]
+"""From a constant argument, its (rows, dim) and what was passed to the shape of that."""
 
 
 def given_back(
     backend: Backend,
-    nodes: Sequence[NodeType],
-    given: Given,
+    problem: Problem,
+    factors: Sequence[TracedFactor],
+    arrays: Mapping[str, Any],
     derived: Derived,
+    shape: Shape,
 ) -> dict[str, Any]:
     """Everything as the kind of array that values were given as, in the shapes given.
 
     Args:
         backend: Where the arrays are.
-        nodes: Node types of the solver.
-        given: To the solve.
+        problem: What was differentiated.
+        factors: All factors, with their terms.
+        arrays: As the user passed them.
         derived: On the device.
+        shape: Gives constants their shapes.
     """
-    problem, counts = given.problem, given.problem.counts
-    kind = problem.given[nodes[0].name]
+    kind = arrays[next(iter(problem.values))]
     is_host = location(kind) == HOST
 
-    def back(array: Array, like: Any) -> Any:
-        array = _shaped(backend.to_host(array) if is_host else array, like)
-        return as_library(array, kind)
+    def back(array: Array) -> Any:
+        return as_library(backend.to_host(array) if is_host else array, kind)
 
     found: dict[str, Any] = {}
-    for node in nodes:
-        start = derived.starts[node.name]
-        zeros = (counts[node.name], node.storage_dim)
-        array = backend.xp.zeros(zeros) if start is None else start
-        found[node.name] = back(array, problem.given[node.name])
-    for name, arrays in problem.factors.items():
-        own, passed = derived.constants.get(name, {}), given.arrays[name]
-        empty = {
-            source: backend.upload(constant.rows) * 0.0
-            for source, constant in arrays.constants.items()
-        }
-        found[name] = {
-            source: back(own.get(source, zeros), _passed(passed, source))
-            for source, zeros in empty.items()
+    for name, values in problem.values.items():
+        start = derived.starts.get(name)
+        array = backend.xp.zeros(values.shape) if start is None else start
+        found[name] = back(array.reshape(shape_of(arrays[name])))
+    for factor in factors:
+        own, passed = derived.constants.get(factor.name, {}), arrays[factor.name]
+        found[factor.name] = {
+            one.source: back(shape(one, _derivative(own, one, problem, factor), passed))
+            for one in factor.inputs
+            if one.node is None
         }
     backend.synchronize()
     return found
 
 
-def _passed(arrays: Any, source: str) -> Any:
-    """What was passed for a constant; a number if it was left out."""
-    passed = arrays.get(source, 1.0) if isinstance(arrays, Mapping) else 1.0
-    return passed["values"] if isinstance(passed, Mapping) else passed
+def _derivative(
+    own: Mapping[str, Array], one: Argument, problem: Problem, factor: TracedFactor
+) -> Array:
+    """Zeros for a factor without instances."""
+    if one.source in own:
+        return own[one.source]
+    return problem.factors[factor.name].constants[one.source].rows * 0.0
 
 
-def _shaped(array: Array, like: Any) -> Array:
-    """(rows, dim) in the shape in which the argument was given."""
-    shape = tuple(like.shape) if hasattr(like, "shape") else np.shape(like)
-    if len(shape) == 3:
-        # SymForce stores matrices column by column
-        return array.reshape(shape[0], shape[2], shape[1]).transpose(0, 2, 1)
-    return array.reshape(shape)
+def shaped(one: Argument, rows: Array, passed: Any) -> Array:
+    """(rows, dim) of a constant as it was passed to a `Solver`."""
+    like = passed_for(one, passed)
+    shape = shape_of(like)
+    return with_matrices(rows, shape, is_matrix=len(shape) == 3)
+
+
+def with_matrices(rows: Array, shape: tuple[int, ...], *, is_matrix: bool) -> Array:
+    """Rows in a shape; SymForce stores matrices column by column."""
+    if not is_matrix:
+        return rows.reshape(shape)
+    return rows.reshape(*shape[:-2], shape[-1], shape[-2]).swapaxes(-1, -2)
+
+
+def passed_for(one: Argument, passed: Any) -> Any:
+    """What was passed for a constant, of an indexed or ragged one its values; a number if nothing.
+
+    Args:
+        one: The argument.
+        passed: What was passed for its factor.
+    """
+    given = passed.get(one.source, 1.0) if isinstance(passed, Mapping) else 1.0
+    return given["values"] if isinstance(given, Mapping) else given
+
+
+def shape_of(given: Any) -> tuple[int, ...]:
+    """The shape of what a user passed, also of a list or a number."""
+    given = unblocked(given)
+    return tuple(given.shape) if hasattr(given, "shape") else np.shape(given)

@@ -44,12 +44,14 @@ class Solution:
         stays: (n, tangent_dim) true for what is held, and for what no residual depends on.
         damping: What was added to the scaled diagonal; 0: nothing.
         remarks: What is to be said of H.
+        is_partial: Whether parts of H are not finite, of which z is 0.
     """
 
     z: Mapping[str, Array]
     stays: Mapping[str, Array]
     damping: float
     remarks: tuple[str, ...]
+    is_partial: bool = False
 
 
 class HessianSystem(Protocol):
