@@ -261,9 +261,13 @@ _NAMES = {
 """Module of each public name that is defined in it."""
 
 
+_OPTIONAL_MODULES = ("jax", "torch")
+"""Modules of this package that need another one of their name: no public names without it."""
+
+
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used."""
-    if name in _MODULES:
+    if name in _MODULES or name in _OPTIONAL_MODULES:
         value: object = import_module(f"caspar.{name}")
     elif name in _NAMES:
         value = getattr(import_module(_NAMES[name]), name)

@@ -92,7 +92,7 @@ class Assembly:
         Raises:
             InputError: A second derivative is not finite.
         """
-        launches, xp = self._launches, self._backend.xp
+        launches = self._launches
         launches.fill(problem)
         launches.run_hessian()
         solution = self._system.solve([one.hessian for one in launches.factors], tangents, moving)
@@ -100,15 +100,12 @@ class Assembly:
             raise InputError(self._not_finite())
         launches.run_adjoint(solution.z)
         held = {
-            name: self._held(name, tangents[name], mask) for name, mask in solution.stays.items()
+            name: self._held(name, tangents[name], mask, is_partial=solution.is_partial)
+            for name, mask in solution.stays.items()
         }
-        if solution.is_partial:
-            held = {
-                name: None if rows is None else xp.where(xp.isfinite(rows), rows, 0.0)
-                for name, rows in held.items()
-            }
-        is_partial = solution.is_partial
-        return Solved(launches.factors, held, solution.damping, solution.remarks, is_partial)
+        return Solved(
+            launches.factors, held, solution.damping, solution.remarks, solution.is_partial
+        )
 
     def _not_finite(self) -> str:
         xp = self._backend.xp
@@ -122,7 +119,7 @@ class Assembly:
                 )
         return "a sum of second derivatives is not finite, so there is no gradient"
 
-    def _held(self, name: str, tangents: Array, mask: Array) -> Array | None:
+    def _held(self, name: str, tangents: Array, mask: Array, *, is_partial: bool) -> Array | None:
         """Derivatives by the tangent of what stays where it starts: b - H z."""
         xp = self._backend.xp
         if not bool(mask.any()):
@@ -132,4 +129,6 @@ class Assembly:
             for node in one.factor.nodes:
                 if node.node_type.name == name:
                     add_rows(xp, products, one.index[node.name], one.pull(node))
+        if is_partial:
+            mask = mask & xp.isfinite(products)
         return xp.where(mask, tangents - products, 0.0)

@@ -35,12 +35,13 @@ class Gradient:
         hessian: `exact` or `gauss_newton`.
         damping: What was added to the diagonal of a singular Hessian, relative to it; 0: nothing.
         remarks: What limits the meaning of the numbers, with advice; empty if nothing does.
+        arrays: What `gradient[name]` returns, by the names of node types and factors.
     """
 
     hessian: str
     damping: float
     remarks: tuple[str, ...]
-    _arrays: Mapping[str, Any] = field(repr=False)
+    arrays: Mapping[str, Any] = field(repr=False)
 
     def __getitem__(self, name: str) -> Any:
         """Of a node type an array; of a factor a mapping from its arguments to arrays.
@@ -51,8 +52,4 @@ class Gradient:
         Raises:
             KeyError: There is no such node type or factor.
         """
-        return self._arrays[name]
-
-    def keys(self) -> Any:
-        """Names of node types and factors."""
-        return self._arrays.keys()
+        return self.arrays[name]

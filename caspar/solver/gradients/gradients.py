@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any
 
 from caspar.errors import InputError
+from caspar.frontend.factors.trace import TracedFactor
 from caspar.options import Precision
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe
@@ -18,7 +19,7 @@ from caspar.solver.gradients.gradient import Given, Gradient
 from caspar.solver.gradients.inputs import Cotangents, given_back, shaped
 from caspar.solver.gradients.options import chosen_hessian
 from caspar.solver.input.constraints import Constraints
-from caspar.solver.input.problem import given_factors, read_problem
+from caspar.solver.input.problem import Problem, given_factors, read_problem
 from caspar.solver.result.result import SolveResult
 
 __all__ = ["Covariance", "Covariances", "Gradient", "Gradients"]
@@ -42,6 +43,7 @@ class Gradients:
         self._backend = backend
         self._recipe = recipe
         self._adjoint = Adjoint(backend, recipe.nodes, recipe.factors)
+        self._terms: dict[object, list[TracedFactor]] = {}
         self._working = Lock()
 
     def differentiate(
@@ -54,7 +56,7 @@ class Gradients:
         """See `Solver.gradient`."""
         backend, recipe = self._backend, self._recipe
         given, values, remarks = self._given(solved, constraints)
-        with_terms = given_factors(recipe.factors, given.problem)
+        with_terms = self._with_terms(given.problem)
         factors = [one for one in with_terms if given.problem.factors[one.name].count > 0]
         role, on_role = chosen_hessian(hessian, factors)
         inputs = Cotangents(backend, recipe.nodes, given.problem.counts, values)
@@ -68,8 +70,15 @@ class Gradients:
             hessian=role,
             damping=derived.damping,
             remarks=(*on_role, *derived.remarks, *remarks),
-            _arrays=arrays,
+            arrays=arrays,
         )
+
+    def _with_terms(self, problem: Problem) -> list[TracedFactor]:
+        """All factors with their weights and parameters of losses; each way is made once."""
+        key = tuple(problem.factors[one.name].by_instance for one in self._recipe.factors)
+        if key not in self._terms:
+            self._terms[key] = given_factors(self._recipe.factors, problem)
+        return self._terms[key]
 
     def _given(
         self, solved: SolveResult | Mapping[str, Any], constraints: Constraints
