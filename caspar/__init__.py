@@ -102,6 +102,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
     from caspar.solver.covariance.covariance import Covariance
     from caspar.solver.evaluation import Evaluation
     from caspar.solver.gnc import GncLoss, GncResult, GncStep, solve_gnc
+    from caspar.solver.gradients.gradient import Gradient
     from caspar.solver.prepared import Prepared
     from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
     from caspar.solver.solver import Solver
@@ -130,6 +131,7 @@ __all__ = [
     "GncLoss",
     "GncResult",
     "GncStep",
+    "Gradient",
     "IterationRecord",
     "JacobianChoice",
     "Kernel",
@@ -223,6 +225,7 @@ _NAMES = {
     "GncLoss": "caspar.solver.gnc",
     "GncResult": "caspar.solver.gnc",
     "GncStep": "caspar.solver.gnc",
+    "Gradient": "caspar.solver.gradients.gradient",
     "IterationRecord": "caspar.solver.result.result",
     "Kernel": "caspar.kernels.kernel",
     "Pair": "caspar.frontend.markers",

@@ -287,7 +287,7 @@ class Solver:
                 (m,), in units of the residual, is the scale of its loss. NumPy, CuPy or DLPack
                 arrays, all on one device; they are never written. Values may also be
                 `BlockedArray`s, indices `SharedIndices`. Where m is 0 the factor takes no part.
-                Tensors are constants, also with requires_grad.
+                Tensors are constants; `caspar.torch.solve` has their gradients.
             fixed: What is held, by node type; it comes back with the same bits. Indices or (n,)
                 booleans hold whole nodes, (n, tangent_dim) booleans components of their tangents,
                 in the order of the manual's table of steps; a mapping holds fields of a dataclass,

@@ -61,6 +61,7 @@ nb_output_stderr = "remove"
 # The reference: a name in single backticks is a link if it is a public name.
 default_role = "py:obj"
 autodoc_member_order = "bysource"
+autodoc_mock_imports = ["jax", "torch"]
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
@@ -100,6 +101,7 @@ TREE = {
         "docs/guide/fixed",
         "docs/guide/bounds",
         "docs/guide/covariance",
+        "docs/guide/gradients",
         "docs/guide/*",
     ),
     "How to": ("docs/guide/howto/*",),

@@ -1,9 +1,8 @@
-"""Solves as functions of PyTorch: `loss.backward()` goes through them.
+"""`solve` as a `torch.autograd.Function`.
 
-`import caspar` does not load PyTorch; `import caspar.torch` does. Input: a solver and its arrays,
-some of them tensors that require gradients. Output: tensors that depend on them. Derivatives are
-those of `Solver.gradient` (implicit function theorem), on the processor or on CUDA, as the solver
-is. There are no second derivatives. Docs: `docs/guide/gradients.md`.
+Input: a solver and its arrays. Output: tensors. Derivatives are those of `Solver.gradient`, on the
+processor or on CUDA, as the solver is; there are no second derivatives. Cost tier: once for a solve
+and its backward pass.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,15 +11,13 @@ from typing import Any
 
 import torch
 
-from caspar.array_trees import ArrayTree, leaf_at, leaves, with_leaves
+from caspar.arrays.trees import ArrayTree, leaf_at, leaves, with_leaves
 from caspar.batch.result import BatchResult
 from caspar.batch.solver import BatchSolver
 from caspar.errors import InputError
 from caspar.solver.result.result import SolveResult
 from caspar.solver.solver import Solver
 from caspar.user_warnings import warn_user
-
-__all__ = ["solve"]
 
 TWICE = (
     "caspar.torch.solve: second derivatives of a solve are not available; call backward without "
@@ -104,7 +101,8 @@ class _Call:
         if self.on_result is not None:
             self.on_result(self.result)
         self.names = list(self.result.values)
-        return [torch.as_tensor(value) for value in self.result.values.values()]
+        # apart from those of the result, which a gradient is taken at
+        return [torch.as_tensor(value).clone() for value in self.result.values.values()]
 
     def derived(self, gradients: Sequence[torch.Tensor | None]) -> ArrayTree:
         """Derivatives by everything, from those by the values."""

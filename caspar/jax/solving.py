@@ -1,10 +1,8 @@
-"""Solves as functions of JAX: `jax.grad` goes through them, and `jax.jit` around them.
+"""`solve` by `jax.custom_vjp`.
 
-`import caspar` does not load JAX; `import caspar.jax` does. Input: a solver and its arrays. Output:
-JAX arrays that depend on them. Derivatives are those of `Solver.gradient` (implicit function
-theorem), by `jax.custom_vjp`; solves run in `jax.pure_callback`, that is, on the host or on the
-solver's own device. There are no second derivatives and no forward mode. Docs:
-`docs/guide/gradients.md`.
+Input: a solver and its arrays, traced or not. Output: JAX arrays. Solves and their derivatives,
+those of `Solver.gradient`, run in `jax.pure_callback`, that is, from the host; there are no second
+derivatives and no forward mode. Cost tier: once for a solve and its backward pass.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,14 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from caspar.array_trees import Path, leaf_at, leaves, with_leaves
+from caspar.arrays.trees import Path, leaf_at, leaves, with_leaves
 from caspar.batch.result import BatchResult
 from caspar.batch.solver import BatchSolver
 from caspar.solver.result.result import SolveResult
 from caspar.solver.solver import Solver
 from caspar.user_warnings import warn_user
-
-__all__ = ["solve"]
 
 
 def solve(
