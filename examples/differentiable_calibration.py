@@ -24,6 +24,7 @@ except ImportError:
     sys.exit("This example needs JAX: pip install jax")
 
 Rows = NDArray[np.float64]
+Index = NDArray[np.integer[Any]]
 
 NUM_VIEWS = 4
 BOARD = 0.04 * np.array([[x, y, 0.0] for x in range(-4, 5) for y in range(-3, 4)])
@@ -49,7 +50,7 @@ def corner(
     return focal * (1 + k1 * square + k2 * square**2) * plane + sf.V2(x, y) - pixel
 
 
-def project(lens: Rows, views: Rows, view: Rows, point: Rows) -> Rows:
+def project(lens: Rows, views: Rows, view: Index, point: Index) -> Rows:
     """(n, 2) pixels of corners."""
     seen = Rotation.from_quat(views[view, :4]).apply(BOARD[point]) + views[view, 4:]
     plane = seen[:, :2] / seen[:, 2:]

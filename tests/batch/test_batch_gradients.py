@@ -143,7 +143,7 @@ def test_ragged_batches_have_gradients_in_the_order_of_their_rows() -> None:
 
 def test_several_nodes_in_a_problem() -> None:
     rng = np.random.default_rng(2)
-    arrays = {
+    arrays: dict[str, Any] = {
         "Knot": rng.normal(size=(NUM, 3, 2)),
         "link": {"measured": rng.normal(size=(NUM, 2, 2))},
         "nail": {
