@@ -4,17 +4,24 @@ Cost tier: once for a solve, or when users ask.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from caspar.runtime.group.member import Member
 from caspar.solver.iterate.faults import PlanFindings
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.shards.split import Part
-from caspar.solver.shards.team import Team
 
 Result = TypeVar("Result")
+
+
+class Ranks(Protocol):
+    """Calls a function with each rank, in the threads of the devices."""
+
+    def __call__(self, call: Callable[[int], Result]) -> list[Result]:
+        """What all of them return."""
 
 
 class SharedFindings:
@@ -23,18 +30,24 @@ class SharedFindings:
     Args:
         systems: Of the parts.
         parts: What each device has.
-        team: Threads of the devices.
+        members: The devices.
+        ranks: Calls a function with each rank, in the threads of the devices.
     """
 
     def __init__(
-        self, systems: Sequence[NormalEquations], parts: Sequence[Part], team: Team
+        self,
+        systems: Sequence[NormalEquations],
+        parts: Sequence[Part],
+        members: Sequence[Member],
+        ranks: Ranks,
     ) -> None:
         self._systems = systems
         self._parts = parts
-        self._team = team
+        self._members = members
+        self._ranks = ranks
 
     def _each(self, call: Callable[[PlanFindings], Result]) -> list[Result]:
-        return self._team.each(lambda rank: call(self._systems[rank].findings))
+        return self._ranks(lambda rank: call(self._systems[rank].findings))
 
     def faulty_costs(self) -> tuple[str, ...]:
         """The factors whose cost was not finite when the values were scored."""
@@ -65,11 +78,11 @@ class SharedFindings:
             count = part.problem.factors[factor].count
             if count == 0:
                 return None
-            to_host = self._team.members[rank].to_host
+            to_host = self._members[rank].to_host
             numbers = part.shard.numbers(factor, np.arange(count), to_host)
             return numbers, system.findings.residual_rows(factor)
 
-        found = [one for one in self._team.each(rows_of) if one is not None]
+        found = [one for one in self._ranks(rows_of) if one is not None]
         whole = np.empty((sum(len(numbers) for numbers, _ in found), found[0][1].shape[1]))
         for numbers, rows in found:
             whole[numbers] = rows

@@ -1,7 +1,8 @@
 """The systems of all devices as one, on which Levenberg-Marquardt works.
 
 Each call goes to all of them, in their threads. They add up what they have to (`shared_sums`), so
-that all hold the same scalars, and the first one's count.
+that all hold the same scalars, and the first one's count. What answers nothing waits for the next
+call that does, so that threads meet once an iteration.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,10 +53,25 @@ class ShardedSystem:
         # whatever depends on which factors there are
         self._fullest = max(systems, key=lambda system: len(system.plan.factors))
         self.stronger = ""
-        self.findings = SharedFindings(systems, parts, team)
+        self.findings = SharedFindings(systems, parts, team.members, self._ranks)
+        self._waiting: list[Callable[[NormalEquations], None]] = []
+
+    def _later(self, call: Callable[[NormalEquations], None]) -> None:
+        self._waiting.append(call)
+
+    def _ranks(self, call: Callable[[int], Result]) -> list[Result]:
+        """What all answer by their ranks, after what has waited."""
+        waiting, self._waiting = self._waiting, []
+
+        def work(rank: int) -> Result:
+            for one in waiting:
+                one(self._systems[rank])
+            return call(rank)
+
+        return self._team.each(work)
 
     def _each(self, call: Callable[[NormalEquations], Result]) -> list[Result]:
-        return self._team.each(lambda rank: call(self._systems[rank]))
+        return self._ranks(lambda rank: call(self._systems[rank]))
 
     def _same(self, call: Callable[[NormalEquations], Result]) -> Result:
         """What all devices found alike.
@@ -146,7 +162,7 @@ class ShardedSystem:
 
     def linearize(self, damping: float) -> None:
         """Jacobians, gradient, diagonal and blocks at the current values."""
-        self._each(lambda system: system.linearize(damping))
+        self._later(lambda system: system.linearize(damping))
 
     def try_first_step(self, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
         """The same as `try_step`, and choose whether D is levelled from here on."""
@@ -159,7 +175,7 @@ class ShardedSystem:
 
     def level(self, levelling: float) -> None:
         """Level D by that from the next linearisation on."""
-        self._each(lambda system: system.level(levelling))
+        self._later(lambda system: system.level(levelling))
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
@@ -171,11 +187,11 @@ class ShardedSystem:
 
     def accept(self) -> None:
         """Make the candidate the current values."""
-        self._each(lambda system: system.accept())
+        self._later(lambda system: system.accept())
 
     def reject(self) -> None:
         """Keep the current values."""
-        self._each(lambda system: system.reject())
+        self._later(lambda system: system.reject())
 
     def rounded_costs(self) -> tuple[float, ...]:
         """Costs of values that are moved by a rounding each."""
