@@ -7,8 +7,7 @@ from typing import Any, SupportsIndex
 
 from caspar.batch.compiled import CompiledKernels
 from caspar.batch.covariance import find_covariances, with_active_held
-from caspar.batch.gradients.given import BatchGiven, given_and_values
-from caspar.batch.gradients.gradient import BatchGradients
+from caspar.batch.gradients.gradient import BatchGradients, Gradient, batch_given
 from caspar.batch.input import Batch, Terms, read_batch
 from caspar.batch.options import checked_options, checked_precision, option_numbers
 from caspar.batch.result import BatchResult
@@ -20,9 +19,7 @@ from caspar.progress import showing
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
 from caspar.solver.choice.recipe import checked_factors, make_recipe
-from caspar.solver.gradients.gradient import Gradient
 from caspar.solver.input.array_reader import ArrayReader
-from caspar.solver.input.constraints import Constraints
 
 MAX_UNKNOWNS = 24
 """Of a problem: its normal matrix is factorised in registers by code without loops."""
@@ -156,7 +153,7 @@ class BatchSolver:
                 compile_time_s=compile_s,
                 setup_time_s=setup_s,
                 solve_time_s=solve_s,
-                given=BatchGiven(arrays, Constraints(fixed, bounds)),
+                given=batch_given(arrays, fixed, bounds),
             )
 
     def covariance(
@@ -221,17 +218,13 @@ class BatchSolver:
         Raises:
             InputError, OptionError: Something does not fit.
         """
-        given, values, remarks = given_and_values(result, Constraints(fixed, bounds))
+
+        def read(*given: Any) -> Batch:
+            return self._read(*given, check=True, precision=Precision.FLOAT64)
+
         with showing(None), self.backend.scope():
-            arrays = {**given.arrays, **{node.name: values[node.name] for node in self._nodes}}
-            batch = self._read(
-                arrays,
-                given.constraints.fixed,
-                given.constraints.bounds,
-                check=True,
-                precision=Precision.FLOAT64,
-            )
-            return self._gradients.differentiate(batch, arrays, cotangents, hessian, remarks)
+            asked = (result, fixed, bounds)
+            return self._gradients.differentiate(asked, cotangents, hessian, read)
 
     def source(
         self,

@@ -22,26 +22,36 @@ class BatchGiven:
     constraints: Constraints
 
 
+def batch_given(
+    arrays: Mapping[str, Any], fixed: Mapping[str, Any] | None, bounds: Mapping[str, Any] | None
+) -> BatchGiven:
+    """What the user passed to a solve."""
+    return BatchGiven(arrays, Constraints(fixed, bounds))
+
+
 def given_and_values(
-    solved: BatchResult | Mapping[str, Any], constraints: Constraints
+    solved: BatchResult | Mapping[str, Any],
+    fixed: Mapping[str, Any] | None,
+    bounds: Mapping[str, Any] | None,
 ) -> tuple[BatchGiven, Mapping[str, Any], tuple[str, ...]]:
     """What was solved, the values after it, and what is to be said of these.
 
     Args:
         solved: A result, or arrays with values.
-        constraints: With arrays only.
+        fixed: With arrays only.
+        bounds: Likewise.
 
     Raises:
         InputError: The result does not hold what a gradient needs.
     """
     if isinstance(solved, Mapping):
-        return BatchGiven(solved, constraints), solved, ()
+        return batch_given(solved, fixed, bounds), solved, ()
     if not isinstance(solved.given, BatchGiven):
         raise InputError(
             "this result is a copy or comes from a pickle, which does not hold the arrays that a "
             "gradient needs: pass {**arrays, **result.values} in its place"
         )
-    if constraints != Constraints():
+    if fixed is not None or bounds is not None:
         raise InputError(
             "gradient: a result knows what was fixed and bounded in its solve; pass fixed and "
             "bounds with arrays only"

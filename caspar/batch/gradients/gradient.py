@@ -1,6 +1,6 @@
 """From a batch with the values after a solve to a `Gradient`. Once for a gradient."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -11,8 +11,9 @@ from caspar.batch.covariance import with_active_held
 from caspar.batch.generate.shape import is_per_instance
 from caspar.batch.gradients.blocks import BlockSystem
 from caspar.batch.gradients.flat import as_one_factor, as_one_problem
+from caspar.batch.gradients.given import batch_given, given_and_values
 from caspar.batch.input import Batch
-from caspar.batch.result import on_host
+from caspar.batch.result import BatchResult, on_host
 from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
@@ -27,6 +28,15 @@ from caspar.solver.gradients.inputs import (
 )
 from caspar.solver.gradients.kernels import GradientKernels
 from caspar.solver.gradients.options import chosen_hessian
+
+__all__ = ["BatchGradients", "Gradient", "batch_given"]
+"""What a solver of batches needs for gradients."""
+
+Fields = Mapping[str, Any] | None
+
+Asked = tuple[BatchResult | Mapping[str, Any], Fields, Fields]
+
+Read = Callable[[Mapping[str, Any], Fields, Fields], Batch]
 
 MAX_KEPT = 4
 """Shapes of batches whose memory is kept."""
@@ -47,23 +57,19 @@ class BatchGradients:
         self._adjoints: dict[object, Adjoint] = {}
         self._working = Lock()
 
-    def differentiate(
-        self,
-        batch: Batch,
-        arrays: Mapping[str, Any],
-        cotangents: Any,
-        hessian: str,
-        remarks: tuple[str, ...],
-    ) -> Gradient:
+    def differentiate(self, asked: Asked, cotangents: Any, hessian: str, read: Read) -> Gradient:
         """See `BatchSolver.gradient`.
 
         Args:
-            batch: With the values after a solve, in float64.
-            arrays: As the user passed them, with these values.
-            cotangents: Likewise.
+            asked: The result or arrays, what was fixed, and bounds.
+            cotangents: As the user passed them.
             hessian: Likewise.
-            remarks: What is to be said of the values.
+            read: Reads arrays, what is fixed, and bounds, in float64.
         """
+        given, result_values, remarks = given_and_values(*asked)
+        own = {node.name: result_values[node.name] for node in self._nodes}
+        arrays = {**given.arrays, **own}
+        batch = read(arrays, given.constraints.fixed, given.constraints.bounds)
         backend, nodes = self._backend, self._nodes
         factors = [one.factor for one in batch.shape.factors]
         flat = [as_one_factor(one) for one in factors]
