@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from caspar.batch.arrays import BatchArrays, Ragged, Rows
+from caspar.batch.arrays import VALUES, BatchArrays, Ragged, Rows
 from caspar.batch.generate import parameters as names
 from caspar.batch.generate.programs import constant_name
 from caspar.batch.generate.shape import BatchShape, Instances, ProblemFactor, batch_shape
@@ -39,6 +39,7 @@ class Batch:
         bounds: By node type, those of all nodes.
         arrays: By the kernel's argument, what it is bound to and its stride.
         instances: By the factor's number, instances of each problem where they are equal.
+        mean_instances: Of all factors in a problem, on average.
         num_residuals: (P,) int64 rows of residuals that count, NumPy's or of the device.
         may_be_empty: Whether a problem may have none.
     """
@@ -51,6 +52,7 @@ class Batch:
     bounds: Mapping[str, NodeBounds]
     arrays: Mapping[str, tuple[Array, int]]
     instances: Mapping[int, int]
+    mean_instances: float
     num_residuals: Array
     may_be_empty: bool
 
@@ -131,6 +133,7 @@ def read_batch(
         bounds=found.bounds,
         arrays={name: array for one in read for name, array in one.arrays.items()},
         instances={place: one.length for place, one in enumerate(read) if one.length is not None},
+        mean_instances=sum(one.mean_length for one in read),
         num_residuals=one_by_one.xp.zeros(one_by_one.num_problems, dtype=np.int64) + total,
         may_be_empty=not isinstance(total, int) or total == 0,
     )
@@ -144,12 +147,14 @@ class _ReadFactor:
         factor: With its terms and instances.
         arrays: As in `Batch`.
         length: Instances of each problem, if they are equal.
+        mean_length: The same on average.
         counted: Instances that count: of each problem, or (P,).
     """
 
     factor: ProblemFactor
     arrays: dict[str, tuple[Array, int]]
     length: int | None
+    mean_length: float
     counted: Any
 
 
@@ -185,28 +190,30 @@ class _FactorReader:
         instances = self._instances(ragged)
         arrays = {}
         for name, rows in {**self._rows, **self._once}.items():
-            argument = next(one for one in traced.inputs if one.source == name)
+            source = name.removesuffix(_INDEX)
+            argument = next(one for one in traced.inputs if one.source == source)
             array = rows.rows
             if name in self._rows and ragged is not None and ragged.order is not None:
                 array = array[ragged.order]
-            arrays[constant_name(self._place, argument)] = (array, rows.stride)
+            bound_as = constant_name(self._place, argument)
+            bound_as = names.index_name(bound_as) if name.endswith(_INDEX) else bound_as
+            arrays[bound_as] = (array, rows.stride)
         length = None
         if ragged is not None:
             arrays[names.factor_name(self._place)] = (ragged.starts, 0)
         elif instances is Instances.EQUAL:
             length = next(iter(self._lengths.values()))
+        mean = 1.0 if length is None else float(length)
+        if ragged is not None:
+            rows = next(iter(self._rows.values())).rows
+            mean = rows.shape[0] / max(self._arrays.num_problems, 1)
         counted = self._counted(ragged, length)
-        return _ReadFactor(ProblemFactor(traced, instances), arrays, length, counted)
+        return _ReadFactor(ProblemFactor(traced, instances), arrays, length, mean, counted)
 
     def _check_arguments(self, given: Any) -> None:
         needed, single = [], []
         for argument in self._factor.arguments:
             kind = argument.kind
-            if kind is ArgumentKind.CONST_INDEXED:
-                raise InputError(
-                    f"{self._where}, argument {argument.source}: ConstIndexed is not for batches; "
-                    "pass the row of each instance to a ConstSequential argument"
-                )
             if kind is ArgumentKind.NODE_SHARED and self._count(argument) == 1:
                 single.append(argument.source)
             elif kind is ArgumentKind.NODE_UNIQUE and self._count(argument) != 1:
@@ -235,7 +242,8 @@ class _FactorReader:
             self._lengths[f"{name} (pairs)"] = self._count(argument) - 1
         elif argument.kind is ArgumentKind.NODE_SHARED:
             if self._count(argument) > 1:
-                self._add(name, self._arrays.index(where, given[name], self._count(argument)))
+                count = self._count(argument)
+                self._add(name, self._arrays.index(where, given[name], count, "node"))
         elif argument.kind is ArgumentKind.CONST_UNIQUE:
             self._once[name] = self._arrays.one_each(
                 where,
@@ -253,6 +261,28 @@ class _FactorReader:
                 argument.matrix_shape,
             )
             self._add(name, rows)
+        elif argument.kind is ArgumentKind.CONST_INDEXED:
+            self._read_indexed(where, argument, given[name])
+
+    def _read_indexed(self, where: str, argument: Argument, given: Any) -> None:
+        """Rows of a problem, or of all of them, and which of them each instance reads."""
+        _check_names(where, given, [VALUES, "index"])
+        rows = self._arrays.instances(
+            f"{where}, {VALUES}",
+            given[VALUES],
+            argument.storage_dim,
+            argument.unit_ranges,
+            argument.matrix_shape,
+        )
+        if rows.problem is not None:
+            raise InputError(
+                f"{where}, {VALUES}: rows of problems of different lengths; expected (P, n, "
+                f"{argument.storage_dim}), or (1, n, {argument.storage_dim}): the same for all. "
+                "Only the index may be ragged"
+            )
+        self._once[argument.source] = rows
+        index = self._arrays.index(f"{where}, index", given["index"], rows.length, "row")
+        self._add(f"{argument.source}{_INDEX}", index)
 
     def _add(self, name: str, rows: Rows) -> None:
         self._rows[name] = rows
@@ -343,6 +373,10 @@ class _FactorReader:
             return int(by_problem[0]) if weight.stride == 0 else by_problem
         xp, problem = self._arrays.xp, weight.problem
         return xp.bincount(problem, weights=counts, minlength=ragged.counts.shape[0]).astype(int)
+
+
+_INDEX = " (index)"
+"""Behind the name of an argument: which row each instance reads."""
 
 
 def _check_names(

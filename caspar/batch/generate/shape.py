@@ -56,6 +56,41 @@ class Instances(Enum):
     RAGGED = "ragged"
 
 
+class Team(Enum):
+    """Who solves a problem.
+
+    THREAD: one thread, with the normal matrix in its registers, by code without loops. WARP: the
+    threads of a warp, with the matrix in memory that they share, by loops; on the processor one
+    thread, by the same loops.
+    """
+
+    THREAD = "thread"
+    WARP = "warp"
+
+    @classmethod
+    def usual(cls, target: str, num_unknowns: int, num_problems: int, instances: float) -> "Team":
+        """Who solves problems.
+
+        Args:
+            target: For which kernels are generated, by name.
+            num_unknowns: Of a problem.
+            num_problems: P.
+            instances: Of all factors in a problem, on average.
+        """
+        if num_unknowns > MOST_OF_THREAD:
+            return cls.WARP
+        is_idle = num_problems <= FEW_PROBLEMS and instances >= MANY_INSTANCES
+        return cls.WARP if target == "cuda" and is_idle else cls.THREAD
+
+
+MOST_OF_THREAD = 12
+"""Unknowns up to which a thread solves a problem. With more, code without loops takes long to
+compile, and a thread of a GPU spills most of its matrix: see design record 0039."""
+
+FEW_PROBLEMS, MANY_INSTANCES = 8192, 64
+"""So few problems, of so many instances, leave a GPU idle where a thread solves each."""
+
+
 @dataclass(frozen=True)
 class ProblemFactor:
     """A factor and its instances within a problem.
@@ -77,11 +112,13 @@ class BatchShape:
         nodes: The node types, in order.
         factors: The factors, in order.
         storage: Type of values, residuals and normal equations.
+        team: Who solves a problem.
     """
 
     nodes: tuple[ProblemNodes, ...]
     factors: tuple[ProblemFactor, ...]
     storage: DType
+    team: Team = Team.THREAD
 
     @property
     def storage_dim(self) -> int:
@@ -92,6 +129,16 @@ class BatchShape:
     def num_unknowns(self) -> int:
         """Unknowns of a problem."""
         return sum(one.tangent_size for one in self.nodes)
+
+    @property
+    def row_length(self) -> int:
+        """Entries of a row of the matrix in memory.
+
+        A warp keeps its factor above the diagonal, and the gradient as one more row; an odd number
+        keeps the entries of a column in different banks of shared memory.
+        """
+        size = self.num_unknowns
+        return size if self.team is Team.THREAD else (size + 2) | 1
 
     @property
     def is_masked(self) -> bool:
@@ -121,7 +168,7 @@ class BatchShape:
             (one.instances, tuple((term.source, term.kind) for term in one.factor.terms))
             for one in self.factors
         )
-        return (*nodes, *factors)
+        return (self.team, *nodes, *factors)
 
     @cached_property
     def key(self) -> str:
@@ -132,7 +179,8 @@ class BatchShape:
             for one in self.nodes
         ]
         factors = [f"{one.factor.key} {one.instances.value}" for one in self.factors]
-        return "\n".join(["batch", self.storage.value, *nodes, *factors])
+        head = ["batch", self.storage.value, self.team.value]
+        return "\n".join([*head, *nodes, *factors])
 
 
 def batch_shape(
