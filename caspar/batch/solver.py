@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from caspar.batch.compiled import CompiledKernels
 from caspar.batch.covariance import find_covariances, with_active_held
 from caspar.batch.generate.shape import BatchShape, Team
-from caspar.batch.gradients.gradient import BatchGradients, Gradient, batch_given
+from caspar.batch.gradients.gradient import (
+    BatchGradients,
+    BatchResult,
+    Gradient,
+    batch_given,
+)
 from caspar.batch.input import Batch, Terms, read_batch
 from caspar.batch.options import checked_options, checked_precision, option_numbers, with_team
-from caspar.batch.result import BatchResult
 from caspar.batch.run import BatchRun, given_back
 from caspar.frontend.factors.factor import Factor
 from caspar.options import BackendChoice, Precision, checked_flag

@@ -29,8 +29,8 @@ from caspar.solver.gradients.inputs import (
 from caspar.solver.gradients.kernels import GradientKernels
 from caspar.solver.gradients.options import chosen_hessian
 
-__all__ = ["BatchGradients", "Gradient", "batch_given"]
-"""What a solver of batches needs for gradients."""
+__all__ = ["BatchGradients", "BatchResult", "Gradient", "batch_given"]
+"""What a solver of batches needs for gradients, and what these begin with."""
 
 Fields = Mapping[str, Any] | None
 
