@@ -105,6 +105,7 @@ if TYPE_CHECKING:  # what `__getattr__` does, said so that a type checker and an
     from caspar.solver.covariance.covariance import Covariance
     from caspar.solver.evaluation import Evaluation
     from caspar.solver.gnc import GncLoss, GncResult, GncStep, solve_gnc
+    from caspar.solver.gradients.gradient import Gradient
     from caspar.solver.prepared import Prepared
     from caspar.solver.result.recording import Recording
     from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResult, SolveStatus
@@ -134,6 +135,7 @@ __all__ = [
     "GncLoss",
     "GncResult",
     "GncStep",
+    "Gradient",
     "IterationRecord",
     "JacobianChoice",
     "Kernel",
@@ -234,6 +236,7 @@ _NAMES = {
     "GncLoss": "caspar.solver.gnc",
     "GncResult": "caspar.solver.gnc",
     "GncStep": "caspar.solver.gnc",
+    "Gradient": "caspar.solver.gradients.gradient",
     "IterationRecord": "caspar.solver.result.result",
     "Kernel": "caspar.kernels.kernel",
     "Pair": "caspar.frontend.markers",
@@ -273,9 +276,13 @@ _NAMES = {
 """Module of each public name that is defined in it."""
 
 
+_OPTIONAL_MODULES = ("jax", "torch")
+"""Modules of this package that need another one of their name: no public names without it."""
+
+
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used."""
-    if name in _MODULES:
+    if name in _MODULES or name in _OPTIONAL_MODULES:
         value: object = import_module(f"caspar.{name}")
     elif name in _NAMES:
         value = getattr(import_module(_NAMES[name]), name)

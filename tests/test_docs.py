@@ -1,6 +1,7 @@
 """The pages for readers: links lead somewhere, files and names they mention exist, code runs."""
 
 import importlib
+import importlib.util
 import re
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,10 @@ def _check_name(dotted: str) -> None:
     while not _is_module(parts[:count]):
         count -= 1
     if count == len(parts):
+        return
+    if parts[1] in caspar._OPTIONAL_MODULES and importlib.util.find_spec(parts[1]) is None:
+        source = (ROOT / "caspar" / parts[1] / "__init__.py").read_text(encoding="utf-8")
+        assert f'"{parts[count]}"' in source, dotted
         return
     found: Any = importlib.import_module(".".join(parts[:count]))
     for name in parts[count:]:

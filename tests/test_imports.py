@@ -45,6 +45,8 @@ PARTS = {
     " equations codegen runtime driver tracing",
     "batch": "version errors options progress user_arrays ir memory passes frontend equations"
     " codegen runtime driver tracing inspect solver",
+    "torch": "errors user_warnings arrays solver batch",
+    "jax": "user_warnings arrays solver batch",
     "kernels": "version errors options progress user_arrays ir memory passes frontend codegen"
     " runtime driver tracing inspect arrays",
     "io": "errors user_arrays user_warnings",
@@ -72,7 +74,8 @@ PARTS = {
 # Rooms of a part, and the rooms beside it that each may import. A part and its rooms see each
 # other.
 ROOMS = {
-    "batch": {"generate": ""},
+    "batch": {"generate": "", "gradients": "generate"},
+    "equations": {"adjoint": ""},
     "cli": {"graph": ""},
     "io": {"graphs": ""},
     "codegen": {"cpu": "", "cuda": "", "llvm": "", "batch": "cpu cuda"},
@@ -104,6 +107,7 @@ ROOMS = {
         "plan": "input result",
         "system": "plan",
         "covariance": "choice input result",
+        "gradients": "choice input result covariance",
         "linear": "choice plan system",
         "iterate": "input result plan system linear",
         "shards": "choice input plan system linear iterate",
@@ -144,6 +148,7 @@ THIRD_PARTY = {
     "cupy_backends": "runtime",
     "cupyx": "runtime",
     "igraph": "inspect",
+    "jax": "jax",
     "llvmlite": "runtime",
     "matplotlib": "plot",
     "mpl_toolkits": "plot",
@@ -161,12 +166,13 @@ THIRD_PARTY = {
     "symforce": "frontend bundle_adjustment cameras factors loss colmap pose_graph scene",
     "sympy": "frontend",
     "threadpoolctl": "runtime",
+    "torch": "torch",
     "typing_extensions": "solver",
 }
 
 HEAVY = (
-    *("cupy", "igraph", "llvmlite", "matplotlib", "plotly", "rerun", "rich", "scipy"),
-    *("symengine", "symforce", "sympy"),
+    *("cupy", "igraph", "jax", "llvmlite", "matplotlib", "plotly", "rerun", "rich", "scipy"),
+    *("symengine", "symforce", "sympy", "torch"),
 )
 """Not loaded by `import caspar`: they cost seconds."""
 

@@ -314,7 +314,7 @@ class _FactorReader:
                 f"{self._where}: {name!r} is missing; its loss needs a number, or one for each "
                 "instance"
             )
-        is_number = isinstance(found, Real) or (isinstance(found, np.ndarray) and found.ndim == 0)
+        is_number = isinstance(found, Real) or getattr(found, "ndim", None) == 0
         if is_number:
             number = np.full((1, 1), float(found), self._arrays.dtype)
             rows = Rows(number, 0, 1)

@@ -45,6 +45,7 @@ class BatchResult:
         compile_time_s: Seconds to trace, generate, compile and load; 0 if that was done before.
         setup_time_s: Seconds to check and bring the arrays.
         solve_time_s: Seconds of the kernel.
+        given: The arrays of the solve, for `BatchSolver.gradient`.
     """
 
     values: Mapping[str, Any] = field(repr=False)
@@ -60,6 +61,11 @@ class BatchResult:
     compile_time_s: float
     setup_time_s: float
     solve_time_s: float
+    given: Any = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the arrays of the solve."""
+        return {**self.__dict__, "given": None}
 
     @cached_property
     def _host_codes(self) -> NDArray[np.int32]:

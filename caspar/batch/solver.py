@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from caspar.batch.compiled import CompiledKernels
 from caspar.batch.covariance import find_covariances, with_active_held
 from caspar.batch.generate.shape import BatchShape, Team
+from caspar.batch.gradients.gradient import (
+    BatchGradients,
+    BatchResult,
+    Gradient,
+    batch_given,
+)
 from caspar.batch.input import Batch, Terms, read_batch
 from caspar.batch.options import checked_options, checked_precision, option_numbers, with_team
-from caspar.batch.result import BatchResult
 from caspar.batch.run import BatchRun, given_back
 from caspar.frontend.factors.factor import Factor
 from caspar.options import BackendChoice, Precision, checked_flag
@@ -70,6 +75,7 @@ class BatchSolver:
         self.team: Team | None = None
         self._terms = Terms(self._factors)
         self._kernels = CompiledKernels(self.backend)
+        self._gradients = BatchGradients(self.backend, self._nodes)
         self._kernels.backlog_s = time.perf_counter() - start
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
@@ -158,6 +164,7 @@ class BatchSolver:
                 compile_time_s=compile_s,
                 setup_time_s=setup_s,
                 solve_time_s=solve_s,
+                given=batch_given(arrays, fixed, bounds),
             )
 
     def covariance(
@@ -195,6 +202,40 @@ class BatchSolver:
             found = find_covariances(self.backend, kernel, batch, scales_by_variance=scales)
             self.backend.synchronize()
             return given_back(found, arrays[self._nodes[0].name], self.backend)
+
+    def gradient(
+        self,
+        result: BatchResult | Mapping[str, Any],
+        cotangents: Mapping[str, Any],
+        *,
+        fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
+        hessian: str = "auto",
+    ) -> Gradient:
+        """Derivatives of a loss function of the values by what `solve` was given, in float64.
+
+        Args:
+            result: What `solve` returned, its arrays not written to since; or arrays with values.
+            cotangents: By node type the derivative of the loss function by its values, of their
+                shape; zero for types that are left out.
+            fixed: As for `solve`; with arrays only, as a result knows its own.
+            bounds: Likewise.
+            hessian: As for `Solver.gradient`.
+
+        Returns:
+            Arrays of the shapes that were passed. NaN and singular Hessians of one problem leave
+            the others as they are, and give no NaN: see the remarks, and `docs/guide/gradients.md`.
+
+        Raises:
+            InputError, OptionError: Something does not fit.
+        """
+
+        def read(*given: Any) -> Batch:
+            return self._read(*given, check=True, precision=Precision.FLOAT64)
+
+        with showing(None), self.backend.scope():
+            asked = (result, fixed, bounds)
+            return self._gradients.differentiate(asked, cotangents, hessian, read)
 
     def source(
         self,

@@ -148,6 +148,13 @@ class Evaluation:
             is_beyond = is_beyond & (0.0 < self.weight)
         return is_beyond.where(1.0, 0.0)
 
+    @property
+    def slope_of_loss(self) -> Scalar | None:
+        """rho'(s); None: 1."""
+        if self.factor.loss is None:
+            return None
+        return self._loss(self.factor.loss, dot(self.residual, self.residual))[1]
+
     def root_of_weight(self) -> Scalar | None:
         """sqrt(w rho'), without the curvature of the loss; None: 1."""
         if self.factor.is_plain:

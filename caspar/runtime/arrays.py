@@ -220,7 +220,7 @@ def warn_of_gradient(where: str, given: Any) -> None:
     """Warn that a tensor that requires gradients is read as constant numbers."""
     warn_user(
         f"{where}: {library_of(given)}.{type(given).__name__} with requires_grad: its numbers are "
-        "taken as constants, as caspar computes no gradients of results. Pass tensor.detach() to "
+        "taken as constants. caspar.torch.solve has gradients of a solve; pass tensor.detach() to "
         "silence this warning"
     )
 

@@ -26,8 +26,8 @@ from caspar.options import (
 from caspar.progress import showing
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
-from caspar.solver.covariance.estimate import Covariance, Covariances
 from caspar.solver.evaluation import Evaluation, evaluation
+from caspar.solver.gradients.gradients import Covariance, Covariances, Gradient, Gradients
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.iterated import System
 from caspar.solver.limits import Limits
@@ -130,9 +130,9 @@ class Solver:
         self._preparations = self._opener.preparations
         self._preparations.add_backlog(time.perf_counter() - start)
         fields = value_fields(recipe.nodes)
-        solving = Solving(self.backend, self._opener, recipe.factors, fields, self.evaluate)
-        self._solving = solving
+        self._solving = Solving(self.backend, self._opener, recipe.factors, fields, self.evaluate)
         self._covariances = Covariances(self.backend, recipe)
+        self._gradients = Gradients(self.backend, recipe)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Pickled as its factors and choices; traced and compiled where it arrives.
@@ -218,8 +218,7 @@ class Solver:
             InputError: Arrays that do not fit the factors.
             OutOfMemoryError: The plan does not fit the device.
         """
-        constraints = Constraints(fixed, bounds)
-        with showing(None), self._opener.open_aside(arrays, constraints) as opened:
+        with showing(None), self._opener.open_aside(arrays, Constraints(fixed, bounds)) as opened:
             size = opened.size(self._factors)
             return describe(self.backend, size, opened.active, opened.system)
 
@@ -293,7 +292,7 @@ class Solver:
                 (m,), in units of the residual, is the scale of its loss. NumPy, CuPy or DLPack
                 arrays, all on one device; they are never written. Values may also be
                 `BlockedArray`s, indices `SharedIndices`. Where m is 0 the factor takes no part.
-                Tensors are constants, also with requires_grad.
+                Tensors are constants; `caspar.torch.solve` has their gradients.
             fixed: What is held, by node type; it comes back with the same bits. Indices or (n,)
                 booleans hold whole nodes, (n, tangent_dim) booleans components of their tangents,
                 in the order of the manual's table of steps; a mapping holds fields of a dataclass,
@@ -374,6 +373,33 @@ class Solver:
                 scales_by_variance=scale_by_residual_variance,
                 allows_free=gauge is not None,
             )
+
+    def gradient(
+        self,
+        result: SolveResult | Mapping[str, Any],
+        cotangents: Mapping[str, Any],
+        *,
+        fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
+        hessian: str = "auto",
+    ) -> Gradient:
+        """Derivatives of a loss function of the values by what `solve` was given, in float64.
+
+        Args:
+            result: What `solve` returned, its arrays not written to since; or arrays with values.
+            cotangents: By node type the derivative of the loss function by its values, (n,
+                storage_dim); zero for types that are left out.
+            fixed: As for `solve`; with arrays only, as a result knows its own.
+            bounds: Likewise. Docs: `docs/guide/gradients.md`.
+            hessian: `exact`; `gauss_newton`, without second derivatives of residuals and losses;
+                `auto`: exact, unless an instance has more than 48 unknowns.
+
+        Raises:
+            InputError, OptionError: Something does not fit, or a derivative is not finite.
+        """
+        constraints = Constraints(fixed, bounds)
+        with showing(None), self.backend.scope():
+            return self._gradients.differentiate(result, cotangents, constraints, hessian)
 
 
 def _remade(kind: type[_Kind], factors: Sequence[Factor], choices: Mapping[str, Any]) -> _Kind:

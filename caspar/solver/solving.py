@@ -136,6 +136,7 @@ class Solving:
             moved = system.values()
             values = problem.moved(moved, backend)
             active_bounds = _active_bounds(opened, moved, backend)
+            kept = without_later_entries(arrays)
         return SolveResult(
             status=course.status,
             initial_cost=course.initial_cost,
@@ -158,7 +159,7 @@ class Solving:
             num_beyond_scale=num_beyond,
             losses=loss_names(factors),
             active_bounds=active_bounds,
-            given=Given(factors, without_later_entries(arrays), self._evaluate),
+            given=Given(factors, kept, self._evaluate, problem),
         )
 
 

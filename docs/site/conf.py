@@ -69,6 +69,7 @@ if os.name == "posix":  # kernels warn of connections by TCP, which others could
 # The reference: a name in single backticks is a link if it is a public name.
 default_role = "py:obj"
 autodoc_member_order = "bysource"
+autodoc_mock_imports = ["jax", "torch"]
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
@@ -108,6 +109,7 @@ TREE = {
         "docs/guide/fixed",
         "docs/guide/bounds",
         "docs/guide/covariance",
+        "docs/guide/gradients",
         "docs/guide/*",
     ),
     "How to": ("docs/guide/howto/*",),

@@ -54,7 +54,7 @@ def pages(names: Mapping[str, str], modules: tuple[str, ...]) -> dict[str, str]:
     texts = {}
     for (file, title), members in groups.items():
         texts[file] = _heading(title) + "".join(map(_entry, _in_order(members)))
-    for module in modules:
+    for module in (*modules, *caspar._OPTIONAL_MODULES):
         texts[f"module_{module}"] = _heading(f"caspar.{module}") + (
             f".. automodule:: caspar.{module}\n   :members:\n   :exclude-members: set\n"
             f"{_constants(getattr(caspar, module))}"

@@ -34,8 +34,15 @@ NAMES = sorted(path.name for path in EXAMPLES.glob("*.py"))
 ARGUMENTS = {"multiple_factors.py": ["--poses", "400", "--landmarks", "60"]}
 WITHOUT_REPORT = (
     *("kernel_example.py", "localisation.py", "outliers.py", "point_cloud.py", "relaxation.py"),
-    *("inverse_kinematics.py", "robust_losses.py", "tags.py"),
+    *("differentiable_calibration.py", "inverse_kinematics.py", "learned_noise.py"),
+    *("robust_losses.py", "tags.py"),
 )
+NEEDED = {
+    "differentiable_calibration.py": ("jax", "JAX"),
+    "learned_noise.py": ("torch", "PyTorch"),
+    "torch_tensors.py": ("torch", "PyTorch"),
+}
+"""The package that a script needs, and its name."""
 
 
 def run(name: str) -> subprocess.CompletedProcess[str]:
@@ -49,9 +56,10 @@ def run(name: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_script_runs(name: str) -> None:
     done = run(name)
-    if name == "torch_tensors.py" and importlib.util.find_spec("torch") is None:
+    package, title = NEEDED.get(name, ("caspar", "caspar"))
+    if importlib.util.find_spec(package) is None:
         assert done.returncode == 1
-        assert done.stderr == "This example needs PyTorch: pip install torch\n"
+        assert done.stderr == f"This example needs {title}: pip install {package}\n"
         return
     assert done.returncode == 0, done.stderr
     has_report = re.search(r"^status +CONVERGED", done.stdout, re.MULTILINE) is not None

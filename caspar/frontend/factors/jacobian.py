@@ -153,7 +153,7 @@ def tangent_jacobians(
     blocks = {}
     for node in nodes:
         kernel.graph.origin = f"Jacobian by the tangent of {node.name}"
-        chart = _chart(kernel, node, lowering)
+        chart = chart_columns(kernel, node, lowering)
         rotations = [
             _rotation(node, one, storage, lowering) for one in turned if one.node == node.name
         ]
@@ -171,7 +171,7 @@ def _places_to_derive_by(
     return list(dict.fromkeys([place for place in places if place not in left_out] + vectors))
 
 
-def _chart(
+def chart_columns(
     kernel: KernelBuilder, node: Argument, lowering: Lowering
 ) -> list[list[tuple[int, Scalar]]]:
     """d storage / d tangent: of each scalar of the tangent, the places it moves and how fast.

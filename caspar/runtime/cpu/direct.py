@@ -219,10 +219,15 @@ class QdldlFactorization:
         lower, pivots, order = self._solver.factors()
         return lower, pivots, order
 
+    def solved(self, rhs: Array) -> FloatArray:
+        """The solution by the factors, without a look at their pivots."""
+        padded = rhs if len(self._added) == 0 else np.concatenate([rhs, self._added])
+        found: FloatArray = self._solver.solve(padded)[: len(rhs)]
+        return found
+
     def solve(self, rhs: Array, solution: Array) -> None:
         """Solve by the factors."""
-        padded = rhs if len(self._added) == 0 else np.concatenate([rhs, self._added])
-        solution[...] = self._solver.solve(padded)[: len(rhs)]
+        solution[...] = self.solved(rhs)
         # negative pivots are nothing special to QDLDL, and zero ones end it without a word
         _, pivots, _ = self._solver.factors()
         self.failed[0] = float(not pivots.min() > 0.0 or not np.isfinite(solution).all())

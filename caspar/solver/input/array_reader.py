@@ -64,7 +64,8 @@ class PreparedIndex(Protocol):
 
 def unblocked(given: Any) -> Any:
     """The rows of a blocked array, which are new; everything else as it is."""
-    return given.to_rows() if isinstance(given, Blocked) else given
+    # one attribute first: a protocol asks for all of them, slowly
+    return given.to_rows() if hasattr(given, "to_rows") and isinstance(given, Blocked) else given
 
 
 class ArrayReader:
@@ -160,7 +161,7 @@ class ArrayReader:
         Raises:
             InputError: Names `where`, what is wrong and what is allowed.
         """
-        if isinstance(given, PreparedIndex):
+        if hasattr(given, "tiles") and isinstance(given, PreparedIndex):
             given = given.index
         array, xp = self.array(where, given)
         if array.shape == (0,):  # an empty list has no integers
@@ -252,7 +253,7 @@ class ArrayReader:
             InputError: It is not finite.
         """
         with np.errstate(over="ignore"):
-            rows = np.full((1, 1), given, self._values)
+            rows = np.full((1, 1), float(given), self._values)
         if not np.isfinite(rows).all():
             raise InputError(f"{where}: {given!r} is not a finite number in {self._values}")
         return rows

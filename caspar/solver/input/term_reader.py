@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-import numpy as np
-
 from caspar.errors import InputError
 from caspar.frontend.factors.loss import PREFIX, LossParameter
 from caspar.frontend.factors.terms import term_names
@@ -136,7 +134,7 @@ class TermReader:
 
 def _is_number(given: Any) -> bool:
     """Whether it is one number for all instances."""
-    return isinstance(given, Real) or (isinstance(given, np.ndarray) and given.ndim == 0)
+    return isinstance(given, Real) or getattr(given, "ndim", None) == 0
 
 
 def _first(rows: Array, bad: Array) -> str:

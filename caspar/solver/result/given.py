@@ -35,11 +35,13 @@ class Given:
         factors: All factors of the solver, each a `TracedFactor`.
         arrays: Start values and arguments, by name; what is in the arrays may have changed since.
         evaluate: Evaluates the factors at the values of such arrays.
+        problem: The `Problem` that was read from the arrays.
     """
 
     factors: tuple[Any, ...]
     arrays: Mapping[str, Any]
     evaluate: Callable[[Mapping[str, Any]], Evaluated]
+    problem: Any
 
 
 class ValuesReader:

@@ -189,7 +189,7 @@ class SolveResult:
         num_beyond_scale: By factors with a loss: instances whose residual is longer than its scale.
         active_bounds: By node type with bounds an (n, storage_dim) array, as `values`: -1 for a
             number that ended at its lower bound, 1 for one at its upper bound, else 0.
-        given: What `solve` was given, for `residuals`, `weights` and `to_html`.
+        given: What `solve` was given, for `residuals`, `weights`, `to_html` and `Solver.gradient`.
         standard_errors: Of a small problem, once `Solver.covariance` was asked for these values;
             the report shows them.
     """

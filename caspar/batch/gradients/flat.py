@@ -1,0 +1,114 @@
+"""A batch as one problem of `caspar.solver.gradients`.
+
+Node i of problem p is node n p + i there, and what several instances share is an indexed constant.
+Cost tier: once for a gradient.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from caspar.batch.generate import parameters as names
+from caspar.batch.generate.programs import constant_name
+from caspar.batch.generate.shape import Instances, ProblemFactor
+from caspar.batch.input import Batch
+from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
+from caspar.memory.array import Array
+from caspar.runtime.backend import Backend
+from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
+
+
+def as_one_factor(factor: TracedFactor) -> TracedFactor:
+    """A factor for all problems at once: nodes are shared, constants indexed."""
+
+    def shared(one: Argument) -> Argument:
+        is_node = one.node is not None
+        kind = ArgumentKind.NODE_SHARED if is_node else ArgumentKind.CONST_INDEXED
+        return replace(one, kind=kind)
+
+    return replace(
+        factor,
+        arguments=tuple(map(shared, factor.arguments)),
+        terms=tuple(map(shared, factor.terms)),
+    )
+
+
+def as_one_problem(batch: Batch, backend: Backend) -> Problem:
+    """A batch as a problem of factors from `as_one_factor`, on the device.
+
+    Args:
+        batch: With the values after a solve, in float64.
+        backend: Where it goes.
+    """
+    return Problem(
+        values={name: backend.upload(rows) for name, rows in batch.starts.items()},
+        given={},
+        dtypes=batch.dtypes,
+        factors={
+            one.factor.name: _Flat(batch, backend, number, one).arrays()
+            for number, one in enumerate(batch.shape.factors)
+        },
+        free=batch.free,
+        bounds=batch.bounds,
+    )
+
+
+class _Flat:
+    """The arrays of one factor, for all problems."""
+
+    def __init__(self, batch: Batch, backend: Backend, number: int, one: ProblemFactor) -> None:
+        self._batch, self._backend = batch, backend
+        self._number, self._one = number, one
+        xp, count = backend.xp, batch.num_problems
+        problems = xp.arange(count)
+        if one.instances is Instances.RAGGED:
+            starts = backend.upload(batch.arrays[names.factor_name(number)][0])
+            total = int(starts[-1])
+            # CuPy's repeat takes no array
+            self._problem = xp.searchsorted(starts, xp.arange(total), side="right") - 1
+            self._within = xp.arange(total) - starts[self._problem]
+            self._row = xp.arange(total)
+        else:
+            length = batch.instances.get(number, 1)
+            self._problem = xp.repeat(problems, length)
+            self._within = xp.tile(xp.arange(length), count)
+            self._row = None
+
+    def arrays(self) -> FactorArrays:
+        """Indices and constants."""
+        factor = self._one.factor
+        constants = {
+            one.source: ConstantArray(self._array(one)[0], self._int32(self._row_of(one)))
+            for one in factor.inputs
+            if one.node is None
+        }
+        count = int(self._problem.shape[0])
+        by_instance = tuple(term.source for term in factor.terms)
+        nodes = {one.name: self._int32(self._node_of(one)) for one in factor.nodes}
+        return FactorArrays(count, nodes, constants, by_instance, count)
+
+    def _array(self, argument: Argument) -> tuple[Array, int]:
+        array, stride = self._batch.arrays[constant_name(self._number, argument)]
+        return self._backend.upload(array), stride
+
+    def _row_of(self, argument: Argument) -> Array:
+        """Which row of an argument's array each instance reads."""
+        stride = self._array(argument)[1]
+        is_once = argument.kind is ArgumentKind.CONST_UNIQUE
+        if is_once:
+            return self._problem * stride
+        return self._within + self._problem * stride if self._row is None else self._row
+
+    def _node_of(self, argument: Argument) -> Array:
+        """Which node of all problems each instance touches."""
+        count = self._batch.shape.nodes_of(argument).count
+        if count == 1:
+            return self._problem
+        if argument.kind is ArgumentKind.NODE_PAIR:
+            within = self._within + (1 if argument.successor else 0)
+        else:
+            within = self._array(argument)[0][self._row_of(argument)]
+        return self._problem * count + within
+
+    def _int32(self, index: Array) -> Array:
+        return index.astype(np.int32)

@@ -1,0 +1,169 @@
+"""Kernels of a factor for gradients through a solve.
+
+An instance costs c = w / 2 rho(|r|^2), and g = J^T v with v = w rho' r is its gradient by the
+tangents of its nodes. At a minimum x of all costs the sum G of the gradients is 0, so that a change
+of the data by d_theta moves x in its tangent by -H^-1 (dG / d_theta) d_theta, with H the
+derivative of G. For a loss function L(x) that gives dL / d_theta = -(dG / d_theta)^T z with
+H z = dL / dx (implicit function theorem). `hessian_kernel` writes what an instance adds to H,
+`adjoint_kernel` what it adds to (dG / d_theta)^T z, the derivative of z . g with z held.
+"""
+
+from collections.abc import Sequence
+
+from caspar.equations.evaluation import Evaluation
+from caspar.equations.factor_builder import FactorBuilder, FactorForm, SharedSums
+from caspar.frontend.factors.jacobian import Blocks, tangent_jacobians
+from caspar.frontend.factors.trace import WEIGHT, Argument, TracedFactor
+from caspar.frontend.precision import TYPES
+from caspar.frontend.symbolic.derive import gradient
+from caspar.ir.dtype import DType
+from caspar.ir.scalar import Scalar, dot, total
+from caspar.memory.kernel import KernelSpec
+from caspar.memory.patterns import WriteSequential
+from caspar.options import Precision
+
+FLOAT = DType.FLOAT64
+TYPES64 = TYPES[Precision.FLOAT64]
+
+HESSIAN = "hessian"
+"""Output of `hessian_kernel`."""
+
+ADJOINT = "adjoint"
+"""Part of an argument's node: z."""
+
+PULL = "pull"
+"""Part of an argument: the derivative of z . g by it."""
+
+
+def hessian_dim(factor: TracedFactor) -> int:
+    """Scalars of an instance's part of H: its lower triangle."""
+    size = tangent_size(factor)
+    return size * (size + 1) // 2
+
+
+def tangent_size(factor: TracedFactor) -> int:
+    """Components of the tangents of an instance's nodes."""
+    return sum(node.tangent_dim for node in factor.nodes)
+
+
+def hessian_kernel(factor: TracedFactor, *, is_exact: bool) -> KernelSpec:
+    """Writes `hessian`, the lower triangle of the second derivative of the cost, row by row.
+
+    Rows and columns are those of the tangents of the nodes, one argument after the other. Items are
+    instances in the order in which they were given; those of weight 0 write zeros.
+
+    Args:
+        factor: The factor.
+        is_exact: Else without second derivatives of the residual and the loss: w rho' J^T J.
+    """
+    kernel = _builder(factor, "hessian_exact" if is_exact else "hessian_gauss_newton")
+    evaluation = kernel.evaluate(FLOAT)
+    jacobian = evaluation.jacobian(factor.nodes)
+    if is_exact:
+        entries = _exact(kernel, evaluation, jacobian)
+    else:
+        columns = _columns(factor, jacobian)
+        slope = _slope(evaluation)
+        entries = [
+            _times(slope, dot(columns[row], columns[column]))
+            for row in range(len(columns))
+            for column in range(row + 1)
+        ]
+    entries = _counted(evaluation, entries)
+    kernel.write(HESSIAN, entries, FLOAT, WriteSequential(rows=True))
+    return kernel.build()
+
+
+def adjoint_kernel(factor: TracedFactor) -> KernelSpec:
+    """Writes for everything that an instance reads the derivative of z . g by it.
+
+    Reads z for each node argument, `<argument>__adjoint`. Writes `<argument>__pull`: of constants,
+    weights and parameters of losses the derivatives by their scalars, of nodes those by the
+    tangent, which are the instance's part of H z. Those of instances of weight 0 are zeros, but
+    for the derivative by the weight itself.
+    """
+    kernel = _builder(factor, "adjoint")
+    evaluation = kernel.evaluate(FLOAT)
+    jacobian = evaluation.jacobian(factor.nodes)
+    moved: list[list[Scalar]] = [[] for _ in evaluation.residual]
+    for node in factor.nodes:
+        adjoint = kernel.read_array(node, ADJOINT, node.tangent_dim, FLOAT)
+        for row, entries in zip(moved, jacobian[node.name], strict=True):
+            row.append(dot(entries, adjoint))
+    slope = _slope(evaluation)
+    product = _times(slope, dot([total(row) for row in moved], evaluation.residual))
+    kernel.graph.origin = f"{factor.name}: adjoint"
+    constants = [one for one in factor.inputs if one.node is None]
+    read = [scalar.value for one in constants for scalar in evaluation.storage[one.name]]
+    slopes = iter(gradient(kernel.graph, product.value, read))
+    for one in constants:
+        own = [Scalar(kernel.graph, next(slopes)) for _ in evaluation.storage[one.name]]
+        _write(kernel, one, own if one.source == WEIGHT else _counted(evaluation, own))
+    by_node = tangent_jacobians(
+        kernel, factor.nodes, [product], evaluation.lowering, evaluation.storage, ()
+    )
+    for node in factor.nodes:
+        _write(kernel, node, _counted(evaluation, by_node[node.name][0]))
+    return kernel.build()
+
+
+def _builder(factor: TracedFactor, role: str) -> FactorBuilder:
+    return FactorBuilder(factor, role, FactorForm(SharedSums.ATOMIC), FLOAT, TYPES64)
+
+
+def _write(kernel: FactorBuilder, argument: Argument, values: Sequence[Scalar]) -> None:
+    kernel.write(argument.part(PULL), values, FLOAT, WriteSequential(rows=True))
+
+
+def _slope(evaluation: Evaluation) -> Scalar | None:
+    """w rho'; None: 1."""
+    slope = evaluation.slope_of_loss
+    if not evaluation.factor.is_weighted:
+        return slope
+    return evaluation.weight if slope is None else evaluation.weight * slope
+
+
+def _times(factor: Scalar | None, value: Scalar) -> Scalar:
+    return value if factor is None else factor * value
+
+
+def _counted(evaluation: Evaluation, values: Sequence[Scalar]) -> list[Scalar]:
+    """Zeros for instances that weigh nothing: theirs may be infinite or NaN."""
+    if not evaluation.factor.is_weighted:
+        return list(values)
+    counts = 0.0 < evaluation.weight
+    return [counts.where(value, 0.0) for value in values]
+
+
+def _columns(factor: TracedFactor, blocks: Blocks) -> list[list[Scalar]]:
+    """Columns of the rows x tangent_dim blocks of all node arguments, in order."""
+    return [
+        list(column) for node in factor.nodes for column in zip(*blocks[node.name], strict=True)
+    ]
+
+
+def _exact(kernel: FactorBuilder, evaluation: Evaluation, jacobian: Blocks) -> list[Scalar]:
+    """The lower triangle of the derivative of g by the tangents.
+
+    Frames of one node need not commute, of which only the symmetric part counts: where all
+    gradients sum up to 0 so do the others.
+    """
+    factor, slope = evaluation.factor, _slope(evaluation)
+    pull = [_times(slope, row) for row in evaluation.residual]
+    gradients = [dot(column, pull) for column in _columns(factor, jacobian)]
+    by_node = tangent_jacobians(
+        kernel, factor.nodes, gradients, evaluation.lowering, evaluation.storage, ()
+    )
+    rows = [
+        [entry for node in factor.nodes for entry in by_node[node.name][number]]
+        for number in range(len(gradients))
+    ]
+    owner = [node.name for node in factor.nodes for _ in range(node.tangent_dim)]
+    kernel.graph.origin = f"{factor.name}: second derivative"
+    return [
+        (rows[row][column] + rows[column][row]) * 0.5
+        if row != column and owner[row] == owner[column]
+        else rows[row][column]
+        for row in range(len(rows))
+        for column in range(row + 1)
+    ]

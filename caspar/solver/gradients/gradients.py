@@ -1,0 +1,128 @@
+"""From the result of a solve and a derivative by its values to a `Gradient`.
+
+Cost tier: once for a gradient; what is kept between them, `Adjoint` keeps.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any
+
+from caspar.errors import InputError
+from caspar.frontend.factors.trace import TracedFactor
+from caspar.options import Precision
+from caspar.runtime.backend import Backend
+from caspar.solver.choice.form import Recipe
+from caspar.solver.covariance.estimate import Covariance, Covariances, without_active
+from caspar.solver.gradients.adjoint import Adjoint
+from caspar.solver.gradients.gradient import Gradient
+from caspar.solver.gradients.inputs import Cotangents, given_back, shaped
+from caspar.solver.gradients.options import chosen_hessian
+from caspar.solver.input.constraints import Constraints
+from caspar.solver.input.problem import Problem, given_factors, read_problem
+from caspar.solver.result.given import Given
+from caspar.solver.result.result import SolveResult
+
+__all__ = ["Covariance", "Covariances", "Gradient", "Gradients"]
+"""Covariances too: both are what a solver derives from its values."""
+
+OF_A_COPY = (
+    "this result is a copy or comes from a pickle, which does not hold the arrays that a gradient "
+    "needs: pass {**arrays, **result.values} in its place"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Solved:
+    """A problem, the arrays it comes from, values, and what is to be said of these."""
+
+    problem: Problem
+    arrays: Mapping[str, Any]
+    values: Mapping[str, Any]
+    remarks: tuple[str, ...]
+
+
+class Gradients:
+    """Gradients of a solver's problems.
+
+    Args:
+        backend: Where the solver runs.
+        recipe: Its factors and node types; its precision and linear solver do not matter.
+    """
+
+    def __init__(self, backend: Backend, recipe: Recipe) -> None:
+        self._backend = backend
+        self._recipe = recipe
+        self._adjoint = Adjoint(backend, recipe.nodes, recipe.factors)
+        self._terms: dict[object, list[TracedFactor]] = {}
+        self._working = Lock()
+
+    def differentiate(
+        self,
+        solved: SolveResult | Mapping[str, Any],
+        cotangents: Mapping[str, Any],
+        constraints: Constraints,
+        hessian: str,
+    ) -> Gradient:
+        """See `Solver.gradient`."""
+        backend, recipe = self._backend, self._recipe
+        read = self._read(solved, constraints)
+        with_terms = self._with_terms(read.problem)
+        factors = [one for one in with_terms if read.problem.factors[one.name].count > 0]
+        role, on_role = chosen_hessian(hessian, factors)
+        inputs = Cotangents(backend, recipe.nodes, read.problem.counts, read.values)
+        by_values = inputs.read(cotangents)
+        problem = replace(read.problem, values=inputs.values)
+        moving = without_active(problem, backend)
+        with self._working:
+            derived = self._adjoint.derive(problem, factors, by_values, moving, role)
+            arrays = given_back(backend, problem, with_terms, read.arrays, derived, shaped)
+        return Gradient(
+            hessian=role,
+            damping=derived.damping,
+            remarks=(*on_role, *derived.remarks, *read.remarks),
+            arrays=arrays,
+        )
+
+    def _with_terms(self, problem: Problem) -> list[TracedFactor]:
+        """All factors with their weights and parameters of losses; each way is made once."""
+        key = tuple(problem.factors[one.name].by_instance for one in self._recipe.factors)
+        if key not in self._terms:
+            self._terms[key] = given_factors(self._recipe.factors, problem)
+        return self._terms[key]
+
+    def _read(self, solved: SolveResult | Mapping[str, Any], constraints: Constraints) -> _Solved:
+        recipe, has_constraints = self._recipe, constraints != Constraints()
+        if isinstance(solved, Mapping):
+            problem = read_problem(
+                solved,
+                recipe.factors,
+                recipe.nodes,
+                self._backend,
+                Precision.FLOAT64,
+                constraints=constraints,
+            )
+            return _Solved(problem, solved, solved, ())
+        given, names = solved.given, {factor.name for factor in recipe.factors}
+        if given is None:
+            raise InputError(OF_A_COPY)
+        if not isinstance(given, Given) or set(given.problem.factors) != names:
+            raise InputError(
+                f"this result is of another solver; this one has the factors {', '.join(names)}"
+            )
+        if has_constraints:
+            raise InputError(
+                "gradient: a result knows what was fixed and bounded in its solve; pass fixed and "
+                "bounds with arrays only"
+            )
+        return _Solved(given.problem, given.arrays, solved.values, on_status(solved.status))
+
+
+def on_status(status: Any) -> tuple[str, ...]:
+    """What is to be said of a solve that did not converge."""
+    if status.is_success:
+        return ()
+    return (
+        f"The solve ended with {status.name}: gradients hold at a minimum, so these may be wrong. "
+        "Solve on until it converges.",
+    )
