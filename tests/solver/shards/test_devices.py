@@ -21,7 +21,7 @@ from caspar.errors import OptionError, UnsuitedError
 from caspar.solver.shards.system import ShardedSystem
 from tests.problems import EXAMPLES
 from tests.solver.bundles import arrays_of, part_of, read
-from tests.solver.shards.sharing import ALL_SHARE, ON_SEVERAL, assert_same_minimum, sharing
+from tests.solver.shards.sharing import ALL_SHARE, ON_SEVERAL, assert_same_minimum, fail_at, sharing
 
 ROBUST = snavely.with_loss(caspar.loss.Huber)
 
@@ -284,10 +284,10 @@ def test_plans_are_kept_and_let_go() -> None:
     arrays = _bundle()
     solver.solve(arrays)
     with solver.system(arrays) as system:
-        plans = [one.plan for one in system._systems]  # type: ignore[attr-defined]
+        plans = [one.plan for one in system.systems.all]  # type: ignore[attr-defined]
     with solver.system({**arrays, "Cam": arrays["Cam"] + 0.0}) as system:
         assert isinstance(system, ShardedSystem)
-        assert [one.plan for one in system._systems] == plans
+        assert [one.plan for one in system.systems.all] == plans  # type: ignore[attr-defined]
     table = solver.memory_table()
     assert table is not None
     assert [line[:13] for line in table.splitlines() if line.startswith("device ")] == [
@@ -358,16 +358,15 @@ def test_what_names_no_devices(devices: Any) -> None:
 
 @pytest.mark.parametrize("call", ["score", "linearize", "try_step", "accept"])
 @pytest.mark.parametrize("failing", [0, 2])
-def test_a_device_that_fails_ends_the_work_of_all(call: str, failing: int) -> None:
+def test_a_device_that_fails_ends_the_work_of_all(
+    call: str, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arrays = _bundle()
     solver = caspar.Solver([snavely], backend="cpu", devices=3, limits=ALL_SHARE)
     with solver.system(arrays) as system:
         assert isinstance(system, ShardedSystem)
 
-        def fail(*arguments: object) -> None:
-            raise MemoryError("of this test")
-
-        setattr(system._systems[failing], call, fail)
+        fail_at(monkeypatch, call, system.systems.all[failing])  # type: ignore[attr-defined]
         start = time.perf_counter()
         with pytest.raises(MemoryError, match="of this test") as caught:
             caspar.solver.iterate.levenberg.minimize(system, caspar.SolveOptions(), None)
@@ -375,6 +374,7 @@ def test_a_device_that_fails_ends_the_work_of_all(call: str, failing: int) -> No
         assert caught.value.__notes__ == [
             f"It was raised on device {failing} of 3 that share the problem."
         ]
+        monkeypatch.undo()
     # what has failed is not used again
     assert solver.solve(arrays).status.is_success
 
