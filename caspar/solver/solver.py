@@ -8,6 +8,7 @@ from typing import Any, SupportsIndex, TypeVar
 
 from typing_extensions import Unpack
 
+from caspar.errors import UnsuitedError
 from caspar.frontend.factors.factor import Factor
 from caspar.options import (
     DEFAULT_INNER_ITERATIONS,
@@ -33,8 +34,8 @@ from caspar.solver.iterated import System
 from caspar.solver.limits import Limits
 from caspar.solver.opening import Opener
 from caspar.solver.prepared import Prepared, describe
+from caspar.solver.ranks.devices import DevicesChoice, Ranks, devices_of
 from caspar.solver.result.result import IterationRecord, SolveResult
-from caspar.solver.shards.devices import DevicesChoice, chosen_devices
 from caspar.solver.solving import Solving
 
 _Kind = TypeVar("_Kind", bound="Solver")
@@ -72,7 +73,8 @@ class Solver:
             None: chosen by the counts; other counts may ask for other kernels then.
         limits: A `caspar.solver.limits.Limits`, for tests and experts; None: the usual ones.
         devices: Devices that share a problem: how many, `all`, or their numbers, such as `[0, 3]`.
-            A small problem uses the first one, and says so. Docs: `docs/guide/devices.md`.
+            A small problem uses the first one, and says so. Or processes, by
+            `caspar.distributed.init()`. Docs: `docs/guide/devices.md`.
 
     Raises:
         FactorError: A factor cannot be compiled, or the linear solver does not suit them.
@@ -93,7 +95,7 @@ class Solver:
         inner_iterations: int = DEFAULT_INNER_ITERATIONS,
         eliminate: Sequence[str] | None = None,
         limits: Limits | None = None,
-        devices: DevicesChoice = 1,
+        devices: DevicesChoice | Ranks = 1,
     ) -> None:
         self._choices = {
             "backend": backend,
@@ -124,14 +126,14 @@ class Solver:
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.precision: Precision = recipe.precision
         self.backend: Backend
-        self.backend, shared = chosen_devices(devices, backend)
+        self.backend, shared = devices_of(devices, backend)
         own_precision = is_auto(precision)
         self._opener = Opener(self.backend, recipe, own_precision=own_precision, devices=shared)
         self._preparations = self._opener.preparations
         self._preparations.add_backlog(time.perf_counter() - start)
         fields = value_fields(recipe.nodes)
-        solving = Solving(self.backend, self._opener, recipe.factors, fields, self.evaluate)
-        self._solving = solving
+        self._solving = Solving(self.backend, self._opener, recipe.factors, fields, self.evaluate)
+        self._recipe = recipe
         self._covariances = Covariances(self.backend, recipe)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
@@ -191,7 +193,7 @@ class Solver:
 
     def prepare(
         self,
-        arrays: Mapping[str, Any],
+        arrays: Mapping[str, Any] | None,
         *,
         fixed: Mapping[str, Any] | None = None,
         bounds: Mapping[str, Any] | None = None,
@@ -216,7 +218,10 @@ class Solver:
         constraints = Constraints(fixed, bounds)
         with showing(None), self._opener.open_aside(arrays, constraints) as opened:
             size = opened.size(self._factors)
-            return describe(self.backend, size, opened.active, opened.system)
+            prepared: Prepared = opened.led(
+                lambda: describe(self.backend, size, opened.active, opened.system), lambda one: one
+            )
+            return prepared
 
     @contextmanager
     def system(
@@ -239,11 +244,14 @@ class Solver:
         Raises:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
+        self._refuse_ranks("system")
         with self._opener.open_aside(arrays, Constraints(fixed, bounds)) as opened:
             yield opened.system
 
     def evaluate(self, arrays: Mapping[str, Any]) -> Evaluation:
         """Costs, residuals and weights at some values, without moving them.
+
+        Of several ranks each evaluates the factors that it passes.
 
         Args:
             arrays: As for `solve`.
@@ -251,7 +259,11 @@ class Solver:
         Raises:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
-        with showing(None), self._opener.open_aside(arrays) as opened:
+        opener = self._opener
+        if isinstance(self._choices["devices"], Ranks):
+            # each rank by itself, so that not all have to ask
+            opener = Opener(self.backend, self._recipe, own_precision=opener.own_precision)
+        with showing(None), opener.open_aside(arrays) as opened:
             return evaluation(self._factors, opened.problem, opened.system, self.backend)
 
     def memory_table(self) -> str | None:
@@ -268,7 +280,7 @@ class Solver:
 
     def solve(
         self,
-        arrays: Mapping[str, Any],
+        arrays: Mapping[str, Any] | None,
         *,
         fixed: Mapping[str, Any] | None = None,
         bounds: Mapping[str, Any] | None = None,
@@ -288,7 +300,8 @@ class Solver:
                 (m,), in units of the residual, is the scale of its loss. NumPy, CuPy or DLPack
                 arrays, all on one device; they are never written. Values may also be
                 `BlockedArray`s, indices `SharedIndices`. Where m is 0 the factor takes no part.
-                Tensors are constants, also with requires_grad.
+                Tensors are constants, also with requires_grad. Of several ranks each passes its
+                part of the factors, with the same nodes; or rank 0 all, and the others None.
             fixed: What is held, by node type; it comes back with the same bits. Indices or (n,)
                 booleans hold whole nodes, (n, tangent_dim) booleans components of their tangents,
                 in the order of the manual's table of steps; a mapping holds fields of a dataclass,
@@ -314,6 +327,7 @@ class Solver:
             InputError: Arrays, `fixed` or `bounds` do not fit the factors.
             OptionError: An unknown option, or a value out of range.
             OutOfMemoryError: The plan does not fit the device.
+            GroupError: Another device or rank failed, or is gone; it has values reached so far.
             KeyboardInterrupt: The second Ctrl-C within two seconds, or one before the iterations.
         """
         checked = SolveOptions.from_mapping(options)
@@ -356,6 +370,7 @@ class Solver:
             InputError: Arrays or instances that do not fit, or derivatives that are not finite.
             OptionError: An unknown `gauge`.
         """
+        self._refuse_ranks("covariance")
         check_gauge(gauge)
         checked_flag("scale_by_residual_variance", scale_by_residual_variance)
         with showing(None), self.backend.scope():
@@ -365,6 +380,13 @@ class Solver:
                 constraints=Constraints(fixed, bounds),
                 scales_by_variance=scale_by_residual_variance,
                 allows_free=gauge is not None,
+            )
+
+    def _refuse_ranks(self, method: str) -> None:
+        if isinstance(self._choices["devices"], Ranks):
+            raise UnsuitedError(
+                f"Solver.{method} needs all factors in one process, of which ranks have parts",
+                "Make a solver with devices=1 on one rank, and pass it everything.",
             )
 
 

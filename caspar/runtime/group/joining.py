@@ -25,7 +25,7 @@ from caspar.runtime.group.rendezvous import (
 from caspar.runtime.group.wire import Hello, Wire, connect
 
 LOOPBACK = "127.0.0.1"
-TOKEN = "CASPAR_TOKEN"  # noqa: S105
+TOKEN = "CASPAR_TOKEN"
 NUM_TOKEN_BYTES = 32
 
 Address = tuple[str, int]
@@ -132,7 +132,9 @@ def _by_file(request: Request, launch: Launch, token: bytes | None, path: Path) 
         return wire
 
     late = f"rank {launch.rank} of {launch.size} finds no rank 0 by {path}"
-    return Meeting(launch, (LOOPBACK, 0), None, lambda hello: until_some(reach, hello, request, late))
+    return Meeting(
+        launch, (LOOPBACK, 0), None, lambda hello: until_some(reach, hello, request, late)
+    )
 
 
 def until_some(

@@ -97,6 +97,12 @@ class Peers:
             return self._dial(purpose, number)
         return self._hub.take(int(purpose), other, number, timeout_s)
 
+    @property
+    def own_address(self) -> str:
+        """Address of this host by which it reaches rank 0, or is reached."""
+        wires = [*self._wires.values()]
+        return str(wires[0].socket.getsockname()[0]) if len(wires) > 0 else "127.0.0.1"
+
     def name(self, rank: int) -> str:
         """A rank, in words."""
         known = self._names.get(rank)
@@ -161,6 +167,12 @@ class Peers:
             return
         rank, why = detail
         self.fail(f"{self.name(rank)} is gone: {why}. See what it printed last")
+
+    def leave(self, why: str) -> None:
+        """Tell all others that this rank takes part no more, and why."""
+        if self._watch is not None:
+            self._watch.tell(News.GONE, (self.rank, why))
+        self.fail(f"{self.name(self.rank)} is gone: {why}")
 
     def fail(self, reason: str) -> None:
         """From here on nothing works; whoever waits is woken."""
@@ -233,6 +245,52 @@ class Peers:
                 self.send(rank, found)
         self.raise_first(dict(enumerate(found)), error)
         return [one.value for one in found]
+
+    def exchange_own(self, work: Callable[[], Result]) -> Result:
+        """The same with what the others need not see: the outcome of this rank.
+
+        Raises:
+            BaseException, GroupError: As `exchange`.
+        """
+        kept: list[Result] = []
+        self.exchange(lambda: kept.append(work()))
+        return kept[0]
+
+    def collect(self, work: Callable[[], Result]) -> list[Result]:
+        """What all ranks have, at rank 0, in the order of ranks; nothing at the others.
+
+        Raises:
+            BaseException, GroupError: As `exchange`.
+        """
+        own, error = attempted(work)
+        found = {self.rank: own}
+        if self.rank != 0:
+            self.send(0, own)
+        else:
+            found |= {rank: self.receive(rank, self.wait_s) for rank in range(1, self.size)}
+        self.exchange(lambda: self.raise_first(found, error))
+        return [one.value for one in found.values()] if self.rank == 0 else []
+
+    def hand_out(self, work: Callable[[], Sequence[Any]]) -> Any:
+        """What rank 0 has for this rank.
+
+        Args:
+            work: Makes it, for all ranks in their order; called at rank 0.
+
+        Raises:
+            BaseException: What `work` raised, at rank 0.
+            GroupError: It did, at the others; or a rank is gone.
+        """
+        if self.rank != 0:
+            found = self.receive(0, self.wait_s)
+            self.raise_first({0: found}, None)
+            return found.value
+        made, error = attempted(work)
+        for rank in range(1, self.size):
+            own = made if error is not None else Outcome(made.value[rank])
+            self.send(rank, own)
+        self.raise_first({0: made}, error)
+        return made.value[0]
 
     def raise_first(self, found: Mapping[int, Outcome], error: BaseException | None) -> None:
         """Raise if something went wrong anywhere: what went wrong first.

@@ -19,6 +19,8 @@ from caspar.runtime.group.wire import Wire
 class ProcessGroup:
     """What groups of processes have in common: the first failure ends all.
 
+    By itself it is that of a rank that is not a member.
+
     Args:
         peers: All ranks.
         number: Of the group.
@@ -42,6 +44,15 @@ class ProcessGroup:
         """See `Group`."""
         if self._why != "":
             raise GroupError(self._peers.reason or self._why)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is of no more use."""
+        return self._why != ""
+
+    def add_up(self, rank: int, arrays: Sequence[Array]) -> None:
+        """See `Group`; refused by a rank that has no part."""
+        raise AssertionError("this rank has no part of what is added up")
 
     def _end(self, why: str) -> None:
         with self._lock:

@@ -92,7 +92,8 @@ class ShardedPreparation:
                 shared = ThreadSystems(systems, team)
                 rows = partial(rows_of_threads, systems, parts, team)
                 findings = SharedFindings(shared.each, rows)
-                sharded = ShardedSystem(shared, parts, findings, problem.values)
+                nodes = [part.nodes for part in parts]
+                sharded = ShardedSystem(shared, nodes, findings, problem.values)
                 yield sharded
                 self._table = sharded.memory_table()
 

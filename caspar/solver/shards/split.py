@@ -99,7 +99,7 @@ def split_problem(
             counts=problem.counts,
             instances={name: arrays.count for name, arrays in problem.factors.items()},
             most=most,
-            added=_added(factors, form, most),
+            added=added_of(factors, form, most),
             chosen=chosen[number],
         )
         for rank, number in enumerate(kept)
@@ -165,7 +165,7 @@ def _size(chosen: Chosen) -> int:
     return int(chosen.shape[0])
 
 
-def _added(
+def added_of(
     factors: Sequence[TracedFactor], form: SolverForm, most: Mapping[str, int]
 ) -> dict[str, int]:
     """By type that remains how many instances add to its nodes in the part with the most."""

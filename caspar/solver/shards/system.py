@@ -13,14 +13,14 @@ from typing import Any, Protocol, TypeVar
 from caspar.errors import BackendError
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
+from caspar.runtime.group.member import Member
 from caspar.solver.iterate.derivative_sizes import DerivativeSizes, first_step
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.plan import Plan
-from caspar.runtime.group.member import Member
+from caspar.solver.plan.shard import Chosen
 from caspar.solver.shards.findings import SharedFindings, joined
-from caspar.solver.shards.split import Part
 
 Result = TypeVar("Result")
 
@@ -84,7 +84,7 @@ class ShardedSystem:
 
     Args:
         systems: Of the parts, each loaded.
-        parts: What each device has.
+        nodes: By device and eliminated type which nodes it has.
         findings: What users are told of them.
         starts: The whole problem's values.
 
@@ -95,7 +95,7 @@ class ShardedSystem:
     def __init__(
         self,
         systems: Systems,
-        parts: Sequence[Part],
+        nodes: Sequence[Mapping[str, Chosen]],
         findings: SharedFindings,
         starts: Mapping[str, Array],
     ) -> None:
@@ -107,7 +107,7 @@ class ShardedSystem:
                 f"{sorted(sizes)}, so their sums would differ. Use devices of one kind"
             )
         self.systems = systems
-        self._parts = parts
+        self._nodes = nodes
         self._starts = starts
         self.stronger = ""
         self.findings = findings
@@ -254,14 +254,14 @@ class ShardedSystem:
         found, first = self.systems.values(), self.systems.member
         moved = {}
         for name, rows in found[0].items():
-            if name not in self._parts[0].nodes:
+            if name not in self._nodes[0]:
                 moved[name] = rows
                 continue
             # nodes that no part has were touched by no factor
             whole = first.xp.array(first.upload(self._starts[name]))
             first.synchronize()
-            for part, own in zip(self._parts, found, strict=True):
-                place = part.nodes[name]
+            for nodes, own in zip(self._nodes, found, strict=True):
+                place = nodes[name]
                 if not isinstance(place, slice):
                     whole[first.upload(place)] = own[name]
                 elif place.stop > place.start:
