@@ -3,13 +3,13 @@
 Cost tier: once for each solve; see `preparation` for what is kept between them.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from caspar.errors import InputError
 from caspar.frontend.factors.trace import TracedFactor
 from caspar.options import Precision, SolveOptions
 from caspar.runtime.backend import Backend
@@ -128,14 +128,24 @@ class Opener:
             with self._backend.scope(), self._opened_together(given, precision) as together:
                 yield together
             return
-        if arrays is None:
-            raise InputError(
-                "arrays: got None, which is for ranks other than 0; see caspar.distributed.init"
-            )
         with self._backend.scope():
             problem, active = self._checked(arrays, constraints, options, precision)
             with active.preparation.system(active.part(problem)) as system:
                 yield Opened(problem, active, system)
+
+    @contextmanager
+    def open_alone(self, arrays: Mapping[str, Any]) -> Iterator[Opened]:
+        """The same, of several ranks by this one for itself."""
+        if self._ranks is None:
+            with self.open_aside(arrays) as opened:
+                yield opened
+            return
+        alone = Opener(self._backend, self._recipe, own_precision=self.own_precision)
+        with warnings.catch_warnings():
+            # other ranks touch the other nodes
+            warnings.simplefilter("ignore", UserWarning)
+            with alone.open_aside(arrays) as opened:
+                yield opened
 
     @contextmanager
     def open_aside(
@@ -165,7 +175,7 @@ class Opener:
 
     def _checked(
         self,
-        arrays: Mapping[str, Any],
+        arrays: Mapping[str, Any] | None,
         constraints: Constraints,
         options: SolveOptions,
         wanted: Precision | None,
@@ -175,7 +185,7 @@ class Opener:
 
         def read(precision: Precision) -> Problem:
             return read_problem(
-                arrays,
+                cast(Mapping[str, Any], arrays),  # None is refused there
                 recipe.factors,
                 recipe.nodes,
                 self._backend,

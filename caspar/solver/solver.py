@@ -8,7 +8,6 @@ from typing import Any, SupportsIndex, TypeVar
 
 from typing_extensions import Unpack
 
-from caspar.errors import UnsuitedError
 from caspar.frontend.factors.factor import Factor
 from caspar.options import (
     DEFAULT_INNER_ITERATIONS,
@@ -34,7 +33,7 @@ from caspar.solver.iterated import System
 from caspar.solver.limits import Limits
 from caspar.solver.opening import Opener
 from caspar.solver.prepared import Prepared, describe
-from caspar.solver.ranks.devices import DevicesChoice, Ranks, devices_of
+from caspar.solver.ranks.devices import DevicesChoice, Ranks, devices_of, refuse_ranks
 from caspar.solver.result.result import IterationRecord, SolveResult
 from caspar.solver.solving import Solving
 
@@ -133,7 +132,6 @@ class Solver:
         self._preparations.add_backlog(time.perf_counter() - start)
         fields = value_fields(recipe.nodes)
         self._solving = Solving(self.backend, self._opener, recipe.factors, fields, self.evaluate)
-        self._recipe = recipe
         self._covariances = Covariances(self.backend, recipe)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
@@ -244,7 +242,7 @@ class Solver:
         Raises:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
-        self._refuse_ranks("system")
+        refuse_ranks(self._choices["devices"], "system")
         with self._opener.open_aside(arrays, Constraints(fixed, bounds)) as opened:
             yield opened.system
 
@@ -259,11 +257,7 @@ class Solver:
         Raises:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
-        opener = self._opener
-        if isinstance(self._choices["devices"], Ranks):
-            # each rank by itself, so that not all have to ask
-            opener = Opener(self.backend, self._recipe, own_precision=opener.own_precision)
-        with showing(None), opener.open_aside(arrays) as opened:
+        with showing(None), self._opener.open_alone(arrays) as opened:
             return evaluation(self._factors, opened.problem, opened.system, self.backend)
 
     def memory_table(self) -> str | None:
@@ -370,7 +364,7 @@ class Solver:
             InputError: Arrays or instances that do not fit, or derivatives that are not finite.
             OptionError: An unknown `gauge`.
         """
-        self._refuse_ranks("covariance")
+        refuse_ranks(self._choices["devices"], "covariance")
         check_gauge(gauge)
         checked_flag("scale_by_residual_variance", scale_by_residual_variance)
         with showing(None), self.backend.scope():
@@ -380,13 +374,6 @@ class Solver:
                 constraints=Constraints(fixed, bounds),
                 scales_by_variance=scale_by_residual_variance,
                 allows_free=gauge is not None,
-            )
-
-    def _refuse_ranks(self, method: str) -> None:
-        if isinstance(self._choices["devices"], Ranks):
-            raise UnsuitedError(
-                f"Solver.{method} needs all factors in one process, of which ranks have parts",
-                "Make a solver with devices=1 on one rank, and pass it everything.",
             )
 
 

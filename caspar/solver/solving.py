@@ -181,6 +181,7 @@ class Solving:
             num_beyond_scale=num_beyond,
             losses=loss_names(factors),
             active_bounds=_active_bounds(opened, moved, backend),
+            is_of_part=opened.together is not None and opened.together.is_spread,
         )
 
     def _evaluated(self, arrays: Mapping[str, Any], values: Mapping[str, Any]) -> Evaluation:

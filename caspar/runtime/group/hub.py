@@ -5,10 +5,15 @@ Cost: connections once for a group of processes, and for each group that adds up
 
 import socket
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from threading import Condition, Thread
 
 from caspar.errors import GroupError
 from caspar.runtime.group.wire import Hello, Wire, greet
+
+LOOK_S = 0.2
+"""Between two looks whether there is still something to wait for."""
 
 
 class Hub:
@@ -66,8 +71,17 @@ class Hub:
             self._wires[hello] = wire
             self._changed.notify_all()
 
-    def take(self, purpose: int, rank: int, number: int, timeout_s: float) -> Wire:
+    def take(
+        self, purpose: int, rank: int, number: int, timeout_s: float, check: Callable[[], None]
+    ) -> Wire:
         """The connection that a rank has made, or makes within some time.
+
+        Args:
+            purpose: Of the connection.
+            rank: Who makes it.
+            number: Of the group.
+            timeout_s: Seconds that it may take.
+            check: Raises if there is nothing to wait for any more.
 
         Raises:
             GroupError: It does not come.
@@ -78,7 +92,8 @@ class Hub:
                 left_s = end_s - time.monotonic()
                 if left_s <= 0.0 or self._is_closed:
                     raise GroupError(self._missing(rank, timeout_s))
-                self._changed.wait(min(left_s, 0.5))
+                self._changed.wait(min(left_s, LOOK_S))
+                check()
             return self._wires.pop(hello)
 
     def _missing(self, rank: int, timeout_s: float) -> str:
@@ -99,8 +114,6 @@ class Hub:
                 wire.close()
             self._wires.clear()
             self._changed.notify_all()
-        try:
+        with suppress(OSError):  # not every system wakes `accept` by it
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # not every system wakes `accept` by it
         self._socket.close()

@@ -27,6 +27,8 @@ from caspar.runtime.group.wire import Hello, Wire, connect
 LOOPBACK = "127.0.0.1"
 TOKEN = "CASPAR_TOKEN"
 NUM_TOKEN_BYTES = 32
+LATER_S = 5.0
+"""Seconds for connections after the first ones, when rank 0 is known to listen."""
 
 Address = tuple[str, int]
 
@@ -98,7 +100,8 @@ def _meeting(
     late = f"rank {launch.rank} of {launch.size} cannot join rank 0 at {address[0]}:{address[1]}"
 
     def reach(hello: Hello) -> Wire:
-        return until(lambda: connect(address, token, hello, request.join_s), request.join_s, late)
+        patience_s = request.join_s if hello[2] == 0 else LATER_S
+        return until(lambda: connect(address, token, hello, patience_s), patience_s, late)
 
     return Meeting(launch, address, hub, reach)
 
@@ -119,11 +122,9 @@ def _by_file(request: Request, launch: Launch, token: bytes | None, path: Path) 
         return Meeting(launch, hub.address, hub, found.connect, lambda: withdraw(path))
     known: list[tuple[Address, bytes]] = []
 
-    def reach(hello: Hello) -> Wire | None:
+    def attempt(hello: Hello) -> Wire | None:
         # a file of an earlier job may lie there until rank 0 has written its own
-        announced = read_announcement(path)
-        if len(known) > 0:
-            announced = known[0]
+        announced = known[0] if len(known) > 0 else read_announcement(path)
         if announced is None:
             return None
         address, written = announced
@@ -131,17 +132,11 @@ def _by_file(request: Request, launch: Launch, token: bytes | None, path: Path) 
         known[:] = [announced]
         return wire
 
-    late = f"rank {launch.rank} of {launch.size} finds no rank 0 by {path}"
-    return Meeting(
-        launch, (LOOPBACK, 0), None, lambda hello: until_some(reach, hello, request, late)
-    )
+    def reach(hello: Hello) -> Wire:
+        late = f"rank {launch.rank} of {launch.size} finds no rank 0 by {path}"
+        return until(lambda: attempt(hello), request.join_s if hello[2] == 0 else LATER_S, late)
 
-
-def until_some(
-    reach: Callable[[Hello], Wire | None], hello: Hello, request: Request, late: str
-) -> Wire:
-    """Try to reach rank 0 until it is there."""
-    return until(lambda: reach(hello), request.join_s, late)
+    return Meeting(launch, (LOOPBACK, 0), None, reach)
 
 
 def _by_communicator(request: Request) -> Meeting:

@@ -9,6 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from threading import Event, Lock
@@ -76,7 +77,7 @@ class Peers:
         self._hub, self._dial = hub, dial
         self._lock = Lock()
         self._known = Event()
-        self._reason = ""
+        self._reason, self._left = "", ""
         self._aborts: dict[int, Callable[[str], None]] = {}
         self.was_interrupted = False
         others = range(1, size) if hub is not None else (0,)
@@ -95,7 +96,7 @@ class Peers:
     def _wire(self, purpose: Purpose, other: int, number: int, timeout_s: float) -> Wire:
         if self._hub is None:
             return self._dial(purpose, number)
-        return self._hub.take(int(purpose), other, number, timeout_s)
+        return self._hub.take(int(purpose), other, number, timeout_s, self.check)
 
     @property
     def own_address(self) -> str:
@@ -113,10 +114,10 @@ class Peers:
     @property
     def reason(self) -> str:
         """Why ranks cannot work together any more; empty: they can."""
-        return self._reason
+        return self._reason or self._left
 
     def check(self) -> None:
-        """Whether all ranks are there.
+        """Whether all ranks are there, or have left as they should, when all was said.
 
         Raises:
             GroupError: One is gone; says which, and why.
@@ -127,14 +128,14 @@ class Peers:
     def failure(self) -> GroupError:
         """The error of a connection that was closed, when its reason is known."""
         self._known.wait(REASON_S)
-        return GroupError(self._reason or "the connection to the other ranks was closed")
+        return GroupError(self.reason or "the connection to the other ranks was closed")
 
     def on_abort(self, number: int, abort: Callable[[str], None]) -> None:
         """Have a function called if the group of that number fails somewhere."""
         with self._lock:
             self._aborts[number] = abort
-        if self._reason != "":
-            abort(self._reason)
+        if self.reason != "":
+            abort(self.reason)
 
     def forget(self, number: int) -> None:
         """Call it no more."""
@@ -155,6 +156,12 @@ class Peers:
         """In the thread of the watch."""
         if news is News.INTERRUPT:
             self.was_interrupted = True
+            return
+        if news is News.LEAVE:
+            # what it has said before can still be read
+            self._left = f"{self.name(source)} has left the group: its program has ended"
+            self._known.set()
+            self._abort_all(self._left)
             return
         if self._watch is not None and self._hub is not None:
             self._watch.tell(news, detail, but=source)
@@ -179,12 +186,16 @@ class Peers:
         with self._lock:
             if self._reason == "":
                 self._reason = reason
-            aborts = [*self._aborts.values()]
         self._known.set()
-        for abort in aborts:
-            abort(self._reason)
+        self._abort_all(self._reason)
         for wire in self._wires.values():
             wire.close()
+
+    def _abort_all(self, why: str) -> None:
+        with self._lock:
+            aborts = [*self._aborts.values()]
+        for abort in aborts:
+            abort(why)
 
     def close(self) -> None:
         """Leave."""
@@ -240,11 +251,19 @@ class Peers:
             self.send(0, own)
             found = self.receive(0, self.wait_s)
         else:
-            found = [own, *(self.receive(rank, self.wait_s) for rank in range(1, self.size))]
+            # all are told, also if one is gone
+            found = [own, *(self._outcome_of(rank) for rank in range(1, self.size))]
             for rank in range(1, self.size):
-                self.send(rank, found)
+                with suppress(GroupError):
+                    self.send(rank, found)
         self.raise_first(dict(enumerate(found)), error)
         return [one.value for one in found]
+
+    def _outcome_of(self, rank: int) -> Outcome:
+        """What a rank sends, or that it is gone."""
+        found, error = attempted(lambda: self.receive(rank, self.wait_s))
+        sent: Outcome = found if error is not None else found.value
+        return sent
 
     def exchange_own(self, work: Callable[[], Result]) -> Result:
         """The same with what the others need not see: the outcome of this rank.
@@ -267,7 +286,7 @@ class Peers:
         if self.rank != 0:
             self.send(0, own)
         else:
-            found |= {rank: self.receive(rank, self.wait_s) for rank in range(1, self.size)}
+            found |= {rank: self._outcome_of(rank) for rank in range(1, self.size)}
         self.exchange(lambda: self.raise_first(found, error))
         return [one.value for one in found.values()] if self.rank == 0 else []
 

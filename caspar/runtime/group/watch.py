@@ -8,6 +8,7 @@ Cost: a thread of each process, which wakes a few times a second.
 import select
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from threading import Lock, Thread
@@ -67,10 +68,8 @@ class Watch:
             for rank, other in [*self._others.items()]:
                 if rank == but:
                     continue
-                try:
+                with suppress(OSError):  # the thread will find out
                     other.wire.send((news, detail))
-                except OSError:
-                    pass  # the thread will find out
 
     def close(self) -> None:
         """Leave: the others are told that this rank ends as it should."""
@@ -112,7 +111,10 @@ class Watch:
             return
         other.heard_s = time.monotonic()
         if news is News.LEAVE:
-            self._lose(rank, "it has left the group, as a process does that ends as it should")
+            with self._lock:
+                self._others.pop(rank)
+            self._on_news(news, rank, None)
+            other.wire.close()
         elif news is not News.BEAT:
             self._on_news(news, rank, detail)
 

@@ -12,6 +12,7 @@ import select
 import socket
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from caspar.errors import GroupError
@@ -99,10 +100,8 @@ class Wire:
 
     def close(self) -> None:
         """End it; whoever waits for it, in any thread, is woken."""
-        try:
+        with suppress(OSError):  # it may have ended already
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # it has ended already
         self._socket.close()
 
     def _exactly(self, size: int) -> bytearray:

@@ -6,7 +6,7 @@ Cost: connections once for each set of ranks that share problems, and again afte
 from collections.abc import Sequence
 from typing import Any
 
-from caspar.errors import OptionError
+from caspar.errors import OptionError, UnsuitedError
 from caspar.options import BackendChoice, choice
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Group, Member
@@ -97,5 +97,18 @@ def devices_of(given: Any, backend: Any) -> tuple[Backend, Devices | RankDevices
     return member, None if given.size == 1 else RankDevices(given, member)
 
 
-__all__ = ["DevicesChoice", "RankDevices", "Ranks", "devices_of"]
+def refuse_ranks(devices: object, method: str) -> None:
+    """Whether a method of `Solver` is for several ranks too.
+
+    Raises:
+        UnsuitedError: It needs all factors in one process.
+    """
+    if isinstance(devices, Ranks):
+        raise UnsuitedError(
+            f"Solver.{method} needs all factors in one process, of which ranks have parts",
+            "Make a solver with devices=1 on one rank, and pass it everything.",
+        )
+
+
+__all__ = ["DevicesChoice", "RankDevices", "Ranks", "devices_of", "refuse_ranks"]
 """What `Solver` needs of devices."""

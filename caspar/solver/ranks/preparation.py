@@ -7,6 +7,7 @@ ends the solve on all.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Lock
 from typing import Any, NoReturn, TypeVar
 
@@ -46,12 +47,14 @@ class Together:
         system: At rank 0 that of all; None at the others.
         follow: At the others: does what rank 0 asks for.
         eliminated: Names of the node types that are eliminated.
+        is_spread: Whether each rank has passed a part of the factors.
     """
 
     devices: RankDevices
     system: System | None
     follow: Callable[[], Any]
     eliminated: tuple[str, ...]
+    is_spread: bool
 
     def led(self, work: Callable[[], Result], tell: Callable[[Result], Any]) -> Any:
         """Do something at rank 0, and get what came of it on all ranks.
@@ -134,7 +137,9 @@ class RankedPreparation:
             system = peers.exchange_own(lambda: self._entered(stack, share, number))
             names = tuple(design.form.eliminated)
             try:
-                yield self._together(stack, share, group, system, whole, names)
+                follows = partial(follow, self._devices, group, system)
+                found = self._system_of_all(stack, share, group, system, whole)
+                yield Together(self._devices, found, follows, names, reading.is_spread)
             except BaseException as error:
                 self._end(error, group, share, system, whole)
                 raise
@@ -157,26 +162,23 @@ class RankedPreparation:
         system.more_remarks = share.remarks
         return system
 
-    def _together(
+    def _system_of_all(
         self,
         stack: ExitStack,
         share: Share,
         group: Group | None,
         system: NormalEquations | None,
         whole: Problem,
-        eliminated: tuple[str, ...],
-    ) -> Together:
+    ) -> System | None:
+        """What rank 0 iterates on; None at the others."""
         devices = self._devices
-        if not devices.is_leader:
-            return Together(devices, None, lambda: follow(devices, group, system), eliminated)
+        if not devices.is_leader or group is None:
+            return system if devices.is_leader else None
         assert system is not None
-        if group is None:
-            return Together(devices, system, _nothing, eliminated)
         systems = RankSystems(devices, group, system, share.active)
         stack.callback(systems.close)
         findings = SharedFindings(systems.each, _no_rows)
-        sharded = ShardedSystem(systems, share.nodes, findings, whole.values)
-        return Together(devices, sharded, _nothing, eliminated)
+        return ShardedSystem(systems, share.nodes, findings, whole.values)
 
     def _end(
         self,
@@ -202,10 +204,6 @@ class RankedPreparation:
 def _instances(reading: Reading) -> dict[str, int]:
     names = reading.sizes[0]
     return {name: sum(sizes[name] for sizes in reading.sizes) for name in names}
-
-
-def _nothing() -> None:
-    raise AssertionError("rank 0 follows nobody")
 
 
 def _no_rows(factor: str) -> NoReturn:

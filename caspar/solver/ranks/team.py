@@ -167,7 +167,8 @@ def _answered(devices: RankDevices, group: Group | None, system: NormalEquations
             if own_error is not None and not isinstance(own_error, GroupError):
                 raise own_error
             raise GroupError(message.why)
-        assert system is not None and group is not None
+        assert system is not None
+        assert group is not None
         asked, one = message, system
         found, error = attempted(lambda: asked.call(one))  # noqa: B023
         if error is not None:
@@ -177,9 +178,19 @@ def _answered(devices: RankDevices, group: Group | None, system: NormalEquations
 
 
 def tell_all(devices: RankDevices, message: Done | Failed) -> None:
-    """Tell the other ranks how the work ended."""
+    """Tell the other ranks how the work ended, also if one is gone.
+
+    Raises:
+        GroupError: One is gone.
+    """
+    errors = []
     for rank in range(1, devices.peers.size):
-        devices.peers.send(rank, message)
+        try:
+            devices.peers.send(rank, message)
+        except GroupError as error:
+            errors.append(error)
+    if len(errors) > 0:
+        raise errors[0]
 
 
 def failure_of(error: BaseException, name: str) -> str:

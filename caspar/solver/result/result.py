@@ -182,6 +182,8 @@ class SolveResult:
         num_beyond_scale: By factors with a loss: instances whose residual is longer than its scale.
         active_bounds: By node type with bounds an (n, storage_dim) array, as `values`: -1 for a
             number that ended at its lower bound, 1 for one at its upper bound, else 0.
+        is_of_part: Whether `residuals` and `weights` are those of the factors that this process
+            passed, one of several.
         evaluator: Evaluates the factors at `values`, for `residuals` and `weights`.
     """
 
@@ -206,6 +208,7 @@ class SolveResult:
     losses: Mapping[str, str] = field(default_factory=dict)
     num_beyond_scale: Mapping[str, int] = field(default_factory=dict)
     active_bounds: Mapping[str, NDArray[np.int8]] = field(default_factory=dict, repr=False)
+    is_of_part: bool = field(default=False, repr=False)
     evaluator: Callable[[], Evaluated] | None = field(default=None, repr=False)
 
     def residuals(self, factor: str) -> NDArray[np.float64]:
@@ -250,7 +253,8 @@ class SolveResult:
         found = self.evaluator()
         # values of float32 are rounded on their way
         least = LEAST_KNOWN_COST * abs(self.initial_cost)
-        if not math.isclose(found.cost, self.final_cost, rel_tol=SAME_COST, abs_tol=least):
+        is_same = math.isclose(found.cost, self.final_cost, rel_tol=SAME_COST, abs_tol=least)
+        if not (self.is_of_part or is_same):
             raise InputError(
                 f"the arrays have changed since the solve: these values cost {found.cost:g} with "
                 f"them, and {self.final_cost:g} then. Keep copies, or use Solver.evaluate"
