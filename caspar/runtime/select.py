@@ -41,17 +41,27 @@ def select_backend(chosen: BackendChoice) -> Backend:
     Raises:
         BackendError: CUDA was asked for and is not usable; says why and what to install.
     """
+    target = chosen_target(chosen)
+    return _load("cuda", "CudaBackend") if target == "cuda" else _load("cpu", "CpuBackend")
+
+
+def chosen_target(chosen: BackendChoice) -> str:
+    """`cuda` or `cpu`, without a context on any device.
+
+    Raises:
+        BackendError: CUDA was asked for and is not usable; says why and what to install.
+    """
     if chosen is BackendChoice.CPU:
-        return _load("cpu", "CpuBackend")
+        return "cpu"
     problem = cuda_problem()
     if problem is None:
-        return _load("cuda", "CudaBackend")
+        return "cuda"
     if chosen is BackendChoice.CUDA:
         raise BackendError(
             f"backend='cuda': {problem}. `caspar doctor` tells what is missing; "
             "backend='cpu' needs no GPU"
         )
-    return _load("cpu", "CpuBackend")
+    return "cpu"
 
 
 def _load(module: str, name: str) -> Backend:

@@ -13,10 +13,10 @@ from caspar.runtime.group.member import Group, Member
 from caspar.runtime.group.ranks import Ranks
 from caspar.runtime.group.sockets import ProcessGroup, SocketGroup
 from caspar.runtime.select import (
+    chosen_target,
     member_of_rank,
     nccl_group_of_ranks,
     nccl_meeting,
-    select_backend,
 )
 from caspar.solver.shards.devices import Devices, DevicesChoice, chosen_devices
 
@@ -92,8 +92,8 @@ def devices_of(given: Any, backend: Any) -> tuple[Backend, Devices | RankDevices
             f"devices={given!r} with a backend object: an object is one device; pass "
             "backend='auto', 'cuda' or 'cpu'"
         )
-    selected = select_backend(choice(BackendChoice, "backend", backend))
-    member = member_of_rank(selected.traits.target, given.device)
+    target = chosen_target(choice(BackendChoice, "backend", backend))
+    member = member_of_rank(target, given.device)
     return member, None if given.size == 1 else RankDevices(given, member)
 
 

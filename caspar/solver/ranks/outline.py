@@ -127,7 +127,7 @@ def _digest_of(arrays: Sequence[Any], to_host: ToHost) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         rows = array if isinstance(array, np.ndarray) else to_host(array)
-        digest.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8))
+        digest.update(memoryview(np.ascontiguousarray(rows).reshape(-1).view(np.uint8)))
     return digest.hexdigest()
 
 
@@ -288,7 +288,11 @@ def joined(parts: Sequence[Problem], factors: Sequence[TracedFactor]) -> Problem
 def _joined_constant(own: Sequence[ConstantArray], is_each: bool) -> ConstantArray:
     if own[0].index is not None:
         firsts = np.cumsum([0, *(len(one.rows) for one in own)])
-        index = [one.index + np.int32(first) for one, first in zip(own, firsts, strict=False)]
+        index = [
+            one.index + np.int32(first)
+            for one, first in zip(own, firsts, strict=False)
+            if one.index is not None
+        ]
         return ConstantArray(np.concatenate([one.rows for one in own]), np.concatenate(index))
     if not is_each:
         return own[0]

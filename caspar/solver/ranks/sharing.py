@@ -118,11 +118,11 @@ def _kept(devices: RankDevices, reading: Reading, design: SolverDesign) -> tuple
         added=added_of(design.factors, form, most),
         chosen={name: slice(0, arrays.count) for name, arrays in own.factors.items()},
     )
-    nodes = tuple(found[rank] for rank in active)
+    of_all = tuple(found[rank] for rank in active)
     if devices.ranks.rank not in active:
-        return Share(None, shard, active, nodes), ""
+        return Share(None, shard, active, of_all), ""
     part = make_part(own, design.factors, shard, found[devices.ranks.rank], form)
-    return Share(part.problem, shard, active, nodes, own_nodes=part.nodes), ""
+    return Share(part.problem, shard, active, of_all, own_nodes=part.nodes), ""
 
 
 def touched(problem: Problem, form: SolverForm, name: str, to_host: Any) -> Chosen:

@@ -179,7 +179,8 @@ def test_a_rank_without_memory_ends_all(failing: int, call: str, at: int) -> Non
             continue
         assert kind == "GroupError"
         assert f"rank {failing} of 2" in text
-        assert "MemoryError: of this test" in text
+        assert "MemoryError" in text
+        assert "of this test" in text
         assert values["Cam"].shape == work.bundle()["Cam"].shape
         assert np.isfinite(values["Point"]).all()
 

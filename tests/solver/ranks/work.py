@@ -20,6 +20,9 @@ from tests.solver.shards.sharing import ALL_SHARE
 
 Arrays = dict[str, Any]
 
+TEST_BACKEND = "CASPAR_TEST_BACKEND"
+"""Variable that has the backend of a process."""
+
 SETTINGS: dict[str, Any] = {"cost_tolerance": 1e-12, "min_linear_tolerance": 1e-9}
 
 
@@ -61,7 +64,12 @@ def parts(ranks: Ranks, how: str) -> Arrays | None:
 
 def solver_of(ranks: Ranks, **choices: Any) -> caspar.Solver:
     """For `bundle`."""
-    choices = {"backend": "cpu", "precision": "float64", "limits": ALL_SHARE, **choices}
+    usual = {
+        "backend": os.environ.get(TEST_BACKEND, "cpu"),
+        "precision": "float64",
+        "limits": ALL_SHARE,
+    }
+    choices = {**usual, **choices}
     return caspar.Solver([snavely], devices=ranks, **choices)
 
 
@@ -86,7 +94,11 @@ def example(ranks: Ranks, name: str, how: str) -> Any:
     """One of the small problems: each rank passes every second instance, or rank 0 all."""
     chosen, arrays = EXAMPLES[name], EXAMPLES[name].arrays()
     solver = caspar.Solver(
-        chosen.factors, backend="cpu", precision="float64", limits=ALL_SHARE, devices=ranks
+        chosen.factors,
+        backend=os.environ.get(TEST_BACKEND, "cpu"),
+        precision="float64",
+        limits=ALL_SHARE,
+        devices=ranks,
     )
     if how == "first":
         return solver.solve(arrays if ranks.rank == 0 else None, **SETTINGS)
@@ -183,7 +195,9 @@ def stops(ranks: Ranks, how: str) -> Any:
 
     if how == "interrupt" and ranks.rank == 1:
         _interrupt_when(NormalEquations.accept)
-    options = {} if how != "interrupt" else {"max_iterations": 100, "cost_tolerance": 0.0}
+    options: dict[str, Any] = (
+        {} if how != "interrupt" else {"max_iterations": 100, "cost_tolerance": 0.0}
+    )
     result = solver.solve(arrays, on_iteration=look, **options)
     return result.status.name, len(result.iterations), seen
 
