@@ -127,7 +127,7 @@ def _digest_of(arrays: Sequence[Any], to_host: ToHost) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         rows = array if isinstance(array, np.ndarray) else to_host(array)
-        digest.update(memoryview(np.ascontiguousarray(rows).reshape(-1).view(np.uint8)))
+        digest.update(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
