@@ -1,7 +1,11 @@
 """One problem in several processes: the same minimum, and what ends all of them."""
 
+import os
 import random
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +19,8 @@ from tests.problems import EXAMPLES
 from tests.solver.bundles import cost_of, part_of, read
 from tests.solver.ranks import work
 from tests.solver.ranks.processes import Started, values_of
+
+ROOT = Path(__file__).parents[3]
 
 ENDS_S = 10.0
 """Within this time all others end when one fails."""
@@ -99,6 +105,31 @@ def test_what_ranks_do_not_do() -> None:
     for found in values_of(2, work.refused):
         assert [one.partition(":")[0] for one in found] == [*["UnsuitedError"] * 3, "OptionError"]
         assert "needs all factors in one process" in found[0]
+
+
+def test_the_example(tmp_path: Path) -> None:
+    """By the variables of torchrun."""
+    command = [sys.executable, "examples/several_processes.py", "--points", "200"]
+    started = []
+    for rank in range(2):
+        variables = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+        variables |= {"LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": tmp_path.name}
+        variables |= {"PYTHONPATH": str(ROOT)}
+        started.append(
+            subprocess.Popen(
+                [*command, "--backend", "cpu"],
+                env={**os.environ, **variables},
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+    for rank, process in enumerate(started):
+        told, _ = process.communicate(timeout=60.0)
+        assert process.returncode == 0
+        assert f"rank {rank} of 2: cost" in told
+        assert "2 x " in told
+        assert ("iterations" in told) == (rank == 0)
 
 
 # -- stopping --------------------------------------------------------------------------------------
