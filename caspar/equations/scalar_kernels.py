@@ -1,5 +1,7 @@
 """The kernels of one item that steer PCG on the device, and collect what the host reads.
 
+And those that several devices need besides, before they add up what products leave.
+
 `done` is 0 while PCG runs and then says why it stopped; every kernel of the loop is guarded by it,
 so that running the loop once too often does nothing.
 """
@@ -7,16 +9,24 @@ so that running the loop once too often does nothing.
 import sys
 from enum import IntEnum
 
-from caspar.equations.parts import SolverPart, read_total
+from caspar.equations.parts import NodeBuilder, NodePart, SolverPart, read_total
+from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
 from caspar.ir.scalar import Scalar
+from caspar.memory.accessors.sums.slots import ReadSlots
 from caspar.memory.kernel import KernelSpec
 from caspar.memory.kernel_builder import KernelBuilder
 from caspar.memory.patterns import ReadSequential, WriteSequential, WriteUnique
 
 CURVATURE_KERNEL = "pcg_curvature"
 """Its name; no kernel of a solver on one device."""
+
+MERGE = "merge"
+"""What the kernel of a node type is for that adds up slots; likewise."""
+
+MERGED = "merged"
+"""What that kernel calls its output."""
 
 LARGEST = sys.float_info.max
 """Comparisons with it are false for infinity and NaN."""
@@ -64,6 +74,15 @@ def curvature_kernel(types: Types) -> KernelSpec:
     kernel = KernelBuilder(CURVATURE_KERNEL, DType.FLOAT64)
     (curvature,) = read_total(kernel, SolverPart.CURVATURES, types)
     kernel.write("curvature_sum", [curvature], types.sums, WriteUnique())
+    return kernel.build()
+
+
+def merge_kernel(node: NodeType, types: Types, *, many_slots: bool = False) -> KernelSpec:
+    """The slots of `product` added up to `merged`: less to exchange."""
+    kernel = NodeBuilder(node, MERGE, types.storage, types, few_items=True)
+    kernel.guard("done")
+    product = kernel.read_part(NodePart.PRODUCT, ReadSlots(many=many_slots))
+    kernel.write(MERGED, product, NodePart.PRODUCT.dtype(types), WriteSequential())
     return kernel.build()
 
 

@@ -128,11 +128,10 @@ def test_out_of_memory_names_needed_and_available_bytes() -> None:
     problem = read_bal(DATA / "problem-21-11315-pre.txt.bz2")
     solver = caspar.Solver([snavely], backend="cuda")
     solver.compile()
-    pool = cupy.get_default_memory_pool()
-    pool.free_all_blocks()
-    pool.set_limit(size=pool.total_bytes() + 1_000_000)
-    try:
-        with pytest.raises(OutOfMemoryError, match="bytes"):
-            solver.solve(_arrays(problem))
-    finally:
-        pool.set_limit(size=0)
+    pool = cupy.cuda.MemoryPool()
+    pool.set_limit(size=1_000_000)
+    with (
+        cupy.cuda.using_allocator(pool.malloc),
+        pytest.raises(OutOfMemoryError, match="bytes"),
+    ):
+        solver.solve(_arrays(problem))

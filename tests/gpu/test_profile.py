@@ -62,16 +62,18 @@ def test_launching_is_not_measured() -> None:
 def test_time_is_that_of_events_around_many_runs() -> None:
     x = ones(MANY, 4)
     bound = move.bind(x, out=ones(MANY, 4))
-    measured = bound.profile().time_s
-    first, last = cupy.cuda.Event(), cupy.cuda.Event()
     bound()
-    first.record()
-    for _ in range(50):
-        bound()
-    last.record()
-    last.synchronize()
-    by_hand = cupy.cuda.get_elapsed_time(first, last) / 50 / 1000
-    assert measured == pytest.approx(by_hand, rel=0.1)
+    measured, by_hand = [], []
+    for _ in range(5):  # others may use the device: the least of a few is the kernel's own time
+        measured.append(bound.profile().time_s)
+        first, last = cupy.cuda.Event(), cupy.cuda.Event()
+        first.record()
+        for _ in range(50):
+            bound()
+        last.record()
+        last.synchronize()
+        by_hand.append(cupy.cuda.get_elapsed_time(first, last) / 50 / 1000)
+    assert min(measured) == pytest.approx(min(by_hand), rel=0.1)
 
 
 @pytest.mark.parametrize("block_size", [None, 64, 256, 1024])

@@ -7,7 +7,7 @@ never formed. Cost: a pass over the factors for each iteration.
 from typing import Protocol
 
 from caspar.equations.node_kernels import STEP_OF_MANY_SLOTS, step_kernel
-from caspar.equations.scalar_kernels import CURVATURE_KERNEL, curvature_kernel
+from caspar.equations.scalar_kernels import CURVATURE_KERNEL, MERGE, curvature_kernel, merge_kernel
 from caspar.frontend.names import kernel_name
 from caspar.memory.kernel import KernelSpec
 from caspar.runtime.backend import Launch, LaunchSequence
@@ -106,8 +106,26 @@ def _block_jacobi(system: LinearSystem, remarks: tuple[str, ...]) -> ConjugateGr
         if plan.has_many_slots:
             _load_steps(system, plan)
     if system.plan.shard is not None:
-        system.load(CURVATURE_KERNEL, lambda: [curvature_kernel(system.design.types)])
+        _load_sums(system)
     return ConjugateGradients(system, BlockJacobi(system), remarks)
+
+
+def _load_sums(system: LinearSystem) -> None:
+    """What several devices make of products and curvatures before they add them up."""
+    types = system.design.types
+    if system.plan.is_ordered:
+        system.load(CURVATURE_KERNEL, lambda: [curvature_kernel(types)])
+    for plan in system.plan.reduced:
+        if plan.num_slots > 1:
+            _load_merge(system, plan)
+
+
+def _load_merge(system: LinearSystem, plan: NodePlan) -> None:
+    def specs() -> list[KernelSpec]:
+        many = plan.has_many_slots
+        return [merge_kernel(plan.node, system.design.types, many_slots=many)]
+
+    system.load(kernel_name(plan.node.name, MERGE), specs)
 
 
 def _load_steps(system: LinearSystem, plan: NodePlan) -> None:

@@ -9,7 +9,7 @@ from caspar.equations.parts import FactorPart, Layout, NodePart, SolverPart, val
 from caspar.equations.solver_form import couples_one_type
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.precision import Types
-from caspar.memory.accessors.sums.partials import num_slots
+from caspar.memory.accessors.sums.partials import MAX_SLOTS, num_slots
 from caspar.memory.array import Array
 from caspar.memory.tiling.node_tiles import NodeOrder
 from caspar.memory.tiling.tiles import TileIndex
@@ -185,11 +185,11 @@ class Plan:
     @property
     def num_factor_curvatures(self) -> int:
         """Sums that factors have in the curvature."""
-        return num_factor_curvatures(self.factors)
+        return num_factor_curvatures(self.factors, self.shard)
 
     def num_objects(self, part: SolverPart) -> int:
         """Objects of an array that a solve has once."""
-        return num_objects(part, self.factors, self.nodes)
+        return num_objects(part, self.factors, self.nodes, self.shard)
 
     @property
     def num_reduced_tiles(self) -> int:
@@ -271,14 +271,21 @@ class Plan:
         return self.memory[SolverPart.SCALARS][place : place + 1]
 
 
-def num_factor_curvatures(factors: Sequence[FactorPlan]) -> int:
-    """One for each tile where sums are ordered, else slots."""
+def num_factor_curvatures(factors: Sequence[FactorPlan], shard: Shard | None) -> int:
+    """One for each tile where sums are ordered, else slots: as many on all devices."""
     if any(plan.form.sums is SharedSums.ATOMIC for plan in factors):
+        if shard is not None:
+            return MAX_SLOTS
         return num_slots(sum(plan.num_tiles for plan in factors))
     return sum(plan.num_tiles for plan in factors)
 
 
-def num_objects(part: SolverPart, factors: Sequence[FactorPlan], nodes: Sequence[NodePlan]) -> int:
+def num_objects(
+    part: SolverPart,
+    factors: Sequence[FactorPlan],
+    nodes: Sequence[NodePlan],
+    shard: Shard | None,
+) -> int:
     """Objects of an array that a solve has once: numbers, or partial sums."""
     num_reduced_tiles = sum(plan.num_tiles for plan in nodes if not plan.is_eliminated)
     match part:
@@ -290,7 +297,7 @@ def num_objects(part: SolverPart, factors: Sequence[FactorPlan], nodes: Sequence
             has_loss = any(plan.factor.loss is not None for plan in factors)
             return sum(plan.num_tiles for plan in factors) if has_loss else 0
         case SolverPart.CURVATURES:
-            return num_factor_curvatures(factors) + num_reduced_tiles
+            return num_factor_curvatures(factors, shard) + num_reduced_tiles
         case SolverPart.DESCENTS:
             return num_reduced_tiles
         case SolverPart.MODELS:

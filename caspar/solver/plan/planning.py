@@ -87,7 +87,7 @@ def make_plan(
     if shard is None:
         warn_untouched(backend, factors, nodes)
     is_shared = jacobians_are_shared(library, types, factors, limits, shard)
-    arena = reserve_regions(library, types, factors, nodes, share_jacobians=is_shared)
+    arena = reserve_regions(library, types, factors, nodes, shard, share_jacobians=is_shared)
     # what was taken so far and given back is not kept beside the arena
     backend.trim()
     memory = allocate_cleared(arena, backend)

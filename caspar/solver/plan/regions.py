@@ -55,6 +55,7 @@ def reserve_regions(
     types: Types,
     factors: Sequence[FactorPlan],
     nodes: Sequence[NodePlan],
+    shard: Shard | None = None,
     *,
     share_jacobians: bool,
 ) -> ArenaPlan[ArrayKey]:
@@ -65,9 +66,10 @@ def reserve_regions(
         types: Floating types.
         factors: In the order of the solver.
         nodes: Likewise.
+        shard: Of the part of a problem that this is; None: it is all of it.
         share_jacobians: Whether candidates are in the bytes of the Jacobians.
     """
-    return _Regions(library, types, factors, nodes).reserve(share_jacobians=share_jacobians)
+    return _Regions(library, types, factors, nodes, shard).reserve(share_jacobians=share_jacobians)
 
 
 def allocate_cleared(arena: ArenaPlan[ArrayKey], backend: Backend) -> dict[ArrayKey, Array]:
@@ -93,8 +95,10 @@ class _Regions:
         types: Types,
         factors: Sequence[FactorPlan],
         nodes: Sequence[NodePlan],
+        shard: Shard | None,
     ) -> None:
         self._library = library
+        self._shard = shard
         self._types = types
         self._factors = factors
         self._nodes = nodes
@@ -110,7 +114,7 @@ class _Regions:
         """See `reserve_regions`."""
         arena, reduced, eliminated = self._arena, self._reduced, self._eliminated
         for part in SolverPart:
-            size = part.dim * num_objects(part, self._factors, self._nodes)
+            size = part.dim * num_objects(part, self._factors, self._nodes, self._shard)
             if size > 0:
                 arena.reserve(part, size, part.dtype(self._types))
         self._reserve_all(self._of_nodes(Lifetime.VALUES, self._nodes))

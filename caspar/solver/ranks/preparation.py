@@ -136,11 +136,15 @@ class RankedPreparation:
             group, number = self._group(share)
             system = peers.exchange_own(lambda: self._entered(stack, share, number))
             names = tuple(design.form.eliminated)
+            found: System | None = None
             try:
                 follows = partial(follow, self._devices, group, system)
                 found = self._system_of_all(stack, share, group, system, whole)
                 yield Together(self._devices, found, follows, names, reading.is_spread)
             except BaseException as error:
+                if isinstance(found, ShardedSystem) and not isinstance(error, GroupError):
+                    with suppress(Exception):
+                        found.settle()  # a step that was accepted
                 self._end(error, group, share, system, whole)
                 raise
 
@@ -177,7 +181,7 @@ class RankedPreparation:
         assert system is not None
         systems = RankSystems(devices, group, system, share.active)
         stack.callback(systems.close)
-        findings = SharedFindings(systems.each, _no_rows)
+        findings = partial(SharedFindings, rows=_no_rows)
         return ShardedSystem(systems, share.nodes, findings, whole.values)
 
     def _end(

@@ -91,7 +91,7 @@ class ShardedPreparation:
                     system.more_remarks = _remarks(wanted, len(parts))
                 shared = ThreadSystems(systems, team)
                 rows = partial(rows_of_threads, systems, parts, team)
-                findings = SharedFindings(shared.each, rows)
+                findings = partial(SharedFindings, rows=rows)
                 nodes = [part.nodes for part in parts]
                 sharded = ShardedSystem(shared, nodes, findings, problem.values)
                 yield sharded

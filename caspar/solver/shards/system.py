@@ -2,13 +2,14 @@
 
 Each call goes to all of them, in their threads or processes. They add up what they have to
 (`shared_sums`), so that all hold the same scalars, and the first one's count. What is called can be
-pickled: functions and methods by their names, with arguments.
+pickled: functions and methods by their names, with arguments. What answers nothing waits for the next
+call that does, so that devices meet once an iteration.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from caspar.errors import BackendError
 from caspar.ir.dtype import DType
@@ -52,6 +53,27 @@ class Systems(Protocol):
         """Values of each, as the first device can receive them."""
 
 
+Each = Callable[[Callable[[NormalEquations], Any]], list[Any]]
+"""Calls a function, which can be pickled, with each system."""
+
+
+@dataclass(frozen=True)
+class _InOrder(Generic[Result]):
+    """Calls, of which the last one answers."""
+
+    first: tuple[Callable[[NormalEquations], None], ...]
+    last: Callable[[NormalEquations], Result]
+
+    def __call__(self, system: NormalEquations) -> Result:
+        for one in self.first:
+            one(system)
+        return self.last(system)
+
+
+def _nothing(system: NormalEquations) -> None:
+    """Answers when everything before is done."""
+
+
 @dataclass(frozen=True)
 class _Facts:
     """What does not change in a solve."""
@@ -85,7 +107,7 @@ class ShardedSystem:
     Args:
         systems: Of the parts, each loaded.
         nodes: By device and eliminated type which nodes it has.
-        findings: What users are told of them.
+        findings: Makes what users are told of them, by what calls a function with each system.
         starts: The whole problem's values.
 
     Raises:
@@ -96,7 +118,7 @@ class ShardedSystem:
         self,
         systems: Systems,
         nodes: Sequence[Mapping[str, Chosen]],
-        findings: SharedFindings,
+        findings: Callable[[Each], SharedFindings],
         starts: Mapping[str, Array],
     ) -> None:
         self._facts = systems.each(_facts_of)
@@ -110,10 +132,23 @@ class ShardedSystem:
         self._nodes = nodes
         self._starts = starts
         self.stronger = ""
-        self.findings = findings
+        self._waiting: list[Callable[[NormalEquations], None]] = []
+        self.findings = findings(self._each)
+
+    def _later(self, call: Callable[[NormalEquations], None]) -> None:
+        self._waiting.append(call)
 
     def _each(self, call: Callable[[NormalEquations], Result]) -> list[Result]:
-        return self.systems.each(call)
+        """What all answer, after what has waited."""
+        waiting, self._waiting = self._waiting, []
+        if len(waiting) == 0:
+            return self.systems.each(call)
+        return self.systems.each(_InOrder(tuple(waiting), call))
+
+    def settle(self) -> None:
+        """Have done what waits."""
+        if len(self._waiting) > 0:
+            self._each(_nothing)
 
     def _same(self, call: Callable[[NormalEquations], Result]) -> Result:
         """What all devices found alike.
@@ -204,7 +239,7 @@ class ShardedSystem:
 
     def linearize(self, damping: float) -> None:
         """Jacobians, gradient, diagonal and blocks at the current values."""
-        self._each(partial(NormalEquations.linearize, damping=damping))
+        self._later(partial(NormalEquations.linearize, damping=damping))
 
     def try_first_step(self, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
         """The same as `try_step`, and choose whether D is levelled from here on."""
@@ -217,7 +252,7 @@ class ShardedSystem:
 
     def level(self, levelling: float) -> None:
         """Level D by that from the next linearisation on."""
-        self._each(partial(NormalEquations.level, levelling=levelling))
+        self._later(partial(NormalEquations.level, levelling=levelling))
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
@@ -229,11 +264,11 @@ class ShardedSystem:
 
     def accept(self) -> None:
         """Make the candidate the current values."""
-        self._each(NormalEquations.accept)
+        self._later(NormalEquations.accept)
 
     def reject(self) -> None:
         """Keep the current values."""
-        self._each(NormalEquations.reject)
+        self._later(NormalEquations.reject)
 
     def rounded_costs(self) -> tuple[float, ...]:
         """Costs of values that are moved by a rounding each."""
@@ -251,6 +286,7 @@ class ShardedSystem:
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays on the first device, as given."""
+        self.settle()
         found, first = self.systems.values(), self.systems.member
         moved = {}
         for name, rows in found[0].items():

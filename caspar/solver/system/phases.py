@@ -30,7 +30,6 @@ class Iteration:
         apply: z = M^-1 r and r.z, as far as `advance` has not made them.
         beta: What is kept of p, and whether this was the last iteration.
         turn: p = z + beta p.
-        base: What the next product is added to, where that is not as `turn` leaves it.
     """
 
     product: LaunchPhases
@@ -39,13 +38,11 @@ class Iteration:
     apply: LaunchPhases
     beta: Sequence[Launch]
     turn: Sequence[Launch]
-    base: LaunchPhases = ()
 
     @property
     def phases(self) -> list[Sequence[Launch]]:
         """All of it, in order."""
-        first = [*self.product, self.alpha, self.advance, *self.apply, self.beta, self.turn]
-        return [*first, *self.base]
+        return [*self.product, self.alpha, self.advance, *self.apply, self.beta, self.turn]
 
 
 class Phases:
@@ -120,7 +117,7 @@ class Phases:
     def begin_gradients(self) -> list[Launch]:
         """First vectors and scalars of conjugate gradients."""
         starts = self._each("start", eliminated=False)
-        return [*starts, self._binder.scalar_launch("pcg_begin"), *self._sums.product_base()]
+        return [*starts, self._binder.scalar_launch("pcg_begin")]
 
     def iteration(self) -> Iteration:
         """One iteration of conjugate gradients with block Jacobi."""
@@ -141,7 +138,6 @@ class Phases:
             apply=[],
             beta=[self._binder.scalar_launch("pcg_beta")],
             turn=[*self._each("turn", eliminated=False), *self.clear_curvatures()],
-            base=[base] if len(base := self._sums.product_base()) > 0 else [],
         )
 
     def repeated(self, iteration: Iteration) -> Loop:
@@ -171,7 +167,7 @@ class Phases:
 
     def _step(self, plan: NodePlan) -> Launch:
         role = STEP_OF_MANY_SLOTS if plan.has_many_slots else "step"
-        return self._binder.node_launch(plan, role)
+        return self._binder.node_launch(plan, role, self._sums.stepped(plan))
 
     def _each(self, role: str, *, eliminated: bool) -> list[Launch]:
         nodes = self._plan.eliminated if eliminated else self._plan.reduced

@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import cast
 
+import numpy as np
+
 from caspar.equations.parts import REDUCED, NodePart, SolverPart
-from caspar.equations.scalar_kernels import CURVATURE_KERNEL
+from caspar.equations.scalar_kernels import CURVATURE_KERNEL, MERGE, MERGED
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
-from caspar.runtime.backend import Launch
+from caspar.runtime.backend import Backend, Launch
 from caspar.runtime.group.member import Member
 from caspar.solver.plan.array_key import Span
 from caspar.solver.plan.plan import SCALARS, NodePlan, Plan
@@ -43,12 +45,11 @@ class Leaves(Enum):
 SCORE = ("cost", "eliminated_descent")
 """The first and the last of the scalars that `collect` makes of sums over all factors and nodes."""
 
-COUNTED = {
-    "start": SolverPart.CURVATURES,
-    "turn": SolverPart.CURVATURES,
-    "retract": SolverPart.MODELS,
-}
-"""By kernels of the node types that remain: the sum they add to that is added up over devices."""
+DAMPED = ("start", "turn")
+"""Kernels of the node types that remain that begin a product, and its curvature, with D p."""
+
+COUNTED = ("retract",)
+"""Kernels of the node types that remain that add to the model of a step."""
 
 
 class SharedSums:
@@ -68,12 +69,18 @@ class SharedSums:
         backend = self._member = cast(Member, plan.library.backend)
         self._is_first = plan.shard.is_first
         sums = plan.types.sums.value
-        self._curvature = backend.allocate(16).view(sums)[:1]
-        # where what the first device counts goes on the others
-        self._uncounted = {
-            part: backend.allocate(max(int(plan.memory[part].nbytes), 16)).view(sums)
-            for part in {*COUNTED.values()}
+        # of each type whose product has slots: their sum
+        self._merged = {
+            node.node.name: self._merged_product(backend, node)
+            for node in plan.reduced
+            if node.num_slots > 1
         }
+        self._curvature = backend.allocate(16).view(sums)[:1]
+        # what the first device counts: the others have no damping, and a model that nobody reads
+        self._no_damping = backend.allocate(16).view(np.float64)[:1]
+        backend.clear(self._no_damping)
+        size = max(int(plan.memory[SolverPart.MODELS].nbytes), 16)
+        self._uncounted = backend.allocate(size).view(sums)
 
     def leaves(self, *left: Leaves) -> list[Launch]:
         """Add up what phases have left."""
@@ -93,27 +100,42 @@ class SharedSums:
             return [self._binder.clear(Span.REDUCED_SUMS)]
         return [self._binder.copy(Span.REDUCED_SUMS, Span.SUMS)]
 
-    def product_base(self) -> list[Launch]:
-        """After `start` and `turn`, what they left in `product` is counted by one device."""
-        if not self._is_shared or self._is_first:
-            return []
-        return [self._binder.clear(node.key(NodePart.PRODUCT)) for node in self._plan.reduced]
-
     def products(self) -> list[list[Launch]]:
-        """Phases after the products: these and their curvature are added up."""
+        """Phases after the products: these and their curvature are added up.
+
+        Where sums are ordered each device has as many partials of it as tiles, and adds them first.
+        """
         if not self._is_shared:
             return []
+        memory, nodes = self._plan.memory, self._plan.reduced
+        products = [
+            self._merged[node.node.name].data
+            if node.node.name in self._merged
+            else memory[node.key(NodePart.PRODUCT)]
+            for node in nodes
+        ]
+        if not self._plan.is_ordered:
+            slotted = [node for node in nodes if node.node.name in self._merged]
+            merged = [self._merge(node) for node in slotted]
+            added = self._add_up([*products, memory[SolverPart.CURVATURES]])
+            return [merged, added] if len(merged) > 0 else [added]
         own = {"curvature_sum": Binding(self._curvature, 1)}
         curvature = self._binder.scalar_launch(CURVATURE_KERNEL, own)
-        products = [self._plan.memory[node.key(NodePart.PRODUCT)] for node in self._plan.reduced]
         return [[curvature], self._add_up([*products, self._curvature])]
 
     def alpha(self) -> Launch:
         """The length of a step, by the curvature of all."""
-        if not self._is_shared:
+        if not self._is_shared or not self._plan.is_ordered:
             return self._binder.scalar_launch("pcg_alpha")
         whole = {SolverPart.CURVATURES.text: Binding(self._curvature, 1)}
         return self._binder.scalar_launch("pcg_alpha", whole)
+
+    def stepped(self, node: NodePlan) -> Mapping[str, Binding]:
+        """What `step` reads the product from, where that is not the plan's."""
+        if not self._is_shared or node.node.name not in self._merged:
+            return NOTHING
+        whole = {"slots": 1, "stride": node.count}
+        return {NodePart.PRODUCT.text: self._merged[node.node.name].with_fields(whole)}
 
     def collected(self) -> list[Launch]:
         """After `collect`."""
@@ -123,13 +145,25 @@ class SharedSums:
         return self._add_up([self._plan.memory[SolverPart.SCALARS][first : last + 1]])
 
     def counted(self, node: NodePlan, role: str) -> Mapping[str, Binding]:
-        """What a kernel of a node type is bound to besides: sums that nobody reads."""
-        part = COUNTED.get(role)
-        if not self._is_shared or self._is_first or node.is_eliminated or part is None:
+        """What a kernel of a node type is bound to besides, so that one device counts."""
+        if not self._is_shared or self._is_first or node.is_eliminated:
             return NOTHING
-        offset = {"offset": node.first_tile}
-        length = self._plan.num_objects(part)
-        return {part.addend: Binding(self._uncounted[part], length, fields=offset)}
+        if role in DAMPED:
+            return {"damping": Binding(self._no_damping, 1)}
+        if role in COUNTED:
+            offset = {"offset": node.first_tile}
+            length = self._plan.num_objects(SolverPart.MODELS)
+            return {SolverPart.MODELS.addend: Binding(self._uncounted, length, fields=offset)}
+        return NOTHING
+
+    def _merged_product(self, backend: Backend, node: NodePlan) -> Binding:
+        types, part = self._plan.types, NodePart.PRODUCT
+        scalars = part.object_scalars(node.node, types, eliminated=False) * node.count
+        dtype = np.dtype(part.dtype(types).in_arrays.value)
+        return Binding(backend.allocate(scalars * dtype.itemsize).view(dtype), node.count)
+
+    def _merge(self, node: NodePlan) -> Launch:
+        return self._binder.node_launch(node, MERGE, {MERGED: self._merged[node.node.name]})
 
     def _add_up(self, arrays: Sequence[Array]) -> list[Launch]:
         kept = [array for array in arrays if array.size > 0]
