@@ -2,8 +2,8 @@
 
 Each call goes to all of them, in their threads or processes. They add up what they have to
 (`shared_sums`), so that all hold the same scalars, and the first one's count. What is called can be
-pickled: functions and methods by their names, with arguments. What answers nothing waits for the next
-call that does, so that devices meet once an iteration.
+pickled: functions and methods by their names, with arguments. What answers nothing waits for the
+next call that does, so that devices meet once an iteration.
 """
 
 from collections.abc import Callable, Mapping, Sequence

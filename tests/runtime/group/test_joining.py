@@ -236,7 +236,8 @@ def _in_threads(size: int, work: Callable[[int], Any]) -> list[Any]:
 
 
 def test_a_communicator_tells_all() -> None:
-    barrier, told = threading.Barrier(3), {}
+    barrier = threading.Barrier(3)
+    told: dict[str, Any] = {}
 
     def work(rank: int) -> Any:
         ranks = init(Communicator(rank, barrier, told), join_s=10.0)

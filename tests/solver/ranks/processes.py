@@ -58,7 +58,7 @@ def _main(
     os.environ.update(variables)
     start = time.monotonic()
     try:
-        ranks = caspar.distributed.init(**{"join_s": 30.0, **options})
+        ranks = caspar.distributed.init(**{"join_s": 100.0, **options})
         pipe.send("joined")
         start = time.monotonic()
         found = Ended(work(ranks, *given), seconds=time.monotonic() - start)
@@ -106,14 +106,14 @@ class Started:
             self.processes.append(process)
             self.pipes.append(mine)
 
-    def joined(self, timeout_s: float = 40.0) -> None:
+    def joined(self, timeout_s: float = 120.0) -> None:
         """Wait until all have joined."""
         for pipe in self.pipes:
             assert pipe.poll(timeout_s), "a process has not joined"
             told = pipe.recv()
             assert told == "joined", told
 
-    def ended(self, timeout_s: float = 60.0) -> list[Ended | None]:
+    def ended(self, timeout_s: float = 240.0) -> list[Ended | None]:
         """How they ended; None: killed. Processes that have not ended fail the test."""
         found: list[Ended | None] = [None] * len(self.pipes)
         left = dict(enumerate(self.pipes))

@@ -140,6 +140,87 @@ def test_nodes_that_no_factor_touches_are_told() -> None:
     assert_array_equal(result.values["Mark"][2], arrays["Mark"][2])
 
 
+class Frame(sf.V3):
+    """Where a rig is at one time: x, y, angle."""
+
+
+class Sensor(sf.V3):
+    """Where a camera is on the rig."""
+
+
+@caspar.factor
+def rig_sighting(
+    frame: Annotated[Frame, caspar.TunableShared],
+    sensor: Annotated[Sensor, caspar.TunableShared],
+    mark: Annotated[Mark, caspar.TunableShared],
+    seen: Annotated[sf.V2, caspar.ConstSequential],
+) -> sf.V2:
+    """Where a mark is, seen from a camera of a rig."""
+    from_frame = sf.Rot2.from_angle(frame[2]) * (sf.V2(mark[0], mark[1]) - sf.V2(*frame[:2]))
+    return sf.Rot2.from_angle(sensor[2]) * (from_frame - sf.V2(*sensor[:2])) - seen
+
+
+@caspar.factor
+def known_frame(
+    frame: Annotated[Frame, caspar.TunableShared],
+    known: Annotated[sf.V3, caspar.ConstSequential],
+) -> sf.V3:
+    """From another measurement."""
+    return frame - known
+
+
+@caspar.factor
+def moved(
+    frame: Annotated[caspar.Pair[Frame], caspar.TunablePair],
+    by: Annotated[sf.V3, caspar.ConstSequential],
+) -> sf.V3:
+    """A chain of frames, in pairs of neighbours."""
+    return frame[1] - frame[0] - by
+
+
+@caspar.factor
+def known_sensor(
+    sensor: Annotated[Sensor, caspar.TunableShared],
+    known: Annotated[sf.V3, caspar.ConstSequential],
+) -> sf.V3:
+    """From a drawing."""
+    return sensor - known
+
+
+RIG = (rig_sighting, known_frame, known_sensor, moved)
+
+
+def rig_arrays(num_frames: int, num_marks: int) -> dict[str, Any]:
+    """Three cameras on a rig that moves on a line, and marks that all of them see."""
+    random = np.random.default_rng(3)
+    frames = np.column_stack([np.arange(num_frames), np.zeros((num_frames, 2))])
+    sensors = np.array([[0.1, 0.0, 0.0], [0.0, 0.2, 1.0], [-0.1, 0.1, 2.0]])
+    frame, mark = (one.ravel() for one in np.mgrid[:num_frames, :num_marks])
+    sensor = random.integers(0, 3, len(mark))
+    return {
+        "Frame": frames + 0.1 * random.normal(size=frames.shape),
+        "Sensor": sensors,
+        "Mark": random.normal(size=(num_marks, 2)),
+        "rig_sighting": {
+            "frame": frame,
+            "sensor": sensor,
+            "mark": mark,
+            "seen": random.normal(size=(len(mark), 2)),
+        },
+        "known_frame": {"frame": np.arange(num_frames), "known": frames},
+        "known_sensor": {"sensor": np.arange(3), "known": sensors},
+        "moved": {"by": frames[1:] - frames[:-1]},
+    }
+
+
+@ON_SEVERAL
+def test_a_rig_on_a_chain_has_the_same_minimum(backend: str, devices: int) -> None:
+    arrays = rig_arrays(7, 20)
+    wanted = _alone(RIG, "schur_pcg").solve(arrays, **CLOSE)
+    found = sharing(RIG, devices, backend, precision="float64").solve(arrays, **CLOSE)
+    assert_same_minimum(found, wanted, 1e-8, 1e-3)
+
+
 _SOLVERS: dict[Any, caspar.Solver] = {}
 
 
