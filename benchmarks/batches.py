@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ NUM_RUNS = 5
 NUM_SINGLE, NUM_PEER = 300, 500
 """Problems that are solved one by one."""
 
-NUM_VMAPPED = {"cpu": 2_000, "cuda": 100_000}
+NUM_VMAPPED = {"cpu": (2_000,), "cuda": (100_000, 1_000_000)}
 """Problems that another library solves at once, on the same device."""
 
 SAME_COST = 1e-4
@@ -302,10 +303,9 @@ def peer_rows(backend: str) -> Table:
 
 def vmapped_rows(backend: str, python: str) -> Table:
     """PnP a second of jax.vmap of optimistix, and of this beside it, on the same device."""
-    count = NUM_VMAPPED[backend]
-    _, start, given = pnp(count, 0.3, 0.2)
     rows = []
-    for precision in ("float64", "float32"):
+    for count, precision in product(NUM_VMAPPED[backend], ("float64", "float32")):
+        _, start, given = pnp(count, 0.3, 0.2)
         solver = caspar.BatchSolver(tags.corner, backend=backend, precision=precision)
         arrays = on_device({"Tag": start, "corner": given}, backend, precision)
         measured = best(partial(solver.solve, arrays))

@@ -1,3 +1,7 @@
+# %% [markdown]
+# # Ten thousand molecules at once
+
+# %% [markdown]
 """Ten thousand molecules at once: a Gaussian spot is fitted to each cut-out of 7 x 7 pixels.
 
 Localisation microscopy finds a molecule far more precisely than the width of its spot. Unknown are
@@ -7,6 +11,7 @@ photons, so residuals are weighted by the brightness of a pixel.
     python examples/localisation.py
 """
 
+# %%
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -71,6 +76,11 @@ def start(counts: Floats) -> Floats:
     return np.column_stack([place, photons, width, background])
 
 
+# %% [markdown]
+# ## Solved at once
+
+
+# %%
 def main() -> caspar.BatchResult:
     """Solve, and say how well molecules are found."""
     spots, counts = make(10_000)
@@ -88,5 +98,9 @@ def main() -> caspar.BatchResult:
     return result
 
 
+# %% tags=["active-ipynb"]
+# main();
+
+# %% tags=["active-py"]
 if __name__ == "__main__":
     main()

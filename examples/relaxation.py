@@ -1,3 +1,7 @@
+# %% [markdown]
+# # A map of relaxation times
+
+# %% [markdown]
 """A map of relaxation times: T1 of each voxel of an image of magnetic resonance.
 
 After its magnetisation is inverted, a voxel's signal recovers as A |1 - B exp(-t / T1)|. Each voxel
@@ -7,6 +11,7 @@ different numbers of samples and are passed with the voxel of each.
     python examples/relaxation.py
 """
 
+# %%
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -58,6 +63,11 @@ def make(side: int) -> tuple[Floats, Floats, Floats, Integers]:
     return t1.ravel(), time, signal, voxel
 
 
+# %% [markdown]
+# ## Solved at once
+
+
+# %%
 def main(side: int = 64) -> caspar.BatchResult:
     """Solve, and compare the map with the true one."""
     t1, time, signal, voxel = make(side)
@@ -77,5 +87,9 @@ def main(side: int = 64) -> caspar.BatchResult:
     return result
 
 
+# %% tags=["active-ipynb"]
+# main();
+
+# %% tags=["active-py"]
 if __name__ == "__main__":
     main()

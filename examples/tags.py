@@ -1,3 +1,7 @@
+# %% [markdown]
+# # A thousand poses at once
+
+# %% [markdown]
 """A thousand poses at once: square tags, each seen by a camera that knows its lens.
 
 A tag is 16 cm wide. What is known of it are the pixels of its four corners, to a fifth of a pixel,
@@ -7,6 +11,7 @@ have a corner that was not seen.
     python examples/tags.py
 """
 
+# %%
 from typing import Annotated
 
 import numpy as np
@@ -72,6 +77,11 @@ def make(num_tags: int) -> tuple[Floats, Floats, Floats, Floats]:
     return poses, moved(poses, 0.2, 0.03, rng), pixels, weights
 
 
+# %% [markdown]
+# ## Solved at once
+
+
+# %%
 def main() -> caspar.BatchResult:
     """Solve, and say how far off the tags are."""
     poses, start, pixels, weights = make(1000)
@@ -94,5 +104,9 @@ def main() -> caspar.BatchResult:
     return result
 
 
+# %% tags=["active-ipynb"]
+# main();
+
+# %% tags=["active-py"]
 if __name__ == "__main__":
     main()

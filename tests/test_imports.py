@@ -44,7 +44,7 @@ PARTS = {
     "solver": "version errors options progress user_arrays user_warnings ir memory passes frontend"
     " equations codegen runtime driver tracing",
     "batch": "version errors options progress user_arrays ir memory passes frontend equations"
-    " codegen runtime driver tracing solver",
+    " codegen runtime driver tracing inspect solver",
     "kernels": "version errors options progress user_arrays ir memory passes frontend codegen"
     " runtime driver tracing inspect arrays",
     "io": "errors user_arrays user_warnings",
@@ -123,6 +123,7 @@ LAZY_PARTS = "frontend kernels arrays solver cli"
 # Modules that import inside a function: public names, and what exists on some machines only.
 LAZY_MODULES = (
     "__init__.py",
+    "batch/solver.py",
     "inspect/pictures/layout.py",
     "runtime/nvidia/cupy_cache.py",
     "runtime/factorization.py",

@@ -17,9 +17,10 @@ nbformat = pytest.importorskip("nbformat")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTEBOOKS = EXAMPLES / "notebooks"
 NAMES = (
-    *("calibration_errors", "camera_prototype", "hand_eye", "kernel_example", "multiple_factors"),
-    *("outliers", "picture_in_map", "point_cloud", "pose_graph_ellipses", "scan_registration"),
-    *("shared_intrinsics", "uwb_ranges", "victoria_park", "walking_robot"),
+    *("calibration_errors", "camera_prototype", "hand_eye", "inverse_kinematics"),
+    *("kernel_example", "localisation", "multiple_factors", "outliers", "picture_in_map"),
+    *("point_cloud", "pose_graph_ellipses", "relaxation", "scan_registration"),
+    *("shared_intrinsics", "tags", "uwb_ranges", "victoria_park", "walking_robot"),
 )
 
 METADATA = {

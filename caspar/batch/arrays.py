@@ -150,8 +150,8 @@ class BatchArrays:
         rows = self._with_units(where, rows, units, xp, None)
         return self._shared_out(where, rows, array.shape, problem)
 
-    def index(self, where: str, given: Any, size: int) -> Rows:
-        """Which node of its problem each instance touches."""
+    def index(self, where: str, given: Any, size: int, what: str) -> Rows:
+        """Which node or row of its problem each instance touches."""
         inner, problem = self._unpacked(where, given)
         array, xp = self._reader.array(where, inner)
         expected = 1 if problem is not None else 2
@@ -159,7 +159,8 @@ class BatchArrays:
             shape = "(n,)" if problem is not None else "(P, m)"
             raise InputError(
                 f"{where}: {array.dtype} of shape {tuple(array.shape)}; expected integers of shape "
-                f"{shape}, the number of a node within its problem{object_advice(inner, array)}"
+                f"{shape}, the number of a {what} within its problem"
+                f"{object_advice(inner, array)}"
             )
         rows = xp.ascontiguousarray(array.reshape(-1), dtype=np.int32)
         if self._check and rows.shape[0] > 0:
@@ -167,8 +168,8 @@ class BatchArrays:
             if low < 0 or high >= size:
                 wrong = low if low < 0 else high
                 raise InputError(
-                    f"{where}: index {wrong} is out of range; a problem has {size} such nodes, so "
-                    f"0 to {size - 1} are allowed"
+                    f"{where}: index {wrong} is out of range; a problem has {size} such {what}s, "
+                    f"so 0 to {size - 1} are allowed"
                 )
         return self._shared_out(where, rows, array.shape, problem)
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from caspar.batch.generate import parameters as names
+from caspar.batch.generate.covariance_kernel import LEAST_PIVOT
+from caspar.batch.generate.shape import Team
 from caspar.batch.input import Batch
 from caspar.batch.run import input_bindings
 from caspar.memory.array import Array
@@ -46,6 +48,8 @@ def find_covariances(
     bindings |= {name: Binding(array, 0) for name, array in outputs.items()}
     if count > 0:
         backend.runner([backend.bind(kernel, bindings, count)])()
+    if batch.shape.team is Team.WARP and count > 0:
+        found = _inverses(xp, found, _all_moving(backend, batch))
     if not scales_by_variance:
         return found
     moving = sum(
@@ -56,6 +60,37 @@ def find_covariances(
     # without degrees of freedom there is no variance
     variance = xp.where(left > 0, 2.0 * costs / xp.maximum(left, 1), xp.nan)
     return found * variance[:, None, None]
+
+
+def _all_moving(backend: Backend, batch: Batch) -> Array:
+    """(P, n) which unknowns move."""
+    xp, count = backend.xp, batch.num_problems
+    parts = [
+        backend.upload(batch.free[one.node.name]).reshape(count, one.tangent_size) > 0.5
+        if one.node.name in batch.free
+        else xp.ones((count, one.tangent_size), dtype=bool)
+        for one in batch.shape.nodes
+    ]
+    return xp.concatenate(parts, axis=1)
+
+
+def _inverses(xp: Any, matrices: Array, moves: Array) -> Array:
+    """The inverses of (P, n, n) matrices by their eigenvalues, scaled to unit diagonal.
+
+    Zero where something is held; NaN if a matrix has not full rank to rounding.
+    """
+    both = moves[:, :, None] & moves[:, None, :]
+    diagonal = xp.diagonal(matrices, axis1=1, axis2=2)
+    scale = xp.where(diagonal > 0.0, 1.0 / xp.sqrt(xp.where(diagonal > 0.0, diagonal, 1.0)), 1.0)
+    one = xp.eye(matrices.shape[1])
+    scaled = xp.where(both, matrices * scale[:, :, None] * scale[:, None, :], one)
+    is_finite = xp.isfinite(scaled).all(axis=(1, 2))
+    values, vectors = xp.linalg.eigh(xp.where(is_finite[:, None, None], scaled, one))
+    is_regular = is_finite & (values[:, 0] > LEAST_PIVOT)
+    spread = xp.where(is_regular[:, None], 1.0 / xp.maximum(values, LEAST_PIVOT), xp.nan)
+    found = (vectors * spread[:, None, :]) @ vectors.swapaxes(1, 2)
+    found *= scale[:, :, None] * scale[:, None, :]
+    return xp.where(both, found, xp.where(is_regular[:, None, None], 0.0, xp.nan))
 
 
 def _moving(backend: Backend, batch: Batch, name: str, size: int) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from caspar.batch.arrays import BatchArrays, Ragged, Rows
+from caspar.batch.arrays import VALUES, BatchArrays, Ragged, Rows
 from caspar.batch.generate import parameters as names
 from caspar.batch.generate.programs import constant_name
 from caspar.batch.generate.shape import BatchShape, Instances, ProblemFactor, batch_shape
@@ -185,11 +185,14 @@ class _FactorReader:
         instances = self._instances(ragged)
         arrays = {}
         for name, rows in {**self._rows, **self._once}.items():
-            argument = next(one for one in traced.inputs if one.source == name)
+            source = name.removesuffix(_INDEX)
+            argument = next(one for one in traced.inputs if one.source == source)
             array = rows.rows
             if name in self._rows and ragged is not None and ragged.order is not None:
                 array = array[ragged.order]
-            arrays[constant_name(self._place, argument)] = (array, rows.stride)
+            bound_as = constant_name(self._place, argument)
+            bound_as = names.index_name(bound_as) if name.endswith(_INDEX) else bound_as
+            arrays[bound_as] = (array, rows.stride)
         length = None
         if ragged is not None:
             arrays[names.factor_name(self._place)] = (ragged.starts, 0)
@@ -202,11 +205,6 @@ class _FactorReader:
         needed, single = [], []
         for argument in self._factor.arguments:
             kind = argument.kind
-            if kind is ArgumentKind.CONST_INDEXED:
-                raise InputError(
-                    f"{self._where}, argument {argument.source}: ConstIndexed is not for batches; "
-                    "pass the row of each instance to a ConstSequential argument"
-                )
             if kind is ArgumentKind.NODE_SHARED and self._count(argument) == 1:
                 single.append(argument.source)
             elif kind is ArgumentKind.NODE_UNIQUE and self._count(argument) != 1:
@@ -235,7 +233,8 @@ class _FactorReader:
             self._lengths[f"{name} (pairs)"] = self._count(argument) - 1
         elif argument.kind is ArgumentKind.NODE_SHARED:
             if self._count(argument) > 1:
-                self._add(name, self._arrays.index(where, given[name], self._count(argument)))
+                count = self._count(argument)
+                self._add(name, self._arrays.index(where, given[name], count, "node"))
         elif argument.kind is ArgumentKind.CONST_UNIQUE:
             self._once[name] = self._arrays.one_each(
                 where,
@@ -253,6 +252,28 @@ class _FactorReader:
                 argument.matrix_shape,
             )
             self._add(name, rows)
+        elif argument.kind is ArgumentKind.CONST_INDEXED:
+            self._read_indexed(where, argument, given[name])
+
+    def _read_indexed(self, where: str, argument: Argument, given: Any) -> None:
+        """Rows of a problem, or of all of them, and which of them each instance reads."""
+        _check_names(where, given, [VALUES, "index"])
+        rows = self._arrays.instances(
+            f"{where}, {VALUES}",
+            given[VALUES],
+            argument.storage_dim,
+            argument.unit_ranges,
+            argument.matrix_shape,
+        )
+        if rows.problem is not None:
+            raise InputError(
+                f"{where}, {VALUES}: rows of problems of different lengths; expected (P, n, "
+                f"{argument.storage_dim}), or (1, n, {argument.storage_dim}): the same for all. "
+                "Only the index may be ragged"
+            )
+        self._once[argument.source] = rows
+        index = self._arrays.index(f"{where}, index", given["index"], rows.length, "row")
+        self._add(f"{argument.source}{_INDEX}", index)
 
     def _add(self, name: str, rows: Rows) -> None:
         self._rows[name] = rows
@@ -343,6 +364,10 @@ class _FactorReader:
             return int(by_problem[0]) if weight.stride == 0 else by_problem
         xp, problem = self._arrays.xp, weight.problem
         return xp.bincount(problem, weights=counts, minlength=ragged.counts.shape[0]).astype(int)
+
+
+_INDEX = " (index)"
+"""Behind the name of an argument: which row each instance reads."""
 
 
 def _check_names(

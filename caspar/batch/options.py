@@ -4,14 +4,15 @@ Input: the user's options and the shape of the problems. Output: the numbers tha
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caspar.batch.generate.policy_program import Option
-from caspar.batch.generate.shape import BatchShape
-from caspar.errors import OptionError
+from caspar.batch.generate.shape import BatchShape, Team
+from caspar.errors import InputError, OptionError
 from caspar.ir.dtype import DType
 from caspar.options import CompleteOptions, Precision, SolveOptions, choice
 from caspar.solver.iterate.stopping import LEAST_RELIEF
@@ -41,6 +42,33 @@ _ABSENT = {
     "min_linear_iterations": "linear systems are factorised",
     "max_linear_iterations": "linear systems are factorised",
 }
+
+
+MAX_UNKNOWNS = 48
+"""Of a problem: its normal matrix is in the shared memory of a warp."""
+
+
+def with_team(shape: BatchShape, team: Team | None, target: str) -> BatchShape:
+    """The shape with who solves its problems.
+
+    Args:
+        shape: Of the batch.
+        team: Who is to; None: as the number of unknowns suggests.
+        target: For which kernels are generated, by name.
+
+    Raises:
+        InputError: Problems are too large.
+    """
+    if shape.num_unknowns > MAX_UNKNOWNS:
+        sizes = ", ".join(
+            f"{one.count} {one.node.name} of {one.node.tangent_dim}" for one in shape.nodes
+        )
+        raise InputError(
+            f"a problem has {shape.num_unknowns} unknowns ({sizes}); a BatchSolver solves "
+            f"problems of at most {MAX_UNKNOWNS}. Use caspar.Solver for larger ones, one by "
+            "one or as one problem with nodes of all"
+        )
+    return replace(shape, team=Team.usual(shape.num_unknowns, target) if team is None else team)
 
 
 def checked_precision(given: str | Precision) -> Precision:

@@ -3,15 +3,16 @@
 import pickle
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, SupportsIndex
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from caspar.batch.compiled import CompiledKernels
 from caspar.batch.covariance import find_covariances, with_active_held
+from caspar.batch.generate.shape import BatchShape, Team
 from caspar.batch.input import Batch, Terms, read_batch
-from caspar.batch.options import checked_options, checked_precision, option_numbers
+from caspar.batch.options import checked_options, checked_precision, option_numbers, with_team
 from caspar.batch.result import BatchResult
 from caspar.batch.run import BatchRun, given_back
-from caspar.errors import InputError
 from caspar.frontend.factors.factor import Factor
 from caspar.options import BackendChoice, Precision, checked_flag
 from caspar.progress import showing
@@ -20,12 +21,12 @@ from caspar.runtime.select import chosen_backend
 from caspar.solver.choice.recipe import checked_factors, make_recipe
 from caspar.solver.input.array_reader import ArrayReader
 
-MAX_UNKNOWNS = 24
-"""Of a problem: its normal matrix is factorised in registers by code without loops."""
+if TYPE_CHECKING:
+    from caspar.batch.inspection import BatchInspection
 
 
 class BatchSolver:
-    """Many small independent nonlinear least squares problems at once, one a thread.
+    """Many small independent nonlinear least squares problems at once, each by a thread or a warp.
 
     Each problem has its own damping, acceptance, stopping rule, status and number of iterations.
     All of its Levenberg-Marquardt loop is one generated kernel, which is compiled for the factors
@@ -33,9 +34,14 @@ class BatchSolver:
 
     Pickles and copies hold factors, by module and name, and the arguments below.
 
+    Attributes:
+        precision: Of values, residuals and normal equations.
+        backend: Where problems are solved.
+        team: Who solves one: a thread or a warp; None: as its unknowns suggest.
+
     Args:
         factors: Functions decorated with `caspar.factor`; a single one needs no list. Together
-            their nodes have at most 24 unknowns in a problem.
+            their nodes have at most 48 unknowns in a problem.
         backend: `cuda`, `cpu`, `auto`, or a backend object, as for `Solver`.
         precision: `float64`, which `auto` is, or `float32`: values, residuals and normal equations
             in float32, costs summed in float64.
@@ -61,6 +67,7 @@ class BatchSolver:
             recipe = make_recipe(self._given, precision=self.precision)
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.backend: Backend = chosen_backend(backend)
+        self.team: Team | None = None
         self._terms = Terms(self._factors)
         self._kernels = CompiledKernels(self.backend)
         self._kernels.backlog_s = time.perf_counter() - start
@@ -210,6 +217,37 @@ class BatchSolver:
             batch = self._read(arrays, fixed, bounds, check=True)
             return self._kernels.source(batch.shape).text
 
+    def inspect(
+        self,
+        arrays: Mapping[str, Any],
+        *,
+        fixed: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
+        target: str | None = None,
+        arch: str = "sm_90",
+    ) -> "BatchInspection":
+        """The programs of the kernel that would solve such problems, at every stage; no GPU needed.
+
+        Args:
+            arrays: As for `solve`.
+            fixed: Likewise.
+            bounds: Likewise.
+            target: `cuda` or `cpu`; None: that of the backend.
+            arch: Architecture of the resources.
+
+        Raises:
+            InputError: As `solve`.
+            OptionError: There is no such target.
+        """
+        from caspar.batch.inspection import inspect_batch
+
+        def shape_for(target: str) -> BatchShape:
+            with self.backend.scope():
+                return self._read(arrays, fixed, bounds, check=True, target=target).shape
+
+        own = self.backend.traits.target
+        return inspect_batch(shape_for, own if target is None else target, arch)
+
     def _read(
         self,
         arrays: Mapping[str, Any],
@@ -218,6 +256,7 @@ class BatchSolver:
         *,
         check: bool,
         precision: Precision | None = None,
+        target: str | None = None,
     ) -> Batch:
         """The checked arrays of problems that are not too large."""
         batch = read_batch(
@@ -232,17 +271,8 @@ class BatchSolver:
             self._terms,
             check=check,
         )
-        shape = batch.shape
-        if shape.num_unknowns > MAX_UNKNOWNS:
-            sizes = ", ".join(
-                f"{one.count} {one.node.name} of {one.node.tangent_dim}" for one in shape.nodes
-            )
-            raise InputError(
-                f"a problem has {shape.num_unknowns} unknowns ({sizes}); a BatchSolver solves "
-                f"problems of at most {MAX_UNKNOWNS}. Use caspar.Solver for larger ones, one by "
-                "one or as one problem with nodes of all"
-            )
-        return batch
+        own = self.backend.traits.target if target is None else target
+        return replace(batch, shape=with_team(batch.shape, self.team, own))
 
 
 def _remade(factors: tuple[Factor, ...], choices: Mapping[str, Any]) -> BatchSolver:

@@ -100,8 +100,8 @@ def test_indices_and_counts_of_nodes() -> None:
 
 def test_problems_that_are_too_large() -> None:
     case = triangles()
-    many = {**case.arrays, "Place": np.zeros((10, 13, 2))}
-    with pytest.raises(InputError, match=r"26 unknowns \(13 Place of 2\); .* at most 24"):
+    many = {**case.arrays, "Place": np.zeros((10, 25, 2))}
+    with pytest.raises(InputError, match=r"50 unknowns \(25 Place of 2\); .* at most 48"):
         _solve(case.factors, many)
 
 

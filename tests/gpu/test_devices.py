@@ -105,7 +105,8 @@ def test_a_device_that_fails_ends_the_solve(monkeypatch: pytest.MonkeyPatch) -> 
         thread = threading.Thread(target=score, daemon=True)
         thread.start()
         thread.join(10.0)
-        assert [str(error) for error in raised] == ["of this test"]
+        assert len(raised) == 1
+        assert "of this test" in str(raised[0])
         monkeypatch.undo()
     # the next solve has new connections
     assert solver.solve(arrays).status.is_success

@@ -15,6 +15,7 @@ from examples import (
     bundle_adjustment,
     calibration_errors,
     camera_prototype,
+    inverse_kinematics,
     kernel_example,
     localisation,
     multiple_factors,
@@ -33,7 +34,7 @@ NAMES = sorted(path.name for path in EXAMPLES.glob("*.py"))
 ARGUMENTS = {"multiple_factors.py": ["--poses", "400", "--landmarks", "60"]}
 WITHOUT_REPORT = (
     *("kernel_example.py", "localisation.py", "outliers.py", "point_cloud.py", "relaxation.py"),
-    *("robust_losses.py", "tags.py"),
+    *("inverse_kinematics.py", "robust_losses.py", "tags.py"),
 )
 
 
@@ -200,6 +201,15 @@ def test_molecules_are_found() -> None:
     spots, _ = localisation.make(10_000)
     error = result.values["Spot"][:, :2] - spots[:, :2]
     assert np.abs(error).mean() < 0.06
+
+
+def test_an_arm_reaches_its_goals() -> None:
+    result, away = inverse_kinematics.main(100, 8)
+    assert result.is_success.mean() > 0.98
+    assert (away < 1e-3).mean() > 0.95
+    angles = result.values["Joints"]
+    assert (inverse_kinematics.LOWER <= angles).all()
+    assert (angles <= inverse_kinematics.UPPER).all()
 
 
 def test_relaxation_times_are_found() -> None:

@@ -1,17 +1,19 @@
-"""The kernel that finds the covariances of the problems of a batch, one a thread.
+"""The kernel that finds the covariances of the problems of a batch.
 
 Input: the shape of a batch in float64, and a target. Output: a `KernelSource` that writes
 (J^T W J)^-1 of each problem, NaN if its residuals do not determine all unknowns, and its cost. What
-is held has a covariance of zero.
+is held has a covariance of zero. Where a warp solves a problem it writes J^T W J instead: see
+`batch.covariance`.
 """
 
 from caspar.batch.generate import programs
 from caspar.batch.generate.instances import InstanceText
-from caspar.batch.generate.kernel import TEXTS
 from caspar.batch.generate.parameters import COVARIANCE, FINAL_COST, covariance_params
 from caspar.batch.generate.programs import WIDE, ProgramBuilder
-from caspar.batch.generate.shape import BatchShape
+from caspar.batch.generate.shape import BatchShape, Team
 from caspar.batch.generate.step_program import free_unknowns
+from caspar.batch.generate.team_rows import TeamRows
+from caspar.batch.generate.texts import empty_text
 from caspar.codegen.batch.text import PROBLEM
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.codegen.targets import TARGETS, Target
@@ -39,19 +41,45 @@ def cached_covariance_kernel(shape: BatchShape, target: str) -> KernelSource:
 
 def covariance_kernel(shape: BatchShape, target: Target) -> KernelSource:
     """Generate the kernel."""
-    text, size = TEXTS[target.name](), shape.num_unknowns
+    text, size = empty_text(shape, target), shape.num_unknowns
     instances = InstanceText(shape, text, target)
     for name in (programs.VALUES, programs.CANDIDATE):
-        text.array(name, shape.storage, shape.storage_dim)
-    text.array(programs.MATRIX, shape.storage, size * size)
-    text.array(programs.GRADIENT, shape.storage, size)
+        text.shared(name, shape.storage, shape.storage_dim)
     if shape.is_masked:
-        text.array(programs.FREE, shape.storage, size)
-    for number, nodes in enumerate(shape.nodes):
-        instances.load_nodes(number, nodes)
+        text.shared(programs.FREE, shape.storage, size)
+    with text.alone():
+        for number, nodes in enumerate(shape.nodes):
+            instances.load_nodes(number, nodes)
     text.variable("cost", WIDE, text.number(0.0, WIDE))
     instances.score()
-    instances.linearize(programs.normal_graph)
+    with text.first_lane():
+        text.set(f"{FINAL_COST}_data[{PROBLEM}]", "cost")
+    if shape.team is Team.THREAD:
+        text.array(programs.MATRIX, shape.storage, size * size)
+        text.array(programs.GRADIENT, shape.storage, size)
+        instances.linearize(programs.normal_graph)
+        _invert(instances)
+    else:
+        rows = TeamRows(instances, text.num_lanes)
+        rows.declare()
+        rows.linearize(programs.normal_rows_graph, has_gradient=False)
+        _write_matrix(instances)
+    return text.source(COVARIANCE_KERNEL, covariance_params(shape))
+
+
+def _write_matrix(instances: InstanceText) -> None:
+    text, size = instances.text, instances.shape.num_unknowns
+    out, row, column = (text.name(hint) for hint in ("out", "row", "column"))
+    text.let(out, f"{PROBLEM} * {size * size}")
+    with text.triangle(row, column, size):
+        entry = f"{programs.MATRIX}[{row} * {instances.shape.row_length} + {column}]"
+        for place in (f"{row} * {size} + {column}", f"{column} * {size} + {row}"):
+            text.set(f"{COVARIANCE}_data[{out} + {place}]", entry)
+
+
+def _invert(instances: InstanceText) -> None:
+    text, shape = instances.text, instances.shape
+    size = shape.num_unknowns
     places = {COVARIANCE: (f"{COVARIANCE}_data", f"{PROBLEM} * {size * size}")}
 
     def store(name: str, entry: int, value: str) -> None:
@@ -59,8 +87,6 @@ def covariance_kernel(shape: BatchShape, target: Target) -> KernelSource:
         text.set(f"{array}[{first} + {entry}]", value)
 
     instances.program(inverse_graph(shape), add=store)
-    text.set(f"{FINAL_COST}_data[{PROBLEM}]", "cost")
-    return text.source(COVARIANCE_KERNEL, covariance_params(shape))
 
 
 def inverse_graph(shape: BatchShape) -> Graph:

@@ -5,7 +5,6 @@ the problem, around the programs of `programs`.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 from caspar.batch.generate import programs
@@ -16,10 +15,17 @@ from caspar.batch.generate.parameters import (
     factor_name,
     free_name,
     has_index,
+    index_name,
     values_name,
 )
 from caspar.batch.generate.programs import WIDE
-from caspar.batch.generate.shape import BatchShape, Instances, ProblemNodes, is_per_instance
+from caspar.batch.generate.shape import (
+    BatchShape,
+    Instances,
+    ProblemNodes,
+    Team,
+    is_per_instance,
+)
 from caspar.codegen.batch.text import PROBLEM, ProblemText
 from caspar.codegen.targets import Target
 from caspar.frontend.factors.trace import Argument, ArgumentKind
@@ -29,7 +35,22 @@ from caspar.passes.pipeline import compile_graph
 
 
 @dataclass(frozen=True)
-class _Instance:
+class Counted:
+    """The text of how many instances of a factor a problem has.
+
+    Attributes:
+        name: What names of variables begin with.
+        count: The number.
+        is_one: Whether nothing is passed for single instances.
+    """
+
+    name: str
+    count: str
+    is_one: bool
+
+
+@dataclass(frozen=True)
+class Instance:
     """The text of what an instance of a factor reads.
 
     Attributes:
@@ -48,6 +69,7 @@ class InstanceText:
     Attributes:
         shape: Of the batch.
         text: What is written to.
+        places: Arrays that are part of another one, and where they begin there.
 
     Args:
         shape: Of the batch.
@@ -59,6 +81,10 @@ class InstanceText:
         self.shape = shape
         self.text = text
         self._target = target
+        self.places: dict[str, tuple[str, str]] = {}
+        if shape.team is Team.WARP:
+            last_row = str(shape.num_unknowns * shape.row_length)
+            self.places[programs.GRADIENT] = (programs.MATRIX, last_row)
 
     def program(
         self,
@@ -74,8 +100,8 @@ class InstanceText:
             add: Writes its stores; None: arrays of the thread.
         """
         program = compile_graph(graph, self._target.costs[graph.dtype])
-        known = {} if places is None else places
-        scalars = ("damping", "levelling", "shortening")
+        known = {**self.places, **({} if places is None else places)}
+        scalars = ("damping", "levelling", "shortening", "is_definite")
 
         def read(name: str, entry: int) -> str:
             if name in known:
@@ -84,7 +110,8 @@ class InstanceText:
             return name if name in scalars else f"{name}[{entry}]"
 
         def store(name: str, entry: int, value: str) -> None:
-            self.text.set(f"{name}[{entry}]", value)
+            array, first = known.get(name, (name, "0"))
+            self.text.set(f"{array}[{_sum(first, entry)}]", value)
 
         self.text.program(program, read, store if add is None else add)
 
@@ -104,8 +131,8 @@ class InstanceText:
                 bound = f"{given}_data[{PROBLEM} * {nodes.tangent_size} + {place}]"
                 text.set(f"{name}[{nodes.tangent_first + place}]", bound)
 
-    def _over_instances(self, number: int, values: str, write: Callable[[_Instance], None]) -> None:
-        """Write what is done for each instance of a factor."""
+    def counted(self, number: int) -> Counted:
+        """Write what says which instances of a factor a problem has."""
         text, one = self.text, self.shape.factors[number]
         name = text.name(factor_name(number))
         first, end = f"{name}_first", f"{name}_end"
@@ -115,35 +142,59 @@ class InstanceText:
             text.let(f"{name}_count", f"{end} - {first}")
         elif one.instances is Instances.EQUAL:
             text.let(f"{name}_count", f"{factor_name(number)}_{INSTANCES}")
-        item = f"{name}_item"
         is_one = one.instances is Instances.ONE
-        with nullcontext() if is_one else text.loop(item, "0", f"{name}_count"):
-            write(self._instance(number, values, name, None if is_one else item))
+        return Counted(name, "1" if is_one else f"{name}_count", is_one)
 
-    def _instance(self, number: int, values: str, name: str, item: str | None) -> _Instance:
-        text, shape, one = self.text, self.shape, self.shape.factors[number]
+    def _over_instances(self, number: int, values: str, write: Callable[[Instance], None]) -> None:
+        """Write what is done for each instance of a factor, by one of the lanes."""
+        found = self.counted(number)
+        item = f"{found.name}_item"
+        each = self.text.shared_loop(item, "0", found.count)
+        with self.text.first_lane() if found.is_one else each:
+            write(self.instance(number, values, found.name, None if found.is_one else item))
+
+    def instance(self, number: int, values: str, name: str, item: str | None) -> Instance:
+        """Write where an instance of a factor reads.
+
+        Args:
+            number: Of the factor.
+            values: Array of the nodes' values.
+            name: Of `counted`.
+            item: The text of its number within the problem; None: there is one.
+        """
+        text, one = self.text, self.shape.factors[number]
         places: dict[str, tuple[str, str]] = {}
         firsts: dict[str, str] = {}
         for argument in one.factor.inputs:
             constant = programs.constant_name(number, argument)
             if argument.node is None:
                 row = f"{PROBLEM} * {constant}_{STRIDE}"
-                if is_per_instance(argument) and item is not None:
+                if argument.kind is ArgumentKind.CONST_INDEXED and item is not None:
+                    row = f"{row} + {self._row_read(number, index_name(constant), name, item)}"
+                elif is_per_instance(argument) and item is not None:
                     start = f"{name}_first" if one.instances is Instances.RAGGED else row
                     row = f"{start} + {item}"
                 at = text.name(f"{constant}_at")
                 text.let(at, f"({row}) * {argument.storage_dim}")
                 places[constant] = (f"{constant}_data", at)
                 continue
-            nodes = shape.nodes_of(argument)
-            storage, tangent = str(nodes.storage_first), str(nodes.tangent_first)
-            node = self._node_number(number, argument, name, item)
-            if node is not None:
-                storage = f"{storage} + {argument.storage_dim} * {node}"
-                tangent = f"{tangent} + {argument.tangent_dim} * {node}"
+            storage, firsts[argument.name] = self.node_firsts(number, argument, name, item)
             places[programs.node_name(argument)] = (values, storage)
-            firsts[argument.name] = tangent
-        return _Instance(places, firsts)
+        return Instance(places, firsts)
+
+    def node_firsts(
+        self, number: int, argument: Argument, name: str, item: str | None
+    ) -> tuple[str, str]:
+        """Write where values and unknowns of a node begin that an instance touches."""
+        nodes = self.shape.nodes_of(argument)
+        storage, tangent = str(nodes.storage_first), str(nodes.tangent_first)
+        node = self._node_number(number, argument, name, item)
+        if node is None:
+            return storage, tangent
+        return (
+            f"{storage} + {argument.storage_dim} * {node}",
+            f"{tangent} + {argument.tangent_dim} * {node}",
+        )
 
     def _node_number(
         self, number: int, argument: Argument, name: str, item: str | None
@@ -155,12 +206,15 @@ class InstanceText:
         if not has_index(self.shape, argument):
             return None
         assert item is not None
-        text, index = self.text, programs.constant_name(number, argument)
-        is_ragged = self.shape.factors[number].instances is Instances.RAGGED
+        return self._row_read(number, programs.constant_name(number, argument), name, item)
+
+    def _row_read(self, number: int, index: str, name: str, item: str) -> str:
+        """Write which row an index names."""
+        text, is_ragged = self.text, self.shape.factors[number].instances is Instances.RAGGED
         row = f"{name}_first" if is_ragged else f"{PROBLEM} * {index}_{STRIDE}"
-        node = text.name(f"{index}_node")
-        text.let(node, text.cast(f"{index}_data[{row} + {item}]", DType.INT64))
-        return node
+        read = text.name(f"{index}_read")
+        text.let(read, text.cast(f"{index}_data[{row} + {item}]", DType.INT64))
+        return read
 
     def score(self) -> None:
         """`cost` is that of `y`."""
@@ -177,6 +231,7 @@ class InstanceText:
                 programs.CANDIDATE,
                 lambda one, graph=graph: self.program(graph, one.places, add),  # type: ignore[misc]
             )
+        text.add_up("cost")
 
     def linearize(
         self, graph_of: Callable[[BatchShape, int], Graph] = programs.linearize_graph
@@ -204,7 +259,7 @@ class InstanceText:
                 ),
             )
 
-    def _adder(self, number: int, instance: _Instance) -> Callable[[str, int, str], None]:
+    def _adder(self, number: int, instance: Instance) -> Callable[[str, int, str], None]:
         """Writes what an instance adds to gradient and matrix."""
         text, shape, size = self.text, self.shape, self.shape.num_unknowns
         nodes = {one.name: one for one in shape.factors[number].factor.nodes}

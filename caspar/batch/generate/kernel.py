@@ -1,9 +1,9 @@
-"""The kernel that solves the problems of a batch, one a thread, from start to end.
+"""The kernel that solves the problems of a batch, each by a thread or a warp, from start to end.
 
 Input: the shape of a batch and a target. Output: a `KernelSource`, whose parameters `bindings`
 describes. Once for each shape; the cache keeps it.
 
-The thread goes through *turns*. Each scores the values in `y`, then does what the phase asks for:
+It goes through *turns*. Each scores the values in `y`, then does what the phase asks for:
 
     START      the cost is the first one; a step follows
     CANDIDATE  the policy decides about the step; a step follows, or the end, or a question
@@ -12,9 +12,10 @@ The thread goes through *turns*. Each scores the values in `y`, then does what t
 
 A step is a linearisation, unless the last one still holds, a factorisation, and a new `y`. So every
 program stands in the kernel once, and threads of a warp meet again where they score.
+
+Where a warp solves a problem, what is not written for its lanes is done by the first of them.
 """
 
-from collections.abc import Callable
 from contextlib import nullcontext
 
 from caspar.batch.generate import policy_program as policy
@@ -31,10 +32,10 @@ from caspar.batch.generate.parameters import (
 )
 from caspar.batch.generate.policy_program import Answer, Option, State, Verdict, code
 from caspar.batch.generate.programs import WIDE, Tried
-from caspar.batch.generate.shape import BatchShape, ProblemNodes
-from caspar.codegen.batch.cpu_text import CpuProblemText
-from caspar.codegen.batch.cuda_text import CudaProblemText
-from caspar.codegen.batch.text import PROBLEM, ProblemText
+from caspar.batch.generate.shape import BatchShape, ProblemNodes, Team
+from caspar.batch.generate.team_factor import TeamStep
+from caspar.batch.generate.texts import empty_text
+from caspar.codegen.batch.text import PROBLEM
 from caspar.codegen.source import KernelSource, source_from_json, source_to_json
 from caspar.codegen.targets import TARGETS, Target
 from caspar.driver import cached
@@ -49,8 +50,6 @@ GOLDEN = 2654435761
 
 LAST_THIRD = 2.0**-30
 """Relative to the largest start value of a node type in the problem."""
-
-TEXTS: dict[str, Callable[[], ProblemText]] = {"cpu": CpuProblemText, "cuda": CudaProblemText}
 
 _DONE, _START, _CANDIDATE, _ROUNDING, _STEP = "0", "1", "2", "3", "4"
 
@@ -75,8 +74,12 @@ class _Writer:
 
     def __init__(self, shape: BatchShape, target: Target) -> None:
         self._shape = shape
-        self._text = TEXTS[target.name]()
+        self._text = empty_text(shape, target)
         self._instances = InstanceText(shape, self._text, target)
+        is_team = shape.team is Team.WARP
+        self._team = TeamStep(self._instances, self._text.num_lanes) if is_team else None
+        # with a loss the linearisation depends on the damping: it is made for every step
+        self._asks_stale = shape.is_bounded or not shape.has_loss
 
     def write(self) -> KernelSource:
         """The kernel."""
@@ -86,17 +89,18 @@ class _Writer:
             self._instances.score()
             with text.when(f"phase == {_START}"):
                 self._begin()
-            with text.when(f"phase == {_CANDIDATE}"):
+            with text.when(f"phase == {_CANDIDATE}"), text.alone():
                 text.set(f"{programs.TRIED}[{int(Tried.COST)}]", "cost")
             with text.when(f"phase == {_ROUNDING}"):
                 self._compare_rounding()
             with text.when(f"phase == {_CANDIDATE}"):
                 self._decide()
-            with text.when(f"phase == {_ROUNDING}"):
+            with text.when(f"phase == {_ROUNDING}"), text.alone():
                 self._round()
             with text.when(f"phase == {_STEP}"):
                 self._step()
-        self._end()
+        with text.alone():
+            self._end()
         return text.source(KERNEL, batch_params(self._shape))
 
     # -- pieces ------------------------------------------------------------------------------------
@@ -117,33 +121,34 @@ class _Writer:
         text, shape = self._text, self._shape
         storage, size = shape.storage, shape.num_unknowns
         for name in (programs.VALUES, programs.CANDIDATE):
-            text.array(name, storage, shape.storage_dim)
-        for name, length in (
-            (programs.GRADIENT, size),
-            (programs.MATRIX, size * size),
-            (programs.INFLUENCE, size),
+            text.shared(name, storage, shape.storage_dim)
+        if self._team is not None:
+            self._team.declare()
+        else:
+            text.array(programs.GRADIENT, storage, size)
+            text.array(programs.MATRIX, storage, size * size)
+        text.shared(programs.INFLUENCE, storage, size)
+        for name, members in (
+            (programs.TRIED, Tried),
+            (policy.STATE, State),
+            (policy.NEXT, State),
+            (policy.ANSWERS, Answer),
+            (policy.VERDICT, Verdict),
         ):
-            text.array(name, storage, length)
-        text.array(programs.TRIED, WIDE, len(Tried))
-        text.array(policy.STATE, WIDE, len(State))
-        text.array(policy.NEXT, WIDE, len(State))
-        text.array(policy.ANSWERS, WIDE, len(Answer))
-        text.array(policy.VERDICT, WIDE, len(Verdict))
+            text.shared(name, WIDE, len(members))
         if shape.is_masked:
-            text.array(programs.FREE, storage, size)
+            # one more for the gradient, a row of a warp's matrix
+            text.shared(programs.FREE, storage, size + (self._team is not None))
         if shape.is_bounded:
-            text.array(programs.LOWER, storage, size)
-            text.array(programs.UPPER, storage, size)
+            text.shared(programs.LOWER, storage, size)
+            text.shared(programs.UPPER, storage, size)
             text.variable("shortening", WIDE, self._number(0.0))
-        for number, nodes in enumerate(shape.nodes):
-            self._instances.load_nodes(number, nodes)
-        for place in range(size):
-            text.set(f"{programs.INFLUENCE}[{place}]", text.number(0.0, storage))
+        with text.alone():
+            self._load()
         for name, dtype, value in (
             ("phase", DType.INT64, _START),
             ("draw", DType.INT64, "0"),
             ("asked", DType.INT64, "0"),
-            ("is_stale", DType.INT64, "1"),
             ("has_moved", DType.INT64, "0"),
             ("was_lost", DType.INT64, "0"),
             ("is_lost", DType.INT64, "0"),
@@ -154,19 +159,36 @@ class _Writer:
             ("levelling", WIDE, self._number(1.0)),
         ):
             text.variable(name, dtype, value)
+        if self._asks_stale:
+            text.variable("is_stale", DType.INT64, "1")
+
+    def _load(self) -> None:
+        text, shape = self._text, self._shape
+        size, storage = shape.num_unknowns, shape.storage
+        for number, nodes in enumerate(shape.nodes):
+            self._instances.load_nodes(number, nodes)
+        for place in range(size):
+            text.set(f"{programs.INFLUENCE}[{place}]", text.number(0.0, storage))
+        if shape.is_masked and self._team is not None:
+            for nodes in shape.nodes:
+                for place in () if nodes.is_masked else range(nodes.tangent_size):
+                    moves = f"{programs.FREE}[{nodes.tangent_first + place}]"
+                    text.set(moves, text.number(1.0, storage))
+            text.set(f"{programs.FREE}[{size}]", text.number(1.0, storage))
 
     # -- phases ------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         text, state = self._text, self._state
-        for place, value in policy.FIRST_STATE.items():
-            self._set(state(place), value)
-        for place in (State.INITIAL_COST, State.COST):
-            text.set(state(place), "cost")
-        for place in (State.DAMPING, State.STEP_DAMPING):
-            text.set(state(place), self._option(Option.INITIAL_DAMPING))
-        text.set(state(State.RELIEF), self._option(Option.LEAST_RELIEF))
-        self._forget_answers()
+        with text.alone():
+            for place, value in policy.FIRST_STATE.items():
+                self._set(state(place), value)
+            for place in (State.INITIAL_COST, State.COST):
+                text.set(state(place), "cost")
+            for place in (State.DAMPING, State.STEP_DAMPING):
+                text.set(state(place), self._option(Option.INITIAL_DAMPING))
+            text.set(state(State.RELIEF), self._option(Option.LEAST_RELIEF))
+            self._forget_answers()
         text.set("phase", _STEP)
         largest = self._number(policy._LARGEST)
         is_finite = f"(cost <= {largest}) & (cost >= {self._number(-policy._LARGEST)})"
@@ -181,15 +203,18 @@ class _Writer:
     def _decide(self) -> None:
         text = self._text
         verdict, end = f"{policy.VERDICT}[{int(Verdict.ACCEPTED)}]", "end"
-        self._instances.program(policy.policy_graph())
+        with text.alone():
+            self._instances.program(policy.policy_graph())
         text.set(end, f"{policy.VERDICT}[{int(Verdict.END)}]")
         accepted = text.chosen(f"{verdict} > {self._number(0.5)}", "1", "0")
         with text.when(f"({accepted}) > has_moved"):
             text.set("has_moved", "1")
-            text.set("is_stale", "1")
-            for place in range(self._shape.storage_dim):
-                text.set(f"{programs.VALUES}[{place}]", f"{programs.CANDIDATE}[{place}]")
-            self._instances.program(step_program.fade_graph(self._shape))
+            if self._asks_stale:
+                text.set("is_stale", "1")
+            with text.alone():
+                for place in range(self._shape.storage_dim):
+                    text.set(f"{programs.VALUES}[{place}]", f"{programs.CANDIDATE}[{place}]")
+                self._instances.program(step_program.fade_graph(self._shape))
         zero = self._number(0.0)
         with text.when(f"{end} < {zero}"):
             text.set("phase", _ROUNDING)
@@ -198,10 +223,11 @@ class _Writer:
             text.set("draw", str(DRAWS.start))
             self._set("change", 0.0)
         with text.when(f"{end} >= {zero}"):
-            for place in State:
-                text.set(self._state(place), f"{policy.NEXT}[{int(place)}]")
             text.set("phase", text.chosen(f"{end} > {zero}", _DONE, _STEP))
-            self._forget_answers()
+            with text.alone():
+                for place in State:
+                    text.set(self._state(place), f"{policy.NEXT}[{int(place)}]")
+                self._forget_answers()
 
     def _compare_rounding(self) -> None:
         """Take the greatest change; after the last draw the policy decides again."""
@@ -221,7 +247,7 @@ class _Writer:
                 (1, Answer.DIGIT_KNOWN, Answer.DIGIT),
                 (2, Answer.THIRD_KNOWN, Answer.THIRD),
             ):
-                with text.when(f"asked == {number}"):
+                with text.when(f"asked == {number}"), text.alone():
                     self._set(f"{policy.ANSWERS}[{int(known)}]", 1.0)
                     text.set(f"{policy.ANSWERS}[{int(answer)}]", "change")
 
@@ -262,18 +288,25 @@ class _Writer:
         text.set("damping", self._state(State.STEP_DAMPING))
         is_due = "is_stale > 0"
         with nullcontext() if self._shape.has_loss else text.when(is_due):
-            self._instances.linearize()
+            if self._team is None:
+                self._instances.linearize()
+            else:
+                self._team.linearize()
         if self._shape.is_bounded:
             # after a rejected step those of nodes keep their direction
             rejected, first = self._number(1.0), self._number(0.0)
             text.set("shortening", text.chosen(is_due, first, rejected))
-            with text.when(is_due):
+            with text.when(is_due), text.alone():
                 self._instances.program(step_program.activate_graph(self._shape))
-        text.set("is_stale", "0")
+        if self._asks_stale:
+            text.set("is_stale", "0")
         text.set("phase", _STEP)
         half = self._number(0.5)
         with text.repeat(f"phase == {_STEP}"):
-            self._instances.program(step_program.step_graph(self._shape))
+            if self._team is None:
+                self._instances.program(step_program.step_graph(self._shape))
+            else:
+                self._team.write_step()
             text.set("phase", _CANDIDATE)
             levels = f"{programs.TRIED}[{int(Tried.LEVELS)}]"
             is_first = f"({self._state(State.NUM_ITERATIONS)} < {half})"

@@ -87,7 +87,15 @@ def _input_params(shape: BatchShape) -> list[Param]:
             name = programs.constant_name(number, argument)
             dtype = storage if argument.node is None else DType.INT32
             params += [Param(DATA, name, dtype), Param(STRIDE, name)]
+            if argument.kind is ArgumentKind.CONST_INDEXED:
+                index = index_name(name)
+                params += [Param(DATA, index, DType.INT32), Param(STRIDE, index)]
     return params
+
+
+def index_name(constant: str) -> str:
+    """Argument that says which row of a constant each instance reads."""
+    return f"{constant}_index"
 
 
 def has_index(shape: BatchShape, argument: Argument) -> bool:

@@ -10,6 +10,7 @@ the thread and single entries:
     moves     (n,) 1 for what moves, 0 for what is held, by the user or at a bound
     lower, upper  (n,) bounds; the lower one is above the upper one where nothing moves
     tried     what came of the step: see `Tried`
+    rows      for each instance that a warp works on: rows of C, then what the gradient gains
 
 The formulas are those of `equations.evaluation`; the step is in `step_program`.
 """
@@ -29,7 +30,7 @@ from caspar.memory.kernel_builder import KernelBuilder
 VALUES, CANDIDATE = "x", "y"
 GRADIENT, MATRIX, INFLUENCE, FREE, TRIED = "gradient", "matrix", "influence", "moves", "tried"
 LOWER, UPPER = "lower", "upper"
-COST = "cost"
+COST, ROWS = "cost", "rows"
 WIDE = DType.FLOAT64
 """Type of costs and of what the policy decides by."""
 
@@ -111,14 +112,7 @@ def linearize_graph(shape: BatchShape, number: int) -> Graph:
     """
     factor = shape.factors[number].factor
     kernel = ProgramBuilder("linearize", shape.storage)
-    evaluation = _evaluation(kernel, number, shape.factors[number])
-    blocks = evaluation.jacobian(factor.nodes)
-    pull: Sequence[Scalar] = evaluation.residual
-    correction = evaluation.correction(evaluation.residual)
-    entries = blocks
-    if correction is not None:
-        entries, pull = correction.selected(blocks), correction.pull
-        blocks = correction.times_blocks(entries)
+    entries, pull, blocks = _linearization(_evaluation(kernel, number, shape.factors[number]))
     for argument in factor.nodes:
         kernel.graph.origin = f"{factor.name}: gradient of {argument.name}"
         for i, column in enumerate(zip(*entries[argument.name], strict=True)):
@@ -127,20 +121,76 @@ def linearize_graph(shape: BatchShape, number: int) -> Graph:
     return kernel.graph.build()
 
 
+def _linearization(evaluation: Evaluation) -> tuple[Blocks, Sequence[Scalar], Blocks]:
+    """J and v, whose product is the gradient, and C."""
+    blocks = evaluation.jacobian(evaluation.factor.nodes)
+    correction = evaluation.correction(evaluation.residual)
+    if correction is None:
+        return blocks, evaluation.residual, blocks
+    entries = correction.selected(blocks)
+    return entries, correction.pull, correction.times_blocks(entries)
+
+
+def rows_graph(shape: BatchShape, number: int) -> Graph:
+    """Of a factor, given by its number: what a warp multiplies, and what the gradient gains.
+
+    Stored is `rows`, entry r * columns + c: the rows of C, with the columns of all node arguments
+    side by side, and in the row after them the instance's part of the gradient.
+    """
+    factor = shape.factors[number].factor
+    kernel = ProgramBuilder("rows", shape.storage)
+    entries, pull, blocks = _linearization(_evaluation(kernel, number, shape.factors[number]))
+    _put_rows(kernel, factor, blocks)
+    first = len(factor.residual) * num_columns(factor)
+    for argument in factor.nodes:
+        kernel.graph.origin = f"{factor.name}: gradient of {argument.name}"
+        for column in zip(*entries[argument.name], strict=True):
+            kernel.put(ROWS, first, dot(column, pull))
+            first += 1
+    return kernel.graph.build()
+
+
+def normal_rows_graph(shape: BatchShape, number: int) -> Graph:
+    """The same without gradient, and without the curvature of the loss: for covariances."""
+    kernel = ProgramBuilder("normal_rows", shape.storage)
+    evaluation = _evaluation(kernel, number, shape.factors[number])
+    _put_rows(kernel, shape.factors[number].factor, _weighted(evaluation))
+    return kernel.graph.build()
+
+
+def num_columns(factor: TracedFactor) -> int:
+    """Columns of all its node arguments."""
+    return sum(argument.tangent_dim for argument in factor.nodes)
+
+
+def _put_rows(kernel: ProgramBuilder, factor: TracedFactor, blocks: Blocks) -> None:
+    columns, first = num_columns(factor), 0
+    for argument in factor.nodes:
+        kernel.graph.origin = f"{factor.name}: rows of {argument.name}"
+        for r, row in enumerate(blocks[argument.name]):
+            for c, entry in enumerate(row):
+                kernel.put(ROWS, r * columns + first + c, entry)
+        first += argument.tangent_dim
+
+
 def normal_graph(shape: BatchShape, number: int) -> Graph:
     """The same without gradient, and without the curvature of the loss: for covariances."""
     factor = shape.factors[number].factor
     kernel = ProgramBuilder("normal", shape.storage)
-    evaluation = _evaluation(kernel, number, shape.factors[number])
-    root, blocks = evaluation.root_of_weight(), evaluation.jacobian(factor.nodes)
-    if root is not None:
-        counts = 0.0 < root
-        blocks = {
-            name: [[counts.where(root * entry, 0.0) for entry in row] for row in rows]
-            for name, rows in blocks.items()
-        }
-    _add_blocks(kernel, factor, blocks)
+    _add_blocks(kernel, factor, _weighted(_evaluation(kernel, number, shape.factors[number])))
     return kernel.graph.build()
+
+
+def _weighted(evaluation: Evaluation) -> Blocks:
+    """The Jacobian times the root of the weight."""
+    root, blocks = evaluation.root_of_weight(), evaluation.jacobian(evaluation.factor.nodes)
+    if root is None:
+        return blocks
+    counts = 0.0 < root
+    return {
+        name: [[counts.where(root * entry, 0.0) for entry in row] for row in rows]
+        for name, rows in blocks.items()
+    }
 
 
 def _add_blocks(kernel: ProgramBuilder, factor: TracedFactor, blocks: Blocks) -> None:

@@ -56,6 +56,28 @@ class Instances(Enum):
     RAGGED = "ragged"
 
 
+class Team(Enum):
+    """Who solves a problem.
+
+    THREAD: one thread, with the normal matrix in its registers, by code without loops. WARP: the
+    threads of a warp, with the matrix in memory that they share, by loops; on the processor one
+    thread, by the same loops.
+    """
+
+    THREAD = "thread"
+    WARP = "warp"
+
+    @classmethod
+    def usual(cls, num_unknowns: int, target: str) -> "Team":
+        """Who solves problems of a size, on a target given by its name."""
+        return cls.THREAD if num_unknowns <= MOST_OF_THREAD[target] else cls.WARP
+
+
+MOST_OF_THREAD = {"cpu": 12, "cuda": 8}
+"""Unknowns up to which a thread solves a problem. With more, code without loops takes long to
+compile, and a thread of a GPU has too few registers: see design record 0039."""
+
+
 @dataclass(frozen=True)
 class ProblemFactor:
     """A factor and its instances within a problem.
@@ -77,11 +99,13 @@ class BatchShape:
         nodes: The node types, in order.
         factors: The factors, in order.
         storage: Type of values, residuals and normal equations.
+        team: Who solves a problem.
     """
 
     nodes: tuple[ProblemNodes, ...]
     factors: tuple[ProblemFactor, ...]
     storage: DType
+    team: Team = Team.THREAD
 
     @property
     def storage_dim(self) -> int:
@@ -92,6 +116,16 @@ class BatchShape:
     def num_unknowns(self) -> int:
         """Unknowns of a problem."""
         return sum(one.tangent_size for one in self.nodes)
+
+    @property
+    def row_length(self) -> int:
+        """Entries of a row of the matrix in memory.
+
+        A warp keeps its factor above the diagonal, and the gradient as one more row; an odd number
+        keeps the entries of a column in different banks of shared memory.
+        """
+        size = self.num_unknowns
+        return size if self.team is Team.THREAD else (size + 2) | 1
 
     @property
     def is_masked(self) -> bool:
@@ -121,7 +155,7 @@ class BatchShape:
             (one.instances, tuple((term.source, term.kind) for term in one.factor.terms))
             for one in self.factors
         )
-        return (*nodes, *factors)
+        return (self.team, *nodes, *factors)
 
     @cached_property
     def key(self) -> str:
@@ -132,7 +166,8 @@ class BatchShape:
             for one in self.nodes
         ]
         factors = [f"{one.factor.key} {one.instances.value}" for one in self.factors]
-        return "\n".join(["batch", self.storage.value, *nodes, *factors])
+        head = ["batch", self.storage.value, self.team.value]
+        return "\n".join([*head, *nodes, *factors])
 
 
 def batch_shape(

@@ -35,19 +35,54 @@ from caspar.frontend.factors.retraction import retracted
 from caspar.ir.graph import Graph
 from caspar.ir.scalar import Scalar, dot, total
 
-_LEAST_PIVOT = 1e-15
+LEAST_PIVOT = 1e-15
 """Of a matrix scaled to unit diagonal: with less it is not positive definite to rounding."""
+
+DIAGONAL, SCALE, STEP, IS_DEFINITE = "diagonal", "scale", "step", "is_definite"
+"""Of a warp: D, the roots of its reciprocals, the solution, and whether there is one."""
 
 
 def step_graph(shape: BatchShape) -> Graph:
     """From the normal equations to the candidate, and what its step promises."""
     kernel = ProgramBuilder("step", shape.storage)
+    free = free_unknowns(kernel, shape)
+    slopes = _moving(kernel.entries(GRADIENT, shape.num_unknowns), free)
+    remembered, diagonal = _levelled(kernel, shape, free)
+    step, is_definite = _solved(kernel, shape, slopes, diagonal, free)
+    _put_promised(kernel, shape, slopes, remembered, diagonal, step, is_definite, free)
+    return kernel.graph.build()
+
+
+def damp_graph(shape: BatchShape) -> Graph:
+    """The first part of a step by a warp: D, and what the matrix is scaled by."""
+    kernel = ProgramBuilder("damp", shape.storage)
+    _, diagonal = _levelled(kernel, shape, free_unknowns(kernel, shape))
+    for place, entry in enumerate(diagonal):
+        kernel.put(DIAGONAL, place, entry)
+        kernel.put(SCALE, place, entry.sqrt().reciprocal())
+    return kernel.graph.build()
+
+
+def promise_graph(shape: BatchShape) -> Graph:
+    """The last part of a step by a warp: the candidate, and what its step promises."""
+    kernel, size = ProgramBuilder("promise", shape.storage), shape.num_unknowns
+    free = free_unknowns(kernel, shape)
+    slopes = _moving(kernel.entries(GRADIENT, size), free)
+    remembered, diagonal = (kernel.entries(name, size) for name in (INFLUENCE, DIAGONAL))
+    step = kernel.entries(STEP, size)
+    is_told = (0.5 < kernel.scalar(IS_DEFINITE)) | ~_is_finite(dot(slopes, slopes))
+    _put_promised(kernel, shape, slopes, remembered, diagonal, step, is_told, free)
+    return kernel.graph.build()
+
+
+def _levelled(
+    kernel: ProgramBuilder, shape: BatchShape, free: Free
+) -> tuple[list[Scalar], list[Scalar]]:
+    """The squares of derivatives with what is remembered of them, and D."""
     size = shape.num_unknowns
     damping = kernel.scalar("damping")
     kernel.graph.origin = "D"
-    free = free_unknowns(kernel, shape)
-    slopes = _moving(kernel.entries(GRADIENT, size), free)
-    squares = [kernel.entry(MATRIX, i * size + i) for i in range(size)]
+    squares = [kernel.entry(MATRIX, i * shape.row_length + i) for i in range(size)]
     remembered = [
         square.max(entry)
         for square, entry in zip(squares, kernel.entries(INFLUENCE, size), strict=True)
@@ -62,7 +97,21 @@ def step_graph(shape: BatchShape) -> Graph:
             diagonal += node_diagonal(
                 kernel, nodes.node, remembered[own], damping, shape.storage, held
             )
-    step, is_definite = _solved(kernel, shape, slopes, diagonal, free)
+    return remembered, diagonal
+
+
+def _put_promised(
+    kernel: ProgramBuilder,
+    shape: BatchShape,
+    slopes: Sequence[Scalar],
+    remembered: Sequence[Scalar],
+    diagonal: Sequence[Scalar],
+    step: Sequence[Scalar],
+    is_definite: Scalar,
+    free: Free,
+) -> None:
+    """The candidate, and what the step to it promises."""
+    damping = kernel.scalar("damping")
     kernel.graph.origin = "what the step promises"
     descent = dot(slopes, step)
     step = _clipped(kernel, shape, step) if shape.is_bounded else step
@@ -76,7 +125,6 @@ def step_graph(shape: BatchShape) -> Graph:
     by = [-is_definite.where(x, 0.0) for x in step]
     for nodes in shape.nodes:
         _put_moved(kernel, nodes, by, free)
-    return kernel.graph.build()
 
 
 def _put_moved(
@@ -209,9 +257,9 @@ def _solved(
     reciprocal: list[Scalar] = []
     for j in range(size):
         pivot = _minus(lower[j, j], [(lower[j, k], lower[j, k]) for k in range(j)])
-        large = pivot > _LEAST_PIVOT
+        large = pivot > LEAST_PIVOT
         is_definite = large if is_definite is None else is_definite & large
-        reciprocal.append(pivot.max(_LEAST_PIVOT).sqrt().reciprocal())
+        reciprocal.append(pivot.max(LEAST_PIVOT).sqrt().reciprocal())
         for i in range(j + 1, size):
             pairs = [(lower[i, k], lower[j, k]) for k in range(j)]
             lower[i, j] = _minus(lower[i, j], pairs) * reciprocal[j]

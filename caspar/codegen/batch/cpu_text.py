@@ -1,4 +1,7 @@
-"""The text of a kernel that solves one problem a thread, for the processor; see `codegen.cpu`."""
+"""The text of a kernel that solves one problem a thread, for the processor; see `codegen.cpu`.
+
+A kernel for a warp is for one lane here.
+"""
 
 from collections.abc import Sequence
 
@@ -62,6 +65,10 @@ class CpuProblemText(ProblemText):
     def chosen(self, condition: str, if_true: str, if_false: str) -> str:
         """`select`."""
         return f"select({condition}, {if_true}, {if_false})"
+
+    def reciprocal_root(self, expression: str, dtype: DType) -> str:
+        """As programs have it."""
+        return OP_TEXT[Op.RSQRT].format(expression).replace("@one", self.number(1.0, dtype))
 
     def compute(self, step: Instruction, operands: Sequence[str], dtype: DType) -> list[str]:
         """One assignment for each result."""

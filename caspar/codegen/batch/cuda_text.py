@@ -66,6 +66,10 @@ class CudaProblemText(ProblemText):
         """The conditional operator."""
         return f"(({condition}) ? ({if_true}) : ({if_false}))"
 
+    def reciprocal_root(self, expression: str, dtype: DType) -> str:
+        """As programs have it."""
+        return OP_TEXT[dtype][Op.RSQRT].format(f"({expression})")
+
     def compute(self, step: Instruction, operands: Sequence[str], dtype: DType) -> list[str]:
         """Constants, by the functions of `cuda.ops`."""
         names = [self.name(register) for register in step.outputs]

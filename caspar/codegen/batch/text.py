@@ -1,13 +1,17 @@
-"""Statements of a kernel in which one thread solves one problem, in a language that is left open.
+"""Statements of a kernel in which a thread or a warp solves a problem, in a language left open.
 
 The kernel is written once, as calls of a `ProblemText`; its subclasses know how a language
 declares, loops and branches. Expressions are text that both languages read alike: sums, products,
 comparisons, `&` and `|` of truth values, subscripts, and what `cast`, `number` and `chosen` return.
+
+Statements for the lanes of a warp are written with the methods under *lanes*; here there is one
+lane, as on the processor. All lanes execute every statement and have their own variables, whose
+values are the same in all of them outside `shared_loop`, `triangle`, `rectangle` and `chunks`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from caspar.codegen.comments import comment_text
 from caspar.codegen.source import KernelSource, Param
@@ -29,10 +33,12 @@ class ProblemText(ABC):
         comment: What starts a comment.
         block_end: What ends a loop or a branch; empty: less indentation does.
         lines: The statements so far.
+        num_lanes: Lanes of a problem.
     """
 
     comment: str
     block_end: str
+    num_lanes = 1
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -95,12 +101,79 @@ class ProblemText(ABC):
         """One of two expressions, both of which may be computed."""
 
     @abstractmethod
+    def reciprocal_root(self, expression: str, dtype: DType) -> str:
+        """1 over the square root of an expression."""
+
+    @abstractmethod
     def compute(self, step: Instruction, operands: Sequence[str], dtype: DType) -> list[str]:
         """Append arithmetic of a type; the names of its results."""
 
     @abstractmethod
     def source(self, name: str, params: Sequence[Param]) -> KernelSource:
         """The finished kernel: its statements are done for the problem of each number."""
+
+    # -- lanes -------------------------------------------------------------------------------------
+
+    def shared(self, name: str, dtype: DType, size: int) -> None:
+        """Declare an array of the problem, uninitialised."""
+        self.array(name, dtype, size)
+
+    def meet(self) -> None:
+        """What lanes have written before is seen by all of them."""
+        return
+
+    def first_lane(self) -> AbstractContextManager[None]:
+        """What is written inside is done once."""
+        return nullcontext()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """What is written inside is done once; before and after it lanes meet."""
+        self.meet()
+        with self.first_lane():
+            yield
+        self.meet()
+
+    def add_up(self, name: str) -> None:
+        """A variable becomes the sum of those of all lanes, the same bits in all."""
+        return
+
+    @contextmanager
+    def shared_loop(self, name: str, first: str, end: str) -> Iterator[None]:
+        """What is written inside is done for each number, by one of the lanes."""
+        with self.loop(name, first, end):
+            yield
+
+    @contextmanager
+    def sum_loop(self, name: str, first: str, end: str) -> Iterator[None]:
+        """A loop inside the work of one lane, whose few statements may be repeated."""
+        with self.loop(name, first, end):
+            yield
+
+    @contextmanager
+    def triangle(self, row: str, column: str, size: int) -> Iterator[None]:
+        """What is written inside is done for each entry of a lower triangle, by one lane."""
+        with self.loop(row, "0", str(size)), self.loop(column, "0", f"{row} + 1"):
+            yield
+
+    @contextmanager
+    def rectangle(self, row: str, column: str, rows: int, columns: int) -> Iterator[None]:
+        """What is written inside is done for each entry of a matrix, by one lane."""
+        with self.loop(row, "0", str(rows)), self.loop(column, "0", str(columns)):
+            yield
+
+    @contextmanager
+    def chunks(self, first: str, length: str, count: str, size: int) -> Iterator[None]:
+        """What is written inside is done for runs of numbers below `count`, `size` at most each."""
+        assert size == 1
+        with self.loop(first, "0", count):
+            self.let(length, "1")
+            yield
+
+    def of_chunk(self, lane: str, _length: str) -> AbstractContextManager[None]:
+        """What is written inside is done by one lane for each number of a run."""
+        self.let(lane, "0")
+        return nullcontext()
 
     # -- blocks ------------------------------------------------------------------------------------
 

@@ -157,13 +157,12 @@ class CudaMember(CudaBackend):
     def sequence(self, launches: Sequence[Launch]) -> LaunchSequence:
         """Launches, and sums between them, as one CUDA graph.
 
-        It is captured at once: what allocates may wait for kernels of all devices, and these for
-        the member that allocates.
+        It is captured at once, whether or not it has sums: what allocates may wait for kernels of
+        all devices, and these for the member that allocates.
         """
         made = CudaSequence(self.stream, [*_present(launches)])
-        if any(isinstance(one, AllReduce) for one in launches):
-            with self._device:
-                made.graph  # noqa: B018
+        with self._device:
+            made.graph  # noqa: B018
         return made
 
     def runner(self, launches: Sequence[Launch]) -> Callable[[], None]:

@@ -4,6 +4,7 @@ NCCL itself listens for its own connections: on the network interface by which r
 unless the user has set NCCL_SOCKET_IFNAME. Cost: connections once for a group.
 """
 
+import atexit
 import fcntl
 import os
 import socket
@@ -26,6 +27,7 @@ _ADDRESS_OF_INTERFACE = 0x8915
 """SIOCGIFADDR of Linux."""
 
 POLL_S = 0.1
+ABORT_S = 3.0
 
 
 def meeting() -> Any:
@@ -128,7 +130,10 @@ class NcclRankGroup(ProcessGroup):
         """Kernels that wait for another member end.
 
         NCCL tells them at once, but returns when no graph has the communicator any more: in a
-        thread that nobody waits for.
+        thread that nobody waits for, except for a moment at the end of the process. If this rank
+        leaves as it should, nothing waits: its end takes the communicator with it.
         """
-        if self._communicator is not None:
-            Thread(target=self._communicator.abort, name="caspar abort", daemon=True).start()
+        if self._communicator is not None and not self._peers.is_closed:
+            thread = Thread(target=self._communicator.abort, name="caspar abort", daemon=True)
+            thread.start()
+            atexit.register(thread.join, ABORT_S)

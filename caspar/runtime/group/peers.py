@@ -79,7 +79,7 @@ class Peers:
         self._known = Event()
         self._reason, self._left = "", ""
         self._aborts: dict[int, Callable[[str], None]] = {}
-        self.was_interrupted = False
+        self.was_interrupted = self.is_closed = False
         others = range(1, size) if hub is not None else (0,)
         end_s = time.monotonic() + join_s
         self._wires: dict[int, Wire] = {}
@@ -161,7 +161,6 @@ class Peers:
             # what it has said before can still be read
             self._left = f"{self.name(source)} has left the group: its program has ended"
             self._known.set()
-            self._abort_all(self._left)
             return
         if self._watch is not None and self._hub is not None:
             self._watch.tell(news, detail, but=source)
@@ -199,6 +198,7 @@ class Peers:
 
     def close(self) -> None:
         """Leave."""
+        self.is_closed = True
         if self._watch is not None:
             self._watch.close()
         self.fail(f"{self.name(self.rank)} has left the group")

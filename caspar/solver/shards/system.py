@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
+
 from caspar.errors import BackendError
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
@@ -297,11 +299,13 @@ class ShardedSystem:
             whole = first.xp.array(first.upload(self._starts[name]))
             first.synchronize()
             for nodes, own in zip(self._nodes, found, strict=True):
-                place = nodes[name]
+                place, end = nodes[name], own[name]
                 if not isinstance(place, slice):
-                    whole[first.upload(place)] = own[name]
+                    whole[first.upload(place)] = first.upload(end)
                 elif place.stop > place.start:
-                    first.receive(whole[place], own[name])
+                    # of another process it is on the host
+                    on_device = first.upload(end) if isinstance(end, np.ndarray) else end
+                    first.receive(whole[place], on_device)
             moved[name] = whole
         first.synchronize()
         return moved

@@ -1,0 +1,204 @@
+"""Normal equations of a problem that a warp solves: rows of instances, then products of them.
+
+Input: the shape of a batch and the text that is being written. Output: code for one linearisation.
+Each lane evaluates an instance and leaves its rows in memory of the warp; then lanes share out the
+entries of the matrix, and each sums its own in a fixed order.
+"""
+
+from collections.abc import Callable
+
+from caspar.batch.generate import programs
+from caspar.batch.generate.instances import Counted, InstanceText
+from caspar.batch.generate.shape import BatchShape
+from caspar.codegen.source import WARP
+from caspar.frontend.factors.trace import Argument, TracedFactor
+from caspar.ir.graph import Graph
+
+ROWS_BYTES = 8192
+"""Memory for rows, unless those of a single instance take more: with more of it fewer problems are
+in flight."""
+
+
+def chunk_size(shape: BatchShape, number: int) -> int:
+    """Instances of a factor whose rows are kept at a time, by a warp."""
+    room = max(ROWS_BYTES // shape.storage.itemsize, rows_size(shape, number))
+    size = WARP
+    while size * rows_size(shape, number) > room:
+        size //= 2
+    return size
+
+
+def rows_size(shape: BatchShape, number: int) -> int:
+    """Entries of the rows of one instance, and its part of the gradient."""
+    factor = shape.factors[number].factor
+    return (len(factor.residual) + 1) * programs.num_columns(factor)
+
+
+class TeamRows:
+    """Writes linearisations by a warp.
+
+    Args:
+        instances: Writes what an instance reads.
+        lanes: Of a warp; on the processor 1.
+    """
+
+    def __init__(self, instances: InstanceText, lanes: int) -> None:
+        self._instances = instances
+        self._lanes = lanes
+        self._shape, self._text = instances.shape, instances.text
+
+    def declare(self) -> None:
+        """Matrix, gradient and rows."""
+        shape, text = self._shape, self._text
+        entries = (shape.num_unknowns + 1) * shape.row_length
+        text.shared(programs.MATRIX, shape.storage, entries)
+        rows = [self._chunk(place) * rows_size(shape, place) for place in range(len(shape.factors))]
+        text.shared(programs.ROWS, shape.storage, max(rows))
+
+    def _chunk(self, number: int) -> int:
+        return min(self._lanes, chunk_size(self._shape, number))
+
+    def linearize(
+        self,
+        graph_of: Callable[[BatchShape, int], Graph] = programs.rows_graph,
+        *,
+        has_gradient: bool = True,
+    ) -> None:
+        """Matrix and gradient are those of `x`.
+
+        Args:
+            graph_of: Rows of an instance, by the number of its factor.
+            has_gradient: Whether they have a part of the gradient.
+        """
+        text, shape = self._text, self._shape
+        zero, length = text.number(0.0, shape.storage), shape.row_length
+        text.meet()
+        # the gradient is the last row; above the diagonal there is the factor of the last step
+        with text.triangle("row", "column", shape.num_unknowns + 1):
+            text.set(f"{programs.MATRIX}[row * {length} + column]", zero)
+        for number in range(len(shape.factors)):
+            self._add_factor(number, graph_of(shape, number), has_gradient=has_gradient)
+        text.meet()
+
+    def _add_factor(self, number: int, graph: Graph, *, has_gradient: bool) -> None:
+        text, found = self._text, self._instances.counted(number)
+        first, length, lane = (f"{found.name}_{part}" for part in ("start", "length", "lane"))
+        size = rows_size(self._shape, number)
+        with text.chunks(first, length, found.count, self._chunk(number)):
+            text.meet()
+            with text.of_chunk(lane, length):
+                item = None if found.is_one else f"({first} + {lane})"
+                own = self._instances.instance(number, programs.VALUES, found.name, item)
+                rows = {programs.ROWS: (programs.ROWS, f"{lane} * {size}")}
+                self._instances.program(graph, {**own.places, **rows})
+            text.meet()
+            self._add_chunk(number, found, first, length, has_gradient=has_gradient)
+
+    def _add_chunk(
+        self, number: int, found: Counted, first: str, length: str, *, has_gradient: bool
+    ) -> None:
+        """Add products of the rows that are there."""
+        factor = self._shape.factors[number].factor
+        has_several = any(self._shape.nodes_of(one).count > 1 for one in factor.nodes)
+        if not has_several:
+            # all instances touch the same nodes: an entry is summed over them by one lane
+            firsts = {
+                one.name: str(self._shape.nodes_of(one).tangent_first) for one in factor.nodes
+            }
+            self._add_products(number, firsts, "0", length, has_gradient=has_gradient)
+            return
+        text, slot = self._text, f"{found.name}_slot"
+        with text.loop(slot, "0", length):
+            item = f"({first} + {slot})"
+            firsts = {
+                one.name: self._instances.node_firsts(number, one, found.name, item)[1]
+                for one in factor.nodes
+            }
+            self._add_products(number, firsts, slot, f"{slot} + 1", has_gradient=has_gradient)
+
+    def _add_products(
+        self, number: int, firsts: dict[str, str], begin: str, end: str, *, has_gradient: bool
+    ) -> None:
+        """Add those of instances `begin` to before `end` of a chunk, which touch the same nodes."""
+        factor = self._shape.factors[number].factor
+        columns = _columns(factor)
+        for place, argument in enumerate(factor.nodes):
+            row_first, column = firsts[argument.name], columns[argument.name]
+            i, j = (self._text.name(hint) for hint in ("i", "j"))
+            with self._text.triangle(i, j, argument.tangent_dim):
+                value = self._sum(number, begin, end, f"{column} + {i}", f"{column} + {j}")
+                self._add_to(f"{row_first} + {i}", f"{row_first} + {j}", value)
+            if has_gradient:
+                i = self._text.name("i")
+                with self._text.shared_loop(i, "0", str(argument.tangent_dim)):
+                    value = self._sum(number, begin, end, f"{column} + {i}", None)
+                    self._add_to(str(self._shape.num_unknowns), f"{row_first} + {i}", value)
+            self._text.meet()
+            for other in factor.nodes[:place]:
+                self._add_pair(number, firsts, begin, end, (argument, other))
+
+    def _add_pair(
+        self,
+        number: int,
+        firsts: dict[str, str],
+        begin: str,
+        end: str,
+        pair: tuple[Argument, Argument],
+    ) -> None:
+        """Add products of the columns of two arguments."""
+        text, shape = self._text, self._shape
+        one, other = pair
+        columns = _columns(shape.factors[number].factor)
+        mine, others = shape.nodes_of(one), shape.nodes_of(other)
+        i, j = (text.name(hint) for hint in ("i", "j"))
+        row, column = f"{firsts[one.name]} + {i}", f"{firsts[other.name]} + {j}"
+        parts = f"{columns[one.name]} + {i}", f"{columns[other.name]} + {j}"
+        sizes = one.tangent_dim, other.tangent_dim
+        if mine is not others:
+            with text.rectangle(i, j, *sizes):
+                value = self._sum(number, begin, end, *parts)
+                if mine.tangent_first < others.tangent_first:
+                    row, column = column, row
+                self._add_to(row, column, value)
+            text.meet()
+            return
+        # of nodes of one type either may come first, and an instance may touch one twice: then
+        # an entry gets two products, one after the other
+        for low, high, condition in ((row, column, "<="), (column, row, ">=")):
+            with text.rectangle(i, j, *sizes), text.when(f"{column} {condition} {row}"):
+                value = self._sum(number, begin, end, *parts)
+                self._add_to(low, high, value)
+            text.meet()
+
+    def _sum(self, number: int, begin: str, end: str, left: str, right: str | None) -> str:
+        """Write the product of two columns, or what the gradient gains if there is no right one."""
+        text, shape = self._text, self._shape
+        factor = shape.factors[number].factor
+        columns, rows = programs.num_columns(factor), len(factor.residual)
+        total, slot = text.name("total"), text.name("slot")
+        text.variable(total, shape.storage, text.number(0.0, shape.storage))
+        with text.sum_loop(slot, begin, end):
+            first = f"{slot} * {rows_size(shape, number)}"
+            if right is None:
+                value = f"{programs.ROWS}[{first} + {rows * columns} + {left}]"
+            else:
+                value = " + ".join(
+                    f"{programs.ROWS}[{first} + {r * columns} + {left}]"
+                    f" * {programs.ROWS}[{first} + {r * columns} + {right}]"
+                    for r in range(rows)
+                )
+            text.set(total, f"{total} + ({value})")
+        return total
+
+    def _add_to(self, row: str, column: str, value: str) -> None:
+        place = f"{programs.MATRIX}[({row}) * {self._shape.row_length} + {column}]"
+        self._text.set(place, f"{place} + {value}")
+
+
+def _columns(factor: TracedFactor) -> dict[str, int]:
+    """Where the columns of each node argument begin in its rows."""
+    found, first = {}, 0
+    for argument in factor.nodes:
+        found[argument.name] = first
+        first += argument.tangent_dim
+    return found

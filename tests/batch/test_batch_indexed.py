@@ -1,0 +1,93 @@
+"""`ConstIndexed` arguments of batches: rows of all problems or of each, and which are read."""
+
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+import symforce.symbolic as sf
+from numpy.testing import assert_allclose, assert_array_equal
+
+import caspar
+from caspar.batch.generate.shape import Team
+from caspar.errors import InputError
+from tests.batch.batch_cases import Camera, reprojection, views
+from tests.batch.test_batch_solver import FLAT
+from tests.harness_backend import HarnessBackend
+
+
+@caspar.factor
+def template(
+    camera: Annotated[Camera, caspar.TunableUnique],
+    point: Annotated[sf.V3, caspar.ConstIndexed],
+    pixel: Annotated[sf.V2, caspar.ConstSequential],
+) -> sf.V2:
+    """A point of a template seen by a camera of 500 pixels."""
+    x, y, z = camera * point
+    return sf.V2(500 * x / z - pixel[0], 500 * y / z - pixel[1])
+
+
+def _solved(given: Any, start: Any, backend: Any = "cpu", team: Any = None) -> caspar.BatchResult:
+    solver = caspar.BatchSolver(template, backend=backend)
+    solver.team = team
+    return solver.solve({"Camera": start, "template": given})
+
+
+def test_rows_of_each_problem_or_of_all() -> None:
+    start, points, pixels = views()
+    expected = caspar.BatchSolver(reprojection, backend="cpu").solve(
+        {"Camera": start, "reprojection": {"point": points, "pixel": pixels}}
+    )
+    order = np.random.default_rng(0).permutation(points.shape[1])
+    shuffled = points[:, np.argsort(order)]
+    own = {"point": {"values": shuffled, "index": order[None]}, "pixel": pixels}
+    assert_array_equal(_solved(own, start).values["Camera"], expected.values["Camera"])
+    all_points = points.reshape(1, -1, 3)
+    index = np.arange(points.shape[0] * points.shape[1]).reshape(points.shape[:2])
+    same = {"point": {"values": all_points, "index": index}, "pixel": pixels}
+    assert_array_equal(_solved(same, start).values["Camera"], expected.values["Camera"])
+
+
+@pytest.mark.parametrize("team", Team)
+@pytest.mark.parametrize("backend", ["cpu", "harness"])
+def test_ragged_index_into_a_shared_template(backend: str, team: Team) -> None:
+    start, points, pixels = views()
+    shared = np.ascontiguousarray(points.reshape(1, -1, 3))
+    problem, number = np.nonzero(np.random.default_rng(1).uniform(size=points.shape[:2]) < 0.8)
+    order = np.random.default_rng(2).permutation(len(problem))
+    problem, number = problem[order], number[order]
+    row = problem * points.shape[1] + number
+    given = {
+        "point": {"values": shared, "index": {"values": row, "problem": problem}},
+        "pixel": {"values": pixels[problem, number], "problem": problem},
+    }
+    expected = caspar.BatchSolver(reprojection, backend="cpu").solve(
+        {
+            "Camera": start,
+            "reprojection": {
+                "point": {"values": points[problem, number], "problem": problem},
+                "pixel": {"values": pixels[problem, number], "problem": problem},
+            },
+        }
+    )
+    found = _solved(given, start, "cpu" if backend == "cpu" else HarnessBackend(), team)
+    assert_allclose(found.values["Camera"], expected.values["Camera"], atol=FLAT)
+    assert_allclose(found.final_cost, expected.final_cost, rtol=1e-11)
+    assert_array_equal(found.num_residuals, expected.num_residuals)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"index": np.full((1, 12), 12)}, r"index 12 is out of range; a problem has 12 such rows"),
+        ({"values": {"values": np.zeros((3, 3)), "problem": [0, 0, 1]}}, "Only the index"),
+        ({"index": np.zeros((1, 12))}, r"expected integers of shape \(P, m\), the number of a row"),
+        ({"row": 1}, "unknown name 'row'"),
+    ],
+)
+def test_what_does_not_fit_is_told(change: dict[str, Any], message: str) -> None:
+    start, points, pixels = views()
+    point = {"values": points[:1], "index": np.arange(12)[None], **change}
+    if isinstance(point["values"], dict):
+        point["values"]["problem"] = np.array(point["values"]["problem"])
+    with pytest.raises(InputError, match=message):
+        _solved({"point": point, "pixel": pixels}, start)
