@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 
 from caspar.equations.evaluation import correction_dim
 from caspar.equations.parts import FactorPart, Lifetime, NodePart, SolverPart, value_dtype
-from caspar.errors import OutOfMemoryError
 from caspar.frontend.factors.trace import Argument
 from caspar.frontend.precision import Types
 from caspar.ir.dtype import DType
@@ -24,12 +23,12 @@ from caspar.memory.array import Array
 from caspar.memory.layout import array_scalars
 from caspar.runtime.backend import Backend
 from caspar.solver.limits import Limits
+from caspar.solver.plan.allocation import allocated
 from caspar.solver.plan.arena import ArenaPlan, Entry
 from caspar.solver.plan.array_key import ArrayKey, Span
 from caspar.solver.plan.kernel_library import KernelLibrary
 from caspar.solver.plan.plan import FactorPlan, NodePlan, num_objects
 from caspar.solver.plan.shard import Shard
-from caspar.solver.result.quantities import bytes_text
 
 Entries = list[Entry[ArrayKey]]
 """Regions to be reserved."""
@@ -82,36 +81,12 @@ def allocate_cleared(
     Raises:
         OutOfMemoryError: Names needed and available bytes, and what several devices would need.
     """
-    try:
-        memory = arena.allocate(backend)
-    except OutOfMemoryError as error:
-        raise OutOfMemoryError(f"{error} {needed_by_devices(arena, nodes)}") from error
+    memory = allocated(arena, backend, nodes)
     # `collect` sums the model's partials with the initial cost, before any retraction; not every
     # factor has a part in the curvature
     for part in (SolverPart.SCALARS, SolverPart.MODELS, SolverPart.CURVATURES):
         backend.clear(memory[part])
     return memory
-
-
-MORE_DEVICES = (2, 4, 8)
-
-
-def needed_by_devices(arena: ArenaPlan[ArrayKey], nodes: Sequence[NodePlan]) -> str:
-    """What several devices would need each: nodes that remain are on all, the rest is divided."""
-    remaining = {plan.node.name for plan in nodes if not plan.is_eliminated}
-    sizes = {key.text: region.num_bytes for key, region in arena.regions.items()}
-    on_all = sum(
-        size for name, size in sizes.items() if "." in name and name.partition(".")[0] in remaining
-    )
-    on_all = min(on_all, arena.num_bytes)
-    each = ", ".join(
-        f"{bytes_text(on_all + (arena.num_bytes - on_all) // number)} on each of {number}"
-        for number in MORE_DEVICES
-    )
-    return (
-        f"The plan's arrays take {bytes_text(arena.num_bytes)}; shared by devices=... or by ranks "
-        f"about {each}."
-    )
 
 
 class _Regions:
