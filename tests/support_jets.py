@@ -49,10 +49,14 @@ def too_far(
         for column in range(1 + case.num_arguments):
             worst, message = 0.0, ""
             found = results[:, 3 * number + column]
+            known: dict[tuple[bytes, bytes], tuple[float, str]] = {}  # rows repeat arguments
             for row, result, jet in zip(rows, found, jets[name], strict=True):
                 if jet is None:
                     continue
-                ratio, wanted = _roundings(case, jet, column, row, result)
+                key = (row[: case.num_arguments].tobytes(), result.tobytes())
+                if key not in known:
+                    known[key] = _roundings(case, jet, column, row, result)
+                ratio, wanted = known[key]
                 if ratio > worst:
                     worst, message = ratio, f"{result!r} for {wanted}, of {row}"
             allowed = roundings[min(column, 1)]

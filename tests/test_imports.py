@@ -100,7 +100,7 @@ ROOMS = {
         "result": "",
         "plan": "input result",
         "system": "plan",
-        "covariance": "choice input",
+        "covariance": "choice input result",
         "linear": "choice plan system",
         "iterate": "input result plan system linear",
         "shards": "choice input plan linear iterate",

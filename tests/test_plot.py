@@ -46,6 +46,20 @@ def test_convergence() -> None:
     assert [axis.get_yscale() for axis in figure.axes] == ["log", "log"]
 
 
+def test_steps_that_were_rejected_last_are_marked() -> None:
+    """Their cost is the final one, which a logarithmic axis does not have."""
+    end = make_record(4, 300.0, step_accepted=False)
+    records = (make_record(1, 300.0), make_record(2, 300.0, step_accepted=False), end)
+    figure = make_result(iterations=records, final_cost=300.0).plot()
+    for axis in figure.axes:
+        curve, rejected, last = axis.lines
+        assert len(np.asarray(rejected.get_xdata())) == 0
+        assert len(np.asarray(curve.get_xdata())) == 4
+        np.testing.assert_array_equal(last.get_ydata(), [0.0, 0.0])
+    np.testing.assert_array_equal(figure.axes[0].lines[2].get_xdata(), [2.0, 4.0])
+    drawn(figure)
+
+
 @pytest.mark.parametrize(("time_s", "label"), [(0.004, "time, ms"), (30.0, "time, s")])
 def test_time_unit(time_s: float, label: str) -> None:
     result = make_result(iterations=(make_record(1, 5.0, time_s=time_s),))

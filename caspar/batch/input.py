@@ -39,6 +39,7 @@ class Batch:
         bounds: By node type, those of all nodes.
         arrays: By the kernel's argument, what it is bound to and its stride.
         instances: By the factor's number, instances of each problem where they are equal.
+        mean_instances: Of all factors in a problem, on average.
         num_residuals: (P,) int64 rows of residuals that count, NumPy's or of the device.
         may_be_empty: Whether a problem may have none.
     """
@@ -51,6 +52,7 @@ class Batch:
     bounds: Mapping[str, NodeBounds]
     arrays: Mapping[str, tuple[Array, int]]
     instances: Mapping[int, int]
+    mean_instances: float
     num_residuals: Array
     may_be_empty: bool
 
@@ -131,6 +133,7 @@ def read_batch(
         bounds=found.bounds,
         arrays={name: array for one in read for name, array in one.arrays.items()},
         instances={place: one.length for place, one in enumerate(read) if one.length is not None},
+        mean_instances=sum(one.mean_length for one in read),
         num_residuals=one_by_one.xp.zeros(one_by_one.num_problems, dtype=np.int64) + total,
         may_be_empty=not isinstance(total, int) or total == 0,
     )
@@ -144,12 +147,14 @@ class _ReadFactor:
         factor: With its terms and instances.
         arrays: As in `Batch`.
         length: Instances of each problem, if they are equal.
+        mean_length: The same on average.
         counted: Instances that count: of each problem, or (P,).
     """
 
     factor: ProblemFactor
     arrays: dict[str, tuple[Array, int]]
     length: int | None
+    mean_length: float
     counted: Any
 
 
@@ -198,8 +203,12 @@ class _FactorReader:
             arrays[names.factor_name(self._place)] = (ragged.starts, 0)
         elif instances is Instances.EQUAL:
             length = next(iter(self._lengths.values()))
+        mean = 1.0 if length is None else float(length)
+        if ragged is not None:
+            rows = next(iter(self._rows.values())).rows
+            mean = rows.shape[0] / max(self._arrays.num_problems, 1)
         counted = self._counted(ragged, length)
-        return _ReadFactor(ProblemFactor(traced, instances), arrays, length, counted)
+        return _ReadFactor(ProblemFactor(traced, instances), arrays, length, mean, counted)
 
     def _check_arguments(self, given: Any) -> None:
         needed, single = [], []

@@ -48,13 +48,17 @@ MAX_UNKNOWNS = 48
 """Of a problem: its normal matrix is in the shared memory of a warp."""
 
 
-def with_team(shape: BatchShape, team: Team | None, target: str) -> BatchShape:
+def with_team(
+    shape: BatchShape, team: Team | None, target: str, num_problems: int, instances: float
+) -> BatchShape:
     """The shape with who solves its problems.
 
     Args:
         shape: Of the batch.
-        team: Who is to; None: as the number of unknowns suggests.
+        team: Who is to; None: as sizes suggest.
         target: For which kernels are generated, by name.
+        num_problems: P.
+        instances: Of all factors in a problem, on average.
 
     Raises:
         InputError: Problems are too large.
@@ -68,7 +72,9 @@ def with_team(shape: BatchShape, team: Team | None, target: str) -> BatchShape:
             f"problems of at most {MAX_UNKNOWNS}. Use caspar.Solver for larger ones, one by "
             "one or as one problem with nodes of all"
         )
-    return replace(shape, team=Team.usual(shape.num_unknowns, target) if team is None else team)
+    if team is None:
+        team = Team.usual(target, shape.num_unknowns, num_problems, instances)
+    return replace(shape, team=team)
 
 
 def checked_precision(given: str | Precision) -> Precision:

@@ -37,7 +37,7 @@ class BatchSolver:
     Attributes:
         precision: Of values, residuals and normal equations.
         backend: Where problems are solved.
-        team: Who solves one: a thread or a warp; None: as its unknowns suggest.
+        team: Who solves one: a thread or a warp; None: as sizes suggest.
 
     Args:
         factors: Functions decorated with `caspar.factor`; a single one needs no list. Together
@@ -272,7 +272,8 @@ class BatchSolver:
             check=check,
         )
         own = self.backend.traits.target if target is None else target
-        return replace(batch, shape=with_team(batch.shape, self.team, own))
+        count, instances = batch.num_problems, batch.mean_instances
+        return replace(batch, shape=with_team(batch.shape, self.team, own, count, instances))
 
 
 def _remade(factors: tuple[Factor, ...], choices: Mapping[str, Any]) -> BatchSolver:

@@ -22,7 +22,7 @@ from caspar.cli.arguments import (
     positive_integer,
     positive_number,
 )
-from caspar.cli.bal import LOSSES, BalRequest, solve_bal
+from caspar.cli.bal import FIXED, LOSSES, BalRequest, solve_bal
 from caspar.cli.cache import clear_caches, show_caches
 from caspar.cli.colmap import (
     COLMAP_FLAGS,
@@ -104,7 +104,7 @@ def _add_bal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "bal",
         help="solve a bundle adjustment problem (BAL text file)",
         description="Solve a bundle adjustment problem: all cameras (pose, focal length, two "
-        "distortion coefficients) and all points move.",
+        "distortion coefficients) and all points move, but for what --fixed names.",
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -121,6 +121,13 @@ def _add_bal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "--loss", choices=list(LOSSES), help="make wrong observations count less (default: none)"
     )
     add_loss_scale(bal)
+    bal.add_argument(
+        "--fixed",
+        action="append",
+        choices=list(FIXED),
+        default=[],
+        help="hold calibrations, poses, the first pose or points as they are; may be repeated",
+    )
     bal.add_argument(
         "--out",
         type=Path,
@@ -140,6 +147,7 @@ def _run_bal(request: argparse.Namespace) -> ExitCode:
             max_iterations=request.max_iterations,
             loss=request.loss,
             loss_scale=request.loss_scale,
+            fixed=request.fixed,
             outputs=Outputs(json=request.json, problem=request.out, plot=request.plot),
             is_quiet=request.quiet,
         )

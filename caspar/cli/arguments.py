@@ -35,7 +35,8 @@ def add_precision(command: argparse.ArgumentParser, default: Precision) -> None:
         "--precision",
         choices=[precision.value for precision in Precision],
         default=default.value,
-        help="floating types; mixed is float32 with float64 sums (default: %(default)s)",
+        help="floating types; mixed has values, residuals and sums in float64, the rest in float32 "
+        "(default: %(default)s)",
     )
 
 

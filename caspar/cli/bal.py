@@ -1,5 +1,6 @@
 """`caspar bal`: read a bundle adjustment problem, solve it, report, write what was asked for."""
 
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,14 @@ from caspar.solver.result.result import SolveResult, SolveStatus
 LOSSES = {"huber": "Huber", "soft_l1": "SoftL1", "cauchy": "Cauchy"}
 """Losses by what users call them: names in `caspar.loss`."""
 
+FIXED: Mapping[str, tuple[str, str | None, Any]] = {
+    "calibration": ("Cam", "calibration", True),
+    "poses": ("Cam", "cam_T_world", True),
+    "first_pose": ("Cam", "cam_T_world", [0]),
+    "points": ("Point", None, True),
+}
+"""What can be held: a node type, its field, and which nodes of it; see `caspar.Solver.solve`."""
+
 BUNDLER_SUFFIXES = (".out", ".out.bz2", ".out.gz")
 """Names of files that are read as Bundler's."""
 
@@ -35,6 +44,7 @@ class BalRequest:
         max_iterations: None: the solver's default.
         loss: One of `LOSSES`; None: no loss.
         loss_scale: Pixels from which on a residual is taken for large.
+        fixed: Names in `FIXED`.
         outputs: Files to write.
         is_quiet: Print nothing but errors.
     """
@@ -45,6 +55,7 @@ class BalRequest:
     max_iterations: int | None
     loss: str | None
     loss_scale: float
+    fixed: Sequence[str]
     outputs: Outputs
     is_quiet: bool
 
@@ -101,8 +112,6 @@ def _solve(request: BalRequest, problem: BalProblem) -> SolveResult:
         factor = factor.with_loss(getattr(caspar.loss, LOSSES[request.loss]))
         scale = {"loss_scale": request.loss_scale}
     solver = caspar.Solver([factor], backend=request.backend, precision=request.precision)
-    with phase(f"compiling for {solver.backend.device}"):
-        solver.compile()
     arrays = {
         "Cam": problem.cameras,
         "Point": problem.points,
@@ -116,8 +125,27 @@ def _solve(request: BalRequest, problem: BalProblem) -> SolveResult:
     options: dict[str, Any] = {}
     if request.max_iterations is not None:
         options["max_iterations"] = request.max_iterations
+    fixed = _fixed(request.fixed)
+    with phase(f"compiling for {solver.backend.device}"):
+        if len(fixed) == 0:
+            solver.compile()
+        else:
+            options["fixed"] = fixed
+            solver.prepare(arrays, fixed=fixed)
     with phase(f"solving on {solver.backend.device}"):
         return solver.solve(arrays, **options)
+
+
+def _fixed(names: Sequence[str]) -> dict[str, Any]:
+    """As `caspar.Solver.solve` takes it; what is wholly held counts over parts of it."""
+    fixed: dict[str, Any] = {}
+    for name in sorted(names, key=list(FIXED)[::-1].index):
+        node, field, which = FIXED[name]
+        if field is None:
+            fixed[node] = which
+        else:
+            fixed.setdefault(node, {})[field] = which
+    return fixed
 
 
 def _print_report(

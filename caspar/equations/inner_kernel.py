@@ -132,9 +132,9 @@ class _Evaluator:
         return [self._of_node(part) for part in LIMITS]
 
     def _of_node(self, part: NodePart) -> list[Scalar]:
-        argument, storage = self._eliminated, self._kernel.types.storage
+        argument, dtype = self._eliminated, part.dtype(self._kernel.types)
         access = ReadForNode(self.team)
-        return self._kernel.read(part.of(argument), argument.tangent_dim, storage, access)
+        return self._kernel.read(part.of(argument), argument.tangent_dim, dtype, access)
 
     def evaluate(self, storage: list[Scalar], *, is_last: bool) -> _State:
         """The state of a node, for its leader, who alone has its storage.

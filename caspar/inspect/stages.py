@@ -34,6 +34,7 @@ from caspar.runtime.nvidia.sass import SassKernel, disassemble
 from caspar.runtime.usage import KernelUsage, kernel_usage
 
 View = TextView | GraphView | ScheduleView | ProgramView | ResourcesView
+"""What is shown of a stage, by the kind of the stage."""
 
 _MACHINE_STAGES = {"cuda": ("ptx", "sass", "resources"), "cpu": ()}
 """Stages after the source text, by target."""

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -51,7 +52,8 @@ def plot_convergence(result: SolveResult) -> Figure:
 
     Returns:
         A figure with a logarithmic axis of costs, relative to the final cost (to the initial one
-        where the final is zero); rejected steps are marked. The last step has no place on it.
+        where the final is zero). Rejected steps are marked, those from the final cost on the axis
+        below: a cost that is the final one has no place on a logarithmic axis.
     """
     figure = empty_figure(9.0, 3.2)
     draw_costs(figure.subplots(1, 2, sharey=True), result)
@@ -183,15 +185,21 @@ def draw_costs(axes: Sequence[Axes], result: SolveResult) -> None:
         (over_time, course.times_s * scale, f"time, {unit} (without compilation)"),
     ):
         axis.plot(places, course.costs, color=COST_COLOR, linewidth=1.2, marker="o", markersize=3)
+        cross: dict[str, Any] = {
+            "color": REJECTED_COLOR,
+            "linestyle": "none",
+            "marker": "x",
+            "markersize": 6,
+        }
+        is_on_curve = course.is_rejected & np.isfinite(course.costs)
         axis.plot(
-            places[course.is_rejected],
-            course.costs[course.is_rejected],
-            color=REJECTED_COLOR,
-            linestyle="none",
-            marker="x",
-            markersize=6,
-            label="step rejected",
+            places[is_on_curve], course.costs[is_on_curve], label="step rejected", zorder=3, **cross
         )
+        # what was rejected at the final cost, at the foot of the figure
+        last = places[course.is_rejected & ~is_on_curve]
+        if len(last) > 0:
+            foot = axis.get_xaxis_transform()
+            axis.plot(last, np.zeros(len(last)), transform=foot, clip_on=False, **cross)
         axis.set_xlabel(name)
         axis.grid(True, which="major", color="0.9")
         axis.spines[["top", "right"]].set_visible(False)

@@ -328,11 +328,12 @@ class Solver:
         check_callback("on_iteration", on_iteration)
         check_verbose(verbose)
         given = Constraints(fixed, bounds)
-        return self._solving.solve(arrays, given, checked, verbose, on_iteration)
+        solved = self._solving.solve(arrays, given, checked, verbose, on_iteration)
+        return self._covariances.results.kept(solved, arrays, given)
 
     def covariance(
         self,
-        arrays: Mapping[str, Any],
+        arrays: SolveResult | Mapping[str, Any],
         blocks: Mapping[str, Any],
         *,
         fixed: Mapping[str, Any] | None = None,
@@ -346,9 +347,11 @@ class Solver:
         a few standard deviations. Docs: `docs/guide/covariance.md`.
 
         Args:
-            arrays: As for `solve`, with the values after it: `{**arrays, **result.values}`.
+            arrays: What `solve` returned, or arrays with its values, `{**arrays, **result.values}`.
+                The report of a small problem's result has standard errors from then on.
             blocks: What is asked for: node type -> "all", (k,) instance numbers, or an (n,) mask.
-            fixed: What is held, as for `solve`: known exactly, with a covariance of zero.
+            fixed: What is held: known exactly, with a covariance of zero. None: of a result what
+                its solve held, else nothing. So for bounds.
             bounds: As for `solve`: values at a bound are taken to be held there.
             scale_by_residual_variance: Multiply by the sum of squared residuals over the degrees of
                 freedom, if the size of residuals is known up to a common factor only.

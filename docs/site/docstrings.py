@@ -51,6 +51,8 @@ def _escaped(line: str) -> str:
 
 def _process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     lines[:] = marked_up(lines)
+    if what in ("attribute", "data", "property") and ":" in lines[0]:
+        lines.insert(0, "\\ ")  # else napoleon takes the words before the colon for a type
 
 
 def setup(app: Any) -> dict[str, Any]:

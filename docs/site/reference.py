@@ -4,15 +4,22 @@ In: the tables of `caspar/__init__.py`. Out: files in docs/api, which git ignore
 name is on the site without another line. Runs once in a build, before pages are read.
 """
 
+import ast
+import importlib
+import inspect
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+from docstrings import marked_up
 
 import caspar
 
 GROUPS = {
     "caspar.frontend": ("factors", "Factors and markers"),
     "caspar.solver": ("solver", "Solvers and results"),
+    "caspar.batch": ("batches", "Batches of problems"),
     "caspar.options": ("options", "Options and choices"),
     "caspar.kernels": ("kernels", "Kernels"),
     "caspar.arrays": ("arrays", "Shared arrays"),
@@ -50,10 +57,46 @@ def pages(names: Mapping[str, str], modules: tuple[str, ...]) -> dict[str, str]:
     for module in modules:
         texts[f"module_{module}"] = _heading(f"caspar.{module}") + (
             f".. automodule:: caspar.{module}\n   :members:\n   :exclude-members: set\n"
+            f"{_constants(getattr(caspar, module))}"
         )
     entries = "".join(f"   {file}\n" for file in texts)
     texts["README"] = f"{INTRODUCTION}\n.. toctree::\n   :maxdepth: 2\n\n{entries}"
     return texts
+
+
+def constants(module: ModuleType) -> dict[str, str]:
+    """Docstrings of the public names of a module that are neither classes nor functions.
+
+    The name may come from another module: the docstring is below its assignment there.
+    """
+    found = {}
+    for name in getattr(module, "__all__", ()):
+        value = getattr(module, name)
+        if not (inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value)):
+            found[name] = _docstring_of_constant(module, name)
+    return found
+
+
+def _docstring_of_constant(module: ModuleType, name: str) -> str:
+    tree = ast.parse(inspect.getsource(module))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+            return _docstring_of_constant(importlib.import_module(node.module or ""), name)
+    for line, following in zip(tree.body, [*tree.body[1:], None], strict=True):
+        targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
+        if name not in [getattr(target, "id", None) for target in targets]:
+            continue
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            return inspect.cleandoc(str(following.value.value))
+    raise ValueError(f"{module.__name__}.{name} has no docstring")
+
+
+def _constants(module: ModuleType) -> str:
+    entries = []
+    for name, text in constants(module).items():
+        lines = "\n".join(f"   {line}" for line in marked_up(text.splitlines()))
+        entries.append(f"\n.. py:data:: {name}\n\n{lines}\n")
+    return "".join(entries)
 
 
 def _in_order(names: Iterable[str]) -> list[str]:

@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import caspar
 from caspar.batch.generate.shape import Team
 from caspar.errors import InputError
-from tests.batch.batch_cases import Camera, reprojection, views
-from tests.batch.test_batch_solver import FLAT
+from tests.batch.batch_cases import Camera, decay, reprojection, views
+from tests.batch.test_batch_solver import FLAT, ragged
 from tests.harness_backend import HarnessBackend
 
 
@@ -91,3 +91,37 @@ def test_what_does_not_fit_is_told(change: dict[str, Any], message: str) -> None
         point["values"]["problem"] = np.array(point["values"]["problem"])
     with pytest.raises(InputError, match=message):
         _solved({"point": point, "pixel": pixels}, start)
+
+
+@pytest.mark.parametrize("team", Team)
+def test_ragged_losses_weights_and_covariances_as_masked_ones(team: Team) -> None:
+    lengths, most = np.array([7, 40, 33, 5, 64]), 64
+    arrays, samples, _ = ragged(lengths.tolist())
+    rng = np.random.default_rng(6)
+    problem = np.repeat(np.arange(5), lengths)
+    weight, scale = rng.uniform(0.5, 2.0, len(problem)), rng.uniform(0.01, 0.05, len(problem))
+    weight[::9] = 0.0
+    time, value = (np.concatenate([one[part] for one in samples]) for part in (0, 1))
+    value[::11] += 1.0
+    own = {"time": time, "value": value, "weight": weight, "loss_scale": scale}
+    solver = caspar.BatchSolver(decay.with_loss(caspar.loss.Huber), backend="cpu")
+    solver.team = team
+    given = {name: {"values": array, "problem": problem} for name, array in own.items()}
+    start = {"Curve": arrays["Curve"]}
+    held = {"Curve": np.array([[False] * 3, [False, False, True], *[[False] * 3] * 3])}
+    result = solver.solve({**start, "decay": given}, fixed=held)
+    is_there = np.arange(most) < lengths[:, None]
+    padded = {name: np.ones((5, most)) for name in own}
+    padded["weight"][:] = 0.0
+    for name, array in own.items():
+        padded[name][is_there] = array
+    masked = solver.solve({**start, "decay": padded}, fixed=held)
+    assert result.is_success.all()
+    assert_array_equal(result.num_residuals, masked.num_residuals)
+    assert_allclose(result.final_cost, masked.final_cost, rtol=1e-12)
+    assert_allclose(result.values["Curve"], masked.values["Curve"], atol=FLAT)
+    assert_array_equal(result.values["Curve"][1, 2], arrays["Curve"][1, 2])
+    found = solver.covariance({**start, "decay": given, **result.values}, fixed=held)
+    wanted = solver.covariance({**start, "decay": padded, **masked.values}, fixed=held)
+    assert_allclose(found, wanted, rtol=1e-5, atol=1e-15)
+    assert_array_equal(found[1, 2], 0.0)

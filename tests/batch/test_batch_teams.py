@@ -163,11 +163,17 @@ def test_kernels_compile(name: str, precision: str, arch: str) -> None:
     assert resources.spill_store_bytes <= 64
 
 
-def test_who_solves_follows_from_unknowns() -> None:
-    assert Team.usual(8, "cuda") is Team.THREAD
-    assert Team.usual(9, "cuda") is Team.WARP
-    assert Team.usual(12, "cpu") is Team.THREAD
-    assert Team.usual(13, "cpu") is Team.WARP
+def test_who_solves_follows_from_sizes() -> None:
+    for target in ("cpu", "cuda"):
+        assert Team.usual(target, 12, 100_000, 200.0) is Team.THREAD
+        assert Team.usual(target, 13, 100_000, 200.0) is Team.WARP
+        assert Team.usual(target, 3, 1_000, 30.0) is Team.THREAD
+    assert Team.usual("cuda", 3, 1_000, 64.0) is Team.WARP
+    assert Team.usual("cpu", 3, 1_000, 64.0) is Team.THREAD
+    few, many = ragged([70, 60]), ragged([70, 50])
+    solver = caspar.BatchSolver(decay, backend=HarnessBackend())
+    assert "__syncwarp()" in solver.source(few[0])
+    assert "__syncwarp()" not in solver.source(many[0])
     case = spectra()
     text = caspar.BatchSolver(case.factors, backend=HarnessBackend()).source(case.arrays)
     assert "__syncwarp()" in text

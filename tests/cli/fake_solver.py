@@ -26,6 +26,9 @@ class FakeSolver:
         if self.error is not None:
             raise self.error
 
+    def prepare(self, arrays: Any, *, fixed: Any) -> None:
+        self.arguments["prepared"] = fixed
+
     def solve(self, arrays: Any, **options: Any) -> SolveResult:
         self.arguments |= {"arrays": arrays, "options": options}
         for record in self.result.iterations:

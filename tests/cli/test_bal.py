@@ -71,6 +71,26 @@ class TestBal:
         assert made.arguments["factors"][0].loss is caspar.loss.SoftL1
         assert made.arguments["arrays"]["snavely"]["loss_scale"] == 2.5
 
+    @pytest.mark.parametrize(
+        ("names", "fixed"),
+        [
+            (("points",), {"Point": True}),
+            (("poses", "first_pose"), {"Cam": {"cam_T_world": True}}),
+            (
+                ("calibration", "first_pose"),
+                {"Cam": {"calibration": True, "cam_T_world": [0]}},
+            ),
+        ],
+    )
+    def test_fixed(
+        self, solver: type[FakeSolver], problem_file: Path, names: tuple[str, ...], fixed: Any
+    ) -> None:
+        choices = [part for name in names for part in ("--fixed", name)]
+        assert run("bal", problem_file, *choices, "--quiet") == 0
+        (made,) = solver.made
+        assert made.arguments["options"] == {"fixed": fixed}
+        assert made.arguments["prepared"] == fixed
+
     def test_defaults_are_the_solver_s(self, solver: type[FakeSolver], problem_file: Path) -> None:
         assert run("bal", problem_file, "--quiet") == 0
         (made,) = solver.made

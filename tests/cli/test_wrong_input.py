@@ -107,6 +107,7 @@ def test_outputs_are_checked_before_the_problem_is_read(
         ("bal", "x", "--max-iterations", "0"),
         ("bal", "x", "--max-iterations", "many"),
         ("bal", "x", "--loss", "l3"),
+        ("bal", "x", "--fixed", "everything"),
         ("bal", "x", "--loss-scale", "0"),
         ("bal", "x", "--loss-scale", "wide"),
         ("cache",),

@@ -85,6 +85,8 @@ def test_losses(loss: str, scale: float) -> None:
     assert summary.initial_cost == pytest.approx(initial_cost, rel=1e-13)
     # Cauchy's loss has many minima close to each other
     assert summary.final_cost == pytest.approx(final_cost, rel=1e-3 if loss == "CAUCHY" else 1e-9)
+    # Ceres takes 85 to 1,433
+    assert len(summary.result.iterations) <= (40 if scale == 1.0 else 80)
     assert summary.termination_type is TerminationType.CONVERGENCE
 
 

@@ -7,9 +7,11 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
+from caspar.batch.generate.shape import Team
 from caspar.solver.result.result import SolveStatus
 from tests.batch.batch_cases import CASES, Case, cameras, curves, decay
 from tests.batch.test_batch_solver import ragged
+from tests.batch.test_batch_teams import ALL, spectra
 
 pytestmark = pytest.mark.gpu
 
@@ -110,3 +112,39 @@ def test_a_hundred_thousand() -> None:
     values = result.values["Curve"].reshape(200, 500, 3)
     assert_array_equal(values, np.broadcast_to(values[:1], values.shape))
     assert result.is_success.all()
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("name", ALL)
+def test_warps_find_what_threads_find(name: str, precision: str) -> None:
+    case = ALL[name]()
+    found = []
+    for team in Team:
+        solver = caspar.BatchSolver(case.factors, backend="cuda", precision=precision)
+        solver.team = team
+        result = solver.solve(case.arrays, fixed=case.fixed)
+        again = solver.solve(case.arrays, fixed=case.fixed)
+        assert_array_equal(again.final_cost, result.final_cost)
+        covariance = solver.covariance({**case.arrays, **result.values}, fixed=case.fixed)
+        found.append((result, covariance))
+    (thread, wanted), (warp, covariance) = found
+    assert warp.is_success.mean() > 0.8
+    both = warp.is_success & thread.is_success
+    loose = precision == "float32"
+    rtol, atol = (1e-3, 5e-3) if loose else (1e-10, 1e-6)
+    assert_allclose(warp.final_cost[both], thread.final_cost[both], rtol=rtol)
+    for node, values in thread.values.items():
+        assert_allclose(warp.values[node][both], values[both], rtol=atol, atol=atol)
+    if not loose:
+        assert_allclose(covariance, wanted, rtol=1e-4, atol=1e-12)
+
+
+def test_a_thousand_larger_problems() -> None:
+    case = spectra(num_problems=1000)
+    solver = caspar.BatchSolver(case.factors, backend="cuda")
+    result = solver.solve(_on_device(dict(case.arrays)))
+    expected = caspar.BatchSolver(case.factors, backend="cpu").solve(case.arrays)
+    both = result.is_success & expected.is_success
+    assert both.mean() > 0.98
+    same = np.isclose(result.final_cost.get()[both], expected.final_cost[both], rtol=1e-6)
+    assert same.mean() > 0.99

@@ -280,8 +280,15 @@ def test_nothing_held_is_the_usual_solve() -> None:
 )
 def test_what_does_not_fit(fixed: Any, message: str) -> None:
     made = caspar.Solver(sighting, backend="cpu")
+    before = VIEWS.copy(), MARKS.copy()
     with pytest.raises(InputError, match=message):
         made.solve(ARRAYS, fixed=fixed)
+    with pytest.raises(InputError, match=message):
+        made.covariance(ARRAYS, {"Mark": [0]}, fixed=fixed)
+    assert_array_equal(VIEWS, before[0])
+    assert_array_equal(MARKS, before[1])
+    # nothing is lost: the solver still solves
+    assert made.solve(ARRAYS, fixed=HELD).status.is_success
 
 
 @ON_BACKENDS

@@ -68,14 +68,27 @@ class Team(Enum):
     WARP = "warp"
 
     @classmethod
-    def usual(cls, num_unknowns: int, target: str) -> "Team":
-        """Who solves problems of a size, on a target given by its name."""
-        return cls.THREAD if num_unknowns <= MOST_OF_THREAD[target] else cls.WARP
+    def usual(cls, target: str, num_unknowns: int, num_problems: int, instances: float) -> "Team":
+        """Who solves problems.
+
+        Args:
+            target: For which kernels are generated, by name.
+            num_unknowns: Of a problem.
+            num_problems: P.
+            instances: Of all factors in a problem, on average.
+        """
+        if num_unknowns > MOST_OF_THREAD:
+            return cls.WARP
+        is_idle = num_problems <= FEW_PROBLEMS and instances >= MANY_INSTANCES
+        return cls.WARP if target == "cuda" and is_idle else cls.THREAD
 
 
-MOST_OF_THREAD = {"cpu": 12, "cuda": 8}
+MOST_OF_THREAD = 12
 """Unknowns up to which a thread solves a problem. With more, code without loops takes long to
-compile, and a thread of a GPU has too few registers: see design record 0039."""
+compile, and a thread of a GPU spills most of its matrix: see design record 0039."""
+
+FEW_PROBLEMS, MANY_INSTANCES = 8192, 64
+"""So few problems, of so many instances, leave a GPU idle where a thread solves each."""
 
 
 @dataclass(frozen=True)

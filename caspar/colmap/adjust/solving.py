@@ -20,6 +20,10 @@ from caspar.solver.solver import Solver
 INNER_ITERATIONS = 1
 """Steps of the points alone after each common one; see `caspar.Solver`."""
 
+CAUCHY_INNER_ITERATIONS = 3
+"""The same with Cauchy's loss: points settle in their minima, and solves of two COLMAP models take
+half to four fifths of the iterations (docs/design/0025-losses.md)."""
+
 FLOAT64_OPTIONS = {
     "cost_tolerance": 1e-12,
     "gradient_tolerance": 1e-16,
@@ -36,6 +40,10 @@ FIRST_DAMPING = 1e-5
 """First damping without a loss, where linear solves are exact or the blocks of their preconditioner
 hold pose and lens. Ceres begins with 1e-4. A model is near its optimum, and damping holds it back
 along the directions in which a lens trades for a motion (docs/design/0026-colmap.md)."""
+
+ROBUST_FIRST_DAMPING = 1e-4
+"""The same with a loss, as Ceres begins: fewer iterations than with the solver's own first damping,
+also from poses and points that were moved, and mostly a lower minimum of Cauchy's loss."""
 
 MAX_EXACT_SIZE = 1200
 """Unknowns of the system of cameras up to which it is factorised as a dense matrix."""
@@ -74,8 +82,9 @@ def solved(
     if solver.precision is Precision.FLOAT64:
         is_quick = method is LinearSolverChoice.SCHUR_DENSE or parts.has_views
         chosen |= EXACT_OPTIONS if is_quick else FLOAT64_OPTIONS
-        if is_quick and options.loss_function_type is LossFunction.TRIVIAL:
-            chosen["initial_damping"] = FIRST_DAMPING
+        if is_quick:
+            is_plain = options.loss_function_type is LossFunction.TRIVIAL
+            chosen["initial_damping"] = FIRST_DAMPING if is_plain else ROBUST_FIRST_DAMPING
     is_kept = False
     try:
         result = solver.solve(
@@ -98,12 +107,14 @@ def solver_for(
     method: LinearSolverChoice = LinearSolverChoice.AUTO,
 ) -> Solver:
     """Return a solver of some factors; that of the last adjustments has its kernels."""
-    return _solver(factors, options.backend, options.precision, method)
+    is_cauchy = options.loss_function_type is LossFunction.CAUCHY
+    inner = CAUCHY_INNER_ITERATIONS if is_cauchy else INNER_ITERATIONS
+    return _solver(factors, options.backend, options.precision, method, inner)
 
 
 @lru_cache(maxsize=8)
 def _solver(
-    factors: tuple[Any, ...], backend: Any, precision: Any, method: LinearSolverChoice
+    factors: tuple[Any, ...], backend: Any, precision: Any, method: LinearSolverChoice, inner: int
 ) -> Solver:
     """Solvers of the last adjustments: their kernels are loaded."""
     return Solver(
@@ -111,7 +122,7 @@ def _solver(
         backend=backend,
         precision=precision,
         linear_solver=method,
-        inner_iterations=INNER_ITERATIONS,
+        inner_iterations=inner,
     )
 
 

@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 from caspar.errors import InputError
 from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.symbolic.field_types import storage_fields, tangent_fields
+from caspar.memory.array import Array
+from caspar.runtime.arrays import HOST, as_library, location, to_numpy
 from caspar.runtime.backend import Backend
 from caspar.solver.input.problem import Problem
+from caspar.solver.result.fitted import StandardErrors, fields_text
 
 WIDTH = 100
 """Columns of the text form."""
@@ -224,10 +227,36 @@ class Covariance:
         if errors.shape[0] * errors.shape[1] > MOST_SHOWN:
             return []
         texts = []
-        for number, row, own in zip(self.instances[name], info.values, errors, strict=True):
+        rows = to_numpy(errors)
+        for number, row, own in zip(self.instances[name], info.values, rows, strict=True):
             owner = name if info.count == 1 else f"{name}[{number}]"
-            texts.append(f"{owner}: {_fields_text(row, own.tolist(), info)}")
+            shown = fields_text(row.tolist(), own.tolist(), info.storage, info.tangent)
+            texts.append(f"{owner}: {shown}")
         return texts
+
+
+def standard_errors_of(found: Covariance) -> StandardErrors:
+    """As the report of the result shows them."""
+    errors = {}
+    for name, numbers in found.instances.items():
+        known = to_numpy(found.standard_errors(name))
+        rows = np.full((found._info[name].count, known.shape[1]), np.nan)
+        rows[numbers] = known
+        errors[name] = rows
+    tangent = {name: info.tangent for name, info in found._info.items()}
+    num_free = found.num_unknowns - found.rank
+    free = f" {_count(num_free, 'direction is', 'directions are')} free." if num_free > 0 else ""
+    return StandardErrors(errors, tangent, f"{found._scale_text()}{free}")
+
+
+def giver(backend: Backend, given: Any) -> Callable[[Array], Any]:
+    """Turns arrays of the device into what the values of a node type were given as."""
+
+    def give(array: Array) -> Any:
+        backend.synchronize()
+        return as_library(backend.to_host(array) if location(given) == HOST else array, given)
+
+    return give
 
 
 def node_infos(
@@ -257,27 +286,6 @@ def _with_ones(correlations: Any) -> Any:
     diagonal = list(range(int(correlations.shape[1])))
     correlations[:, diagonal, diagonal] = 1.0
     return correlations
-
-
-def _fields_text(row: NDArray[np.float64], errors: Sequence[float], info: NodeTypeInfo) -> str:
-    """Values and standard errors, by the names of fields where there are any."""
-    whole = {"": range(len(row))}
-    storage = whole if len(info.storage) == 0 else info.storage
-    tangent = {"": range(len(errors))} if len(info.tangent) == 0 else info.tangent
-    parts = []
-    for name, place in storage.items():
-        values = row[place.start : place.stop]
-        own = errors[tangent[name].start : tangent[name].stop]
-        if len(values) == len(own):
-            numbers = [f"{v:.6g} +- {e:.2g}" for v, e in zip(values, own, strict=True)]
-            text = ", ".join(numbers)
-        else:
-            # a rotation has more numbers than degrees of freedom
-            text = f"{', '.join(f'{v:.6g}' for v in values)}; standard errors "
-            text += ", ".join(f"{e:.2g}" for e in own)
-        many = len(storage) > 1 and len(values) > 1
-        parts.append(f"{name} ({text})".strip() if many else f"{name} {text}".strip())
-    return ", ".join(parts)
 
 
 def _count(number: int, one: str, many: str) -> str:

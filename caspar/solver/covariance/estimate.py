@@ -4,7 +4,7 @@ Input: the values of a problem, and which instances are asked for. Output: a `Co
 tier: kernels once for a solver, everything else once for a covariance.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from caspar.errors import InputError
 from caspar.memory.array import Array
 from caspar.options import Precision
-from caspar.runtime.arrays import HOST, as_library, location
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe
-from caspar.solver.covariance.covariance import Covariance, node_infos
+from caspar.solver.covariance.covariance import Covariance, giver, node_infos
 from caspar.solver.covariance.free_directions import find_free_directions
 from caspar.solver.covariance.inverses.choice import choose_inverse
 from caspar.solver.covariance.jacobians import (
@@ -28,6 +27,7 @@ from caspar.solver.covariance.jacobians import (
 from caspar.solver.covariance.marginals import Marginals
 from caspar.solver.covariance.normal_matrix import Linearized
 from caspar.solver.covariance.request import requested_instances
+from caspar.solver.covariance.solved import Solved, SolvedResults, tell
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.input.problem import Problem, given_factors, read_problem
 
@@ -41,16 +41,20 @@ class Covariances:
     Args:
         backend: Where the solver runs.
         recipe: Its factors and node types; its precision and linear solver do not matter.
+
+    Attributes:
+        results: What it has solved.
     """
 
     def __init__(self, backend: Backend, recipe: Recipe) -> None:
         self._backend = backend
         self._recipe = recipe
         self._kernels = DerivativeKernels(backend)
+        self.results = SolvedResults()
 
     def estimate(
         self,
-        arrays: Mapping[str, Any],
+        solved: Solved,
         blocks: Mapping[str, Any],
         *,
         constraints: Constraints,
@@ -58,6 +62,27 @@ class Covariances:
         allows_free: bool,
     ) -> Covariance:
         """See `Solver.covariance`."""
+        arrays, constraints, result = self.results.origin(solved, constraints)
+        found = self._estimate(
+            arrays,
+            blocks,
+            constraints,
+            scales_by_variance=scales_by_variance,
+            allows_free=allows_free,
+        )
+        if result is not None:
+            tell(result, found)
+        return found
+
+    def _estimate(
+        self,
+        arrays: Mapping[str, Any],
+        blocks: Mapping[str, Any],
+        constraints: Constraints,
+        *,
+        scales_by_variance: bool,
+        allows_free: bool,
+    ) -> Covariance:
         factors, backend = self._recipe.factors, self._backend
         nodes = self._recipe.nodes
         precision = Precision.FLOAT64
@@ -81,7 +106,7 @@ class Covariances:
                 "left to estimate a variance from; pass scale_by_residual_variance=False"
             )
         factor = variance if scales_by_variance else 1.0
-        given = {name: _giver(backend, problem.given[name]) for name in requested}
+        given = {name: giver(backend, problem.given[name]) for name in requested}
 
         def cross(name: str, number: int, other: str, other_number: int) -> Any:
             with backend.scope():
@@ -134,13 +159,3 @@ def _check_touched(requested: Mapping[str, NDArray[np.int64]], linearized: Linea
                 f"covariance, node type {name}: no factor that has instances touches it, so "
                 "nothing determines its values"
             )
-
-
-def _giver(backend: Backend, given: Any) -> Callable[[Array], Any]:
-    """Turns arrays of the device into what the values of a node type were given as."""
-
-    def give(array: Array) -> Any:
-        backend.synchronize()
-        return as_library(backend.to_host(array) if location(given) == HOST else array, given)
-
-    return give

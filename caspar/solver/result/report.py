@@ -11,7 +11,6 @@ import math
 import shutil
 from collections.abc import Mapping
 from html import escape
-from typing import Any
 
 import numpy as np
 from rich import box
@@ -23,6 +22,7 @@ import caspar
 from caspar.errors import MissingPackageError
 from caspar.options import Precision
 from caspar.runtime.arrays import to_numpy
+from caspar.solver.result.fitted import MOST_FITTED, fields_text
 from caspar.solver.result.quantities import (
     bytes_text,
     change_text,
@@ -34,9 +34,6 @@ from caspar.solver.result.result import IterationRecord, ProblemSize, SolveResul
 
 WIDTH = 100
 """Columns of the text form, where the terminal is not narrower."""
-
-MOST_FITTED = 24
-"""Numbers of all values up to which a report shows them."""
 
 MOST_AT_BOUNDS = 6
 """Numbers at bounds up to which a report names each."""
@@ -102,6 +99,7 @@ def report_facts(result: SolveResult) -> list[tuple[str, str]]:
         *_bounds_facts(result),
         ("residuals", f"{problem.num_residuals:,}: {_residuals_text(problem)}"),
         *(("fitted", text) for text in fitted_texts(result)),
+        *_errors_facts(result),
         ("iterations", _iterations_text(result)),
         *(("remark", remark) for remark in result.remarks),
         (
@@ -172,34 +170,30 @@ def _bound_text(result: SolveResult, name: str, row: int, column: int) -> str:
 
 
 def fitted_texts(result: SolveResult) -> list[str]:
-    """The values of a small problem, by the names of fields where there are any.
+    """The values of a small problem by the names of fields, with standard errors if known.
 
     Nothing of a problem that has more than `MOST_FITTED` numbers.
     """
     sizes = [math.prod(map(int, array.shape)) for array in result.values.values()]
     if sum(sizes) > MOST_FITTED:
         return []
-    texts = []
+    texts, known = [], result.standard_errors
     for name, array in result.values.items():
         rows = to_numpy(array.to_rows() if hasattr(array, "to_rows") else array)
+        storage = result.fields.get(name, {})
+        errors = None if known is None else known.by_type.get(name)
+        tangent = {} if known is None else known.tangent.get(name, {})
         for number, row in enumerate(rows):
             owner = name if len(rows) == 1 else f"{name}[{number}]"
-            texts.append(f"{owner}: {_fields_text(row, result.fields.get(name, {}))}")
+            own = None if errors is None else errors[number].tolist()
+            texts.append(f"{owner}: {fields_text(row.tolist(), own, storage, tangent)}")
     return texts
 
 
-def _fields_text(row: Any, fields: Mapping[str, range]) -> str:
-    if len(fields) == 0:
-        return ", ".join(map(_number_text, row))
-    parts = []
-    for name, place in fields.items():
-        numbers = ", ".join(map(_number_text, row[place.start : place.stop]))
-        parts.append(f"{name} {numbers}" if len(place) == 1 else f"{name} ({numbers})")
-    return ", ".join(parts)
-
-
-def _number_text(number: float) -> str:
-    return f"{number:.6g}"
+def _errors_facts(result: SolveResult) -> list[tuple[str, str]]:
+    """What standard errors refer to."""
+    known = result.standard_errors
+    return [] if known is None else [("uncertainty", known.meaning)]
 
 
 def iteration_rows(result: SolveResult) -> list[tuple[str, ...]]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import caspar
 from caspar.errors import InputError
+from caspar.solver.result.fitted import StandardErrors
 from caspar.solver.result.quantities import cost_text, time_text
 
 SAME_COST = 1e-3
@@ -185,6 +186,8 @@ class SolveResult:
         is_of_part: Whether `residuals` and `weights` are those of the factors that this process
             passed, one of several.
         evaluator: Evaluates the factors at `values`, for `residuals` and `weights`.
+        standard_errors: Of a small problem, once `Solver.covariance` was asked for these values;
+            the report shows them.
     """
 
     status: SolveStatus
@@ -210,6 +213,7 @@ class SolveResult:
     active_bounds: Mapping[str, NDArray[np.int8]] = field(default_factory=dict, repr=False)
     is_of_part: bool = field(default=False, repr=False)
     evaluator: Callable[[], Evaluated] | None = field(default=None, repr=False)
+    standard_errors: StandardErrors | None = field(default=None, repr=False)
 
     def residuals(self, factor: str) -> NDArray[np.float64]:
         """The residuals of a factor at `values`, without weight and loss.
@@ -294,6 +298,10 @@ class SolveResult:
             one: rows[:, place.start] if len(place) == 1 else rows[:, place.start : place.stop]
             for one, place in fields.items()
         }
+
+    def note_standard_errors(self, found: StandardErrors) -> None:
+        """For the report; those of the last covariance count."""
+        object.__setattr__(self, "standard_errors", found)
 
     def __str__(self) -> str:
         """The report as plain text: status, costs, sizes, times, iterations."""

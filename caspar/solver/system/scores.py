@@ -41,15 +41,16 @@ def residual_rows(plan: Plan, factor: FactorPlan) -> NDArray[np.float64]:
     backend, storage = plan.library.backend, plan.types.storage
     data = backend.to_host(plan.memory[factor.key(FactorPart.RESIDUAL)])
     chunks = chunk_views(data, factor.count, len(factor.factor.residual), storage)
-    rows = np.concatenate(chunks, axis=1).astype(np.float64)
+    rows = np.concatenate(chunks, axis=1)
     order = factor.order.order
     if order is None:
-        return rows
+        return rows.astype(np.float64)
     instance = backend.to_host(order)
     if factor.order.node_tiles is not None:
         is_used = ~hole_places(plan, factor)
         rows, instance = rows[is_used], instance[is_used]
-    given = np.empty_like(rows)
+    # holes are left out before numbers are converted: nothing has written to them
+    given = np.empty(rows.shape, np.float64)
     given[instance] = rows
     return given
 

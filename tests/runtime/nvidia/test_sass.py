@@ -1,9 +1,12 @@
 """Machine code is disassembled and counted: kinds, widths, regions."""
 
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from caspar.codegen.source import KernelSource
 from caspar.codegen.targets import TARGETS
 from caspar.errors import BackendError
 from caspar.options import Precision
@@ -138,14 +141,20 @@ def test_real_loops_and_slow_paths_are_not_in_the_straight_line() -> None:
     assert division.counts([Region.LOOP])["branch"] == 0
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_86", "sm_90", "sm_120"])
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_every_instruction_of_a_solver_has_a_kind(problem: str, arch: str) -> None:
+@cache
+def solver_sources(problem: str) -> Mapping[str, KernelSource]:
+    """Generated once for all architectures."""
     specs = distinct_specs(Precision.MIXED)[problem, Way.FULL]
     by_name = {spec.name: spec for spec in specs}
     # what sums over nodes and runs, in place of the same without
     by_name |= {spec.name: spec for spec in distinct_specs(Precision.MIXED)[problem, Way.CUDA]}
-    sources = generate(list(by_name.values()), TARGETS["cuda"])
+    return generate(list(by_name.values()), TARGETS["cuda"])
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_86", "sm_90", "sm_120"])
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_every_instruction_of_a_solver_has_a_kind(problem: str, arch: str) -> None:
+    sources = solver_sources(problem)
     kernels = disassemble(compile_text(one_text(list(sources.values())), arch).cubin)
     assert set(kernels) == set(sources)
     for kernel in kernels.values():

@@ -132,6 +132,8 @@ def test_bad_input(case: str) -> None:
     assert str(caught.value).startswith("factor point")
     assert name in str(caught.value)
     assert message in str(caught.value)
+    # nothing is lost
+    assert solver.solve(line_arrays()).status.is_success
 
 
 def test_parameters_without_a_loss() -> None:

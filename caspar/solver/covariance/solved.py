@@ -1,0 +1,86 @@
+"""Results of a solver and what each was solved from, so that a covariance can be asked for by one.
+
+Input: the result of each solve, arrays of a covariance. Output: arrays and constraints of the
+solve; and small results learn standard errors, which they print. Results are kept weakly: what a
+result was solved from is let go of with it.
+"""
+
+import math
+from collections.abc import Mapping
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from caspar.errors import InputError
+from caspar.solver.covariance.covariance import Covariance, standard_errors_of
+from caspar.solver.evaluation import without_later_entries
+from caspar.solver.input.constraints import Constraints
+from caspar.solver.result.fitted import MOST_FITTED
+from caspar.solver.result.result import SolveResult
+
+Solved = SolveResult | Mapping[str, Any]
+"""What a covariance is asked of."""
+
+Origin = tuple[Mapping[str, Any], Constraints]
+
+
+class SolvedResults:
+    """The results of a solver that are still in use."""
+
+    def __init__(self) -> None:
+        self._origins: WeakKeyDictionary[SolveResult, Origin] = WeakKeyDictionary()
+        self._lock = Lock()
+
+    def kept(
+        self, result: SolveResult, arrays: Mapping[str, Any], given: Constraints
+    ) -> SolveResult:
+        """The result; what it was solved from is remembered."""
+        with self._lock:
+            self._origins[result] = (without_later_entries(arrays), given)
+        return result
+
+    def origin(
+        self, given: Any, constraints: Constraints
+    ) -> tuple[Mapping[str, Any], Constraints, SolveResult | None]:
+        """Arrays with solved values, what restricts them, and the result that has these values.
+
+        Args:
+            given: A result of this solver, or arrays.
+            constraints: As passed beside it; what is None there is taken from a result's solve.
+
+        Raises:
+            InputError: A result of another solver, or a copy of one.
+        """
+        if not isinstance(given, SolveResult):
+            return given, constraints, self._with_values(given)
+        with self._lock:
+            known = self._origins.get(given)
+        if known is None:
+            raise InputError(
+                "covariance: this result is of another solver, or a copy, which does not hold the "
+                "arrays that were solved: pass {**arrays, **result.values}, and the fixed and "
+                "bounds of the solve"
+            )
+        arrays, solved = known
+        fixed = solved.fixed if constraints.fixed is None else constraints.fixed
+        bounds = solved.bounds if constraints.bounds is None else constraints.bounds
+        return {**arrays, **given.values}, Constraints(fixed, bounds), given
+
+    def _with_values(self, arrays: Any) -> SolveResult | None:
+        """The result whose values stand in the arrays themselves, no copies of them."""
+        if not isinstance(arrays, Mapping):
+            return None
+        with self._lock:
+            results = list(self._origins)
+        for result in results:
+            values = result.values
+            if values and all(arrays.get(name) is rows for name, rows in values.items()):
+                return result
+        return None
+
+
+def tell(result: SolveResult, found: Covariance) -> None:
+    """Let the report of a small result show the standard errors of a covariance."""
+    shapes = (tuple(map(int, rows.shape)) for rows in result.values.values())
+    if sum(map(math.prod, shapes)) <= MOST_FITTED:
+        result.note_standard_errors(standard_errors_of(found))
