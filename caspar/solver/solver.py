@@ -329,6 +329,8 @@ class Solver:
         check_verbose(verbose)
         given = Constraints(fixed, bounds)
         solved = self._solving.solve(arrays, given, checked, verbose, on_iteration)
+        if arrays is None:  # those of rank 0, for which there is no covariance either
+            return solved
         return self._covariances.results.kept(solved, arrays, given)
 
     def covariance(
