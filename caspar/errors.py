@@ -5,6 +5,9 @@ Wrong input is an exception; a numerical outcome (no convergence, a time limit) 
 is allowed and what to do.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class CasparError(Exception):
     """Base class of all errors raised by caspar."""
@@ -107,7 +110,15 @@ class BackendError(CasparError, RuntimeError):
 
 
 class GroupError(BackendError):
-    """One of several devices has failed, which ended the work of this one too."""
+    """One of several devices or processes has failed, which ended the work of this one too.
+
+    Attributes:
+        values: By node type what this process had after the last accepted step, (n, storage_dim) on
+            the host: all nodes of types that remain, its own ones of eliminated types, the others
+            as they were given. None: the failure came before the first iteration.
+    """
+
+    values: Mapping[str, Any] | None = None
 
 
 class ResourceError(BackendError):

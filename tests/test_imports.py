@@ -56,7 +56,7 @@ PARTS = {
     "factors": "errors frontend cameras",
     "loss": "frontend",
     "report": "solver",
-    "distributed": "solver",
+    "distributed": "runtime solver",
     "plot": "errors solver io",
     "colmap": "version errors options progress user_arrays user_warnings ir memory passes frontend"
     " equations codegen runtime driver tracing solver io cameras loss",
@@ -111,6 +111,7 @@ ROOMS = {
         "linear": "choice plan system",
         "iterate": "input result plan system linear",
         "shards": "choice input plan system linear iterate",
+        "ranks": "choice input plan linear iterate shards",
     },
     "solver/covariance": {"inverses": ""},
     "solver/linear": {"explicit": "", "two_level": "explicit"},

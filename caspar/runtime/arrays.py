@@ -101,6 +101,13 @@ def to_numpy(array: Any) -> Any:
     return np.asarray(array)
 
 
+def rows_on_host(given: Any, to_host: Callable[[Array], Any]) -> Any:
+    """An array of any library, which may be on a backend's device, as NumPy."""
+    if location(given) == HOST:
+        return to_numpy(given)
+    return to_host(given if library_of(given) == "cupy" else to_library(given, "cupy"))
+
+
 @dataclass(frozen=True)
 class Moved:
     """Values after a solve, on the backend's device.

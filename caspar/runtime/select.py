@@ -7,10 +7,13 @@ from caspar.errors import BackendError, OptionError
 from caspar.options import BackendChoice, choice
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Group, Member
+from caspar.runtime.group.ranks import Ranks
+from caspar.runtime.group.sockets import ProcessGroup
 from caspar.runtime.nvidia.probe import cuda_problem
 from caspar.runtime.traits import BackendTraits
 
 _CUDA_MEMBER = "caspar.runtime.cuda.member"
+_CUDA_RANKS = "caspar.runtime.cuda.ranks"
 
 
 def chosen_backend(given: str | BackendChoice | Backend) -> Backend:
@@ -38,17 +41,27 @@ def select_backend(chosen: BackendChoice) -> Backend:
     Raises:
         BackendError: CUDA was asked for and is not usable; says why and what to install.
     """
+    target = chosen_target(chosen)
+    return _load("cuda", "CudaBackend") if target == "cuda" else _load("cpu", "CpuBackend")
+
+
+def chosen_target(chosen: BackendChoice) -> str:
+    """`cuda` or `cpu`, without a context on any device.
+
+    Raises:
+        BackendError: CUDA was asked for and is not usable; says why and what to install.
+    """
     if chosen is BackendChoice.CPU:
-        return _load("cpu", "CpuBackend")
+        return "cpu"
     problem = cuda_problem()
     if problem is None:
-        return _load("cuda", "CudaBackend")
+        return "cuda"
     if chosen is BackendChoice.CUDA:
         raise BackendError(
             f"backend='cuda': {problem}. `caspar doctor` tells what is missing; "
             "backend='cpu' needs no GPU"
         )
-    return _load("cpu", "CpuBackend")
+    return "cpu"
 
 
 def _load(module: str, name: str) -> Backend:
@@ -80,4 +93,49 @@ def nccl_group(numbers: Sequence[int]) -> Group:
         BackendError: CuPy has no NCCL, or NCCL refuses.
     """
     group: Group = importlib.import_module(_CUDA_MEMBER).NcclGroup(numbers)
+    return group
+
+
+def member_of_rank(target: str, device: int) -> Member:
+    """The device of a process that is one of several, as a member of a group.
+
+    Args:
+        target: `cuda`, or the processor.
+        device: Number of the CUDA device.
+
+    Raises:
+        BackendError: There is no such device.
+    """
+    if target != "cuda":
+        return members_on_processor(1)[0]
+    present = num_cuda_devices()
+    if device >= present:
+        raise BackendError(
+            f"CUDA device {device} of this process's rank: it sees {present} devices, numbered "
+            "from 0. Start as many processes a host as it has devices, or pass init(device=...)"
+        )
+    return members_on_cuda([device])[0]
+
+
+def nccl_meeting() -> object:
+    """What processes need to meet by NCCL, of the first one.
+
+    Raises:
+        BackendError: CuPy has no NCCL.
+    """
+    found: object = importlib.import_module(_CUDA_RANKS).meeting()
+    return found
+
+
+def nccl_group_of_ranks(
+    ranks: Ranks, number: int, active: Sequence[int], meeting: object
+) -> ProcessGroup:
+    """A group of processes with a CUDA device each.
+
+    Raises:
+        BackendError: CuPy has no NCCL, or NCCL refuses.
+        GroupError: A process is gone.
+    """
+    made = importlib.import_module(_CUDA_RANKS).NcclRankGroup
+    group: ProcessGroup = made(ranks, number, active, meeting)
     return group

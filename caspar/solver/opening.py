@@ -3,11 +3,12 @@
 Cost tier: once for each solve; see `preparation` for what is kept between them.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from caspar.frontend.factors.trace import TracedFactor
 from caspar.options import Precision, SolveOptions
@@ -18,18 +19,47 @@ from caspar.solver.input.constraints import NOTHING, Constraints
 from caspar.solver.input.problem import Problem, read_problem
 from caspar.solver.iterated import System
 from caspar.solver.preparation import Preparation
+from caspar.solver.ranks.devices import RankDevices
+from caspar.solver.ranks.preparation import RankedPreparation, Together
+from caspar.solver.ranks.reading import Given, read_together
 from caspar.solver.result.result import ProblemSize
 from caspar.solver.shards.devices import Devices
 from caspar.solver.shards.preparation import ShardedPreparation
 
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True)
 class Opened:
-    """Checked arrays, what of them takes part, and the system that the iterations work on."""
+    """Checked arrays, what of them takes part, and the system that the iterations work on.
+
+    Of several ranks, `problem` has the nodes and outlines of the factors, and `together` is what
+    they do; only rank 0 has a system.
+    """
 
     problem: Problem
     active: Active
     system: System
+    together: Together | None = None
+
+    def led(self, work: Callable[[], Result], tell: Callable[[Result], Any]) -> Any:
+        """Do something with the system; of several ranks rank 0 does, and all get what came of it.
+
+        Args:
+            work: What is done.
+            tell: Makes of what came of it what other ranks get.
+        """
+        return work() if self.together is None else self.together.led(work, tell)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether another rank has the system, and this one gets what came of it."""
+        return self.together is not None and self.together.system is None
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether Ctrl-C on another rank asks for an end."""
+        return self.together is not None and self.together.was_interrupted
 
     def size(self, factors: tuple[TracedFactor, ...]) -> ProblemSize:
         """Counts of what takes part, beside those of all factors."""
@@ -53,7 +83,8 @@ class Opener:
         backend: Where it runs.
         recipe: All factors and node types, and the precision for these.
         own_precision: Whether each set of factors has the precision that is usual for it.
-        devices: Several that share a problem, of which the backend is the first; None: one.
+        devices: Several that share a problem, of which the backend is the first, or ranks, of which
+            it is this one's; None: one.
 
     Attributes:
         preparations: What is made for the parts of it that occur.
@@ -66,20 +97,23 @@ class Opener:
         recipe: Recipe,
         *,
         own_precision: bool,
-        devices: Devices | None = None,
+        devices: Devices | RankDevices | None = None,
     ) -> None:
         self._backend = backend
         self._recipe = recipe
         self.own_precision = own_precision
+        self._ranks = devices if isinstance(devices, RankDevices) else None
         prepare: Callable[[Recipe], Prepares] = partial(Preparation, backend)
-        if devices is not None:
+        if isinstance(devices, RankDevices):
+            prepare = partial(RankedPreparation, devices)
+        elif devices is not None:
             prepare = partial(ShardedPreparation, devices)
         self.preparations = Preparations(backend, prepare, recipe, own_precision=own_precision)
 
     @contextmanager
     def open(
         self,
-        arrays: Mapping[str, Any],
+        arrays: Mapping[str, Any] | None,
         constraints: Constraints,
         options: SolveOptions,
         precision: Precision | None = None,
@@ -89,23 +123,59 @@ class Opener:
         It belongs to the caller until the context ends. `precision` takes the place of the usual
         one.
         """
+        if self._ranks is not None:
+            given = Given(arrays, constraints, options)
+            with self._backend.scope(), self._opened_together(given, precision) as together:
+                yield together
+            return
         with self._backend.scope():
             problem, active = self._checked(arrays, constraints, options, precision)
             with active.preparation.system(active.part(problem)) as system:
                 yield Opened(problem, active, system)
 
     @contextmanager
+    def open_alone(self, arrays: Mapping[str, Any]) -> Iterator[Opened]:
+        """The same, of several ranks by this one for itself."""
+        if self._ranks is None:
+            with self.open_aside(arrays) as opened:
+                yield opened
+            return
+        alone = Opener(self._backend, self._recipe, own_precision=self.own_precision)
+        with warnings.catch_warnings():
+            # other ranks touch the other nodes
+            warnings.simplefilter("ignore", UserWarning)
+            with alone.open_aside(arrays) as opened:
+                yield opened
+
+    @contextmanager
     def open_aside(
-        self, arrays: Mapping[str, Any], constraints: Constraints = NOTHING
+        self, arrays: Mapping[str, Any] | None, constraints: Constraints = NOTHING
     ) -> Iterator[Opened]:
         """The same outside a solve: the next solve reports the time of compiling."""
         with self.open(arrays, constraints, SolveOptions()) as opened:
             self.preparations.add_backlog(opened.active.preparation.kernels.take_compile_time())
             yield opened
 
+    @contextmanager
+    def _opened_together(self, given: Given, precision: Precision | None) -> Iterator[Opened]:
+        """The same for all ranks, which call it at the same time."""
+        devices, is_set_up = self._ranks, False
+        assert devices is not None
+        try:
+            reading = read_together(devices, self.preparations, self._recipe, given, precision)
+            preparation = cast(RankedPreparation, reading.active.preparation)
+            with preparation.open(reading) as together:
+                is_set_up = True
+                system = cast(System, together.system)
+                yield Opened(reading.whole, reading.active, system, together)
+        except KeyboardInterrupt:
+            if not is_set_up:
+                devices.peers.leave("Ctrl-C ended it")
+            raise
+
     def _checked(
         self,
-        arrays: Mapping[str, Any],
+        arrays: Mapping[str, Any] | None,
         constraints: Constraints,
         options: SolveOptions,
         wanted: Precision | None,
@@ -115,7 +185,7 @@ class Opener:
 
         def read(precision: Precision) -> Problem:
             return read_problem(
-                arrays,
+                cast(Mapping[str, Any], arrays),  # None is refused there
                 recipe.factors,
                 recipe.nodes,
                 self._backend,

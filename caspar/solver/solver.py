@@ -33,8 +33,8 @@ from caspar.solver.iterated import System
 from caspar.solver.limits import Limits
 from caspar.solver.opening import Opener
 from caspar.solver.prepared import Prepared, describe
+from caspar.solver.ranks.devices import DevicesChoice, Ranks, devices_of, refuse_ranks
 from caspar.solver.result.result import IterationRecord, SolveResult
-from caspar.solver.shards.devices import DevicesChoice, chosen_devices
 from caspar.solver.solving import Solving
 
 _Kind = TypeVar("_Kind", bound="Solver")
@@ -72,7 +72,8 @@ class Solver:
             None: chosen by the counts; other counts may ask for other kernels then.
         limits: A `caspar.solver.limits.Limits`, for tests and experts; None: the usual ones.
         devices: Devices that share a problem: how many, `all`, or their numbers, such as `[0, 3]`.
-            A small problem uses the first one, and says so. Docs: `docs/guide/devices.md`.
+            A small problem uses the first one, and says so. Or processes, by
+            `caspar.distributed.init()`. Docs: `docs/guide/devices.md`.
 
     Raises:
         FactorError: A factor cannot be compiled, or the linear solver does not suit them.
@@ -93,7 +94,7 @@ class Solver:
         inner_iterations: int = DEFAULT_INNER_ITERATIONS,
         eliminate: Sequence[str] | None = None,
         limits: Limits | None = None,
-        devices: DevicesChoice = 1,
+        devices: DevicesChoice | Ranks = 1,
     ) -> None:
         self._choices = {
             "backend": backend,
@@ -124,7 +125,7 @@ class Solver:
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.precision: Precision = recipe.precision
         self.backend: Backend
-        self.backend, shared = chosen_devices(devices, backend)
+        self.backend, shared = devices_of(devices, backend)
         own_precision = is_auto(precision)
         self._opener = Opener(self.backend, recipe, own_precision=own_precision, devices=shared)
         self._preparations = self._opener.preparations
@@ -196,7 +197,7 @@ class Solver:
 
     def prepare(
         self,
-        arrays: Mapping[str, Any],
+        arrays: Mapping[str, Any] | None,
         *,
         fixed: Mapping[str, Any] | None = None,
         bounds: Mapping[str, Any] | None = None,
@@ -220,7 +221,10 @@ class Solver:
         """
         with showing(None), self._opener.open_aside(arrays, Constraints(fixed, bounds)) as opened:
             size = opened.size(self._factors)
-            return describe(self.backend, size, opened.active, opened.system)
+            prepared: Prepared = opened.led(
+                lambda: describe(self.backend, size, opened.active, opened.system), lambda one: one
+            )
+            return prepared
 
     @contextmanager
     def system(
@@ -243,11 +247,14 @@ class Solver:
         Raises:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
+        refuse_ranks(self._choices["devices"], "system")
         with self._opener.open_aside(arrays, Constraints(fixed, bounds)) as opened:
             yield opened.system
 
     def evaluate(self, arrays: Mapping[str, Any]) -> Evaluation:
         """Costs, residuals and weights at some values, without moving them.
+
+        Of several ranks each evaluates the factors that it passes.
 
         Args:
             arrays: As for `solve`.
@@ -255,7 +262,7 @@ class Solver:
         Raises:
             SizeError, InputError, OutOfMemoryError: As `prepare`.
         """
-        with showing(None), self._opener.open_aside(arrays) as opened:
+        with showing(None), self._opener.open_alone(arrays) as opened:
             return evaluation(self._factors, opened.problem, opened.system, self.backend)
 
     def memory_table(self) -> str | None:
@@ -272,7 +279,7 @@ class Solver:
 
     def solve(
         self,
-        arrays: Mapping[str, Any],
+        arrays: Mapping[str, Any] | None,
         *,
         fixed: Mapping[str, Any] | None = None,
         bounds: Mapping[str, Any] | None = None,
@@ -292,7 +299,9 @@ class Solver:
                 (m,), in units of the residual, is the scale of its loss. NumPy, CuPy or DLPack
                 arrays, all on one device; they are never written. Values may also be
                 `BlockedArray`s, indices `SharedIndices`. Where m is 0 the factor takes no part.
-                Tensors are constants; `caspar.torch.solve` has their gradients.
+                Tensors are constants; `caspar.torch.solve` has their gradients. Of several ranks
+                each passes its part of the factors, with the same nodes; or rank 0 all, and the
+                others None.
             fixed: What is held, by node type; it comes back with the same bits. Indices or (n,)
                 booleans hold whole nodes, (n, tangent_dim) booleans components of their tangents,
                 in the order of the manual's table of steps; a mapping holds fields of a dataclass,
@@ -318,6 +327,7 @@ class Solver:
             InputError: Arrays, `fixed` or `bounds` do not fit the factors.
             OptionError: An unknown option, or a value out of range.
             OutOfMemoryError: The plan does not fit the device.
+            GroupError: Another device or rank failed, or is gone; it has values reached so far.
             KeyboardInterrupt: The second Ctrl-C within two seconds, or one before the iterations.
         """
         checked = SolveOptions.from_mapping(options)
@@ -325,6 +335,8 @@ class Solver:
         check_verbose(verbose)
         given = Constraints(fixed, bounds)
         solved = self._solving.solve(arrays, given, checked, verbose, on_iteration)
+        if arrays is None:  # those of rank 0, for which there is no covariance either
+            return solved
         return self._covariances.results.kept(solved, arrays, given)
 
     def covariance(
@@ -363,6 +375,7 @@ class Solver:
             InputError: Arrays or instances that do not fit, or derivatives that are not finite.
             OptionError: An unknown `gauge`.
         """
+        refuse_ranks(self._choices["devices"], "covariance")
         check_gauge(gauge)
         checked_flag("scale_by_residual_variance", scale_by_residual_variance)
         with showing(None), self.backend.scope():

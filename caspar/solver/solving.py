@@ -7,13 +7,16 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from caspar.errors import InputError
 from caspar.frontend.factors.trace import TracedFactor
 from caspar.options import Precision, SolveOptions
 from caspar.progress import log_end, showing
+from caspar.runtime.arrays import HOST, as_library, location, rows_on_host
 from caspar.runtime.backend import Backend
 from caspar.solver.evaluation import (
     Evaluation,
@@ -69,7 +72,7 @@ class Solving:
 
     def solve(
         self,
-        arrays: Mapping[str, Any],
+        arrays: Mapping[str, Any] | None,
         constraints: Constraints,
         options: SolveOptions,
         verbose: bool | None,
@@ -85,7 +88,7 @@ class Solving:
 
     def _solved(
         self,
-        arrays: Mapping[str, Any],
+        arrays: Mapping[str, Any] | None,
         constraints: Constraints,
         options: SolveOptions,
         on_iteration: Callback | None,
@@ -97,7 +100,7 @@ class Solving:
             return first
         known = len(first.iterations)
         second = self._run(
-            {**arrays, **first.values},
+            None if arrays is None else {**arrays, **first.values},
             constraints,
             _left(options, first),
             None if on_iteration is None else _counted_from(known, on_iteration),
@@ -107,50 +110,79 @@ class Solving:
 
     def _run(
         self,
-        arrays: Mapping[str, Any],
+        arrays: Mapping[str, Any] | None,
         constraints: Constraints,
         options: SolveOptions,
         on_iteration: Callback | None,
         precision: Precision | None = None,
     ) -> SolveResult:
-        backend, factors, start = self._backend, self._factors, time.perf_counter()
+        start = time.perf_counter()
         with self._opener.open(arrays, constraints, options, precision) as opened:
-            problem, active, system = opened.problem, opened.active, opened.system
-            compiled_s = active.preparation.kernels.take_compile_time()
+            compiled_s = opened.active.preparation.kernels.take_compile_time()
             # of two solves at the same time one may have compiled for both
             setup_time_s = max(time.perf_counter() - start - compiled_s, 0.0)
-            start = time.perf_counter()
-            course = minimize(system, options, _with_values(on_iteration, opened, backend))
-            final_cost = _cost_of_returned(opened, course.final_cost)
-            taking_part = active.recipe.factors
-            costs, num_beyond = final_costs(factors, taking_part, final_cost, system)
-            remarks = (
-                *active.remarks,
-                *system.remarks,
-                *course.remarks,
-                *_on_values(system, course),
-                *remarks_on_parts(active.recipe.factors, active.recipe.nodes, problem),
+            times = compiled_s + self._opener.preparations.take_backlog(), setup_time_s
+            watched = _with_interrupts(opened, _with_values(on_iteration, opened, self._backend))
+            found: SolveResult = opened.led(
+                lambda: self._iterated(opened, options, watched, times),
+                partial(_for_others, opened, self._backend),
             )
-            solve_time_s = time.perf_counter() - start
-            log_end(course.status.name, len(course.records), course.initial_cost, final_cost)
-            moved = system.values()
-            values = problem.moved(moved, backend)
-            active_bounds = _active_bounds(opened, moved, backend)
-            kept = without_later_entries(arrays)
+            if opened.is_followed:
+                found = _received(found, opened, self._backend, times)
+            given = self._given(arrays, opened)
+        return replace(found, given=given)
+
+    def _given(self, arrays: Mapping[str, Any] | None, opened: Opened) -> Given:
+        """What results ask later; nothing of the whole problem where this is a part of it."""
+        if arrays is None:
+            return Given(self._factors, {}, _of_no_arrays, None)
+        together = opened.together
+        is_whole = together is None or not together.is_spread
+        problem = opened.problem if is_whole else None
+        return Given(self._factors, without_later_entries(arrays), self._evaluate, problem)
+
+    def _iterated(
+        self,
+        opened: Opened,
+        options: SolveOptions,
+        on_iteration: Callback | None,
+        times: tuple[float, float],
+    ) -> SolveResult:
+        """Iterate, and describe how that went; `times`: of compiling and of setting up."""
+        backend, factors = self._backend, self._factors
+        problem, active, system = opened.problem, opened.active, opened.system
+        start = time.perf_counter()
+        course = minimize(system, options, on_iteration)
+        final_cost = _cost_of_returned(opened, course.final_cost)
+        taking_part = active.recipe.factors
+        costs, num_beyond = final_costs(factors, taking_part, final_cost, system)
+        on_parts: tuple[str, ...] = ()
+        if opened.together is None:
+            on_parts = remarks_on_parts(active.recipe.factors, active.recipe.nodes, problem)
+        remarks = (
+            *active.remarks,
+            *system.remarks,
+            *course.remarks,
+            *_on_values(system, course),
+            *on_parts,
+        )
+        solve_time_s = time.perf_counter() - start
+        log_end(course.status.name, len(course.records), course.initial_cost, final_cost)
+        moved = system.values()
         return SolveResult(
             status=course.status,
             initial_cost=course.initial_cost,
             final_cost=final_cost,
             remaining_decrease=course.remaining_decrease,
             iterations=course.records,
-            values=values,
+            values=problem.moved(moved, backend),
             problem=opened.size(factors),
             backend=backend.name,
             device=system.device,
             precision=active.recipe.precision.value,
             linear_solver=system.linear_solver,
-            compile_time_s=compiled_s + self._opener.preparations.take_backlog(),
-            setup_time_s=setup_time_s,
+            compile_time_s=times[0],
+            setup_time_s=times[1],
             solve_time_s=solve_time_s,
             peak_memory_bytes=system.num_bytes + problem.bytes_on(backend),
             remarks=remarks,
@@ -158,9 +190,51 @@ class Solving:
             costs=costs,
             num_beyond_scale=num_beyond,
             losses=loss_names(factors),
-            active_bounds=active_bounds,
-            given=Given(factors, kept, self._evaluate, problem),
+            active_bounds=_active_bounds(opened, moved, backend),
+            is_of_part=opened.together is not None and opened.together.is_spread,
         )
+
+
+def _of_no_arrays(arrays: Mapping[str, Any]) -> Evaluation:
+    raise InputError("this rank passed no arrays, so it has no residuals; ask the result of rank 0")
+
+
+def _with_interrupts(opened: Opened, on_iteration: Callback | None) -> Callback | None:
+    """A callback that Ctrl-C on another rank interrupts too."""
+    if opened.together is None:
+        return on_iteration
+
+    def watched(record: IterationRecord) -> object:
+        if opened.was_interrupted:
+            raise KeyboardInterrupt
+        return False if on_iteration is None else on_iteration(record)
+
+    return watched
+
+
+def _for_others(opened: Opened, backend: Backend, found: SolveResult) -> SolveResult:
+    """A result for other ranks, on the host: with all values, or those of remaining types."""
+    together = opened.together
+    assert together is not None
+    values = {
+        name: rows_on_host(rows, backend.to_host)
+        for name, rows in found.values.items()
+        if together.gives_all or name not in together.eliminated
+    }
+    return replace(found, values=values)
+
+
+def _received(
+    found: SolveResult, opened: Opened, backend: Backend, times: tuple[float, float]
+) -> SolveResult:
+    """A result of rank 0 as this one returns it: arrays of the kind that was given here."""
+    given = opened.problem.given
+    values = {}
+    for name, rows in found.values.items():
+        own = given.get(name, rows)
+        brought = rows if location(own) == HOST else backend.upload(rows)
+        values[name] = as_library(brought, own)
+    return replace(found, values=values, compile_time_s=times[0], setup_time_s=times[1])
 
 
 def _on_values(system: System, course: Course) -> tuple[str, ...]:

@@ -247,6 +247,11 @@ def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     needed, available = (int(number.replace(",", "")) for number in found.groups())
     assert needed > available == 8192
     assert "float32" in str(caught.value)
+    told = re.search(
+        r"take (.*); shared by .* about (.*) on each of 2, .* of 8\.", str(caught.value)
+    )
+    assert told is not None
+    assert told.group(1) != told.group(2)
 
 
 def release_memory() -> None:

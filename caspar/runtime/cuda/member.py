@@ -28,7 +28,7 @@ from caspar.runtime.sequence_loop import SequenceLoop
 SETTINGS = {"NCCL_NVLS_ENABLE": "0", "NCCL_RUNTIME_CONNECT": "0"}
 """Of NCCL, unless the user has set them; it reads them when the process makes its first group."""
 
-_TYPES = {"float32": "NCCL_FLOAT32", "float64": "NCCL_FLOAT64"}
+NCCL_TYPES = {"float32": "NCCL_FLOAT32", "float64": "NCCL_FLOAT64"}
 
 
 def num_devices() -> int:
@@ -50,7 +50,7 @@ class NcclGroup:
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
         self.size = len(devices)
-        self._nccl = _nccl()
+        self._nccl = nccl_of_cupy()
         self._failed = False
         self._lock = Lock()
         try:
@@ -92,7 +92,7 @@ class NcclGroup:
             raise BackendError(f"NCCL cannot add up over {self.size} devices: {error}") from error
 
     def _enqueue(self, rank: int, array: Array, stream: int) -> None:
-        place, dtype = array.data.ptr, getattr(self._nccl, _TYPES[array.dtype.name])
+        place, dtype = array.data.ptr, getattr(self._nccl, NCCL_TYPES[array.dtype.name])
         communicator = self._communicators[rank]
         communicator.allReduce(place, place, array.size, dtype, self._nccl.NCCL_SUM, stream)
 
@@ -115,7 +115,7 @@ class NcclGroup:
             raise GroupError(FAILED)
 
 
-def _nccl() -> Any:
+def nccl_of_cupy() -> Any:
     """CuPy's interface to NCCL.
 
     Raises:

@@ -106,6 +106,11 @@ class Gradients:
         given, names = solved.given, {factor.name for factor in recipe.factors}
         if given is None:
             raise InputError(OF_A_COPY)
+        if isinstance(given, Given) and given.problem is None:
+            raise InputError(
+                "this result is of a problem that several processes share, and each knows only "
+                "its part: solve it in one process for a gradient"
+            )
         if not isinstance(given, Given) or set(given.problem.factors) != names:
             raise InputError(
                 f"this result is of another solver; this one has the factors {', '.join(names)}"

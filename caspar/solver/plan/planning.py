@@ -90,7 +90,7 @@ def make_plan(
     arena = reserve_regions(library, types, factors, nodes, shard, share_jacobians=is_shared)
     # what was taken so far and given back is not kept beside the arena
     backend.trim()
-    memory = allocate_cleared(arena, backend)
+    memory = allocate_cleared(arena, backend, nodes)
     return Plan(
         library,
         types,

@@ -23,6 +23,7 @@ from caspar.memory.array import Array
 from caspar.memory.layout import array_scalars
 from caspar.runtime.backend import Backend
 from caspar.solver.limits import Limits
+from caspar.solver.plan.allocation import allocated
 from caspar.solver.plan.arena import ArenaPlan, Entry
 from caspar.solver.plan.array_key import ArrayKey, Span
 from caspar.solver.plan.kernel_library import KernelLibrary
@@ -72,13 +73,15 @@ def reserve_regions(
     return _Regions(library, types, factors, nodes, shard).reserve(share_jacobians=share_jacobians)
 
 
-def allocate_cleared(arena: ArenaPlan[ArrayKey], backend: Backend) -> dict[ArrayKey, Array]:
+def allocate_cleared(
+    arena: ArenaPlan[ArrayKey], backend: Backend, nodes: Sequence[NodePlan]
+) -> dict[ArrayKey, Array]:
     """The arrays of an arena; those that nothing may write before they are summed are zero.
 
     Raises:
-        OutOfMemoryError: Names needed and available bytes.
+        OutOfMemoryError: Names needed and available bytes, and what several devices would need.
     """
-    memory = arena.allocate(backend)
+    memory = allocated(arena, backend, nodes)
     # `collect` sums the model's partials with the initial cost, before any retraction; not every
     # factor has a part in the curvature
     for part in (SolverPart.SCALARS, SolverPart.MODELS, SolverPart.CURVATURES):

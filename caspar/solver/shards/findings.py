@@ -4,48 +4,36 @@ Cost tier: once for a solve, or when users ask.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.runtime.group.member import Member
 from caspar.solver.iterate.faults import PlanFindings
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.shards.split import Part
+from caspar.solver.shards.team import Team
 from caspar.solver.system.lone_promises import LonePromises
 
 Result = TypeVar("Result")
-
-
-class Ranks(Protocol):
-    """Calls a function with each rank, in the threads of the devices."""
-
-    def __call__(self, call: Callable[[int], Result]) -> list[Result]:
-        """What all of them return."""
 
 
 class SharedFindings:
     """Those of all devices; see `iterate.faults.Findings`.
 
     Args:
-        systems: Of the parts.
-        parts: What each device has.
-        members: The devices.
-        ranks: Calls a function with each rank, in the threads of the devices.
+        each: Calls a function with each of their systems; it can be pickled.
+        rows: (instances, rows) residuals of a factor by name, those of all devices.
     """
 
     def __init__(
         self,
-        systems: Sequence[NormalEquations],
-        parts: Sequence[Part],
-        members: Sequence[Member],
-        ranks: Ranks,
+        each: Callable[[Callable[[NormalEquations], Any]], list[Any]],
+        rows: Callable[[str], NDArray[np.float64]],
     ) -> None:
-        self._systems = systems
-        self._parts = parts
-        self._members = members
-        self._ranks = ranks
+        self._each_system = each
+        self._rows = rows
 
     @property
     def has_lone_promises(self) -> bool:
@@ -57,46 +45,61 @@ class SharedFindings:
         return None
 
     def _each(self, call: Callable[[PlanFindings], Result]) -> list[Result]:
-        return self._ranks(lambda rank: call(self._systems[rank].findings))
+        return self._each_system(partial(_of_findings, call))
 
     def faulty_costs(self) -> tuple[str, ...]:
         """The factors whose cost was not finite when the values were scored."""
-        return joined(self._each(lambda one: one.faulty_costs()))
+        return joined(self._each(PlanFindings.faulty_costs))
 
     def faulty_derivatives(self) -> tuple[str, ...]:
         """The factors whose gradient is not finite, after a score; what was linearised is lost."""
-        return joined(self._each(lambda one: one.faulty_derivatives()))
+        return joined(self._each(PlanFindings.faulty_derivatives))
 
     def largest_residual(self) -> float:
         """The largest magnitude of a residual when the values were scored."""
-        return max(self._each(lambda one: one.largest_residual()))
+        return max(self._each(PlanFindings.largest_residual))
 
     def factor_costs(self) -> dict[str, float]:
         """The cost of each factor when the values were scored."""
-        return _summed(self._each(lambda one: one.factor_costs()))
+        return _summed(self._each(PlanFindings.factor_costs))
 
     def num_beyond_scale(self) -> dict[str, int]:
         """By each factor with a loss how many residuals were longer than its scale."""
-        found = _summed(self._each(lambda one: one.num_beyond_scale()))
+        found = _summed(self._each(PlanFindings.num_beyond_scale))
         return {name: int(number) for name, number in found.items()}
 
     def residual_rows(self, factor: str) -> NDArray[np.float64]:
         """(instances, rows) residuals of a factor when the values were scored, as given."""
+        self._each_system(_nothing)  # what waits is done first
+        return self._rows(factor)
 
-        def rows_of(rank: int) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
-            part, system = self._parts[rank], self._systems[rank]
-            count = part.problem.factors[factor].count
-            if count == 0:
-                return None
-            to_host = self._members[rank].to_host
-            numbers = part.shard.numbers(factor, np.arange(count), to_host)
-            return numbers, system.findings.residual_rows(factor)
 
-        found = [one for one in self._ranks(rows_of) if one is not None]
-        whole = np.empty((sum(len(numbers) for numbers, _ in found), found[0][1].shape[1]))
-        for numbers, rows in found:
-            whole[numbers] = rows
-        return whole
+def _nothing(system: NormalEquations) -> None:
+    """Answers when everything before is done."""
+
+
+def _of_findings(call: Callable[[PlanFindings], Result], system: NormalEquations) -> Result:
+    return call(system.findings)
+
+
+def rows_of_threads(
+    systems: Sequence[NormalEquations], parts: Sequence[Part], team: Team, factor: str
+) -> NDArray[np.float64]:
+    """(instances, rows) residuals of a factor, as given, of devices in threads."""
+
+    def rows_of(rank: int) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
+        part, system = parts[rank], systems[rank]
+        count = part.problem.factors[factor].count
+        if count == 0:
+            return None
+        numbers = part.shard.numbers(factor, np.arange(count), team.members[rank].to_host)
+        return numbers, system.findings.residual_rows(factor)
+
+    found = [one for one in team.each(rows_of) if one is not None]
+    whole = np.empty((sum(len(numbers) for numbers, _ in found), found[0][1].shape[1]))
+    for numbers, rows in found:
+        whole[numbers] = rows
+    return whole
 
 
 def joined(found: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ As `solver.preparation`, whose `Preparation` each device has for its part.
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 
 from caspar.equations.solver_form import eliminable_types
@@ -18,9 +19,10 @@ from caspar.solver.iterated import System
 from caspar.solver.plan.untouched import warn_untouched_of
 from caspar.solver.preparation import Preparation
 from caspar.solver.shards.devices import Devices
+from caspar.solver.shards.findings import SharedFindings, rows_of_threads
 from caspar.solver.shards.split import Part, split_problem
 from caspar.solver.shards.system import ShardedSystem
-from caspar.solver.shards.team import Team
+from caspar.solver.shards.team import Team, ThreadSystems
 
 
 class ShardedPreparation:
@@ -40,7 +42,7 @@ class ShardedPreparation:
     def __init__(self, devices: Devices, recipe: Recipe) -> None:
         self._devices = devices
         self._whole = Preparation(devices.first, recipe)
-        self._recipe = _without_matrices(recipe)
+        self._recipe = without_matrices(recipe)
         self._own: list[Preparation] = []
         self.kernels = self._whole.kernels
         self._table: str | None = None
@@ -87,7 +89,11 @@ class ShardedPreparation:
                 self._whole.release()
                 for system in systems:
                     system.more_remarks = _remarks(wanted, len(parts))
-                sharded = ShardedSystem(systems, parts, team, problem.values)
+                shared = ThreadSystems(systems, team)
+                rows = partial(rows_of_threads, systems, parts, team)
+                findings = partial(SharedFindings, rows=rows)
+                nodes = [part.nodes for part in parts]
+                sharded = ShardedSystem(shared, nodes, findings, problem.values)
                 yield sharded
                 self._table = sharded.memory_table()
 
@@ -158,7 +164,7 @@ def _remarks(wanted: int, used: int) -> tuple[str, ...]:
     return (f"{used} of {wanted} devices had a part of this problem.",)
 
 
-def _without_matrices(recipe: Recipe) -> Recipe:
+def without_matrices(recipe: Recipe) -> Recipe:
     """By conjugate gradients, which devices can share.
 
     Raises:

@@ -34,12 +34,12 @@ class Part:
     Attributes:
         problem: With arrays where the whole problem's are.
         shard: What it knows of the whole.
-        ranges: By eliminated type, the nodes that it has.
+        nodes: By eliminated type which nodes it has: a range, or (k,) numbers in ascending order.
     """
 
     problem: Problem
     shard: Shard
-    ranges: Mapping[str, slice]
+    nodes: Mapping[str, Chosen]
 
     def on(self, backend: Member) -> Problem:
         """The same with arrays that a device reads."""
@@ -99,13 +99,13 @@ def split_problem(
             counts=problem.counts,
             instances={name: arrays.count for name, arrays in problem.factors.items()},
             most=most,
-            added=_added(factors, form, most),
+            added=added_of(factors, form, most),
             chosen=chosen[number],
         )
         for rank, number in enumerate(kept)
     ]
     return [
-        _part(problem, factors, shard, {name: cut[number] for name, cut in cuts.items()}, form)
+        make_part(problem, factors, shard, {name: cut[number] for name, cut in cuts.items()}, form)
         for shard, number in zip(shards, kept, strict=True)
     ]
 
@@ -165,7 +165,7 @@ def _size(chosen: Chosen) -> int:
     return int(chosen.shape[0])
 
 
-def _added(
+def added_of(
     factors: Sequence[TracedFactor], form: SolverForm, most: Mapping[str, int]
 ) -> dict[str, int]:
     """By type that remains how many instances add to its nodes in the part with the most."""
@@ -179,17 +179,18 @@ def _added(
     return added
 
 
-def _part(
+def make_part(
     problem: Problem,
     factors: Sequence[TracedFactor],
     shard: Shard,
-    ranges: Mapping[str, slice],
+    nodes: Mapping[str, Chosen],
     form: SolverForm,
 ) -> Part:
+    """A part, by what it has of each factor and eliminated type."""
     everything = slice(None)
 
     def own(name: str, rows: Any) -> Any:
-        return rows[ranges.get(name, everything)]
+        return rows[_where(nodes.get(name, everything), rows)]
 
     bounds = {
         name: NodeBounds(
@@ -210,7 +211,7 @@ def _part(
                 factor,
                 problem.factors[factor.name],
                 shard.chosen[factor.name],
-                ranges,
+                nodes,
                 form.factors[factor.name],
             )
             for factor in factors
@@ -218,14 +219,14 @@ def _part(
         free={name: own(name, rows) for name, rows in problem.free.items()},
         bounds=bounds,
     )
-    return Part(part, shard, ranges)
+    return Part(part, shard, nodes)
 
 
 def _instances(
     factor: TracedFactor,
     arrays: FactorArrays,
     chosen: Chosen,
-    ranges: Mapping[str, slice],
+    chosen_nodes: Mapping[str, Chosen],
     form: FactorForm,
 ) -> FactorArrays:
     """Some instances of a factor; eliminated nodes are counted from the first of the part."""
@@ -237,7 +238,7 @@ def _instances(
             continue
         picked = index[_where(chosen, index)]
         if argument is form.eliminated:
-            picked = picked - np.int32(ranges[argument.node_type.name].start)
+            picked = _numbered(picked, chosen_nodes[argument.node_type.name])
         nodes[argument.name] = picked
     sequential = {one.source for one in factor.inputs if one.kind is ArgumentKind.CONST_SEQUENTIAL}
     constants = {}
@@ -250,6 +251,20 @@ def _instances(
         constants[source] = ConstantArray(rows, index)
     size = _size(chosen)
     return FactorArrays(size, nodes, constants, arrays.by_instance, size)
+
+
+def _numbered(index: Array, nodes: Chosen) -> Array:
+    """Numbers of nodes as numbers among those that a part has."""
+    if isinstance(nodes, slice):
+        return index - np.int32(nodes.start)
+    places = np.zeros(int(nodes[-1]) + 1, np.int32) if len(nodes) > 0 else np.zeros(0, np.int32)
+    places[nodes] = np.arange(len(nodes), dtype=np.int32)
+    if isinstance(index, np.ndarray):
+        return places[index]
+    # an array of a device takes its library's indices only
+    found: Array = type(index)(index.shape, np.int32)
+    found.set(places[index.get()])
+    return found
 
 
 def _where(chosen: Chosen, array: Array) -> Chosen:

@@ -1,26 +1,108 @@
 """The systems of all devices as one, on which Levenberg-Marquardt works.
 
-Each call goes to all of them, in their threads. They add up what they have to (`shared_sums`), so
-that all hold the same scalars, and the first one's count. What answers nothing waits for the next
-call that does, so that threads meet once an iteration.
+Each call goes to all of them, in their threads or processes. They add up what they have to
+(`shared_sums`), so that all hold the same scalars, and the first one's count. What is called can be
+pickled: functions and methods by their names, with arguments. What answers nothing waits for the
+next call that does, so that devices meet once an iteration.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
 
 from caspar.errors import BackendError
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
+from caspar.runtime.group.member import Member
 from caspar.solver.iterate.derivative_sizes import DerivativeSizes, first_step
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.plan import Plan
+from caspar.solver.plan.shard import Chosen
 from caspar.solver.shards.findings import SharedFindings, joined
-from caspar.solver.shards.split import Part
-from caspar.solver.shards.team import Team
 
 Result = TypeVar("Result")
+
+
+class Systems(Protocol):
+    """The systems of all parts.
+
+    Attributes:
+        first: That of the first part, which is in this process.
+        member: The device that has it.
+    """
+
+    @property
+    def first(self) -> NormalEquations:
+        """That of the first part, which is in this process."""
+
+    @property
+    def member(self) -> Member:
+        """The device that has it."""
+
+    def each(self, call: Callable[[NormalEquations], Result]) -> list[Result]:
+        """What a function finds of each of them, at the same time.
+
+        Raises:
+            BaseException: It failed somewhere; nobody still works then.
+        """
+
+    def values(
+        self, read: Callable[[NormalEquations], Mapping[str, Array]]
+    ) -> list[Mapping[str, Array]]:
+        """What a method of each, which reads its values, finds: as the first device receives it."""
+
+
+Each = Callable[[Callable[[NormalEquations], Any]], list[Any]]
+"""Calls a function, which can be pickled, with each system."""
+
+
+@dataclass(frozen=True)
+class _InOrder(Generic[Result]):
+    """Calls, of which the last one answers."""
+
+    first: tuple[Callable[[NormalEquations], None], ...]
+    last: Callable[[NormalEquations], Result]
+
+    def __call__(self, system: NormalEquations) -> Result:
+        for one in self.first:
+            one(system)
+        return self.last(system)
+
+
+def _nothing(system: NormalEquations) -> None:
+    """Answers when everything before is done."""
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What does not change in a solve."""
+
+    tile_size: int
+    num_factors: int
+    usual_options: Mapping[str, float]
+    is_chained: bool
+    num_bytes: int
+    num_residuals: int
+    device: str
+    memory_table: str
+
+
+def _facts_of(system: NormalEquations) -> _Facts:
+    return _Facts(
+        system.plan.library.tile_size,
+        len(system.plan.factors),
+        dict(system.usual_options),
+        system.is_chained,
+        system.num_bytes,
+        system.num_residuals,
+        system.device,
+        system.memory_table(),
+    )
 
 
 class ShardedSystem:
@@ -28,50 +110,49 @@ class ShardedSystem:
 
     Args:
         systems: Of the parts, each loaded.
-        parts: What each device has.
-        team: Threads of the devices.
+        nodes: By device and eliminated type which nodes it has.
+        findings: Makes what users are told of them, by what calls a function with each system.
         starts: The whole problem's values.
+
+    Raises:
+        BackendError: Their kernels differ.
     """
 
     def __init__(
         self,
-        systems: Sequence[NormalEquations],
-        parts: Sequence[Part],
-        team: Team,
+        systems: Systems,
+        nodes: Sequence[Mapping[str, Chosen]],
+        findings: Callable[[Each], SharedFindings],
         starts: Mapping[str, Array],
     ) -> None:
-        sizes = {system.plan.library.tile_size for system in systems}
+        self._facts = systems.each(_facts_of)
+        sizes = {facts.tile_size for facts in self._facts}
         if len(sizes) > 1:
             raise BackendError(
                 "devices that share a problem have kernels of different block sizes, "
                 f"{sorted(sizes)}, so their sums would differ. Use devices of one kind"
             )
-        self._systems = systems
-        self._parts = parts
-        self._team = team
+        self.systems = systems
+        self._nodes = nodes
         self._starts = starts
-        # whatever depends on which factors there are
-        self._fullest = max(systems, key=lambda system: len(system.plan.factors))
         self.stronger = ""
-        self.findings = SharedFindings(systems, parts, team.members, self._ranks)
         self._waiting: list[Callable[[NormalEquations], None]] = []
+        self.findings = findings(self._each)
 
     def _later(self, call: Callable[[NormalEquations], None]) -> None:
         self._waiting.append(call)
 
-    def _ranks(self, call: Callable[[int], Result]) -> list[Result]:
-        """What all answer by their ranks, after what has waited."""
-        waiting, self._waiting = self._waiting, []
-
-        def work(rank: int) -> Result:
-            for one in waiting:
-                one(self._systems[rank])
-            return call(rank)
-
-        return self._team.each(work)
-
     def _each(self, call: Callable[[NormalEquations], Result]) -> list[Result]:
-        return self._ranks(lambda rank: call(self._systems[rank]))
+        """What all answer, after what has waited."""
+        waiting, self._waiting = self._waiting, []
+        if len(waiting) == 0:
+            return self.systems.each(call)
+        return self.systems.each(_InOrder(tuple(waiting), call))
+
+    def settle(self) -> None:
+        """Have done what waits."""
+        if len(self._waiting) > 0:
+            self._each(_nothing)
 
     def _same(self, call: Callable[[NormalEquations], Result]) -> Result:
         """What all devices found alike.
@@ -89,68 +170,68 @@ class ShardedSystem:
 
     @property
     def plan(self) -> Plan:
-        """That of the device with the most kinds of factors."""
-        return self._fullest.plan
+        """That of the first device."""
+        return self.systems.first.plan
 
     # -- what it is ----------------------------------------------------------------------------
 
     @property
     def solvers(self) -> HandOver:
         """The linear solver of the first device."""
-        return self._systems[0].solvers
+        return self.systems.first.solvers
 
     @property
     def linear_solver(self) -> str:
         """Name of the linear solver."""
-        return self._systems[0].linear_solver
+        return self.systems.first.linear_solver
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """Why something was chosen, where that may surprise."""
-        return self._systems[0].remarks
+        return self.systems.first.remarks
 
     @property
     def is_chained(self) -> bool:
         """Whether a factor couples two nodes of a type that remains."""
-        return any(system.is_chained for system in self._systems)
+        return any(facts.is_chained for facts in self._facts)
 
     @property
     def storage(self) -> DType:
         """Type of residuals, Jacobians and vectors."""
-        return self._systems[0].storage
+        return self.systems.first.storage
 
     @property
     def values_type(self) -> DType:
         """Type of the values."""
-        return self._systems[0].values_type
+        return self.systems.first.values_type
 
     @property
     def usual_options(self) -> Mapping[str, float]:
-        """Options of a solve that the user leaves open, by name."""
-        return self._fullest.usual_options
+        """Options of a solve that the user leaves open, by name: of the most kinds of factors."""
+        return max(self._facts, key=lambda facts: facts.num_factors).usual_options
 
     @property
     def num_bytes(self) -> int:
         """Bytes on all devices."""
-        return sum(system.num_bytes for system in self._systems)
+        return sum(facts.num_bytes for facts in self._facts)
 
     @property
     def num_residuals(self) -> int:
         """Rows of all residuals, those of holes of node tiles among them."""
-        return sum(system.num_residuals for system in self._systems)
+        return sum(facts.num_residuals for facts in self._facts)
 
     @property
     def device(self) -> str:
         """All of them, in words."""
-        names = [system.device for system in self._systems]
+        names = [facts.device for facts in self._facts]
         alike = f"{len(names)} x {names[0]}"
         return alike if len(set(names)) == 1 else ", ".join(names)
 
     def memory_table(self) -> str:
         """What each device holds."""
         tables = [
-            f"device {rank} of {len(self._systems)}: {system.device}\n{system.memory_table()}"
-            for rank, system in enumerate(self._systems)
+            f"device {rank} of {len(self._facts)}: {facts.device}\n{facts.memory_table}"
+            for rank, facts in enumerate(self._facts)
         ]
         return "\n\n".join(tables)
 
@@ -158,11 +239,11 @@ class ShardedSystem:
 
     def score(self) -> float:
         """Cost of the current values."""
-        return self._same(lambda system: system.score())
+        return self._same(NormalEquations.score)
 
     def linearize(self, damping: float) -> None:
         """Jacobians, gradient, diagonal and blocks at the current values."""
-        self._later(lambda system: system.linearize(damping))
+        self._later(partial(NormalEquations.linearize, damping=damping))
 
     def try_first_step(self, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
         """The same as `try_step`, and choose whether D is levelled from here on."""
@@ -170,76 +251,83 @@ class ShardedSystem:
 
     def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
         """The same as `try_step`, and what D and the gradient are."""
-        found = self._each(lambda system: system.try_and_look(goal))
+        found = self._each(partial(NormalEquations.try_and_look, goal=goal))
         return found[0][0], DerivativeSizes.joined([sizes for _, sizes in found])
 
     def level(self, levelling: float) -> None:
         """Level D by that from the next linearisation on."""
-        self._later(lambda system: system.level(levelling))
+        self._later(partial(NormalEquations.level, levelling=levelling))
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
-        return self._same(lambda system: system.try_step(goal))
+        return self._same(partial(NormalEquations.try_step, goal=goal))
 
     def promise(self, goal: LinearGoal) -> TriedStep:
         """A step that is not taken: what it promises at the current values."""
-        return self._same(lambda system: system.promise(goal))
+        return self._same(partial(NormalEquations.promise, goal=goal))
 
     def forget(self) -> None:
         """Let D be diag(J^T J) of the current values."""
-        self._each(lambda system: system.forget())
+        self._later(NormalEquations.forget)
 
     def accept(self) -> None:
         """Make the candidate the current values."""
-        self._later(lambda system: system.accept())
+        self._later(NormalEquations.accept)
 
     def reject(self) -> None:
         """Keep the current values."""
-        self._later(lambda system: system.reject())
+        self._later(NormalEquations.reject)
 
     def rounded_costs(self) -> tuple[float, ...]:
         """Costs of values that are moved by a rounding each."""
-        return self._same(lambda system: system.rounded_costs())
+        return self._same(NormalEquations.rounded_costs)
 
     def coarsely_rounded_change(self) -> float:
         """How much typical residuals change by the last third of the values' digits: the least."""
-        return min(self._each(lambda system: system.coarsely_rounded_change()))
+        return min(self._each(NormalEquations.coarsely_rounded_change))
 
     def round_values(self, dtypes: Mapping[str, Any]) -> float:
         """Round the current values to narrower types, for some node types by name; their cost."""
-        return self._same(lambda system: system.round_values(dtypes))
+        return self._same(partial(NormalEquations.round_values, dtypes=dtypes))
 
     # -- results -------------------------------------------------------------------------------
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays on the first device, as given."""
-        return self._gathered(self._each(lambda system: system.values()))
+        return self._gathered(NormalEquations.values)
 
     def copied_values(self) -> Mapping[str, Array]:
         """The same in arrays of their own: the solve may go on."""
-        return self._gathered(self._each(lambda system: system.copied_values()))
+        return self._gathered(NormalEquations.copied_values)
 
-    def _gathered(self, found: Sequence[Mapping[str, Array]]) -> Mapping[str, Array]:
-        first = self._team.members[0]
+    def _gathered(
+        self, read: Callable[[NormalEquations], Mapping[str, Array]]
+    ) -> Mapping[str, Array]:
+        self.settle()
+        found, first = self.systems.values(read), self.systems.member
         moved = {}
         for name, rows in found[0].items():
-            if name not in self._parts[0].ranges:
+            if name not in self._nodes[0]:
                 moved[name] = rows
                 continue
             # nodes that no part has were touched by no factor
             whole = first.xp.array(first.upload(self._starts[name]))
             first.synchronize()
-            for part, own in zip(self._parts, found, strict=True):
-                place = part.ranges[name]
-                if place.stop > place.start:
-                    first.receive(whole[place], own[name])
+            for nodes, own in zip(self._nodes, found, strict=True):
+                place, end = nodes[name], own[name]
+                if not isinstance(place, slice):
+                    whole[first.upload(place)] = first.upload(end)
+                elif place.stop > place.start:
+                    # of another process it is on the host
+                    on_device = first.upload(end) if isinstance(end, np.ndarray) else end
+                    first.receive(whole[place], on_device)
             moved[name] = whole
         first.synchronize()
         return moved
 
     def faulty_derivatives(self) -> tuple[str, ...]:
         """The factors whose gradient is not finite; for the end of a solve."""
-        return joined(self._each(lambda system: system.faulty_derivatives()))
+        return joined(self._each(NormalEquations.faulty_derivatives))
 
     def remarks_on_values(self, cost: float, first_cost: float) -> tuple[str, ...]:
         """None: what has run away is looked for on one device only."""

@@ -3,14 +3,16 @@
 Cost: some 50 microseconds for each call of all.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from typing import TypeVar
 
 from caspar.errors import GroupError
+from caspar.memory.array import Array
 from caspar.progress import showing
 from caspar.runtime.group.member import Group, Member
+from caspar.solver.iterate.normal_equations import NormalEquations
 
 Result = TypeVar("Result")
 
@@ -71,6 +73,35 @@ class Team:
         """End the threads."""
         for thread in self._threads:
             thread.shutdown(wait=False)
+
+
+class ThreadSystems:
+    """The systems of a team; see `system.Systems`.
+
+    Args:
+        systems: By rank.
+        team: Their threads.
+
+    Attributes:
+        all: The systems.
+        first: That of rank 0.
+        member: Its device.
+    """
+
+    def __init__(self, systems: Sequence[NormalEquations], team: Team) -> None:
+        self.all = tuple(systems)
+        self._team = team
+        self.first, self.member = systems[0], team.members[0]
+
+    def each(self, call: Callable[[NormalEquations], Result]) -> list[Result]:
+        """Call a function with each, in its thread."""
+        return self._team.each(lambda rank: call(self.all[rank]))
+
+    def values(
+        self, read: Callable[[NormalEquations], Mapping[str, Array]]
+    ) -> list[Mapping[str, Array]]:
+        """Values of each, on its device."""
+        return self.each(read)
 
 
 def _ranks(members: Sequence[Member]) -> range:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import caspar
+from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.limits import Limits
 
 ALL_SHARE = Limits(min_instances_of_device=0)
@@ -52,3 +53,15 @@ def assert_same_minimum(
 def on_host(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as NumPy arrays."""
     return {name: np.asarray(rows) for name, rows in values.items()}
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, call: str, failing: NormalEquations) -> None:
+    """From here on a method fails on one device, as if it had no memory left."""
+    usual = getattr(NormalEquations, call)
+
+    def fail(system: NormalEquations, *arguments: object, **more: object) -> object:
+        if system is failing:
+            raise MemoryError("of this test")
+        return usual(system, *arguments, **more)
+
+    monkeypatch.setattr(NormalEquations, call, fail)

@@ -21,7 +21,7 @@ from caspar.errors import OptionError, UnsuitedError
 from caspar.solver.shards.system import ShardedSystem
 from tests.problems import EXAMPLES
 from tests.solver.bundles import arrays_of, part_of, read
-from tests.solver.shards.sharing import ALL_SHARE, ON_SEVERAL, assert_same_minimum, sharing
+from tests.solver.shards.sharing import ALL_SHARE, ON_SEVERAL, assert_same_minimum, fail_at, sharing
 
 ROBUST = snavely.with_loss(caspar.loss.Huber)
 
@@ -138,6 +138,87 @@ def test_nodes_that_no_factor_touches_are_told() -> None:
     ):
         result = solver.solve(arrays)
     assert_array_equal(result.values["Mark"][2], arrays["Mark"][2])
+
+
+class Frame(sf.V3):
+    """Where a rig is at one time: x, y, angle."""
+
+
+class Sensor(sf.V3):
+    """Where a camera is on the rig."""
+
+
+@caspar.factor
+def rig_sighting(
+    frame: Annotated[Frame, caspar.TunableShared],
+    sensor: Annotated[Sensor, caspar.TunableShared],
+    mark: Annotated[Mark, caspar.TunableShared],
+    seen: Annotated[sf.V2, caspar.ConstSequential],
+) -> sf.V2:
+    """Where a mark is, seen from a camera of a rig."""
+    from_frame = sf.Rot2.from_angle(frame[2]) * (sf.V2(mark[0], mark[1]) - sf.V2(*frame[:2]))
+    return sf.Rot2.from_angle(sensor[2]) * (from_frame - sf.V2(*sensor[:2])) - seen
+
+
+@caspar.factor
+def known_frame(
+    frame: Annotated[Frame, caspar.TunableShared],
+    known: Annotated[sf.V3, caspar.ConstSequential],
+) -> sf.V3:
+    """From another measurement."""
+    return frame - known
+
+
+@caspar.factor
+def moved(
+    frame: Annotated[caspar.Pair[Frame], caspar.TunablePair],
+    by: Annotated[sf.V3, caspar.ConstSequential],
+) -> sf.V3:
+    """A chain of frames, in pairs of neighbours."""
+    return frame[1] - frame[0] - by
+
+
+@caspar.factor
+def known_sensor(
+    sensor: Annotated[Sensor, caspar.TunableShared],
+    known: Annotated[sf.V3, caspar.ConstSequential],
+) -> sf.V3:
+    """From a drawing."""
+    return sensor - known
+
+
+RIG = (rig_sighting, known_frame, known_sensor, moved)
+
+
+def rig_arrays(num_frames: int, num_marks: int) -> dict[str, Any]:
+    """Three cameras on a rig that moves on a line, and marks that all of them see."""
+    random = np.random.default_rng(3)
+    frames = np.column_stack([np.arange(num_frames), np.zeros((num_frames, 2))])
+    sensors = np.array([[0.1, 0.0, 0.0], [0.0, 0.2, 1.0], [-0.1, 0.1, 2.0]])
+    frame, mark = (one.ravel() for one in np.mgrid[:num_frames, :num_marks])
+    sensor = random.integers(0, 3, len(mark))
+    return {
+        "Frame": frames + 0.1 * random.normal(size=frames.shape),
+        "Sensor": sensors,
+        "Mark": random.normal(size=(num_marks, 2)),
+        "rig_sighting": {
+            "frame": frame,
+            "sensor": sensor,
+            "mark": mark,
+            "seen": random.normal(size=(len(mark), 2)),
+        },
+        "known_frame": {"frame": np.arange(num_frames), "known": frames},
+        "known_sensor": {"sensor": np.arange(3), "known": sensors},
+        "moved": {"by": frames[1:] - frames[:-1]},
+    }
+
+
+@ON_SEVERAL
+def test_a_rig_on_a_chain_has_the_same_minimum(backend: str, devices: int) -> None:
+    arrays = rig_arrays(7, 20)
+    wanted = _alone(RIG, "schur_pcg").solve(arrays, **CLOSE)
+    found = sharing(RIG, devices, backend, precision="float64").solve(arrays, **CLOSE)
+    assert_same_minimum(found, wanted, 1e-8, 1e-3)
 
 
 _SOLVERS: dict[Any, caspar.Solver] = {}
@@ -295,10 +376,10 @@ def test_plans_are_kept_and_let_go() -> None:
     arrays = _bundle()
     solver.solve(arrays)
     with solver.system(arrays) as system:
-        plans = [one.plan for one in system._systems]  # type: ignore[attr-defined]
+        plans = [one.plan for one in system.systems.all]  # type: ignore[attr-defined]
     with solver.system({**arrays, "Cam": arrays["Cam"] + 0.0}) as system:
         assert isinstance(system, ShardedSystem)
-        assert [one.plan for one in system._systems] == plans
+        assert [one.plan for one in system.systems.all] == plans  # type: ignore[attr-defined]
     table = solver.memory_table()
     assert table is not None
     assert [line[:13] for line in table.splitlines() if line.startswith("device ")] == [
@@ -369,16 +450,15 @@ def test_what_names_no_devices(devices: Any) -> None:
 
 @pytest.mark.parametrize("call", ["score", "linearize", "try_step", "accept"])
 @pytest.mark.parametrize("failing", [0, 2])
-def test_a_device_that_fails_ends_the_work_of_all(call: str, failing: int) -> None:
+def test_a_device_that_fails_ends_the_work_of_all(
+    call: str, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arrays = _bundle()
     solver = caspar.Solver([snavely], backend="cpu", devices=3, limits=ALL_SHARE)
     with solver.system(arrays) as system:
         assert isinstance(system, ShardedSystem)
 
-        def fail(*arguments: object) -> None:
-            raise MemoryError("of this test")
-
-        setattr(system._systems[failing], call, fail)
+        fail_at(monkeypatch, call, system.systems.all[failing])  # type: ignore[attr-defined]
         start = time.perf_counter()
         with pytest.raises(MemoryError, match="of this test") as caught:
             caspar.solver.iterate.levenberg.minimize(system, caspar.SolveOptions(), None)
@@ -386,6 +466,7 @@ def test_a_device_that_fails_ends_the_work_of_all(call: str, failing: int) -> No
         assert caught.value.__notes__ == [
             f"It was raised on device {failing} of 3 that share the problem."
         ]
+        monkeypatch.undo()
     # what has failed is not used again
     assert solver.solve(arrays).status.is_success
 

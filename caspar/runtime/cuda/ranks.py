@@ -1,0 +1,139 @@
+"""CUDA devices of several processes, on one host or several, that add up by NCCL.
+
+NCCL itself listens for its own connections: on the network interface by which rank 0 was reached,
+unless the user has set NCCL_SOCKET_IFNAME. Cost: connections once for a group.
+"""
+
+import atexit
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Event, Thread
+from typing import Any
+
+import cupy
+import numpy as np
+
+from caspar.errors import BackendError
+from caspar.memory.array import Array
+from caspar.runtime.cuda.member import NCCL_TYPES, SETTINGS, nccl_of_cupy
+from caspar.runtime.group.ranks import Ranks
+from caspar.runtime.group.sockets import ProcessGroup
+
+_ADDRESS_OF_INTERFACE = 0x8915
+"""SIOCGIFADDR of Linux."""
+
+POLL_S = 0.1
+ABORT_S = 3.0
+
+
+def meeting() -> Any:
+    """NCCL's unique id, which all members need."""
+    return nccl_of_cupy().get_unique_id()
+
+
+def interface_of(address: str) -> str | None:
+    """Name of the network interface that has an IPv4 address; None: not known."""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):
+                asked = struct.pack("256s", name.encode()[:15])
+                found = fcntl.ioctl(probe.fileno(), _ADDRESS_OF_INTERFACE, asked)
+                if socket.inet_ntoa(found[20:24]) == address:
+                    return name
+    return None
+
+
+class NcclRankGroup(ProcessGroup):
+    """Processes with a device each.
+
+    Args:
+        ranks: All processes.
+        number: Of the group.
+        active: Ranks of the members.
+        unique_id: By `meeting`, of the first member.
+
+    Raises:
+        BackendError: NCCL refuses.
+        GroupError: A process is gone.
+    """
+
+    def __init__(self, ranks: Ranks, number: int, active: Sequence[int], unique_id: Any) -> None:
+        for name, value in SETTINGS.items():
+            os.environ.setdefault(name, value)
+        interface = interface_of(ranks.peers.own_address)
+        if interface is not None:
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
+        self._nccl = nccl_of_cupy()
+        self._communicator: Any = None
+        super().__init__(ranks.peers, number, len(active))
+        place, device = tuple(active).index(ranks.rank), cupy.cuda.Device()
+
+        def begin() -> None:
+            with device:
+                made = self._nccl.NcclCommunicator(len(active), unique_id, place)
+                self._communicator = made
+                # so that all is connected, whatever is added up first and whoever comes first
+                with cupy.cuda.Stream(non_blocking=True) as stream:
+                    array = cupy.ones(1, np.float64)
+                    self._enqueue(array, stream.ptr)
+                    stream.synchronize()
+
+        try:
+            self._wait_for(begin)
+        except self._nccl.NcclError as error:
+            raise BackendError(
+                f"NCCL cannot connect {len(active)} processes: {error}. Set NCCL_DEBUG=INFO to see "
+                "why"
+            ) from error
+
+    def _wait_for(self, begin: Callable[[], None]) -> None:
+        """Until it is done, or another process is gone: NCCL would wait for that forever."""
+        raised: list[BaseException] = []
+        ended = Event()
+
+        def run() -> None:
+            try:
+                begin()
+            except BaseException as error:
+                raised.append(error)
+            ended.set()
+
+        Thread(target=run, name="caspar NCCL", daemon=True).start()
+        while not ended.wait(POLL_S):
+            self.check()
+        self.check()
+        if len(raised) > 0:
+            raise raised[0]
+
+    def add_up(self, rank: int, arrays: Sequence[Array]) -> None:
+        """See `Group`: one kernel for all arrays."""
+        self.check()
+        stream = cupy.cuda.get_current_stream().ptr
+        try:
+            self._nccl.groupStart()
+            for array in arrays:
+                self._enqueue(array, stream)
+            self._nccl.groupEnd()
+        except self._nccl.NcclError as error:
+            self.check()
+            raise BackendError(f"NCCL cannot add up over {self.size} devices: {error}") from error
+
+    def _enqueue(self, array: Array, stream: int) -> None:
+        place, dtype = array.data.ptr, getattr(self._nccl, NCCL_TYPES[array.dtype.name])
+        self._communicator.allReduce(place, place, array.size, dtype, self._nccl.NCCL_SUM, stream)
+
+    def _let_go(self) -> None:
+        """Kernels that wait for another member end.
+
+        NCCL tells them at once, but returns when no graph has the communicator any more: in a
+        thread that nobody waits for, except for a moment at the end of the process. If this rank
+        leaves as it should, nothing waits: its end takes the communicator with it.
+        """
+        if self._communicator is not None and not self._peers.is_closed:
+            thread = Thread(target=self._communicator.abort, name="caspar abort", daemon=True)
+            thread.start()
+            atexit.register(thread.join, ABORT_S)

@@ -1,0 +1,178 @@
+"""Messages over a TCP connection between two processes that hold the same token.
+
+Nothing is unpickled before both sides have proved that they know the token (HMAC-SHA256 of random
+numbers, RFC 2104); the token itself is never sent. Whoever knows it may run code in the processes,
+as with MPI. Cost: some 30 microseconds for a short message within a host.
+"""
+
+import hmac
+import pickle
+import secrets
+import select
+import socket
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from caspar.errors import GroupError
+
+GREETING_S = 5.0
+"""Seconds after which a connection that does not greet is closed."""
+
+_NUMBER = 32
+_HELLO = struct.Struct("!BIII")
+_SIZE = struct.Struct("!Q")
+_FRAME = struct.Struct("!QI")
+
+Hello = tuple[int, int, int, int]
+"""Purpose of a connection, rank of the process that connects, number of the group, its size."""
+
+
+class Wire:
+    """A connection. Messages are whole; one thread sends at a time, and one receives.
+
+    Args:
+        connection: A connected socket.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connection
+
+    @property
+    def socket(self) -> socket.socket:
+        """For `select`."""
+        return self._socket
+
+    def send(self, message: object) -> None:
+        """Send a message; contiguous arrays in it are not copied.
+
+        Raises:
+            OSError: The connection is closed.
+        """
+        buffers: list[pickle.PickleBuffer] = []
+        text = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+        views = [buffer.raw() for buffer in buffers]
+        sizes = b"".join(_SIZE.pack(view.nbytes) for view in views)
+        self._socket.sendall(_FRAME.pack(len(text), len(views)) + sizes + text)
+        for view in views:
+            self._socket.sendall(view)
+
+    def receive(self) -> Any:
+        """Wait for a message.
+
+        Raises:
+            OSError, EOFError: The connection is closed.
+        """
+        text_size, num_buffers = _FRAME.unpack(self._exactly(_FRAME.size))
+        sizes = self._exactly(_SIZE.size * num_buffers)
+        text = self._exactly(text_size)
+        buffers = [self._exactly(size) for (size,) in _SIZE.iter_unpack(sizes)]
+        return pickle.loads(text, buffers=buffers)
+
+    def has_message(self, timeout_s: float | None) -> bool:
+        """Whether one begins to arrive, or the connection ends, within some time."""
+        return len(select.select([self._socket], [], [], timeout_s)[0]) > 0
+
+    def send_raw(self, views: Sequence[memoryview]) -> None:
+        """Send bytes whose number the other side knows."""
+        total = sum(view.nbytes for view in views)
+        self._socket.sendall(_SIZE.pack(total))
+        for view in views:
+            self._socket.sendall(view)
+
+    def receive_raw(self, views: Sequence[memoryview]) -> None:
+        """Receive such bytes.
+
+        Raises:
+            GroupError: The other side has sent another number of bytes.
+        """
+        (total,) = _SIZE.unpack(self._exactly(_SIZE.size))
+        wanted = sum(view.nbytes for view in views)
+        if total != wanted:
+            raise GroupError(
+                f"processes add up arrays of {wanted:,} and {total:,} bytes: they do not run the "
+                "same program with the same factors and options"
+            )
+        for view in views:
+            self._fill(view)
+
+    def close(self) -> None:
+        """End it; whoever waits for it, in any thread, is woken."""
+        with suppress(OSError):  # it may have ended already
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _exactly(self, size: int) -> bytearray:
+        data = bytearray(size)
+        self._fill(memoryview(data))
+        return data
+
+    def _fill(self, view: memoryview) -> None:
+        place = 0
+        while place < view.nbytes:
+            number = self._socket.recv_into(view[place:])
+            if number == 0:
+                raise EOFError("the connection was closed")
+            place += number
+
+
+def _proof(token: bytes, side: bytes, *parts: bytes) -> bytes:
+    return hmac.digest(token, b"|".join((b"caspar", side, *parts)), "sha256")
+
+
+def connect(address: tuple[str, int], token: bytes, hello: Hello, timeout_s: float) -> Wire:
+    """Connect to a process that listens, and prove to each other that both know the token.
+
+    Raises:
+        OSError: Nobody listens there.
+        GroupError: The other side refused, or does not know the token.
+    """
+    connection = socket.create_connection(address, timeout=max(timeout_s, 0.1))
+    try:
+        connection.settimeout(GREETING_S)
+        wire, own = Wire(connection), secrets.token_bytes(_NUMBER)
+        text = _HELLO.pack(*hello)
+        other = bytes(wire._exactly(_NUMBER))
+        connection.sendall(own + text + _proof(token, b"joins", other, own, text))
+        answer = bytes(wire._exactly(_NUMBER))
+    except (EOFError, OSError) as error:
+        connection.close()
+        raise GroupError(_refused(address)) from error
+    if not hmac.compare_digest(answer, _proof(token, b"listens", own, other, text)):
+        connection.close()
+        raise GroupError(_refused(address))
+    connection.settimeout(None)
+    return wire
+
+
+def _refused(address: tuple[str, int]) -> str:
+    return (
+        f"the process at {address[0]}:{address[1]} refused this one: its token is another. All "
+        "ranks of a group need the same CASPAR_TOKEN"
+    )
+
+
+def greet(connection: socket.socket, token: bytes) -> tuple[Wire, Hello] | None:
+    """The listening side of `connect`; None, and closed, if the other side does not know the token.
+
+    Args:
+        connection: That was just accepted.
+        token: Of the group.
+    """
+    try:
+        connection.settimeout(GREETING_S)
+        wire, own = Wire(connection), secrets.token_bytes(_NUMBER)
+        connection.sendall(own)
+        other, text = bytes(wire._exactly(_NUMBER)), bytes(wire._exactly(_HELLO.size))
+        proof = bytes(wire._exactly(_NUMBER))
+        if hmac.compare_digest(proof, _proof(token, b"joins", own, other, text)):
+            connection.sendall(_proof(token, b"listens", other, own, text))
+            connection.settimeout(None)
+            purpose, rank, number, size = _HELLO.unpack(text)
+            return wire, (purpose, rank, number, size)
+    except (EOFError, OSError):
+        pass  # it is no rank of this group
+    connection.close()
+    return None

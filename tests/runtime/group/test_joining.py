@@ -1,0 +1,269 @@
+"""What launchers say, and who is let in."""
+
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import caspar
+from caspar.distributed import Ranks, init
+from caspar.errors import GroupError, OptionError
+from caspar.runtime.group.hub import Hub
+from caspar.runtime.group.launcher import address_of, launch_of
+from caspar.runtime.group.rendezvous import announce, meeting_file, read_announcement
+from caspar.runtime.group.wire import Wire, connect
+
+TOKEN = b"of this test"
+
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "node0",
+    "MASTER_PORT": "29500",
+}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}
+SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_NNODES": "2"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        (TORCHRUN, ("torchrun", 3, 4, 1, False, ("node0", 29501))),
+        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}, ("torchrun", 3, 4, 1, True, ("node0", 29501))),
+        (OPEN_MPI, ("Open MPI", 1, 2, 1, True, None)),
+        (SLURM, ("Slurm", 5, 8, 1, False, None)),
+        ({**SLURM, "SLURM_NNODES": "1"}, ("Slurm", 5, 8, 1, True, None)),
+        ({**SLURM, "CASPAR_ADDRESS": "a:7"}, ("Slurm", 5, 8, 1, False, ("a", 7))),
+    ],
+)
+def test_launchers(variables: dict[str, str], wanted: tuple[Any, ...]) -> None:
+    found = launch_of(variables)
+    told = found.launcher, found.rank, found.size, found.local_rank, found.is_on_one_host
+    assert (*told, found.address) == wanted
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({}, "finds no launcher"),
+        ({**TORCHRUN, "RANK": "x"}, "RANK='x' in the environment: must be a whole number"),
+        ({**TORCHRUN, "RANK": "4"}, "RANK=4 with WORLD_SIZE=4: no such rank"),
+    ],
+)
+def test_what_no_launcher_says(variables: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        launch_of(variables)
+
+
+@pytest.mark.parametrize("text", ["host", ":1", "host:", "host:x", "host:99999"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(OptionError, match="must be 'HOST:PORT'"):
+        address_of("address", text)
+
+
+def test_several_hosts_need_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CASPAR_TOKEN", raising=False)
+    with pytest.raises(OptionError, match="need a token: set CASPAR_TOKEN"):
+        init()
+
+
+@pytest.mark.parametrize(
+    "options", [{"results": "none"}, {"silence_s": 0.0}, {"wait_s": float("nan")}]
+)
+def test_options(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=next(iter(options))):
+        init(**options)
+
+
+# -- who is let in ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(name="hub")
+def _hub() -> Any:
+    hub = Hub("127.0.0.1", 0, TOKEN, 2)
+    yield hub
+    hub.close()
+
+
+def _nothing() -> None:
+    """There is still something to wait for."""
+
+
+def test_who_knows_the_token_is_let_in(hub: Hub) -> None:
+    assert hub.address[0] == "127.0.0.1"
+    wire = connect(hub.address, TOKEN, (1, 1, 0, 2), 5.0)
+    other = hub.take(1, 1, 0, 5.0, _nothing)
+    arrays = {"rows": np.arange(6.0).reshape(2, 3), "text": "of any kind"}
+    wire.send(arrays)
+    found = other.receive()
+    np.testing.assert_array_equal(found["rows"], arrays["rows"])
+    assert found["text"] == "of any kind"
+    wire.close()
+    with pytest.raises(EOFError):
+        other.receive()
+
+
+def test_another_token_is_turned_away(hub: Hub) -> None:
+    with pytest.raises(GroupError, match="refused this one: its token is another"):
+        connect(hub.address, b"guessed", (1, 1, 0, 2), 5.0)
+    with pytest.raises(GroupError, match="rank 1 of 2 did not connect"):
+        hub.take(1, 1, 0, 0.1, _nothing)
+
+
+def test_who_listens_must_know_the_token_too() -> None:
+    """One that has taken the port answers whatever it likes; nothing of it is unpickled."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        connection.sendall(bytes(64))
+        connection.recv(1000)
+        time.sleep(0.2)
+        connection.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+    with pytest.raises(GroupError, match="refused"):
+        connect(listener.getsockname(), TOKEN, (1, 1, 0, 2), 5.0)
+    listener.close()
+
+
+def test_silence_and_noise_keep_nobody_out(hub: Hub) -> None:
+    silent = socket.create_connection(hub.address)
+    noisy = socket.create_connection(hub.address)
+    noisy.sendall(bytes(range(256)) * 10)
+    test_who_knows_the_token_is_let_in(hub)
+    silent.close()
+    noisy.close()
+
+
+def test_a_rank_is_let_in_once(hub: Hub) -> None:
+    first = connect(hub.address, TOKEN, (1, 1, 0, 2), 5.0)
+    second = connect(hub.address, TOKEN, (1, 1, 0, 2), 5.0)
+    with pytest.raises((EOFError, OSError)):
+        second.receive()
+    first.close()
+
+
+def test_sums_of_other_sizes_are_refused() -> None:
+    left, right = socket.socketpair()
+    Wire(left).send_raw([memoryview(bytes(8))])
+    with left, right, pytest.raises(GroupError, match="arrays of 4 and 8 bytes"):
+        Wire(right).receive_raw([memoryview(bytearray(4))])
+
+
+def test_a_port_that_is_taken(hub: Hub) -> None:
+    with pytest.raises(GroupError, match="rank 0 cannot listen on 127"):
+        Hub("127.0.0.1", hub.address[1], TOKEN, 2)
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def test_the_file_is_for_its_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    path = meeting_file("job", 2)
+    announce(path, ("127.0.0.1", 5), TOKEN)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert read_announcement(path) == (("127.0.0.1", 5), TOKEN)
+    assert meeting_file("other job", 2) != path
+    path.parent.chmod(0o755)
+    with pytest.raises(GroupError, match="can be read by others"):
+        meeting_file("job", 2)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"host": "a"}', '{"host": 1, "port": "x"}'])
+def test_files_of_others_are_not_taken(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(text)
+    assert read_announcement(path) is None
+
+
+# -- in threads ------------------------------------------------------------------------------------
+
+
+class Communicator:
+    """What is used of mpi4py's, among threads."""
+
+    def __init__(self, rank: int, barrier: threading.Barrier, told: dict[str, Any]) -> None:
+        self._rank, self._barrier, self._told = rank, barrier, told
+
+    def Get_rank(self) -> int:
+        return self._rank
+
+    def Get_size(self) -> int:
+        return self._barrier.parties
+
+    def allgather(self, given: Any) -> list[Any]:
+        self._told[f"from {self._rank}"] = given
+        self._barrier.wait()
+        return [self._told[f"from {rank}"] for rank in range(self._barrier.parties)]
+
+    def bcast(self, given: Any, root: int) -> Any:
+        if self._rank == root:
+            self._told["broadcast"] = given
+        self._barrier.wait()
+        return self._told["broadcast"]
+
+
+def _in_threads(size: int, work: Callable[[int], Any]) -> list[Any]:
+    found: list[Any] = [None] * size
+
+    def run(rank: int) -> None:
+        found[rank] = work(rank)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+    return found
+
+
+def test_a_communicator_tells_all() -> None:
+    barrier = threading.Barrier(3)
+    told: dict[str, Any] = {}
+
+    def work(rank: int) -> Any:
+        ranks = init(Communicator(rank, barrier, told), join_s=10.0)
+        assert isinstance(ranks, Ranks)
+        found = ranks.peers.exchange(lambda: f"of {ranks.rank}")
+        ranks.barrier()
+        ranks.close()
+        return ranks.rank, ranks.local_rank, ranks.address[0], found
+
+    everything = ["of 0", "of 1", "of 2"]
+    assert _in_threads(3, work) == [(rank, rank, "127.0.0.1", everything) for rank in range(3)]
+
+
+def test_what_is_no_communicator() -> None:
+    with pytest.raises(OptionError, match="must be a communicator of mpi4py"):
+        init(3)
+
+
+def test_one_process_needs_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    ranks = init()
+    ranks.barrier()
+    assert repr(ranks) == "<rank 0 of 1, started by torchrun>"
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        ranks.__reduce__()
+    ranks.close()
+    assert caspar.distributed.Ranks is Ranks
