@@ -200,7 +200,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("millions", nargs="*", type=float, default=[5.0, 29.0])
-    parser.add_argument("--devices", type=int, default=2)
+    parser.add_argument("--devices", nargs="+", type=int, default=[2], help="beside one")
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--deterministic", action="store_true", help="also with that option")
@@ -209,7 +209,8 @@ def main() -> None:
     arguments = parser.parse_args()
     found = chosen_backend(arguments.backend)
     lines = "\n".join(f"* {name}: {text}" for name, text in environment(found.device).items())
-    parts = [f"# One problem on {arguments.devices} devices\n\n{lines}\n"]
+    numbers = ", ".join(map(str, (1, *arguments.devices)))
+    parts = [f"# One problem on {numbers} devices\n\n{lines}\n"]
     print(parts[0], flush=True)
     for millions in arguments.millions:
         start = time.perf_counter()
@@ -217,7 +218,7 @@ def main() -> None:
         print(f"{millions:g} million made in {time.perf_counter() - start:.1f} s", flush=True)
         rows = []
         for deterministic in (False, True) if arguments.deterministic else (False,):
-            for devices in (1, arguments.devices):
+            for devices in (1, *arguments.devices):
                 try:
                     made = measure(
                         arrays,
@@ -234,8 +235,10 @@ def main() -> None:
                 gc.collect()
         if arguments.backend == "cuda":
             scalars = 9 * len(arrays["Cam"])
-            spent = all_reduce_us(scalars, arguments.devices)
-            print(f"adding up {scalars:,} float32 numbers: {spent:.1f} us", flush=True)
+            for devices in arguments.devices:
+                spent = all_reduce_us(scalars, devices)
+                on = f"adding up {scalars:,} float32 numbers on {devices}"
+                print(f"{on}: {spent:.1f} us", flush=True)
         parts.append(page(millions, len(arrays["Cam"]), rows))
         print(parts[-1], flush=True)
     if arguments.folder is not None:

@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTEBOOKS = EXAMPLES / "notebooks"
 NAMES = (
     *("bundle_adjustment", "calibration_errors", "camera_calibration", "camera_prototype"),
-    *("colmap_model", "compiler_passes", "curve_fitting", "gnss_drive", "hand_eye"),
+    *("colmap_model", "compiler_passes", "curve_fitting", "hand_eye"),
     *("inertial_navigation",),
     *("inverse_kinematics", "kernel_example", "localisation", "multiple_factors", "outliers"),
     *("picture_in_map", "point_cloud", "pose_graph", "pose_graph_3d", "pose_graph_ellipses"),

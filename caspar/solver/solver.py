@@ -1,10 +1,9 @@
 """`Solver`: factors in, solved arrays out."""
 
-import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any
 
 from typing_extensions import Unpack
 
@@ -25,6 +24,7 @@ from caspar.options import (
 )
 from caspar.progress import showing
 from caspar.runtime.backend import Backend
+from caspar.solver.choice.copies import Remade
 from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
 from caspar.solver.evaluation import Evaluation, evaluation
 from caspar.solver.gradients.gradients import Covariance, Covariances, Gradient, Gradients
@@ -37,10 +37,8 @@ from caspar.solver.ranks.devices import DevicesChoice, Ranks, devices_of, refuse
 from caspar.solver.result.result import IterationRecord, SolveResult
 from caspar.solver.solving import Solving
 
-_Kind = TypeVar("_Kind", bound="Solver")
 
-
-class Solver:
+class Solver(Remade):
     """Nonlinear least squares over a fixed set of factor types.
 
     Kernels are generated for the factor types; instance counts may differ from solve to solve. A
@@ -134,28 +132,6 @@ class Solver:
         self._solving = Solving(self.backend, self._opener, recipe.factors, fields, self.evaluate)
         self._covariances = Covariances(self.backend, recipe)
         self._gradients = Gradients(self.backend, recipe)
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """Pickled as its factors and choices; traced and compiled where it arrives.
-
-        Raises:
-            pickle.PicklingError: A factor is not found by its module and name, or the backend was
-                given as an object, which belongs to this process.
-        """
-        if not isinstance(self._choices["backend"], str | BackendChoice):
-            raise pickle.PicklingError(
-                f"a Solver with the backend object {self.backend!r} cannot be pickled: a backend "
-                "belongs to its process. Make the solver with backend='auto', 'cuda' or 'cpu'"
-            )
-        return _remade, (type(self), self._given, self._choices)
-
-    def __copy__(self: _Kind) -> _Kind:
-        """A solver of the same factors and choices, with memory of its own."""
-        return _remade(type(self), self._given, self._choices)
-
-    def __deepcopy__(self: _Kind, memo: object) -> _Kind:
-        """The same."""
-        return self.__copy__()
 
     def __repr__(self) -> str:
         """Factors, node types, where it runs and in which precision."""
@@ -413,8 +389,3 @@ class Solver:
         constraints = Constraints(fixed, bounds)
         with showing(None), self.backend.scope():
             return self._gradients.differentiate(result, cotangents, constraints, hessian)
-
-
-def _remade(kind: type[_Kind], factors: Sequence[Factor], choices: Mapping[str, Any]) -> _Kind:
-    """What a pickle of a solver, or a copy, is made of."""
-    return kind(factors, **choices)

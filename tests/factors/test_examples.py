@@ -9,7 +9,6 @@ from scipy.optimize import least_squares
 from scipy.spatial.transform import Rotation
 
 from examples import (
-    gnss_drive,
     hand_eye,
     scan_registration,
     uwb_ranges,
@@ -61,19 +60,6 @@ def test_normals() -> None:
     points = random.normal(size=(100, 3)) * [1.0, 1.0, 0.0]
     normals = scan_registration.make_scan(points).normals
     assert_allclose(abs(normals), np.tile([0.0, 0.0, 1.0], (100, 1)), atol=1e-7)
-
-
-def test_gnss_drive() -> None:
-    """A geodetic receiver in the same car; pseudoranges that are far off are too long."""
-    solutions = gnss_drive.solve(gnss_drive.read())
-    errors = [np.sqrt((solutions.errors(name) ** 2).mean()) for name in solutions.paths]
-    single, plain, robust = errors
-    assert single > 30.0
-    assert robust < 10.0 < plain < 0.7 * single
-    is_reflected = solutions.residuals > 25.0
-    assert is_reflected.mean() > 0.2
-    assert (solutions.weights[is_reflected] < 0.5).all()
-    assert (solutions.residuals < -25.0).mean() < 0.01
 
 
 def test_uwb_ranges() -> None:

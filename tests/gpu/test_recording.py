@@ -23,7 +23,7 @@ def on_device(arrays: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("place", ["host", "device"])
 @pytest.mark.parametrize("precision", ["mixed", "float64"])
-def test_values_of_each_step(place: str, precision: str, tmp_path: Path) -> None:
+def test_values_of_each_step(place: str, precision: str) -> None:
     arrays = arrays_of(read("problem-21-11315"))
     if place == "device":
         arrays = on_device(arrays)
@@ -40,6 +40,17 @@ def test_values_of_each_step(place: str, precision: str, tmp_path: Path) -> None
     for name, values in result.values.items():
         last = values.get() if place == "device" else values
         np.testing.assert_array_equal(recording.values[-1][name], last)
+
+
+@pytest.mark.parametrize("place", ["host", "device"])
+def test_scenes_of_arrays_on_the_device(place: str, tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    arrays = arrays_of(read("problem-21-11315"))
+    if place == "device":
+        arrays = on_device(arrays)
+    recording = caspar.Recording()
+    solver = caspar.Solver(snavely, backend="cuda")
+    result = solver.solve(arrays, max_iterations=8, on_iteration=recording)
     result.to_html(tmp_path / "scene.html", recording)
     assert (tmp_path / "scene.html").stat().st_size > 5e6
 

@@ -144,4 +144,5 @@ def _structure(
             sizes.append((source, constant.rows.shape))
             if constant.index is not None:
                 indices.append(constant.index)
-    return (*sizes, backend.checksum(indices))
+    # those of constants may be on the host
+    return (*sizes, backend.checksum([backend.upload(index) for index in indices]))

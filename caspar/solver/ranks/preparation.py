@@ -136,15 +136,11 @@ class RankedPreparation:
             group, number = self._group(share)
             system = peers.exchange_own(lambda: self._entered(stack, share, number))
             names = tuple(design.form.eliminated)
-            found: System | None = None
             try:
                 follows = partial(follow, self._devices, group, system)
                 found = self._system_of_all(stack, share, group, system, whole)
                 yield Together(self._devices, found, follows, names, reading.is_spread)
             except BaseException as error:
-                if isinstance(found, ShardedSystem) and not isinstance(error, GroupError):
-                    with suppress(Exception):
-                        found.settle()  # a step that was accepted
                 self._end(error, group, share, system, whole)
                 raise
 

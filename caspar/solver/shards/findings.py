@@ -70,12 +70,7 @@ class SharedFindings:
 
     def residual_rows(self, factor: str) -> NDArray[np.float64]:
         """(instances, rows) residuals of a factor when the values were scored, as given."""
-        self._each_system(_nothing)  # what waits is done first
         return self._rows(factor)
-
-
-def _nothing(system: NormalEquations) -> None:
-    """Answers when everything before is done."""
 
 
 def _of_findings(call: Callable[[PlanFindings], Result], system: NormalEquations) -> Result:

@@ -2,14 +2,14 @@
 
 Each call goes to all of them, in their threads or processes. They add up what they have to
 (`shared_sums`), so that all hold the same scalars, and the first one's count. What is called can be
-pickled: functions and methods by their names, with arguments. What answers nothing waits for the
-next call that does, so that devices meet once an iteration.
+pickled: functions and methods by their names, with arguments. Each call ends before the next
+begins: what one device makes of its own accord never waits for a sum of another call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -59,23 +59,6 @@ class Systems(Protocol):
 
 Each = Callable[[Callable[[NormalEquations], Any]], list[Any]]
 """Calls a function, which can be pickled, with each system."""
-
-
-@dataclass(frozen=True)
-class _InOrder(Generic[Result]):
-    """Calls, of which the last one answers."""
-
-    first: tuple[Callable[[NormalEquations], None], ...]
-    last: Callable[[NormalEquations], Result]
-
-    def __call__(self, system: NormalEquations) -> Result:
-        for one in self.first:
-            one(system)
-        return self.last(system)
-
-
-def _nothing(system: NormalEquations) -> None:
-    """Answers when everything before is done."""
 
 
 @dataclass(frozen=True)
@@ -136,23 +119,10 @@ class ShardedSystem:
         self._nodes = nodes
         self._starts = starts
         self.stronger = ""
-        self._waiting: list[Callable[[NormalEquations], None]] = []
         self.findings = findings(self._each)
 
-    def _later(self, call: Callable[[NormalEquations], None]) -> None:
-        self._waiting.append(call)
-
     def _each(self, call: Callable[[NormalEquations], Result]) -> list[Result]:
-        """What all answer, after what has waited."""
-        waiting, self._waiting = self._waiting, []
-        if len(waiting) == 0:
-            return self.systems.each(call)
-        return self.systems.each(_InOrder(tuple(waiting), call))
-
-    def settle(self) -> None:
-        """Have done what waits."""
-        if len(self._waiting) > 0:
-            self._each(_nothing)
+        return self.systems.each(call)
 
     def _same(self, call: Callable[[NormalEquations], Result]) -> Result:
         """What all devices found alike.
@@ -243,7 +213,7 @@ class ShardedSystem:
 
     def linearize(self, damping: float) -> None:
         """Jacobians, gradient, diagonal and blocks at the current values."""
-        self._later(partial(NormalEquations.linearize, damping=damping))
+        self._each(partial(NormalEquations.linearize, damping=damping))
 
     def try_first_step(self, goal: LinearGoal) -> tuple[TriedStep, Mapping[str, bool]]:
         """The same as `try_step`, and choose whether D is levelled from here on."""
@@ -256,7 +226,7 @@ class ShardedSystem:
 
     def level(self, levelling: float) -> None:
         """Level D by that from the next linearisation on."""
-        self._later(partial(NormalEquations.level, levelling=levelling))
+        self._each(partial(NormalEquations.level, levelling=levelling))
 
     def try_step(self, goal: LinearGoal) -> TriedStep:
         """Solve the damped linear system, retract and score."""
@@ -268,15 +238,15 @@ class ShardedSystem:
 
     def forget(self) -> None:
         """Let D be diag(J^T J) of the current values."""
-        self._later(NormalEquations.forget)
+        self._each(NormalEquations.forget)
 
     def accept(self) -> None:
         """Make the candidate the current values."""
-        self._later(NormalEquations.accept)
+        self._each(NormalEquations.accept)
 
     def reject(self) -> None:
         """Keep the current values."""
-        self._later(NormalEquations.reject)
+        self._each(NormalEquations.reject)
 
     def rounded_costs(self) -> tuple[float, ...]:
         """Costs of values that are moved by a rounding each."""
@@ -303,7 +273,6 @@ class ShardedSystem:
     def _gathered(
         self, read: Callable[[NormalEquations], Mapping[str, Array]]
     ) -> Mapping[str, Array]:
-        self.settle()
         found, first = self.systems.values(read), self.systems.member
         moved = {}
         for name, rows in found[0].items():
