@@ -24,8 +24,7 @@ from caspar.options import (
 )
 from caspar.progress import showing
 from caspar.runtime.backend import Backend
-from caspar.solver.choice.copies import Remade
-from caspar.solver.choice.recipe import checked_factors, is_auto, make_recipe, value_fields
+from caspar.solver.choice.recipe import Remade, checked_factors, is_auto, make_recipe, value_fields
 from caspar.solver.evaluation import Evaluation, evaluation
 from caspar.solver.gradients.gradients import Covariance, Covariances, Gradient, Gradients
 from caspar.solver.input.constraints import Constraints
@@ -311,9 +310,8 @@ class Solver(Remade):
         check_verbose(verbose)
         given = Constraints(fixed, bounds)
         solved = self._solving.solve(arrays, given, checked, verbose, on_iteration)
-        if arrays is None:  # those of rank 0, for which there is no covariance either
-            return solved
-        return self._covariances.results.kept(solved, arrays, given)
+        # None: those of rank 0, for which there is no covariance either
+        return solved if arrays is None else self._covariances.results.kept(solved, arrays, given)
 
     def covariance(
         self,

@@ -3,8 +3,9 @@
 Cost tier: once for a solver; tracing takes most of it.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any, SupportsIndex, TypeVar
 
 from caspar.equations.solver_form import elimination_refusal
 from caspar.errors import FactorError, OptionError
@@ -14,6 +15,7 @@ from caspar.frontend.symbolic.field_types import storage_fields
 from caspar.options import (
     DEFAULT_INNER_ITERATIONS,
     MAX_INNER_ITERATIONS,
+    BackendChoice,
     JacobianChoice,
     LinearSolverChoice,
     Precision,
@@ -25,6 +27,8 @@ from caspar.options import (
 from caspar.solver.choice.form import Recipe, usual_precision
 from caspar.solver.limits import Limits
 from caspar.tracing import traced_factor
+
+Kind = TypeVar("Kind", bound="Remade")
 
 
 def make_recipe(
@@ -166,3 +170,38 @@ def _node_types(factors: Sequence[TracedFactor]) -> tuple[NodeType, ...]:
                     "so rename one of them"
                 )
     return tuple(found.values())
+
+
+class Remade:
+    """Copied and pickled as its factors and choices, which are made anew where a copy arrives."""
+
+    _given: Sequence[Factor]
+    _choices: Mapping[str, Any]
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Pickled as its factors and choices; traced and compiled where it arrives.
+
+        Raises:
+            pickle.PicklingError: A factor is not found by its module and name, or the backend was
+                given as an object, which belongs to this process.
+        """
+        if not isinstance(self._choices["backend"], str | BackendChoice):
+            raise pickle.PicklingError(
+                f"a Solver with the backend object {self._choices['backend']!r} cannot be pickled: "
+                "a backend belongs to its process. Make the solver with backend='auto', 'cuda' or "
+                "'cpu'"
+            )
+        return _remade, (type(self), self._given, self._choices)
+
+    def __copy__(self: Kind) -> Kind:
+        """A solver of the same factors and choices, with memory of its own."""
+        return _remade(type(self), self._given, self._choices)
+
+    def __deepcopy__(self: Kind, memo: object) -> Kind:
+        """The same."""
+        return self.__copy__()
+
+
+def _remade(kind: type[Kind], factors: Sequence[Factor], choices: Mapping[str, Any]) -> Kind:
+    """What a pickle, or a copy, is made of."""
+    return kind(factors, **choices)  # type: ignore[call-arg]
