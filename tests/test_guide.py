@@ -177,7 +177,7 @@ def test_storage_orders() -> None:
 
 def test_results() -> None:
     names = {field.name for field in dataclasses.fields(caspar.SolveResult)}
-    names |= {"plot", "residuals", "weights"}
+    names |= {"plot", "residuals", "to_html", "weights"}
     assert set(re.findall(r"\bresult\.(\w+)", "\n".join(_blocks("python")))) <= names
 
 

@@ -78,11 +78,11 @@ def test_choices_reach_the_solve(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_unknown_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.g2o"
-    file.write_text(f"{PLANE}EDGE_SE2_OFFSET 1 2 3\nEDGE_SE2_OFFSET 4\nVERTEX_CAM 1\n")
+    file.write_text(f"{PLANE}EDGE_SE2_TWO 1 2 3\nEDGE_SE2_TWO 4\nVERTEX_CAM 1\n")
     assert run(file) == 2
-    assert "line 18: lines of the kind 'EDGE_SE2_OFFSET' are not read" in capsys.readouterr().err
+    assert "line 21: lines of the kind 'EDGE_SE2_TWO' are not read" in capsys.readouterr().err
     assert run(file, "--unknown", "skip") == 0
-    assert "passed over: 2 EDGE_SE2_OFFSET, 1 VERTEX_CAM" in capsys.readouterr().out
+    assert "passed over: 2 EDGE_SE2_TWO, 1 VERTEX_CAM" in capsys.readouterr().out
 
 
 def test_warnings_are_in_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +109,9 @@ def test_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     landmarks = tmp_path / "plane.g2o"
     landmarks.write_text(PLANE)
     assert run(landmarks, "--out", tmp_path / "out.toro", "--quiet") == 2
-    assert "TORO's format has no landmarks" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "TORO's format has" in told
+    assert "no landmarks" in told
     assert not (tmp_path / "out.toro").exists()
 
 

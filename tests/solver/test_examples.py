@@ -30,12 +30,14 @@ from examples import (
 )
 
 EXAMPLES = Path(bundle_adjustment.__file__).parent
-NAMES = sorted(path.name for path in EXAMPLES.glob("*.py"))
+BY_LAUNCHERS = ("several_processes.py",)
+"""Started by torchrun and the like: see `tests/solver/ranks`."""
+NAMES = sorted({path.name for path in EXAMPLES.glob("*.py")} - {*BY_LAUNCHERS})
 ARGUMENTS = {"multiple_factors.py": ["--poses", "400", "--landmarks", "60"]}
 WITHOUT_REPORT = (
     *("kernel_example.py", "localisation.py", "outliers.py", "point_cloud.py", "relaxation.py"),
     *("differentiable_calibration.py", "inverse_kinematics.py", "learned_noise.py"),
-    *("robust_losses.py", "tags.py"),
+    *("compiler_passes.py", "robust_losses.py", "tags.py"),
 )
 NEEDED = {
     "differentiable_calibration.py": ("jax", "JAX"),

@@ -116,6 +116,7 @@ def test_who_knows_the_token_is_let_in(hub: Hub) -> None:
     wire.close()
     with pytest.raises(EOFError):
         other.receive()
+    other.close()
 
 
 def test_another_token_is_turned_away(hub: Hub) -> None:
@@ -157,6 +158,7 @@ def test_a_rank_is_let_in_once(hub: Hub) -> None:
     with pytest.raises((EOFError, OSError)):
         second.receive()
     first.close()
+    second.close()
 
 
 def test_sums_of_other_sizes_are_refused() -> None:
