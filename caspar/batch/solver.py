@@ -1,10 +1,9 @@
 """`BatchSolver`: factors in, many small problems solved at once."""
 
-import pickle
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any
 
 from caspar.batch.compiled import CompiledKernels
 from caspar.batch.covariance import find_covariances, with_active_held
@@ -23,14 +22,14 @@ from caspar.options import BackendChoice, Precision, checked_flag
 from caspar.progress import showing
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
-from caspar.solver.choice.recipe import checked_factors, make_recipe
+from caspar.solver.choice.recipe import Remade, checked_factors, make_recipe
 from caspar.solver.input.array_reader import ArrayReader
 
 if TYPE_CHECKING:
     from caspar.batch.inspection import BatchInspection
 
 
-class BatchSolver:
+class BatchSolver(Remade):
     """Many small independent nonlinear least squares problems at once, each by a thread or a warp.
 
     Each problem has its own damping, acceptance, stopping rule, status and number of iterations.
@@ -77,28 +76,6 @@ class BatchSolver:
         self._kernels = CompiledKernels(self.backend)
         self._gradients = BatchGradients(self.backend, self._nodes)
         self._kernels.backlog_s = time.perf_counter() - start
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """Pickled as its factors and choices; traced and compiled where it arrives.
-
-        Raises:
-            pickle.PicklingError: A factor is not found by its module and name, or the backend was
-                given as an object, which belongs to this process.
-        """
-        if not isinstance(self._choices["backend"], str | BackendChoice):
-            raise pickle.PicklingError(
-                f"a BatchSolver with the backend object {self.backend!r} cannot be pickled: a "
-                "backend belongs to its process. Use backend='auto', 'cuda' or 'cpu'"
-            )
-        return _remade, (self._given, self._choices)
-
-    def __copy__(self) -> "BatchSolver":
-        """A solver of the same factors and choices."""
-        return _remade(self._given, self._choices)
-
-    def __deepcopy__(self, memo: object) -> "BatchSolver":
-        """The same."""
-        return self.__copy__()
 
     def __repr__(self) -> str:
         """Factors, node types, where it runs and in which precision."""
@@ -315,7 +292,3 @@ class BatchSolver:
         own = self.backend.traits.target if target is None else target
         count, instances = batch.num_problems, batch.mean_instances
         return replace(batch, shape=with_team(batch.shape, self.team, own, count, instances))
-
-
-def _remade(factors: tuple[Factor, ...], choices: Mapping[str, Any]) -> BatchSolver:
-    return BatchSolver(factors, **choices)

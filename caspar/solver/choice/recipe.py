@@ -187,9 +187,9 @@ class Remade:
         """
         if not isinstance(self._choices["backend"], str | BackendChoice):
             raise pickle.PicklingError(
-                f"a Solver with the backend object {self._choices['backend']!r} cannot be pickled: "
-                "a backend belongs to its process. Make the solver with backend='auto', 'cuda' or "
-                "'cpu'"
+                f"a {type(self).__name__} with the backend object {self._choices['backend']!r} "
+                "cannot be pickled: a backend belongs to its process. Make the solver with "
+                "backend='auto', 'cuda' or 'cpu'"
             )
         return _remade, (type(self), self._given, self._choices)
 

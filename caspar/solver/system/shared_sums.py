@@ -107,21 +107,23 @@ class SharedSums:
         """
         if not self._is_shared:
             return []
-        memory, nodes = self._plan.memory, self._plan.reduced
-        products = [
-            self._merged[node.node.name].data
-            if node.node.name in self._merged
-            else memory[node.key(NodePart.PRODUCT)]
-            for node in nodes
-        ]
-        if not self._plan.is_ordered:
-            slotted = [node for node in nodes if node.node.name in self._merged]
-            merged = [self._merge(node) for node in slotted]
-            added = self._add_up([*products, memory[SolverPart.CURVATURES]])
-            return [merged, added] if len(merged) > 0 else [added]
-        own = {"curvature_sum": Binding(self._curvature, 1)}
-        curvature = self._binder.scalar_launch(CURVATURE_KERNEL, own)
-        return [[curvature], self._add_up([*products, self._curvature])]
+        memory = self._plan.memory
+        before: list[Launch] = []
+        added: list[Array] = []
+        for node in self._plan.reduced:
+            merged = self._merged.get(node.node.name)
+            if merged is None:
+                added.append(memory[node.key(NodePart.PRODUCT)])
+                continue
+            before.append(self._binder.node_launch(node, MERGE, {MERGED: merged}))
+            added.append(merged.data)
+        if self._plan.is_ordered:
+            own = {"curvature_sum": Binding(self._curvature, 1)}
+            before.append(self._binder.scalar_launch(CURVATURE_KERNEL, own))
+            added.append(self._curvature)
+        else:
+            added.append(memory[SolverPart.CURVATURES])
+        return [phase for phase in (before, self._add_up(added)) if len(phase) > 0]
 
     def alpha(self) -> Launch:
         """The length of a step, by the curvature of all."""
@@ -161,9 +163,6 @@ class SharedSums:
         scalars = part.object_scalars(node.node, types, eliminated=False) * node.count
         dtype = np.dtype(part.dtype(types).in_arrays.value)
         return Binding(backend.allocate(scalars * dtype.itemsize).view(dtype), node.count)
-
-    def _merge(self, node: NodePlan) -> Launch:
-        return self._binder.node_launch(node, MERGE, {MERGED: self._merged[node.node.name]})
 
     def _add_up(self, arrays: Sequence[Array]) -> list[Launch]:
         kept = [array for array in arrays if array.size > 0]
