@@ -136,7 +136,7 @@ LAZY_MODULES = (
     "runtime/factorization.py",
     "runtime/nvidia/probe.py",
     "runtime/cuda/loop/repeat.py",
-    "runtime/cuda/member.py",
+    "runtime/cuda/nccl.py",
     "runtime/select.py",
     "runtime/nvidia/toolkit.py",
     "rerun/logger.py",

@@ -1,5 +1,8 @@
 """Several CUDA devices that share a problem."""
 
+import gc
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -117,3 +120,45 @@ def test_residuals_come_in_the_order_given() -> None:
     shared = sharing((snavely,), 2, "cuda", precision="float64").evaluate(arrays)
     alone = caspar.Solver([snavely], backend="cuda", precision="float64").evaluate(arrays)
     np.testing.assert_allclose(shared.residuals("snavely"), alone.residuals("snavely"), rtol=1e-9)
+
+
+def test_solvers_that_are_collected_do_not_wait() -> None:
+    cupy = pytest.importorskip("cupy")
+    arrays = ring(20_000)
+    ended = threading.Event()
+
+    def solve_and_drop() -> None:
+        for _ in range(3):
+            solver = sharing((snavely,), 2, "cuda", precision="mixed")
+            solver.solve(arrays)
+            # graphs and connections are garbage together, in a cycle
+            solver.cycle = solver  # type: ignore[attr-defined]
+            del solver
+            gc.collect()
+        ended.set()
+
+    # a thread that nobody waits for, so that a collection that hangs fails the test
+    threading.Thread(target=solve_and_drop, daemon=True).start()
+    assert ended.wait(60.0)
+    for number in range(2):
+        with cupy.cuda.Device(number):
+            cupy.cuda.get_current_stream().synchronize()
+
+
+KEPT = """
+import caspar
+from benchmarks.devices_scene import ring
+from caspar.bundle_adjustment import snavely
+from tests.solver.shards.sharing import sharing
+
+solver = sharing((snavely,), 2, "cuda", precision="mixed")
+result = solver.solve(ring(20_000))
+print(result.status.is_success)
+"""
+
+
+def test_a_process_ends_with_its_solvers() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", KEPT], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout.strip() == "True"

@@ -1,16 +1,8 @@
-"""A CUDA device as one of several of this host: sums with the others by NCCL.
+"""A CUDA device as one of several of this host: sums with the others by NCCL."""
 
-NVLink multicast stays off (`NCCL_NVLS_ENABLE`), and connections are made when the group is:
-members call from threads of one process, and must not wait for each other inside a call that holds
-what the other needs.
-"""
-
-import importlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from threading import Lock, Thread
-from typing import Any
+from threading import Lock
 
 import cupy
 import numpy as np
@@ -21,14 +13,10 @@ from caspar.runtime.backend import Launch, LaunchSequence, Loop
 from caspar.runtime.cuda.backend import CudaBackend
 from caspar.runtime.cuda.launch.launch import CudaLaunch, CudaSequence, Enqueued
 from caspar.runtime.cuda.loop.loop import merged_launches, own_launch
+from caspar.runtime.cuda.nccl import Connection, nccl_of_cupy
 from caspar.runtime.group.member import Group
 from caspar.runtime.group.threads import FAILED, AllReduce, ThreadGroup
 from caspar.runtime.sequence_loop import SequenceLoop
-
-SETTINGS = {"NCCL_NVLS_ENABLE": "0", "NCCL_RUNTIME_CONNECT": "0"}
-"""Of NCCL, unless the user has set them; it reads them when the process makes its first group."""
-
-NCCL_TYPES = {"float32": "NCCL_FLOAT32", "float64": "NCCL_FLOAT64"}
 
 
 def num_devices() -> int:
@@ -47,90 +35,48 @@ class NcclGroup:
     """
 
     def __init__(self, devices: Sequence[int]) -> None:
-        for name, value in SETTINGS.items():
-            os.environ.setdefault(name, value)
         self.size = len(devices)
-        self._nccl = nccl_of_cupy()
         self._failed = False
         self._lock = Lock()
+        nccl = nccl_of_cupy()
         try:
-            self._communicators = self._nccl.NcclCommunicator.initAll([*devices])
-            self._add_up_once(devices)
-        except self._nccl.NcclError as error:
+            made = nccl.NcclCommunicator.initAll([*devices])
+            self._connections = [Connection(communicator) for communicator in made]
+            nccl.groupStart()
+            streams = [self._add_up_once(rank, device) for rank, device in enumerate(devices)]
+            nccl.groupEnd()
+        except nccl.NcclError as error:
             raise BackendError(
                 f"devices={[*devices]}: NCCL cannot connect these devices: {error}. Set "
                 "NCCL_DEBUG=INFO to see why, or use devices=1"
             ) from error
-
-    def _add_up_once(self, devices: Sequence[int]) -> None:
-        """So that all is connected, whatever is added up first and whoever comes first."""
-        arrays, streams = [], []
-        for number in devices:
-            with cupy.cuda.Device(number):
-                streams.append(cupy.cuda.Stream(non_blocking=True))
-                with streams[-1]:
-                    arrays.append(cupy.ones(1, np.float64))
-        self._nccl.groupStart()
-        for rank, (array, stream) in enumerate(zip(arrays, streams, strict=True)):
-            self._enqueue(rank, array, stream.ptr)
-        self._nccl.groupEnd()
         for number, stream in zip(devices, streams, strict=True):
             with cupy.cuda.Device(number):
                 stream.synchronize()
 
+    def _add_up_once(self, rank: int, device: int) -> cupy.cuda.Stream:
+        """So that all is connected, whatever is added up first and whoever comes first."""
+        with cupy.cuda.Device(device), cupy.cuda.Stream(non_blocking=True) as stream:
+            self.add_up(rank, [cupy.ones(1, np.float64)])
+        return stream
+
     def add_up(self, rank: int, arrays: Sequence[Array]) -> None:
         """See `Group`: one kernel for all arrays."""
-        self.check()
-        stream = cupy.cuda.get_current_stream().ptr
-        try:
-            self._nccl.groupStart()
-            for array in arrays:
-                self._enqueue(rank, array, stream)
-            self._nccl.groupEnd()
-        except self._nccl.NcclError as error:
-            self.check()
-            raise BackendError(f"NCCL cannot add up over {self.size} devices: {error}") from error
-
-    def _enqueue(self, rank: int, array: Array, stream: int) -> None:
-        place, dtype = array.data.ptr, getattr(self._nccl, NCCL_TYPES[array.dtype.name])
-        communicator = self._communicators[rank]
-        communicator.allReduce(place, place, array.size, dtype, self._nccl.NCCL_SUM, stream)
+        self._connections[rank].add_up(arrays, self.check)
 
     def abort(self) -> None:
-        """See `Group`: kernels that wait for a member end.
-
-        NCCL tells the kernels at once, but returns when no graph has the communicator any more: in
-        threads that nobody waits for.
-        """
+        """See `Group`: kernels that wait for a member end."""
         with self._lock:
             if self._failed:
                 return
             self._failed = True
-        for communicator in self._communicators:
-            Thread(target=communicator.abort, name="caspar abort", daemon=True).start()
+        for connection in self._connections:
+            connection.abort()
 
     def check(self) -> None:
         """See `Group`."""
         if self._failed:
             raise GroupError(FAILED)
-
-
-def nccl_of_cupy() -> Any:
-    """CuPy's interface to NCCL.
-
-    Raises:
-        BackendError: It is not there.
-    """
-    try:
-        nccl = importlib.import_module("cupy.cuda.nccl")  # CuPy itself does not import it
-    except ImportError:
-        nccl = None
-    if not getattr(nccl, "available", False):
-        raise BackendError(
-            "several CUDA devices need NCCL, which CuPy does not find. Install the wheel "
-            "nvidia-nccl-cu12 or nvidia-nccl-cu13 that goes with CuPy, or use devices=1"
-        )
-    return nccl
 
 
 class CudaMember(CudaBackend):

@@ -19,7 +19,7 @@ import numpy as np
 
 from caspar.errors import BackendError
 from caspar.memory.array import Array
-from caspar.runtime.cuda.member import NCCL_TYPES, SETTINGS, nccl_of_cupy
+from caspar.runtime.cuda.nccl import Connection, nccl_of_cupy
 from caspar.runtime.group.ranks import Ranks
 from caspar.runtime.group.sockets import ProcessGroup
 
@@ -62,29 +62,26 @@ class NcclRankGroup(ProcessGroup):
     """
 
     def __init__(self, ranks: Ranks, number: int, active: Sequence[int], unique_id: Any) -> None:
-        for name, value in SETTINGS.items():
-            os.environ.setdefault(name, value)
         interface = interface_of(ranks.peers.own_address)
         if interface is not None:
             os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
-        self._nccl = nccl_of_cupy()
-        self._communicator: Any = None
+        nccl = nccl_of_cupy()
+        self._connection: Connection | None = None
         super().__init__(ranks.peers, number, len(active))
         place, device = tuple(active).index(ranks.rank), cupy.cuda.Device()
 
         def begin() -> None:
             with device:
-                made = self._nccl.NcclCommunicator(len(active), unique_id, place)
-                self._communicator = made
+                made = nccl.NcclCommunicator(len(active), unique_id, place)
+                self._connection = Connection(made)
                 # so that all is connected, whatever is added up first and whoever comes first
                 with cupy.cuda.Stream(non_blocking=True) as stream:
-                    array = cupy.ones(1, np.float64)
-                    self._enqueue(array, stream.ptr)
+                    self._connection.add_up([cupy.ones(1, np.float64)], self.check)
                     stream.synchronize()
 
         try:
             self._wait_for(begin)
-        except self._nccl.NcclError as error:
+        except nccl.NcclError as error:
             raise BackendError(
                 f"NCCL cannot connect {len(active)} processes: {error}. Set NCCL_DEBUG=INFO to see "
                 "why"
@@ -111,29 +108,13 @@ class NcclRankGroup(ProcessGroup):
 
     def add_up(self, rank: int, arrays: Sequence[Array]) -> None:
         """See `Group`: one kernel for all arrays."""
-        self.check()
-        stream = cupy.cuda.get_current_stream().ptr
-        try:
-            self._nccl.groupStart()
-            for array in arrays:
-                self._enqueue(array, stream)
-            self._nccl.groupEnd()
-        except self._nccl.NcclError as error:
-            self.check()
-            raise BackendError(f"NCCL cannot add up over {self.size} devices: {error}") from error
-
-    def _enqueue(self, array: Array, stream: int) -> None:
-        place, dtype = array.data.ptr, getattr(self._nccl, NCCL_TYPES[array.dtype.name])
-        self._communicator.allReduce(place, place, array.size, dtype, self._nccl.NCCL_SUM, stream)
+        assert self._connection is not None
+        self._connection.add_up(arrays, self.check)
 
     def _let_go(self) -> None:
-        """Kernels that wait for another member end.
+        """Kernels that wait for another member end; the end of the process waits for that a moment.
 
-        NCCL tells them at once, but returns when no graph has the communicator any more: in a
-        thread that nobody waits for, except for a moment at the end of the process. If this rank
-        leaves as it should, nothing waits: its end takes the communicator with it.
+        If this rank leaves as it should, nothing waits: its end takes the connection with it.
         """
-        if self._communicator is not None and not self._peers.is_closed:
-            thread = Thread(target=self._communicator.abort, name="caspar abort", daemon=True)
-            thread.start()
-            atexit.register(thread.join, ABORT_S)
+        if self._connection is not None and not self._peers.is_closed:
+            atexit.register(self._connection.abort().join, ABORT_S)
