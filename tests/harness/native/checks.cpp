@@ -91,17 +91,7 @@ std::string name_of_thread(std::uint32_t number) {
        name_of_thread(other.thread).c_str(), other_verb, other.pc);
 }
 
-struct Self {
-  std::uint32_t thread, first_of_block, last_of_block, first_of_warp;
-};
-
-Self who_runs() {
-  const std::uint32_t first = machine.block_serial * machine.num_threads + 1;
-  const std::uint32_t linear = machine.running->linear;
-  return {first + linear, first, first + machine.num_threads - 1, first + (linear & ~31u)};
-}
-
-bool is_unordered(const Touch& touch, const Self& self, bool is_shared_memory) {
+inline bool is_unordered(const Touch& touch, const Self& self, bool is_shared_memory) {
   if (touch.thread == 0 || touch.thread == self.thread) return false;
   if (touch.thread < self.first_of_block) return !is_shared_memory;
   if (touch.clock < machine.last_barrier) return false;
@@ -111,7 +101,7 @@ bool is_unordered(const Touch& touch, const Self& self, bool is_shared_memory) {
 
 void check_races(CheckedRegion& region, std::size_t offset, std::size_t bytes, Access access,
                  void* pc) {
-  const Self self = who_runs();
+  const Self& self = machine.self;
   const bool shared = region.is_shared_memory;
   const Touch touch{self.thread, machine.clock, offset_in_module(pc)};
   const std::size_t last = (offset + bytes - 1) / region.granule;
