@@ -168,8 +168,8 @@ def test_no_kernel_of_an_example_spills(
 ) -> None:
     """In float32; what spills in float64 is recorded.
 
-    For the newest architecture, and for all of them where a kernel may spill. What an example has in
-    common with one before it is compiled there.
+    For the newest architecture, and for all of them where a kernel may spill. What an example has
+    in common with one before it is compiled there.
     """
     needed = {
         "torch_tensors": "torch",

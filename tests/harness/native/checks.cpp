@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 
 #include "runtime.h"
@@ -162,7 +163,7 @@ void on_access(const void* pointer, std::size_t bytes, Access access, void* pc) 
   if (access != Access::read && region->writable == 0) {
     fail("{pc:%x} %s %s, which is const", offset_in_module(pc), verb(access), region->name);
   }
-  if (!region->shadow.empty()) check_races(*region, offset, bytes, access, pc);
+  if (region->shadow != nullptr) check_races(*region, offset, bytes, access, pc);
 }
 
 int find_image(dl_phdr_info* info, std::size_t, void*) {
@@ -180,9 +181,11 @@ int find_image(dl_phdr_info* info, std::size_t, void*) {
 }
 
 void make_shadow(CheckedRegion& region) {
-  region.shadow.clear();
-  if (machine.request->check_races == 0) return;
-  region.shadow.resize((region.bytes + region.granule - 1) / region.granule);
+  region.shadow = nullptr;
+  const std::size_t cells = (region.bytes + region.granule - 1) / region.granule;
+  if (machine.request->check_races == 0 || cells == 0) return;
+  region.shadow = static_cast<Shadow*>(std::calloc(cells, sizeof(Shadow)));
+  if (region.shadow == nullptr) fail("no memory for the check of races");
 }
 
 }  // namespace
@@ -194,7 +197,7 @@ void begin_checks() {
   for (std::uint32_t i = 0; i < request.num_regions; ++i) {
     CheckedRegion region{};
     static_cast<Region&>(region) = request.regions[i];
-    checks.regions.push_back(std::move(region));
+    checks.regions.push_back(region);
     make_shadow(checks.regions.back());
   }
   const auto begin = reinterpret_cast<std::uintptr_t>(cuda_shared_begin);
@@ -216,8 +219,10 @@ void begin_block_checks() {
 }
 
 void end_checks() {
-  checks.regions = {};
-  checks.shared.shadow = {};
+  for (CheckedRegion& region : checks.regions) std::free(region.shadow);
+  checks.regions.clear();
+  std::free(checks.shared.shadow);
+  checks.shared.shadow = nullptr;
 }
 
 void check_deadline() {

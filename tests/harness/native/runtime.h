@@ -73,7 +73,7 @@ struct Region {
 
 struct CheckedRegion : Region {
   bool is_shared_memory;
-  std::vector<Shadow> shadow;  // empty when races are not checked
+  Shadow* shadow;  // null when races are not checked; zeroed as it is touched
 };
 
 enum class Order : std::uint32_t { forward, reversed, shuffled };
