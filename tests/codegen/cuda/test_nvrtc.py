@@ -70,7 +70,7 @@ bytes more: stores and loads together."""
 
 def _combinations() -> list[tuple[str, Way, Precision, tuple[str, ...]]]:
     """Each problem, way and precision, and the architecture whose turn it is."""
-    found = []
+    found: list[tuple[str, Way, Precision, tuple[str, ...]]] = []
     for first, problem in enumerate(PROBLEMS):
         for second, way in enumerate(Way):
             for third, precision in enumerate(Precision):
@@ -81,12 +81,16 @@ def _combinations() -> list[tuple[str, Way, Precision, tuple[str, ...]]]:
 
 def test_every_pair_is_compiled() -> None:
     """Of an architecture and a problem, a way, a precision; of a problem's way and all of them."""
-    found = {(*case, arch) for *case, archs in _combinations() for arch in archs}
+    found = [
+        (problem, way, precision, arch)
+        for problem, way, precision, archs in _combinations()
+        for arch in archs
+    ]
     for position, choices in enumerate((PROBLEMS, Way, Precision)):
         assert {(case[position], case[3]) for case in found} == {
             (choice, arch) for choice in choices for arch in ARCHITECTURES
         }
-    assert len({(case[0], case[1], case[3]) for case in found}) == len(found)
+    assert len({(problem, way, arch) for problem, way, _, arch in found}) == len(found)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +167,13 @@ def _compiled_where_it_matters(
 
 
 @pytest.mark.parametrize("module", EXAMPLES)
+@pytest.mark.parametrize(
+    "archs",
+    [ARCHITECTURES[-1:], pytest.param(ARCHITECTURES, marks=pytest.mark.reliability)],
+    ids=["newest", "all"],
+)
 def test_no_kernel_of_an_example_spills(
-    module: str, record_property: Callable[[str, object], None]
+    module: str, archs: tuple[str, ...], record_property: Callable[[str, object], None]
 ) -> None:
     """In float32; what spills in float64 is recorded.
 
@@ -186,10 +195,10 @@ def test_no_kernel_of_an_example_spills(
     sources = {
         name: source
         for name, source in generate(specs, TARGETS["cuda"]).items()
-        if _COMPILED.setdefault(_nameless(source), module) == module
+        if _COMPILED.setdefault((_nameless(source), archs), module) == module
     }
     by_name = {spec.name: spec for spec in specs}
-    compiled = _compiled_where_it_matters(by_name, sources, ARCHITECTURES[-1:])
+    compiled = _compiled_where_it_matters(by_name, sources, archs)
     for (name, arch), result in compiled.items():
         if result.resources[name].stack_bytes == 0:
             continue
@@ -201,8 +210,9 @@ def test_no_kernel_of_an_example_spills(
             record_property(f"spilled bytes {arch} {name}", alone.spill_bytes)
 
 
-_COMPILED: dict[str, str] = {}
-"""By the text of a kernel without its name: the first module that has it, which compiles it."""
+_COMPILED: dict[tuple[str, tuple[str, ...]], str] = {}
+"""By the text of a kernel without its name, and architectures: the first module that has it, which
+compiles it."""
 
 
 def _nameless(source: KernelSource) -> str:
