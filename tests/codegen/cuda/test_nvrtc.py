@@ -6,7 +6,7 @@ than there are, which is where architectures differ, are compiled for all of the
 """
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -86,7 +86,8 @@ def test_every_pair_is_compiled() -> None:
         for problem, way, precision, archs in _combinations()
         for arch in archs
     ]
-    for position, choices in enumerate((PROBLEMS, Way, Precision)):
+    axes: tuple[Iterable[object], ...] = (PROBLEMS, Way, Precision)
+    for position, choices in enumerate(axes):
         assert {(case[position], case[3]) for case in found} == {
             (choice, arch) for choice in choices for arch in ARCHITECTURES
         }
