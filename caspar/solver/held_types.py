@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
-from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
+from caspar.solver.input.factor_arrays import ConstantArray, FactorArrays
+from caspar.solver.input.problem import Problem
 
 _CONSTANT_KINDS = {
     ArgumentKind.NODE_SHARED: ArgumentKind.CONST_INDEXED,

@@ -25,6 +25,7 @@ from caspar.solver.evaluation import (
     without_later_entries,
 )
 from caspar.solver.input.constraints import Constraints
+from caspar.solver.input.parted_array import on_host
 from caspar.solver.input.separate_parts import remarks_on_parts
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
@@ -254,7 +255,7 @@ def _active_bounds(opened: Opened, moved: Mapping[str, Any], backend: Backend) -
     """
     problem = opened.problem
     return {
-        name: limits.active(backend.to_host(moved.get(name, problem.values[name])))
+        name: limits.active(on_host(backend, moved.get(name, problem.values[name])))
         for name, limits in problem.bounds.items()
     }
 

@@ -65,7 +65,7 @@ class ShardedPreparation:
         num_instances = sum(factor.count for factor in problem.factors.values())
         wanted = self._devices.size
         if wanted == 1:
-            with self._whole.system(problem) as single:
+            with self._whole.system(problem.joined(self._devices.first)) as single:
                 yield single
             return
         least = self._recipe.limits.min_instances_of_device
@@ -102,7 +102,7 @@ class ShardedPreparation:
         for preparation in self._own:
             preparation.release()
         self._table = None
-        with self._whole.system(problem) as system:
+        with self._whole.system(problem.joined(self._devices.first)) as system:
             system.more_remarks = (remark,)
             yield system
 
