@@ -11,8 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
-from caspar.solver.input.factor_arrays import ConstantArray, FactorArrays
-from caspar.solver.input.problem import Problem
+from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
 
 _CONSTANT_KINDS = {
     ArgumentKind.NODE_SHARED: ArgumentKind.CONST_INDEXED,

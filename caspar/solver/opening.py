@@ -16,8 +16,7 @@ from caspar.runtime.backend import Backend
 from caspar.solver.active import Active, Preparations, Prepares
 from caspar.solver.choice.form import Recipe
 from caspar.solver.input.constraints import NOTHING, Constraints
-from caspar.solver.input.problem import Problem
-from caspar.solver.input.problem_reader import read_problem
+from caspar.solver.input.problem_reader import Problem, read_problem
 from caspar.solver.iterated import System
 from caspar.solver.preparation import Preparation
 from caspar.solver.ranks.devices import RankDevices

@@ -15,8 +15,7 @@ from caspar.batch.input import Batch
 from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
 from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
-from caspar.solver.input.factor_arrays import ConstantArray, FactorArrays
-from caspar.solver.input.problem import Problem
+from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
 
 
 def as_one_factor(factor: TracedFactor) -> TracedFactor:

@@ -24,8 +24,7 @@ from caspar.memory.layout import array_scalars, chunk_views, row_scalars
 from caspar.options import Precision
 from caspar.progress import phase
 from caspar.runtime.backend import Backend, Kernel
-from caspar.solver.input.factor_arrays import FactorArrays
-from caspar.solver.input.problem import Problem
+from caspar.solver.input.problem import FactorArrays, Problem
 
 FLOAT = DType.FLOAT64
 

@@ -19,8 +19,7 @@ from caspar.solver.gradients.gradient import Gradient
 from caspar.solver.gradients.inputs import Cotangents, given_back, shaped
 from caspar.solver.gradients.options import chosen_hessian
 from caspar.solver.input.constraints import Constraints
-from caspar.solver.input.problem import Problem, given_factors
-from caspar.solver.input.problem_reader import read_problem
+from caspar.solver.input.problem_reader import Problem, given_factors, read_problem
 from caspar.solver.result.given import Given
 from caspar.solver.result.result import SolveResult
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from caspar.frontend.factors.terms import with_terms
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.memory.array import Array
 from caspar.runtime.arrays import HOST, Moved, give_back, location
@@ -14,7 +13,7 @@ from caspar.runtime.group.member import Member
 from caspar.solver.input.bounds import NodeBounds
 from caspar.solver.input.factor_arrays import ConstantArray, FactorArrays
 from caspar.solver.input.fixed import num_held
-from caspar.solver.input.parted_array import PartedArray, joined
+from caspar.solver.input.parted_array import PartedArray, joined, on_host
 from caspar.solver.input.parts import GivenParts, back_in_parts
 
 
@@ -106,6 +105,18 @@ class Problem:
             {node.name: self.bounds[node.name] for node in nodes if node.name in self.bounds},
         )
 
+    def active_bounds(self, moved: Mapping[str, Array], backend: Backend) -> dict[str, Any]:
+        """See `SolveResult.active_bounds`.
+
+        Args:
+            moved: As for `moved`.
+            backend: Likewise.
+        """
+        return {
+            name: limits.active(on_host(backend, moved.get(name, self.values[name])))
+            for name, limits in self.bounds.items()
+        }
+
     def moved(self, values: Mapping[str, Array], backend: Backend) -> dict[str, Any]:
         """Values of the kind, place and floating type that was given.
 
@@ -150,6 +161,5 @@ class Problem:
         return sum(int(array.nbytes) for array in whole if isinstance(array, kind))
 
 
-def given_factors(factors: Sequence[TracedFactor], problem: Problem) -> list[TracedFactor]:
-    """Factors as their weights and the parameters of their losses are given."""
-    return [with_terms(factor, problem.factors[factor.name].by_instance) for factor in factors]
+__all__ = ["ConstantArray", "FactorArrays", "Problem"]
+"""A problem and its parts."""

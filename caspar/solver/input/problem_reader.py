@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from caspar.errors import InputError
-from caspar.frontend.factors.terms import term_names
+from caspar.frontend.factors.terms import term_names, with_terms
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.names import normalised_hint
 from caspar.memory.array import Array
@@ -276,3 +276,12 @@ def _count(
         listed = ", ".join(f"{name} has {length}" for name, length in agreed.items())
         raise InputError(f"{where}: arguments differ in length: {listed}; all must be equal")
     return next(iter(agreed.values()), 1)
+
+
+def given_factors(factors: Sequence[TracedFactor], problem: Problem) -> list[TracedFactor]:
+    """Factors as their weights and the parameters of their losses are given."""
+    return [with_terms(factor, problem.factors[factor.name].by_instance) for factor in factors]
+
+
+__all__ = ["Problem", "check_problem", "given_factors", "read_problem"]
+"""What solves and estimates need of their input."""

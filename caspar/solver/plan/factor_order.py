@@ -22,8 +22,7 @@ from caspar.memory.tiling.node_tiles import (
 from caspar.memory.tiling.tiles import TileIndex
 from caspar.progress import phase
 from caspar.runtime.backend import Backend
-from caspar.solver.input.factor_arrays import FactorArrays
-from caspar.solver.input.problem import Problem
+from caspar.solver.input.problem import FactorArrays, Problem
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,10 @@ from caspar.memory.array import Array
 ToHost = Callable[[Array], NDArray[Any]]
 
 
+Chosen = slice | Array
+"""Instances of a whole: a range, or their (n,) numbers in ascending order."""
+
+
 @dataclass(frozen=True)
 class ChosenParts:
     """Instances of a factor that is given in parts.
@@ -25,7 +29,7 @@ class ChosenParts:
         offsets: Number of the first instance of each part, and of all instances.
     """
 
-    pieces: tuple[slice | Array, ...]
+    pieces: tuple[Chosen, ...]
     offsets: Sequence[int]
 
     @property
@@ -45,11 +49,11 @@ class ChosenParts:
         return np.concatenate(found)
 
 
-Chosen = slice | Array | ChosenParts
-"""Instances of a whole: a range, their (n,) numbers in ascending order, or both by part."""
+ChosenInstances = Chosen | ChosenParts
+"""Instances of a factor."""
 
 
-def size_of(chosen: Chosen) -> int:
+def size_of(chosen: ChosenInstances) -> int:
     """How many are chosen."""
     if isinstance(chosen, ChosenParts):
         return chosen.size
@@ -80,7 +84,7 @@ class Shard:
     instances: Mapping[str, int]
     most: Mapping[str, int]
     added: Mapping[str, int]
-    chosen: Mapping[str, Chosen] = field(default_factory=dict, compare=False, repr=False)
+    chosen: Mapping[str, ChosenInstances] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def is_first(self) -> bool:
@@ -99,7 +103,7 @@ class Shard:
         if isinstance(chosen, slice):
             return places + int(chosen.start)
         if isinstance(chosen, ChosenParts):
-            return chosen.numbers(to_host)[places]
+            return np.asarray(chosen.numbers(to_host)[places])
         numbers: NDArray[Any] = chosen if isinstance(chosen, np.ndarray) else to_host(chosen)
         return np.asarray(numbers[places])
 

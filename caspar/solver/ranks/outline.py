@@ -15,8 +15,7 @@ import numpy as np
 from caspar.errors import InputError
 from caspar.frontend.factors.trace import ArgumentKind, TracedFactor
 from caspar.memory.array import Array
-from caspar.solver.input.factor_arrays import ConstantArray, FactorArrays
-from caspar.solver.input.problem import Problem
+from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
 
 ToHost = Callable[[Array], Any]
 

@@ -25,10 +25,9 @@ from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
 from caspar.solver.input.bounds import NodeBounds
-from caspar.solver.input.factor_arrays import ConstantArray, FactorArrays
 from caspar.solver.input.parted_array import PartedArray, pieces_of, placed
-from caspar.solver.input.problem import Problem
-from caspar.solver.plan.shard import Chosen, ChosenParts, Shard, size_of
+from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
+from caspar.solver.plan.shard import Chosen, ChosenInstances, ChosenParts, Shard, size_of
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ def _chosen(
     cuts: Mapping[str, Sequence[slice]],
     number: int,
     num_parts: int,
-) -> Chosen:
+) -> ChosenInstances:
     """Which instances of a factor a part has."""
     arrays = problem.factors[factor.name]
     if form.eliminated is None:
@@ -157,7 +156,7 @@ def _chosen(
     return _within(index, nodes)
 
 
-def _evenly(arrays: FactorArrays, number: int, num_parts: int) -> Chosen:
+def _evenly(arrays: FactorArrays, number: int, num_parts: int) -> ChosenInstances:
     """As many instances as any other part has; of a factor in as many parts one of these."""
     count = arrays.count
     # pairs of neighbours stay neighbours
@@ -170,7 +169,7 @@ def _evenly(arrays: FactorArrays, number: int, num_parts: int) -> Chosen:
     return ChosenParts(tuple(pieces_of(chosen, offsets)), offsets)
 
 
-def _within(index: Array, nodes: slice) -> slice | Array:
+def _within(index: Array, nodes: slice) -> Chosen:
     """Which entries of an index name a node of a range: as a range if they stand together."""
     (found,) = ((index >= nodes.start) & (index < nodes.stop)).nonzero()
     size = int(found.shape[0])
@@ -240,7 +239,7 @@ def make_part(
 def _instances(
     factor: TracedFactor,
     arrays: FactorArrays,
-    chosen: Chosen,
+    chosen: ChosenInstances,
     chosen_nodes: Mapping[str, Chosen],
     form: FactorForm,
 ) -> FactorArrays:
@@ -286,7 +285,7 @@ def _numbered(index: Array, nodes: Chosen) -> Array:
     return found
 
 
-def _picked(array: Array, chosen: Chosen) -> Array:
+def _picked(array: Array, chosen: ChosenInstances) -> Array:
     """The chosen rows of an array."""
     if isinstance(array, PartedArray):
         if isinstance(chosen, ChosenParts):

@@ -199,17 +199,17 @@ def _halved(arrays: dict[str, Any]) -> dict[str, Any]:
         return rows if len(rows) < 4 else _cut(rows, [len(rows) // 3])
 
     made: dict[str, Any] = {}
-    for name, given in arrays.items():
-        if not isinstance(given, dict):
-            made[name] = halves(given)
+    for name, own in arrays.items():
+        if not isinstance(own, dict):
+            made[name] = halves(own)
             continue
         counts = {
             key: len(np.asarray(rows["index"] if isinstance(rows, dict) else rows))
-            for key, rows in given.items()
+            for key, rows in own.items()
         }
         most = max(counts.values(), default=0)
         made[name] = {}
-        for key, rows in given.items():
+        for key, rows in own.items():
             if isinstance(rows, dict):
                 made[name][key] = {**rows, "index": halves(rows["index"])}
             else:
