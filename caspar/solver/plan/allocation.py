@@ -91,8 +91,8 @@ def allocated(
     free = backend.free_bytes
     if free is not None and demand.arena_bytes > free:
         raise _does_not_fit(
-            f"the plan needs {demand.arena_bytes:,} bytes, and {backend.device} has {free:,} left; "
-            "nothing was allocated.",
+            f"the plan needs {demand.arena_bytes:,} bytes of memory, and {backend.device} has "
+            f"{free:,}, so nothing was allocated.",
             backend,
             demand,
             free,

@@ -70,8 +70,8 @@ def test_it_fits_on_as_many_devices_as_is_said(
     assert error.needed_bytes > free
     assert error.num_devices is not None
     assert abs(error.num_devices - wanted) <= 1
-    assert f"the plan needs {error.needed_bytes:,} bytes, and " in str(error)
-    assert f" has {free:,} left; nothing was allocated. " in str(error)
+    assert f"the plan needs {error.needed_bytes:,} bytes of memory, and " in str(error)
+    assert f" has {free:,}, so nothing was allocated. " in str(error)
     assert f"It fits on {error.num_devices} machines with as much memory." in str(error)
     monkeypatch.undo()
     most = max(outside for _, outside in _sizes(_solver(error.num_devices)))
