@@ -26,6 +26,7 @@ from caspar.solver.plan.plan import Plan
 from caspar.solver.plan.shard import Chosen
 from caspar.solver.shards.findings import SharedFindings, joined
 from caspar.solver.shards.gathering import in_parts
+from caspar.solver.system.free_values import remarks_on_free_values
 
 Result = TypeVar("Result")
 
@@ -309,5 +310,12 @@ class ShardedSystem:
         return joined(self._each(NormalEquations.faulty_derivatives))
 
     def remarks_on_values(self, cost: float, first_cost: float) -> tuple[str, ...]:
-        """None: what has run away is looked for on one device only."""
-        return ()
+        """Sentences on numbers that ran away and nodes that nothing holds."""
+        return remarks_on_free_values(self._each, cost, first_cost, self._whole_number)
+
+    def _whole_number(self, device: int, node: str, number: int) -> int:
+        """The number of a node in the whole problem, by that among the nodes of a device."""
+        nodes = self._nodes[device].get(node)
+        if nodes is None:
+            return number
+        return nodes.start + number if isinstance(nodes, slice) else int(nodes[number])
