@@ -19,7 +19,7 @@ from caspar.frontend.symbolic.field_types import storage_fields, tangent_fields
 from caspar.memory.array import Array
 from caspar.runtime.arrays import HOST, as_library, location, to_numpy
 from caspar.runtime.backend import Backend
-from caspar.solver.input.parts import GivenParts
+from caspar.solver.input.given_parts import GivenParts
 from caspar.solver.input.problem import Problem
 from caspar.solver.result.fitted import StandardErrors, fields_text
 

@@ -8,6 +8,7 @@ parts is read part by part, as if each were a factor by itself. Cost tier: once 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,13 +21,10 @@ from caspar.options import Precision
 from caspar.runtime.arrays import (
     HOST,
     Location,
-    Moved,
     checked_location,
-    give_back,
     reading,
     to_numpy,
 )
-from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
 from caspar.solver.input.array_reader import ArrayReader
 from caspar.solver.input.factor_arrays import ConstantArray, FactorArrays
@@ -51,13 +49,6 @@ class Brings(Protocol):
         """An array of another device, on this one."""
 
 
-@dataclass(frozen=True)
-class GivenParts:
-    """What the user passed for a node type, if it is in parts."""
-
-    parts: tuple[Any, ...]
-
-
 class PartReader(ArrayReader):
     """Reads what belongs to one part, where that is, and brings what all parts share there.
 
@@ -65,11 +56,22 @@ class PartReader(ArrayReader):
         member: The device.
         precision: As for `ArrayReader`.
         check_values: Likewise.
+        place: Where the part is: what belongs to it from the host is brought there.
     """
 
-    def __init__(self, member: Member, precision: Precision, check_values: bool) -> None:
+    def __init__(
+        self, member: Member, precision: Precision, check_values: bool, place: Location
+    ) -> None:
         super().__init__(member, precision, check_values)
         self._member = member
+        self._is_on_host = place == HOST
+
+    def array(self, where: str, given: Any) -> tuple[Array, ModuleType]:
+        """The array where the part is, and the module that works on it there."""
+        array, xp = super().array(where, given)
+        if self._is_on_host or not isinstance(array, np.ndarray):
+            return array, xp
+        return self._member.upload(array), self._member.xp
 
     def check_place(self, where: str, place: Location) -> None:
         """Nothing: places of parts are checked before."""
@@ -102,7 +104,7 @@ class PartReaders:
         place = checked_location(where, part)
         for member in self.members:
             if place == HOST or member.accepts_device(place.kind, place.number):
-                return member, PartReader(member, self.precision, self.check_values)
+                return member, PartReader(member, self.precision, self.check_values, place)
         raise InputError(
             f"{where}: lives on {place}, which is none of the {len(self.members)} devices of this "
             "solver; move the part to one of them, or pass others as devices="
@@ -223,43 +225,6 @@ def joined_factor(
     return made
 
 
-def back_in_parts(
-    given: GivenParts,
-    start: Array,
-    end: Array,
-    dtype: Any,
-    backend: Backend,
-    *,
-    has_held: bool,
-) -> list[Any]:
-    """Values after a solve in the parts that were given, each of the kind and where that was.
-
-    Args:
-        given: What was given.
-        start: (n, dim) values the solve began with, also a `PartedArray`.
-        end: The same after it.
-        dtype: NumPy type of the result.
-        backend: Where the values are, unless they are in parts.
-        has_held: See `Moved`.
-    """
-    members: Sequence[Backend] = [backend] * len(given.parts)
-    if isinstance(start, PartedArray):
-        members, starts = start.members, start.parts
-        ends = end.parts if isinstance(end, PartedArray) else start.cut(end).parts
-    else:
-        places = np.cumsum([0, *(int(part.shape[0]) for part in given.parts)]).tolist()
-        starts, ends = (
-            tuple(rows[first:last] for first, last in pairwise(places)) for rows in (start, end)
-        )
-    found = []
-    for part, begun, ended, member in zip(given.parts, starts, ends, members, strict=True):
-        with member.scope():
-            moved = Moved(begun, ended.copy(), has_held=has_held)
-            found.append(give_back(moved, part, dtype, member.to_host, member.upload))
-            member.synchronize()
-    return found
-
-
 def _label(number: int, size: int) -> str:
     return f"part {number} of {size}"
 
@@ -304,7 +269,7 @@ def _aligned(
 ) -> list[tuple[dict[str, Any], Any]] | None:
     """By part what the user gave of it, and one of its arrays; None: there are no parts.
 
-    Arrays of the host beside parts of the host are cut as these are.
+    Arrays of the host beside parts are cut as these are.
 
     Raises:
         InputError: Arguments differ in their parts, or some are whole.
@@ -336,7 +301,7 @@ def _aligned(
     for path, (array, _, _) in arrays.items():
         # what is missing is told where the parts are read
         if path not in parts and array is not None:
-            parts[path] = _cut(where, path, array, sizes, ", ".join(main), first)
+            parts[path] = _cut(where, path, array, sizes, ", ".join(main))
     found = []
     for number, one in enumerate(first):
         mapping = dict(given)
@@ -346,15 +311,14 @@ def _aligned(
     return found
 
 
-def _cut(
-    where: str, path: Path, array: Any, sizes: Sequence[int], main: str, first: Sequence[Any]
-) -> tuple[Any, ...]:
-    """A whole array beside parts, if all are on the host: views."""
+def _cut(where: str, path: Path, array: Any, sizes: Sequence[int], main: str) -> tuple[Any, ...]:
+    """A whole array of the host beside parts: views."""
     name = ", ".join(path)
-    if any(checked_location(where, one) != HOST for one in (array, *first)):
+    place = checked_location(where, array)
+    if place != HOST:
         raise InputError(
-            f"{where}: argument {main} is in {len(sizes)} parts, argument {name} is not; pass both "
-            "in parts, each part's arrays on one device"
+            f"{where}: argument {main} is in {len(sizes)} parts, argument {name} is one array on "
+            f"{place}; pass it in parts, each on the device of the others, or on the host"
         )
     rows = to_numpy(array)
     if rows.ndim == 0 or rows.shape[0] != sum(sizes):

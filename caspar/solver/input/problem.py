@@ -13,8 +13,8 @@ from caspar.runtime.group.member import Member
 from caspar.solver.input.bounds import NodeBounds
 from caspar.solver.input.factor_arrays import ConstantArray, FactorArrays
 from caspar.solver.input.fixed import num_held
+from caspar.solver.input.given_parts import GivenParts, back_in_parts
 from caspar.solver.input.parted_array import PartedArray, joined, on_host
-from caspar.solver.input.parts import GivenParts, back_in_parts
 
 
 @dataclass(frozen=True)

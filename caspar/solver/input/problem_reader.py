@@ -21,8 +21,8 @@ from caspar.runtime.group.member import Member
 from caspar.solver.input.array_reader import ArrayReader, unblocked
 from caspar.solver.input.constraints import NOTHING, Constraints, read_constraints
 from caspar.solver.input.factor_arrays import ConstantArray, FactorArrays
+from caspar.solver.input.given_parts import GivenParts
 from caspar.solver.input.parts import (
-    GivenParts,
     PartReaders,
     checked_parts,
     is_in_parts,

@@ -13,6 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import InputError
+from caspar.solver.input.problem_reader import read_problem
+from caspar.solver.shards.split import split_problem
 from tests.problems import EXAMPLES
 from tests.solver.bundles import arrays_of, part_of, read
 from tests.solver.shards.sharing import sharing
@@ -83,7 +85,7 @@ def test_any_number_of_parts_on_any_number_of_devices(devices: int, nodes: tuple
 
 
 @given(data=st.data(), devices=st.sampled_from([2, 3]))
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_any_split_has_the_same_cost(data: st.DataObject, devices: int) -> None:
     """Observations in no order, parts of any sizes, nodes in parts of other sizes."""
     arrays = _bundle()
@@ -167,6 +169,20 @@ def test_callbacks_reports_and_recordings() -> None:
     )
 
 
+def test_outliers_are_found() -> None:
+    arrays = _bundle()
+    arrays["snavely"]["pixel"] = arrays["snavely"]["pixel"].copy()
+    arrays["snavely"]["pixel"][::50] += 80.0
+    weight = np.linspace(0.5, 2.0, len(arrays["snavely"]["pixel"]))
+    arrays["snavely"]["weight"] = weight
+    solver = sharing((snavely,), 2, precision="float64")
+    given = _in_parts(arrays, [150], "Point")
+    found, wanted = (
+        caspar.solve_gnc(solver, one, inlier_threshold=8.0, max_steps=3) for one in (given, arrays)
+    )
+    assert_array_equal(found.inliers["snavely"], wanted.inliers["snavely"])
+
+
 def test_covariances_and_gradients() -> None:
     arrays = _bundle()
     solver = sharing((snavely,), 2, precision="float64")
@@ -215,6 +231,42 @@ def _halved(arrays: dict[str, Any]) -> dict[str, Any]:
             else:
                 made[name][key] = halves(rows) if counts[key] == most else rows
     return made
+
+
+def test_what_lies_right_is_not_copied() -> None:
+    """Parts that are those of the devices, of the types that the solver reads."""
+    arrays = _bundle()
+    arrays["snavely"] = {
+        name: rows if name == "pixel" else rows.astype(np.int32)
+        for name, rows in arrays["snavely"].items()
+    }
+    given = _in_parts(arrays, [100, 220], "Point")
+    solver = sharing((snavely,), 3, precision="float64")
+    members = solver._opener._members
+    problem = read_problem(
+        given,
+        solver.traced_factors,
+        solver._nodes,
+        members[0],
+        caspar.Precision.FLOAT64,
+        members=members,
+    )
+    with solver.system(given):
+        preparation = solver._opener.preparations.choose(problem).preparation
+    kernels = preparation._own[0].kernels  # type: ignore[attr-defined]
+    form = kernels.design(problem.counts, problem.num_instances).form
+    parts = split_problem(problem, solver.traced_factors, form, 3, members[0])
+    for rank, part in enumerate(parts):
+        own = part.on(members[rank])
+        found = own.factors["snavely"]
+        checked: list[tuple[Any, np.ndarray]] = [
+            (own.values["Point"], given["Point"][rank]),
+            (found.nodes["cam"], given["snavely"]["cam"][rank]),
+            (found.constants["pixel"].rows, given["snavely"]["pixel"][rank]),
+        ]
+        for rows, source in checked:
+            assert np.shares_memory(rows, source)
+            assert rows.shape == source.shape
 
 
 @pytest.mark.parametrize(
