@@ -88,6 +88,7 @@ class ArrayReader:
         self._values = self.types.values.value
         self._check_values = check_values
         self._first: tuple[str, Location] | None = None
+        self._mixes_places = False
         self._has_warned = False
 
     def rows(
@@ -240,6 +241,10 @@ class ArrayReader:
                 return to_numpy(given), np
             return self.on_device(given), self.backend.xp
 
+    def mix_places(self) -> None:
+        """Take arrays of the host beside those of the device from here on."""
+        self._mixes_places = True
+
     def check_place(self, where: str, place: Location) -> None:
         """Whether an array may live there.
 
@@ -248,7 +253,7 @@ class ArrayReader:
         """
         if self._first is None:
             self._first = (where, place)
-        elif place != self._first[1]:
+        elif place != self._first[1] and not self._mixes_places:
             raise InputError(
                 f"{where}: lives on {place}, but {self._first[0]} lives on {self._first[1]}; "
                 "put all arrays on one device"

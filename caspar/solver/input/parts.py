@@ -202,7 +202,8 @@ def joined_parts(where: str, given: Sequence[Any], reader: ArrayReader) -> Array
     for label, part in _labelled(where, checked_parts(where, given)):
         backend, is_host = reader.backend, checked_location(label, part) == HOST
         if not is_host and isinstance(backend, Brings):
-            # one of several devices reads those of the others
+            # one of several devices reads those of the others, beside arrays of the host
+            reader.mix_places()
             with reading(label, part):
                 found.append(backend.bring(backend.upload(part)))
             xp = backend.xp

@@ -25,6 +25,10 @@ from caspar.solver.shards.system import ShardedSystem
 from caspar.solver.shards.team import Team, ThreadSystems
 
 
+UNEVEN = 1.5
+"""Times its even share from which on users are told that a device has more."""
+
+
 class ShardedPreparation:
     """Kernels and systems of a solver on several devices.
 
@@ -88,7 +92,7 @@ class ShardedPreparation:
                 # those of the last solve are not in the way
                 self._whole.release()
                 for system in systems:
-                    system.more_remarks = _remarks(wanted, len(parts))
+                    system.more_remarks = _remarks(wanted, parts)
                 shared = ThreadSystems(systems, team)
                 rows = partial(rows_of_threads, systems, parts, team)
                 findings = partial(SharedFindings, rows=rows)
@@ -158,10 +162,20 @@ class ShardedPreparation:
                         raise
 
 
-def _remarks(wanted: int, used: int) -> tuple[str, ...]:
-    if used == wanted:
-        return ()
-    return (f"{used} of {wanted} devices had a part of this problem.",)
+def _remarks(wanted: int, parts: list[Part]) -> tuple[str, ...]:
+    remarks: tuple[str, ...] = ()
+    if len(parts) < wanted:
+        remarks = (f"{len(parts)} of {wanted} devices had a part of this problem.",)
+    sizes = [sum(arrays.count for arrays in part.problem.factors.values()) for part in parts]
+    most = max(sizes)
+    if most * len(parts) > UNEVEN * sum(sizes):
+        remark = (
+            f"Device {sizes.index(most)} had {100 * most // sum(sizes)} % of the instances of "
+            f"factors, and {len(parts)} devices take as long as the one that has most. Pass arrays "
+            "as a whole, or in parts that have about as many."
+        )
+        remarks = (*remarks, remark)
+    return remarks
 
 
 def without_matrices(recipe: Recipe) -> Recipe:

@@ -326,6 +326,16 @@ def test_node_parts_that_do_not_fit(devices: int) -> None:
             solver.solve({**arrays, "Point": parts})
 
 
+def test_uneven_parts_are_told() -> None:
+    arrays = _bundle()
+    solver = sharing((snavely,), 2, precision="float64")
+    for place, is_told in ((150, False), (20, True)):
+        result = solver.solve(_in_parts(arrays, [place], "Point"), max_iterations=1)
+        found = [one for one in result.remarks if "of the instances of factors" in one]
+        assert len(found) == int(is_told)
+    assert re.match(r"Device 1 had 9\d % of the instances of factors, and 2 devices", found[0])
+
+
 def test_lists_of_rows_are_no_parts() -> None:
     arrays = _bundle()
     result = sharing((snavely,), 2).solve({**arrays, "Point": [*arrays["Point"]]})
