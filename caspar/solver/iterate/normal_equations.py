@@ -27,7 +27,6 @@ from caspar.solver.iterate.usual_options import usual_options
 from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
-from caspar.solver.system.free_values import remarks_on_free_values
 from caspar.solver.system.launches import Binder
 from caspar.solver.system.phases import Phases
 
@@ -339,7 +338,7 @@ class NormalEquations:
             cost: Of the current values.
             first_cost: Of the start values.
         """
-        return remarks_on_free_values(lambda call: [call(self)], cost, first_cost)
+        return self.findings.remarks_on_values(self, cost, first_cost)
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the type of values.

@@ -24,7 +24,6 @@ from caspar.solver.shards.split import Part, split_problem
 from caspar.solver.shards.system import ShardedSystem
 from caspar.solver.shards.team import Team, ThreadSystems
 
-
 UNEVEN = 1.5
 """Times its even share from which on users are told that a device has more."""
 
