@@ -5,6 +5,8 @@ processor or on CUDA, as the solver is; there are no second derivatives. Cost ti
 and its backward pass.
 """
 
+from __future__ import annotations  # the reference is built without PyTorch
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -98,6 +98,7 @@ class ArrayReader:
         *,
         is_one: bool = False,
         ignored: Array | None = None,
+        layout: str = "",
     ) -> Array:
         """(n, dim) values where they were given, C-contiguous, of the type of values.
 
@@ -112,6 +113,7 @@ class ArrayReader:
                 accepted too.
             is_one: Whether one row is expected.
             ignored: (n,) booleans: rows of which any values will do; None: there are none.
+            layout: The order of a row's scalars, for errors.
 
         Raises:
             InputError: Names `where`, what is wrong and what is allowed.
@@ -132,7 +134,10 @@ class ArrayReader:
             # SymForce's order again
             hint = f"; pass matrices as array.transpose(0, 2, 1).reshape(-1, {dim})"
             matrices = hint if array.ndim == 3 and array.shape[1] * array.shape[2] == dim else ""
-            raise InputError(f"{where}: shape {tuple(array.shape)}; expected {expected}{matrices}")
+            order = f": {layout}" if layout else ""
+            raise InputError(
+                f"{where}: shape {tuple(array.shape)}; expected {expected}{order}{matrices}"
+            )
         converted, is_finite = _converted(array, self._values, xp, look=self._check_values)
         bad = () if is_finite else _not_finite(converted, ignored, xp)
         if len(bad) > 0:

@@ -152,6 +152,35 @@ class ProblemSize:
     bounded: Mapping[str, int] = field(default_factory=dict)
 
 
+def values_by_field(
+    values: Mapping[str, Any], fields: Mapping[str, Mapping[str, range]], name: str
+) -> dict[str, Any]:
+    """Parts of the values of a node type by the names of its fields.
+
+    Args:
+        values: By node type, arrays whose last axis is an instance's numbers.
+        fields: By node type that is a dataclass, the numbers of each field.
+        name: Of the node type.
+
+    Raises:
+        InputError: There is no such node type, or it is no dataclass.
+    """
+    if name not in values:
+        known = ", ".join(values)
+        raise InputError(f"{name!r} is no node type of this result; these are {known}")
+    places = fields.get(name, {})
+    if len(places) == 0:
+        raise InputError(
+            f"node type {name} is no dataclass, so its fields have no names: use values[{name!r}]"
+        )
+    rows = values[name]
+    rows = rows.to_rows() if hasattr(rows, "to_rows") else rows
+    return {
+        one: rows[..., place.start] if len(place) == 1 else rows[..., place.start : place.stop]
+        for one, place in places.items()
+    }
+
+
 @dataclass(frozen=True, eq=False)
 class SolveResult:
     """Values, costs and the course of a solve.
@@ -289,21 +318,7 @@ class SolveResult:
         Raises:
             InputError: There is no such node type, or it is no dataclass.
         """
-        if name not in self.values:
-            known = ", ".join(self.values)
-            raise InputError(f"{name!r} is no node type of this result; these are {known}")
-        fields = self.fields.get(name, {})
-        if len(fields) == 0:
-            raise InputError(
-                f"node type {name} is no dataclass, so its fields have no names: use "
-                f"values[{name!r}]"
-            )
-        rows = self.values[name]
-        rows = rows.to_rows() if hasattr(rows, "to_rows") else rows
-        return {
-            one: rows[:, place.start] if len(place) == 1 else rows[:, place.start : place.stop]
-            for one, place in fields.items()
-        }
+        return values_by_field(self.values, self.fields, name)
 
     def note_standard_errors(self, found: StandardErrors) -> None:
         """For the report; those of the last covariance count."""
