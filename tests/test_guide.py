@@ -49,16 +49,18 @@ import sys
 from pathlib import Path
 from tests.pages import blocks, run
 
+CONTINUES = "The code continues the example of [getting started]"
 start, *pages = map(Path, sys.argv[1:])
 example = {"__name__": "__main__"}
 for block in blocks(start, "python"):
     run(start, block, example)
 for page in pages:
-    names = dict(example)
+    is_continued = CONTINUES in page.read_text(encoding="utf-8")
+    names = dict(example) if is_continued else {"__name__": "__main__"}
     for block in blocks(page, "python"):
         run(page, block, names)
 """
-"""The code of each page continues the example of the first one."""
+"""The code of a page continues the example of the first one if it says so, else it stands alone."""
 
 
 def _blocks(language: str) -> list[str]:

@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from caspar.batch.compiled import CompiledKernels
-from caspar.batch.covariance import find_covariances, with_active_held
+from caspar.batch.covariance import arrays_after, find_covariances, with_active_held
 from caspar.batch.generate.shape import BatchShape, Team
 from caspar.batch.gradients.gradient import (
     BatchGradients,
     BatchResult,
     Gradient,
-    arrays_after,
     batch_given,
 )
 from caspar.batch.input import Batch, Terms, read_batch

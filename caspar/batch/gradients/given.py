@@ -29,33 +29,12 @@ def batch_given(
     return BatchGiven(arrays, Constraints(fixed, bounds))
 
 
-def arrays_after(
-    solved: BatchResult | Mapping[str, Any],
-    fixed: Mapping[str, Any] | None,
-    bounds: Mapping[str, Any] | None,
-) -> tuple[Mapping[str, Any], Mapping[str, Any] | None, Mapping[str, Any] | None]:
-    """Arrays with the values after a solve, what is held, and bounds.
-
-    Args:
-        solved: A result, or arrays with values.
-        fixed: None: of a result what its solve held.
-        bounds: Likewise.
+def kept(solved: BatchResult) -> BatchGiven:
+    """What a result holds of its solve.
 
     Raises:
-        InputError: The result is a copy, which does not hold its arrays.
+        InputError: It is a copy, which does not hold it.
     """
-    if isinstance(solved, Mapping):
-        return solved, fixed, bounds
-    given = _kept(solved)
-    known = given.constraints
-    return (
-        {**given.arrays, **solved.values},
-        known.fixed if fixed is None else fixed,
-        known.bounds if bounds is None else bounds,
-    )
-
-
-def _kept(solved: BatchResult) -> BatchGiven:
     if not isinstance(solved.given, BatchGiven):
         raise InputError(
             "this result is a copy or comes from a pickle, which does not hold the arrays of its "
@@ -81,7 +60,7 @@ def given_and_values(
     """
     if isinstance(solved, Mapping):
         return batch_given(solved, fixed, bounds), solved, ()
-    given = _kept(solved)
+    given = kept(solved)
     if fixed is not None or bounds is not None:
         raise InputError(
             "gradient: a result knows what was fixed and bounded in its solve; pass fixed and "

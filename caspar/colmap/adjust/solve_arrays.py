@@ -181,8 +181,7 @@ def solve_arrays(
     # Poses that are constant throughout are used as they are stored: see `ConstantPose`.
     has_constant_frames = bool(problem.constant_frames[frames].all())
     has_constant_sensors = bool(problem.constant_sensors[sensors].all())
-    if has_constant_frames:
-        viewed = frozenset()
+    viewed = frozenset() if has_constant_frames else viewed
     is_viewed = np.isin(model.cameras.model_ids[seen.cameras], sorted(viewed))
     own = used_rows(problem.frames[~is_viewed])
     if not has_constant_frames and len(own) > 0:
