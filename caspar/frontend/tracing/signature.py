@@ -234,11 +234,10 @@ def symbolic_value(
         source: For which one, as the user named it.
     """
     where = f"{user.title}, {role.value} {source}"
-    if not isinstance(declared, type):
-        advice = f"; write the type {type(declared).__name__}, without brackets behind it"
+    if isinstance(declared, sf.Storage):
         raise user.error(
-            f"{where}: {' '.join(repr(declared).split())} is not a type"
-            f"{advice if isinstance(declared, sf.Storage) else ''}"
+            f"{where}: {' '.join(repr(declared).split())} is a value, not a type; write the type "
+            f"{type(declared).__name__}, without brackets behind it"
         )
     for field_name in field_names(declared):
         refusal = identifier_refusal(field_name)

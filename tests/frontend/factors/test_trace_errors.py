@@ -54,7 +54,7 @@ class TestSignature:
             return a
 
         message = error_of(alignment)
-        assert_names(message, "factor alignment", "argument a", "is not a type")
+        assert_names(message, "factor alignment", "argument a", "is a value, not a type")
         assert_names(message, "write the type Matrix31, without brackets behind it")
 
     def test_no_marker(self) -> None:
