@@ -216,3 +216,14 @@ def test_settings_exist() -> None:
     assert settings >= {"CASPAR_CACHE_DIR", "CUPY_CACHE_DIR"}
     for name in settings:
         assert f'"{name}"' in sources
+
+
+def test_gains_of_several_devices_are_those_measured() -> None:
+    text = (ROOT / "benchmarks/results/devices_cuda.md").read_text(encoding="utf-8")
+    gain = r"^(\d) cuda against 1 cuda: PCG iterations (\S+) times as fast, to 0.1 % (\S+) times"
+    measured = [
+        [section.partition(" observations")[0], *found]
+        for section in text.split("\n## ")[1:]
+        for found in re.findall(gain, section, re.MULTILINE)
+    ]
+    assert table([ROOT / "docs/guide/devices.md"], "observations") == measured
