@@ -4,6 +4,7 @@ Input: checked arrays in float64, with the values after a solve. Output: (P, n, 
 device. One kernel, see `generate.covariance_kernel`.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,9 @@ import numpy as np
 from caspar.batch.generate import parameters as names
 from caspar.batch.generate.covariance_kernel import LEAST_PIVOT
 from caspar.batch.generate.shape import Team
+from caspar.batch.gradients.given import kept
 from caspar.batch.input import Batch
+from caspar.batch.result import BatchResult
 from caspar.batch.run import input_bindings
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
@@ -98,3 +101,29 @@ def _moving(backend: Backend, batch: Batch, name: str, size: int) -> Any:
     if name not in batch.free:
         return backend.xp.full(batch.num_problems, float(size))
     return backend.upload(batch.free[name]).reshape(batch.num_problems, size).sum(axis=1)
+
+
+def arrays_after(
+    solved: BatchResult | Mapping[str, Any],
+    fixed: Mapping[str, Any] | None,
+    bounds: Mapping[str, Any] | None,
+) -> tuple[Mapping[str, Any], Mapping[str, Any] | None, Mapping[str, Any] | None]:
+    """Arrays with the values after a solve, what is held, and bounds.
+
+    Args:
+        solved: A result, or arrays with values.
+        fixed: None: of a result what its solve held.
+        bounds: Likewise.
+
+    Raises:
+        InputError: The result is a copy, which does not hold its arrays.
+    """
+    if isinstance(solved, Mapping):
+        return solved, fixed, bounds
+    given = kept(solved)
+    known = given.constraints
+    return (
+        {**given.arrays, **solved.values},
+        known.fixed if fixed is None else fixed,
+        known.bounds if bounds is None else bounds,
+    )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from caspar.batch.compiled import CompiledKernels
-from caspar.batch.covariance import find_covariances, with_active_held
+from caspar.batch.covariance import arrays_after, find_covariances, with_active_held
 from caspar.batch.generate.shape import BatchShape, Team
 from caspar.batch.gradients.gradient import (
     BatchGradients,
@@ -22,7 +22,7 @@ from caspar.options import BackendChoice, Precision, checked_flag
 from caspar.progress import showing
 from caspar.runtime.backend import Backend
 from caspar.runtime.select import chosen_backend
-from caspar.solver.choice.recipe import Remade, checked_factors, make_recipe
+from caspar.solver.choice.recipe import Remade, checked_factors, make_recipe, value_fields
 from caspar.solver.input.array_reader import ArrayReader
 
 if TYPE_CHECKING:
@@ -142,11 +142,12 @@ class BatchSolver(Remade):
                 setup_time_s=setup_s,
                 solve_time_s=solve_s,
                 given=batch_given(arrays, fixed, bounds),
+                fields=value_fields(self._nodes),
             )
 
     def covariance(
         self,
-        arrays: Mapping[str, Any],
+        arrays: BatchResult | Mapping[str, Any],
         *,
         fixed: Mapping[str, Any] | None = None,
         bounds: Mapping[str, Any] | None = None,
@@ -157,8 +158,10 @@ class BatchSolver(Remade):
         Residuals are taken as whitened, as by `Solver.covariance`.
 
         Args:
-            arrays: As for `solve`, with the values after it: `{**arrays, **result.values}`.
-            fixed: As for `solve`: what is held has a covariance of zero.
+            arrays: What `solve` returned, its arrays not written to since; or arrays with the
+                values after it, `{**arrays, **result.values}`.
+            fixed: As for `solve`: what is held has a covariance of zero. None: of a result what its
+                solve held, else nothing.
             bounds: Likewise: values at a bound are taken to be held there.
             scale_by_residual_variance: Multiply by a problem's sum of squared residuals over its
                 degrees of freedom; NaN if there are none.
@@ -172,6 +175,7 @@ class BatchSolver(Remade):
             InputError: As `solve`.
         """
         scales = checked_flag("scale_by_residual_variance", scale_by_residual_variance)
+        arrays, fixed, bounds = arrays_after(arrays, fixed, bounds)
         with showing(None), self.backend.scope():
             batch = self._read(arrays, fixed, bounds, check=True, precision=Precision.FLOAT64)
             batch = with_active_held(batch, self.backend)

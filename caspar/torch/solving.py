@@ -5,6 +5,8 @@ processor or on CUDA, as the solver is; there are no second derivatives. Cost ti
 and its backward pass.
 """
 
+from __future__ import annotations  # the reference is built without PyTorch
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +61,11 @@ def solve(
         UserWarning: In the backward pass, what `Gradient.remarks` says: a singular Hessian, a solve
             that has not converged.
     """
+    if not isinstance(solver, Solver | BatchSolver):
+        raise InputError(
+            f"caspar.torch.solve: solver is a {type(solver).__name__}; pass a caspar.Solver or a "
+            "caspar.BatchSolver, such as caspar.Solver([residual])"
+        )
     tree = leaves(arrays)
     paths = [path for path, leaf in tree.items() if _wants_gradient(leaf)]
     call = _Call(solver, arrays, paths, hessian, on_result, fixed, bounds, options)
