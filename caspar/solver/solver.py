@@ -22,7 +22,7 @@ from caspar.options import (
     check_verbose,
     checked_flag,
 )
-from caspar.progress import showing
+from caspar.progress import phase, showing
 from caspar.runtime.backend import Backend
 from caspar.solver.choice.recipe import Remade, checked_factors, is_auto, make_recipe, value_fields
 from caspar.solver.evaluation import Evaluation, evaluation
@@ -352,7 +352,7 @@ class Solver(Remade):
         refuse_ranks(self._choices["devices"], "covariance")
         check_gauge(gauge)
         checked_flag("scale_by_residual_variance", scale_by_residual_variance)
-        with showing(None), self.backend.scope():
+        with showing(None), self.backend.scope(), phase("computing covariances"):
             return self._covariances.estimate(
                 arrays,
                 blocks,
