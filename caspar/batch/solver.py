@@ -15,8 +15,16 @@ from caspar.batch.gradients.gradient import (
     batch_given,
 )
 from caspar.batch.input import Batch, Terms, read_batch
-from caspar.batch.options import checked_options, checked_precision, option_numbers, with_team
+from caspar.batch.options import (
+    checked_options,
+    checked_precision,
+    is_large,
+    option_numbers,
+    refuse_large,
+    with_team,
+)
 from caspar.batch.run import BatchRun, given_back
+from caspar.batch.singly import SingleRuns, Solver
 from caspar.frontend.factors.factor import Factor
 from caspar.options import BackendChoice, Precision, checked_flag
 from caspar.progress import showing
@@ -34,7 +42,8 @@ class BatchSolver(Remade):
 
     Each problem has its own damping, acceptance, stopping rule, status and number of iterations.
     All of its Levenberg-Marquardt loop is one generated kernel, which is compiled for the factors
-    and for how arrays are passed, not for the number of problems or of instances.
+    and for how arrays are passed, not for the number of problems or of instances. Problems of more
+    than 48 unknowns, on the processor 96, are solved one after the other by a `Solver` instead.
 
     Pickles and copies hold factors, by module and name, and the arguments below.
 
@@ -44,8 +53,7 @@ class BatchSolver(Remade):
         team: Who solves one: a thread or a warp; None: as sizes suggest.
 
     Args:
-        factors: Functions decorated with `caspar.factor`; a single one needs no list. Together
-            their nodes have at most 48 unknowns in a problem.
+        factors: Functions decorated with `caspar.factor`; a single one needs no list.
         backend: `cuda`, `cpu`, `auto`, or a backend object, as for `Solver`.
         precision: `float64`, which `auto` is, or `float32`: values, residuals and normal equations
             in float32, costs summed in float64.
@@ -72,6 +80,7 @@ class BatchSolver(Remade):
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.backend: Backend = chosen_backend(backend)
         self.team: Team | None = None
+        self._for_large: Solver | None = None
         self._terms = Terms(self._factors)
         self._kernels = CompiledKernels(self.backend)
         self._gradients = BatchGradients(self.backend, self._nodes)
@@ -114,8 +123,7 @@ class BatchSolver(Remade):
                 `caspar.SolveOptions`. None stands for what `Solver` would take for one problem.
 
         Raises:
-            InputError: Arrays, `fixed` or `bounds` do not fit the factors, or problems are too
-                large.
+            InputError: Arrays, `fixed` or `bounds` do not fit the factors.
             OptionError: An unknown option, or a value out of range.
             OutOfMemoryError: The arrays do not fit the device.
         """
@@ -124,9 +132,15 @@ class BatchSolver(Remade):
             start = time.perf_counter()
             batch = self._read(arrays, fixed, bounds, check=chosen.check)
             read_s = time.perf_counter() - start
-            kernel, compile_s = self._kernels.solving(batch.shape), self._kernels.take_backlog()
-            start = time.perf_counter()
-            run = BatchRun(self.backend, kernel, batch, option_numbers(chosen, batch.shape))
+            run: BatchRun | SingleRuns
+            if is_large(batch.shape, self._target):
+                compile_s = self._kernels.take_backlog()
+                start = time.perf_counter()
+                run = SingleRuns(self._solver_of_large(), batch, bounds, options)
+            else:
+                kernel, compile_s = self._kernels.solving(batch.shape), self._kernels.take_backlog()
+                start = time.perf_counter()
+                run = BatchRun(self.backend, kernel, batch, option_numbers(chosen, batch.shape))
             self.backend.synchronize()
             setup_s = read_s + time.perf_counter() - start
             start = time.perf_counter()
@@ -138,9 +152,9 @@ class BatchSolver(Remade):
                 backend=self.backend.name,
                 device=self.backend.device,
                 precision=self.precision.value,
-                compile_time_s=compile_s,
+                compile_time_s=compile_s + run.compile_time_s,
                 setup_time_s=setup_s,
-                solve_time_s=solve_s,
+                solve_time_s=solve_s - run.compile_time_s,
                 given=batch_given(arrays, fixed, bounds),
             )
 
@@ -169,11 +183,12 @@ class BatchSolver(Remade):
             all of them, or are not finite.
 
         Raises:
-            InputError: As `solve`.
+            InputError: As `solve`; or problems are too large for a kernel.
         """
         scales = checked_flag("scale_by_residual_variance", scale_by_residual_variance)
         with showing(None), self.backend.scope():
             batch = self._read(arrays, fixed, bounds, check=True, precision=Precision.FLOAT64)
+            refuse_large(batch.shape, self._target, "covariance")
             batch = with_active_held(batch, self.backend)
             kernel = self._kernels.covariance(batch.shape)
             found = find_covariances(self.backend, kernel, batch, scales_by_variance=scales)
@@ -233,6 +248,7 @@ class BatchSolver(Remade):
         """
         with self.backend.scope():
             batch = self._read(arrays, fixed, bounds, check=True)
+            refuse_large(batch.shape, self._target, "source")
             return self._kernels.source(batch.shape).text
 
     def inspect(
@@ -261,10 +277,23 @@ class BatchSolver(Remade):
 
         def shape_for(target: str) -> BatchShape:
             with self.backend.scope():
-                return self._read(arrays, fixed, bounds, check=True, target=target).shape
+                shape = self._read(arrays, fixed, bounds, check=True, target=target).shape
+            refuse_large(shape, target, "inspect")
+            return shape
 
-        own = self.backend.traits.target
-        return inspect_batch(shape_for, own if target is None else target, arch)
+        return inspect_batch(shape_for, self._target if target is None else target, arch)
+
+    @property
+    def _target(self) -> str:
+        """For which kernels are generated."""
+        return self.backend.traits.target
+
+    def _solver_of_large(self) -> Solver:
+        """What solves problems that are too large for a kernel; made when first needed."""
+        if self._for_large is None:
+            choices = {"backend": self.backend, "precision": self.precision}
+            self._for_large = Solver(self._given, **choices)
+        return self._for_large
 
     def _read(
         self,
@@ -276,7 +305,7 @@ class BatchSolver(Remade):
         precision: Precision | None = None,
         target: str | None = None,
     ) -> Batch:
-        """The checked arrays of problems that are not too large."""
+        """The checked arrays of problems."""
         batch = read_batch(
             arrays,
             self._factors,
@@ -289,6 +318,6 @@ class BatchSolver(Remade):
             self._terms,
             check=check,
         )
-        own = self.backend.traits.target if target is None else target
+        own = self._target if target is None else target
         count, instances = batch.num_problems, batch.mean_instances
         return replace(batch, shape=with_team(batch.shape, self.team, own, count, instances))
