@@ -5,7 +5,7 @@ damping, acceptance and stopping of its own problem. Cost tier: what a solve cos
 problem; the solver plans again if counts or indices differ from those of the problem before.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,36 @@ from caspar.batch.gradients.flat import as_one_problem
 from caspar.batch.input import Batch
 from caspar.batch.result import STATUSES
 from caspar.batch.run import found_arrays
+from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.trace import Argument, ArgumentKind
 from caspar.frontend.symbolic.field_types import tangent_pieces
+from caspar.options import Precision
 from caspar.runtime.backend import Backend
 from caspar.solver.input.problem import FactorArrays
 from caspar.solver.result.result import SolveResult, SolveStatus
 from caspar.solver.solver import Solver
+
+
+class SingleSolver:
+    """A solver of single problems, made when it is first needed.
+
+    Args:
+        factors: As the user passed them.
+        backend: Where it runs.
+        precision: Of its values.
+    """
+
+    def __init__(self, factors: Sequence[Factor], backend: Backend, precision: Precision) -> None:
+        self._made: Solver | None = None
+        self._factors, self._backend, self._precision = factors, backend, precision
+
+    def runs(
+        self, batch: Batch, bounds: Mapping[str, Any] | None, options: Mapping[str, Any]
+    ) -> "SingleRuns":
+        """The problems of a batch; see there."""
+        if self._made is None:
+            self._made = Solver(self._factors, backend=self._backend, precision=self._precision)
+        return SingleRuns(self._made, batch, bounds, options)
 
 
 class SingleRuns:

@@ -24,7 +24,7 @@ from caspar.batch.options import (
     with_team,
 )
 from caspar.batch.run import BatchRun, given_back
-from caspar.batch.singly import SingleRuns, Solver
+from caspar.batch.singly import SingleRuns, SingleSolver
 from caspar.frontend.factors.factor import Factor
 from caspar.options import BackendChoice, Precision, checked_flag
 from caspar.progress import showing
@@ -80,7 +80,7 @@ class BatchSolver(Remade):
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.backend: Backend = chosen_backend(backend)
         self.team: Team | None = None
-        self._for_large: Solver | None = None
+        self._singly = SingleSolver(self._given, self.backend, self.precision)
         self._terms = Terms(self._factors)
         self._kernels = CompiledKernels(self.backend)
         self._gradients = BatchGradients(self.backend, self._nodes)
@@ -136,7 +136,7 @@ class BatchSolver(Remade):
             if is_large(batch.shape, self._target):
                 compile_s = self._kernels.take_backlog()
                 start = time.perf_counter()
-                run = SingleRuns(self._solver_of_large(), batch, bounds, options)
+                run = self._singly.runs(batch, bounds, options)
             else:
                 kernel, compile_s = self._kernels.solving(batch.shape), self._kernels.take_backlog()
                 start = time.perf_counter()
@@ -287,13 +287,6 @@ class BatchSolver(Remade):
     def _target(self) -> str:
         """For which kernels are generated."""
         return self.backend.traits.target
-
-    def _solver_of_large(self) -> Solver:
-        """What solves problems that are too large for a kernel; made when first needed."""
-        if self._for_large is None:
-            choices = {"backend": self.backend, "precision": self.precision}
-            self._for_large = Solver(self._given, **choices)
-        return self._for_large
 
     def _read(
         self,
