@@ -162,3 +162,27 @@ def test_a_process_ends_with_its_solvers() -> None:
         [sys.executable, "-c", KEPT], capture_output=True, text=True, timeout=60, check=True
     )
     assert ended.stdout.strip() == "True"
+
+
+DROPPED = """
+import caspar
+from benchmarks.devices_scene import ring
+from caspar.bundle_adjustment import snavely
+from tests.solver.shards.sharing import sharing
+
+def solve():
+    solver = sharing((snavely,), NUMBER, "cuda", precision="mixed")
+    return solver.solve(ring(20_000)).status.is_success
+
+print(solve())
+"""
+
+
+def test_a_process_ends_just_after_its_solvers() -> None:
+    """While their connections are still being ended."""
+    cupy = pytest.importorskip("cupy")
+    program = DROPPED.replace("NUMBER", str(cupy.cuda.runtime.getDeviceCount()))
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout.strip() == "True"
