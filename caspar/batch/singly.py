@@ -15,7 +15,7 @@ from caspar.batch.generate.shape import Instances, ProblemFactor, ProblemNodes
 from caspar.batch.gradients.flat import as_one_problem
 from caspar.batch.input import Batch
 from caspar.batch.result import STATUSES
-from caspar.batch.run import found_arrays
+from caspar.batch.run import BatchRun, found_arrays
 from caspar.frontend.factors.factor import Factor
 from caspar.frontend.factors.trace import Argument, ArgumentKind
 from caspar.frontend.symbolic.field_types import tangent_pieces
@@ -142,6 +142,10 @@ class SingleRuns:
         for nodes in self._batch.shape.nodes:
             name = nodes.node.name
             self._ends[name][self._rows(nodes, problem)] = result.values[name]
+
+
+Runs = BatchRun | SingleRuns
+"""What solves the problems of a batch."""
 
 
 class _FactorRows:

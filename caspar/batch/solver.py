@@ -23,8 +23,7 @@ from caspar.batch.options import (
     refuse_large,
     with_team,
 )
-from caspar.batch.run import BatchRun, given_back
-from caspar.batch.singly import SingleRuns, SingleSolver
+from caspar.batch.singly import Runs, SingleSolver
 from caspar.frontend.factors.factor import Factor
 from caspar.options import BackendChoice, Precision, checked_flag
 from caspar.progress import showing
@@ -127,22 +126,13 @@ class BatchSolver(Remade):
             OptionError: An unknown option, or a value out of range.
             OutOfMemoryError: The arrays do not fit the device.
         """
-        chosen = checked_options(options)
         with showing(None), self.backend.scope():
-            start = time.perf_counter()
-            batch = self._read(arrays, fixed, bounds, check=chosen.check)
-            read_s = time.perf_counter() - start
-            run: BatchRun | SingleRuns
-            if is_large(batch.shape, self._target):
-                compile_s = self._kernels.take_backlog()
-                start = time.perf_counter()
-                run = self._singly.runs(batch, bounds, options)
-            else:
-                kernel, compile_s = self._kernels.solving(batch.shape), self._kernels.take_backlog()
-                start = time.perf_counter()
-                run = BatchRun(self.backend, kernel, batch, option_numbers(chosen, batch.shape))
+            start, before_s = time.perf_counter(), self._kernels.backlog_s
+            run = self._runs(arrays, fixed, bounds, options)
             self.backend.synchronize()
-            setup_s = read_s + time.perf_counter() - start
+            compiling_s = self._kernels.backlog_s - before_s
+            setup_s = time.perf_counter() - start - compiling_s
+            compile_s = self._kernels.take_backlog()
             start = time.perf_counter()
             run.launch()
             self.backend.synchronize()
@@ -191,9 +181,8 @@ class BatchSolver(Remade):
             refuse_large(batch.shape, self._target, "covariance")
             batch = with_active_held(batch, self.backend)
             kernel = self._kernels.covariance(batch.shape)
-            found = find_covariances(self.backend, kernel, batch, scales_by_variance=scales)
-            self.backend.synchronize()
-            return given_back(found, arrays[self._nodes[0].name], self.backend)
+            like = arrays[self._nodes[0].name]
+            return find_covariances(self.backend, kernel, batch, like, scales_by_variance=scales)
 
     def gradient(
         self,
@@ -282,6 +271,21 @@ class BatchSolver(Remade):
             return shape
 
         return inspect_batch(shape_for, self._target if target is None else target, arch)
+
+    def _runs(
+        self,
+        arrays: Mapping[str, Any],
+        fixed: Mapping[str, Any] | None,
+        bounds: Mapping[str, Any] | None,
+        options: Mapping[str, Any],
+    ) -> Runs:
+        """What solves the problems, ready to be launched."""
+        chosen = checked_options(options)
+        batch = self._read(arrays, fixed, bounds, check=chosen.check)
+        if is_large(batch.shape, self._target):
+            return self._singly.runs(batch, bounds, options)
+        kernel = self._kernels.solving(batch.shape)
+        return self._kernels.run(kernel, batch, option_numbers(chosen, batch.shape))
 
     @property
     def _target(self) -> str:
