@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -205,6 +206,15 @@ def test_covariances_and_gradients() -> None:
     for one in (result, given):
         with pytest.raises(InputError, match="Point, snavely were given in parts"):
             solver.gradient(one, {"Cam": np.zeros_like(arrays["Cam"])})
+
+
+@pytest.mark.parametrize("nodes", [(), ("Point",)])
+def test_parts_are_not_drawn(nodes: tuple[str, ...], tmp_path: Path) -> None:
+    given = _in_parts(_bundle(), [150], *nodes)
+    result = sharing((snavely,), 2).solve(given, max_iterations=1)
+    names = ", ".join((*nodes, "snavely"))
+    with pytest.raises(InputError, match=f"{names}: given in parts, which are not drawn"):
+        result.to_html(tmp_path / "scene.html")
 
 
 @pytest.mark.parametrize("name", list(EXAMPLES))
