@@ -11,7 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from caspar.errors import InputError
+from caspar.frontend.factors.trace import NodeType
 from caspar.frontend.precision import TYPES
+from caspar.frontend.symbolic.field_types import storage_layout
 from caspar.frontend.symbolic.unit_ranges import UnitRange
 from caspar.memory.array import Array
 from caspar.memory.tiling.tiles import TileIndex
@@ -90,6 +92,16 @@ class ArrayReader:
         self._first: tuple[str, Location] | None = None
         self._mixes_places = False
         self._has_warned = False
+
+    def of_node(self, node: NodeType, given: Any) -> Array:
+        """(n, storage_dim) values of a node type."""
+        where, layout = f"node type {node.name}", storage_layout(node.python_type)
+        if isinstance(given, Mapping):
+            columns = f"; put its fields side by side: {layout}" if layout else ""
+            raise InputError(
+                f"{where}: expected an (n, {node.storage_dim}) array, got a mapping{columns}"
+            )
+        return self.rows(where, given, node.storage_dim, node.unit_ranges, layout=layout)
 
     def rows(
         self,
