@@ -20,7 +20,6 @@ from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
 from caspar.solver.input.array_reader import ArrayReader, unblocked
 from caspar.solver.input.constraints import NOTHING, Constraints, read_constraints
-from caspar.solver.input.factor_arrays import ConstantArray, FactorArrays
 from caspar.solver.input.given_parts import GivenParts
 from caspar.solver.input.parts import (
     PartReaders,
@@ -29,7 +28,7 @@ from caspar.solver.input.parts import (
     joined_factor,
     joined_parts,
 )
-from caspar.solver.input.problem import Problem
+from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
 from caspar.solver.input.term_reader import TermReader
 
 
