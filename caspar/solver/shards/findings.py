@@ -14,7 +14,7 @@ from caspar.solver.iterate.faults import PlanFindings
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.shards.split import Part
 from caspar.solver.shards.team import Team
-from caspar.solver.system.lone_promises import LonePromises
+from caspar.solver.system.lone_promises import Promises
 
 Result = TypeVar("Result")
 
@@ -40,7 +40,7 @@ class SharedFindings:
         """No: what is split is too large to look at."""
         return False
 
-    def lone_promises(self) -> LonePromises | None:
+    def lone_promises(self) -> Promises | None:
         """None."""
         return None
 
