@@ -68,6 +68,7 @@ class _Progress:
         records: Iterations so far.
         resumed_cost: Cost at which the solve last went on from an end; infinite if it never did.
         is_resumed: Whether it has just done so, so that the values have to be linearised.
+        held_cost: Cost at which it last went on with nodes of next to no influence held.
         doubted: The end from which it went on, if the promises there may be rounding.
         promises: What nodes promised at the last end that was looked at.
         promised_cost: Cost there.
@@ -80,6 +81,7 @@ class _Progress:
     records: list[IterationRecord] = field(default_factory=list)
     resumed_cost: float = math.inf
     is_resumed: bool = False
+    held_cost: float = math.inf
     doubted: SolveStatus | None = None
     promises: Promises | None = None
     promised_cost: float = math.inf
@@ -312,6 +314,8 @@ def _confirmed(
     most = HELD_BACK * options.cost_tolerance
     least_gained = max(LEAST_GAINED, most)
     has_gained = progress.state.cost <= (1.0 - least_gained) * progress.resumed_cost
+    if status is SolveStatus.DAMPING_LIMIT and _holds_weak(system, options, progress):
+        return None
     if not status.is_success:
         is_in_vain = status is SolveStatus.DAMPING_LIMIT and not has_gained
         return progress.doubted if is_in_vain and progress.doubted is not None else status
@@ -334,9 +338,24 @@ def _confirmed(
     return SolveStatus.DAMPING_LIMIT if is_trusted else status
 
 
-def _promises(
-    system: System, options: CompleteOptions, progress: _Progress
-) -> Promises | None:
+def _holds_weak(system: System, options: CompleteOptions, progress: _Progress) -> bool:
+    """Whether the solve goes on from the damping limit, with what has next to no influence held.
+
+    Not if it did so and has gained nothing since.
+    """
+    state = progress.state
+    has_gained = state.cost <= (1.0 - LEAST_GAINED) * progress.held_cost
+    if not has_gained or state.num_iterations >= options.max_iterations:
+        return False
+    progress.held_cost = state.cost
+    _promised_with(system, options, state, state.least_relief)
+    if not system.hold_weak():
+        return False
+    progress.state, progress.is_resumed = resumed_state(state, options), True
+    return True
+
+
+def _promises(system: System, options: CompleteOptions, progress: _Progress) -> Promises | None:
     """What nodes promise at an end: one by one, or together if looking at each is too slow.
 
     Returns:

@@ -28,6 +28,7 @@ from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
+from caspar.solver.system.least_damping import raise_least_damping
 from caspar.solver.system.phases import Phases
 
 
@@ -243,6 +244,16 @@ class NormalEquations:
                 self._backend.clear(self.plan.memory[plan.key(part)])
         self.level(0.0)
         self._score_again()
+
+    def hold_weak(self) -> bool:
+        """Let D of nodes with next to no influence be that of others, after `promise`.
+
+        Returns:
+            Whether there are such nodes, see `system.least_damping`.
+        """
+        is_raised = raise_least_damping(self.plan)
+        self._score_again()
+        return is_raised
 
     def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
         """The same as `try_step`, and what D and the gradient are."""

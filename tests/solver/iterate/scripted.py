@@ -40,6 +40,7 @@ class FakeSystem:
         usual_options: What the user leaves open.
         is_chained: Whether a factor couples two nodes of a type that remains.
         lone: What nodes promise one by one; None: it is not looked at.
+        weak: Whether there are nodes of next to no influence, each time that it is asked.
         promised: Decreases that steps promise which are not taken: with next to no damping, and
             with more.
     """
@@ -57,6 +58,7 @@ class FakeSystem:
     usual_options: Mapping[str, float] = field(default_factory=lambda: USUAL_OPTIONS)
     is_chained: bool = True
     lone: Promises | None = None
+    weak: tuple[bool, ...] = ()
     promised: tuple[float, float] = (math.nan, math.nan)
 
     def score(self) -> float:
@@ -84,6 +86,11 @@ class FakeSystem:
     def lone_promises(self) -> Promises | None:
         self.calls.append("lone_promises")
         return self.lone
+
+    def hold_weak(self) -> bool:
+        self.calls.append("hold_weak")
+        number = self.calls.count("hold_weak") - 1
+        return number < len(self.weak) and self.weak[number]
 
     def forget(self) -> None:
         self.calls.append("forget")
