@@ -47,6 +47,9 @@ class DenseFactorization(Factorization, Protocol):
     def matrix(self) -> Array:
         """(size, size) row-major: the lower triangle is read, and both are destroyed."""
 
+    def solve(self, rhs: Array, solution: Array) -> None:
+        """The same as of any; also with k right-hand sides as the rows of (k, size)."""
+
     def invert(self, inverse: Array) -> None:
         """Invert by the last factorisation; on CUDA only enqueued, on the current stream.
 

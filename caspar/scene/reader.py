@@ -17,7 +17,7 @@ from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
 from caspar.io.rotations import conjugate, rotate
 from caspar.scene.places import Place, PlaceKind, places_of
 from caspar.scene.scene import Floats, Group, GroupKind, Links, Rows, State
-from caspar.solver.result.recording import on_host
+from caspar.solver.result.in_parts import on_host
 
 MAX_POINTS = 30_000
 MAX_POSES = 30_000

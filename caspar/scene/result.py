@@ -57,6 +57,12 @@ def scene_of_result(
             "this result is a copy or comes from a pickle, which does not hold the arrays: call "
             "to_html where the solve was"
         )
+    in_parts = [name for name, rows in result.values.items() if isinstance(rows, list)]
+    if len(in_parts) > 0:
+        raise InputError(
+            f"{', '.join(in_parts)}: values in parts are not drawn; put the arrays together, and "
+            "solve or evaluate them as whole ones"
+        )
     reader = SceneReader(given.factors, given.arrays, nouns)
     states = [
         *(_evaluated(reader, given, label, values) for label, values in (before or {}).items()),

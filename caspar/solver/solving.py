@@ -190,7 +190,7 @@ class Solving:
             costs=costs,
             num_beyond_scale=num_beyond,
             losses=loss_names(factors),
-            active_bounds=_active_bounds(opened, moved, backend),
+            active_bounds=problem.active_bounds(moved, backend),
             is_of_part=opened.together is not None and opened.together.is_spread,
         )
 
@@ -242,21 +242,6 @@ def _on_values(system: System, course: Course) -> tuple[str, ...]:
     if course.status in WITHOUT_REMAINING or len(course.records) < LONG_ENOUGH:
         return ()
     return system.remarks_on_values(course.final_cost, course.initial_cost)
-
-
-def _active_bounds(opened: Opened, moved: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
-    """See `SolveResult.active_bounds`.
-
-    Args:
-        opened: The problem.
-        moved: By node type the values after the solve, on the backend's device.
-        backend: Where they are.
-    """
-    problem = opened.problem
-    return {
-        name: limits.active(backend.to_host(moved.get(name, problem.values[name])))
-        for name, limits in problem.bounds.items()
-    }
 
 
 def _cost_of_returned(opened: Opened, final_cost: float) -> float:

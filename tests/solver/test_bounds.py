@@ -394,7 +394,7 @@ def test_a_string_between_two_walls(linear_solver: str, backend: str) -> None:
         "bend": {"a": at[:-2], "b": at[1:-1], "c": at[2:]},
         "pull": {"a": at, "to": to[:, None]},
     }
-    exact = {"min_linear_tolerance": 1e-6, "max_linear_iterations": 2000}
+    exact: Any = {"min_linear_tolerance": 1e-6, "max_linear_iterations": 2000}
     result = solver.solve(arrays, bounds={"Height": (-1.0, 1.0)}, **exact)
     assert result.status.is_success
     assert result.final_cost == pytest.approx(wanted.cost, rel=1e-12)

@@ -102,9 +102,10 @@ class LapackCholesky:
 
         def work() -> None:
             nonlocal info
-            solved, info = self._solve(self._factor, solution, lower=False, overwrite_b=True)
-            if solved is not solution:
-                solution[...] = solved
+            columns = solution.T
+            solved, info = self._solve(self._factor, columns, lower=False, overwrite_b=True)
+            if solved is not columns:
+                columns[...] = solved
 
         solution[...] = rhs
         if info == 0:

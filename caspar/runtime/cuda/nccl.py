@@ -10,13 +10,13 @@ import importlib
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from threading import Thread
 from typing import Any
 
 import cupy
 
 from caspar.errors import BackendError
 from caspar.memory.array import Array
+from caspar.runtime.cuda.aside import aside
 
 _SETTINGS = {"NCCL_NVLS_ENABLE": "0", "NCCL_RUNTIME_CONNECT": "0"}
 """Of NCCL, unless the user has set them; it reads them when the process makes its first group."""
@@ -48,7 +48,8 @@ class Connection:
     """A member's connection to the others.
 
     NCCL ends a connection only when no CUDA graph uses it any more, and waits for that. Python may
-    collect connection and graphs together, in any order, so the end is always left to a thread.
+    collect connection and graphs together, in any order, so the end is always left to a thread, for
+    which only the end of the process waits, a moment.
 
     Args:
         communicator: CuPy's, which no one else keeps.
@@ -84,18 +85,12 @@ class Connection:
             check()
             raise BackendError(f"NCCL cannot add up over these devices: {error}") from error
 
-    def abort(self) -> Thread:
-        """End kernels that wait for another member, at once; once for a connection.
-
-        Returns:
-            The thread that ends the connection itself.
-        """
+    def abort(self) -> None:
+        """End kernels that wait for another member, at once; once for a connection."""
         self._end.detach()
-        return _abort(self._communicator)
+        _abort(self._communicator)
 
 
-def _abort(communicator: Any) -> Thread:
+def _abort(communicator: Any) -> None:
     """By `ncclCommAbort`: `ncclCommDestroy` would also wait for the other members."""
-    thread = Thread(target=communicator.abort, name="caspar NCCL ends", daemon=True)
-    thread.start()
-    return thread
+    aside(communicator.abort)

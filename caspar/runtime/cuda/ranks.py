@@ -4,7 +4,6 @@ NCCL itself listens for its own connections: on the network interface by which r
 unless the user has set NCCL_SOCKET_IFNAME. Cost: connections once for a group.
 """
 
-import atexit
 import fcntl
 import os
 import socket
@@ -27,7 +26,6 @@ _ADDRESS_OF_INTERFACE = 0x8915
 """SIOCGIFADDR of Linux."""
 
 POLL_S = 0.1
-ABORT_S = 3.0
 
 
 def meeting() -> Any:
@@ -112,9 +110,9 @@ class NcclRankGroup(ProcessGroup):
         self._connection.add_up(arrays, self.check)
 
     def _let_go(self) -> None:
-        """Kernels that wait for another member end; the end of the process waits for that a moment.
+        """Kernels that wait for another member end.
 
         If this rank leaves as it should, nothing waits: its end takes the connection with it.
         """
         if self._connection is not None and not self._peers.is_closed:
-            atexit.register(self._connection.abort().join, ABORT_S)
+            self._connection.abort()

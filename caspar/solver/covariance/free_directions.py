@@ -110,19 +110,22 @@ def _joint_texts(normal: NormalMatrix, joint: Mapping[str, Array], num_joint: in
     to_host = normal.backend.to_host
     for node in normal.nodes:
         basis = joint[node.name]
-        shares = to_host((basis**2).sum(axis=2))
+        # along the first axis, which is quicker by far to add up than three numbers each
+        shares = to_host((basis**2).sum(axis=2).T)
+        by_instance = shares.sum(axis=0)
         alone = []
-        for number in np.flatnonzero(shares.sum(axis=1) > ALONE):
+        for number in np.flatnonzero(by_instance > ALONE):
             rows = to_host(basis[int(number)])
             values, vectors = np.linalg.eigh(rows @ rows.T)
             alone += [(int(number), abs(one) > SHOWN) for one in vectors.T[values > ALONE]]
         num_left -= len(alone)
         texts += _listed("one direction is free of", node, alone[:MOST_NAMED], len(alone))
-        is_moved = shares.max(axis=1, initial=0.0) > MOVED**2 * shares.max(initial=1e-300)
+        is_moved = shares.max(axis=0, initial=0.0) > MOVED**2 * shares.max(initial=1e-300)
         if is_moved.any():
             moved.append(f"{int(is_moved.sum()):,} {node.name}")
-            most = int(shares.sum(axis=1).argmax())
-            most_moved.append(_unknowns(node, most, shares[most] > SHOWN * shares[most].max()))
+            most = int(by_instance.argmax())
+            share = shares[:, most]
+            most_moved.append(_unknowns(node, most, share > SHOWN * share.max()))
     if num_left > 0:
         directions = "1 direction moves" if num_left == 1 else f"{num_left} directions move"
         texts.append(

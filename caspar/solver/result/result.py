@@ -15,6 +15,7 @@ import caspar
 from caspar.errors import InputError
 from caspar.solver.result.fitted import StandardErrors
 from caspar.solver.result.given import Evaluated, Given, ValuesReader
+from caspar.solver.result.in_parts import parts_of
 from caspar.solver.result.quantities import cost_text, time_text
 
 SAME_COST = 1e-3
@@ -167,7 +168,8 @@ class SolveResult:
             by the linear model, relative to `final_cost`. Small: a minimum to that many digits, as
             far as the linear model is right. NaN: not known, as after Ctrl-C.
         iterations: One record for each Levenberg-Marquardt iteration.
-        values: For each node type an (n, storage_dim) array of the kind and dtype given.
+        values: For each node type an (n, storage_dim) array of the kind and dtype given; of one
+            that was given in parts a list of these, each where it was.
         problem: Instance counts.
         backend: `cuda` or `cpu`.
         device: The device in words.
@@ -284,7 +286,8 @@ class SolveResult:
 
         Returns:
             By field, in order: (n,) of a scalar, (n, storage_dim) of anything else; parts of the
-            arrays in `values`, of the same kind. A `BlockedArray` is read as rows.
+            arrays in `values`, of the same kind. A `BlockedArray` is read as rows. Where `values`
+            has a list of parts, lists.
 
         Raises:
             InputError: There is no such node type, or it is no dataclass.
@@ -298,12 +301,14 @@ class SolveResult:
                 f"node type {name} is no dataclass, so its fields have no names: use "
                 f"values[{name!r}]"
             )
-        rows = self.values[name]
-        rows = rows.to_rows() if hasattr(rows, "to_rows") else rows
-        return {
-            one: rows[:, place.start] if len(place) == 1 else rows[:, place.start : place.stop]
-            for one, place in fields.items()
-        }
+        values = self.values[name]
+        parts = [rows.to_rows() if hasattr(rows, "to_rows") else rows for rows in parts_of(values)]
+        found: dict[str, Any] = {}
+        for one, place in fields.items():
+            columns = place.start if len(place) == 1 else slice(place.start, place.stop)
+            cut = [rows[:, columns] for rows in parts]
+            found[one] = cut if isinstance(values, list) else cut[0]
+        return found
 
     def note_standard_errors(self, found: StandardErrors) -> None:
         """For the report; those of the last covariance count."""

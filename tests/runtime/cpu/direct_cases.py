@@ -97,6 +97,13 @@ def check_dense(backend: Backend, size: int) -> None:
         assert failed == (kind != "positive"), kind
         if not failed:
             check_solution(matrix, rhs, solution)
+    sides = rng.standard_normal((3, size))
+    with backend.scope():
+        backend.write(solver.matrix, matrix)
+    solutions, failed = solved(backend, solver, sides)
+    assert not failed
+    for rhs, solution in zip(sides, solutions, strict=True):
+        check_solution(matrix, rhs, solution)
     np.testing.assert_array_equal(backend.to_host(flags), [7.0, 0.0, 7.0])
 
 

@@ -91,7 +91,7 @@ class CusolverCholesky:
 
     def solve(self, rhs: Array, solution: Array) -> None:
         """Solve by the factor: enqueued in the same way."""
-        self._solve_columns(rhs, solution, 1)
+        self._solve_columns(rhs.reshape(-1), solution.reshape(-1), rhs.size // self._size)
 
     def invert(self, inverse: Array) -> None:
         """Solve for the columns of the identity: CuPy does not pass on potri."""

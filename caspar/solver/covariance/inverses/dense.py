@@ -30,8 +30,7 @@ def dense_inverse(normal: NormalMatrix) -> ReducedInverse:
     def solve(rhs: FloatArray) -> FloatArray:
         columns = backend.upload(np.ascontiguousarray(rhs.T))
         solutions = xp.empty_like(columns)
-        for column, solution in zip(columns, solutions, strict=True):
-            factorization.solve(column, solution)
+        factorization.solve(columns, solutions)
         return np.asarray(backend.to_host(solutions)).T
 
     def apply(vectors: FloatArray) -> FloatArray:
