@@ -18,7 +18,12 @@ from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.solver.input.problem import Problem
-from caspar.solver.iterate.derivative_sizes import DerivativeLook, DerivativeSizes, first_step
+from caspar.solver.iterate.derivative_sizes import (
+    DerivativeLook,
+    DerivativeSizes,
+    first_step,
+    raise_least_damping,
+)
 from caspar.solver.iterate.faults import PlanFindings
 from caspar.solver.iterate.linearization import Linearization, Place
 from caspar.solver.iterate.roundings import moved_scores, typical_change
@@ -28,7 +33,6 @@ from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.memory_table import memory_table
 from caspar.solver.plan.plan import SCALARS, Plan
 from caspar.solver.system.launches import Binder
-from caspar.solver.system.least_damping import raise_least_damping
 from caspar.solver.system.phases import Phases
 
 
@@ -250,7 +254,7 @@ class NormalEquations:
         """Let D of nodes with next to no influence be that of others, after `promise`.
 
         Returns:
-            Whether there are such nodes, see `system.least_damping`.
+            Whether there are such nodes, see `raise_least_damping`.
         """
         is_raised = raise_least_damping(self.plan)
         self._score_again()
