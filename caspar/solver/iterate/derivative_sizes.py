@@ -222,8 +222,8 @@ def raise_least_damping(plan: Plan) -> bool:
     D is relative: an unknown of which the residuals say next to nothing has next to no D, so steps
     throw it far away at every damping. An example is the width of a peak beside all samples. One
     such node among a thousand, and no step of all of them lowers the cost. Levenberg-Marquardt asks
-    for this if a solve would end without success, never before. It fades as all that D remembers, see
-    `node_kernels.MEMORY`.
+    for this if a solve would end without success, never before. It fades as all that D remembers
+    (`node_kernels.MEMORY`).
 
     Args:
         plan: Its diagonals are D of a step with little damping at the current values.
