@@ -232,10 +232,29 @@ class SolveOptions:
                 )
             if name not in known:
                 # what `solve` takes besides is no option
-                close = difflib.get_close_matches(name, [*known, "on_iteration"], 1)
+                close = difflib.get_close_matches(name, [*known, *_BESIDES_OPTIONS], 1)
                 hint = f" (did you mean {close[0]!r}?)" if close else ""
+                hint = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else hint
                 raise OptionError(f"unknown option {name!r}{hint}; allowed: {', '.join(known)}")
         return cls(**options)
+
+
+_BESIDES_OPTIONS = ("fixed", "bounds", "on_iteration", "verbose")
+"""Arguments of `solve` that are no options."""
+
+_ELSEWHERE = {
+    "loss": "it belongs to a factor: factor.with_loss(caspar.loss.Huber)",
+    "loss_scale": "pass it beside the arguments of a factor that has a loss",
+    "weight": "pass it beside the arguments of a factor",
+    "weights": "pass weight beside the arguments of a factor",
+    "callback": "write on_iteration",
+    "ftol": "write cost_tolerance",
+    "gtol": "write gradient_tolerance",
+    "xtol": "write step_tolerance",
+    "max_nfev": "write max_iterations",
+    "method": "pass linear_solver to caspar.Solver",
+}
+"""What people look for among the options, and where it is."""
 
 
 @dataclass(frozen=True)

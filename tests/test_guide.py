@@ -49,16 +49,18 @@ import sys
 from pathlib import Path
 from tests.pages import blocks, run
 
+CONTINUES = "The code continues the example of [getting started]"
 start, *pages = map(Path, sys.argv[1:])
 example = {"__name__": "__main__"}
 for block in blocks(start, "python"):
     run(start, block, example)
 for page in pages:
-    names = dict(example)
+    is_continued = CONTINUES in page.read_text(encoding="utf-8")
+    names = dict(example) if is_continued else {"__name__": "__main__"}
     for block in blocks(page, "python"):
         run(page, block, names)
 """
-"""The code of each page continues the example of the first one."""
+"""The code of a page continues the example of the first one if it says so, else it stands alone."""
 
 
 def _blocks(language: str) -> list[str]:
@@ -214,3 +216,14 @@ def test_settings_exist() -> None:
     assert settings >= {"CASPAR_CACHE_DIR", "CUPY_CACHE_DIR"}
     for name in settings:
         assert f'"{name}"' in sources
+
+
+def test_gains_of_several_devices_are_those_measured() -> None:
+    text = (ROOT / "benchmarks/results/devices_cuda.md").read_text(encoding="utf-8")
+    gain = r"^(\d) cuda against 1 cuda: PCG iterations (\S+) times as fast, to 0.1 % (\S+) times"
+    measured = [
+        [section.partition(" observations")[0], *found]
+        for section in text.split("\n## ")[1:]
+        for found in re.findall(gain, section, re.MULTILINE)
+    ]
+    assert table([ROOT / "docs/guide/devices.md"], "observations") == measured

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from caspar.runtime.arrays import to_numpy
 from caspar.solver.result.quantities import time_text
-from caspar.solver.result.result import SolveStatus
+from caspar.solver.result.result import SolveStatus, values_by_field
 
 STATUSES = tuple(SolveStatus)
 """Codes are places in it."""
@@ -45,7 +45,8 @@ class BatchResult:
         compile_time_s: Seconds to trace, generate, compile and load; 0 if that was done before.
         setup_time_s: Seconds to check and bring the arrays.
         solve_time_s: Seconds of the kernel.
-        given: The arrays of the solve, for `BatchSolver.gradient`.
+        given: The arrays of the solve, for `BatchSolver.gradient` and `covariance`.
+        fields: For each node type that is a dataclass, which numbers of a row are which field.
     """
 
     values: Mapping[str, Any] = field(repr=False)
@@ -62,10 +63,26 @@ class BatchResult:
     setup_time_s: float
     solve_time_s: float
     given: Any = field(default=None, repr=False)
+    fields: Mapping[str, Mapping[str, range]] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the arrays of the solve."""
         return {**self.__dict__, "given": None}
+
+    def values_of(self, name: str) -> dict[str, Any]:
+        """The values of a node type by the names of its dataclass's fields.
+
+        Args:
+            name: Of the node type.
+
+        Returns:
+            By field, in order: (P,) of a scalar, (P, storage_dim) of anything else, or (P, n) and
+            (P, n, storage_dim) of several nodes; parts of the arrays in `values`.
+
+        Raises:
+            InputError: There is no such node type, or it is no dataclass.
+        """
+        return values_by_field(self.values, self.fields, name)
 
     @cached_property
     def _host_codes(self) -> NDArray[np.int32]:

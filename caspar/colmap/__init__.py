@@ -5,6 +5,7 @@
 `pycolmap.Reconstruction` as COLMAP does, with any of its camera models, and returns a `Summary`.
 """
 
+from caspar.colmap.adjust.observations import without_observations
 from caspar.colmap.adjust.options import (
     BundleAdjustmentConfig,
     BundleAdjustmentOptions,
@@ -43,5 +44,6 @@ __all__ = [
     "covariance",
     "read_model",
     "read_positions",
+    "without_observations",
     "write_model",
 ]

@@ -89,4 +89,5 @@ def _summary(prepared: Prepared, result: SolveResult) -> Summary:
         warnings=prepared.warnings,
         model=prepared.model(parts.values(result.values)),
         result=result,
+        keypoints=parts.keypoints,
     )

@@ -210,6 +210,10 @@ class LibraryFactor(Factor):
 
     recipe: Callable[[], Factor] | None = field(default=None, compare=False)
 
+    def __repr__(self) -> str:
+        """The name and the arguments; where the function is defined is of no use."""
+        return f"{self.name}({', '.join(inspect.signature(self.function).parameters)})"
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         """Pickled as a call of its function in the library."""
         assert self.recipe is not None

@@ -15,6 +15,7 @@ import numpy as np
 from caspar.arrays.trees import Path, leaf_at, leaves, with_leaves
 from caspar.batch.result import BatchResult
 from caspar.batch.solver import BatchSolver
+from caspar.errors import InputError
 from caspar.solver.result.result import SolveResult
 from caspar.solver.solver import Solver
 from caspar.user_warnings import warn_user
@@ -51,6 +52,11 @@ def solve(
     Warns:
         UserWarning: In the backward pass, what `Gradient.remarks` says, such as a singular Hessian.
     """
+    if not isinstance(solver, Solver | BatchSolver):
+        raise InputError(
+            f"caspar.jax.solve: solver is a {type(solver).__name__}; pass a caspar.Solver or a "
+            "caspar.BatchSolver, such as caspar.Solver([residual])"
+        )
     tree = leaves(arrays)
     paths = [path for path, leaf in tree.items() if isinstance(leaf, jax.Array | np.ndarray)]
     call = _Call(solver, arrays, paths, hessian, on_result, fixed, bounds, options)

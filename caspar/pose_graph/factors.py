@@ -21,6 +21,12 @@ _POSES: dict[PoseGraphKind, Any] = {PoseGraphKind.SE2: sf.Pose2, PoseGraphKind.S
 _POINTS: dict[PoseGraphKind, Any] = {PoseGraphKind.SE2: sf.V2, PoseGraphKind.SE3: sf.V3}
 
 
+def node_types(kind: PoseGraphKind) -> dict[str, type]:
+    """The node types of a kind of graph, by name."""
+    module = _MODULES[kind]
+    return {"Pose": module.Pose, "Landmark": module.Landmark}
+
+
 @library
 def edge(kind: PoseGraphKind) -> Factor:
     """The motion from pose `a` to pose `b` against the measured one."""

@@ -16,6 +16,7 @@ from caspar.errors import InputError
 from caspar.frontend.factors.factor import Factor
 from caspar.io.graphs.pose_graph import PoseGraph, SensorEdges, Sightings
 from caspar.pose_graph.factors import factors as factors_of
+from caspar.pose_graph.factors import node_types
 from caspar.solver.result.result import SolveResult
 
 ROBUST = ("edge", "sensor_edge", "sighting", "bearing")
@@ -31,12 +32,20 @@ class Problem:
         arrays: For `Solver.solve`; the node types are `Pose` and `Landmark`.
         fixed: For `Solver.solve`: by node type (n,) booleans.
         first: Rows of the poses that are held only because nothing else says where the graph is.
+        node_types: By name, those that `arrays` has; factors of your own take them.
     """
 
     factors: tuple[Factor, ...]
     arrays: Mapping[str, Any]
     fixed: Mapping[str, NDArray[np.bool_]]
     first: NDArray[np.int64]
+    node_types: Mapping[str, type]
+
+    def __repr__(self) -> str:
+        """Factors and sizes; the arrays are too large to be shown."""
+        factors = ", ".join(factor.name for factor in self.factors)
+        nodes = ", ".join(f"{len(self.arrays[name])} {name}" for name in self.node_types)
+        return f"Problem(factors: {factors}; node types: {nodes})"
 
 
 def problem(
@@ -82,7 +91,8 @@ def problem(
         del fixed["Landmark"]
     if not names & {"pose", "a"}:
         del arrays["Pose"], fixed["Pose"]
-    return Problem(tuple(factors), arrays, fixed, first)
+    types = {name: kind for name, kind in node_types(graph.kind).items() if name in arrays}
+    return Problem(tuple(factors), arrays, fixed, first, types)
 
 
 def solved_graph(graph: PoseGraph, result: SolveResult) -> PoseGraph:

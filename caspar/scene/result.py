@@ -57,11 +57,11 @@ def scene_of_result(
             "this result is a copy or comes from a pickle, which does not hold the arrays: call "
             "to_html where the solve was"
         )
-    in_parts = [name for name, rows in result.values.items() if isinstance(rows, list)]
+    in_parts = () if given.problem is None else given.problem.in_parts
     if len(in_parts) > 0:
         raise InputError(
-            f"{', '.join(in_parts)}: values in parts are not drawn; put the arrays together, and "
-            "solve or evaluate them as whole ones"
+            f"{', '.join(in_parts)}: given in parts, which are not drawn: put these arrays "
+            "together and solve again"
         )
     reader = SceneReader(given.factors, given.arrays, nouns)
     states = [

@@ -25,7 +25,7 @@ from caspar.solver.evaluation import (
     without_later_entries,
 )
 from caspar.solver.input.constraints import Constraints
-from caspar.solver.input.separate_parts import remarks_on_parts
+from caspar.solver.input.separate_parts import RemarksOnParts
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
 from caspar.solver.iterated import System
@@ -69,6 +69,7 @@ class Solving:
         self._factors = factors
         self._fields = fields
         self._evaluate = evaluate
+        self._on_parts = RemarksOnParts()
 
     def solve(
         self,
@@ -158,7 +159,9 @@ class Solving:
         costs, num_beyond = final_costs(factors, taking_part, final_cost, system)
         on_parts: tuple[str, ...] = ()
         if opened.together is None:
-            on_parts = remarks_on_parts(active.recipe.factors, active.recipe.nodes, problem)
+            on_parts = self._on_parts.of(
+                system, active.recipe.factors, active.recipe.nodes, problem
+            )
         remarks = (
             *active.remarks,
             *system.remarks,

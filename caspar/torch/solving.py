@@ -5,6 +5,8 @@ processor or on CUDA, as the solver is; there are no second derivatives. Cost ti
 and its backward pass.
 """
 
+from __future__ import annotations  # the reference is built without PyTorch
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +25,9 @@ TWICE = (
     "caspar.torch.solve: second derivatives of a solve are not available; call backward without "
     "create_graph=True, or detach what must not be derived twice"
 )
+
+_NUMPYS = (torch.float32, torch.float64, torch.int32, torch.int64, torch.bool)
+"""Types that NumPy has too."""
 
 
 def solve(
@@ -59,11 +64,22 @@ def solve(
         UserWarning: In the backward pass, what `Gradient.remarks` says: a singular Hessian, a solve
             that has not converged.
     """
+    if not isinstance(solver, Solver | BatchSolver):
+        raise InputError(
+            f"caspar.torch.solve: solver is a {type(solver).__name__}; pass a caspar.Solver or a "
+            "caspar.BatchSolver, such as caspar.Solver([residual])"
+        )
     tree = leaves(arrays)
     paths = [path for path, leaf in tree.items() if _wants_gradient(leaf)]
     call = _Call(solver, arrays, paths, hessian, on_result, fixed, bounds, options)
     values = _Solve.apply(call, *(tree[path] for path in paths))
     return dict(zip(call.names, values, strict=True))
+
+
+def _as_numpy(leaf: Any) -> Any:
+    """A tensor of the processor as NumPy's array of the same memory: read several times as fast."""
+    is_tensor = isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"
+    return leaf.detach().numpy() if is_tensor and leaf.dtype in _NUMPYS else leaf
 
 
 def _wants_gradient(leaf: Any) -> bool:
@@ -94,7 +110,10 @@ class _Call:
     def solved(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Solve with numbers of the tensors, and return the values."""
         detached = {path: tensor.detach() for path, tensor in zip(self.paths, tensors, strict=True)}
-        arrays = with_leaves(self.arrays, detached)
+        found = leaves(with_leaves(self.arrays, detached))
+        # start values stay tensors: values are of their kind
+        inner = {path: _as_numpy(leaf) for path, leaf in found.items() if len(path) > 1}
+        arrays = with_leaves(self.arrays, {**detached, **inner})
         self.result = self.solver.solve(
             arrays, fixed=self.fixed, bounds=self.bounds, **self.options
         )

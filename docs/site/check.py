@@ -11,6 +11,8 @@ from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from urllib.parse import unquote, urlsplit
 
+from sphinx.ext.autodoc.mock import mock
+
 import caspar
 
 MAX_CLICKS = 3
@@ -90,8 +92,9 @@ def names_without_entry(pages: dict[str, Page]) -> list[str]:
     """Public names that the reference does not have."""
     anchors = {anchor for page in pages.values() for anchor in page.anchors}
     names = [f"caspar.{name}" for name in caspar._NAMES]
-    for module in caspar._MODULES:
-        members = getattr(getattr(caspar, module), "__all__", ())
+    for module in (*caspar._MODULES, *caspar._OPTIONAL_MODULES):
+        with mock(list(caspar._OPTIONAL_MODULES)):
+            members = getattr(getattr(caspar, module), "__all__", ())
         names.append(f"module-caspar.{module}")
         names += [f"caspar.{module}.{name}" for name in members if name.isidentifier()]
     return [f"{name}: not in the reference" for name in names if name not in anchors]

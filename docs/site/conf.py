@@ -5,7 +5,6 @@ site as in a clone. The first page is README.md.
 """
 
 import logging
-import os
 import shutil
 import sys
 from collections.abc import Iterable
@@ -16,7 +15,7 @@ SITE = Path(__file__).parent
 ROOT = SITE.parents[1]
 sys.path[:0] = [str(SITE), str(ROOT)]
 
-from jupyter_client.connect import ConnectionFileMixin  # noqa: E402
+from jupyter_client.manager import KernelManager  # noqa: E402
 
 from caspar.version import __version__  # noqa: E402  (found by the line above)
 
@@ -63,8 +62,8 @@ nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_output_stderr = "remove"
 logging.getLogger("traitlets").setLevel(logging.WARNING)  # "Executing notebook ..."
-if os.name == "posix":  # kernels warn of connections by TCP, which others could read
-    ConnectionFileMixin.transport.default_value = "ipc"
+if hasattr(KernelManager, "transport_encryption"):  # kernels warn of what others could read
+    KernelManager.transport_encryption.default_value = "auto"
 
 # The reference: a name in single backticks is a link if it is a public name.
 default_role = "py:obj"

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from docstrings import marked_up
+from sphinx.ext.autodoc.mock import mock
 
 import caspar
 
@@ -117,7 +118,8 @@ def _entry(name: str) -> str:
 def _write(app: Any) -> None:
     folder = Path(app.srcdir) / "docs/api"
     folder.mkdir(exist_ok=True)
-    wanted = pages(caspar._NAMES, caspar._MODULES)
+    with mock(app.config.autodoc_mock_imports):
+        wanted = pages(caspar._NAMES, caspar._MODULES)
     for file in folder.glob("*.rst"):
         if file.stem not in wanted:
             file.unlink()

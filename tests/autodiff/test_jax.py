@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import caspar
+from caspar.errors import InputError
 from tests.batch import test_batch_gradients as batches
 from tests.solver.gradients.gradient_cases import curve_fit, decay
 
@@ -89,3 +90,9 @@ def test_float32_stays_float32(solver: caspar.Solver) -> None:
     given = {**arrays["decay"], "y": y}
     values = caspar.jax.solve(solver, {"Curve": start, "decay": given})
     assert values["Curve"].dtype == np.float32
+
+
+def test_factors_are_no_solver() -> None:
+    factors: Any = [decay]
+    with pytest.raises(InputError, match=r"solver is a list; pass a caspar\.Solver"):
+        caspar.jax.solve(factors, curve_fit().arrays)

@@ -133,3 +133,9 @@ def test_blocks_of_the_guide_run() -> None:
     for block in blocks(page, "python", "py"):
         run(page, block, names)
     assert names["weight"].grad is not None
+
+
+def test_factors_are_no_solver() -> None:
+    factors: Any = [decay]
+    with pytest.raises(InputError, match=r"solver is a list; pass a caspar\.Solver"):
+        caspar.torch.solve(factors, curve_fit().arrays)

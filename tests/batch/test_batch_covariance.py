@@ -1,11 +1,13 @@
 """Covariances of batches: each problem as `Solver.covariance` alone."""
 
+import pickle
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
-from caspar.errors import OptionError
+from caspar.errors import InputError, OptionError
 from tests.batch.batch_cases import CASES, Case, curves, decay, paths, reprojection, views
 from tests.batch.test_batch_solver import ragged
 from tests.harness_backend import HarnessBackend
@@ -114,3 +116,18 @@ def test_a_wrong_flag() -> None:
     solver = caspar.BatchSolver(case.factors, backend="cpu")
     with pytest.raises(OptionError, match="must be True or False"):
         solver.covariance(case.arrays, scale_by_residual_variance=1)  # type: ignore[arg-type]
+
+
+def test_of_a_result() -> None:
+    """A result knows its arrays, what was held, and its bounds."""
+    case = paths()
+    solver = caspar.BatchSolver(case.factors, backend="cpu")
+    result = solver.solve(case.arrays, fixed=case.fixed)
+    expected = solver.covariance({**case.arrays, **result.values}, fixed=case.fixed)
+    assert_array_equal(solver.covariance(result), expected)
+    nothing_held: dict[str, object] = {}
+    assert np.isnan(solver.covariance(result, fixed=nothing_held)).all() or not np.array_equal(
+        solver.covariance(result, fixed=nothing_held), expected
+    )
+    with pytest.raises(InputError, match=r"does not hold the arrays of its solve: pass \{"):
+        solver.covariance(pickle.loads(pickle.dumps(result)))

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import symforce.symbolic as sf
 from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
+from caspar.errors import InputError
 from caspar.solver.result.result import SolveStatus
 from tests.batch.batch_cases import (
     CASES,
@@ -268,3 +270,36 @@ def test_the_kernel_can_be_read() -> None:
     assert "# Cholesky" in text
     cuda = caspar.BatchSolver(case.factors, backend=HarnessBackend()).source(case.arrays)
     assert 'extern "C" __global__' in cuda
+
+
+@dataclass
+class Peak:
+    height: sf.Scalar
+    centre: sf.V2
+
+
+@caspar.factor
+def bump(
+    peak: Annotated[Peak, caspar.TunableUnique],
+    place: Annotated[sf.V2, caspar.ConstSequential],
+    value: Annotated[sf.Scalar, caspar.ConstSequential],
+) -> sf.V1:
+    return sf.V1(peak.height * sf.exp(-(place - peak.centre).squared_norm()) - value)
+
+
+def test_values_by_fields() -> None:
+    places = np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 0.5], [-0.5, -0.5]])
+    true = np.array([[1.0, 0.1, -0.1], [2.0, 0.0, 0.2]])
+    squares = ((places[None] - true[:, None, 1:]) ** 2).sum(axis=2)
+    fits = caspar.BatchSolver(bump, backend="cpu").solve(
+        {
+            "Peak": np.tile([1.5, 0.0, 0.0], (2, 1)),
+            "bump": {"place": places[None], "value": true[:, :1] * np.exp(-squares)},
+        }
+    )
+    found = fits.values_of("Peak")
+    assert list(found) == ["height", "centre"]
+    np.testing.assert_allclose(found["height"], true[:, 0], rtol=1e-6)
+    np.testing.assert_allclose(found["centre"], true[:, 1:], atol=1e-6)
+    with pytest.raises(InputError, match="'Top' is no node type of this result; these are Peak"):
+        fits.values_of("Top")

@@ -166,7 +166,7 @@ def test_parts_on_a_device_of_another_solver() -> None:
 def test_what_does_not_fit_is_said_before(devices: int) -> None:
     """By the limit of CuPy's pool, as if the devices had less memory."""
     cupy = pytest.importorskip("cupy")
-    arrays, pool = ring(200_000), cupy.get_default_memory_pool()
+    arrays, pool = ring(1_000_000), cupy.get_default_memory_pool()
     solver = caspar.Solver(
         [snavely],
         backend="cuda",
@@ -176,17 +176,21 @@ def test_what_does_not_fit_is_said_before(devices: int) -> None:
         precision="mixed",
         jacobian="stored",
     )
+    needed = solver.prepare(arrays).num_bytes // devices
+    solver.release()
     gc.collect()
     try:
         for number in range(devices):
             with cupy.cuda.Device(number):
-                pool.set_limit(pool.used_bytes() + 100_000_000 // (5 * devices))
+                pool.free_all_blocks()
+                # more than indices and tiles take
+                pool.set_limit(size=pool.used_bytes() + int(0.6 * needed))
         with pytest.raises(OutOfMemoryError, match="so nothing was allocated") as caught:
             solver.prepare(arrays)
     finally:
         for number in range(devices):
             with cupy.cuda.Device(number):
-                pool.set_limit(0)
+                pool.set_limit(size=0)
     assert caught.value.num_devices is not None
     assert caught.value.num_devices > devices
     assert solver.prepare(arrays).num_bytes > 0

@@ -302,3 +302,21 @@ def test_losses_spare_wrong_loops() -> None:
         )
     ]
     assert moved[1] < 0.2 * moved[0]
+
+
+@pytest.mark.parametrize("text", [PLANE, SPACE], ids=["plane", "space"])
+def test_factors_of_ones_own(tmp_path: Path, text: str) -> None:
+    """They take the node types of the problem; a prior says where the graph is."""
+    graph = graph_of(tmp_path, text)
+    task = problem(graph)
+    assert repr(task).startswith("Problem(factors: edge")
+    assert len(repr(task)) < 200
+    assert "edge(a, b, measured, sqrt_information)" in repr(list(task.factors))
+    assert list(task.node_types) == ["Pose", "Landmark"]
+    prior = caspar.factors.prior(task.node_types["Pose"])
+    moved = graph.poses.copy()
+    moved[:, -2:] += 5.0
+    known = {"value": [0, 1], "expected": moved[:2], "sigma": [1e-4] * graph.kind.tangent_dim}
+    solver = caspar.Solver([*task.factors, prior], backend="cpu")
+    found = solver.solve({**task.arrays, "prior": known})
+    np.testing.assert_allclose(found.values["Pose"][:2], moved[:2], atol=0.05)

@@ -276,6 +276,10 @@ def test_nothing_held_is_the_usual_solve() -> None:
         ({"Mark": [None]}, "object of shape"),
         ({"Mark": np.ma.masked_array([1], mask=[True])}, "a masked array"),
         ({"View": {"pose": {"translation": [9]}}}, "field pose, field translation: index 9 is out"),
+        ({"View": {"translation": True}}, "there are pose, lens; write {'pose': {'translation'"),
+        ({"View": {"pose": ["translation"]}}, "fields are named by a mapping: {name: True}"),
+        ({"View": {"lens": [9]}}, r"index 9 is .*components are held by \(n, \d\) booleans"),
+        ({"Mark": 3}, r"got 3; allowed are indices of nodes such as \[0, 7\]"),
     ],
 )
 def test_what_does_not_fit(fixed: Any, message: str) -> None:

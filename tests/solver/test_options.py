@@ -36,6 +36,23 @@ def test_unknown_option() -> None:
     assert "cost_tolerance, gradient_tolerance" in message
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("loss", "it belongs to a factor"),
+        ("weights", "pass weight beside the arguments of a factor"),
+        ("ftol", "write cost_tolerance"),
+        ("callback", "write on_iteration"),
+        ("method", "pass linear_solver to caspar.Solver"),
+        ("fix", "did you mean 'fixed'"),
+    ],
+)
+def test_names_of_other_libraries(name: str, advice: str) -> None:
+    message = refusal(**{name: 1})
+    assert message.startswith(f"unknown option {name!r}")
+    assert advice in message
+
+
 def test_a_callback_is_a_function() -> None:
     assert refusal(on_iteration=5).startswith("on_iteration=5: must be a function")
 

@@ -1,4 +1,4 @@
-"""What a batch was given, as its result holds it for gradients. Once for each solve."""
+"""What a batch was given, as its result holds it for what follows. Once for each solve."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +29,20 @@ def batch_given(
     return BatchGiven(arrays, Constraints(fixed, bounds))
 
 
+def kept(solved: BatchResult) -> BatchGiven:
+    """What a result holds of its solve.
+
+    Raises:
+        InputError: It is a copy, which does not hold it.
+    """
+    if not isinstance(solved.given, BatchGiven):
+        raise InputError(
+            "this result is a copy or comes from a pickle, which does not hold the arrays of its "
+            "solve: pass {**arrays, **result.values} in its place"
+        )
+    return solved.given
+
+
 def given_and_values(
     solved: BatchResult | Mapping[str, Any],
     fixed: Mapping[str, Any] | None,
@@ -46,11 +60,7 @@ def given_and_values(
     """
     if isinstance(solved, Mapping):
         return batch_given(solved, fixed, bounds), solved, ()
-    if not isinstance(solved.given, BatchGiven):
-        raise InputError(
-            "this result is a copy or comes from a pickle, which does not hold the arrays that a "
-            "gradient needs: pass {**arrays, **result.values} in its place"
-        )
+    given = kept(solved)
     if fixed is not None or bounds is not None:
         raise InputError(
             "gradient: a result knows what was fixed and bounded in its solve; pass fixed and "
@@ -58,9 +68,9 @@ def given_and_values(
         )
     num_failed = int((~solved.is_success).sum())
     if num_failed == 0:
-        return solved.given, solved.values, ()
+        return given, solved.values, ()
     remark = (
         f"{num_failed:,} of {solved.num_problems:,} problems have not converged: gradients hold at "
         "a minimum, so theirs may be wrong. See result.status."
     )
-    return solved.given, solved.values, (remark,)
+    return given, solved.values, (remark,)

@@ -5,6 +5,7 @@ them. A few passes over the arrays, at the start and at the end of an adjustment
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,17 +179,47 @@ def without_negative_depths(model: Model, seen: Observations) -> tuple[Model, Ob
     is_behind = has_depth & (depths < LEAST_DEPTH)
     if not is_behind.any():
         return model, seen
-    num_points = len(model.points.ids)
-    left = np.bincount(seen.points[~is_behind], minlength=num_points)
-    is_lost = (np.bincount(seen.points[is_behind], minlength=num_points) > 0) & (left < 2)
-    is_removed = is_behind | is_lost[seen.points]
-    filtered = _without(model, seen, is_removed, is_lost)
+    filtered = _without(model, seen, is_behind)
     return filtered, observations_of(filtered)
 
 
-def _without(
-    model: Model, seen: Observations, is_removed: NDArray[np.bool_], is_lost: NDArray[np.bool_]
-) -> Model:
+def without_observations(model: Model, keypoints: Any) -> Model:
+    """Return a model without some observations: their keypoints stay, but see no points.
+
+    Points that fewer than two images then see are left out too. The model that is passed stays as
+    it is.
+
+    Args:
+        model: The model.
+        keypoints: (k,) booleans, one for each of `model.images.keypoints`: which see no point, for
+            example `summary.weights() < 0.2`.
+
+    Raises:
+        InputError: The mask has another shape or type, or the model contradicts itself.
+    """
+    mask = np.asarray(keypoints)
+    wanted = (len(model.images.keypoints),)
+    if mask.dtype != np.bool_ or mask.shape != wanted:
+        raise InputError(
+            f"keypoints: {mask.dtype} of shape {mask.shape}; expected booleans of shape {wanted}, "
+            "one for each keypoint of model.images"
+        )
+    seen = observations_of(model)
+    return _without(model, seen, mask[seen.keypoints])
+
+
+def _without(model: Model, seen: Observations, is_dropped: NDArray[np.bool_]) -> Model:
+    """Remove observations, and points that fewer than two then see.
+
+    Args:
+        model: The model.
+        seen: All its observations.
+        is_dropped: (m,) which of them.
+    """
+    num_points = len(model.points.ids)
+    left = np.bincount(seen.points[~is_dropped], minlength=num_points)
+    is_lost = (np.bincount(seen.points[is_dropped], minlength=num_points) > 0) & (left < 2)
+    is_removed = is_dropped | is_lost[seen.points]
     point_ids = model.images.point_ids.copy()
     point_ids[seen.keypoints[is_removed]] = NO_POINT
     points = model.points

@@ -84,6 +84,7 @@ class SolveArrays:
         places: For each node type, which fields of `Values` its columns come from, and where.
         lenses: By COLMAP's numbers of camera models, the node types of their lenses.
         num_prior_residuals: Residuals of priors.
+        keypoints: For each reprojection factor, its instances' places among all keypoints.
     """
 
     start: Values
@@ -93,6 +94,7 @@ class SolveArrays:
     places: dict[str, tuple[Place, ...]] = field(default_factory=dict)
     lenses: dict[int, LensForm] = field(default_factory=dict)
     num_prior_residuals: int = 0
+    keypoints: dict[str, Integers] = field(default_factory=dict)
 
     def add_nodes(self, kind: str, places: Place | tuple[Place, ...], constant: Mask) -> None:
         """Take nodes from start values.
@@ -179,8 +181,7 @@ def solve_arrays(
     # Poses that are constant throughout are used as they are stored: see `ConstantPose`.
     has_constant_frames = bool(problem.constant_frames[frames].all())
     has_constant_sensors = bool(problem.constant_sensors[sensors].all())
-    if has_constant_frames:
-        viewed = frozenset()
+    viewed = frozenset() if has_constant_frames else viewed
     is_viewed = np.isin(model.cameras.model_ids[seen.cameras], sorted(viewed))
     own = used_rows(problem.frames[~is_viewed])
     if not has_constant_frames and len(own) > 0:
@@ -199,6 +200,7 @@ def solve_arrays(
         )
         factor = reprojection_factor(form, loss)
         made.factors.append(factor)
+        made.keypoints[factor.name] = seen.keypoints[chosen]
         rows, cameras = problem.frames[chosen], seen.cameras[chosen]
         arguments = _seen(problem, lens, points, chosen)
         if form.is_view:

@@ -1,10 +1,14 @@
 """`Summary`: what a bundle adjustment did, with COLMAP's fields and caspar's."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
-from caspar.colmap.model import Model
+import numpy as np
+
+from caspar.colmap.model import Floats, Integers, Model
 from caspar.solver.result.result import SolveResult, SolveStatus
 
 
@@ -40,6 +44,8 @@ class Summary:
             `result`.
         model: The adjusted model.
         result: The solve, with its status and its advice.
+        keypoints: For each reprojection factor of `result`, the places of its instances among the
+            keypoints of `model.images`.
     """
 
     initial_cost: float
@@ -52,6 +58,7 @@ class Summary:
     warnings: tuple[str, ...]
     model: Model = field(repr=False)
     result: SolveResult = field(repr=False)
+    keypoints: Mapping[str, Integers] = field(default_factory=dict, repr=False)
 
     def is_solution_usable(self) -> bool:
         """Whether the adjusted model is at least as good as the one that was given."""
@@ -70,6 +77,32 @@ class Summary:
 
     def _error(self, cost: float) -> float:
         return math.sqrt(cost / self.num_residuals)
+
+    def weights(self) -> Floats:
+        """How much each keypoint counts at the end, in the order of `model.images.keypoints`.
+
+        Returns:
+            (k,) the slope of the loss at its error: 1 without a loss or within its scale, near 0
+            for an outlier; NaN of keypoints that took no part.
+        """
+        return self._by_keypoint(self.result.weights)
+
+    def distances_px(self) -> Floats:
+        """How far each keypoint is from the projection of its point.
+
+        Returns:
+            (k,) pixels, in the order of `model.images.keypoints`; NaN of keypoints that took no
+            part, 0 of points that their camera cannot see.
+        """
+        return self._by_keypoint(
+            lambda factor: np.linalg.norm(self.result.residuals(factor), axis=1)
+        )
+
+    def _by_keypoint(self, numbers: Callable[[str], Any]) -> Floats:
+        found = np.full(len(self.model.images.keypoints), np.nan)
+        for factor, places in self.keypoints.items():
+            found[places] = numbers(factor)
+        return found
 
     def brief_report(self) -> str:
         """Return one line: costs, iterations, how it ended."""

@@ -50,6 +50,28 @@ def _fields(declared: type, dim: Callable[[Any], Any]) -> dict[str, range]:
     return fields
 
 
+_ORDERS: dict[type, str] = {
+    sf.Rot2: "cos sin",
+    sf.Pose2: "cos sin x y",
+    sf.Rot3: "qx qy qz qw",
+    sf.Pose3: "qx qy qz qw tx ty tz",
+}
+"""How SymForce stores rotations and poses."""
+
+
+def storage_layout(declared: Any) -> str:
+    """The order of a type's numbers in storage, in words; empty if it is that of its elements."""
+    for kind, order in _ORDERS.items():
+        if isinstance(declared, type) and issubclass(declared, kind):
+            return order
+    kinds = field_types(declared) if isinstance(declared, type) else ()
+    sizes = storage_fields(declared) if kinds else {}
+    return ", ".join(
+        f"{name} ({storage_layout(kind) or len(place)})"
+        for (name, place), kind in zip(sizes.items(), kinds, strict=True)
+    )
+
+
 def storage_positions(declared: type, dim: int) -> list[range]:
     """Where a type's storage has places in space (`dim` 3) or in the plane (2).
 

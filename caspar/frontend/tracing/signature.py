@@ -234,6 +234,11 @@ def symbolic_value(
         source: For which one, as the user named it.
     """
     where = f"{user.title}, {role.value} {source}"
+    if isinstance(declared, sf.Storage):
+        raise user.error(
+            f"{where}: {' '.join(repr(declared).split())} is a value, not a type; write the type "
+            f"{type(declared).__name__}, without brackets behind it"
+        )
     for field_name in field_names(declared):
         refusal = identifier_refusal(field_name)
         if refusal != "":
@@ -242,7 +247,8 @@ def symbolic_value(
         symbolic = StorageOps.symbolic(declared, name)
         storage_dim = StorageOps.storage_dim(declared)
     except Exception as error:  # SymForce raises whatever its implementation stumbles on
-        raise user.error(f"{where}: {declared!r} {NO_STORAGE_TYPE} ({error})") from error
+        reason = f" ({error})" if str(error) else ""
+        raise user.error(f"{where}: {declared!r} {NO_STORAGE_TYPE}{reason}") from error
     if storage_dim == 0:
         raise user.error(f"{where}: {declared!r} holds no numbers, so it cannot be an {role.value}")
     return symbolic, storage_dim

@@ -60,8 +60,10 @@ class CudaMemory(CudaDevice):
             return None
         with self._device:
             free, _ = cupy.cuda.runtime.memGetInfo()
-            found, limit = int(free) + int(pool.free_bytes()), int(pool.get_limit())
-            return found if limit == 0 else min(found, limit - int(pool.used_bytes()))
+            kept, limit = int(pool.free_bytes()), int(pool.get_limit())
+            # what the pool keeps may be used again whatever its limit is
+            most = int(free) + kept if limit == 0 else limit - int(pool.used_bytes())
+            return max(min(int(free) + kept, most), kept)
 
     def trim(self) -> None:
         """Free what CuPy's pool holds: not a little, as that waits for the device."""

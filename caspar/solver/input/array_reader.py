@@ -101,6 +101,7 @@ class ArrayReader:
         *,
         is_one: bool = False,
         ignored: Array | None = None,
+        layout: str = "",
     ) -> Array:
         """(n, dim) values where they were given, C-contiguous, of the type of values.
 
@@ -115,6 +116,7 @@ class ArrayReader:
                 accepted too.
             is_one: Whether one row is expected.
             ignored: (n,) booleans: rows of which any values will do; None: there are none.
+            layout: The order of a row's scalars, for errors.
 
         Raises:
             InputError: Names `where`, what is wrong and what is allowed.
@@ -131,11 +133,7 @@ class ArrayReader:
         if array.ndim <= 1 and (dim == 1 or array.shape in ((dim,), (0,))):
             array = array.reshape(-1, dim)
         if array.ndim != 2 or array.shape[1] != dim:
-            expected = f"({dim},)" if is_one else f"(n, {dim}), {dim} scalars a row"
-            # SymForce's order again
-            hint = f"; pass matrices as array.transpose(0, 2, 1).reshape(-1, {dim})"
-            matrices = hint if array.ndim == 3 and array.shape[1] * array.shape[2] == dim else ""
-            raise InputError(f"{where}: shape {tuple(array.shape)}; expected {expected}{matrices}")
+            raise InputError(f"{where}: {_wrong_shape(tuple(array.shape), dim, is_one, layout)}")
         converted, is_finite = _converted(array, self._values, xp, look=self._check_values)
         bad = () if is_finite else _not_finite(converted, ignored, xp)
         if len(bad) > 0:
@@ -283,6 +281,16 @@ class ArrayReader:
             f"beyond {self._values}, first row {row}: {[float(scalar) for scalar in array[row]]}; "
             "values must be finite"
         )
+
+
+def _wrong_shape(shape: tuple[int, ...], dim: int, is_one: bool, layout: str) -> str:
+    """What shape was found, which one is expected, and the order of a row's scalars."""
+    expected = f"({dim},)" if is_one else f"(n, {dim}), {dim} scalars a row"
+    order = f": {layout}" if layout else ""
+    are_matrices = len(shape) == 3 and shape[1] * shape[2] == dim
+    # SymForce's order again
+    hint = f"; pass matrices as array.transpose(0, 2, 1).reshape(-1, {dim})" if are_matrices else ""
+    return f"shape {shape}; expected {expected}{order}{hint}"
 
 
 def _not_finite(converted: Array, ignored: Array | None, xp: ModuleType) -> Array:

@@ -18,8 +18,8 @@ from caspar.memory.array import Array
 from caspar.runtime.arrays import to_numpy
 
 _ALLOWED = (
-    "allowed are indices of nodes, (n,) booleans for whole nodes, (n, {dim}) booleans for "
-    "components of their tangents, or True for all of it"
+    "allowed are indices of nodes such as [0, 7], (n,) booleans for whole nodes, (n, {dim}) "
+    "booleans for components of their tangents, or True for all of it"
 )
 
 
@@ -74,7 +74,9 @@ def _hold(where: str, declared: Any, given: Any, held: Array) -> None:
             raise InputError(f"{where}: has no fields; {_ALLOWED.format(dim=held.shape[1])}")
         for name, inner in given.items():
             if name not in fields:
-                raise InputError(f"{where}: {unknown_name('field', name, list(fields))}")
+                outer = [one for one, (kind, _) in fields.items() if name in tangent_pieces(kind)]
+                hint = f"; write {{{outer[0]!r}: {{{name!r}: ...}}}}" if outer else ""
+                raise InputError(f"{where}: {unknown_name('field', name, list(fields))}{hint}")
             kind, place = fields[name]
             _hold(f"{where}, field {name}", kind, inner, held[:, place.start : place.stop])
         return
@@ -110,11 +112,15 @@ def _array(where: str, given: Any, held: Array) -> Array:
             )
         return array
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise InputError(f"{where}: {array.dtype} of shape {array.shape}; {allowed}")
+        names = "; fields are named by a mapping: {name: True}" if array.dtype.kind == "U" else ""
+        raise InputError(f"{where}: {array.dtype} of shape {array.shape}; {allowed}{names}")
     outside = (array < 0) | (array >= count)
     if outside.any():
         first = int(array[outside][0])
-        raise InputError(f"{where}: index {first} is out of range; there are {count} nodes")
+        raise InputError(
+            f"{where}: index {first} is out of range; there are {count} nodes. Indices are those "
+            f"of nodes; components are held by (n, {dim}) booleans"
+        )
     return array
 
 

@@ -14,6 +14,7 @@ from caspar.errors import InputError
 from caspar.frontend.factors.terms import term_names, with_terms
 from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
 from caspar.frontend.names import normalised_hint
+from caspar.frontend.symbolic.field_types import storage_layout
 from caspar.memory.array import Array
 from caspar.options import Precision
 from caspar.runtime.backend import Backend
@@ -141,17 +142,17 @@ class _Reader:
 
     def node_values(self, node: NodeType, given: Any) -> Array:
         """(n, storage_dim) values of a node type."""
-        where = f"node type {node.name}"
+        where, layout = f"node type {node.name}", storage_layout(node.python_type)
         if isinstance(given, Mapping):
+            columns = f"; put its fields side by side: {layout}" if layout else ""
             raise InputError(
-                f"{where}: expected an (n, {node.storage_dim}) array, got a mapping; "
-                "mappings are for factors"
+                f"{where}: expected an (n, {node.storage_dim}) array, got a mapping{columns}"
             )
         if isinstance(given, GivenParts):
             if self._parts is not None:
                 return self._parts.node(where, node, given.parts)
             given = joined_parts(where, given.parts, self._arrays)
-        return self._arrays.rows(where, given, node.storage_dim, node.unit_ranges)
+        return self._arrays.rows(where, given, node.storage_dim, node.unit_ranges, layout=layout)
 
     def factor(self, factor: TracedFactor, given: Any, counts: Mapping[str, int]) -> FactorArrays:
         """Indices and constants of a factor, in parts if it was given so and they stay."""

@@ -17,13 +17,16 @@ def num_numbers(values: Any) -> int:
     return sum(math.prod(map(int, part.shape)) for part in parts_of(values))
 
 
+def array_on_host(array: Any) -> NDArray[Any]:
+    """An array or tensor of any device, or what NumPy reads, as a NumPy array."""
+    if hasattr(array, "detach"):  # a tensor
+        array = array.detach().cpu()
+    elif hasattr(array, "to_rows"):
+        array = array.to_rows()
+    return array.get() if hasattr(array, "get") else np.asarray(array)
+
+
 def on_host(values: Any) -> NDArray[Any]:
-    """Arrays or tensors of any device as one NumPy array."""
-    found = []
-    for part in parts_of(values):
-        if hasattr(part, "detach"):  # a tensor
-            part = part.detach().cpu()
-        elif hasattr(part, "to_rows"):
-            part = part.to_rows()
-        found.append(part.get() if hasattr(part, "get") else np.asarray(part))
+    """Values of a node type of a result, also in parts, as one NumPy array."""
+    found = [array_on_host(part) for part in parts_of(values)]
     return found[0] if len(found) == 1 else np.concatenate(found)

@@ -153,6 +153,37 @@ class ProblemSize:
     bounded: Mapping[str, int] = field(default_factory=dict)
 
 
+def values_by_field(
+    values: Mapping[str, Any], fields: Mapping[str, Mapping[str, range]], name: str
+) -> dict[str, Any]:
+    """Parts of the values of a node type by the names of its fields.
+
+    Args:
+        values: By node type, arrays whose last axis is an instance's numbers, or lists of these.
+        fields: By node type that is a dataclass, the numbers of each field.
+        name: Of the node type.
+
+    Raises:
+        InputError: There is no such node type, or it is no dataclass.
+    """
+    if name not in values:
+        known = ", ".join(values)
+        raise InputError(f"{name!r} is no node type of this result; these are {known}")
+    places = fields.get(name, {})
+    if len(places) == 0:
+        raise InputError(
+            f"node type {name} is no dataclass, so its fields have no names: use values[{name!r}]"
+        )
+    given = values[name]
+    parts = [rows.to_rows() if hasattr(rows, "to_rows") else rows for rows in parts_of(given)]
+    found: dict[str, Any] = {}
+    for one, place in places.items():
+        columns = place.start if len(place) == 1 else slice(place.start, place.stop)
+        cut = [rows[..., columns] for rows in parts]
+        found[one] = cut if isinstance(given, list) else cut[0]
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class SolveResult:
     """Values, costs and the course of a solve.
@@ -292,23 +323,7 @@ class SolveResult:
         Raises:
             InputError: There is no such node type, or it is no dataclass.
         """
-        if name not in self.values:
-            known = ", ".join(self.values)
-            raise InputError(f"{name!r} is no node type of this result; these are {known}")
-        fields = self.fields.get(name, {})
-        if len(fields) == 0:
-            raise InputError(
-                f"node type {name} is no dataclass, so its fields have no names: use "
-                f"values[{name!r}]"
-            )
-        values = self.values[name]
-        parts = [rows.to_rows() if hasattr(rows, "to_rows") else rows for rows in parts_of(values)]
-        found: dict[str, Any] = {}
-        for one, place in fields.items():
-            columns = place.start if len(place) == 1 else slice(place.start, place.stop)
-            cut = [rows[:, columns] for rows in parts]
-            found[one] = cut if isinstance(values, list) else cut[0]
-        return found
+        return values_by_field(self.values, self.fields, name)
 
     def note_standard_errors(self, found: StandardErrors) -> None:
         """For the report; those of the last covariance count."""

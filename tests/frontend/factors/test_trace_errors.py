@@ -49,6 +49,14 @@ class TestSignature:
         message = error_of(alignment)
         assert_names(message, "factor alignment", "argument b", "not annotated", "Annotated[")
 
+    def test_a_value_for_a_type(self) -> None:
+        def alignment(a: Annotated[sf.V3(), caspar.TunableShared]) -> sf.V3:  # type: ignore
+            return a
+
+        message = error_of(alignment)
+        assert_names(message, "factor alignment", "argument a", "is a value, not a type")
+        assert_names(message, "write the type Matrix31, without brackets behind it")
+
     def test_no_marker(self) -> None:
         def alignment(a: Node, b: Point) -> sf.V3:
             return a - b

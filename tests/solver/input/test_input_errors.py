@@ -1,6 +1,7 @@
 """Arrays that do not fit: each is refused before anything runs, in words that help."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -97,6 +98,33 @@ def test_an_array_given_as_a_mapping(argument: str) -> None:
 
 def test_nodes_given_as_a_mapping() -> None:
     assert_refused("grid", changed(GRID, "Place", {"x": 1}), "node type Place", "(n, 2)", "mapping")
+
+
+@dataclass
+class Drone:
+    pose: sf.Pose3
+    bias: sf.V3
+    clock: sf.Scalar
+
+
+@caspar.factor
+def stay(drone: Annotated[Drone, caspar.TunableShared]) -> sf.V3:
+    return drone.bias + drone.clock * drone.pose.t
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.zeros((4, 10)), "shape (4, 10); expected (n, 11), 11 scalars a row: pose ("),
+        ({"pose": np.zeros((4, 7))}, "got a mapping; put its fields side by side: pose ("),
+    ],
+)
+def test_layouts_are_named(given: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        caspar.Solver([stay], backend="cpu").solve({"Drone": given, "stay": {"drone": [0]}})
+    assert str(caught.value).startswith("node type Drone: ")
+    assert message in str(caught.value)
+    assert str(caught.value).endswith("pose (qx qy qz qw tx ty tz), bias (3), clock (1)")
 
 
 def test_factor_given_as_an_array() -> None:
