@@ -29,6 +29,11 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
+MOST_AT_START = 1e4
+"""Times the largest squared residual after the first solve: more at the start counts as much. A
+start with a residual of 1e30 would take hundreds of solves that change nothing."""
+
+
 class GncLoss(Enum):
     """What a solve ends with.
 
@@ -167,11 +172,14 @@ class _Course:
         truncates = loss is GncLoss.TRUNCATED
         rule = truncated_weights if truncates else geman_mcclure_weights
         weights = {name: np.ones(len(square)) for name, square in self._squares.items()}
+        at_start = self._largest(self._ratios(self._arrays))
         result, ratios = self._solve(weights, np.nan)
-        largest = max((float(ratio.max(initial=0.0)) for ratio in ratios.values()), default=0.0)
-        # the paper's start: convex for the largest residual
-        control = 1.0 / max(2.0 * largest - 1.0, 1e-12) if truncates else 2.0 * largest
+        largest = self._largest(ratios)
         has_settled = largest <= 1.0
+        # the paper's start: convex for the largest residual. Every solve begins at the start, where
+        # residuals may be larger than after the first, which shares them out
+        largest = max(largest, min(at_start, MOST_AT_START * largest))
+        control = 1.0 / max(2.0 * largest - 1.0, 1e-12) if truncates else 2.0 * largest
         while not has_settled and len(self._steps) < max_steps:
             found = {name: rule(ratio, control) for name, ratio in ratios.items()}
             found = {name: np.where(self._known[name], 1.0, one) for name, one in found.items()}
@@ -199,15 +207,26 @@ class _Course:
             self._arrays[name] = {**self._arrays[name], WEIGHT: self._placed(name, weight)}
         # from the start: where all weights are 1, outliers may have folded what they should not
         result = self._solver.solve(self._arrays, **self._options)
-        found = self._solver.evaluate({**self._arrays, **result.values})
-        ratios = {
-            name: (found.residuals(name) ** 2).sum(axis=1) / square
-            for name, square in self._squares.items()
-        }
+        ratios = self._ratios({**self._arrays, **result.values})
         num_inliers = sum(int((ratio <= 1.0).sum()) for ratio in ratios.values())
         step = GncStep(control, result.final_cost, num_inliers, len(result.iterations))
         self._steps.append(step)
         return result, ratios
+
+    def _ratios(self, arrays: Mapping[str, Any]) -> dict[str, Floats]:
+        """By factor (m,) squared residuals over squared thresholds."""
+        found = self._solver.evaluate(arrays)
+        return {
+            name: (found.residuals(name) ** 2).sum(axis=1) / square
+            for name, square in self._squares.items()
+        }
+
+    def _largest(self, ratios: Mapping[str, Floats]) -> float:
+        """The largest ratio of instances that may be outliers, 0 if there are none."""
+        largest = 0.0
+        for name, ratio in ratios.items():
+            largest = max(largest, float(ratio[~self._known[name]].max(initial=0.0)))
+        return largest
 
     def _placed(self, name: str, weight: Floats) -> Any:
         """A weight times the user's, where the arrays are."""

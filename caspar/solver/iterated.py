@@ -88,6 +88,9 @@ class System(Protocol):
     def forget(self) -> None:
         """Let D be diag(J^T J) of the current values."""
 
+    def hold_weak(self) -> bool:
+        """Let D of nodes with next to no influence be that of others, after `promise`."""
+
     def accept(self) -> None:
         """Make the candidate the current values."""
 

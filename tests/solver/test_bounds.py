@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import symforce.symbolic as sf
 from numpy.testing import assert_array_equal
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, lsq_linear
 from scipy.spatial.transform import Rotation
 
 import caspar
@@ -351,6 +351,55 @@ def test_covariance_holds_what_is_at_a_bound(backend: str) -> None:
     assert (found["Decay"][0, 0] == 0.0).all()
     loose = made.covariance(after, {"Decay": "all"}, bounds={"Decay": {"height": (0, 1.6)}})
     assert (np.diag(loose["Decay"][0]) > 0.0).all()
+
+
+class Height(sf.V1):
+    """Of a string at a place."""
+
+
+@caspar.factor
+def bend(
+    a: Annotated[Height, caspar.TunableShared],
+    b: Annotated[Height, caspar.TunableShared],
+    c: Annotated[Height, caspar.TunableShared],
+) -> sf.V1:
+    return sf.V1(a[0] - 2 * b[0] + c[0])
+
+
+@caspar.factor
+def pull(
+    a: Annotated[Height, caspar.TunableShared], to: Annotated[sf.V1, caspar.ConstSequential]
+) -> sf.V1:
+    return sf.V1(0.03 * (a[0] - to[0]))
+
+
+@ON_BACKENDS
+@pytest.mark.parametrize("linear_solver", ["sparse", "pcg"])
+def test_a_string_between_two_walls(linear_solver: str, backend: str) -> None:
+    """A quarter of 200 numbers end at a bound: SciPy's active set takes 104 iterations."""
+    require_library(linear_solver, backend)
+    count = 200
+    random, at = np.random.default_rng(0), np.arange(count)
+    to = 3.0 * np.sin(np.linspace(0.0, 20.0, count)) + random.normal(0.0, 0.5, count)
+    matrix = np.zeros((2 * count - 2, count))
+    for place, weight in ((0, 1.0), (1, -2.0), (2, 1.0)):
+        matrix[at[:-2], at[:-2] + place] = weight
+    matrix[count - 2 :] = 0.03 * np.eye(count)
+    wanted = lsq_linear(matrix, np.r_[np.zeros(count - 2), 0.03 * to], (-1, 1), method="bvls")
+    solver = caspar.Solver(
+        [bend, pull], backend=backend, linear_solver=linear_solver, precision="float64"
+    )
+    arrays = {
+        "Height": np.zeros((count, 1)),
+        "bend": {"a": at[:-2], "b": at[1:-1], "c": at[2:]},
+        "pull": {"a": at, "to": to[:, None]},
+    }
+    exact: Any = {"min_linear_tolerance": 1e-6, "max_linear_iterations": 2000}
+    result = solver.solve(arrays, bounds={"Height": (-1.0, 1.0)}, **exact)
+    assert result.status.is_success
+    assert result.final_cost == pytest.approx(wanted.cost, rel=1e-12)
+    assert np.count_nonzero(result.active_bounds["Height"]) == 51
+    assert len(result.iterations) <= 25
 
 
 def test_by_graduated_non_convexity() -> None:

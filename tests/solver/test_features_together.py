@@ -175,7 +175,7 @@ def test_all_linear_methods(method: str, backend: str) -> None:
     require_library(method, backend)
     result = solved("SoftL1", backend, **METHODS[method])
     if method == "pcg":
-        # nothing is eliminated: it creeps along bounds (docs/design/0029-bounds.md)
+        # nothing is eliminated: a mark runs to infinity step by step (docs/design/0029-bounds.md)
         check_kept(result, "SoftL1")
         assert result.final_cost == pytest.approx(least("SoftL1"), rel=1e-7)
         return
@@ -191,6 +191,33 @@ def test_whatever_is_eliminated(eliminate: tuple[str, ...], loss: str | None, ba
     check_kept(result, loss)
     is_usual = eliminate == ("Mark",)
     assert result.final_cost == pytest.approx(least(loss), rel=1e-12 if is_usual else 1e-6)
+
+
+@ON_BACKENDS
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"linear_solver": "pcg"},
+        {"linear_solver": "sparse", "eliminate": ()},
+        {"eliminate": ("View",)},
+        {"linear_solver": "schur_dense", "inner_iterations": 0},
+        {"linear_solver": "schur_dense"},
+    ],
+    ids=["pcg", "sparse", "views", "no inner iterations", "inner iterations"],
+)
+def test_bounds_take_few_iterations_where_no_mark_runs_to_infinity(
+    choices: Any, backend: str
+) -> None:
+    """With bounds on all marks, whatever is eliminated, and without inner iterations."""
+    require_library("sparse" if choices.get("linear_solver") == "sparse" else "pcg", backend)
+    made = caspar.Solver(sighting, backend=backend, precision="float64", **choices)
+    near = MARKS - 30.0, np.minimum(NEAR[1], MARKS + 30.0)
+    bounds = {"View": {"lens": LENS}, "Mark": near}
+    tight = {**TIGHT, "linear_tolerance": 1e-6}
+    result = made.solve(arrays(None), fixed=FIXED, bounds=bounds, **tight)
+    assert result.status.is_success
+    assert result.final_cost == pytest.approx(3818.62397018, rel=1e-11)
+    assert len(result.iterations) <= 60
 
 
 @ON_BACKENDS

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from caspar.options import CompleteOptions
 from caspar.solver.iterate.steps import Verdict
 from caspar.solver.result.result import IterationRecord, SolveStatus
-from caspar.solver.system.lone_promises import LonePromises
+from caspar.solver.system.lone_promises import Promises
 
 MANY_LIMITED = 0.2
 """Share of the iterations whose linear solve was cut short, from which on it is remarked."""
@@ -112,7 +112,7 @@ def gained_at_last(records: Sequence[IterationRecord]) -> float:
 
 
 def remarks_on_promises(
-    status: SolveStatus, promises: LonePromises | None, cost: float
+    status: SolveStatus, promises: Promises | None, cost: float
 ) -> tuple[str, ...]:
     """Which node holds up the solve, and of which unknowns the residuals say nothing.
 
@@ -122,14 +122,31 @@ def remarks_on_promises(
         cost: Of these values.
     """
     remarks = []
-    if promises is not None and status is SolveStatus.DAMPING_LIMIT:
+    if promises is None:
+        return ()
+    share = promises.trusted / cost
+    if status is SolveStatus.DAMPING_LIMIT and promises.where != "":
         remarks.append(
-            f"The derivatives say that {promises.where} alone could take "
-            f"{promises.trusted / cost:.2g} of the cost away, but no step does: it may have lost "
-            "its influence, or the cost may have no minimum near these values. Start elsewhere, or "
-            "keep it in reach by bounds=, fixed= or a prior."
+            f"The derivatives say that {promises.where} alone could take {share:.2g} of the cost "
+            "away, but no step does: it may have lost its influence, or the cost may have no "
+            "minimum near these values. Start elsewhere, or keep it in reach by bounds=, fixed= or "
+            "a prior."
         )
-    if promises is not None and status.is_success and len(promises.free) > 0:
+    if status is SolveStatus.DAMPING_LIMIT and promises.where == "" and promises.trusted > 0.0:
+        remarks.append(
+            f"The derivatives say that a step with little damping takes {share:.2g} of the cost "
+            "away, but no step does: some unknowns may have lost their influence, or the cost may "
+            "have no minimum near these values. Start elsewhere, or keep unknowns in reach by "
+            "bounds=, fixed= or a prior."
+        )
+    if status.is_success and promises.where == "":
+        remarks.append(
+            f"The derivatives say that a step without damping takes {promises.decrease / cost:.2g} "
+            "of the cost away, but along directions of which the residuals say next to nothing. "
+            "Other values fit as well, or a better minimum lies far away. Hold something by "
+            "fixed=, add a prior, or start elsewhere."
+        )
+    if status.is_success and len(promises.free) > 0:
         remarks.append(
             f"The residuals do not determine {'; '.join(promises.free)}: there, or along some "
             "direction of these together, they have no slope, as far as rounding tells. Other "

@@ -19,7 +19,7 @@ from caspar.equations.node_blocks import ABSENT, LEVELLING_DAMPING, WITHIN_REACH
 from caspar.equations.parts import NodePart
 from caspar.frontend.factors.trace import NodeType
 from caspar.memory.array import Array
-from caspar.memory.layout import padded_chunks
+from caspar.memory.layout import chunk_views, padded_chunks
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.plan.plan import NodePlan, Plan
 
@@ -28,6 +28,9 @@ LOOKED_AT = 200
 
 _ROUNDING = 1e-5
 """Of a levelled entry, which may be float32."""
+
+LEAST_SHARE = 1e-2
+"""Of what is typical of a column of a node type, its median: D is at least as much."""
 
 
 class DerivativeLook:
@@ -211,3 +214,36 @@ def first_step(system: FirstSteps, goal: LinearGoal) -> tuple[TriedStep, Mapping
         tried, sizes = system.try_and_look(goal)
     # a levelled D hides a square of zero, but then levelling would hold its scalar
     return tried, sizes.lost_squares()
+
+
+def raise_least_damping(plan: Plan) -> bool:
+    """Let D remember more for nodes that have far less of it than others of their type.
+
+    D is relative: an unknown of which the residuals say next to nothing has next to no D, so steps
+    throw it far away at every damping. An example is the width of a peak beside all samples. One
+    such node among a thousand, and no step of all of them lowers the cost. Levenberg-Marquardt asks
+    for this if a solve would end without success, never before. It fades as all that D remembers
+    (`node_kernels.MEMORY`).
+
+    Args:
+        plan: Its diagonals are D of a step with little damping at the current values.
+
+    Returns:
+        Whether there are such nodes.
+    """
+    xp = plan.library.backend.xp
+    is_raised = False
+    for node in plan.reduced:
+        if node.count < 2:
+            continue
+        shape = node.count, node.node.tangent_dim, plan.types.storage
+        diagonals, remembered = (
+            chunk_views(plan.memory[node.key(part)], *shape)
+            for part in (NodePart.DIAGONAL, NodePart.INFLUENCE)
+        )
+        for diagonal, earlier in zip(diagonals, remembered, strict=True):
+            least = LEAST_SHARE * xp.median(diagonal, axis=0)
+            is_less = diagonal < least
+            is_raised = is_raised or bool(is_less.any())
+            earlier[...] = xp.where(is_less, least, earlier)
+    return is_raised

@@ -17,7 +17,7 @@ from caspar.memory.layout import chunk_views
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.result.quantities import count_text
 from caspar.solver.system.free_values import Values, remarks_on_free_values
-from caspar.solver.system.lone_promises import LonePromises, are_looked_at, lone_promises
+from caspar.solver.system.lone_promises import Promises, are_looked_at, lone_promises
 from caspar.solver.system.phases import Phases
 from caspar.solver.system.scores import (
     factor_costs,
@@ -52,7 +52,7 @@ class Findings(Protocol):
     def has_lone_promises(self) -> bool:
         """Whether `lone_promises` can be asked for."""
 
-    def lone_promises(self) -> LonePromises | None:
+    def lone_promises(self) -> Promises | None:
         """What nodes promise one by one at the linearised values; None: not finite."""
 
 
@@ -98,7 +98,7 @@ class PlanFindings:
         """See `Findings`."""
         return are_looked_at(self._plan)
 
-    def lone_promises(self) -> LonePromises | None:
+    def lone_promises(self) -> Promises | None:
         """See `Findings`."""
         return lone_promises(self._plan)
 

@@ -42,13 +42,14 @@ from caspar.solver.iterate.stopping import ROUNDING_SHARE, remaining_decrease
 from caspar.solver.iterated import System
 from caspar.solver.result.quantities import cost_text
 from caspar.solver.result.result import IterationRecord, SolveStatus
-from caspar.solver.system.lone_promises import LonePromises
+from caspar.solver.system.lone_promises import Promises
 
 HELD_BACK = 1e4
 """Times the cost tolerance: a success is looked at again if a node alone promises more."""
 
 LEAST_GAINED = 1e-9
-"""Of the cost: what a solve that went on has gained at least, to go on once more."""
+"""Of the cost: what a solve that went on has gained at least, to go on once more. Or as much as a
+success may be promised, if that is more."""
 
 WITHOUT_REMAINING = (SolveStatus.INTERRUPTED, SolveStatus.DERIVATIVES_NOT_FINITE)
 """Ends after which nobody waits for a linear solve, or none can be had."""
@@ -67,8 +68,9 @@ class _Progress:
         records: Iterations so far.
         resumed_cost: Cost at which the solve last went on from an end; infinite if it never did.
         is_resumed: Whether it has just done so, so that the values have to be linearised.
+        held_cost: Cost at which it last went on with nodes of next to no influence held.
         doubted: The end from which it went on, if the promises there may be rounding.
-        promises: What nodes promised one by one at the last end that was looked at.
+        promises: What nodes promised at the last end that was looked at.
         promised_cost: Cost there.
     """
 
@@ -79,8 +81,9 @@ class _Progress:
     records: list[IterationRecord] = field(default_factory=list)
     resumed_cost: float = math.inf
     is_resumed: bool = False
+    held_cost: float = math.inf
     doubted: SolveStatus | None = None
-    promises: LonePromises | None = None
+    promises: Promises | None = None
     promised_cost: float = math.inf
 
 
@@ -150,7 +153,9 @@ def minimize(system: System, chosen: SolveOptions, on_iteration: Callback | None
     if any(lost.values()) or (status.is_success and too_small):
         status = SolveStatus.OUT_OF_RANGE
     records = tuple(progress.records)
-    remaining = _remaining_decrease(system, options, progress, status)
+    remaining = progress.state.remaining
+    if status not in WITHOUT_REMAINING:
+        remaining = _remaining_decrease(system, options, progress.state)
     faulty: tuple[str, ...] = ()
     if status is SolveStatus.DERIVATIVES_NOT_FINITE:
         faulty = system.faulty_derivatives()
@@ -205,15 +210,23 @@ def _lost_squares(
     return lost
 
 
-def _remaining_decrease(
-    system: System, options: CompleteOptions, progress: _Progress, status: SolveStatus
-) -> float:
-    """What a step of next to no damping still promises, by one more linear solve if need be."""
-    state = progress.state
-    if not math.isnan(state.remaining) or status in WITHOUT_REMAINING:
+def _remaining_decrease(system: System, options: CompleteOptions, state: PolicyState) -> float:
+    """What a step of next to no damping still promises, by one more linear solve if need be.
+
+    It is not known either if confirming steps had to take more damping: those with less promised
+    something and did not keep it.
+    """
+    if not math.isnan(state.remaining) and state.relief <= state.least_relief:
         return state.remaining
+    return _promised_with(system, options, state, state.least_relief)
+
+
+def _promised_with(
+    system: System, options: CompleteOptions, state: PolicyState, damping: float
+) -> float:
+    """What a step of that damping promises at the current values, relative to the cost."""
     goal = LinearGoal(
-        damping=state.least_relief,
+        damping=damping,
         tolerance=options.min_linear_tolerance,
         min_iterations=min(CONFIRMING_ITERATIONS, options.max_linear_iterations),
         max_iterations=options.max_linear_iterations,
@@ -221,7 +234,7 @@ def _remaining_decrease(
     return remaining_decrease(state.cost, system.promise(goal))
 
 
-def _told_promises(progress: _Progress) -> LonePromises | None:
+def _told_promises(progress: _Progress) -> Promises | None:
     """What nodes promised, if it was at the values that are returned."""
     return progress.promises if progress.state.cost >= progress.promised_cost else None
 
@@ -293,28 +306,29 @@ def _iterate(
 def _confirmed(
     system: System, options: CompleteOptions, progress: _Progress, status: SolveStatus
 ) -> SolveStatus | None:
-    """Whether an end stays, by what the nodes promise one by one; None: the solve goes on.
+    """Whether an end stays, by what steps of next to no damping promise; None: the solve goes on.
 
     D forgets then what it remembers, and the damping is the first one again. An end stays a success
     if the solve goes on in vain, unless the promise can be trusted.
     """
-    state = progress.state
-    has_gained = state.cost <= (1.0 - LEAST_GAINED) * progress.resumed_cost
+    most = HELD_BACK * options.cost_tolerance
+    least_gained = max(LEAST_GAINED, most)
+    has_gained = progress.state.cost <= (1.0 - least_gained) * progress.resumed_cost
+    if status is SolveStatus.DAMPING_LIMIT and _holds_weak(system, options, progress):
+        return None
     if not status.is_success:
         is_in_vain = status is SolveStatus.DAMPING_LIMIT and not has_gained
         return progress.doubted if is_in_vain and progress.doubted is not None else status
-    if state.is_rounding or state.cost == 0.0 or not system.findings.has_lone_promises:
+    if progress.state.is_rounding or progress.state.cost == 0.0:
         return status
-    system.score()
-    system.linearize(state.damping)
-    promises = progress.promises = system.findings.lone_promises()
+    promises = progress.promises = _promises(system, options, progress)
+    state = progress.state
     progress.promised_cost = state.cost
-    most = HELD_BACK * options.cost_tolerance * state.cost
-    if promises is None or promises.decrease <= most:
+    if promises is None or promises.decrease <= most * state.cost:
         return status
     if _change(system, state.cost, AskRounding.LAST_DIGIT) >= min(promises.decrease, state.cost):
         return status
-    is_trusted = promises.trusted > most
+    is_trusted = promises.trusted > most * state.cost
     if has_gained and state.num_iterations < options.max_iterations:
         progress.resumed_cost, progress.is_resumed = state.cost, True
         progress.doubted = None if is_trusted else status
@@ -322,6 +336,45 @@ def _confirmed(
         system.forget()
         return None
     return SolveStatus.DAMPING_LIMIT if is_trusted else status
+
+
+def _holds_weak(system: System, options: CompleteOptions, progress: _Progress) -> bool:
+    """Whether the solve goes on from the damping limit, with what has next to no influence held.
+
+    Not if it did so and has gained nothing since.
+    """
+    state = progress.state
+    has_gained = state.cost <= (1.0 - LEAST_GAINED) * progress.held_cost
+    if not has_gained or state.num_iterations >= options.max_iterations:
+        return False
+    progress.held_cost = state.cost
+    _promised_with(system, options, state, state.least_relief)
+    if not system.hold_weak():
+        return False
+    progress.state, progress.is_resumed = resumed_state(state, options), True
+    return True
+
+
+def _promises(system: System, options: CompleteOptions, progress: _Progress) -> Promises | None:
+    """What nodes promise at an end: one by one, or together if looking at each is too slow.
+
+    Returns:
+        None if it is little, or not known.
+    """
+    state = progress.state
+    if system.findings.has_lone_promises:
+        system.score()
+        system.linearize(state.damping)
+        return system.findings.lone_promises()
+    remaining = _remaining_decrease(system, options, state)
+    progress.state = state._replace(remaining=remaining, relief=state.least_relief)
+    if not remaining > HELD_BACK * options.cost_tolerance:
+        return None
+    # with D = diag(J^T J) this damping holds directions that have less than half of their digits
+    system.forget()
+    half = math.sqrt(float(np.finfo(system.storage.value).eps))
+    trusted = _promised_with(system, options, state, half)
+    return Promises(remaining * state.cost, trusted * state.cost)
 
 
 def _change(system: System, cost: float, ask: AskRounding) -> float:

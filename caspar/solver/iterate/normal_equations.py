@@ -18,7 +18,12 @@ from caspar.equations.parts import LIMITS, FactorPart, NodePart, SolverPart
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.solver.input.problem import Problem
-from caspar.solver.iterate.derivative_sizes import DerivativeLook, DerivativeSizes, first_step
+from caspar.solver.iterate.derivative_sizes import (
+    DerivativeLook,
+    DerivativeSizes,
+    first_step,
+    raise_least_damping,
+)
 from caspar.solver.iterate.faults import PlanFindings
 from caspar.solver.iterate.linearization import Linearization, Place
 from caspar.solver.iterate.roundings import moved_scores, typical_change
@@ -244,6 +249,16 @@ class NormalEquations:
                 self._backend.clear(self.plan.memory[plan.key(part)])
         self.level(0.0)
         self._score_again()
+
+    def hold_weak(self) -> bool:
+        """Let D of nodes with next to no influence be that of others, after `promise`.
+
+        Returns:
+            Whether there are such nodes, see `raise_least_damping`.
+        """
+        is_raised = raise_least_damping(self.plan)
+        self._score_again()
+        return is_raised
 
     def try_and_look(self, goal: LinearGoal) -> tuple[TriedStep, DerivativeSizes]:
         """The same as `try_step`, and what D and the gradient are."""

@@ -14,7 +14,7 @@ from caspar.solver.iterate.faults import PlanFindings
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.shards.split import Part
 from caspar.solver.shards.team import Team
-from caspar.solver.system.lone_promises import LonePromises
+from caspar.solver.system.lone_promises import Promises
 
 Result = TypeVar("Result")
 
@@ -40,7 +40,7 @@ class SharedFindings:
         """Whether all devices have all nodes, and these are few."""
         return all(self._each(_has_lone_promises))
 
-    def lone_promises(self) -> LonePromises | None:
+    def lone_promises(self) -> Promises | None:
         """What nodes promise one by one: all devices find the same."""
         return self._each(PlanFindings.lone_promises)[0]
 

@@ -243,6 +243,10 @@ class ShardedSystem:
         """Let D be diag(J^T J) of the current values."""
         self._each(NormalEquations.forget)
 
+    def hold_weak(self) -> bool:
+        """Let D of nodes with next to no influence be that of others, after `promise`."""
+        return self._same(NormalEquations.hold_weak)
+
     def accept(self) -> None:
         """Make the candidate the current values."""
         self._each(NormalEquations.accept)

@@ -1,4 +1,4 @@
-"""What the nodes of a small problem promise one by one, and which of their unknowns nothing holds.
+"""What the nodes of a problem promise one by one, and which of their unknowns nothing holds.
 
 D remembers what diag(J^T J) was (`node_kernels.MEMORY`). An unknown that has lost its influence on
 the residuals is then held by every damping, and steps promise nothing although its own slope does
@@ -23,7 +23,12 @@ from caspar.memory.layout import chunk_views
 from caspar.solver.plan.plan import NodePlan, Plan
 
 MAX_UNKNOWNS = 1000
-"""Of plans that are looked at. Larger ones are no fits, and reading them would take its time."""
+"""Of plans that are looked at, if factors couple nodes. Of larger ones steps tell as much, and
+reading each node would take its time."""
+
+MAX_SEPARATE_UNKNOWNS = 100_000
+"""The same if no factor couples nodes: many fits in one solve. Their eigenvalues take some tenths
+of a second then (docs/design/0014-levenberg-policy.md)."""
 
 UNRESOLVED = 4.0
 """Roundings of 1 for each unknown of a node: as much curvature may be rounding, in variables in
@@ -39,31 +44,33 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class LonePromises:
-    """What the nodes promise one by one, if the residuals were linear in them.
+class Promises:
+    """What steps of next to no damping promise, if the residuals were linear.
 
     Attributes:
         decrease: Of the cost, by the node that promises most: 1/2 g^T (H + e I)^-1 g, with the
-            curvature e that may be rounding.
+            curvature e that may be rounding. Or by all nodes together.
         trusted: The same by the directions alone whose curvature has half of its digits: along
             others the curvature of the residuals themselves may count for more.
-        where: That node, and what its gradient points along most.
+        where: That node, and what its gradient points along most; empty if they are together.
         free: Nodes with directions of no more curvature than that, and the unknowns these move.
     """
 
     decrease: float
     trusted: float
-    where: str
-    free: tuple[str, ...]
+    where: str = ""
+    free: tuple[str, ...] = ()
 
 
 def are_looked_at(plan: Plan) -> bool:
     """Whether the plan is small, and no nodes are eliminated, of which D remembers nothing."""
     num_unknowns = sum(node.count * node.node.tangent_dim for node in plan.nodes)
-    return len(plan.eliminated) == 0 and 0 < num_unknowns <= MAX_UNKNOWNS
+    is_separate = all(len(one.factor.nodes) == 1 for one in plan.factors)
+    most = MAX_SEPARATE_UNKNOWNS if is_separate else MAX_UNKNOWNS
+    return len(plan.eliminated) == 0 and 0 < num_unknowns <= most
 
 
-def lone_promises(plan: Plan) -> LonePromises | None:
+def lone_promises(plan: Plan) -> Promises | None:
     """Of a plan whose gradients and blocks are those of the current values.
 
     They may be scaled by D, which changes nothing here.
@@ -77,10 +84,10 @@ def lone_promises(plan: Plan) -> LonePromises | None:
         return None
     most = max(finite, key=lambda one: one.decrease)
     free = tuple(text for one in finite for text in one.free)
-    return LonePromises(most.decrease, most.trusted, most.where, free)
+    return Promises(most.decrease, most.trusted, most.where, free)
 
 
-def _of_type(plan: Plan, node: NodePlan) -> LonePromises | None:
+def _of_type(plan: Plan, node: NodePlan) -> Promises | None:
     slopes, blocks = _scaled(plan, node)
     if not (np.isfinite(slopes).all() and np.isfinite(blocks).all()):
         return None
@@ -94,7 +101,7 @@ def _of_type(plan: Plan, node: NodePlan) -> LonePromises | None:
     row = int(np.argmax(decreases))
     steepest = np.arange(node.node.tangent_dim) == np.argmax(np.abs(slopes[row]))
     moved = (is_free[:, None, :] & (np.abs(directions) > SHOWN)).any(axis=2)
-    return LonePromises(
+    return Promises(
         float(decreases[row]),
         float(trusted[row]),
         _text(plan, node, row, steepest),

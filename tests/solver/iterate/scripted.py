@@ -12,7 +12,7 @@ from caspar.solver.iterate.levenberg import Course, minimize
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
 from caspar.solver.iterate.usual_options import USUAL_OPTIONS
-from caspar.solver.system.lone_promises import LonePromises
+from caspar.solver.system.lone_promises import Promises
 
 STEP = TriedStep(
     cost=math.nan,
@@ -40,6 +40,9 @@ class FakeSystem:
         usual_options: What the user leaves open.
         is_chained: Whether a factor couples two nodes of a type that remains.
         lone: What nodes promise one by one; None: it is not looked at.
+        weak: Whether there are nodes of next to no influence, each time that it is asked.
+        promised: Decreases that steps promise which are not taken: with next to no damping, and
+            with more.
     """
 
     cost: float
@@ -54,7 +57,9 @@ class FakeSystem:
     stronger: str = ""
     usual_options: Mapping[str, float] = field(default_factory=lambda: USUAL_OPTIONS)
     is_chained: bool = True
-    lone: LonePromises | None = None
+    lone: Promises | None = None
+    weak: tuple[bool, ...] = ()
+    promised: tuple[float, float] = (math.nan, math.nan)
 
     def score(self) -> float:
         self.calls.append("score")
@@ -71,15 +76,21 @@ class FakeSystem:
 
     def promise(self, goal: LinearGoal) -> TriedStep:
         assert goal.expected_damping is None
-        return STEP
+        self.calls.append("promise")
+        return STEP._replace(model_decrease=self.promised[goal.damping > 1e-5])
 
     @property
     def has_lone_promises(self) -> bool:
         return self.lone is not None
 
-    def lone_promises(self) -> LonePromises | None:
+    def lone_promises(self) -> Promises | None:
         self.calls.append("lone_promises")
         return self.lone
+
+    def hold_weak(self) -> bool:
+        self.calls.append("hold_weak")
+        number = self.calls.count("hold_weak") - 1
+        return number < len(self.weak) and self.weak[number]
 
     def forget(self) -> None:
         self.calls.append("forget")

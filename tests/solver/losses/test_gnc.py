@@ -146,6 +146,40 @@ def test_pose_graph_with_wrong_loop_closures(loss: str) -> None:
     assert np.linalg.norm(plain - at, axis=1).max() > 1.0
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_graduation_begins_convex_for_the_start_too(loss: str) -> None:
+    """Each solve begins there; what is known to be right does not count."""
+    arrays, is_wrong, _ = graph()
+    solver = caspar.Solver([edge, first], precision="float64", backend="cpu")
+    start = (solver.evaluate(arrays).residuals("edge") ** 2).sum(axis=1)
+    plain = solver.solve(arrays).values
+    solved = (solver.evaluate({**arrays, **plain}).residuals("edge") ** 2).sum(axis=1)
+    odometry = np.arange(119)
+    is_known = np.arange(len(is_wrong)) < len(odometry)
+    largest = max(start[~is_known].max(), solved[~is_known].max()) / 9.0
+    assert solved[~is_known].max() < start[~is_known].max()
+    found = caspar.solve_gnc(
+        solver,
+        arrays,
+        inlier_threshold={"edge": 3.0},
+        known_inliers={"edge": odometry},
+        loss=loss,
+        max_steps=2,
+    )
+    wanted = 1.0 / (2.0 * largest - 1.0) if loss == "truncated" else 2.0 * largest
+    assert found.steps[1].control == pytest.approx(wanted, rel=1e-9)
+
+
+def test_an_absurd_start_does_not_take_all_steps() -> None:
+    arrays, is_wrong, _ = clouds()
+    arrays["Motion"][0, 4] = 1e12
+    solver = caspar.Solver(match, precision="float64", backend="cpu")
+    found = caspar.solve_gnc(solver, arrays, inlier_probability=0.999)
+    assert found.has_settled
+    assert np.count_nonzero(found.inliers["match"] & is_wrong) <= 2
+    assert len(found.steps) < 70
+
+
 def test_without_outliers_one_solve_is_enough() -> None:
     arrays, _, _ = clouds(share=0.0)
     solver = caspar.Solver(match, precision="float64", backend="cpu")
