@@ -1,10 +1,14 @@
 """The model of what several devices take."""
 
+from dataclasses import replace
+
 import pytest
 
 import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import OptionError
+from caspar.ir.dtype import DType
+from caspar.solver.plan.arena import Region
 from tests.solver.bundles import arrays_of, part_of, read
 
 
@@ -36,6 +40,20 @@ def test_the_vector_of_the_largest_set_takes_what_was_measured() -> None:
     link = caspar.distributed.NVLINK
     assert link.latency_s + 0.49e6 * link.byte_s == pytest.approx(9.7e-6, rel=0.03)
     assert link.latency_s + 4e6 * link.byte_s == pytest.approx(33e-6, rel=0.03)
+
+
+# of benchmarks/results/devices_cuda.md: bytes of a vector, us of an iteration on 1, 2 and 4
+MEASURED = [(84_960, 124.6, 85.9, 65.1), (492_768, 806.5, 438.1, 251.3)]
+MEASURED += [(1_699_164, 2863.2, 1618.0, 906.5)]
+
+
+@pytest.mark.parametrize(("num_bytes", "one", "two", "four"), MEASURED)
+def test_iterations_that_were_measured(num_bytes: int, one: float, two: float, four: float) -> None:
+    prepared = replace(
+        _prepared(), regions={"Cam.direction": Region(0, num_bytes // 4, DType.FLOAT32)}
+    )
+    found = caspar.distributed.estimate(prepared, one * 1e-6, (1, 2, 4))
+    assert [1e6 * each.iteration_s for each in found] == pytest.approx([one, two, four], rel=0.15)
 
 
 @pytest.mark.parametrize("devices", [(), (0,), (2, -1)])
