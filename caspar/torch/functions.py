@@ -5,6 +5,8 @@ derivative of a kernel is a kernel. It runs where the tensors are. Cost tier: on
 each backward pass.
 """
 
+from __future__ import annotations  # the reference is built without PyTorch
+
 from collections.abc import Mapping
 from typing import Any
 

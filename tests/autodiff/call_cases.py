@@ -16,6 +16,9 @@ COUNT = 300
 NUM = 40
 """Objects that indices name."""
 
+NAMES = ("own", "indexed", "shared_read", "prepared_read", "scale", "pair_read", "strided_read")
+"""Arguments of `mixed` that have derivatives."""
+
 
 class Sums(NamedTuple):
     """An output of every access."""

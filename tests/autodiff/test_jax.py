@@ -1,6 +1,5 @@
 """`caspar.jax`: needs JAX, on the processor."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,20 +7,13 @@ import pytest
 
 import caspar
 from caspar.errors import InputError
+from tests.autodiff.jax_cases import wide  # noqa: F401
 from tests.batch import test_batch_gradients as batches
 from tests.solver.gradients.gradient_cases import curve_fit, decay
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 
 TIGHT = {"cost_tolerance": 1e-30, "gradient_tolerance": 1e-30, "step_tolerance": 1e-15}
-
-
-@pytest.fixture(autouse=True)
-def _wide() -> Iterator[None]:
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    yield
-    jax.config.update("jax_enable_x64", before)
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import caspar
-from tests.autodiff.call_cases import given, mixed, values_of
+from tests.autodiff.call_cases import NAMES, given, mixed, values_of
+from tests.autodiff.jax_cases import wide  # noqa: F401
 from tests.autodiff.test_calls import constant, drift, drift_arrays
-from tests.autodiff.test_jax import _wide  # noqa: F401
-from tests.autodiff.test_torch_functions import NAMES
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 

@@ -7,12 +7,10 @@ import pytest
 
 import caspar
 from caspar.errors import InputError
-from tests.autodiff.call_cases import given, mixed, values_of
+from tests.autodiff.call_cases import NAMES, given, mixed, values_of
 from tests.autodiff.test_calls import averaged, constant, drift, drift_arrays
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-
-NAMES = ("own", "indexed", "shared_read", "prepared_read", "scale", "pair_read", "strided_read")
 
 
 def called(passed: Any, tensors: dict[str, Any]) -> Any:
