@@ -22,7 +22,7 @@ DOCS_READY := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint test-gpu bench docs clean has-gpu
+.PHONY: help demo test lint ready test-gpu bench docs clean has-gpu
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -32,9 +32,10 @@ demo: $(RUN_READY)  ## solve a bundle adjustment problem (BAL, 36,455 observatio
 	$(VENV)/bin/caspar bal data/problem-21-11315-pre.txt.bz2 \
 	    --plot out/demo.png --out out/demo.txt $(ARGS)
 
-# A worker for each core; tests of one file share what they compile.
+# A worker for each core. Each begins with its share of the files, which have compiled kernels in
+# common; who is done takes half of what another one has left.
 test: $(TEST_READY)  ## run the tests that need no GPU
-	@$(VENV)/bin/python -m pytest -n auto --dist loadfile --durations=15 $(ARGS)
+	@$(VENV)/bin/python -m pytest -n auto --dist worksteal --durations=15 $(ARGS)
 
 test-gpu: has-gpu $(TEST_READY)  ## run the tests that need a CUDA device
 	@$(VENV)/bin/python -m pytest -m gpu $(ARGS)
@@ -43,6 +44,8 @@ lint: $(LINT_READY)  ## check style (ruff) and types (mypy)
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
+
+ready: $(LINT_READY)  ## install what test and lint need
 
 bench: $(BENCH_READY)  ## run the benchmarks beside other libraries; results in out/
 	@mkdir -p out

@@ -130,7 +130,18 @@ class CompileError(CasparError, RuntimeError):
 
 
 class OutOfMemoryError(CasparError, MemoryError):
-    """A plan that needs more memory than the device has; names needed and available bytes."""
+    """A plan that needs more memory than the device has; names needed and available bytes.
+
+    Attributes:
+        needed_bytes: Bytes that the plan wanted at once; None: not known.
+        free_bytes: Bytes that the device could give.
+        num_devices: On how many devices with as much memory the problem fits, by the arrays of the
+            plan; None: on none, because what each device holds is too large, or not known.
+    """
+
+    needed_bytes: int | None = None
+    free_bytes: int | None = None
+    num_devices: int | None = None
 
 
 class VerificationError(CasparError, AssertionError):

@@ -24,7 +24,7 @@ from caspar.runtime.cuda.loop.loops import LoopPlan, plan_loop
 from caspar.runtime.nvidia.machine_balance import H200_BALANCE
 from caspar.runtime.parameters import bound_blocks, parameter_values
 from caspar.runtime.traits import CUDA_TRAITS
-from tests.harness import CudaModule, compile_cuda
+from tests.harness import CudaModule, compile_cuda, compile_together
 from tests.harness.schedule import FORWARD, Schedule
 
 Array = NDArray[Any]
@@ -171,13 +171,22 @@ class HarnessBackend(CpuBackend):
         is_settled: bool = False,
     ) -> Mapping[str, Kernel]:
         """Compile with the host's compiler."""
+        by_size: dict[int, list[str]] = {}
+        for source in sources:
+            by_size.setdefault(self._size_of(source, block_size), []).append(source.text)
+        for size, texts in by_size.items():
+            compile_together(texts, defines={"CHOSEN_BLOCK_SIZE": str(size)})
         return {source.name: self._compile(source, block_size) for source in sources}
 
-    def _compile(self, source: KernelSource, block_size: int | None) -> HarnessKernel:
+    def _size_of(self, source: KernelSource, block_size: int | None) -> int:
+        """Threads of a block: what is wanted, where the kernel allows it."""
         wanted = self._block_size if block_size is None else block_size
-        size = source.block_size
         if wanted is not None and wanted in source.block_sizes:
-            size = wanted
+            return wanted
+        return source.block_size
+
+    def _compile(self, source: KernelSource, block_size: int | None) -> HarnessKernel:
+        size = self._size_of(source, block_size)
         module = compile_cuda(source.text, defines={"CHOSEN_BLOCK_SIZE": str(size)})
         return HarnessKernel(source, module, size)
 

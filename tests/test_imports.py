@@ -45,10 +45,11 @@ PARTS = {
     " equations codegen runtime driver tracing",
     "batch": "version errors options progress user_arrays ir memory passes frontend equations"
     " codegen runtime driver tracing inspect solver",
-    "torch": "errors user_warnings arrays solver batch",
-    "jax": "user_warnings arrays solver batch",
     "kernels": "version errors options progress user_arrays ir memory passes frontend codegen"
     " runtime driver tracing inspect arrays",
+    "autodiff": "errors memory frontend tracing arrays kernels",
+    "torch": "errors user_warnings frontend arrays solver batch kernels autodiff",
+    "jax": "errors user_warnings frontend arrays solver batch kernels autodiff",
     "io": "errors user_arrays user_warnings",
     "initialize": "errors io",
     "bundle_adjustment": "frontend",

@@ -1,6 +1,7 @@
 """The public names: what they are, where they come from, what loading the package loads."""
 
 import ast
+import os
 import subprocess
 import sys
 from importlib import metadata
@@ -53,16 +54,41 @@ def test_tables_agree() -> None:
     assert sorted([*checked, "__version__"]) == caspar.__all__
 
 
-@pytest.mark.parametrize("name", caspar._MODULES)
-def test_public_modules_can_be_imported(name: str) -> None:
+IN_FORKS = """
+import os, sys
+import llvmlite.binding, numpy, scipy.optimize, scipy.sparse.linalg, sympy
+for program in sys.argv[1:]:
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        exec(program, {"__name__": "__main__"})
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, program
+"""
+"""Runs each program in a fork that has loaded packages of others, which take longest, and nothing
+of caspar."""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks on this system")
+def test_public_modules_can_be_imported() -> None:
     """By each kind of import statement, and all give one module."""
-    program = (
-        f"import caspar.{name} as one; from caspar import {name} as two; import caspar, sys; "
-        f"print(one is two is caspar.{name} is sys.modules['caspar.{name}'])"
+    programs = []
+    for name in caspar._MODULES:
+        programs += [
+            f"import caspar.{name} as one; from caspar import {name} as two; import caspar, sys; "
+            f"print(one is two is caspar.{name} is sys.modules['caspar.{name}'])",
+            f"import caspar; caspar.{name}; import caspar.{name} as one; "
+            f"print(one is caspar.{name})",
+        ]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", IN_FORKS, *programs],
+        cwd=SOURCE.parents[1],
+        capture_output=True,
+        text=True,
     )
-    assert run_python(program) == "True"
-    used_first = f"import caspar; caspar.{name}; import caspar.{name} as one; "
-    assert run_python(f"{used_first}print(one is caspar.{name})") == "True"
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True"] * len(programs)
 
 
 def test_dir_shows_public_names_only() -> None:

@@ -53,14 +53,14 @@ def check_readable(where: str, given: Any) -> None:
         )
     if wants_gradient(given):
         raise InputError(
-            f"{where}: {_name(given)} with requires_grad; a kernel is not differentiable, so its "
-            "result would carry no gradient: pass .detach()"
+            f"{where}: {_name(given)} with requires_grad; the result of a kernel carries no "
+            "gradient: use caspar.torch.call(kernel, ...), or pass .detach()"
         )
     python_type: type = type(given)
     if _is_traced(python_type):
         raise InputError(
             f"{where}: {_name(given)}, a value that jax traces (in jit, grad or vmap); a kernel "
-            "runs over arrays and is not differentiable: call it outside"
+            "runs over arrays: use caspar.jax.call(kernel, ...), or call it outside"
         )
     place = checked_location(where, given)
     if place.kind not in ("host", "cuda"):

@@ -5,7 +5,10 @@ import time
 from caspar.batch.generate.covariance_kernel import COVARIANCE_KERNEL, cached_covariance_kernel
 from caspar.batch.generate.kernel import KERNEL, cached_batch_kernel
 from caspar.batch.generate.shape import BatchShape
+from caspar.batch.input import Batch
+from caspar.batch.run import BatchRun
 from caspar.codegen.source import KernelSource
+from caspar.memory.array import Array
 from caspar.progress import phase
 from caspar.runtime.backend import Backend, Kernel
 
@@ -30,6 +33,10 @@ class CompiledKernels:
     def solving(self, shape: BatchShape) -> Kernel:
         """The kernel that solves problems."""
         return self._kernel(KERNEL, shape)
+
+    def run(self, kernel: Kernel, batch: Batch, options: Array) -> BatchRun:
+        """The kernel with the memory of a batch; see there."""
+        return BatchRun(self._backend, kernel, batch, options)
 
     def covariance(self, shape: BatchShape) -> Kernel:
         """The kernel that finds their covariances."""

@@ -16,7 +16,7 @@ from caspar.batch.generate.shape import Team
 from caspar.batch.gradients.given import kept
 from caspar.batch.input import Batch
 from caspar.batch.result import BatchResult
-from caspar.batch.run import input_bindings
+from caspar.batch.run import given_back, input_bindings
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
 from caspar.runtime.backend import Backend, Kernel
@@ -34,14 +34,15 @@ def with_active_held(batch: Batch, backend: Backend) -> Batch:
 
 
 def find_covariances(
-    backend: Backend, kernel: Kernel, batch: Batch, *, scales_by_variance: bool
-) -> Array:
+    backend: Backend, kernel: Kernel, batch: Batch, like: Any, *, scales_by_variance: bool
+) -> Any:
     """The covariance of each problem's unknowns, NaN where they are not determined.
 
     Args:
         backend: Where the kernel runs.
         kernel: Of `generate.covariance_kernel`.
         batch: Without bounds.
+        like: An array that the user gave: its library and device are those of the result.
         scales_by_variance: Multiply by the sum of squared residuals over the degrees of freedom.
     """
     xp, count, size = backend.xp, batch.num_problems, batch.shape.num_unknowns
@@ -53,16 +54,23 @@ def find_covariances(
         backend.runner([backend.bind(kernel, bindings, count)])()
     if batch.shape.team is Team.WARP and count > 0:
         found = _inverses(xp, found, _all_moving(backend, batch))
-    if not scales_by_variance:
-        return found
+    if scales_by_variance:
+        found *= _variances(backend, batch, costs)[:, None, None]
+    backend.synchronize()
+    return given_back(found, like, backend)
+
+
+def _variances(backend: Backend, batch: Batch, costs: Array) -> Array:
+    """(P,) sums of squared residuals over degrees of freedom; NaN without these."""
+    xp, count = backend.xp, batch.num_problems
     moving = sum(
         (_moving(backend, batch, one.node.name, one.tangent_size) for one in batch.shape.nodes),
         start=xp.zeros(count),
     )
     left = backend.upload(batch.num_residuals) - moving
     # without degrees of freedom there is no variance
-    variance = xp.where(left > 0, 2.0 * costs / xp.maximum(left, 1), xp.nan)
-    return found * variance[:, None, None]
+    variances: Array = xp.where(left > 0, 2.0 * costs / xp.maximum(left, 1), xp.nan)
+    return variances
 
 
 def _all_moving(backend: Backend, batch: Batch) -> Array:

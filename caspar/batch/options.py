@@ -44,8 +44,10 @@ _ABSENT = {
 }
 
 
-MAX_UNKNOWNS = 48
-"""Of a problem: its normal matrix is in the shared memory of a warp."""
+MAX_UNKNOWNS = {"cpu": 96, "cuda": 48}
+"""Of a problem that a kernel solves, by target: on a GPU its normal matrix is in the shared memory
+of a warp; on the processor compiling takes long. Larger ones are solved one after the other: see
+design record 0039."""
 
 
 def with_team(
@@ -59,22 +61,37 @@ def with_team(
         target: For which kernels are generated, by name.
         num_problems: P.
         instances: Of all factors in a problem, on average.
+    """
+    if team is None:
+        team = Team.usual(target, shape.num_unknowns, num_problems, instances)
+    return replace(shape, team=team)
+
+
+def is_large(shape: BatchShape, target: str) -> bool:
+    """Whether problems are too large for a kernel that solves one."""
+    return shape.num_unknowns > MAX_UNKNOWNS[target]
+
+
+def refuse_large(shape: BatchShape, target: str, what: str) -> None:
+    """Refuse what needs a kernel that solves a problem.
+
+    Args:
+        shape: Of the batch.
+        target: For which kernels are generated, by name.
+        what: What was asked for.
 
     Raises:
         InputError: Problems are too large.
     """
-    if shape.num_unknowns > MAX_UNKNOWNS:
+    if is_large(shape, target):
         sizes = ", ".join(
             f"{one.count} {one.node.name} of {one.node.tangent_dim}" for one in shape.nodes
         )
         raise InputError(
-            f"a problem has {shape.num_unknowns} unknowns ({sizes}); a BatchSolver solves "
-            f"problems of at most {MAX_UNKNOWNS}. Use caspar.Solver for larger ones, one by "
-            "one or as one problem with nodes of all"
+            f"{what}: a problem has {shape.num_unknowns} unknowns ({sizes}); those of more than "
+            f"{MAX_UNKNOWNS[target]} are solved one after the other by a caspar.Solver, which has "
+            f"{what} of its own: call that of Solver(factors) for one problem"
         )
-    if team is None:
-        team = Team.usual(target, shape.num_unknowns, num_problems, instances)
-    return replace(shape, team=team)
 
 
 def checked_precision(given: str | Precision) -> Precision:

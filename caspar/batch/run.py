@@ -4,7 +4,7 @@ Input: checked arrays and a compiled kernel. Output: the arrays of a `BatchResul
 solve; the device holds values, outputs and what was given, and nothing else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,8 @@ class BatchRun:
         options: What the kernel reads, by `Option`.
     """
 
+    compile_time_s = 0.0
+
     def __init__(self, backend: Backend, kernel: Kernel, batch: Batch, options: Array) -> None:
         self._backend = backend
         self._batch = batch
@@ -80,34 +82,56 @@ class BatchRun:
 
     def found(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """What `BatchResult` holds of it, as the kind of arrays that were given."""
-        backend, batch = self._backend, self._batch
-        values, active = {}, {}
-        for start, end, nodes in zip(self._starts, self._ends, batch.shape.nodes, strict=True):
-            name = nodes.node.name
-            given = arrays[name]
-            moved = Moved(start, end, has_held=nodes.is_masked)
-            flat = given.reshape(start.shape) if hasattr(given, "reshape") else given
-            made = give_back(moved, flat, batch.dtypes[name], backend.to_host, backend.upload)
-            values[name] = made.reshape(given.shape) if hasattr(given, "shape") else made
-            if nodes.is_bounded:
-                at_bounds = batch.bounds[name].active(backend.to_host(end))
-                shape = (batch.num_problems, nodes.count, -1)[:: 1 if nodes.count > 1 else 2]
-                active[name] = at_bounds.reshape(shape)
-        like = arrays[batch.shape.nodes[0].node.name]
-        status, iterations = self._outputs[names.STATUS], self._outputs[names.ITERATIONS]
-        if batch.may_be_empty:
-            is_empty = backend.upload(batch.num_residuals) == 0
-            status[is_empty] = STATUSES.index(SolveStatus.NO_RESIDUALS)
-            iterations[is_empty] = 0
-        found = {
-            "status_codes": status,
-            "initial_cost": self._outputs[names.INITIAL_COST],
-            "final_cost": self._outputs[names.FINAL_COST],
-            "iterations": iterations,
-            "num_residuals": backend.upload(batch.num_residuals),
-        }
-        given_kind = {name: given_back(array, like, backend) for name, array in found.items()}
-        return {"values": values, "active_bounds": active, **given_kind}
+        return found_arrays(
+            self._backend, self._batch, arrays, self._starts, self._ends, self._outputs
+        )
+
+
+def found_arrays(
+    backend: Backend,
+    batch: Batch,
+    arrays: Mapping[str, Any],
+    starts: Sequence[Array],
+    ends: Sequence[Array],
+    outputs: Mapping[str, Array],
+) -> dict[str, Any]:
+    """What `BatchResult` holds of a run, as the kind of arrays that were given.
+
+    Args:
+        backend: Where the run was.
+        batch: Checked arrays.
+        arrays: As the user passed them.
+        starts: By node type (P * count, storage_dim) values before, on the device.
+        ends: Those after it.
+        outputs: (P,) costs, iterations and statuses, by name.
+    """
+    values, active = {}, {}
+    for start, end, nodes in zip(starts, ends, batch.shape.nodes, strict=True):
+        name = nodes.node.name
+        given = arrays[name]
+        moved = Moved(start, end, has_held=nodes.is_masked)
+        flat = given.reshape(start.shape) if hasattr(given, "reshape") else given
+        made = give_back(moved, flat, batch.dtypes[name], backend.to_host, backend.upload)
+        values[name] = made.reshape(given.shape) if hasattr(given, "shape") else made
+        if nodes.is_bounded:
+            at_bounds = batch.bounds[name].active(backend.to_host(end))
+            shape = (batch.num_problems, nodes.count, -1)[:: 1 if nodes.count > 1 else 2]
+            active[name] = at_bounds.reshape(shape)
+    like = arrays[batch.shape.nodes[0].node.name]
+    status, iterations = outputs[names.STATUS], outputs[names.ITERATIONS]
+    if batch.may_be_empty:
+        is_empty = backend.upload(batch.num_residuals) == 0
+        status[is_empty] = STATUSES.index(SolveStatus.NO_RESIDUALS)
+        iterations[is_empty] = 0
+    found = {
+        "status_codes": status,
+        "initial_cost": outputs[names.INITIAL_COST],
+        "final_cost": outputs[names.FINAL_COST],
+        "iterations": iterations,
+        "num_residuals": backend.upload(batch.num_residuals),
+    }
+    given_kind = {name: given_back(array, like, backend) for name, array in found.items()}
+    return {"values": values, "active_bounds": active, **given_kind}
 
 
 def given_back(array: Array, like: Any, backend: Backend) -> Any:

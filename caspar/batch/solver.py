@@ -15,8 +15,15 @@ from caspar.batch.gradients.gradient import (
     batch_given,
 )
 from caspar.batch.input import Batch, Terms, read_batch
-from caspar.batch.options import checked_options, checked_precision, option_numbers, with_team
-from caspar.batch.run import BatchRun, given_back
+from caspar.batch.options import (
+    checked_options,
+    checked_precision,
+    is_large,
+    option_numbers,
+    refuse_large,
+    with_team,
+)
+from caspar.batch.singly import Runs, SingleSolver
 from caspar.frontend.factors.factor import Factor
 from caspar.options import BackendChoice, Precision, checked_flag
 from caspar.progress import showing
@@ -34,7 +41,8 @@ class BatchSolver(Remade):
 
     Each problem has its own damping, acceptance, stopping rule, status and number of iterations.
     All of its Levenberg-Marquardt loop is one generated kernel, which is compiled for the factors
-    and for how arrays are passed, not for the number of problems or of instances.
+    and for how arrays are passed, not for the number of problems or of instances. Problems of more
+    than 48 unknowns, on the processor 96, are solved one after the other by a `Solver` instead.
 
     Pickles and copies hold factors, by module and name, and the arguments below.
 
@@ -44,8 +52,7 @@ class BatchSolver(Remade):
         team: Who solves one: a thread or a warp; None: as sizes suggest.
 
     Args:
-        factors: Functions decorated with `caspar.factor`; a single one needs no list. Together
-            their nodes have at most 48 unknowns in a problem.
+        factors: Functions decorated with `caspar.factor`; a single one needs no list.
         backend: `cuda`, `cpu`, `auto`, or a backend object, as for `Solver`.
         precision: `float64`, which `auto` is, or `float32`: values, residuals and normal equations
             in float32, costs summed in float64.
@@ -72,6 +79,7 @@ class BatchSolver(Remade):
         self._factors, self._nodes = recipe.factors, recipe.nodes
         self.backend: Backend = chosen_backend(backend)
         self.team: Team | None = None
+        self._singly = SingleSolver(self._given, self.backend, self.precision)
         self._terms = Terms(self._factors)
         self._kernels = CompiledKernels(self.backend)
         self._gradients = BatchGradients(self.backend, self._nodes)
@@ -114,21 +122,17 @@ class BatchSolver(Remade):
                 `caspar.SolveOptions`. None stands for what `Solver` would take for one problem.
 
         Raises:
-            InputError: Arrays, `fixed` or `bounds` do not fit the factors, or problems are too
-                large.
+            InputError: Arrays, `fixed` or `bounds` do not fit the factors.
             OptionError: An unknown option, or a value out of range.
             OutOfMemoryError: The arrays do not fit the device.
         """
-        chosen = checked_options(options)
         with showing(None), self.backend.scope():
-            start = time.perf_counter()
-            batch = self._read(arrays, fixed, bounds, check=chosen.check)
-            read_s = time.perf_counter() - start
-            kernel, compile_s = self._kernels.solving(batch.shape), self._kernels.take_backlog()
-            start = time.perf_counter()
-            run = BatchRun(self.backend, kernel, batch, option_numbers(chosen, batch.shape))
+            start, before_s = time.perf_counter(), self._kernels.backlog_s
+            run = self._runs(arrays, fixed, bounds, options)
             self.backend.synchronize()
-            setup_s = read_s + time.perf_counter() - start
+            compiling_s = self._kernels.backlog_s - before_s
+            setup_s = time.perf_counter() - start - compiling_s
+            compile_s = self._kernels.take_backlog()
             start = time.perf_counter()
             run.launch()
             self.backend.synchronize()
@@ -138,9 +142,9 @@ class BatchSolver(Remade):
                 backend=self.backend.name,
                 device=self.backend.device,
                 precision=self.precision.value,
-                compile_time_s=compile_s,
+                compile_time_s=compile_s + run.compile_time_s,
                 setup_time_s=setup_s,
-                solve_time_s=solve_s,
+                solve_time_s=solve_s - run.compile_time_s,
                 given=batch_given(arrays, fixed, bounds),
                 fields=value_fields(self._nodes),
             )
@@ -172,17 +176,17 @@ class BatchSolver(Remade):
             all of them, or are not finite.
 
         Raises:
-            InputError: As `solve`.
+            InputError: As `solve`; or problems are too large for a kernel.
         """
         scales = checked_flag("scale_by_residual_variance", scale_by_residual_variance)
         arrays, fixed, bounds = arrays_after(arrays, fixed, bounds)
         with showing(None), self.backend.scope():
             batch = self._read(arrays, fixed, bounds, check=True, precision=Precision.FLOAT64)
+            refuse_large(batch.shape, self._target, "covariance")
             batch = with_active_held(batch, self.backend)
             kernel = self._kernels.covariance(batch.shape)
-            found = find_covariances(self.backend, kernel, batch, scales_by_variance=scales)
-            self.backend.synchronize()
-            return given_back(found, arrays[self._nodes[0].name], self.backend)
+            like = arrays[self._nodes[0].name]
+            return find_covariances(self.backend, kernel, batch, like, scales_by_variance=scales)
 
     def gradient(
         self,
@@ -237,6 +241,7 @@ class BatchSolver(Remade):
         """
         with self.backend.scope():
             batch = self._read(arrays, fixed, bounds, check=True)
+            refuse_large(batch.shape, self._target, "source")
             return self._kernels.source(batch.shape).text
 
     def inspect(
@@ -265,10 +270,31 @@ class BatchSolver(Remade):
 
         def shape_for(target: str) -> BatchShape:
             with self.backend.scope():
-                return self._read(arrays, fixed, bounds, check=True, target=target).shape
+                shape = self._read(arrays, fixed, bounds, check=True, target=target).shape
+            refuse_large(shape, target, "inspect")
+            return shape
 
-        own = self.backend.traits.target
-        return inspect_batch(shape_for, own if target is None else target, arch)
+        return inspect_batch(shape_for, self._target if target is None else target, arch)
+
+    def _runs(
+        self,
+        arrays: Mapping[str, Any],
+        fixed: Mapping[str, Any] | None,
+        bounds: Mapping[str, Any] | None,
+        options: Mapping[str, Any],
+    ) -> Runs:
+        """What solves the problems, ready to be launched."""
+        chosen = checked_options(options)
+        batch = self._read(arrays, fixed, bounds, check=chosen.check)
+        if is_large(batch.shape, self._target):
+            return self._singly.runs(batch, bounds, options)
+        kernel = self._kernels.solving(batch.shape)
+        return self._kernels.run(kernel, batch, option_numbers(chosen, batch.shape))
+
+    @property
+    def _target(self) -> str:
+        """For which kernels are generated."""
+        return self.backend.traits.target
 
     def _read(
         self,
@@ -280,7 +306,7 @@ class BatchSolver(Remade):
         precision: Precision | None = None,
         target: str | None = None,
     ) -> Batch:
-        """The checked arrays of problems that are not too large."""
+        """The checked arrays of problems."""
         batch = read_batch(
             arrays,
             self._factors,
@@ -293,6 +319,6 @@ class BatchSolver(Remade):
             self._terms,
             check=check,
         )
-        own = self.backend.traits.target if target is None else target
+        own = self._target if target is None else target
         count, instances = batch.num_problems, batch.mean_instances
         return replace(batch, shape=with_team(batch.shape, self.team, own, count, instances))

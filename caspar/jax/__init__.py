@@ -1,9 +1,11 @@
-"""Solves as functions of JAX: `jax.grad` goes through them, and `jax.jit` around them.
+"""Solves, residuals and kernels as functions of JAX: `jax.grad` goes through, `jax.jit` around.
 
-From a solver and its arrays to JAX arrays that depend on them. `import caspar` does not load JAX;
-`import caspar.jax` does. See `solve`, and `docs/guide/gradients.md`.
+From a solver and its arrays to JAX arrays that depend on them; `residuals` and `call` do the same
+for a factor and a kernel alone. `import caspar` does not load JAX; `import caspar.jax` does. See
+`docs/guide/gradients.md`.
 """
 
+from caspar.jax.functions import call, residuals
 from caspar.jax.solving import solve
 
-__all__ = ["solve"]
+__all__ = ["call", "residuals", "solve"]

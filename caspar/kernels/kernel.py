@@ -30,19 +30,13 @@ from caspar.kernels.call.call import (
     call_symbolic,
     operands_of,
 )
-from caspar.kernels.call.compiled import KernelCache
+from caspar.kernels.call.calls import CallChoices, KernelCalls
 from caspar.kernels.call.plan import CallPlan, plan_call
-from caspar.kernels.call.recipes import RecipeBook
-from caspar.kernels.call.results import give_back
-from caspar.kernels.call.signature import CallSignature, call_signature
 from caspar.kernels.call.tuning import Tuning, best_size, tuning_key
 from caspar.kernels.measure.profile import RUNS, KernelProfile, on_copies, profile_plan
 from caspar.kernels.views import KernelDescription, describe_kernel, error_html, signature_text
 from caspar.options import BackendChoice, choice
 from caspar.tracing import traced_kernel
-
-_OPTION_TYPES = (int, bool, str, type(None))
-"""Of the options of calls that may be like an earlier one."""
 
 
 class Kernel:
@@ -65,8 +59,7 @@ class Kernel:
         self.function = function
         self.backend = choice(BackendChoice, "backend", backend)
         self.deterministic = deterministic
-        self.cache = KernelCache()
-        self._recipes = RecipeBook(function.name)
+        self.calls = KernelCalls(function.name)
         self.last_profile: KernelProfile | None = None
         self.__doc__ = function.function.__doc__
         self.__name__ = function.name
@@ -124,32 +117,8 @@ class Kernel:
         """
         if any_symbolic(args, kwargs):
             return call_symbolic(self.function, args, kwargs, out=out, count=count, dtype=dtype)
-        signature = self._signature(args, kwargs, out, (count, check, dtype))
-        recipe = None if signature is None else self._recipes.find(signature, check=check)
-        if signature is not None and recipe is not None:
-            return self.traced.make_result(recipe.run(signature))
-        inputs, outputs = self._operands(args, kwargs, out)
-        plan = self._plan(inputs, outputs, count, check, dtype, None)
-        plan.runner()()
-        results = [
-            give_back(plan, one, outputs[one.name], inputs.values()) for one in self.traced.outputs
-        ]
-        if signature is not None:
-            self._recipes.keep(signature, plan, results, check=check)
-        return self.traced.make_result(results)
-
-    def _signature(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, options: tuple[Any, ...]
-    ) -> CallSignature | None:
-        """The signature of a call; None if the call has to be planned."""
-        names = [one.name for one in self.traced.inputs]
-        if len(args) > len(names) or any(type(one) not in _OPTION_TYPES for one in options):
-            return None
-        inputs = {**dict(zip(names, args, strict=False)), **kwargs}
-        if len(inputs) != len(args) + len(kwargs):
-            return None
-        outputs = [one.name for one in self.traced.outputs]
-        return call_signature(inputs, out, outputs, options)
+        options = (count, check, dtype, self.backend.value, self.deterministic)
+        return self.calls.run(self.traced, args, kwargs, out, CallChoices(*options))
 
     def bind(
         self,
@@ -261,9 +230,7 @@ class Kernel:
         chosen = first.backend.load([first.kernel.source])[first.kernel.source.name].block_size
         best = best_size(times, chosen)
         key = tuning_key(self.traced, first.backend, first.dtype, first.writes)
-        self.cache.sizes.keep(key, best)
-        self.cache.kernels.clear()
-        self._recipes = RecipeBook(self.name)
+        self.calls.forget(key, best)
         return Tuning(self.name, times, chosen, best)
 
     # -- what it became ------------------------------------------------------------------------
@@ -343,7 +310,9 @@ class Kernel:
         block_size: int | None,
     ) -> CallPlan:
         options = call_options(self.name, count, check, dtype, block_size, self.deterministic)
-        return plan_call(self.traced, self.cache, inputs, outputs, self.backend.value, options)
+        return plan_call(
+            self.traced, self.calls.cache, inputs, outputs, self.backend.value, options
+        )
 
     def _operands(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any

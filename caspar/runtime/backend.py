@@ -123,6 +123,10 @@ class Memory(Protocol):
             OutOfMemoryError: Names needed and available bytes.
         """
 
+    @property
+    def free_bytes(self) -> int | None:
+        """Bytes that `allocate` can give now; None: not known. It may fail for fewer."""
+
     def trim(self) -> None:
         """Give memory that no array uses back, where it is much."""
 

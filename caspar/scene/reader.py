@@ -17,7 +17,7 @@ from caspar.frontend.factors.trace import Argument, ArgumentKind, TracedFactor
 from caspar.io.rotations import conjugate, rotate
 from caspar.scene.places import Place, PlaceKind, places_of
 from caspar.scene.scene import Floats, Group, GroupKind, Links, Rows, State
-from caspar.solver.result.recording import on_host
+from caspar.solver.result.in_parts import array_on_host
 
 MAX_POINTS = 30_000
 MAX_POSES = 30_000
@@ -202,13 +202,13 @@ def thinned(total: int, most: int) -> Rows:
 
 def _rows(values: Any) -> Floats:
     values = values.to_rows() if hasattr(values, "to_rows") else values
-    found: Floats = np.asarray(on_host(values), np.float64)
+    found: Floats = np.asarray(array_on_host(values), np.float64)
     return found
 
 
 def _index(given: Any) -> Rows:
     index = given.index if isinstance(given, SharedIndices) else given
-    return np.asarray(on_host(index), np.int64)
+    return np.asarray(array_on_host(index), np.int64)
 
 
 def _instances(argument: Argument, given: Mapping[str, Any], count: int) -> Rows:

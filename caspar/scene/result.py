@@ -57,6 +57,12 @@ def scene_of_result(
             "this result is a copy or comes from a pickle, which does not hold the arrays: call "
             "to_html where the solve was"
         )
+    in_parts = () if given.problem is None else given.problem.in_parts
+    if len(in_parts) > 0:
+        raise InputError(
+            f"{', '.join(in_parts)}: given in parts, which are not drawn: put these arrays "
+            "together and solve again"
+        )
     reader = SceneReader(given.factors, given.arrays, nouns)
     states = [
         *(_evaluated(reader, given, label, values) for label, values in (before or {}).items()),

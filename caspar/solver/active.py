@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Lock
 from typing import Protocol
 
@@ -22,6 +23,7 @@ from caspar.runtime.backend import Backend
 from caspar.solver.choice.form import Recipe, usual_precision
 from caspar.solver.choice.offsets import is_far_from_zero
 from caspar.solver.held_types import arrays_with_constants, types_to_hold, with_constants
+from caspar.solver.input.parted_array import every_row
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterated import System
 from caspar.solver.solver_kernels import SolverKernels
@@ -197,8 +199,9 @@ class Preparations:
         if not TYPES[recipe.precision].rounds_values:
             return recipe
         if recipe.jacobian is JacobianChoice.AUTO and self._backend.traits.prices_are_known:
+            every = partial(every_row, self._backend)
             is_far = any(
-                is_far_from_zero(node, problem.values[node.name], self._backend.to_host)
+                is_far_from_zero(node, problem.values[node.name], every)
                 for node in eliminable_types(recipe.factors, recipe.nodes)
             )
             recipe = replace(recipe, is_far_from_zero=is_far)

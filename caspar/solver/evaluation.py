@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from caspar.errors import InputError
 from caspar.frontend.factors.terms import term_names
 from caspar.frontend.factors.trace import WEIGHT, TracedFactor
-from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
+from caspar.solver.input.parted_array import on_host
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterated import System
 
@@ -120,11 +120,6 @@ def evaluation(
     """
     system.score()
     costs = {factor.name: 0.0 for factor in factors} | system.findings.factor_costs()
-    to_host = backend.to_host
-
-    def on_host(array: Array) -> Floats:
-        return np.asarray(array if isinstance(array, np.ndarray) else to_host(array), np.float64)
-
     residuals, weights = {}, {}
     for factor in factors:
         name = factor.name
@@ -134,7 +129,7 @@ def evaluation(
         residuals[name] = rows
         constants = problem.factors[name].constants
         terms = {
-            term: on_host(constants[term].rows)[:, 0]
+            term: np.asarray(on_host(backend, constants[term].rows), np.float64)[:, 0]
             for term in term_names(factor)
             if term in constants
         }

@@ -21,6 +21,7 @@ from caspar.frontend.factors.trace import WEIGHT
 from caspar.options import choice
 from caspar.runtime.arrays import HOST, location
 from caspar.solver.evaluation import Evaluation
+from caspar.solver.result.in_parts import on_host
 from caspar.solver.result.result import SolveResult
 from caspar.solver.solver import Solver
 
@@ -212,10 +213,18 @@ class _Course:
         """A weight times the user's, where the arrays are."""
         given = self._given[name]
         nodes = next(one for one in self._arrays.values() if not isinstance(one, Mapping))
-        if location(nodes) == HOST:
-            return weight if given is None else weight * np.asarray(given).reshape(-1)
+        is_in_parts = any(isinstance(one, list) for one in self._arrays[name].values())
+        if is_in_parts or location(nodes) == HOST:
+            # whole weights of the host may stand beside parts
+            return weight if given is None else weight * _joined(given).reshape(-1)
         uploaded = self._solver.backend.upload(weight)
         return uploaded if given is None else uploaded * self._solver.backend.upload(given)
+
+
+def _joined(given: Any) -> Floats:
+    """Weights of the host, or in parts, as one array."""
+    is_in_parts = isinstance(given, list) and all(hasattr(one, "shape") for one in given)
+    return on_host(given) if is_in_parts else np.asarray(given)
 
 
 def truncated_weights(ratio: Floats, control: float) -> Floats:

@@ -16,7 +16,7 @@ from caspar.runtime.backend import Backend
 from caspar.solver.active import Active, Preparations, Prepares
 from caspar.solver.choice.form import Recipe
 from caspar.solver.input.constraints import NOTHING, Constraints
-from caspar.solver.input.problem import Problem, read_problem
+from caspar.solver.input.problem_reader import Problem, read_problem
 from caspar.solver.iterated import System
 from caspar.solver.preparation import Preparation
 from caspar.solver.ranks.devices import RankDevices
@@ -103,6 +103,7 @@ class Opener:
         self._recipe = recipe
         self.own_precision = own_precision
         self._ranks = devices if isinstance(devices, RankDevices) else None
+        self._members = devices.members if isinstance(devices, Devices) else ()
         prepare: Callable[[Recipe], Prepares] = partial(Preparation, backend)
         if isinstance(devices, RankDevices):
             prepare = partial(RankedPreparation, devices)
@@ -192,6 +193,7 @@ class Opener:
                 precision,
                 check_values=options.check,
                 constraints=constraints,
+                members=self._members,
             )
 
         problem = read(recipe.precision)

@@ -273,10 +273,10 @@ class Solver(Remade):
                 multiplies squared residuals, 0 leaving an instance out; `loss_scale`, a number or
                 (m,), in units of the residual, is the scale of its loss. NumPy, CuPy or DLPack
                 arrays, all on one device; they are never written. Values may also be
-                `BlockedArray`s, indices `SharedIndices`. Where m is 0 the factor takes no part.
-                Tensors are constants; `caspar.torch.solve` has their gradients. Of several ranks
-                each passes its part of the factors, with the same nodes; or rank 0 all, and the
-                others None.
+                `BlockedArray`s, indices `SharedIndices`, both lists of parts, one a device (see
+                `docs/guide/devices.md`). Where m is 0 the factor takes no part. Tensors are
+                constants; `caspar.torch.solve` has their gradients. Of several ranks each passes
+                its part of the factors, with the same nodes; or rank 0 all, the others None.
             fixed: What is held, by node type; it comes back with the same bits. Indices or (n,)
                 booleans hold whole nodes, (n, tangent_dim) booleans components of their tangents,
                 in the order of the manual's table of steps; a mapping holds fields of a dataclass,
@@ -294,14 +294,14 @@ class Solver(Remade):
             **options: Fields of `caspar.SolveOptions`. `check=False` is unsafe: see there.
 
         Returns:
-            Values of the kind and dtype given (of blocked arrays rows, NumPy or CuPy), costs, and
-            the course of the solve. One that does not converge says so in `status`, not by raising.
+            Values of the kind and dtype given (of blocked arrays rows, of parts as many), costs,
+            and the course of the solve. If it does not converge, `status` says so.
 
         Raises:
             SizeError: The kernels would take minutes to compile.
             InputError: Arrays, `fixed` or `bounds` do not fit the factors.
             OptionError: An unknown option, or a value out of range.
-            OutOfMemoryError: The plan does not fit the device.
+            OutOfMemoryError: The plan does not fit; says on how many devices it would.
             GroupError: Another device or rank failed, or is gone; it has values reached so far.
             KeyboardInterrupt: The second Ctrl-C within two seconds, or one before the iterations.
         """

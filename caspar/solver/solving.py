@@ -25,7 +25,7 @@ from caspar.solver.evaluation import (
     without_later_entries,
 )
 from caspar.solver.input.constraints import Constraints
-from caspar.solver.input.separate_parts import remarks_on_parts
+from caspar.solver.input.separate_parts import RemarksOnParts
 from caspar.solver.iterate.interrupts import Callback, PassedOn, passing_on
 from caspar.solver.iterate.levenberg import WITHOUT_REMAINING, Course, minimize
 from caspar.solver.iterated import System
@@ -69,6 +69,7 @@ class Solving:
         self._factors = factors
         self._fields = fields
         self._evaluate = evaluate
+        self._on_parts = RemarksOnParts()
 
     def solve(
         self,
@@ -158,7 +159,9 @@ class Solving:
         costs, num_beyond = final_costs(factors, taking_part, final_cost, system)
         on_parts: tuple[str, ...] = ()
         if opened.together is None:
-            on_parts = remarks_on_parts(active.recipe.factors, active.recipe.nodes, problem)
+            on_parts = self._on_parts.of(
+                system, active.recipe.factors, active.recipe.nodes, problem
+            )
         remarks = (
             *active.remarks,
             *system.remarks,
@@ -190,7 +193,7 @@ class Solving:
             costs=costs,
             num_beyond_scale=num_beyond,
             losses=loss_names(factors),
-            active_bounds=_active_bounds(opened, moved, backend),
+            active_bounds=problem.active_bounds(moved, backend),
             is_of_part=opened.together is not None and opened.together.is_spread,
         )
 
@@ -242,21 +245,6 @@ def _on_values(system: System, course: Course) -> tuple[str, ...]:
     if course.status in WITHOUT_REMAINING or len(course.records) < LONG_ENOUGH:
         return ()
     return system.remarks_on_values(course.final_cost, course.initial_cost)
-
-
-def _active_bounds(opened: Opened, moved: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
-    """See `SolveResult.active_bounds`.
-
-    Args:
-        opened: The problem.
-        moved: By node type the values after the solve, on the backend's device.
-        backend: Where they are.
-    """
-    problem = opened.problem
-    return {
-        name: limits.active(backend.to_host(moved.get(name, problem.values[name])))
-        for name, limits in problem.bounds.items()
-    }
 
 
 def _cost_of_returned(opened: Opened, final_cost: float) -> float:

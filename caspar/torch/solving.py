@@ -26,6 +26,9 @@ TWICE = (
     "create_graph=True, or detach what must not be derived twice"
 )
 
+_NUMPYS = (torch.float32, torch.float64, torch.int32, torch.int64, torch.bool)
+"""Types that NumPy has too."""
+
 
 def solve(
     solver: Solver | BatchSolver,
@@ -73,6 +76,12 @@ def solve(
     return dict(zip(call.names, values, strict=True))
 
 
+def _as_numpy(leaf: Any) -> Any:
+    """A tensor of the processor as NumPy's array of the same memory: read several times as fast."""
+    is_tensor = isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"
+    return leaf.detach().numpy() if is_tensor and leaf.dtype in _NUMPYS else leaf
+
+
 def _wants_gradient(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.requires_grad
 
@@ -101,7 +110,10 @@ class _Call:
     def solved(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Solve with numbers of the tensors, and return the values."""
         detached = {path: tensor.detach() for path, tensor in zip(self.paths, tensors, strict=True)}
-        arrays = with_leaves(self.arrays, detached)
+        found = leaves(with_leaves(self.arrays, detached))
+        # start values stay tensors: values are of their kind
+        inner = {path: _as_numpy(leaf) for path, leaf in found.items() if len(path) > 1}
+        arrays = with_leaves(self.arrays, {**detached, **inner})
         self.result = self.solver.solve(
             arrays, fixed=self.fixed, bounds=self.bounds, **self.options
         )

@@ -147,8 +147,8 @@ class TestGradients:
         x = Tensor(points())
         fails(
             lambda: moved(x, SHIFT),
-            "argument x: tests.Tensor with requires_grad; a kernel is not differentiable",
-            "pass .detach()",
+            "argument x: tests.Tensor with requires_grad; the result of a kernel carries no grad",
+            "use caspar.torch.call(kernel, ...), or pass .detach()",
         )
         out = Tensor(points())
         fails(lambda: moved(points(), SHIFT, out=out), "output out: tests.Tensor with requires_gr")
@@ -166,7 +166,7 @@ class TestGradients:
         fails(
             lambda: moved(Tracer(), SHIFT),
             "argument x: jax.Tracer, a value that jax traces",
-            "not differentiable: call it outside",
+            "use caspar.jax.call(kernel, ...), or call it outside",
         )
         jax = pytest.importorskip("jax")
         for transform in (jax.jit, jax.grad, jax.vmap):

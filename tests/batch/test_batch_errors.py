@@ -98,13 +98,6 @@ def test_indices_and_counts_of_nodes() -> None:
         _solve(turned.factors, fewer)
 
 
-def test_problems_that_are_too_large() -> None:
-    case = triangles()
-    many = {**case.arrays, "Place": np.zeros((10, 25, 2))}
-    with pytest.raises(InputError, match=r"50 unknowns \(25 Place of 2\); .* at most 48"):
-        _solve(case.factors, many)
-
-
 def test_rotations_of_another_length() -> None:
     start, points, pixels = views()
     start = start.copy()

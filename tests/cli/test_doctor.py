@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,12 +156,25 @@ def test_does_not_run_the_working_folder(tmp_path: Path, command: tuple[str, ...
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("broken", ["numpy", "rich", "platformdirs", "qdldl", "symforce"])
-@pytest.mark.parametrize(
-    "text",
-    ["raise RuntimeError('broken')", "raise ImportError('broken')", "1 +"],
-    ids=["RuntimeError", "ImportError", "SyntaxError"],
-)
+ERRORS = {
+    "RuntimeError": "raise RuntimeError('broken')",
+    "ImportError": "raise ImportError('broken')",
+    "SyntaxError": "1 +",
+}
+
+
+def _broken_packages() -> list[Any]:
+    """Each error in one package, one error in each of the others; `-m reliability`: all in all."""
+    found = []
+    for number, broken in enumerate(("numpy", "rich", "platformdirs", "qdldl", "symforce")):
+        for place, (name, text) in enumerate(ERRORS.items()):
+            is_usual = number == 0 or place == number % len(ERRORS)
+            marks = [] if is_usual else [pytest.mark.reliability]
+            found.append(pytest.param(broken, text, marks=marks, id=f"{broken}-{name}"))
+    return found
+
+
+@pytest.mark.parametrize(("broken", "text"), _broken_packages())
 def test_broken_packages_are_named(tmp_path: Path, broken: str, text: str) -> None:
     (tmp_path / f"{broken}.py").write_text(text)
     done = doctor_in(tmp_path, tmp_path)

@@ -9,7 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import caspar
 from caspar.batch.generate.shape import Team
 from caspar.solver.result.result import SolveStatus
-from tests.batch.batch_cases import CASES, Case, cameras, curves, decay
+from tests.batch.batch_cases import CASES, Case, anchor, cameras, curves, decay, distance
+from tests.batch.test_batch_large import webs
 from tests.batch.test_batch_solver import ragged
 from tests.batch.test_batch_teams import ALL, spectra
 
@@ -148,3 +149,17 @@ def test_a_thousand_larger_problems() -> None:
     assert both.mean() > 0.98
     same = np.isclose(result.final_cost.get()[both], expected.final_cost[both], rtol=1e-6)
     assert same.mean() > 0.99
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+def test_problems_of_a_hundred_unknowns(where: str) -> None:
+    arrays = webs()
+    given = arrays if where == "host" else _on_device(arrays)
+    found = caspar.BatchSolver([distance, anchor], backend="cuda").solve(given)
+    expected = caspar.BatchSolver([distance, anchor], backend="cpu").solve(arrays)
+    assert found.is_success.all()
+    values, costs = found.values["Place"], found.final_cost
+    if where == "device":
+        values, costs = values.get(), costs.get()
+    assert_allclose(costs, expected.final_cost, rtol=1e-9)
+    assert_allclose(values, expected.values["Place"], atol=1e-5)

@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from numpy.testing import assert_array_equal
 import caspar
 from benchmarks.devices_scene import cost, ring
 from caspar.bundle_adjustment import snavely
+from caspar.errors import InputError, OutOfMemoryError
 from tests.problems import EXAMPLES
 from tests.solver.shards.sharing import (
     ALL_SHARE,
@@ -82,6 +84,116 @@ def test_arrays_of_a_device_stay_there() -> None:
     assert isinstance(found.values["Point"], cupy.ndarray)
     assert found.values["Point"].device.id == 0
     assert found.final_cost == pytest.approx(wanted.final_cost, rel=1e-6)
+
+
+def _in_parts(arrays: dict[str, Any], places: list[int], devices: list[int]) -> dict[str, Any]:
+    """Points in parts that begin at some places, and their observations, on some devices."""
+    cupy = pytest.importorskip("cupy")
+
+    def put(rows: np.ndarray, first: list[int]) -> list[Any]:
+        made = []
+        for part, number in zip(np.split(rows, first), devices, strict=True):
+            with cupy.cuda.Device(number):
+                made.append(cupy.asarray(part))
+        return made
+
+    order = np.argsort(arrays["snavely"]["point"], kind="stable")
+    first = np.searchsorted(arrays["snavely"]["point"][order], places).tolist()
+    factor = {name: put(rows[order], first) for name, rows in arrays["snavely"].items()}
+    return {**arrays, "Point": put(arrays["Point"], places), "snavely": factor}
+
+
+@pytest.mark.parametrize(
+    ("shares", "devices"),
+    [([0.5], [0, 1]), ([0.5], [1, 0]), ([0.2, 0.3, 0.8], [1, 0, 1, 1]), ([], [1])],
+)
+@pytest.mark.parametrize("cameras_on_host", [True, False])
+def test_parts_stay_where_they_are(
+    shares: list[float], devices: list[int], cameras_on_host: bool
+) -> None:
+    cupy = pytest.importorskip("cupy")
+    arrays = ring(50_000)
+    wanted = sharing((snavely,), 2, "cuda", precision="mixed").solve(arrays)
+    places = [int(share * len(arrays["Point"])) for share in shares]
+    given = _in_parts(arrays, places, devices)
+    if not cameras_on_host:
+        with cupy.cuda.Device(0):
+            given["Cam"] = cupy.asarray(arrays["Cam"])
+    found = sharing((snavely,), 2, "cuda", precision="mixed").solve(given)
+    assert found.final_cost == pytest.approx(wanted.final_cost, rel=1e-6)
+    points = found.values["Point"]
+    assert [part.device.id for part in points] == devices
+    assert [part.shape for part in points] == [part.shape for part in given["Point"]]
+    assert [part.dtype for part in points] == [part.dtype for part in given["Point"]]
+    assert isinstance(found.values["Cam"], np.ndarray) is cameras_on_host
+    values = {
+        "Cam": np.asarray(cupy.asnumpy(found.values["Cam"])),
+        "Point": np.concatenate([cupy.asnumpy(part) for part in points]),
+    }
+    assert cost(arrays, values) == pytest.approx(wanted.final_cost, rel=1e-6)
+    again = sharing((snavely,), 2, "cuda", precision="mixed").solve({**given, **found.values})
+    assert again.initial_cost == pytest.approx(found.final_cost, rel=1e-6)
+
+
+def test_parts_of_two_devices_on_one() -> None:
+    """A small problem, which one device solves, and a covariance, which one computes."""
+    arrays = ring(5_000)
+    given = _in_parts(arrays, [len(arrays["Point"]) // 2], [0, 1])
+    solver = caspar.Solver([snavely], backend="cuda", precision="float64", devices=2)
+    result = solver.solve(given)
+    assert any("One device solved" in one for one in result.remarks)
+    assert [part.device.id for part in result.values["Point"]] == [0, 1]
+    fixed = {"Cam": [0, 1], "Point": [0]}
+    found = solver.covariance(given, {"Cam": [3]}, fixed=fixed)
+    one = caspar.Solver([snavely], backend="cuda", precision="float64")
+    wanted = one.covariance(arrays, {"Cam": [3]}, fixed=fixed)
+    np.testing.assert_allclose(
+        np.asarray(found["Cam"]), np.asarray(wanted["Cam"]), rtol=1e-6, atol=1e-12
+    )
+
+
+def test_parts_on_a_device_of_another_solver() -> None:
+    cupy = pytest.importorskip("cupy")
+    arrays = ring(5_000)
+    given = _in_parts(arrays, [len(arrays["Point"]) // 2], [0, 1])
+    with cupy.cuda.Device(0):
+        given["Cam"] = cupy.asarray(given["Cam"])
+    with pytest.raises(InputError, match="node type Point, part 1 of 2: lives on cuda:1, but"):
+        caspar.Solver([snavely], backend="cuda").solve(given)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_what_does_not_fit_is_said_before(devices: int) -> None:
+    """By the limit of CuPy's pool, as if the devices had less memory."""
+    cupy = pytest.importorskip("cupy")
+    arrays, pool = ring(1_000_000), cupy.get_default_memory_pool()
+    solver = caspar.Solver(
+        [snavely],
+        backend="cuda",
+        devices=devices,
+        limits=ALL_SHARE,
+        linear_solver="schur_pcg",
+        precision="mixed",
+        jacobian="stored",
+    )
+    needed = solver.prepare(arrays).num_bytes // devices
+    solver.release()
+    gc.collect()
+    try:
+        for number in range(devices):
+            with cupy.cuda.Device(number):
+                pool.free_all_blocks()
+                # more than indices and tiles take
+                pool.set_limit(size=pool.used_bytes() + int(0.6 * needed))
+        with pytest.raises(OutOfMemoryError, match="so nothing was allocated") as caught:
+            solver.prepare(arrays)
+    finally:
+        for number in range(devices):
+            with cupy.cuda.Device(number):
+                pool.set_limit(size=0)
+    assert caught.value.num_devices is not None
+    assert caught.value.num_devices > devices
+    assert solver.prepare(arrays).num_bytes > 0
 
 
 def test_a_device_alone_by_its_number() -> None:

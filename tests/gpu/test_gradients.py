@@ -1,15 +1,27 @@
 """Gradients on the device are those of the processor."""
 
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
+import symforce.symbolic as sf
 
 import caspar
+from caspar.autodiff.call import lengths_of
+from tests.autodiff.call_cases import NUM, Given, call_of, given
 from tests.batch import test_batch_gradients as batches
 from tests.solver.gradients.gradient_cases import CASES
 
 pytestmark = pytest.mark.gpu
+
+
+@caspar.kernel
+def scaled(
+    scale: Annotated[sf.V1, caspar.ReadShared], point: Annotated[sf.V3, caspar.ReadSequential]
+) -> Annotated[sf.V3, caspar.WriteSequential]:
+    """A point, longer."""
+    return point * (scale[0] + 1)
 
 
 def on_device(tree: Any) -> Any:
@@ -90,3 +102,51 @@ def test_torch_on_the_device() -> None:
     result = expected_of.solve(case.arrays)
     expected = expected_of.gradient(result, {"Curve": np.ones((1, 3))})["decay"]["y"]
     np.testing.assert_allclose(y.grad.cpu(), expected, rtol=1e-5, atol=1e-7)
+
+
+def indices_on_device(tree: Any) -> Any:
+    """The same with indices as CuPy's; prepared ones as plain ones."""
+    import cupy
+
+    if isinstance(tree, dict):
+        return {name: indices_on_device(part) for name, part in tree.items()}
+    if isinstance(tree, caspar.SharedIndices):
+        tree = tree.index
+    return cupy.asarray(tree) if isinstance(tree, np.ndarray) else tree
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_derivatives_of_kernels_are_those_of_the_processor(dtype: str) -> None:
+    passed = given(count=3000, dtype=dtype)
+    call, values = call_of(passed)
+    call = replace(call, choices=replace(call.choices, backend="cpu"))
+    rng = np.random.default_rng(1)
+    cotangents = [rng.normal(size=rows.shape).astype(dtype) for rows in call.run(values)]
+    names = [one.name for one in call.inputs]
+    expected = call.pulled(names, lengths_of(values)).run([*values, *cotangents])
+    out = {**passed.out, "prepared": {**passed.out["prepared"], "size": NUM}}
+    device, rows = call_of(Given(indices_on_device(passed.arguments), indices_on_device(out)))
+    pulled = device.pulled(names, lengths_of(rows))
+    found = pulled.run([*rows, *map(on_device, cotangents)])
+    for one, other in zip(found, expected, strict=True):
+        assert type(one).__module__.startswith("cupy")
+        tolerance = (1e-10 if dtype == "float64" else 1e-4) * max(np.abs(other).max(), 1e-3)
+        np.testing.assert_allclose(one.get(), other, atol=tolerance)
+
+
+def test_torch_tensors_of_the_device_have_gradients() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch has no CUDA")
+    points = np.random.default_rng(0).normal(size=(500, 3))
+    found = {}
+    for device in ("cpu", "cuda"):
+        tensor = torch.tensor(points, device=device, requires_grad=True)
+        index = torch.zeros(500, dtype=torch.int32, device=device)
+        scale = torch.ones(1, 1, dtype=torch.float64, device=device, requires_grad=True)
+        moved = caspar.torch.call(scaled, {"values": scale, "index": index}, tensor)
+        assert moved.device == tensor.device
+        (moved**2).sum().backward()
+        found[device] = [scale.grad.cpu().numpy(), tensor.grad.cpu().numpy()]
+    for one, other in zip(found["cuda"], found["cpu"], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)

@@ -20,7 +20,7 @@ and fences switch `check_races` off.
 """
 
 from tests.harness.arguments import KernelArgument
-from tests.harness.compile import compile_cuda, find_compiler
+from tests.harness.compile import compile_cuda, compile_together, find_compiler
 from tests.harness.errors import HarnessError
 from tests.harness.module import CudaModule
 from tests.harness.schedule import (
@@ -42,6 +42,7 @@ __all__ = [
     "Order",
     "Schedule",
     "compile_cuda",
+    "compile_together",
     "find_compiler",
     "shuffled",
 ]

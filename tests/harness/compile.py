@@ -13,13 +13,14 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
 
 from tests.harness.errors import HarnessError
 from tests.harness.module import CudaModule
-from tests.harness.source import find_kernels, translation_unit
+from tests.harness.source import KernelSignature, find_kernels, translation_unit
 
 _NATIVE = Path(__file__).parent / "native"
 _HEADER = _NATIVE / "cuda_on_cpu.h"
@@ -66,33 +67,79 @@ def compile_cuda(
     `defines` are further macros. Raises `HarnessError` with the compiler's words, whose line
     numbers are those of `source`.
     """
-    architecture = f"-D__CUDA_ARCH__={arch}0"
-    more = [f"-D{name}={value}" for name, value in sorted((defines or {}).items())]
+    architecture, more, folder = _place(arch, defines, cache_dir)
+    return _module(source, architecture, more, folder)
+
+
+def compile_together(
+    sources: Sequence[str], *, arch: int = 80, defines: Mapping[str, str] | None = None
+) -> None:
+    """Compile sources at once, for `compile_cuda` of each: that takes a third of the time.
+
+    Nothing happens if the compiler refuses all of them together.
+    """
+    architecture, more, folder = _place(arch, defines, None)
+    found = {source: _library(source, architecture, more, folder) for source in sources}
+    missing = [source for source, (library, _) in found.items() if not library.exists()]
+    if len(missing) < 2:
+        return
+    kernels = [kernel for source in missing for kernel in found[source][1]]
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        together = Path(scratch) / "module.so"
+        try:
+            _build(together, translation_unit(missing, kernels), architecture, more, folder)
+        except HarnessError:
+            return
+        for source in missing:
+            with suppress(OSError):  # another process was here first, or no links here
+                os.link(together, found[source][0])
+
+
+def _place(
+    arch: int, defines: Mapping[str, str] | None, cache_dir: Path | None
+) -> tuple[str, tuple[str, ...], Path]:
+    """The architecture's flag, those of further macros, and the cache folder."""
+    more = tuple(f"-D{name}={value}" for name, value in sorted((defines or {}).items()))
     folder = platformdirs.user_cache_path("caspar") / "cuda_on_cpu"
-    return _module(source, architecture, tuple(more), folder if cache_dir is None else cache_dir)
+    return f"-D__CUDA_ARCH__={arch}0", more, folder if cache_dir is None else cache_dir
 
 
 @functools.cache
 def _module(source: str, architecture: str, more: tuple[str, ...], folder: Path) -> CudaModule:
     """A module of this process, or of the cache folder, or compiled now."""
-    define_flags = [architecture, *more]
-    folder.mkdir(parents=True, exist_ok=True)
-    kernels = find_kernels(_preprocess(source, define_flags))
-    unit = translation_unit(source, kernels)
-    flags = [*_KERNEL_FLAGS, *_target_flags(), *define_flags]
-    library = folder / f"module-{_digest([unit, *flags])}.so"
+    library, kernels = _library(source, architecture, more, folder)
     if not library.exists():
-        runtime = _build_runtime(folder)
-        header = _build_header(folder, architecture)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            text, object_file = Path(scratch) / "unit.cpp", Path(scratch) / "unit.o"
-            text.write_text(unit, encoding="utf-8")
-            # compiled headers that do not suit are passed over for those behind them
-            includes = [f"-I{header}", f"-I{_NATIVE}"]
-            _run_compiler([*flags, *includes, "-c", str(text), "-o", str(object_file)])
-            script = f"-Wl,-T,{_NATIVE / 'shared.ld'}"
-            _write_output(library, ["-shared", str(object_file), str(runtime), script])
+        _build(library, translation_unit([source], kernels), architecture, more, folder)
     return CudaModule(library, source, kernels)
+
+
+@functools.cache
+def _library(
+    source: str, architecture: str, more: tuple[str, ...], folder: Path
+) -> tuple[Path, tuple[KernelSignature, ...]]:
+    """Where a module is or will be, and its kernels."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kernels = find_kernels(_preprocess(source, [architecture, *more]))
+    parts = [translation_unit([source], kernels), *_flags(architecture, more)]
+    return folder / f"module-{_digest(parts)}.so", kernels
+
+
+def _flags(architecture: str, more: Sequence[str]) -> list[str]:
+    return [*_KERNEL_FLAGS, *_target_flags(), architecture, *more]
+
+
+def _build(library: Path, unit: str, architecture: str, more: Sequence[str], folder: Path) -> None:
+    """Compile and link a module."""
+    runtime = _build_runtime(folder)
+    header = _build_header(folder, architecture)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        text, object_file = Path(scratch) / "unit.cpp", Path(scratch) / "unit.o"
+        text.write_text(unit, encoding="utf-8")
+        # compiled headers that do not suit are passed over for those behind them
+        flags = [*_flags(architecture, more), f"-I{header}", f"-I{_NATIVE}"]
+        _run_compiler([*flags, "-c", str(text), "-o", str(object_file)])
+        script = f"-Wl,-T,{_NATIVE / 'shared.ld'}"
+        _write_output(library, ["-shared", str(object_file), str(runtime), script])
 
 
 def _preprocess(source: str, define_flags: Sequence[str]) -> str:

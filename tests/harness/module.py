@@ -32,6 +32,9 @@ _MESSAGE_BYTES = 8192
 # Signal handlers belong to the process: one launch at a time.
 _LAUNCH_LOCK = threading.Lock()
 
+_STACKS: list[int] = []
+"""Address of the stacks that all launches of this process run on, once they are made."""
+
 
 class _Kernel(ctypes.Structure):
     """`Kernel` of native/interface.h."""
@@ -70,6 +73,7 @@ class _Request(ctypes.Structure):
         ("seed", ctypes.c_uint64),
         ("check_races", ctypes.c_uint32),
         ("timeout_s", ctypes.c_double),
+        ("stacks", ctypes.c_void_p),
         ("message", ctypes.c_void_p),
         ("message_bytes", ctypes.c_uint64),
     )
@@ -205,6 +209,7 @@ class CudaModule:
         request.message = ctypes.addressof(message)
         request.message_bytes = _MESSAGE_BYTES
         with _LAUNCH_LOCK:
+            request.stacks = _stacks(self._library)
             failed = self._library.cuda_on_cpu_launch(ctypes.byref(request))
         return message.value.decode(errors="replace") if failed != 0 else None
 
@@ -222,6 +227,18 @@ class CudaModule:
         known = 1 <= line <= len(self._source_lines)
         text = self._source_lines[line - 1].strip() if known else "?"
         return f"line {line} `{text}`"
+
+
+def _stacks(library: ctypes.CDLL) -> int:
+    """The stacks of the threads of a block; guarded, so that making them takes a while."""
+    if len(_STACKS) == 0:
+        make = library.cuda_on_cpu_make_stacks
+        make.restype = ctypes.c_void_p
+        made: int | None = make()
+        if made is None:
+            raise HarnessError("no memory for the stacks of the threads")
+        _STACKS.append(made)
+    return _STACKS[0]
 
 
 def _launch_extents(

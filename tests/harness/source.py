@@ -5,6 +5,7 @@ what each parameter is, the C++ compiler says later (native/kernel_table.h).
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.harness.errors import HarnessError
@@ -73,15 +74,15 @@ def _last_word(parameter: str) -> str:
     return words[-1] if words else "?"
 
 
-def translation_unit(source: str, kernels: tuple[KernelSignature, ...]) -> str:
-    """Return the C++ text that holds `source` unchanged and a table of its kernels."""
+def translation_unit(sources: Sequence[str], kernels: Sequence[KernelSignature]) -> str:
+    """Return the C++ text that holds sources unchanged, and a table of their kernels."""
+    texts = "\n".join(f'#line 1 "{SOURCE_NAME}"\n{source}' for source in sources)
     entries = "\n".join(
         f'    cuda_on_cpu::Entry<&{kernel.name}>::named("{kernel.name}"),' for kernel in kernels
     )
     return f"""#include "cuda_on_cpu.h"
 namespace {{
-#line 1 "{SOURCE_NAME}"
-{source}
+{texts}
 #line 1 "kernel table"
 }}
 extern "C" __attribute__((visibility("default")))

@@ -9,8 +9,7 @@ import symforce.symbolic as sf
 
 import caspar
 from caspar.errors import InputError
-from caspar.kernels.call.compiled import KernelCache
-from caspar.kernels.call.recipes import RecipeBook
+from caspar.kernels.call.calls import KernelCalls
 from caspar.memory.patterns import WriteUnique
 from caspar.runtime.cpu.backend import CpuBackend
 from tests.harness_backend import HarnessBackend
@@ -93,8 +92,7 @@ KERNELS = (moved, picked, gathered, added, split, total, steps, strided, padded,
 def _fresh_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a kernel keeps holds for one backend."""
     for kernel in KERNELS:
-        monkeypatch.setattr(kernel, "cache", KernelCache())
-        monkeypatch.setattr(kernel, "_recipes", RecipeBook(kernel.name))
+        monkeypatch.setattr(kernel, "calls", KernelCalls(kernel.name))
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ class Planned:
             self.count += 1
             return plan_call(*args)
 
-        monkeypatch.setattr("caspar.kernels.kernel.plan_call", counted)
+        monkeypatch.setattr("caspar.kernels.call.calls.plan_call", counted)
 
 
 @pytest.fixture

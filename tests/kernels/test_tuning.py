@@ -71,11 +71,11 @@ def test_the_quickest_size_is_taken_and_remembered(monkeypatch: pytest.MonkeyPat
     assert set(tuning.times_s) == {32, 64, 128, 256, 512, 1024}
     assert "blocks of 64 from now on" in str(tuning)
     np.testing.assert_array_equal(kernel(X), 2 * X)
-    (used,) = {made.block_size for made in kernel.cache.kernels.values()}
+    (used,) = {made.block_size for made in kernel.calls.cache.kernels.values()}
     assert used == 64
     again = doubling()
     np.testing.assert_array_equal(again(X), 2 * X)
-    assert {made.block_size for made in again.cache.kernels.values()} == {64}
+    assert {made.block_size for made in again.calls.cache.kernels.values()} == {64}
 
 
 def test_on_the_processor_there_is_one_size() -> None:

@@ -40,8 +40,6 @@ WITHOUT_REPORT = (
     *("compiler_passes.py", "robust_losses.py", "tags.py"),
 )
 NEEDED = {
-    "differentiable_calibration.py": ("jax", "JAX"),
-    "learned_noise.py": ("torch", "PyTorch"),
     "torch_tensors.py": ("torch", "PyTorch"),
 }
 """The package that a script needs, and its name."""

@@ -157,6 +157,8 @@ class TracedKernel:
         result_type: What the outputs are returned in: `tuple` or a NamedTuple class; None: a
             single output is returned as it is.
         lines: Which line of the function each sub-expression comes from.
+        pulled_from: The kernel whose derivatives it writes, see `frontend.kernels.pulled`; None:
+            the outputs' rows say what it writes.
     """
 
     name: str
@@ -165,6 +167,7 @@ class TracedKernel:
     outputs: tuple[KernelOutput, ...]
     result_type: ResultType
     lines: Lines = field(repr=False, compare=False)
+    pulled_from: "TracedKernel | None" = None
 
     def make_result(self, outputs: Sequence[Any]) -> Any:
         """What a call returns: the outputs in the form in which the function returns its own."""
@@ -187,6 +190,8 @@ class TracedKernel:
             f" {len(output.rows)}"
             for output in self.outputs
         )
+        if self.pulled_from is not None:
+            return f"{self.name}({inputs}) -> {outputs} = pulled {self.pulled_from.key}"
         rows = [row for output in self.outputs for row in output.rows]
         return f"{self.name}({inputs}) -> {outputs} = {expression_key(rows, self.lines)}"
 

@@ -44,7 +44,7 @@ def operands_of(
     Raises:
         InputError: Names the argument or output, what is wrong and what is allowed.
     """
-    given = _by_name(traced, args, kwargs)
+    given = arguments_by_name(traced, args, kwargs)
     inputs = {
         one.name: operand(
             f"kernel {traced.name}, argument {one.name}",
@@ -54,7 +54,7 @@ def operands_of(
         )
         for one in traced.inputs
     }
-    targets = _targets(traced, out)
+    targets = targets_by_name(traced, out)
     outputs = {
         one.name: operand(
             f"kernel {traced.name}, output {one.name}",
@@ -67,9 +67,14 @@ def operands_of(
     return inputs, outputs
 
 
-def _by_name(
+def arguments_by_name(
     traced: TracedKernel, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """What is passed for each argument.
+
+    Raises:
+        InputError: An argument that is unknown, missing or passed twice.
+    """
     names = [one.name for one in traced.inputs]
     if len(args) > len(names):
         raise InputError(f"kernel {traced.name}: {len(args)} arguments; it takes {_listed(names)}")
@@ -91,7 +96,12 @@ def _by_name(
     return given
 
 
-def _targets(traced: TracedKernel, out: Any) -> dict[str, Any]:
+def targets_by_name(traced: TracedKernel, out: Any) -> dict[str, Any]:
+    """What is passed for the outputs that something is passed for.
+
+    Raises:
+        InputError: An output that is unknown, or not as many as there are.
+    """
     names = [one.name for one in traced.outputs]
     if out is None:
         return {}

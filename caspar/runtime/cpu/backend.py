@@ -94,6 +94,11 @@ class CpuBackend(CpuIndexing):
             ) from error
         return memory
 
+    @property
+    def free_bytes(self) -> int | None:
+        """The machine's memory: what is not in use now is mostly full of files, and given up."""
+        return _memory_bytes("SC_PHYS_PAGES")
+
     def trim(self) -> None:
         """Nothing is kept back."""
 

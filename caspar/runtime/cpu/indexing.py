@@ -1,6 +1,5 @@
 """What is found out about indices on the processor: tiles, orders, checks."""
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +14,7 @@ from caspar.memory.tiling.tiles import (
     locality_order,
     single_object_tiles,
 )
+from caspar.runtime.array_tools import host_checksum
 
 
 class CpuIndexing:
@@ -58,11 +58,7 @@ class CpuIndexing:
 
     def checksum(self, arrays: Sequence[Array]) -> int:
         """A number that tells whether indices are still the same; a gigabyte a second."""
-        digest = hashlib.blake2b(digest_size=8)
-        for array in arrays:
-            digest.update(f"{array.dtype.str}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        return int.from_bytes(digest.digest(), "little")
+        return host_checksum(arrays)
 
     def single_object_tiles(self, num_tiles: int) -> TileIndex:
         """One partial for each tile, all of one object."""

@@ -74,7 +74,8 @@ class CudaDevice:
             free, total = cupy.cuda.runtime.memGetInfo()
             raise OutOfMemoryError(
                 f"{what} than {self.device} has left: {error} {free:,} of {total:,} bytes are "
-                "free. Free arrays, use fewer factors, jacobian='recompute', precision='float32'."
+                "free. Free arrays, use fewer factors, jacobian='recompute', "
+                "precision='float32', or share the problem by devices=..."
             ) from error
 
     def synchronize(self) -> None:

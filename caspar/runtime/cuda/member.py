@@ -143,6 +143,8 @@ class CudaMember(CudaBackend):
         """Between devices, or within this one."""
         with self._device:
             target.data.copy_from_device(source.data, source.nbytes)
+            # the host does not wait for copies between devices, nor does the solver's stream
+            cupy.cuda.Stream.null.synchronize()
 
     def bring(self, array: Array) -> Array:
         """A copy, if it is on another device."""

@@ -51,6 +51,20 @@ class CudaMemory(CudaDevice):
         with self._memory_errors(f"the plan needs {num_bytes:,} bytes, more"):
             return cupy.empty(num_bytes, dtype=cupy.uint8)
 
+    @property
+    def free_bytes(self) -> int | None:
+        """What the driver has left, and CuPy's pool; None if another allocator is in use."""
+        pool = cupy.get_default_memory_pool()
+        is_own = getattr(cupy.cuda.get_allocator(), "__self__", None) is pool
+        if not is_own:
+            return None
+        with self._device:
+            free, _ = cupy.cuda.runtime.memGetInfo()
+            kept, limit = int(pool.free_bytes()), int(pool.get_limit())
+            # what the pool keeps may be used again whatever its limit is
+            most = int(free) + kept if limit == 0 else limit - int(pool.used_bytes())
+            return max(min(int(free) + kept, most), kept)
+
     def trim(self) -> None:
         """Free what CuPy's pool holds: not a little, as that waits for the device."""
         pool = cupy.get_default_memory_pool()

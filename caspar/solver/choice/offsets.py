@@ -20,22 +20,20 @@ FAR = 32.0
 differences of a thousandth of the spread by 2e-3 of themselves (docs/design/0002)."""
 
 
-def is_far_from_zero(node: NodeType, rows: Array, to_host: Callable[[Any], Any]) -> bool:
+def is_far_from_zero(node: NodeType, rows: Array, every: Callable[[Array, int], Any]) -> bool:
     """Whether some number of a node is far from zero in all nodes, as map coordinates are.
 
     Args:
         node: The type.
         rows: (n, storage_dim) values.
-        to_host: Copies an array to NumPy.
+        every: Copies each so many rows of an array to NumPy.
     """
     units = {place for part in node.unit_ranges for place in range(part.start, part.stop)}
     places = [place for place in range(node.storage_dim) if place not in units]
     if len(places) == 0 or int(rows.shape[0]) < 2:
         return False
     step = max(1, int(rows.shape[0]) // LOOKED_AT)
-    # contiguous: what is not cannot be copied from a device
-    looked_at = rows[::step].copy()
-    numbers = np.asarray(to_host(looked_at))[:, places]
+    numbers = np.asarray(every(rows, step))[:, places]
     low, middle, high = np.percentile(numbers, (5, 50, 95), axis=0)
     spread = high - low
     return bool(((spread > 0.0) & (np.abs(middle) > FAR * spread)).any())

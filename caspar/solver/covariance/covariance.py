@@ -19,6 +19,7 @@ from caspar.frontend.symbolic.field_types import storage_fields, tangent_fields
 from caspar.memory.array import Array
 from caspar.runtime.arrays import HOST, as_library, location, to_numpy
 from caspar.runtime.backend import Backend
+from caspar.solver.input.given_parts import GivenParts
 from caspar.solver.input.problem import Problem
 from caspar.solver.result.fitted import StandardErrors, fields_text
 
@@ -251,6 +252,7 @@ def standard_errors_of(found: Covariance) -> StandardErrors:
 
 def giver(backend: Backend, given: Any) -> Callable[[Array], Any]:
     """Turns arrays of the device into what the values of a node type were given as."""
+    given = given.parts[0] if isinstance(given, GivenParts) else given
 
     def give(array: Array) -> Any:
         backend.synchronize()

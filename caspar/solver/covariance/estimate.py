@@ -29,7 +29,7 @@ from caspar.solver.covariance.normal_matrix import Linearized
 from caspar.solver.covariance.request import requested_instances
 from caspar.solver.covariance.solved import Solved, SolvedResults, tell
 from caspar.solver.input.constraints import Constraints
-from caspar.solver.input.problem import Problem, given_factors, read_problem
+from caspar.solver.input.problem_reader import Problem, given_factors, read_problem
 
 __all__ = ["Covariance", "Covariances"]
 """`Covariance` too: whoever asks needs both."""

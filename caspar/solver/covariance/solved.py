@@ -5,7 +5,6 @@ solve; and small results learn standard errors, which they print. Results are ke
 result was solved from is let go of with it.
 """
 
-import math
 from collections.abc import Mapping
 from threading import Lock
 from typing import Any
@@ -16,6 +15,7 @@ from caspar.solver.covariance.covariance import Covariance, standard_errors_of
 from caspar.solver.evaluation import without_later_entries
 from caspar.solver.input.constraints import Constraints
 from caspar.solver.result.fitted import MOST_FITTED
+from caspar.solver.result.in_parts import num_numbers
 from caspar.solver.result.result import SolveResult
 
 Solved = SolveResult | Mapping[str, Any]
@@ -81,6 +81,5 @@ class SolvedResults:
 
 def tell(result: SolveResult, found: Covariance) -> None:
     """Let the report of a small result show the standard errors of a covariance."""
-    shapes = (tuple(map(int, rows.shape)) for rows in result.values.values())
-    if sum(map(math.prod, shapes)) <= MOST_FITTED:
+    if sum(map(num_numbers, result.values.values())) <= MOST_FITTED:
         result.note_standard_errors(standard_errors_of(found))

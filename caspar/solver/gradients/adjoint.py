@@ -8,8 +8,11 @@ gradient.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.memory.array import Array
+from caspar.runtime.array_tools import host_checksum
 from caspar.runtime.backend import Backend
 from caspar.solver.gradients.assembly import Assembly, MakeSystem
 from caspar.solver.gradients.charts import Charts
@@ -102,9 +105,7 @@ class Adjoint:
                 rows = rows * (self._backend.upload(problem.free[name]) == 0.0)
             starts[name] = None if rows is None else charts.pushed(name, values[name], rows)
         constants = {
-            one.factor.name: own_derivatives(
-                self._backend, one, problem, is_partial=solved.is_partial
-            )
+            one.factor.name: own_derivatives(self._backend, one, is_partial=solved.is_partial)
             for one in solved.factors
         }
         return Derived(starts, constants, solved.damping, solved.remarks)
@@ -144,5 +145,9 @@ def _structure(
             sizes.append((source, constant.rows.shape))
             if constant.index is not None:
                 indices.append(constant.index)
-    # those of constants may be on the host
-    return (*sizes, backend.checksum([backend.upload(index) for index in indices]))
+    on_host = [index for index in indices if isinstance(index, np.ndarray)]
+    others = [index for index in indices if not isinstance(index, np.ndarray)]
+    # each where it is: an index of the host goes to the device once for a structure
+    sums = (host_checksum(on_host), backend.checksum(others) if len(others) > 0 else 0)
+    places = tuple(isinstance(index, np.ndarray) for index in indices)
+    return (*sizes, *places, *sums)

@@ -10,29 +10,26 @@ from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
 from caspar.solver.covariance.sums import add_rows
 from caspar.solver.gradients.launches import FactorLaunches
-from caspar.solver.input.problem import Problem
 
 
 def own_derivatives(
-    backend: Backend, launches: FactorLaunches, problem: Problem, *, is_partial: bool
+    backend: Backend, launches: FactorLaunches, *, is_partial: bool
 ) -> dict[str, Array]:
     """Derivatives of a loss function by the constants of a factor, by name: (rows, dim).
 
     Args:
         backend: Where they are.
         launches: Of the factor; its adjoint kernel has run.
-        problem: What was differentiated.
         is_partial: Numbers that are not finite count as 0.
 
     Raises:
         InputError: A derivative is not finite.
     """
     xp, found = backend.xp, {}
-    constants = problem.factors[launches.factor.name].constants
     for one in launches.factor.inputs:
         if one.node is not None:
             continue
-        pull, given = launches.pull(one), backend.upload(constants[one.source].rows)
+        pull, given = launches.pull(one), launches.given(one)
         if one.source == WEIGHT:
             # of an instance that weighs nothing the residual may be anything
             weights = given if one.name not in launches.rows else given[launches.rows[one.name]]

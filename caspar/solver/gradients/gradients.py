@@ -19,7 +19,7 @@ from caspar.solver.gradients.gradient import Gradient
 from caspar.solver.gradients.inputs import Cotangents, given_back, shaped
 from caspar.solver.gradients.options import chosen_hessian
 from caspar.solver.input.constraints import Constraints
-from caspar.solver.input.problem import Problem, given_factors, read_problem
+from caspar.solver.input.problem_reader import Problem, given_factors, read_problem
 from caspar.solver.result.given import Given
 from caspar.solver.result.result import SolveResult
 
@@ -102,6 +102,7 @@ class Gradients:
                 Precision.FLOAT64,
                 constraints=constraints,
             )
+            _refuse_parts(problem)
             return _Solved(problem, solved, solved, ())
         given, names = solved.given, {factor.name for factor in recipe.factors}
         if given is None:
@@ -120,7 +121,21 @@ class Gradients:
                 "gradient: a result knows what was fixed and bounded in its solve; pass fixed and "
                 "bounds with arrays only"
             )
+        _refuse_parts(given.problem)
         return _Solved(given.problem, given.arrays, solved.values, on_status(solved.status))
+
+
+def _refuse_parts(problem: Problem) -> None:
+    """Whether there are gradients by all arrays.
+
+    Raises:
+        InputError: Some were given in parts.
+    """
+    if len(problem.in_parts) > 0:
+        raise InputError(
+            f"gradient: {', '.join(problem.in_parts)} were given in parts, which gradients do not "
+            "know; pass whole arrays, all on one device"
+        )
 
 
 def on_status(status: Any) -> tuple[str, ...]:

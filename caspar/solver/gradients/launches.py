@@ -7,6 +7,7 @@ and indices; arrays are copied and kernels run once for a gradient.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from caspar.equations.adjoint import kernels as parts
 from caspar.frontend.factors.trace import Argument, NodeType, TracedFactor
@@ -48,6 +49,10 @@ class Packed:
             width = int(chunk.shape[1])
             chunk[...] = rows[:, first : first + width]
             first += width
+
+    def rows(self, xp: Any) -> Array:
+        """(count, dim), the other way: a view, or new; by NumPy or CuPy."""
+        return self.chunks[0] if len(self.chunks) == 1 else xp.concatenate(self.chunks, axis=1)
 
     @property
     def binding(self) -> Binding:
@@ -142,6 +147,10 @@ class FactorLaunches:
         arrays = problem.factors[self.factor.name]
         for source, packed in self._constants.items():
             packed.fill(self._backend.upload(arrays.constants[source].rows))
+
+    def given(self, argument: Argument) -> Array:
+        """(rows, dim) of a constant as `fill` has brought them."""
+        return self._constants[argument.source].rows(self._backend.xp)
 
     @property
     def hessian(self) -> Array:

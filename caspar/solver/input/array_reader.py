@@ -28,6 +28,7 @@ from caspar.runtime.arrays import (
 )
 from caspar.runtime.backend import Backend
 from caspar.runtime.pieces import in_pieces
+from caspar.solver.input.parted_array import PartedArray, on_host
 from caspar.user_arrays import object_advice
 
 UNIT_TOLERANCE = 0.02
@@ -78,14 +79,16 @@ class ArrayReader:
 
     Attributes:
         types: Floating types.
+        backend: As given.
     """
 
     def __init__(self, backend: Backend, precision: Precision, check_values: bool) -> None:
-        self._backend = backend
+        self.backend = backend
         self.types = TYPES[precision]
         self._values = self.types.values.value
         self._check_values = check_values
         self._first: tuple[str, Location] | None = None
+        self._mixes_places = False
         self._has_warned = False
 
     def rows(
@@ -188,30 +191,33 @@ class ArrayReader:
     def _first_outside(self, index: Array, size: int, xp: ModuleType) -> int | None:
         """First entry outside 0 .. size - 1; None: all are inside."""
         if xp is not np and index.dtype == np.int32:
-            return self._backend.first_outside(xp.ascontiguousarray(index), size)
+            return self.backend.first_outside(xp.ascontiguousarray(index), size)
         bounds = in_pieces(_bounds, index) if xp is np else [_bounds(index)]
         if all(low >= 0 and high < size for low, high in bounds):
             return None
         return int(xp.flatnonzero((index < 0) | (index >= size))[0])
 
     def on_host(self, rows: Array) -> Array:
-        """An array that was read, as NumPy."""
-        return rows if isinstance(rows, np.ndarray) else self._backend.to_host(rows)
+        """An array that was read, as NumPy, whether or not it is in parts."""
+        return on_host(self.backend, rows)
 
     def like(self, rows: Array, read: Array) -> Array:
         """An array of the host where another one is that was read."""
+        if isinstance(read, PartedArray):
+            return read.cut(rows)
         is_same = isinstance(read, np.ndarray) or rows is read
-        return rows if is_same else self._backend.upload(rows)
+        return rows if is_same else self.backend.upload(rows)
 
     def dtype(self, given: Any) -> Any:
         """NumPy type in which values go back to the user: what was given, if it is floating."""
-        dtype = to_numpy(given).dtype if location(given) == HOST else self._on_device(given).dtype
+        dtype = to_numpy(given).dtype if location(given) == HOST else self.on_device(given).dtype
         # half precision would not hold what the solver finds
         keeps = dtype.kind == "f" and dtype.itemsize >= np.dtype(np.float32).itemsize
         return dtype.newbyteorder("=") if keeps else np.dtype(self._values)
 
-    def _on_device(self, given: Any) -> Array:
-        return self._backend.upload(given)
+    def on_device(self, given: Any) -> Array:
+        """An array that lives on the backend's device, as one of its library."""
+        return self.backend.upload(given)
 
     def array(self, where: str, given: Any) -> tuple[Array, ModuleType]:
         """The array where it is, as it is, and the module that works on it there.
@@ -224,25 +230,37 @@ class ArrayReader:
         if isinstance(given, list | tuple) and len(given) == 0:
             return np.empty(0), np  # nothing of it goes anywhere
         place = checked_location(where, given)
-        if self._first is None:
-            self._first = (where, place)
-        elif place != self._first[1]:
-            raise InputError(
-                f"{where}: lives on {place}, but {self._first[0]} lives on {self._first[1]}; "
-                "put all arrays on one device"
-            )
-        if place != HOST and not self._backend.accepts_device(place.kind, place.number):
-            raise InputError(
-                f"{where}: lives on {place}, but the solver runs on {self._backend.device}; "
-                "move the array there, or choose another backend"
-            )
+        self.check_place(where, place)
         if wants_gradient(given) and not self._has_warned:
             self._has_warned = True  # one warning a solve
             warn_of_gradient(where, given)
         with reading(where, given):
             if place == HOST:
                 return to_numpy(given), np
-            return self._on_device(given), self._backend.xp
+            return self.on_device(given), self.backend.xp
+
+    def mix_places(self) -> None:
+        """Take arrays of the host beside those of the device from here on."""
+        self._mixes_places = True
+
+    def check_place(self, where: str, place: Location) -> None:
+        """Whether an array may live there.
+
+        Raises:
+            InputError: It is not where the first one is, or nowhere that the solver reads.
+        """
+        if self._first is None:
+            self._first = (where, place)
+        elif place != self._first[1] and not self._mixes_places:
+            raise InputError(
+                f"{where}: lives on {place}, but {self._first[0]} lives on {self._first[1]}; "
+                "put all arrays on one device"
+            )
+        if place != HOST and not self.backend.accepts_device(place.kind, place.number):
+            raise InputError(
+                f"{where}: lives on {place}, but the solver runs on {self.backend.device}; "
+                "move the array there, or choose another backend"
+            )
 
     def number(self, where: str, given: Any) -> Array:
         """(1, 1) one number for all instances, on the host, of the type of values.

@@ -1,10 +1,11 @@
 """Problems that consist of many unconnected parts, which would better be solved apart.
 
 Input: the factors and node types of a solve, and its arrays. Output: a remark, or nothing. Once for
-each solve: microseconds where counts tell; where they do not, some passes over the indices, if they
-are on the host and not too many.
+a structure: microseconds where counts tell; where they do not, some passes over the indices, if
+they are on the host and not too many.
 """
 
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +26,34 @@ MAX_INSTANCES = 200_000
 """Whose indices are looked at."""
 
 Indices = NDArray[np.int64]
+
+
+class RemarksOnParts:
+    """What `remarks_on_parts` says, kept for the structure of the last solve."""
+
+    def __init__(self) -> None:
+        self._known: tuple[weakref.ref[object], tuple[str, ...]] | None = None
+
+    def of(
+        self,
+        system: object,
+        factors: Sequence[TracedFactor],
+        nodes: Sequence[NodeType],
+        problem: Problem,
+    ) -> tuple[str, ...]:
+        """The remarks.
+
+        Args:
+            system: What a solve iterates on: another one for other counts or indices.
+            factors: As of `remarks_on_parts`.
+            nodes: Likewise.
+            problem: Likewise.
+        """
+        known = self._known
+        if known is None or known[0]() is not system:
+            known = weakref.ref(system), remarks_on_parts(factors, nodes, problem)
+            self._known = known
+        return known[1]
 
 
 def remarks_on_parts(

@@ -63,7 +63,7 @@ class TermReader:
         if WEIGHT not in self._names or WEIGHT not in given:
             return None
         where = f"{self._where}, argument {WEIGHT}"
-        if _is_number(given[WEIGHT]):
+        if is_number(given[WEIGHT]):
             raise InputError(
                 f"{where}: expected one weight for each instance, an array of shape (m,), got the "
                 f"number {given[WEIGHT]!r}"
@@ -96,7 +96,7 @@ class TermReader:
         self.by_instance = tuple(
             name
             for name, rows in read.items()
-            if name == WEIGHT or not _is_number(given.get(name, 1.0))
+            if name == WEIGHT or not is_number(given.get(name, 1.0))
         )
         return read
 
@@ -113,7 +113,7 @@ class TermReader:
                 f"{self._where}: {name!r} is missing; its loss needs a number, or one for each "
                 "instance"
             )
-        if _is_number(found):
+        if is_number(found):
             # beside arrays on a device too
             rows = self._arrays.number(where, found)
         else:
@@ -132,7 +132,7 @@ class TermReader:
             )
 
 
-def _is_number(given: Any) -> bool:
+def is_number(given: Any) -> bool:
     """Whether it is one number for all instances."""
     return isinstance(given, Real) or getattr(given, "ndim", None) == 0
 

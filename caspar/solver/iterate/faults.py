@@ -4,7 +4,6 @@ Input: a plan, the residuals or gradients that were just evaluated. Output: word
 Cost: some passes over the arrays, of a solve that failed or is likely to.
 """
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +16,7 @@ from caspar.memory.array import Array
 from caspar.memory.layout import chunk_views
 from caspar.solver.plan.plan import FactorPlan, NodePlan, Plan
 from caspar.solver.result.quantities import count_text
-from caspar.solver.system.free_values import Score, remarks_on_free_values
+from caspar.solver.system.free_values import Values, remarks_on_free_values
 from caspar.solver.system.lone_promises import LonePromises, are_looked_at, lone_promises
 from caspar.solver.system.phases import Phases
 from caspar.solver.system.scores import (
@@ -103,11 +102,9 @@ class PlanFindings:
         """See `Findings`."""
         return lone_promises(self._plan)
 
-    def remarks_on_values(
-        self, starts: Mapping[str, Array], cost: float, first_cost: float, score: Score
-    ) -> tuple[str, ...]:
+    def remarks_on_values(self, system: Values, cost: float, first_cost: float) -> tuple[str, ...]:
         """See `system.free_values`."""
-        return remarks_on_free_values(self._plan, starts, cost, first_cost, score)
+        return remarks_on_free_values(lambda call: [call(system)], cost, first_cost)
 
 
 def faulty_costs(plan: Plan) -> tuple[str, ...]:

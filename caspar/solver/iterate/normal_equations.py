@@ -44,6 +44,7 @@ class NormalEquations:
     Attributes:
         findings: On what it holds.
         more_remarks: On the problem, before those on the linear solver.
+        starts: By node type the values that were loaded; nothing once they are read.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class NormalEquations:
         self._phases = phases
         self._scalars = self._backend.host_scalars(plan.memory[SolverPart.SCALARS])
         self._look = DerivativeLook(plan)
-        self._starts: Mapping[str, Array] = {}
+        self.starts: Mapping[str, Array] = {}
         self._held = Linearization(plan.is_scaled, plan.jacobians_are_shared)
         sequence = self._backend.sequence
         self._score = sequence([*phases.restore(), *phases.score(plan.linearized_state)])
@@ -141,7 +142,7 @@ class NormalEquations:
         if self.is_direct != was_direct:
             self._begin_by(exact=self.is_direct)
         self._held = self._held.loaded()
-        self._starts = problem.values
+        self.starts = problem.values
         scratch = self.plan.scratch()
         for plan in self.plan.reduced:
             self._backend.clear(self.plan.memory[plan.key(NodePart.INFLUENCE)])
@@ -307,7 +308,7 @@ class NormalEquations:
         See `roundings.typical_change`. What was linearised is lost.
         """
         self._score.run()
-        change = typical_change(self.plan, self._phases, self._starts)
+        change = typical_change(self.plan, self._phases, self.starts)
         self._score_again()
         return change
 
@@ -337,8 +338,7 @@ class NormalEquations:
             cost: Of the current values.
             first_cost: Of the start values.
         """
-        costs = cost, first_cost
-        return self.findings.remarks_on_values(self._starts, *costs, self.candidate_cost)
+        return self.findings.remarks_on_values(self, cost, first_cost)
 
     def values(self) -> Mapping[str, Array]:
         """The current values as (n, storage_dim) arrays of the type of values.
@@ -346,7 +346,7 @@ class NormalEquations:
         They are in memory that a solve needs no more; the next one overwrites them.
         """
         self._held = self._held.overwritten()
-        self._starts = {}
+        self.starts = {}
         return self._values_in(self.plan.scratch())
 
     def copied_values(self) -> Mapping[str, Array]:

@@ -90,7 +90,8 @@ def make_plan(
     arena = reserve_regions(library, types, factors, nodes, shard, share_jacobians=is_shared)
     # what was taken so far and given back is not kept beside the arena
     backend.trim()
-    memory = allocate_cleared(arena, backend, nodes)
+    outside = sum(plan.num_bytes for plan in factors) + sum(plan.num_bytes for plan in nodes)
+    memory = allocate_cleared(arena, backend, nodes, outside, shard)
     return Plan(
         library,
         types,
@@ -98,9 +99,7 @@ def make_plan(
         tuple(nodes),
         memory,
         arena,
-        arena.num_bytes
-        + sum(plan.num_bytes for plan in factors)
-        + sum(plan.num_bytes for plan in nodes),
+        arena.num_bytes + outside,
         is_shared,
         limits,
         shard,

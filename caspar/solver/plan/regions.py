@@ -23,7 +23,7 @@ from caspar.memory.array import Array
 from caspar.memory.layout import array_scalars
 from caspar.runtime.backend import Backend
 from caspar.solver.limits import Limits
-from caspar.solver.plan.allocation import allocated
+from caspar.solver.plan.allocation import allocated, demand_of
 from caspar.solver.plan.arena import ArenaPlan, Entry
 from caspar.solver.plan.array_key import ArrayKey, Span
 from caspar.solver.plan.kernel_library import KernelLibrary
@@ -74,14 +74,25 @@ def reserve_regions(
 
 
 def allocate_cleared(
-    arena: ArenaPlan[ArrayKey], backend: Backend, nodes: Sequence[NodePlan]
+    arena: ArenaPlan[ArrayKey],
+    backend: Backend,
+    nodes: Sequence[NodePlan],
+    outside_bytes: int,
+    shard: Shard | None,
 ) -> dict[ArrayKey, Array]:
     """The arrays of an arena; those that nothing may write before they are summed are zero.
+
+    Args:
+        arena: What is where.
+        backend: Where it is allocated.
+        nodes: All node types.
+        outside_bytes: Of indices and tiles, which are there already.
+        shard: Of the part of a problem that this is; None: it is all of it.
 
     Raises:
         OutOfMemoryError: Names needed and available bytes, and what several devices would need.
     """
-    memory = allocated(arena, backend, nodes)
+    memory = allocated(arena, backend, demand_of(arena, nodes, outside_bytes, shard))
     # `collect` sums the model's partials with the initial cost, before any retraction; not every
     # factor has a part in the curvature
     for part in (SolverPart.SCALARS, SolverPart.MODELS, SolverPart.CURVATURES):

@@ -4,7 +4,7 @@ Whatever decides which launches there are, or what an array that is added up loo
 same on all devices: it follows from these numbers, not from the part. Cost tier: once for a solve.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,51 @@ from caspar.memory.array import Array
 
 ToHost = Callable[[Array], NDArray[Any]]
 
+
 Chosen = slice | Array
 """Instances of a whole: a range, or their (n,) numbers in ascending order."""
+
+
+@dataclass(frozen=True)
+class ChosenParts:
+    """Instances of a factor that is given in parts.
+
+    Attributes:
+        pieces: By part a range, or (n,) numbers within it in ascending order, where the part is.
+        offsets: Number of the first instance of each part, and of all instances.
+    """
+
+    pieces: tuple[Chosen, ...]
+    offsets: Sequence[int]
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return sum(size_of(piece) for piece in self.pieces)
+
+    def numbers(self, to_host: ToHost) -> NDArray[Any]:
+        """Their numbers among all instances."""
+        found = []
+        for piece, first in zip(self.pieces, self.offsets, strict=False):
+            if isinstance(piece, slice):
+                found.append(np.arange(first + piece.start, first + piece.stop))
+            else:
+                own = piece if isinstance(piece, np.ndarray) else to_host(piece)
+                found.append(own + first)
+        return np.concatenate(found)
+
+
+ChosenInstances = Chosen | ChosenParts
+"""Instances of a factor."""
+
+
+def size_of(chosen: ChosenInstances) -> int:
+    """How many are chosen."""
+    if isinstance(chosen, ChosenParts):
+        return chosen.size
+    if isinstance(chosen, slice):
+        return int(chosen.stop) - int(chosen.start)
+    return int(chosen.shape[0])
 
 
 @dataclass(frozen=True)
@@ -41,7 +84,7 @@ class Shard:
     instances: Mapping[str, int]
     most: Mapping[str, int]
     added: Mapping[str, int]
-    chosen: Mapping[str, Chosen] = field(default_factory=dict, compare=False, repr=False)
+    chosen: Mapping[str, ChosenInstances] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def is_first(self) -> bool:
@@ -59,6 +102,8 @@ class Shard:
         chosen = self.chosen[factor]
         if isinstance(chosen, slice):
             return places + int(chosen.start)
+        if isinstance(chosen, ChosenParts):
+            return np.asarray(chosen.numbers(to_host)[places])
         numbers: NDArray[Any] = chosen if isinstance(chosen, np.ndarray) else to_host(chosen)
         return np.asarray(numbers[places])
 

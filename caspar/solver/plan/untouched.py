@@ -7,8 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.frontend.factors.trace import Argument, TracedFactor
+from caspar.memory.array import Array
 from caspar.runtime.array_tools import ArrayTools
 from caspar.runtime.backend import Backend
+from caspar.solver.input.parted_array import placed
 from caspar.solver.input.problem import Problem
 from caspar.solver.plan.plan import FactorPlan, NodePlan
 from caspar.user_warnings import warn_user
@@ -68,14 +70,22 @@ def warn_untouched_of(backend: Backend, problem: Problem, factors: Sequence[Trac
                 if argument.node_type.name != name or problem.factors[factor.name].count == 0:
                     continue
                 index = problem.factors[factor.name].nodes[argument.name]
-                if index is None or isinstance(index, np.ndarray):
-                    flags[slice(None) if index is None else index] = True
+                if index is None:
+                    flags[:] = True
                     continue
-                found = backend.xp.zeros(count, bool)
-                found[index] = True
-                flags |= backend.to_host(found)
+                for part, device in placed(index, backend):
+                    with device.scope():
+                        flags |= _touched(device, part, count)
         if not flags.all():
             _warn(name, np.flatnonzero(~flags), count)
+
+
+def _touched(backend: Backend, index: Array, count: int) -> NDArray[Any]:
+    """(count,) booleans on the host: nodes that an index names."""
+    is_host = isinstance(index, np.ndarray)
+    found = (np if is_host else backend.xp).zeros(count, bool)
+    found[index] = True
+    return found if is_host else backend.to_host(found)
 
 
 def _warn(name: str, untouched: NDArray[Any], count: int) -> None:

@@ -13,7 +13,8 @@ from caspar.options import Precision, SolveOptions
 from caspar.solver.active import Active, Preparations
 from caspar.solver.choice.form import Recipe
 from caspar.solver.input.constraints import Constraints
-from caspar.solver.input.problem import Problem, read_problem
+from caspar.solver.input.problem import Problem
+from caspar.solver.input.problem_reader import read_problem
 from caspar.solver.ranks.devices import RankDevices
 from caspar.solver.ranks.outline import (
     Facts,
@@ -110,6 +111,11 @@ def _read(
             check_values=given.options.check,
             constraints=given.constraints,
         )
+        if len(problem.in_parts) > 0:
+            raise InputError(
+                f"{', '.join(problem.in_parts)}: given in parts, but each of several processes has "
+                "one device; pass its part of the factors as plain arrays"
+            )
         if is_spread and not devices.is_leader:
             # those of rank 0 count
             problem = without(problem, everywhere)

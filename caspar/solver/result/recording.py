@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from caspar.solver.result.in_parts import on_host
 from caspar.solver.result.result import IterationRecord
 
 
@@ -41,10 +41,3 @@ class Recording:
     def __repr__(self) -> str:
         """Number of steps."""
         return f"Recording({len(self)} accepted steps)"
-
-
-def on_host(array: Any) -> NDArray[Any]:
-    """An array or tensor of any device as a NumPy array."""
-    if hasattr(array, "detach"):  # a tensor
-        array = array.detach().cpu()
-    return array.get() if hasattr(array, "get") else np.asarray(array)

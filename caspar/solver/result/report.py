@@ -21,8 +21,8 @@ from rich.text import Text
 import caspar
 from caspar.errors import MissingPackageError
 from caspar.options import Precision
-from caspar.runtime.arrays import to_numpy
 from caspar.solver.result.fitted import MOST_FITTED, fields_text
+from caspar.solver.result.in_parts import num_numbers, on_host
 from caspar.solver.result.quantities import (
     bytes_text,
     change_text,
@@ -174,12 +174,11 @@ def fitted_texts(result: SolveResult) -> list[str]:
 
     Nothing of a problem that has more than `MOST_FITTED` numbers.
     """
-    sizes = [math.prod(map(int, array.shape)) for array in result.values.values()]
-    if sum(sizes) > MOST_FITTED:
+    if sum(map(num_numbers, result.values.values())) > MOST_FITTED:
         return []
     texts, known = [], result.standard_errors
     for name, array in result.values.items():
-        rows = to_numpy(array.to_rows() if hasattr(array, "to_rows") else array)
+        rows = on_host(array)
         storage = result.fields.get(name, {})
         errors = None if known is None else known.by_type.get(name)
         tangent = {} if known is None else known.tangent.get(name, {})

@@ -15,6 +15,7 @@ import caspar
 from caspar.errors import InputError
 from caspar.solver.result.fitted import StandardErrors
 from caspar.solver.result.given import Evaluated, Given, ValuesReader
+from caspar.solver.result.in_parts import parts_of
 from caspar.solver.result.quantities import cost_text, time_text
 
 SAME_COST = 1e-3
@@ -158,7 +159,7 @@ def values_by_field(
     """Parts of the values of a node type by the names of its fields.
 
     Args:
-        values: By node type, arrays whose last axis is an instance's numbers.
+        values: By node type, arrays whose last axis is an instance's numbers, or lists of these.
         fields: By node type that is a dataclass, the numbers of each field.
         name: Of the node type.
 
@@ -173,12 +174,14 @@ def values_by_field(
         raise InputError(
             f"node type {name} is no dataclass, so its fields have no names: use values[{name!r}]"
         )
-    rows = values[name]
-    rows = rows.to_rows() if hasattr(rows, "to_rows") else rows
-    return {
-        one: rows[..., place.start] if len(place) == 1 else rows[..., place.start : place.stop]
-        for one, place in places.items()
-    }
+    given = values[name]
+    parts = [rows.to_rows() if hasattr(rows, "to_rows") else rows for rows in parts_of(given)]
+    found: dict[str, Any] = {}
+    for one, place in places.items():
+        columns = place.start if len(place) == 1 else slice(place.start, place.stop)
+        cut = [rows[..., columns] for rows in parts]
+        found[one] = cut if isinstance(given, list) else cut[0]
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +199,8 @@ class SolveResult:
             by the linear model, relative to `final_cost`. Small: a minimum to that many digits, as
             far as the linear model is right. NaN: not known, as after Ctrl-C.
         iterations: One record for each Levenberg-Marquardt iteration.
-        values: For each node type an (n, storage_dim) array of the kind and dtype given.
+        values: For each node type an (n, storage_dim) array of the kind and dtype given; of one
+            that was given in parts a list of these, each where it was.
         problem: Instance counts.
         backend: `cuda` or `cpu`.
         device: The device in words.
@@ -313,7 +317,8 @@ class SolveResult:
 
         Returns:
             By field, in order: (n,) of a scalar, (n, storage_dim) of anything else; parts of the
-            arrays in `values`, of the same kind. A `BlockedArray` is read as rows.
+            arrays in `values`, of the same kind. A `BlockedArray` is read as rows. Where `values`
+            has a list of parts, lists.
 
         Raises:
             InputError: There is no such node type, or it is no dataclass.

@@ -37,12 +37,12 @@ class SharedFindings:
 
     @property
     def has_lone_promises(self) -> bool:
-        """No: what is split is too large to look at."""
-        return False
+        """Whether all devices have all nodes, and these are few."""
+        return all(self._each(_has_lone_promises))
 
     def lone_promises(self) -> LonePromises | None:
-        """None."""
-        return None
+        """What nodes promise one by one: all devices find the same."""
+        return self._each(PlanFindings.lone_promises)[0]
 
     def _each(self, call: Callable[[PlanFindings], Result]) -> list[Result]:
         return self._each_system(partial(_of_findings, call))
@@ -71,6 +71,10 @@ class SharedFindings:
     def residual_rows(self, factor: str) -> NDArray[np.float64]:
         """(instances, rows) residuals of a factor when the values were scored, as given."""
         return self._rows(factor)
+
+
+def _has_lone_promises(findings: PlanFindings) -> bool:
+    return findings.has_lone_promises
 
 
 def _of_findings(call: Callable[[PlanFindings], Result], system: NormalEquations) -> Result:

@@ -24,6 +24,9 @@ from caspar.solver.shards.split import Part, split_problem
 from caspar.solver.shards.system import ShardedSystem
 from caspar.solver.shards.team import Team, ThreadSystems
 
+UNEVEN = 1.5
+"""Times its even share from which on users are told that a device has more."""
+
 
 class ShardedPreparation:
     """Kernels and systems of a solver on several devices.
@@ -65,7 +68,7 @@ class ShardedPreparation:
         num_instances = sum(factor.count for factor in problem.factors.values())
         wanted = self._devices.size
         if wanted == 1:
-            with self._whole.system(problem) as single:
+            with self._whole.system(problem.joined(self._devices.first)) as single:
                 yield single
             return
         least = self._recipe.limits.min_instances_of_device
@@ -88,7 +91,7 @@ class ShardedPreparation:
                 # those of the last solve are not in the way
                 self._whole.release()
                 for system in systems:
-                    system.more_remarks = _remarks(wanted, len(parts))
+                    system.more_remarks = _remarks(wanted, parts)
                 shared = ThreadSystems(systems, team)
                 rows = partial(rows_of_threads, systems, parts, team)
                 findings = partial(SharedFindings, rows=rows)
@@ -102,7 +105,7 @@ class ShardedPreparation:
         for preparation in self._own:
             preparation.release()
         self._table = None
-        with self._whole.system(problem) as system:
+        with self._whole.system(problem.joined(self._devices.first)) as system:
             system.more_remarks = (remark,)
             yield system
 
@@ -158,10 +161,20 @@ class ShardedPreparation:
                         raise
 
 
-def _remarks(wanted: int, used: int) -> tuple[str, ...]:
-    if used == wanted:
-        return ()
-    return (f"{used} of {wanted} devices had a part of this problem.",)
+def _remarks(wanted: int, parts: list[Part]) -> tuple[str, ...]:
+    remarks: tuple[str, ...] = ()
+    if len(parts) < wanted:
+        remarks = (f"{len(parts)} of {wanted} devices had a part of this problem.",)
+    sizes = [sum(arrays.count for arrays in part.problem.factors.values()) for part in parts]
+    most = max(sizes)
+    if most * len(parts) > UNEVEN * sum(sizes):
+        remark = (
+            f"Device {sizes.index(most)} had {100 * most // sum(sizes)} % of the instances of "
+            f"factors, and {len(parts)} devices take as long as the one that has most. Pass arrays "
+            "as a whole, or in parts that have about as many."
+        )
+        remarks = (*remarks, remark)
+    return remarks
 
 
 def without_matrices(recipe: Recipe) -> Recipe:

@@ -10,11 +10,13 @@ instance, unless it stands in the order of the parts. Once for a solve.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from caspar.equations.factor_builder import FactorForm
 from caspar.equations.solver_form import SolverForm
@@ -23,8 +25,9 @@ from caspar.memory.array import Array
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
 from caspar.solver.input.bounds import NodeBounds
+from caspar.solver.input.parted_array import PartedArray, pieces_of, placed
 from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
-from caspar.solver.plan.shard import Chosen, Shard
+from caspar.solver.plan.shard import Chosen, ChosenInstances, ChosenParts, Shard, size_of
 
 
 @dataclass(frozen=True)
@@ -43,21 +46,7 @@ class Part:
 
     def on(self, backend: Member) -> Problem:
         """The same with arrays that a device reads."""
-        bring = backend.bring
-        problem = self.problem.with_indices(bring)
-        factors = {
-            name: replace(
-                arrays,
-                constants={
-                    source: ConstantArray(bring(constant.rows), constant.index)
-                    for source, constant in arrays.constants.items()
-                },
-            )
-            for name, arrays in problem.factors.items()
-        }
-        values = {name: bring(rows) for name, rows in problem.values.items()}
-        free = {name: bring(rows) for name, rows in problem.free.items()}
-        return replace(problem, values=values, factors=factors, free=free)
+        return self.problem.joined(backend)
 
 
 def split_problem(
@@ -88,7 +77,7 @@ def split_problem(
         }
         for number in range(num_parts)
     ]
-    sizes = [{name: _size(one) for name, one in by_factor.items()} for by_factor in chosen]
+    sizes = [{name: size_of(one) for name, one in by_factor.items()} for by_factor in chosen]
     kept = [number for number in range(num_parts) if sum(sizes[number].values()) > 0]
     most = {factor.name: max(sizes[number][factor.name] for number in kept) for factor in factors}
     shards = [
@@ -113,7 +102,13 @@ def split_problem(
 def _cut_type(
     problem: Problem, form: SolverForm, name: str, num_parts: int, backend: Backend
 ) -> list[slice]:
-    """Ranges of an eliminated type's nodes that have about as many instances."""
+    """Ranges of an eliminated type's nodes that have about as many instances.
+
+    Of a type that is given in as many parts as there are devices, the parts.
+    """
+    values = problem.values[name]
+    if isinstance(values, PartedArray) and len(values.parts) == num_parts:
+        return [slice(start, end) for start, end in pairwise(values.offsets)]
     count = problem.counts[name]
     touching = np.zeros(count, np.int64)
     for factor, own in form.factors.items():
@@ -121,10 +116,9 @@ def _cut_type(
             continue
         index = problem.factors[factor].nodes[own.eliminated_argument.name]
         assert index is not None
-        if isinstance(index, np.ndarray):
-            touching += np.bincount(index, minlength=count)
-        else:
-            touching += backend.to_host(backend.xp.bincount(index, minlength=count))
+        for part, device in placed(index, backend):
+            with device.scope():
+                touching += _bincount(device, part, count)
     before = np.cumsum(touching)
     goals = before[-1] * np.arange(1, num_parts) / num_parts if count > 0 else np.zeros(0)
     ends = np.searchsorted(before, goals, side="left") + 1 if count > 0 else goals
@@ -134,6 +128,13 @@ def _cut_type(
     return [slice(start, end) for start, end in pairwise(places)]
 
 
+def _bincount(backend: Backend, index: Array, count: int) -> NDArray[np.int64]:
+    """(count,) how often an index names each node, on the host."""
+    if isinstance(index, np.ndarray):
+        return np.bincount(index, minlength=count)
+    return backend.to_host(backend.xp.bincount(index, minlength=count))
+
+
 def _chosen(
     problem: Problem,
     factor: TracedFactor,
@@ -141,28 +142,41 @@ def _chosen(
     cuts: Mapping[str, Sequence[slice]],
     number: int,
     num_parts: int,
-) -> Chosen:
+) -> ChosenInstances:
     """Which instances of a factor a part has."""
     arrays = problem.factors[factor.name]
     if form.eliminated is None:
-        # pairs of neighbours stay neighbours
-        count = arrays.count
-        return slice(count * number // num_parts, count * (number + 1) // num_parts)
+        return _evenly(arrays, number, num_parts)
     nodes = cuts[form.eliminated_argument.node_type.name][number]
     index = arrays.nodes[form.eliminated_argument.name]
     assert index is not None
+    if isinstance(index, PartedArray):
+        pieces = index.each(lambda part: _within(part, nodes))
+        return ChosenParts(tuple(pieces), index.offsets)
+    return _within(index, nodes)
+
+
+def _evenly(arrays: FactorArrays, number: int, num_parts: int) -> ChosenInstances:
+    """As many instances as any other part has; of a factor in as many parts one of these."""
+    count = arrays.count
+    # pairs of neighbours stay neighbours
+    chosen = slice(count * number // num_parts, count * (number + 1) // num_parts)
+    offsets = arrays.offsets
+    if offsets is None:
+        return chosen
+    if len(offsets) == num_parts + 1:
+        chosen = slice(offsets[number], offsets[number + 1])
+    return ChosenParts(tuple(pieces_of(chosen, offsets)), offsets)
+
+
+def _within(index: Array, nodes: slice) -> Chosen:
+    """Which entries of an index name a node of a range: as a range if they stand together."""
     (found,) = ((index >= nodes.start) & (index < nodes.stop)).nonzero()
     size = int(found.shape[0])
     if size == 0:
         return slice(0, 0)
     first, last = int(found[0]), int(found[-1])
     return slice(first, last + 1) if last - first + 1 == size else found
-
-
-def _size(chosen: Chosen) -> int:
-    if isinstance(chosen, slice):
-        return int(chosen.stop) - int(chosen.start)
-    return int(chosen.shape[0])
 
 
 def added_of(
@@ -190,7 +204,7 @@ def make_part(
     everything = slice(None)
 
     def own(name: str, rows: Any) -> Any:
-        return rows[_where(nodes.get(name, everything), rows)]
+        return _picked(rows, nodes.get(name, everything))
 
     bounds = {
         name: NodeBounds(
@@ -225,7 +239,7 @@ def make_part(
 def _instances(
     factor: TracedFactor,
     arrays: FactorArrays,
-    chosen: Chosen,
+    chosen: ChosenInstances,
     chosen_nodes: Mapping[str, Chosen],
     form: FactorForm,
 ) -> FactorArrays:
@@ -236,20 +250,24 @@ def _instances(
         if index is None:
             nodes[argument.name] = None
             continue
-        picked = index[_where(chosen, index)]
+        picked = _picked(index, chosen)
         if argument is form.eliminated:
-            picked = _numbered(picked, chosen_nodes[argument.node_type.name])
+            own = chosen_nodes[argument.node_type.name]
+            if isinstance(picked, PartedArray):
+                picked = picked.map(partial(_numbered, nodes=own))
+            else:
+                picked = _numbered(picked, own)
         nodes[argument.name] = picked
     sequential = {one.source for one in factor.inputs if one.kind is ArgumentKind.CONST_SEQUENTIAL}
     constants = {}
     for source, constant in arrays.constants.items():
         rows, index = constant.rows, constant.index
         if index is not None:
-            index = index[_where(chosen, index)]
+            index = _picked(index, chosen)
         elif source in sequential or source in arrays.by_instance:
-            rows = rows[_where(chosen, rows)]
+            rows = _picked(rows, chosen)
         constants[source] = ConstantArray(rows, index)
-    size = _size(chosen)
+    size = size_of(chosen)
     return FactorArrays(size, nodes, constants, arrays.by_instance, size)
 
 
@@ -267,8 +285,14 @@ def _numbered(index: Array, nodes: Chosen) -> Array:
     return found
 
 
-def _where(chosen: Chosen, array: Array) -> Chosen:
-    """The chosen instances, on the host for an array of the host."""
+def _picked(array: Array, chosen: ChosenInstances) -> Array:
+    """The chosen rows of an array."""
+    if isinstance(array, PartedArray):
+        if isinstance(chosen, ChosenParts):
+            return array.pick(chosen.pieces)
+        assert isinstance(chosen, slice)
+        return array.range(chosen)
+    assert not isinstance(chosen, ChosenParts)
     if isinstance(array, np.ndarray) and not isinstance(chosen, slice | np.ndarray):
-        return chosen.get()
-    return chosen
+        return array[chosen.get()]
+    return array[chosen]

@@ -17,6 +17,7 @@ from caspar.errors import BackendError
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.runtime.group.member import Member
+from caspar.solver.input.parted_array import PartedArray
 from caspar.solver.iterate.derivative_sizes import DerivativeSizes, first_step
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterate.steps import LinearGoal, TriedStep
@@ -24,6 +25,8 @@ from caspar.solver.linear.hand_over import HandOver
 from caspar.solver.plan.plan import Plan
 from caspar.solver.plan.shard import Chosen
 from caspar.solver.shards.findings import SharedFindings, joined
+from caspar.solver.shards.gathering import in_parts
+from caspar.solver.system.free_values import remarks_on_free_values
 
 Result = TypeVar("Result")
 
@@ -276,6 +279,14 @@ class ShardedSystem:
         found, first = self.systems.values(read), self.systems.member
         moved = {}
         for name, rows in found[0].items():
+            start = self._starts[name]
+            if isinstance(start, PartedArray):
+                ends = [
+                    (nodes.get(name, slice(None)), own[name])
+                    for nodes, own in zip(self._nodes, found, strict=True)
+                ]
+                moved[name] = in_parts(start, ends if name in self._nodes[0] else ends[:1])
+                continue
             if name not in self._nodes[0]:
                 moved[name] = rows
                 continue
@@ -299,5 +310,12 @@ class ShardedSystem:
         return joined(self._each(NormalEquations.faulty_derivatives))
 
     def remarks_on_values(self, cost: float, first_cost: float) -> tuple[str, ...]:
-        """None: what has run away is looked for on one device only."""
-        return ()
+        """Sentences on numbers that ran away and nodes that nothing holds."""
+        return remarks_on_free_values(self._each, cost, first_cost, self._whole_number)
+
+    def _whole_number(self, device: int, node: str, number: int) -> int:
+        """The number of a node in the whole problem, by that among the nodes of a device."""
+        nodes = self._nodes[device].get(node)
+        if nodes is None:
+            return number
+        return nodes.start + number if isinstance(nodes, slice) else int(nodes[number])

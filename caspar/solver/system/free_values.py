@@ -1,13 +1,16 @@
 """Values that the cost does not hold: numbers that ran away, and nodes that move together.
 
-Input: a plan whose nodes have the values at the end of a solve, where these began, and what scores
-the candidate. Output: sentences for users. Cost tier: once for a solve; some reductions over the
-values, and evaluations of the cost where something is suspected.
+Input: systems whose nodes have the values at the end of a solve, and where these began; on several
+devices each has the system of its part, and all work together. Output: sentences for users. Cost
+tier: once for a solve; some reductions over the values, and evaluations of the cost where something
+is suspected.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +22,30 @@ from caspar.memory.array import Array
 from caspar.memory.layout import chunk_views
 from caspar.solver.plan.plan import NodePlan, Plan
 
-Score = Callable[[], float]
-"""The cost of the candidate."""
+
+class Values(Protocol):
+    """A system with values: that of a problem, or of one device's part."""
+
+    @property
+    def plan(self) -> Plan:
+        """Its nodes have the values. Candidates are overwritten."""
+
+    @property
+    def starts(self) -> Mapping[str, Array]:
+        """By node type, (n, storage_dim) start values, on host or device."""
+
+    def candidate_cost(self) -> float:
+        """The cost of the candidates of all devices, which all ask for it at the same time."""
+
+
+Each = Callable[[Callable[[Any], Any]], list[Any]]
+"""Calls a function, which can be pickled, with each system."""
+
+WholeNumber = Callable[[int, str, int], int]
+"""Of a device, a node type and a node's number in its part: the number in the whole problem."""
+
+Largest = Mapping[str, NDArray[np.float64]]
+"""By node type the largest magnitude of each number of its storage in any node."""
 
 GROWTH = 1e6
 """Times the largest start value of its kind that a number has to reach to be looked at. It also has
@@ -40,150 +65,253 @@ SAME_COST, SAME_BESIDE_START = 1e-6, 1e-12
 
 
 @dataclass(frozen=True)
-class _Suspect:
+class Suspect:
     """The largest number of a kind.
 
     Attributes:
-        plan: Its node type.
+        node: Name of its node type.
+        is_everywhere: Whether all devices have that type's nodes.
         chunk: Chunk of the blocked array.
         column: Within the chunk.
-        entry: Within the storage of a node.
         row: The node, in the plan's order.
-        value: The number.
+        number: The node, in the order of the part's arrays; later of the whole problem's.
+        place: The number in words.
+        start: What it was.
+        value: What it has become.
         growth: Over the largest start value of its kind.
+        device: Which one has it.
     """
 
-    plan: NodePlan
+    node: str
+    is_everywhere: bool
     chunk: int
     column: int
-    entry: int
     row: int
+    number: int
+    place: str
+    start: float
     value: float
     growth: float
+    device: int
+
+    @property
+    def text(self) -> str:
+        """It, for users."""
+        moved = f"went from {self.start:.6g} to {self.value:.6g}"
+        return f"{self.node} {self.number}, {self.place}, {moved}"
+
+
+def as_numbered(device: int, node: str, number: int) -> int:
+    """The numbers of a problem that is on one device."""
+    return number
 
 
 def remarks_on_free_values(
-    plan: Plan, starts: Mapping[str, Array], cost: float, first_cost: float, score: Score
+    each: Each, cost: float, first_cost: float, whole_number: WholeNumber = as_numbered
 ) -> tuple[str, ...]:
     """Sentences on both.
 
     Args:
-        plan: Its nodes have the values. Candidates are overwritten.
-        starts: By node type, (n, storage_dim) start values, on host or device.
+        each: Calls a function with each device's `Values`.
         cost: Of the values.
         first_cost: Of the start values.
-        score: See `Score`.
+        whole_number: See there.
     """
     found = (
-        _on_runaways(plan, starts, cost, score),
-        _on_common_motion(plan, cost, first_cost, score),
+        _on_runaways(each, cost, whole_number),
+        _on_common_motion(each, cost, first_cost),
     )
     return tuple(remark for remark in found if remark != "")
 
 
-def _on_runaways(plan: Plan, starts: Mapping[str, Array], cost: float, score: Score) -> str:
+def _on_runaways(each: Each, cost: float, whole_number: WholeNumber) -> str:
     """Name numbers that became huge and that the cost no longer depends on."""
-    suspects = [one for node in plan.nodes for one in _suspects(plan, node, starts)]
-    suspects.sort(key=lambda one: -one.growth)
-    named = [one for one in suspects[:MOST_NAMED] if _has_no_influence(plan, one, cost, score)]
+    largest = _joined(each(largest_starts))
+    found = [
+        replace(one, number=whole_number(device, one.node, one.number))
+        for device, suspects in enumerate(each(partial(suspects_of, largest=largest)))
+        for one in suspects
+        # what all devices have, the first one tells
+        if device == 0 or not one.is_everywhere
+    ]
+    found.sort(key=lambda one: -one.growth)
+    named = [one for one in found[:MOST_NAMED] if _has_no_influence(each, one, cost)]
     if len(named) == 0:
         return ""
-    listed = "; ".join(_text(plan, one, starts) for one in named)
     return (
-        f"{listed}: so large that the cost hardly depends on it. The cost may have no minimum "
-        "there, only one at infinity. Start nearer to a solution, or keep such numbers in reach by "
-        "bounds=, fixed= or a prior."
+        f"{'; '.join(one.text for one in named)}: so large that the cost hardly depends on it. The "
+        "cost may have no minimum there, only one at infinity. Start nearer to a solution, or keep "
+        "such numbers in reach by bounds=, fixed= or a prior."
     )
 
 
-def _on_common_motion(plan: Plan, cost: float, first_cost: float, score: Score) -> str:
+def _on_common_motion(each: Each, cost: float, first_cost: float) -> str:
     """A sentence if all positions can be moved by one vector and the cost stays.
 
     Poses count, and nodes that are vectors of two or three. What holds them is not looked for in
     float32, whose roundings change the cost too.
     """
-    if NodePart.NODES.dtype(plan.types) is not DType.FLOAT64 or not plan.is_chained:
+    if not any(each(is_chained_exactly)):
         return ""
     for dim in (3, 2):
-        places = {n.node.name: storage_positions(n.node.python_type, dim) for n in plan.nodes}
-        moved = [node for node in plan.nodes if len(places[node.node.name]) > 0]
-        if len(moved) == 0 or any(node.is_masked for node in moved):
+        found = each(partial(movable, dim=dim))
+        names = found[0][0]
+        if len(names) == 0:
             continue
-        _copy_nodes(plan)
-        _shift(plan, moved, places, dim)
-        changed = abs(score() - cost)
+        largest = max(own for _, own in found)
+        changed = abs(each(partial(cost_of_shifted, dim=dim, largest=largest))[0] - cost)
         if changed <= SAME_COST * cost + SAME_BESIDE_START * first_cost:
-            names = " and ".join(node.node.name for node in moved)
             return (
-                f"All {names} can be moved together without changing the cost: nothing says where "
-                "they are as a whole, so the result is near the start only by chance. Hold one of "
-                "them by fixed=, or add a prior."
+                f"All {' and '.join(names)} can be moved together without changing the cost: "
+                "nothing says where they are as a whole, so the result is near the start only by "
+                "chance. Hold one of them by fixed=, or add a prior."
             )
     return ""
 
 
-def _suspects(plan: Plan, node: NodePlan, starts: Mapping[str, Array]) -> list[_Suspect]:
-    start = starts.get(node.node.name)
-    if start is None or node.count == 0:
-        return []
-    to_host, xp = plan.library.backend.to_host, plan.library.backend.xp
-    first = np.asarray(to_host(abs(start).max(axis=0)), np.float64)
-    chunks = _chunks(plan, node, NodePart.NODES)
-    most = to_host(xp.concatenate([abs(chunk).max(axis=0) for chunk in chunks]))
-    found = []
-    ends = np.cumsum([0, *(int(chunk.shape[1]) for chunk in chunks)])
-    for number, (begin, end) in enumerate(pairwise(ends.tolist())):
-        for entry in range(begin, end):
-            least = max(GROWTH * first[entry], first.max())
-            if first[entry] == 0.0 or not least < most[entry] < np.inf:
-                continue
-            column = chunks[number][:, entry - begin]
-            row = int(abs(column).argmax())
-            value = float(column[row])
-            growth = float(most[entry] / first[entry])
-            found.append(_Suspect(node, number, entry - begin, entry, row, value, growth))
-    return found
+def _joined(found: Sequence[Largest]) -> Largest:
+    """The largest of all devices."""
+    joined: dict[str, NDArray[np.float64]] = {}
+    for one in found:
+        for name, largest in one.items():
+            joined[name] = np.maximum(joined.get(name, largest), largest)
+    return joined
 
 
-def _has_no_influence(plan: Plan, suspect: _Suspect, cost: float, score: Score) -> bool:
+def _has_no_influence(each: Each, suspect: Suspect, cost: float) -> bool:
     for factor in (0.5, 2.0):
-        _copy_nodes(plan)
-        chunk = _chunks(plan, suspect.plan, NodePart.CANDIDATE)[suspect.chunk]
-        chunk[suspect.row, suspect.column] *= factor
-        if not abs(score() - cost) <= NO_INFLUENCE * cost:
+        changed = each(partial(cost_of_changed, suspect=suspect, factor=factor))[0]
+        if not abs(changed - cost) <= NO_INFLUENCE * cost:
             return False
     return True
 
 
-def _text(plan: Plan, suspect: _Suspect, starts: Mapping[str, Array]) -> str:
-    node = suspect.plan
-    order = None if node.order is None else node.order.node
-    number = suspect.row
-    if order is not None:
-        number = int(plan.library.backend.to_host(order[suspect.row]))
-    start = float(starts[node.node.name][number, suspect.entry])
-    place = f"entry {suspect.entry}"
-    for field, entries in storage_fields(node.node.python_type).items():
-        if suspect.entry in entries:
-            one = f"[{suspect.entry - entries.start}]" if len(entries) > 1 else ""
-            place = f"{field}{one}"
-    return f"{node.node.name} {number}, {place}, went from {start:.6g} to {suspect.value:.6g}"
+# -- what each device finds ------------------------------------------------------------------------
 
 
-def _shift(plan: Plan, moved: list[NodePlan], places: Mapping[str, list[range]], dim: int) -> None:
-    """Move the candidate's positions by one vector, far beyond the largest of them."""
-    backend = plan.library.backend
-    columns = [
-        (_column(plan, node, entry), axis)
-        for node in moved
-        for place in places[node.node.name]
-        for axis, entry in enumerate(place)
-    ]
-    largest = float(backend.to_host(backend.xp.stack([abs(one).max() for one, _ in columns]).max()))
+def largest_starts(system: Values) -> Largest:
+    """Of a system's start values."""
+    to_host = system.plan.library.backend.to_host
+    return {
+        node.node.name: np.asarray(
+            to_host(abs(system.starts[node.node.name]).max(axis=0)), np.float64
+        )
+        for node in system.plan.nodes
+        if node.count > 0 and node.node.name in system.starts
+    }
+
+
+def suspects_of(system: Values, largest: Largest) -> list[Suspect]:
+    """Numbers of a system's nodes that are far larger than any was in the beginning."""
+    plan = system.plan
+    return [one for node in plan.nodes for one in _suspects(system, node, largest)]
+
+
+def cost_of_changed(system: Values, suspect: Suspect, factor: float) -> float:
+    """The cost if a number were so many times what it is."""
+    plan = system.plan
+    _copy_nodes(plan)
+    device = 0 if plan.shard is None else plan.shard.rank
+    if suspect.is_everywhere or suspect.device == device:
+        node = plan.node_plans[suspect.node]
+        chunk = _chunks(plan, node, NodePart.CANDIDATE)[suspect.chunk]
+        chunk[suspect.row, suspect.column] *= factor
+    return system.candidate_cost()
+
+
+def is_chained_exactly(system: Values) -> bool:
+    """Whether a factor couples two nodes of a type that remains, and values are in float64."""
+    plan = system.plan
+    return NodePart.NODES.dtype(plan.types) is DType.FLOAT64 and plan.is_chained
+
+
+def movable(system: Values, dim: int) -> tuple[list[str], float]:
+    """Names of the node types that have positions, if nothing of them is held, and the largest.
+
+    Args:
+        system: It.
+        dim: Coordinates of a position.
+    """
+    plan = system.plan
+    moved = _with_positions(plan, dim)
+    if any(node.is_masked for node in moved):
+        return [], 0.0
+    xp, to_host = plan.library.backend.xp, plan.library.backend.to_host
+    _copy_nodes(plan)
+    most = [abs(column).max() for column, _ in _columns(plan, moved, dim)]
+    largest = float(to_host(xp.stack(most).max())) if len(most) > 0 else 0.0
+    return [node.node.name for node in moved], largest
+
+
+def cost_of_shifted(system: Values, dim: int, largest: float) -> float:
+    """The cost if all positions were moved by one vector, far beyond the largest of them."""
+    plan = system.plan
+    _copy_nodes(plan)
     direction: NDArray[np.float64] = np.array([1.0, -0.7, 0.4])[:dim]
     step = SHIFT * (largest if largest > 0.0 else 1.0) * direction
-    for column, axis in columns:
+    for column, axis in _columns(plan, _with_positions(plan, dim), dim):
         column += float(step[axis])
+    return system.candidate_cost()
+
+
+def _suspects(system: Values, node: NodePlan, largest: Largest) -> list[Suspect]:
+    plan, name = system.plan, node.node.name
+    if name not in largest or node.count == 0:
+        return []
+    to_host, xp, first = plan.library.backend.to_host, plan.library.backend.xp, largest[name]
+    chunks = _chunks(plan, node, NodePart.NODES)
+    most = to_host(xp.concatenate([abs(chunk).max(axis=0) for chunk in chunks]))
+    found = []
+    ends = np.cumsum([0, *(int(chunk.shape[1]) for chunk in chunks)])
+    for chunk, (begin, end) in enumerate(pairwise(ends.tolist())):
+        for entry in range(begin, end):
+            least = max(GROWTH * first[entry], first.max())
+            if first[entry] == 0.0 or not least < most[entry] < np.inf:
+                continue
+            column = chunks[chunk][:, entry - begin]
+            row = int(abs(column).argmax())
+            number = row if node.order is None else int(to_host(node.order.node[row]))
+            found.append(
+                Suspect(
+                    name,
+                    not node.is_eliminated,
+                    chunk,
+                    entry - begin,
+                    row,
+                    number,
+                    _place(node, entry),
+                    float(system.starts[name][number, entry]),
+                    float(column[row]),
+                    float(most[entry] / first[entry]),
+                    0 if plan.shard is None else plan.shard.rank,
+                )
+            )
+    return found
+
+
+def _place(node: NodePlan, entry: int) -> str:
+    """A number of a node's storage, in words."""
+    for field, entries in storage_fields(node.node.python_type).items():
+        if entry in entries:
+            one = f"[{entry - entries.start}]" if len(entries) > 1 else ""
+            return f"{field}{one}"
+    return f"entry {entry}"
+
+
+def _with_positions(plan: Plan, dim: int) -> list[NodePlan]:
+    return [n for n in plan.nodes if len(storage_positions(n.node.python_type, dim)) > 0]
+
+
+def _columns(plan: Plan, moved: Sequence[NodePlan], dim: int) -> list[tuple[Array, int]]:
+    """Coordinates of the candidates' positions as views, with their axes."""
+    return [
+        (_column(plan, node, entry), axis)
+        for node in moved
+        # a device may have no node of an eliminated type
+        if node.count > 0
+        for place in storage_positions(node.node.python_type, dim)
+        for axis, entry in enumerate(place)
+    ]
 
 
 def _column(plan: Plan, node: NodePlan, entry: int) -> Array:

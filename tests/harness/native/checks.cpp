@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 
 #include "runtime.h"
@@ -91,17 +92,7 @@ std::string name_of_thread(std::uint32_t number) {
        name_of_thread(other.thread).c_str(), other_verb, other.pc);
 }
 
-struct Self {
-  std::uint32_t thread, first_of_block, last_of_block, first_of_warp;
-};
-
-Self who_runs() {
-  const std::uint32_t first = machine.block_serial * machine.num_threads + 1;
-  const std::uint32_t linear = machine.running->linear;
-  return {first + linear, first, first + machine.num_threads - 1, first + (linear & ~31u)};
-}
-
-bool is_unordered(const Touch& touch, const Self& self, bool is_shared_memory) {
+inline bool is_unordered(const Touch& touch, const Self& self, bool is_shared_memory) {
   if (touch.thread == 0 || touch.thread == self.thread) return false;
   if (touch.thread < self.first_of_block) return !is_shared_memory;
   if (touch.clock < machine.last_barrier) return false;
@@ -111,7 +102,7 @@ bool is_unordered(const Touch& touch, const Self& self, bool is_shared_memory) {
 
 void check_races(CheckedRegion& region, std::size_t offset, std::size_t bytes, Access access,
                  void* pc) {
-  const Self self = who_runs();
+  const Self& self = machine.self;
   const bool shared = region.is_shared_memory;
   const Touch touch{self.thread, machine.clock, offset_in_module(pc)};
   const std::size_t last = (offset + bytes - 1) / region.granule;
@@ -172,7 +163,7 @@ void on_access(const void* pointer, std::size_t bytes, Access access, void* pc) 
   if (access != Access::read && region->writable == 0) {
     fail("{pc:%x} %s %s, which is const", offset_in_module(pc), verb(access), region->name);
   }
-  if (!region->shadow.empty()) check_races(*region, offset, bytes, access, pc);
+  if (region->shadow != nullptr) check_races(*region, offset, bytes, access, pc);
 }
 
 int find_image(dl_phdr_info* info, std::size_t, void*) {
@@ -190,9 +181,11 @@ int find_image(dl_phdr_info* info, std::size_t, void*) {
 }
 
 void make_shadow(CheckedRegion& region) {
-  region.shadow.clear();
-  if (machine.request->check_races == 0) return;
-  region.shadow.resize((region.bytes + region.granule - 1) / region.granule);
+  region.shadow = nullptr;
+  const std::size_t cells = (region.bytes + region.granule - 1) / region.granule;
+  if (machine.request->check_races == 0 || cells == 0) return;
+  region.shadow = static_cast<Shadow*>(std::calloc(cells, sizeof(Shadow)));
+  if (region.shadow == nullptr) fail("no memory for the check of races");
 }
 
 }  // namespace
@@ -204,7 +197,7 @@ void begin_checks() {
   for (std::uint32_t i = 0; i < request.num_regions; ++i) {
     CheckedRegion region{};
     static_cast<Region&>(region) = request.regions[i];
-    checks.regions.push_back(std::move(region));
+    checks.regions.push_back(region);
     make_shadow(checks.regions.back());
   }
   const auto begin = reinterpret_cast<std::uintptr_t>(cuda_shared_begin);
@@ -226,8 +219,10 @@ void begin_block_checks() {
 }
 
 void end_checks() {
-  checks.regions = {};
-  checks.shared.shadow = {};
+  for (CheckedRegion& region : checks.regions) std::free(region.shadow);
+  checks.regions.clear();
+  std::free(checks.shared.shadow);
+  checks.shared.shadow = nullptr;
 }
 
 void check_deadline() {

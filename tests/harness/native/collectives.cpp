@@ -100,17 +100,22 @@ void compute_results(const Group& group, WarpOp op) {
 }
 
 bool complete_if_all_posted(unsigned warp, unsigned mask, WarpOp op) {
-  const Group group{warp, mask & machine.warps[warp].alive};
-  bool all_posted = true;
-  group.for_each([&](unsigned lane, const WarpPost& post) {
-    all_posted = all_posted && lane_of_warp(warp, lane).state == FiberState::in_warp_op &&
-                 post.op == op && post.mask == mask;
-  });
-  if (!all_posted) return false;
+  Warp& state = machine.warps[warp];
+  const Group group{warp, mask & state.alive};
+  if ((group.lanes & ~state.waiting) != 0u) return false;
+  if (state.mixed) {
+    bool all_posted = true;
+    group.for_each([&](unsigned, const WarpPost& post) {
+      all_posted = all_posted && post.op == op && post.mask == mask;
+    });
+    if (!all_posted) return false;
+  }
   compute_results(group, op);
   group.for_each([&](unsigned lane, const WarpPost&) {
     lane_of_warp(warp, lane).state = FiberState::ready;
   });
+  state.waiting &= ~group.lanes;
+  state.mixed = state.mixed && state.waiting != 0u;
   return true;
 }
 
@@ -148,18 +153,27 @@ std::uint64_t warp_collective(WarpOp op, unsigned mask, std::uint64_t value, int
     fail("the width of a shuffle must be a power of two up to 32, not %d, on {line:%d}", width,
          line);
   }
-  refuse_mismatch(warp, lane, self);
+  Warp& state = machine.warps[warp];
+  if (state.waiting == 0u) {
+    state.op = op;
+    state.mask = mask;
+  }
+  state.mixed = state.mixed || op != state.op || mask != state.mask;
+  if (state.mixed) refuse_mismatch(warp, lane, self);
   self.state = FiberState::in_warp_op;
+  state.waiting |= 1u << lane;
   if (!complete_if_all_posted(warp, mask, op)) suspend();
   return self.post.result;
 }
 
 // A lane has returned: others may have waited for it alone.
 void complete_waiting_warp_ops(unsigned warp) {
-  for (unsigned left = machine.warps[warp].alive; left != 0; left &= left - 1) {
+  const Warp& state = machine.warps[warp];
+  for (unsigned left = state.waiting; left != 0; left &= left - 1) {
     const Fiber& fiber = lane_of_warp(warp, static_cast<unsigned>(__builtin_ctz(left)));
-    if (fiber.state != FiberState::in_warp_op || fiber.post.op == WarpOp::active_mask) continue;
+    if (fiber.state != FiberState::in_warp_op) continue;  // completed by one before
     complete_if_all_posted(warp, fiber.post.mask, fiber.post.op);
+    if (!state.mixed) return;  // all wait for the same
   }
 }
 

@@ -26,9 +26,12 @@ constexpr std::size_t guard_bytes = 4096;
 constexpr int caught_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 constexpr std::size_t num_caught_signals = sizeof caught_signals / sizeof caught_signals[0];
 
+constexpr std::size_t stack_pitch = guard_bytes + stack_bytes;
+
+jmp_buf contexts[max_threads];
+ucontext_t first_context;  // that a fiber starts with, written anew for each
+
 struct HostState {
-  char* stacks;
-  std::size_t stacks_bytes;
   pthread_t thread;
   stack_t old_signal_stack;
   struct sigaction old_actions[num_caught_signals];
@@ -47,6 +50,19 @@ unsigned random_below(unsigned bound) {  // splitmix64
   return static_cast<unsigned>((z ^ (z >> 31)) % bound);
 }
 
+// A fiber serves one thread of every block, so that it is set up once a launch.
+void fiber_main() {
+  for (;;) {
+    machine.request->call(machine.request->arguments);
+    Fiber& self = *machine.running;
+    self.state = FiberState::returned;
+    ++machine.num_returned;
+    machine.warps[self.linear / 32].alive &= ~(1u << (self.linear % 32));
+    complete_waiting_warp_ops(self.linear / 32);
+    suspend();
+  }
+}
+
 void set_order(std::vector<unsigned>& order) {
   const Order kind = machine.request->order;
   std::iota(order.begin(), order.end(), 0u);
@@ -61,27 +77,24 @@ Index3 unflatten(unsigned linear, const Index3& extent) {
   return {linear % extent.x, linear / extent.x % extent.y, linear / extent.x / extent.y};
 }
 
-// A fiber serves one thread of every block, so that it is set up once a launch.
-void fiber_main() {
-  for (;;) {
-    machine.request->call(machine.request->arguments);
-    Fiber& self = *machine.running;
-    self.state = FiberState::returned;
-    ++machine.num_returned;
-    machine.warps[self.linear / 32].alive &= ~(1u << (self.linear % 32));
-    complete_waiting_warp_ops(self.linear / 32);
-    suspend();
-  }
+void start(Fiber& fiber) {
+  fiber.started = true;
+  first_context.uc_stack.ss_sp = fiber.stack;
+  first_context.uc_stack.ss_size = stack_bytes;
+  first_context.uc_link = nullptr;
+  makecontext(&first_context, fiber_main, 0);
+  setcontext(&first_context);
 }
 
 // Apart from its caller, whose variables a longjmp could otherwise leave undefined.
 __attribute__((noinline)) void resume(Fiber& fiber) {
   if (_setjmp(machine.scheduler) != 0) return;
   machine.running = &fiber;
+  machine.self.thread = machine.self.first_of_block + fiber.linear;
+  machine.self.first_of_warp = machine.self.first_of_block + (fiber.linear & ~31u);
   current.thread = fiber.index;
-  if (fiber.started) _longjmp(fiber.context, 1);
-  fiber.started = true;
-  setcontext(&fiber.start);
+  if (fiber.started) _longjmp(contexts[fiber.linear], 1);
+  start(fiber);
 }
 
 [[noreturn]] void report_deadlock() {
@@ -115,17 +128,20 @@ __attribute__((noinline)) void resume(Fiber& fiber) {
 
 void run_block(unsigned block) {
   current.block = unflatten(block, machine.request->grid);
+  machine.self.first_of_block = machine.block_serial * machine.num_threads + 1;
   machine.num_arrived = machine.num_returned = 0;
   for (Fiber& fiber : machine.fibers) fiber.state = FiberState::ready;
   for (unsigned w = 0; w < machine.warps.size(); ++w) {
     const unsigned num_lanes = machine.num_threads - 32 * w;
     machine.warps[w].alive = num_lanes >= 32 ? ~0u : (1u << num_lanes) - 1u;
+    machine.warps[w].waiting = 0;
+    machine.warps[w].mixed = false;
   }
   begin_block_checks();
   while (machine.num_returned < machine.num_threads) {
     bool progress = false;
     machine.released = false;
-    set_order(machine.thread_order);
+    if (machine.request->order == Order::shuffled) set_order(machine.thread_order);
     for (const unsigned thread : machine.thread_order) {
       Fiber& fiber = machine.fibers[thread];
       if (fiber.state != FiberState::ready) continue;
@@ -139,26 +155,13 @@ void run_block(unsigned block) {
 }
 
 void make_fibers() {
-  const std::size_t pitch = guard_bytes + stack_bytes;
-  host.stacks_bytes = pitch * machine.num_threads;
-  void* stacks = mmap(nullptr, host.stacks_bytes, PROT_NONE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (stacks == MAP_FAILED) fail("no memory for the stacks of the threads: %s", strerror(errno));
-  host.stacks = static_cast<char*>(stacks);
+  getcontext(&first_context);
   machine.fibers.assign(machine.num_threads, Fiber{});
   for (unsigned i = 0; i < machine.num_threads; ++i) {
     Fiber& fiber = machine.fibers[i];
     fiber.linear = i;
     fiber.index = unflatten(i, machine.request->block);
-    fiber.stack = host.stacks + i * pitch + guard_bytes;
-    if (mprotect(fiber.stack, stack_bytes, PROT_READ | PROT_WRITE) != 0) {
-      fail("no memory for the stack of a thread: %s", strerror(errno));
-    }
-    getcontext(&fiber.start);
-    fiber.start.uc_stack.ss_sp = fiber.stack;
-    fiber.start.uc_stack.ss_size = stack_bytes;
-    fiber.start.uc_link = nullptr;
-    makecontext(&fiber.start, fiber_main, 0);
+    fiber.stack = machine.request->stacks + i * stack_pitch + guard_bytes;
   }
 }
 
@@ -199,7 +202,6 @@ void clean_up() {
     }
     sigaltstack(&host.old_signal_stack, nullptr);
   }
-  if (host.stacks != nullptr) munmap(host.stacks, host.stacks_bytes);
   end_checks();
   host = HostState{};
 }
@@ -217,6 +219,7 @@ void run(const LaunchRequest& request) {
   make_fibers();
   begin_checks();
   install_handlers();
+  if (request.order != Order::shuffled) set_order(machine.thread_order);
   set_order(machine.block_order);
   for (machine.block_serial = 0; machine.block_serial < machine.block_order.size();
        ++machine.block_serial) {
@@ -229,7 +232,7 @@ void run(const LaunchRequest& request) {
 
 void suspend() {
   Fiber& self = *machine.running;
-  if (_setjmp(self.context) == 0) _longjmp(machine.scheduler, 1);
+  if (_setjmp(contexts[self.linear]) == 0) _longjmp(machine.scheduler, 1);
 }
 
 void yield_thread() {
@@ -278,6 +281,22 @@ void fail(const char* format, ...) {
 }
 
 void fail_in_kernel(const char* what, int line) { fail("%s on {line:%d}", what, line); }
+
+// Stacks for the fibers of any launch, which modules share and which stay: a page below each may
+// not be touched. Null if there is no memory.
+extern "C" __attribute__((visibility("default"))) void* cuda_on_cpu_make_stacks() {
+  const std::size_t bytes = stack_pitch * max_threads;
+  void* made = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (made == MAP_FAILED) return nullptr;
+  char* stacks = static_cast<char*>(made);
+  for (unsigned i = 0; i < max_threads; ++i) {
+    if (mprotect(stacks + i * stack_pitch, guard_bytes, PROT_NONE) == 0) continue;
+    munmap(made, bytes);
+    return nullptr;
+  }
+  return made;
+}
 
 extern "C" __attribute__((visibility("default"))) int cuda_on_cpu_launch(
     const LaunchRequest* request) {

@@ -24,10 +24,8 @@ struct WarpPost {
   std::uint64_t result;
 };
 
-// One thread of the block.
+// One thread of the block. What the scheduler looks at in turn is small, apart from the contexts.
 struct Fiber {
-  jmp_buf context;
-  ucontext_t start;
   bool started;
   FiberState state;
   bool predicate;
@@ -41,6 +39,15 @@ struct Fiber {
 struct Warp {
   unsigned alive;           // lanes that exist and have not returned
   std::uint32_t last_sync;  // clock of its last __syncwarp()
+  unsigned waiting;         // lanes in a warp operation, other than __activemask()
+  bool mixed;               // some of those wait in another operation, or with another mask
+  WarpOp op;                // of all that wait, unless mixed
+  unsigned mask;            // likewise
+};
+
+// Thread numbers of who runs, of its block and of its warp.
+struct Self {
+  std::uint32_t thread, first_of_block, first_of_warp;
 };
 
 // Who touched a granule of memory last, for the race check; thread numbers count from 1 over the
@@ -66,7 +73,7 @@ struct Region {
 
 struct CheckedRegion : Region {
   bool is_shared_memory;
-  std::vector<Shadow> shadow;  // empty when races are not checked
+  Shadow* shadow;  // null when races are not checked; zeroed as it is touched
 };
 
 enum class Order : std::uint32_t { forward, reversed, shuffled };
@@ -82,6 +89,7 @@ struct LaunchRequest {
   std::uint64_t seed;
   std::uint32_t check_races;
   double timeout_s;
+  char* stacks;  // of cuda_on_cpu_make_stacks
   char* message;
   std::uint64_t message_bytes;
 };
@@ -93,6 +101,7 @@ struct Machine {
   std::vector<Warp> warps;
   std::vector<unsigned> thread_order, block_order;
   Fiber* running;  // null in the scheduler
+  Self self;
   jmp_buf scheduler;
   sigjmp_buf escape;  // where a failure ends
   unsigned num_arrived, num_returned;
@@ -105,6 +114,7 @@ struct Machine {
 extern Machine machine;
 
 constexpr std::size_t stack_bytes = 256 * 1024;
+constexpr unsigned max_threads = 1024;
 
 void suspend();
 void complete_waiting_warp_ops(unsigned warp);

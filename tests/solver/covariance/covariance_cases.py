@@ -14,7 +14,7 @@ from caspar.options import Precision
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.choice.recipe import make_recipe
 from caspar.solver.covariance.jacobians import DerivativeKernels
-from caspar.solver.input.problem import read_problem
+from caspar.solver.input.problem_reader import read_problem
 from caspar.solver.limits import Limits
 
 Rows = NDArray[np.float64]

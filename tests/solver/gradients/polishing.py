@@ -18,7 +18,7 @@ from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.choice.recipe import make_recipe
 from caspar.solver.covariance.jacobians import DerivativeKernels
 from caspar.solver.input.constraints import Constraints
-from caspar.solver.input.problem import given_factors, read_problem
+from caspar.solver.input.problem_reader import given_factors, read_problem
 
 Rows = NDArray[np.float64]
 Arrays = dict[str, Any]

@@ -14,7 +14,8 @@ from caspar.solver.choice.elimination import choose_eliminated
 from caspar.solver.choice.form import choose_form
 from caspar.solver.choice.recipe import make_recipe
 from caspar.solver.input.array_reader import ArrayReader
-from caspar.solver.input.problem import Problem, check_problem
+from caspar.solver.input.problem import Problem
+from caspar.solver.input.problem_reader import check_problem
 from caspar.solver.plan.factor_order import order_factors
 from tests.solver.linear.linear_cases import Arrays, glance, hold, make_arrays, pin, problem_of
 from tests.solver.solving import assert_same_values

@@ -17,7 +17,7 @@ from caspar.frontend.precision import TYPES
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.choice.recipe import make_recipe
 from caspar.solver.input.array_reader import ArrayReader
-from caspar.solver.input.problem import check_problem
+from caspar.solver.input.problem_reader import check_problem
 from caspar.solver.limits import Limits
 from caspar.solver.plan.arena import Scratch
 from caspar.solver.plan.planning import make_plan, plan_factors, plan_nodes

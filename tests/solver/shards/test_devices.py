@@ -346,6 +346,36 @@ def test_covariances_are_those_of_one_device() -> None:
     assert_allclose(found["Cam"], wanted["Cam"], rtol=1e-9)
 
 
+def test_gradients_are_those_of_one_device() -> None:
+    arrays = _bundle()
+    fixed = {"Cam": [0, 1], "Point": [0]}
+    cotangents = {"Cam": np.ones_like(arrays["Cam"])}
+    found, wanted = (
+        solver.gradient(arrays, cotangents, fixed=fixed)
+        for solver in (sharing((snavely,), 3, precision="float64"), _alone((snavely,), "schur_pcg"))
+    )
+    assert_allclose(
+        found.arrays["snavely"]["pixel"], wanted.arrays["snavely"]["pixel"], rtol=1e-6, atol=1e-9
+    )
+
+
+def test_outliers_are_found_as_on_one_device() -> None:
+    arrays = _bundle()
+    pixels = arrays["snavely"]["pixel"].copy()
+    pixels[::50] += 80.0
+    arrays["snavely"] = {**arrays["snavely"], "pixel": pixels}
+    solvers = sharing((snavely,), 2, precision="float64"), _alone((snavely,), "schur_pcg")
+    found, wanted = (
+        caspar.solve_gnc(solver, arrays, inlier_threshold=8.0, max_steps=3) for solver in solvers
+    )
+    assert_array_equal(found.inliers["snavely"], wanted.inliers["snavely"])
+
+
+def test_time_limits_end_all() -> None:
+    result = sharing((snavely,), 3).solve(_bundle(), max_time_s=1e-9)
+    assert result.status is caspar.SolveStatus.TIME_LIMIT
+
+
 def test_callbacks_stop_all() -> None:
     seen = []
 

@@ -1,0 +1,116 @@
+"""Calls of one traced kernel: as an earlier one, or planned.
+
+Once for each call. `KernelCalls` keeps what calls of one kernel have in common: its compiled forms
+and the recipes of earlier calls.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caspar.frontend.kernels.trace import TracedKernel
+from caspar.kernels.call.call import call_options, operands_of
+from caspar.kernels.call.compiled import KernelCache
+from caspar.kernels.call.plan import plan_call
+from caspar.kernels.call.recipes import RecipeBook
+from caspar.kernels.call.results import give_back
+from caspar.kernels.call.signature import CallSignature, call_signature
+
+_OPTION_TYPES = (int, bool, str, type(None))
+"""Of the options of calls that may be like an earlier one."""
+
+
+@dataclass(frozen=True)
+class CallChoices:
+    """How a kernel is called, as the user says it.
+
+    Attributes:
+        count: Items; None: as many as the arguments stand for.
+        check: Whether to test indices.
+        dtype: Type to compute in; None: that of the arrays.
+        backend: Where arrays of the host are worked on: `auto`, `cuda` or `cpu`.
+        deterministic: Whether equal input must give equal bits.
+    """
+
+    count: Any = None
+    check: bool = True
+    dtype: Any = None
+    backend: str = "auto"
+    deterministic: bool = False
+
+
+class KernelCalls:
+    """Calls of one kernel.
+
+    Args:
+        name: Its name, for errors.
+
+    Attributes:
+        cache: Its compiled forms.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.cache = KernelCache()
+        self._name = name
+        self._recipes = RecipeBook(name)
+
+    def run(
+        self,
+        traced: TracedKernel,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        out: Any,
+        choices: CallChoices,
+    ) -> Any:
+        """Run over arrays: see `caspar.Kernel.__call__`.
+
+        Raises:
+            InputError: Names the argument, what is wrong and what is allowed.
+        """
+        signature = _signature(traced, args, kwargs, out, choices)
+        check = choices.check
+        recipe = None if signature is None else self._recipes.find(signature, check=check)
+        if signature is not None and recipe is not None:
+            return traced.make_result(recipe.run(signature))
+        inputs, outputs = operands_of(traced, args, kwargs, out)
+        options = call_options(
+            self._name, choices.count, check, choices.dtype, None, choices.deterministic
+        )
+        plan = plan_call(traced, self.cache, inputs, outputs, choices.backend, options)
+        plan.runner()()
+        results = [
+            give_back(plan, one, outputs[one.name], inputs.values()) for one in traced.outputs
+        ]
+        if signature is not None:
+            self._recipes.keep(signature, plan, results, check=check)
+        return traced.make_result(results)
+
+    def forget(self, key: str, size: int) -> None:
+        """Take another block size from now on.
+
+        Args:
+            key: What it was measured for.
+            size: Threads of a block.
+        """
+        self.cache.sizes.keep(key, size)
+        self.cache.kernels.clear()
+        self._recipes = RecipeBook(self._name)
+
+
+def _signature(
+    traced: TracedKernel,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    out: Any,
+    choices: CallChoices,
+) -> CallSignature | None:
+    """The signature of a call; None if the call has to be planned."""
+    options = (choices.count, choices.check, choices.dtype)
+    names = [one.name for one in traced.inputs]
+    if len(args) > len(names) or any(type(one) not in _OPTION_TYPES for one in options):
+        return None
+    inputs = {**dict(zip(names, args, strict=False)), **kwargs}
+    if len(inputs) != len(args) + len(kwargs):
+        return None
+    outputs = [one.name for one in traced.outputs]
+    return call_signature(inputs, out, outputs, options)

@@ -1,0 +1,74 @@
+"""The checked arrays of one factor."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from caspar.frontend.factors.trace import TracedFactor
+from caspar.frontend.precision import Types
+from caspar.memory.array import Array
+from caspar.solver.input.parted_array import PartedArray
+
+
+@dataclass(frozen=True)
+class ConstantArray:
+    """Values of a constant argument.
+
+    Attributes:
+        rows: (m, dim) floating values of the type of values; of narrow arguments of storage.
+        index: (n,) int32 row of each factor; None where rows are sequential or unique.
+    """
+
+    rows: Array
+    index: Array | None
+
+
+@dataclass(frozen=True)
+class FactorArrays:
+    """Arrays of one factor, by argument name.
+
+    Either all arrays with one entry for each instance are a `PartedArray`, in the same parts, or
+    none is.
+
+    Attributes:
+        count: Instances; may be 0.
+        nodes: (count,) int32 node of each instance; None for unique nodes.
+        constants: Values of the constant arguments, of weights and of what a loss depends on.
+        by_instance: Those of the last two that have one number for each instance.
+        num_counted: Instances whose weight is not zero.
+    """
+
+    count: int
+    nodes: Mapping[str, Array | None]
+    constants: Mapping[str, ConstantArray]
+    by_instance: tuple[str, ...]
+    num_counted: int
+
+    @property
+    def offsets(self) -> list[int] | None:
+        """Those of the parts of a factor that is in parts; else None."""
+        for array in (
+            *self.nodes.values(),
+            *(one.index for one in self.constants.values()),
+            *(one.rows for one in self.constants.values()),
+        ):
+            if isinstance(array, PartedArray):
+                return array.offsets
+        return None
+
+    def larger_than(self, num_bytes: int) -> tuple[str, ...]:
+        """Names of the constants that take more bytes."""
+        found = self.constants.items()
+        return tuple(name for name, one in found if int(one.rows.nbytes) > num_bytes)
+
+    def narrowed(self, factor: TracedFactor, types: Types) -> "FactorArrays":
+        """The same, with the constants of a factor that are narrow in the type of storage."""
+        names = {one.source for one in factor.inputs if one.is_narrow}
+        if len(names) == 0:
+            return self
+        constants = {
+            name: replace(one, rows=one.rows.astype(types.storage.value, copy=False))
+            if name in names
+            else one
+            for name, one in self.constants.items()
+        }
+        return replace(self, constants=constants)

@@ -1,0 +1,288 @@
+"""Checking what `Solver.solve` was given.
+
+Input: the user's nested mapping. Output: a `Problem`, every name, type, shape, range and device
+checked before any kernel could read out of bounds. Once for each solve.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from caspar.errors import InputError
+from caspar.frontend.factors.terms import term_names, with_terms
+from caspar.frontend.factors.trace import Argument, ArgumentKind, NodeType, TracedFactor
+from caspar.frontend.names import normalised_hint
+from caspar.frontend.symbolic.field_types import storage_layout
+from caspar.memory.array import Array
+from caspar.options import Precision
+from caspar.runtime.backend import Backend
+from caspar.runtime.group.member import Member
+from caspar.solver.input.array_reader import ArrayReader, unblocked
+from caspar.solver.input.constraints import NOTHING, Constraints, read_constraints
+from caspar.solver.input.factor_arrays import ConstantArray, FactorArrays
+from caspar.solver.input.given_parts import GivenParts
+from caspar.solver.input.parts import (
+    PartReaders,
+    checked_parts,
+    is_in_parts,
+    joined_factor,
+    joined_parts,
+)
+from caspar.solver.input.problem import Problem
+from caspar.solver.input.term_reader import TermReader
+
+
+def read_problem(
+    arrays: Mapping[str, Any],
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    backend: Backend,
+    precision: Precision,
+    *,
+    check_values: bool = True,
+    constraints: Constraints = NOTHING,
+    members: Sequence[Member] = (),
+) -> Problem:
+    """`check_problem` of arrays for a backend and a precision.
+
+    Args:
+        arrays: See there.
+        factors: See there.
+        nodes: See there.
+        backend: Where the solve runs.
+        precision: It determines the floating type of values.
+        check_values: Also look for NaN, infinity and indices out of range.
+        constraints: See there.
+        members: Devices that leave parts where they are; none: parts are put together.
+    """
+    reader = ArrayReader(backend, precision, check_values)
+    parts = PartReaders(members, precision, check_values) if len(members) > 0 else None
+    return check_problem(arrays, factors, nodes, reader, constraints, parts)
+
+
+def check_problem(
+    arrays: Mapping[str, Any],
+    factors: Sequence[TracedFactor],
+    nodes: Sequence[NodeType],
+    reader: ArrayReader,
+    constraints: Constraints = NOTHING,
+    parts: PartReaders | None = None,
+) -> Problem:
+    """Check the user's arrays, where they are.
+
+    Args:
+        arrays: Node type name -> values; factor name -> argument name -> indices or values. Values
+            may be blocked arrays, indices `SharedIndices`; both lists of parts.
+        factors: Traced factors.
+        nodes: Their node types.
+        reader: Reads single arrays.
+        constraints: What is held, and bounds; see `Solver.solve`.
+        parts: Reads parts, which stay where they are. None: they are put together.
+
+    Raises:
+        InputError: Names the factor or node type, the argument, what is wrong, what is allowed.
+    """
+    by_name = _Reader(reader, parts)
+    expected = [node.name for node in nodes] + [factor.name for factor in factors]
+    _check_names("arrays", "node types and factors", arrays, expected)
+    given = {node.name: by_name.given_values(node, arrays[node.name]) for node in nodes}
+    values = {node.name: by_name.node_values(node, given[node.name]) for node in nodes}
+    counts = {name: int(array.shape[0]) for name, array in values.items()}
+    checked = {
+        factor.name: by_name.factor(factor, arrays[factor.name], counts) for factor in factors
+    }
+    dtypes = {
+        name: reader.dtype(array.parts[0] if isinstance(array, GivenParts) else array)
+        for name, array in given.items()
+    }
+    found = read_constraints(constraints, nodes, values, dtypes, reader)
+    names = tuple(by_name.in_parts)
+    return Problem(found.values, given, dtypes, checked, found.free, found.bounds, names)
+
+
+def _check_names(
+    where: str, what: str, given: Any, expected: Sequence[str], optional: Sequence[str] = ()
+) -> None:
+    if not isinstance(given, Mapping):
+        raise InputError(
+            f"{where}: expected a mapping of {what} ({', '.join(expected)}), "
+            f"got {type(given).__name__}"
+        )
+    known = (*expected, *optional)
+    unknown = [str(name) for name in given if name not in known]
+    missing = [name for name in expected if name not in given]
+    if not unknown and not missing:
+        return
+    problems = []
+    for name in unknown:
+        close = difflib.get_close_matches(name, missing or known, 1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        hint = normalised_hint(name, expected) or hint
+        problems.append(f"unknown name {name!r}{hint}")
+    problems += [f"{name!r} is missing" for name in missing]
+    raise InputError(f"{where}: {'; '.join(problems)}; expected {what}: {', '.join(expected)}")
+
+
+class _Reader:
+    """Reads node types and factors."""
+
+    def __init__(self, arrays: ArrayReader, parts: PartReaders | None) -> None:
+        self._arrays = arrays
+        self._parts = parts
+        self.in_parts: list[str] = []
+
+    def given_values(self, node: NodeType, given: Any) -> Any:
+        """What the user passed for a node type: rows of a blocked array, parts as `GivenParts`."""
+        if not is_in_parts(given, node.storage_dim):
+            return unblocked(given)
+        self.in_parts.append(node.name)
+        return GivenParts(checked_parts(f"node type {node.name}", given))
+
+    def node_values(self, node: NodeType, given: Any) -> Array:
+        """(n, storage_dim) values of a node type."""
+        where, layout = f"node type {node.name}", storage_layout(node.python_type)
+        if isinstance(given, Mapping):
+            columns = f"; put its fields side by side: {layout}" if layout else ""
+            raise InputError(
+                f"{where}: expected an (n, {node.storage_dim}) array, got a mapping{columns}"
+            )
+        if isinstance(given, GivenParts):
+            if self._parts is not None:
+                return self._parts.node(where, node, given.parts)
+            given = joined_parts(where, given.parts, self._arrays)
+        return self._arrays.rows(where, given, node.storage_dim, node.unit_ranges, layout=layout)
+
+    def factor(self, factor: TracedFactor, given: Any, counts: Mapping[str, int]) -> FactorArrays:
+        """Indices and constants of a factor, in parts if it was given so and they stay."""
+        where = f"factor {factor.name}"
+        if not isinstance(given, Mapping):
+            return self.factor_arrays(factor, given, counts, where)
+
+        def read(reader: ArrayReader, part: Mapping[str, Any], label: str) -> FactorArrays:
+            return _Reader(reader, None).factor_arrays(factor, part, counts, label)
+
+        found = None if self._parts is None else self._parts.factor(factor, given, read)
+        if found is not None:
+            self.in_parts.append(factor.name)
+            return found
+        whole = joined_factor(factor, given, self._arrays)
+        if any(whole[name] is not given[name] for name in given):
+            self.in_parts.append(factor.name)
+        return self.factor_arrays(factor, whole, counts, where)
+
+    def factor_arrays(
+        self, factor: TracedFactor, given: Any, counts: Mapping[str, int], where: str
+    ) -> FactorArrays:
+        """Indices and constants of a factor, or of a part of one, which `where` names."""
+        by_source = {argument.source: argument for argument in factor.arguments}
+        expected = [
+            source
+            for source, argument in by_source.items()
+            if argument.kind not in (ArgumentKind.NODE_PAIR, ArgumentKind.NODE_UNIQUE)
+        ]
+        terms = TermReader(self._arrays, factor, where)
+        terms.check_names(given)
+        _check_names(where, "arguments", given, expected, term_names(factor))
+        ignored = terms.read_weight(given)
+        lengths: dict[str, int] = {}
+        indices: dict[str, Array] = {}
+        constants: dict[str, ConstantArray] = {}
+        for source in expected:
+            argument = by_source[source]
+            inner = f"{where}, argument {source}"
+            if argument.kind is ArgumentKind.NODE_SHARED:
+                node = argument.node_type.name
+                indices[source] = self._arrays.index(inner, given[source], counts[node], node)
+                lengths[source] = int(indices[source].shape[0])
+            else:
+                constants[source] = self._constant(inner, argument, given[source], lengths, ignored)
+        count = _count(where, factor, lengths, counts)
+        nodes = {
+            argument.name: self._node_index(argument, indices, count) for argument in factor.nodes
+        }
+        read = terms.read(given, count)
+        constants |= {name: ConstantArray(rows, None) for name, rows in read.items()}
+        return FactorArrays(count, nodes, constants, terms.by_instance, terms.num_counted(count))
+
+    def _node_index(
+        self, argument: Argument, indices: Mapping[str, Array], count: int
+    ) -> Array | None:
+        if argument.kind is ArgumentKind.NODE_UNIQUE:
+            return None
+        if argument.kind is ArgumentKind.NODE_PAIR:
+            first = 1 if argument.successor else 0
+            return np.arange(first, first + count, dtype=np.int32)
+        return indices[argument.source]
+
+    def _constant(
+        self,
+        where: str,
+        argument: Argument,
+        given: Any,
+        lengths: dict[str, int],
+        ignored: Array | None,
+    ) -> ConstantArray:
+        if argument.kind is ArgumentKind.CONST_INDEXED:
+            if isinstance(given, list | tuple) and len(given) == 0:
+                given = {"values": given, "index": given}
+            _check_names(where, "entries", given, ["values", "index"])
+            rows = self._rows(f"{where}, values", argument, given["values"])
+            index = self._arrays.index(
+                f"{where}, index", given["index"], int(rows.shape[0]), "values"
+            )
+            lengths[argument.source] = int(index.shape[0])
+            return ConstantArray(rows, index)
+        if argument.kind is ArgumentKind.CONST_UNIQUE:
+            rows = self._rows(where, argument, given)
+            num_rows = int(rows.shape[0])
+            if num_rows != 1:
+                advice = "; use ConstSequential for one each" if num_rows > 1 else ""
+                raise InputError(
+                    f"{where}: ConstUnique is one value of {argument.storage_dim} scalars for all "
+                    f"factors, got {num_rows} rows{advice}"
+                )
+            return ConstantArray(rows, None)
+        rows = self._rows(where, argument, given, ignored)
+        lengths[argument.source] = int(rows.shape[0])
+        return ConstantArray(rows, None)
+
+    def _rows(
+        self, where: str, argument: Argument, given: Any, ignored: Array | None = None
+    ) -> Array:
+        dim, units = argument.storage_dim, argument.unit_ranges
+        is_one = argument.kind is ArgumentKind.CONST_UNIQUE
+        return self._arrays.rows(
+            where, given, dim, units, argument.matrix_shape, is_one=is_one, ignored=ignored
+        )
+
+
+def _count(
+    where: str, factor: TracedFactor, lengths: Mapping[str, int], counts: Mapping[str, int]
+) -> int:
+    """Instances of a factor: all its arguments agree."""
+    agreed = dict(lengths)
+    for argument in factor.nodes:
+        size = counts[argument.node_type.name]
+        if argument.kind is ArgumentKind.NODE_PAIR:
+            agreed[f"{argument.source} (pairs)"] = max(size - 1, 0)
+        elif argument.kind is ArgumentKind.NODE_UNIQUE and size != 1:
+            advice = "; use TunableShared for several" if size > 1 else ""
+            raise InputError(
+                f"{where}, argument {argument.source}: TunableUnique needs exactly 1 instance of "
+                f"{argument.node_type.name}, got {size}{advice}"
+            )
+    if len(set(agreed.values())) > 1:
+        listed = ", ".join(f"{name} has {length}" for name, length in agreed.items())
+        raise InputError(f"{where}: arguments differ in length: {listed}; all must be equal")
+    return next(iter(agreed.values()), 1)
+
+
+def given_factors(factors: Sequence[TracedFactor], problem: Problem) -> list[TracedFactor]:
+    """Factors as their weights and the parameters of their losses are given."""
+    return [with_terms(factor, problem.factors[factor.name].by_instance) for factor in factors]
+
+
+__all__ = ["Problem", "check_problem", "given_factors", "read_problem"]
+"""What solves and estimates need of their input."""

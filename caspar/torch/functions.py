@@ -1,0 +1,160 @@
+"""Kernels and residuals as a `torch.autograd.Function`.
+
+Input: a kernel or a factor, and tensors. Output: tensors, derivable any number of times: the
+derivative of a kernel is a kernel. It runs where the tensors are. Cost tier: once for each call and
+each backward pass.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from caspar.autodiff.call import Call, as_declared, lengths_of, rows_of
+from caspar.autodiff.passed import Passed, passed_to_factor, passed_to_kernel
+from caspar.errors import InputError
+from caspar.frontend.factors.factor import Factor
+from caspar.kernels.kernel import Kernel
+
+
+def call(
+    kernel: Kernel,
+    *args: Any,
+    out: Any = None,
+    count: int | None = None,
+    check: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """Call a kernel, and return tensors that gradients flow through.
+
+    Args:
+        kernel: What `caspar.kernel` made.
+        *args: As of a call of it. Tensors that require gradients get them, by each number as it is
+            stored; indices, offsets and strides have none.
+        out: For outputs whose access takes options, a mapping of these and `size`.
+        count: As of a call.
+        check: As of a call.
+        **kwargs: As `args`, by name.
+
+    Returns:
+        What a call of the kernel returns, of tensors on the device of the arguments.
+
+    Raises:
+        InputError: Names the argument, what is wrong and what is allowed.
+        KernelError: The kernel cannot be compiled, or in the backward pass: an access of it has no
+            derivative (`ReadStridedWithDefault`, `WriteBlockSum`, your own).
+    """
+    passed = passed_to_kernel(kernel, args, kwargs, out, count=count, check=check)
+    return passed.declared.make_result(_run(passed))
+
+
+def residuals(
+    factor: Factor, arrays: Mapping[str, Any], *, backend: str = "auto", check: bool = True
+) -> torch.Tensor:
+    """The residuals of a factor, as a tensor that gradients flow through.
+
+    Args:
+        factor: What `caspar.factor` made.
+        arrays: As for `Solver.solve`: node types by name, and the factor's arguments under its own;
+            others are not looked at, weights and parameters of losses are not used. Tensors that
+            require gradients get them, by each number as it is stored.
+        backend: Where tensors of the processor are worked on: `auto`, `cuda` or `cpu`. Those on a
+            CUDA device are worked on there.
+        check: Whether to test indices, which waits for the device.
+
+    Returns:
+        (m, residual_dim), in the order of the arrays.
+
+    Raises:
+        InputError: Names the factor and the argument, what is wrong and what is allowed.
+        FactorError: The factor cannot be traced.
+    """
+    passed = passed_to_factor(factor, arrays, backend=backend, check=check)
+    (found,) = _run(passed)
+    return found
+
+
+def _run(passed: Passed) -> list[torch.Tensor]:
+    """Each output as it is declared."""
+    dtype = next(
+        (
+            one.dtype
+            for one in passed.values
+            if isinstance(one, torch.Tensor) and one.is_floating_point()
+        ),
+        None,
+    )
+    values = []
+    for argument, given in zip(passed.declared.inputs, passed.values, strict=True):
+        where = f"kernel {passed.declared.name}, argument {argument.name}"
+        values.append(rows_of(argument, _tensor(where, given, dtype)))
+    found = _Run.apply(passed.call, *values)
+    return [
+        as_declared(one, rows) for one, rows in zip(passed.declared.outputs, found, strict=True)
+    ]
+
+
+def _tensor(where: str, given: Any, dtype: torch.dtype | None) -> torch.Tensor:
+    """An array of any library as a tensor; lists and numbers in the type of the others."""
+    if isinstance(given, torch.Tensor):
+        return given
+    try:
+        return torch.as_tensor(given, dtype=None if hasattr(given, "dtype") else dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{where}: {type(given).__name__} is no tensor and cannot become one ({error}); pass "
+            "a tensor, an array or a list of numbers"
+        ) from error
+
+
+class _Run(torch.autograd.Function):
+    """A call; its backward pass is one of another kernel."""
+
+    @staticmethod
+    def forward(call: Call, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = call.with_options(_array).run([_array(one) for one in values])
+        return tuple(torch.as_tensor(one) for one in found)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.call = inputs[0]
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        call, values = ctx.call, ctx.saved_tensors
+        wanted = [
+            one.name
+            for one, is_wanted in zip(call.inputs, ctx.needs_input_grad[1:], strict=True)
+            if is_wanted
+        ]
+        lengths = lengths_of(values)
+        if call.count(lengths) == 0:
+            zeros = (torch.zeros_like(one) for one in values)
+            return (None, *zeros)
+        pulled = call.pulled(wanted, lengths)
+        found = iter(_Run.apply(pulled, *values, *(one.contiguous() for one in gradients)))
+        return (None, *(next(found) if one.name in wanted else None for one in call.inputs))
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], call: Call, *values: torch.Tensor
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
+        """One call after the other."""
+        found = []
+        for number in range(info.batch_size):
+            own = [
+                one if place is None else one.select(place, number)
+                for one, place in zip(values, in_dims[1:], strict=True)
+            ]
+            found.append(_Run.apply(call, *own))
+        stacked = tuple(torch.stack(one) for one in zip(*found, strict=True))
+        return stacked, (0,) * len(stacked)
+
+
+def _array(given: Any) -> Any:
+    """What the kernel reads: NumPy's arrays have the shortest way."""
+    if not isinstance(given, torch.Tensor):
+        return given
+    given = given.detach()
+    return given.numpy() if given.device.type == "cpu" else given
