@@ -68,8 +68,8 @@ def estimate(
     """Time and memory of a problem on several devices, by a model.
 
     What belongs to factors and eliminated nodes is split, what belongs to nodes that remain is not;
-    each iteration adds up one vector over the latter. Times of one, two and four H200 are met to
-    within 15 percent; nothing has been measured with more.
+    each iteration adds up one vector over the latter. The model was compared with up to four
+    devices of one host (docs/design/0037-devices.md); nothing has been measured with more.
 
     Args:
         prepared: The problem on one device, by `Solver.prepare`.
