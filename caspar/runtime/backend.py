@@ -16,7 +16,8 @@ from caspar.codegen.source import KernelSource
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
-from caspar.memory.tiling.node_tiles import NodeTiles, PlaceType
+from caspar.memory.picked_rows import PickedRows
+from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles, PlaceType
 from caspar.memory.tiling.tiles import TileIndex, TileOrder
 from caspar.runtime.factorization import DenseFactorization, SparseFactorization
 from caspar.runtime.traits import BackendTraits
@@ -136,8 +137,8 @@ class Memory(Protocol):
     def copy(self, target: Array, source: Array) -> None:
         """Copy between contiguous arrays of one type and size."""
 
-    def write(self, target: Array, host: NDArray[Any]) -> None:
-        """Copy a host array to the device."""
+    def write(self, target: Array, host: NDArray[Any] | PickedRows) -> None:
+        """Copy an array of the host, or rows of one, to the device."""
 
     def upload(self, array: Any) -> Array:
         """An array of this backend's device: the same memory where possible, else a copy.
@@ -209,6 +210,8 @@ class Indexing(Protocol):
         num_partners: int,
         tile_size: int,
         dtype: PlaceType | None = None,
+        *,
+        keep_order: bool = False,
     ) -> NodeTiles:
         """Tiles that do not split nodes; see `memory.tiling.node_tiles.build_node_tiles`.
 
@@ -219,7 +222,13 @@ class Indexing(Protocol):
             num_partners: Number of partners.
             tile_size: Items of a tile, one of `memory.tiling.tiles.ORDER_TILE_SIZES`.
             dtype: Of the items' places; None: the narrowest that takes them.
+            keep_order: Nodes are numbered in the order in which tiles shall have them.
         """
+
+    def node_order(
+        self, node: Array, partner: Array, num_nodes: int, num_partners: int, tile_size: int
+    ) -> NodeOrder:
+        """The order in which such tiles would have the nodes, by the same arguments."""
 
     def checksum(self, arrays: Sequence[Array]) -> int:
         """A number of 64 bits that tells whether indices are still the same.

@@ -114,7 +114,8 @@ class Preparation:
         indexed = problem.with_indices(self._backend.upload)
         signature = self._signature(indexed, shard)
         present = [one for one in design.factors if problem.factors[one.name].count > 0]
-        factors = plan_factors(library, form, present, indexed, limits)
+        in_order = () if shard is None else shard.in_order
+        factors = plan_factors(library, form, present, indexed, limits, in_order)
         # the plan has indices of its own
         del indexed
         has_own = any(method.has_own_steps for method in methods_for(self.recipe))

@@ -70,9 +70,11 @@ def test_examples(name: str) -> None:
     assert_same_minimum(two, one, 1e-6, 1e-2)
 
 
-def test_arrays_of_a_device_stay_there() -> None:
+@pytest.mark.parametrize("size", [50_000, 2_000_000])
+def test_arrays_of_a_device_stay_there(size: int) -> None:
+    """Points are divided by their numbers, and in the order of tiles."""
     cupy = pytest.importorskip("cupy")
-    arrays = ring(50_000)
+    arrays = ring(size)
     on_device = {
         name: {key: cupy.asarray(rows) for key, rows in given.items()}
         if isinstance(given, dict)
@@ -81,6 +83,10 @@ def test_arrays_of_a_device_stay_there() -> None:
     }
     solver = sharing((snavely,), 2, "cuda", precision="mixed")
     found, wanted = solver.solve(on_device), solver.solve(arrays)
+    alone = caspar.Solver([snavely], backend="cuda", precision="mixed").solve(arrays)
+    assert wanted.final_cost == pytest.approx(alone.final_cost, rel=1e-6)
+    moved = np.abs(cupy.asnumpy(found.values["Point"]) - alone.values["Point"])
+    assert np.median(moved) < 1e-3
     assert isinstance(found.values["Point"], cupy.ndarray)
     assert found.values["Point"].device.id == 0
     assert found.final_cost == pytest.approx(wanted.final_cost, rel=1e-6)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from caspar.memory.tiling.node_tiles import NodeTiles, build_node_tiles
+from caspar.memory.tiling.node_tiles import NodeTiles, build_node_order, build_node_tiles
 from caspar.memory.tiling.tiles import ORDER_TILE_SIZES
 from tests.memory.tiling.node_tile_problems import PROBLEMS, Problem, draw_problem
 
@@ -27,19 +27,30 @@ def entries(tiles: NodeTiles) -> dict[str, Any]:
     return {**own, "order.node": order.node, "order.rank": order.rank}
 
 
+def assert_same(backend: Any, made: NodeTiles, expected: NodeTiles) -> None:
+    for name, wanted in entries(expected).items():
+        found = entries(made)[name]
+        if isinstance(wanted, np.ndarray):
+            assert found.dtype == wanted.dtype
+            found = backend.to_host(found)
+        assert np.array_equal(found, wanted), name
+
+
 def check(backend: Any, problem: Problem, tile_size: int) -> None:
     sizes = (problem.num_nodes, problem.num_partners, tile_size)
     expected = build_node_tiles(problem.node, problem.partner, *sizes)
     with backend.scope():
         node = backend.upload(problem.node)
         partner = None if problem.partner is None else backend.upload(problem.partner)
-        made = backend.node_tiles(node, partner, *sizes)
-        for name, wanted in entries(expected).items():
-            found = entries(made)[name]
-            if isinstance(wanted, np.ndarray):
-                assert found.dtype == wanted.dtype
-                found = backend.to_host(found)
-            assert np.array_equal(found, wanted), f"{problem}, {tile_size}: {name}"
+        assert_same(backend, backend.node_tiles(node, partner, *sizes), expected)
+        made = backend.node_tiles(node, partner, *sizes, keep_order=True)
+        expected = build_node_tiles(problem.node, problem.partner, *sizes, keep_order=True)
+        assert_same(backend, made, expected)
+        if problem.partner is not None:
+            order = build_node_order(problem.node, problem.partner, *sizes)
+            found = backend.node_order(node, partner, *sizes)
+            assert np.array_equal(backend.to_host(found.node), order.node)
+            assert np.array_equal(backend.to_host(found.rank), order.rank)
 
 
 @pytest.mark.parametrize("tile_size", ORDER_TILE_SIZES)

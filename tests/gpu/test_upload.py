@@ -8,6 +8,8 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
+from caspar.memory.picked_rows import PickedRows
+
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
 
@@ -38,6 +40,21 @@ def test_every_byte_arrives(num_bytes: int) -> None:
             given[:] = 0  # the caller's memory is the caller's again
             assert_array_equal(backend.to_host(target), wanted)
             assert_array_equal(backend.to_host(copied), wanted)
+
+
+@pytest.mark.parametrize("width", [1, 3, 10])
+def test_rows_that_are_picked(width: int) -> None:
+    """Fewer than are staged, and more than all pieces hold."""
+    backend, random = cuda_backend(), np.random.default_rng(0)
+    for dtype in (np.float64, np.float32, np.int32):
+        rows = random.normal(size=(3_000_001, width)).astype(dtype)
+        for count in (0, 5, 2_900_000):
+            chosen = np.sort(random.choice(len(rows), count, replace=False))
+            for numbers in (chosen, chosen.astype(np.int32), chosen[::-1]):
+                with backend.scope():
+                    target = cupy.zeros((count, width), dtype)
+                    backend.write(target, PickedRows(rows, numbers))
+                    assert_array_equal(backend.to_host(target), rows[numbers])
 
 
 def test_shapes_types_and_orders_are_kept() -> None:

@@ -208,6 +208,8 @@ def build_node_tiles(
     num_partners: int,
     tile_size: int,
     dtype: PlaceType | None = None,
+    *,
+    keep_order: bool = False,
 ) -> NodeTiles:
     """Make node tiles.
 
@@ -218,9 +220,12 @@ def build_node_tiles(
         num_partners: Number of partners.
         tile_size: Items of a tile, at most `MAX_TILE_SIZE`.
         dtype: Of the places; None: the narrowest that takes them, `place_dtype`.
+        keep_order: Nodes are numbered in the order in which tiles shall have them, as
+            `build_node_order` found it.
     """
     assert 0 < tile_size <= MAX_TILE_SIZE
-    nodes = _ordered_nodes(node, partner, num_nodes, num_partners, tile_size)
+    by = None if keep_order else partner
+    nodes = _ordered_nodes(node, by, num_nodes, num_partners, tile_size)
     size = np.diff(nodes.start)
     long_tiles = -(-size[: nodes.num_long] // tile_size)
     long_start = np.concatenate([[0], np.cumsum(long_tiles)])
@@ -237,6 +242,17 @@ def build_node_tiles(
     groups = (group_start, group_node)
     dtype = place_dtype(num_partners, tile_size) if dtype is None else dtype
     return _sorted_tiles(nodes, partner, tile_begin, groups, tile_size, dtype)
+
+
+def build_node_order(
+    node: NDArray[np.int32],
+    partner: NDArray[np.int32],
+    num_nodes: int,
+    num_partners: int,
+    tile_size: int,
+) -> NodeOrder:
+    """The order in which node tiles would have the nodes; see `build_node_tiles`."""
+    return _ordered_nodes(node, partner, num_nodes, num_partners, tile_size).order
 
 
 def _ordered_nodes(

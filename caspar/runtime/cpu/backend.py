@@ -17,6 +17,7 @@ from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
 from caspar.memory.binding import Binding
+from caspar.memory.picked_rows import PickedRows
 from caspar.runtime.backend import (
     HostCopies,
     HostScalars,
@@ -110,9 +111,9 @@ class CpuBackend(CpuIndexing):
         """Copy an array."""
         target[...] = source
 
-    def write(self, target: Array, host: NDArray[Any]) -> None:
-        """Copy an array."""
-        target[...] = host
+    def write(self, target: Array, host: NDArray[Any] | PickedRows) -> None:
+        """Copy an array, or rows of one."""
+        target[...] = host.on_host() if isinstance(host, PickedRows) else host
 
     def host_scalars(self, scalars: Array) -> HostScalars:
         """The scalars themselves."""

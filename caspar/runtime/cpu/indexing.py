@@ -5,7 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from caspar.memory.array import Array
-from caspar.memory.tiling.node_tiles import NodeTiles, PlaceType, build_node_tiles
+from caspar.memory.tiling.node_tiles import (
+    NodeOrder,
+    NodeTiles,
+    PlaceType,
+    build_node_order,
+    build_node_tiles,
+)
 from caspar.memory.tiling.tiles import (
     TileIndex,
     TileOrder,
@@ -52,9 +58,18 @@ class CpuIndexing:
         num_partners: int,
         tile_size: int,
         dtype: PlaceType | None = None,
+        *,
+        keep_order: bool = False,
     ) -> NodeTiles:
         """Tiles that do not split nodes."""
-        return build_node_tiles(node, partner, num_nodes, num_partners, tile_size, dtype)
+        sizes = (num_nodes, num_partners, tile_size)
+        return build_node_tiles(node, partner, *sizes, dtype, keep_order=keep_order)
+
+    def node_order(
+        self, node: Array, partner: Array, num_nodes: int, num_partners: int, tile_size: int
+    ) -> NodeOrder:
+        """The order in which such tiles have the nodes."""
+        return build_node_order(node, partner, num_nodes, num_partners, tile_size)
 
     def checksum(self, arrays: Sequence[Array]) -> int:
         """A number that tells whether indices are still the same; a gigabyte a second."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.codegen.cuda.structure.rows import ROW_KERNELS, ROW_SOURCE
 from caspar.memory.array import Array
+from caspar.memory.picked_rows import PickedRows
 from caspar.runtime.backend import HostCopies, HostScalars
 from caspar.runtime.cuda.compile.modules import load_functions
 from caspar.runtime.cuda.device import CudaDevice
@@ -79,8 +80,8 @@ class CudaMemory(CudaDevice):
         """Copy within the device."""
         target.data.copy_from_device_async(source.data, source.nbytes)
 
-    def write(self, target: Array, host: NDArray[Any]) -> None:
-        """Copy a host array to the device."""
+    def write(self, target: Array, host: NDArray[Any] | PickedRows) -> None:
+        """Copy an array of the host, or rows of one, to the device."""
         uploader(self._device.id).write(target, host)
 
     def upload(self, array: Any) -> Array:

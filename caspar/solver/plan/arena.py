@@ -13,6 +13,7 @@ import numpy as np
 
 from caspar.ir.dtype import DType
 from caspar.memory.array import Array
+from caspar.memory.picked_rows import PickedRows
 from caspar.runtime.backend import Backend, view
 
 ALIGNMENT = 256
@@ -111,9 +112,11 @@ class Scratch:
         self._first_byte += -(-size // ALIGNMENT) * ALIGNMENT
         return taken.reshape(shape)
 
-    def on_device(self, rows: Array) -> Array:
+    def on_device(self, rows: Array | PickedRows) -> Array:
         """Rows of the host are copied, if the backend is another device."""
-        if not self._backend.traits.host_arrays_are_copied or not isinstance(rows, np.ndarray):
+        if not self._backend.traits.host_arrays_are_copied:
+            return rows.on_host() if isinstance(rows, PickedRows) else rows
+        if not isinstance(rows, np.ndarray | PickedRows):
             return rows
         copied = self.take(rows.shape, rows.dtype.name)
         self._backend.write(copied, rows)

@@ -5,7 +5,7 @@ for locality, unless that does not help. Eliminated nodes are kept in the order 
 them: a tile then reads and writes neighbours.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -107,6 +107,7 @@ def order_factors(
     problem: Problem,
     tile_size: int,
     max_narrow_partners: int = NUM_NARROW_PARTNERS,
+    in_order: Collection[str] = (),
 ) -> dict[str, FactorOrder]:
     """Choose an order for each factor, by name, and put the indices into it.
 
@@ -119,6 +120,7 @@ def order_factors(
         problem: Their checked indices and constants.
         tile_size: Items of a tile.
         max_narrow_partners: Partners up to which items' places have 32 bits.
+        in_order: Eliminated types whose nodes are numbered in the order of tiles already.
     """
     orders: dict[str, FactorOrder] = {}
     of_types: dict[str, NodeOrder] = {}
@@ -132,7 +134,7 @@ def order_factors(
             if eliminated is None:
                 orders[factor.name] = _usual_order(backend, factor, arrays, problem.counts)
                 continue
-            partner = _partner(factor, eliminated, problem.counts)
+            partner = tile_partner(factor, eliminated, problem.counts)
             tiles = backend.node_tiles(
                 arrays.nodes[eliminated.name],
                 None if partner is None else arrays.nodes[partner.name],
@@ -140,6 +142,7 @@ def order_factors(
                 0 if partner is None else _count(partner, problem.counts),
                 tile_size,
                 dtype,
+                keep_order=eliminated.node_type.name in in_order,
             )
             order = of_types.setdefault(eliminated.node_type.name, tiles.node_order)
             found = _in_tiles(factor, forms[factor.name], arrays, replace(tiles, node_order=order))
@@ -162,7 +165,7 @@ def most_partners(
         forms: How their kernels are made, by name.
         counts: Instances of each node type.
     """
-    partners = [_partner(factor, forms[factor.name].eliminated, counts) for factor in factors]
+    partners = [tile_partner(factor, forms[factor.name].eliminated, counts) for factor in factors]
     return max((_count(partner, counts) for partner in partners if partner is not None), default=0)
 
 
@@ -235,10 +238,16 @@ def _shared(factor: TracedFactor) -> list[Argument]:
     return [node for node in factor.nodes if node.kind is not ArgumentKind.NODE_UNIQUE]
 
 
-def _partner(
+def tile_partner(
     factor: TracedFactor, eliminated: Argument | None, counts: Mapping[str, int]
 ) -> Argument | None:
-    """By which tiles are sorted: the argument with the most nodes, of those that stay."""
+    """By which tiles are sorted: the argument with the most nodes, of those that stay.
+
+    Args:
+        factor: The factor.
+        eliminated: The argument that is eliminated; None: there is none, and no partner.
+        counts: Instances of each node type.
+    """
     if eliminated is None:
         return None
     others = [argument for argument in _shared(factor) if argument is not eliminated]

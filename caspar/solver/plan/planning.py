@@ -4,7 +4,7 @@ Once for each structure (counts and indices): order factors, build tiles, reserv
 arena. Values are brought in by every solve.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from caspar.equations.factor_builder import FactorForm, SharedSums
 from caspar.equations.solver_form import SolverForm
@@ -33,6 +33,7 @@ def plan_factors(
     factors: Sequence[TracedFactor],
     problem: Problem,
     limits: Limits,
+    in_order: Collection[str] = (),
 ) -> list[FactorPlan]:
     """Put the instances of each factor into an order, and cut it into tiles.
 
@@ -42,11 +43,11 @@ def plan_factors(
         factors: In the order of the solver.
         problem: Its indices are on the device; none of them is kept.
         limits: Sizes at which another way is chosen.
+        in_order: Eliminated types whose nodes are numbered in the order of tiles already.
     """
     backend, tile_size = library.backend, library.tile_size
-    orders = order_factors(
-        backend, factors, form.factors, problem, tile_size, limits.max_narrow_partners
-    )
+    sizes = (tile_size, limits.max_narrow_partners)
+    orders = order_factors(backend, factors, form.factors, problem, *sizes, in_order)
     plans: list[FactorPlan] = []
     first_tile = 0
     for factor in factors:

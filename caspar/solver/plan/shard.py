@@ -74,6 +74,7 @@ class Shard:
         instances: The same of each factor.
         most: Instances of each factor that a part has at most, by name.
         added: Instances that add to the nodes of each type that remains, in the part with the most.
+        in_order: Eliminated types whose nodes each part has in the order of tiles.
         chosen: By factor which of its instances in the whole problem this part has.
     """
 
@@ -84,6 +85,7 @@ class Shard:
     instances: Mapping[str, int]
     most: Mapping[str, int]
     added: Mapping[str, int]
+    in_order: tuple[str, ...] = ()
     chosen: Mapping[str, ChosenInstances] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -111,4 +113,5 @@ class Shard:
     def key(self) -> tuple[object, ...]:
         """What plans differ in."""
         sizes = (self.counts, self.instances, self.most, self.added)
-        return self.rank, self.size, self.group, *(tuple(sorted(one.items())) for one in sizes)
+        own = (self.rank, self.size, self.group, self.in_order)
+        return *own, *(tuple(sorted(one.items())) for one in sizes)

@@ -15,6 +15,7 @@ import numpy as np
 from caspar.errors import InputError
 from caspar.frontend.factors.trace import ArgumentKind, TracedFactor
 from caspar.memory.array import Array
+from caspar.memory.picked_rows import PickedRows
 from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
 
 ToHost = Callable[[Array], Any]
@@ -303,6 +304,8 @@ def on_host(problem: Problem, to_host: ToHost) -> Problem:
     """The same with all arrays on the host, for another process."""
 
     def bring(array: Any) -> Any:
+        if isinstance(array, PickedRows):
+            return array.on_host()
         return array if isinstance(array, np.ndarray) else to_host(array)
 
     moved = problem.with_indices(bring)

@@ -121,7 +121,7 @@ def _kept(devices: RankDevices, reading: Reading, design: SolverDesign) -> tuple
     of_all = tuple(found[rank] for rank in active)
     if devices.ranks.rank not in active:
         return Share(None, shard, active, of_all), ""
-    part = make_part(own, design.factors, shard, found[devices.ranks.rank], form)
+    part = make_part(own, design.factors, shard, found[devices.ranks.rank], form, devices.member)
     return Share(part.problem, shard, active, of_all, own_nodes=part.nodes), ""
 
 
@@ -181,6 +181,7 @@ def _cut(
         return Share(whole, None, (0,), (), (*remarks, same))
     if found.num_parts < size:
         remarks = (*remarks, f"{found.num_parts} of {size} ranks had a part of this problem.")
+    remarks = (*remarks, *(remark for part in parts[:1] for remark in part.remarks))
     nodes = tuple(part.nodes for part in parts)
     active = tuple(range(found.num_parts))
     return Share(found.problem, found.shard, active, nodes, remarks, found.nodes)

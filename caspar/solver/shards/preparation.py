@@ -162,9 +162,9 @@ class ShardedPreparation:
 
 
 def _remarks(wanted: int, parts: list[Part]) -> tuple[str, ...]:
-    remarks: tuple[str, ...] = ()
+    remarks = parts[0].remarks
     if len(parts) < wanted:
-        remarks = (f"{len(parts)} of {wanted} devices had a part of this problem.",)
+        remarks = (*remarks, f"{len(parts)} of {wanted} devices had a part of this problem.")
     sizes = [sum(arrays.count for arrays in part.problem.factors.values()) for part in parts]
     most = max(sizes)
     if most * len(parts) > UNEVEN * sum(sizes):

@@ -1,8 +1,8 @@
 """A problem in parts, one for each device.
 
-Nodes of an eliminated type are cut into ranges that have about as many instances of factors; these
-go with their nodes. Instances of other factors are cut evenly. Nodes that remain, and constants
-that are not one for each instance, are in every part.
+Nodes of an eliminated type are divided (`shards.cuts`), and instances of factors go with them.
+Instances of other factors are cut evenly. Nodes that remain, and constants that are not one for
+each instance, are in every part.
 
 Input: a checked problem, and how its kernels are made. Output: parts; a device without instances
 has none. Cost: a pass over the indices of eliminated nodes, and copies of what is one for each
@@ -10,24 +10,25 @@ instance, unless it stands in the order of the parts. Once for a solve.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from caspar.equations.factor_builder import FactorForm
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.trace import ArgumentKind, TracedFactor
 from caspar.memory.array import Array
+from caspar.memory.picked_rows import PickedRows
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
 from caspar.solver.input.bounds import NodeBounds
-from caspar.solver.input.parted_array import PartedArray, pieces_of, placed
+from caspar.solver.input.parted_array import PartedArray, pieces_of
 from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
 from caspar.solver.plan.shard import Chosen, ChosenInstances, ChosenParts, Shard, size_of
+from caspar.solver.shards.cuts import Cut, cut_type
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,14 @@ class Part:
     Attributes:
         problem: With arrays where the whole problem's are.
         shard: What it knows of the whole.
-        nodes: By eliminated type which nodes it has: a range, or (k,) numbers in ascending order.
+        nodes: By eliminated type which nodes it has: a range, or (k,) numbers, on the host.
+        remarks: On how nodes were divided; of all parts alike.
     """
 
     problem: Problem
     shard: Shard
     nodes: Mapping[str, Chosen]
+    remarks: tuple[str, ...] = ()
 
     def on(self, backend: Member) -> Problem:
         """The same with arrays that a device reads."""
@@ -67,93 +70,70 @@ def split_problem(
         backend: Where the arrays are, unless they are on the host.
         group: Number of the group whose members will have them.
     """
-    cuts = {name: _cut_type(problem, form, name, num_parts, backend) for name in form.eliminated}
-    chosen = [
-        {
-            factor.name: _chosen(
-                problem, factor, form.factors[factor.name], cuts, number, num_parts
-            )
-            for factor in factors
+    cuts = {
+        name: cut_type(problem, factors, form, name, num_parts, backend) for name in form.eliminated
+    }
+
+    def chosen_of(number: int) -> dict[str, ChosenInstances]:
+        with backend.scope():
+            return {
+                factor.name: _chosen(
+                    problem, factor, form.factors[factor.name], cuts, number, num_parts, backend
+                )
+                for factor in factors
+            }
+
+    def part_of(shard: Shard, number: int) -> Part:
+        nodes = {name: cut.nodes[number] for name, cut in cuts.items()}
+        with backend.scope():
+            part = make_part(problem, factors, shard, nodes, form, backend)
+        return replace(part, remarks=tuple(cut.remark for cut in cuts.values() if cut.remark))
+
+    # NumPy's copies are made at the same time
+    with ThreadPoolExecutor(num_parts) as threads:
+        chosen = [*threads.map(chosen_of, range(num_parts))]
+        sizes = [{name: size_of(one) for name, one in by_factor.items()} for by_factor in chosen]
+        kept = [number for number in range(num_parts) if sum(sizes[number].values()) > 0]
+        most = {
+            factor.name: max(sizes[number][factor.name] for number in kept) for factor in factors
         }
-        for number in range(num_parts)
-    ]
-    sizes = [{name: size_of(one) for name, one in by_factor.items()} for by_factor in chosen]
-    kept = [number for number in range(num_parts) if sum(sizes[number].values()) > 0]
-    most = {factor.name: max(sizes[number][factor.name] for number in kept) for factor in factors}
-    shards = [
-        Shard(
-            rank=rank,
-            size=len(kept),
-            group=group,
-            counts=problem.counts,
-            instances={name: arrays.count for name, arrays in problem.factors.items()},
-            most=most,
-            added=added_of(factors, form, most),
-            chosen=chosen[number],
-        )
-        for rank, number in enumerate(kept)
-    ]
-    return [
-        make_part(problem, factors, shard, {name: cut[number] for name, cut in cuts.items()}, form)
-        for shard, number in zip(shards, kept, strict=True)
-    ]
-
-
-def _cut_type(
-    problem: Problem, form: SolverForm, name: str, num_parts: int, backend: Backend
-) -> list[slice]:
-    """Ranges of an eliminated type's nodes that have about as many instances.
-
-    Of a type that is given in as many parts as there are devices, the parts.
-    """
-    values = problem.values[name]
-    if isinstance(values, PartedArray) and len(values.parts) == num_parts:
-        return [slice(start, end) for start, end in pairwise(values.offsets)]
-    count = problem.counts[name]
-    touching = np.zeros(count, np.int64)
-    for factor, own in form.factors.items():
-        if not own.eliminates(name):
-            continue
-        index = problem.factors[factor].nodes[own.eliminated_argument.name]
-        assert index is not None
-        for part, device in placed(index, backend):
-            with device.scope():
-                touching += _bincount(device, part, count)
-    before = np.cumsum(touching)
-    goals = before[-1] * np.arange(1, num_parts) / num_parts if count > 0 else np.zeros(0)
-    ends = np.searchsorted(before, goals, side="left") + 1 if count > 0 else goals
-    places = [0, *(min(int(end), count) for end in ends), count]
-    if count == 0:
-        places = [0] * (num_parts + 1)
-    return [slice(start, end) for start, end in pairwise(places)]
-
-
-def _bincount(backend: Backend, index: Array, count: int) -> NDArray[np.int64]:
-    """(count,) how often an index names each node, on the host."""
-    if isinstance(index, np.ndarray):
-        return np.bincount(index, minlength=count)
-    return backend.to_host(backend.xp.bincount(index, minlength=count))
+        shards = [
+            Shard(
+                rank=rank,
+                size=len(kept),
+                group=group,
+                counts=problem.counts,
+                instances={name: arrays.count for name, arrays in problem.factors.items()},
+                most=most,
+                added=added_of(factors, form, most),
+                in_order=tuple(name for name, cut in cuts.items() if cut.owner is not None),
+                chosen=chosen[number],
+            )
+            for rank, number in enumerate(kept)
+        ]
+        return [*threads.map(part_of, shards, kept)]
 
 
 def _chosen(
     problem: Problem,
     factor: TracedFactor,
     form: FactorForm,
-    cuts: Mapping[str, Sequence[slice]],
+    cuts: Mapping[str, Cut],
     number: int,
     num_parts: int,
+    backend: Backend,
 ) -> ChosenInstances:
     """Which instances of a factor a part has."""
     arrays = problem.factors[factor.name]
     if form.eliminated is None:
         return _evenly(arrays, number, num_parts)
-    nodes = cuts[form.eliminated_argument.node_type.name][number]
+    cut = cuts[form.eliminated_argument.node_type.name]
     index = arrays.nodes[form.eliminated_argument.name]
     assert index is not None
     if isinstance(index, PartedArray):
-        pieces = index.each(lambda part: _within(part, nodes))
+        pieces = index.each(lambda part: cut.within(part, number, backend))
         return ChosenParts(tuple(pieces), index.offsets)
-    return _within(index, nodes)
+    return cut.within(index, number, backend)
 
 
 def _evenly(arrays: FactorArrays, number: int, num_parts: int) -> ChosenInstances:
@@ -167,16 +147,6 @@ def _evenly(arrays: FactorArrays, number: int, num_parts: int) -> ChosenInstance
     if len(offsets) == num_parts + 1:
         chosen = slice(offsets[number], offsets[number + 1])
     return ChosenParts(tuple(pieces_of(chosen, offsets)), offsets)
-
-
-def _within(index: Array, nodes: slice) -> Chosen:
-    """Which entries of an index name a node of a range: as a range if they stand together."""
-    (found,) = ((index >= nodes.start) & (index < nodes.stop)).nonzero()
-    size = int(found.shape[0])
-    if size == 0:
-        return slice(0, 0)
-    first, last = int(found[0]), int(found[-1])
-    return slice(first, last + 1) if last - first + 1 == size else found
 
 
 def added_of(
@@ -199,12 +169,13 @@ def make_part(
     shard: Shard,
     nodes: Mapping[str, Chosen],
     form: SolverForm,
+    backend: Backend,
 ) -> Part:
     """A part, by what it has of each factor and eliminated type."""
     everything = slice(None)
 
     def own(name: str, rows: Any) -> Any:
-        return _picked(rows, nodes.get(name, everything))
+        return _picked(rows, nodes.get(name, everything), backend)
 
     bounds = {
         name: NodeBounds(
@@ -227,6 +198,7 @@ def make_part(
                 shard.chosen[factor.name],
                 nodes,
                 form.factors[factor.name],
+                backend,
             )
             for factor in factors
         },
@@ -242,6 +214,7 @@ def _instances(
     chosen: ChosenInstances,
     chosen_nodes: Mapping[str, Chosen],
     form: FactorForm,
+    backend: Backend,
 ) -> FactorArrays:
     """Some instances of a factor; eliminated nodes are counted from the first of the part."""
     nodes: dict[str, Array | None] = {}
@@ -250,42 +223,46 @@ def _instances(
         if index is None:
             nodes[argument.name] = None
             continue
-        picked = _picked(index, chosen)
+        picked = _picked(index, chosen, backend)
         if argument is form.eliminated:
             own = chosen_nodes[argument.node_type.name]
             if isinstance(picked, PartedArray):
-                picked = picked.map(partial(_numbered, nodes=own))
+                picked = picked.map(partial(_numbered, nodes=own, backend=backend))
             else:
-                picked = _numbered(picked, own)
+                picked = _numbered(picked, own, backend)
         nodes[argument.name] = picked
     sequential = {one.source for one in factor.inputs if one.kind is ArgumentKind.CONST_SEQUENTIAL}
     constants = {}
     for source, constant in arrays.constants.items():
         rows, index = constant.rows, constant.index
         if index is not None:
-            index = _picked(index, chosen)
+            index = _picked(index, chosen, backend)
         elif source in sequential or source in arrays.by_instance:
-            rows = _picked(rows, chosen)
+            rows = _lazily_picked(rows, chosen, backend)
         constants[source] = ConstantArray(rows, index)
     size = size_of(chosen)
     return FactorArrays(size, nodes, constants, arrays.by_instance, size)
 
 
-def _numbered(index: Array, nodes: Chosen) -> Array:
-    """Numbers of nodes as numbers among those that a part has."""
+def _numbered(index: Array, nodes: Chosen, backend: Backend) -> Array:
+    """Numbers of nodes as places among those that a part has."""
     if isinstance(nodes, slice):
         return index - np.int32(nodes.start)
-    places = np.zeros(int(nodes[-1]) + 1, np.int32) if len(nodes) > 0 else np.zeros(0, np.int32)
-    places[nodes] = np.arange(len(nodes), dtype=np.int32)
-    if isinstance(index, np.ndarray):
-        return places[index]
-    # an array of a device takes its library's indices only
-    found: Array = type(index)(index.shape, np.int32)
-    found.set(places[index.get()])
-    return found
+    own = nodes if isinstance(nodes, np.ndarray) else backend.to_host(nodes)
+    places = np.zeros(int(own.max(initial=-1)) + 1, np.int32)
+    places[own] = np.arange(len(own), dtype=np.int32)
+    return (places if isinstance(index, np.ndarray) else backend.upload(places)).take(index)
 
 
-def _picked(array: Array, chosen: ChosenInstances) -> Array:
+def _lazily_picked(array: Array, chosen: ChosenInstances, backend: Backend) -> Array | PickedRows:
+    """The chosen rows; those of the host are copied when a device takes them."""
+    if not isinstance(array, np.ndarray) or isinstance(chosen, slice | ChosenParts):
+        return _picked(array, chosen, backend)
+    numbers = chosen if isinstance(chosen, np.ndarray) else backend.to_host(chosen)
+    return PickedRows(np.ascontiguousarray(array), numbers)
+
+
+def _picked(array: Array, chosen: ChosenInstances, backend: Backend) -> Array:
     """The chosen rows of an array."""
     if isinstance(array, PartedArray):
         if isinstance(chosen, ChosenParts):
@@ -293,6 +270,10 @@ def _picked(array: Array, chosen: ChosenInstances) -> Array:
         assert isinstance(chosen, slice)
         return array.range(chosen)
     assert not isinstance(chosen, ChosenParts)
-    if isinstance(array, np.ndarray) and not isinstance(chosen, slice | np.ndarray):
-        return array[chosen.get()]
-    return array[chosen]
+    if isinstance(chosen, slice):
+        return array[chosen]
+    if not isinstance(array, np.ndarray):
+        return array[backend.upload(chosen)]
+    numbers = chosen if isinstance(chosen, np.ndarray) else backend.to_host(chosen)
+    # of what is not contiguous `take` would copy all first
+    return array.take(numbers, axis=0) if array.flags.c_contiguous else array[numbers]

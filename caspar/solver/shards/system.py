@@ -299,11 +299,11 @@ class ShardedSystem:
             first.synchronize()
             for nodes, own in zip(self._nodes, found, strict=True):
                 place, end = nodes[name], own[name]
+                # of another process it is on the host
+                on_device = first.upload(end) if isinstance(end, np.ndarray) else end
                 if not isinstance(place, slice):
-                    whole[first.upload(place)] = first.upload(end)
+                    whole[first.upload(place)] = first.bring(on_device)
                 elif place.stop > place.start:
-                    # of another process it is on the host
-                    on_device = first.upload(end) if isinstance(end, np.ndarray) else end
                     first.receive(whole[place], on_device)
             moved[name] = whole
         first.synchronize()

@@ -18,10 +18,10 @@ from caspar.codegen.cuda.structure.tiles import (
     WARPS_OF_BLOCK,
     sort_source,
 )
-from caspar.memory.tiling.node_tiles import build_node_tiles
+from caspar.memory.tiling.node_tiles import build_node_order, build_node_tiles
 from caspar.memory.tiling.tile_packing import TILES_OF_CHUNK
 from caspar.memory.tiling.tiles import ORDER_TILE_SIZES
-from caspar.runtime.cuda.structure.node_tile_steps import make_node_tiles
+from caspar.runtime.cuda.structure.node_tile_steps import make_node_order, make_node_tiles
 from caspar.runtime.nvidia.nvrtc import compile_text
 from tests.harness import CudaModule, KernelArgument, compile_cuda, find_compiler
 from tests.memory.tiling.node_tile_problems import PROBLEMS, Problem, draw_problem
@@ -73,12 +73,13 @@ class HarnessTools:
         return array
 
 
-def assert_same_tiles(problem: Problem, tile_size: int) -> set[str]:
+def assert_same_tiles(problem: Problem, tile_size: int, *, keep_order: bool = False) -> set[str]:
     """Compare with NumPy; return the kernels that were launched."""
     tools = HarnessTools()
     sizes = (problem.num_nodes, problem.num_partners, tile_size)
-    made = make_node_tiles(tools, problem.node, problem.partner, *sizes)
-    expected = build_node_tiles(problem.node, problem.partner, *sizes)
+    given = (problem.node, problem.partner, *sizes)
+    made = make_node_tiles(tools, *given, keep_order=keep_order)
+    expected = build_node_tiles(*given, keep_order=keep_order)
     wanted_arrays, found_arrays = asdict(expected), asdict(made)
     wanted_arrays |= wanted_arrays.pop("node_order")
     found_arrays |= found_arrays.pop("node_order")
@@ -95,6 +96,20 @@ def assert_same_tiles(problem: Problem, tile_size: int) -> set[str]:
 def test_equal_those_of_numpy(name: str, tile_size: int) -> None:
     for count in (0, 1, 127, 129, 1025, 5003):
         assert_same_tiles(draw_problem(name, count), tile_size)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", sorted(PROBLEMS))
+def test_orders_equal_those_of_numpy(name: str) -> None:
+    for count in (0, 1, 129, 5003):
+        problem = draw_problem(name, count)
+        assert_same_tiles(problem, 128, keep_order=True)
+        if problem.partner is None:
+            continue
+        given = (problem.node, problem.partner, problem.num_nodes, problem.num_partners, 128)
+        made, expected = make_node_order(HarnessTools(), *given), build_node_order(*given)
+        assert_array_equal(made.node, expected.node)
+        assert_array_equal(made.rank, expected.rank)
 
 
 @needs_compiler

@@ -1,6 +1,7 @@
 """Node tiles: every sentence of their documentation, and what they are for."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +18,7 @@ from caspar.memory.tiling.node_tiles import (
     LENGTH_SHIFT,
     NodeOrder,
     NodeTiles,
+    build_node_order,
     build_node_tiles,
 )
 from caspar.memory.tiling.tile_packing import TILES_OF_CHUNK
@@ -279,3 +281,29 @@ def test_tiles_are_dealt_evenly(
     fields = tiles.stretch_fields(num_stretches)
     assert fields["num_long_tiles"] == 3 * num_long
     assert (fields["stretch"], fields["num_longer"]) == (stretch, num_longer)
+
+
+@pytest.mark.parametrize("name", sorted(PROBLEMS))
+def test_nodes_that_are_numbered_in_order_stay_there(name: str) -> None:
+    problem = draw_problem(name, 5003)
+    if problem.partner is None:
+        return
+    sizes = (problem.num_nodes, problem.num_partners, 128)
+    order = build_node_order(problem.node, problem.partner, *sizes)
+    usual = build(problem, 128)
+    assert_array_equal(order.node, usual.node_order.node)
+    assert_array_equal(order.node[order.rank], np.arange(problem.num_nodes))
+    numbered = order.rank[problem.node]
+    kept = build_node_tiles(numbered, problem.partner, *sizes, keep_order=True)
+    assert_is_right(kept, replace(problem, node=numbered), 128)
+    # only packing moves some, by less than it looks ahead
+    moved = np.abs(kept.node_order.rank - np.arange(problem.num_nodes))
+    present = np.unique(numbered)
+    assert np.median(moved[present]) == 0
+    assert _num_runs(kept) <= 1.02 * _num_runs(usual)
+
+
+def _num_runs(tiles: NodeTiles) -> int:
+    """Distinct partners of tiles, summed up."""
+    size = tiles.num_slots // tiles.num_tiles
+    return sum(len(np.unique(own)) for own in partners(tiles.place).reshape(-1, size))

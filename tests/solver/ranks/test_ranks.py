@@ -19,6 +19,7 @@ from tests.problems import EXAMPLES
 from tests.solver.bundles import cost_of, part_of, read
 from tests.solver.ranks import work
 from tests.solver.ranks.processes import Started, values_of
+from tests.solver.shards.sharing import assert_same_minimum, scattered
 
 ROOT = Path(__file__).parents[3]
 
@@ -51,6 +52,15 @@ def test_bundle_adjustment_ends_at_the_same_minimum(size: int, how: str) -> None
     assert cost == pytest.approx(wanted.final_cost, rel=1e-9)
     remarks = found[0].remarks
     assert (how == "any") == any("touched by factors of several ranks" in one for one in remarks)
+
+
+def test_points_that_are_divided_in_the_order_of_tiles() -> None:
+    found = values_of(3, work.solve_scattered)
+    one = caspar.Solver([snavely], backend="cpu", precision="float64", linear_solver="schur_pcg")
+    wanted = one.solve(scattered(), **work.SETTINGS)
+    for result in found:
+        assert result.device.startswith("3 x ")
+        assert_same_minimum(result, wanted, 1e-9, 1e-3)
 
 
 def test_a_rank_may_have_no_factors() -> None:

@@ -16,7 +16,7 @@ from caspar.distributed import Ranks
 from caspar.solver.iterate.normal_equations import NormalEquations
 from tests.problems import EXAMPLES
 from tests.solver.bundles import arrays_of, part_of, read
-from tests.solver.shards.sharing import ALL_SHARE
+from tests.solver.shards.sharing import ALL_SHARE, scattered
 
 Arrays = dict[str, Any]
 
@@ -81,6 +81,11 @@ def solve(ranks: Ranks, how: str, choices: dict[str, Any], options: dict[str, An
     for name, rows in first.values.items():
         np.testing.assert_array_equal(rows, second.values[name])
     return second
+
+
+def solve_scattered(ranks: Ranks) -> Any:
+    """Rank 0 passes points whose numbers say nothing."""
+    return solver_of(ranks).solve(scattered() if ranks.rank == 0 else None, **SETTINGS)
 
 
 def residuals(ranks: Ranks, how: str) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import caspar
+from benchmarks.devices_scene import ring
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.limits import Limits
 
@@ -28,6 +29,15 @@ def sharing(
     if backend == "cuda":
         skip_without(devices)
     return caspar.Solver(factors, backend=backend, devices=devices, limits=ALL_SHARE, **choices)
+
+
+@cache
+def scattered(num_points: int = 1500) -> dict[str, Any]:
+    """Cameras on a ring, and points whose numbers say nothing: in any range most cameras occur."""
+    arrays = ring(180_000)
+    kept = arrays["snavely"]["point"] < num_points
+    observed = {name: rows[kept] for name, rows in arrays["snavely"].items()}
+    return {"Cam": arrays["Cam"], "Point": arrays["Point"][:num_points], "snavely": observed}
 
 
 def skip_without(devices: int) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caspar.memory.array import Array
+from caspar.memory.picked_rows import PickedRows
 
 PIECE_BYTES = 4 << 20
 NUM_PIECES = 8
@@ -60,51 +61,73 @@ class Uploader:
         self._threads = ThreadPoolExecutor(NUM_THREADS, "caspar upload", use)
         self._pieces: list[_Piece] = []
 
-    def write(self, target: Array, host: NDArray[Any]) -> None:
-        """Copy an array of the same type and shape; `host` may be changed afterwards."""
+    def write(self, target: Array, host: NDArray[Any] | PickedRows) -> None:
+        """Copy rows of the same type and shape; `host` may be changed afterwards."""
+        source = host.rows if isinstance(host, PickedRows) else host
         # first what is cheap
         is_staged = (
             host.nbytes >= FEWEST_BYTES
-            and host.dtype == target.dtype
-            and host.flags.c_contiguous
+            and source.dtype == target.dtype
+            and source.flags.c_contiguous
             and target.flags.c_contiguous
+            and (source is host or source[:1].nbytes <= PIECE_BYTES)
         )
         if not is_staged:
-            target.set(host)
+            target.set(host.on_host() if isinstance(host, PickedRows) else host)
             return
         if host.shape != target.shape:
             raise ValueError(f"shape {host.shape} does not fit {target.shape}")
         with self._lock:
             if len(self._pieces) == 0:
                 self._pieces = [_make_piece() for _ in range(NUM_PIECES)]
-            self._copy(target, host.reshape(-1).view(np.uint8))
+            if isinstance(host, PickedRows):
+                self._copy(target, host.rows.reshape(len(host.rows), -1), host.numbers)
+            else:
+                self._copy(target, host.reshape(-1).view(np.uint8), None)
 
-    def _copy(self, target: Array, source: NDArray[np.uint8]) -> None:
+    def _copy(
+        self, target: Array, source: NDArray[Any], numbers: NDArray[np.integer[Any]] | None
+    ) -> None:
+        """Copy (n, ...) rows, or those of some numbers."""
         stream = cupy.cuda.get_current_stream()
-        starts = range(0, len(source), PIECE_BYTES)
-        filled = [self._fill(source, number) for number in range(min(NUM_PIECES, len(starts)))]
+        row_bytes = source[:1].nbytes
+        rows_of_piece = PIECE_BYTES // row_bytes
+        starts = range(0, len(source if numbers is None else numbers), rows_of_piece)
+
+        def fill(number: int) -> Future[int]:
+            part = slice(starts[number], starts[number] + rows_of_piece)
+            piece = self._pieces[number % NUM_PIECES]
+            chosen = None if numbers is None else numbers[part]
+            return self._threads.submit(
+                _fill, piece, source[part] if chosen is None else source, chosen
+            )
+
+        filled = [fill(number) for number in range(min(NUM_PIECES, len(starts)))]
         try:
             for number, start in enumerate(starts):
-                filled[number].result()
+                size = filled[number].result()
                 piece = self._pieces[number % NUM_PIECES]
-                size = min(PIECE_BYTES, len(source) - start)
-                (target.data + start).copy_from_host_async(piece.pinned.ptr, size, stream)
+                place = target.data + start * row_bytes
+                place.copy_from_host_async(piece.pinned.ptr, size, stream)
                 piece.travelled.record(stream)
                 if number + NUM_PIECES < len(starts):
-                    filled.append(self._fill(source, number + NUM_PIECES))
+                    filled.append(fill(number + NUM_PIECES))
         finally:
             wait(filled)  # nobody may fill a piece that the next array has
 
-    def _fill(self, source: NDArray[np.uint8], number: int) -> Future[None]:
-        """Begin to fill a piece."""
-        piece = self._pieces[number % NUM_PIECES]
-        part = source[number * PIECE_BYTES : (number + 1) * PIECE_BYTES]
 
-        def fill() -> None:
-            piece.travelled.synchronize()
-            piece.content[: len(part)] = part
-
-        return self._threads.submit(fill)
+def _fill(piece: _Piece, source: NDArray[Any], numbers: NDArray[np.integer[Any]] | None) -> int:
+    """Fill a piece with rows, or those of some numbers; how many bytes these are."""
+    piece.travelled.synchronize()
+    if numbers is None:
+        size = source.nbytes
+        piece.content[:size] = source
+    else:
+        size = len(numbers) * source[:1].nbytes
+        place = piece.content[:size].view(source.dtype).reshape(len(numbers), -1)
+        # other modes than `raise` need no memory of their own for the result
+        source.take(numbers, axis=0, out=place, mode="clip")
+    return size
 
 
 @cache

@@ -5,10 +5,10 @@ from dataclasses import fields
 from functools import cached_property
 
 from caspar.memory.array import Array
-from caspar.memory.tiling.node_tiles import NodeTiles, PlaceType
+from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles, PlaceType
 from caspar.memory.tiling.tiles import TileIndex, TileOrder, single_object_tiles
 from caspar.runtime.cuda.memory import CudaMemory
-from caspar.runtime.cuda.structure.node_tile_steps import make_node_tiles
+from caspar.runtime.cuda.structure.node_tile_steps import make_node_order, make_node_tiles
 from caspar.runtime.cuda.structure.tools import StructureTools
 
 
@@ -47,10 +47,20 @@ class CudaIndexing(CudaMemory):
         num_partners: int,
         tile_size: int,
         dtype: PlaceType | None = None,
+        *,
+        keep_order: bool = False,
     ) -> NodeTiles:
         """Tiles that do not split nodes; waits for the device."""
         sizes = (num_nodes, num_partners, tile_size)
-        return make_node_tiles(self._structure.node_tiles, node, partner, *sizes, dtype)
+        tools = self._structure.node_tiles
+        return make_node_tiles(tools, node, partner, *sizes, dtype, keep_order=keep_order)
+
+    def node_order(
+        self, node: Array, partner: Array, num_nodes: int, num_partners: int, tile_size: int
+    ) -> NodeOrder:
+        """The order in which such tiles have the nodes; waits for the device."""
+        sizes = (num_nodes, num_partners, tile_size)
+        return make_node_order(self._structure.node_tiles, node, partner, *sizes)
 
     def checksum(self, arrays: Sequence[Array]) -> int:
         """A number that tells whether indices are still the same; waits for the device."""

@@ -93,22 +93,38 @@ def make_node_tiles(
     num_partners: int,
     tile_size: int,
     dtype: PlaceType | None = None,
+    *,
+    keep_order: bool = False,
 ) -> NodeTiles:
     """As `memory.tiling.node_tiles.build_node_tiles`, to the last number."""
     dtype = place_dtype(num_partners, tile_size) if dtype is None else dtype
     if node.shape[0] == 0:
         none = tools.xp.empty(0, dtype=np.int32)
-        number = tools.xp.arange(num_nodes, dtype=np.int32)
-        start, order = tools.xp.zeros(1, dtype=np.int32), NodeOrder(number, number)
+        start, order = tools.xp.zeros(1, dtype=np.int32), _given_order(tools, num_nodes)
         place = tools.xp.empty(0, dtype=dtype)
         return NodeTiles(0, 0, 0, 0, none, none, start, start, none, place, order)
     grouped = _group(tools, node, num_nodes, tile_size)
-    labels = None if partner is None else _find_labels(tools, grouped, partner, num_partners)
-    nodes = _put_in_order(tools, grouped, partner, labels, num_partners)
-    del labels
+    nodes = _put_in_order(tools, grouped, None if keep_order else partner, num_partners)
     first_node, num_short_tiles = _pack(tools, nodes, int(node.shape[0]), tile_size)
     place = tools.xp.empty((nodes.num_long_tiles + num_short_tiles) * tile_size, dtype=dtype)
     return _fill(tools, grouped, nodes, partner, num_partners, first_node, place)
+
+
+def make_node_order(
+    tools: Tools, node: Array, partner: Array, num_nodes: int, num_partners: int, tile_size: int
+) -> NodeOrder:
+    """As `memory.tiling.node_tiles.build_node_order`, to the last number."""
+    if node.shape[0] == 0:
+        return _given_order(tools, num_nodes)
+    grouped = _group(tools, node, num_nodes, tile_size)
+    nodes = _put_in_order(tools, grouped, partner, num_partners)
+    _pack(tools, nodes, int(node.shape[0]), tile_size)
+    return _node_order(tools, grouped, nodes)
+
+
+def _given_order(tools: Tools, num_nodes: int) -> NodeOrder:
+    number = tools.xp.arange(num_nodes, dtype=np.int32)
+    return NodeOrder(number, number)
 
 
 def _blocks(count: int) -> int:
@@ -157,13 +173,10 @@ def _find_labels(
 
 
 def _put_in_order(
-    tools: Tools,
-    grouped: _Grouped,
-    partner: Array | None,
-    labels: _Labels | None,
-    num_partners: int,
+    tools: Tools, grouped: _Grouped, partner: Array | None, num_partners: int
 ) -> _Ordered:
     """Sort nodes by key; reads how many there are, and how many are long."""
+    labels = None if partner is None else _find_labels(tools, grouped, partner, num_partners)
     partner_bits, curve_bits = key_bits(num_partners, has_labels=False)
     _, label_curve_bits = key_bits(num_partners, has_labels=True)
     key = tools.xp.empty(grouped.num_nodes, dtype=np.int32)

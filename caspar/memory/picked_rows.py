@@ -1,0 +1,42 @@
+"""Rows of an array of the host that are chosen now, and copied when a device takes them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class PickedRows:
+    """Some rows of an array.
+
+    It is no array: what does not know of it fails on it.
+
+    Attributes:
+        rows: (m, dim), C-contiguous, on the host.
+        numbers: (n,) which of them.
+    """
+
+    rows: NDArray[Any]
+    numbers: NDArray[np.integer[Any]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the chosen rows."""
+        return len(self.numbers), *self.rows.shape[1:]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the array."""
+        found: np.dtype[Any] = self.rows.dtype
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the chosen rows."""
+        return len(self.numbers) * int(self.rows[:1].nbytes)
+
+    def on_host(self) -> NDArray[Any]:
+        """A copy of the chosen rows."""
+        return self.rows.take(self.numbers, axis=0)
