@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,33 @@ def test_parts_of_two_devices_on_one() -> None:
     np.testing.assert_allclose(
         np.asarray(found["Cam"]), np.asarray(wanted["Cam"]), rtol=1e-6, atol=1e-12
     )
+
+
+@pytest.mark.parametrize("in_scope", [True, False])
+def test_copies_wait_for_what_reads_their_memory(in_scope: bool) -> None:
+    """Memory that was freed is the next copy's, while a kernel may still have to read it."""
+    cupy = pytest.importorskip("cupy")
+    from caspar.runtime.cuda.member import CudaMember
+
+    member, read = CudaMember(0), []
+    with cupy.cuda.Device(1):
+        given = [cupy.full(1 << 20, number, np.float32) for number in range(4)]
+        cupy.cuda.get_current_stream().synchronize()
+    with member.scope() if in_scope else nullcontext():
+        busy = cupy.zeros(1 << 26, np.float32)
+        cupy.cuda.get_current_stream().synchronize()
+        for source in given:
+            brought = member.bring(source)
+            for _ in range(100):
+                cupy.sin(busy, out=busy)
+            read.append(cupy.concatenate([brought, brought]))
+            del brought
+        local = cupy.empty(1 << 20, np.float32)
+        member.receive(local, read[0][: 1 << 20])
+        found = [member.to_host(one) for one in read]
+        assert_array_equal(member.to_host(local), found[0][: 1 << 20])
+    for number, one in enumerate(found):
+        assert_array_equal(one, np.full(1 << 21, number, np.float32))
 
 
 def test_parts_on_a_device_of_another_solver() -> None:

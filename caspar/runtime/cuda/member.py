@@ -140,11 +140,15 @@ class CudaMember(CudaBackend):
         return SequenceLoop(made, flag)
 
     def receive(self, target: Array, source: Array) -> None:
-        """Between devices, or within this one."""
+        """Between devices, or within this one: on the current stream, and done when it returns.
+
+        A copy without a stream would not wait for that one, nor, between devices, for kernels of
+        the null stream: what they still read may have been freed, and be the target.
+        """
         with self._device:
-            target.data.copy_from_device(source.data, source.nbytes)
-            # the host does not wait for copies between devices, nor does the solver's stream
-            cupy.cuda.Stream.null.synchronize()
+            stream = cupy.cuda.get_current_stream()
+            target.data.copy_from_device_async(source.data, source.nbytes, stream)
+            stream.synchronize()
 
     def bring(self, array: Array) -> Array:
         """A copy, if it is on another device."""
@@ -153,7 +157,8 @@ class CudaMember(CudaBackend):
         with array.device:
             rows = cupy.ascontiguousarray(array)
             cupy.cuda.get_current_stream().synchronize()
-        copied = cupy.empty(rows.shape, rows.dtype)
+        with self._device:
+            copied = cupy.empty(rows.shape, rows.dtype)
         self.receive(copied, rows)
         return copied
 

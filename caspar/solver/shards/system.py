@@ -299,12 +299,13 @@ class ShardedSystem:
             first.synchronize()
             for nodes, own in zip(self._nodes, found, strict=True):
                 place, end = nodes[name], own[name]
-                # of another process it is on the host
-                on_device = first.upload(end) if isinstance(end, np.ndarray) else end
+                if isinstance(end, np.ndarray):
+                    # of another process
+                    end = first.upload(end)
                 if not isinstance(place, slice):
-                    whole[first.upload(place)] = first.bring(on_device)
+                    whole[first.upload(place)] = first.bring(end)
                 elif place.stop > place.start:
-                    first.receive(whole[place], on_device)
+                    first.receive(whole[place], end)
             moved[name] = whole
         first.synchronize()
         return moved
