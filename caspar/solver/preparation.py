@@ -93,6 +93,8 @@ class Preparation:
             with phase("setting up"):
                 kept = self._make(problem, shard)
         kept[1].load(problem)
+        # a part's arrays may have been made for this
+        del problem
         is_usable = True
         try:
             yield kept[1]

@@ -13,7 +13,6 @@ from caspar.ir.dtype import DType
 from caspar.memory.accessors.sums.runs import MANY_SCALARS, AddRuns
 from caspar.memory.accessors.sums.slots import (
     BUSY_ITEMS,
-    BUSY_ROWS,
     FEW_ROWS,
     FEWER_SLOTS,
     ITEMS_OF_SLOT,
@@ -82,8 +81,8 @@ def rows_of_slots(copies: int, length: int, dim: int) -> np.ndarray:
         (BUSY_ITEMS - 1, FEW_ROWS // (2 * FEWER_SLOTS) + 1, FEWER_SLOTS),
         (BUSY_ITEMS - 1, FEW_ROWS // (2 * FEWER_SLOTS), 2 * FEWER_SLOTS),
         (BUSY_ITEMS, FEW_ROWS // (2 * FEWER_SLOTS) + 1, USUAL_SLOTS),
-        (10**9, BUSY_ROWS // USUAL_SLOTS, USUAL_SLOTS),
-        (10**9, BUSY_ROWS // USUAL_SLOTS + 1, FEWER_SLOTS),
+        (10**9, FEW_ROWS, USUAL_SLOTS),
+        (10**9, 200_000, USUAL_SLOTS),
         (ITEMS_OF_SLOT * 4 * FEWER_SLOTS, 4, FEWER_SLOTS),
         (10**9, 1, MAX_OBJECT_SLOTS),
     ],

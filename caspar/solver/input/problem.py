@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from caspar.frontend.factors.trace import NodeType, TracedFactor
 from caspar.memory.array import Array
 from caspar.runtime.arrays import HOST, Moved, give_back, location
@@ -149,16 +151,25 @@ class Problem:
 
     def bytes_on(self, backend: Backend) -> int:
         """Bytes of those values, constants and indices that are on a backend's device."""
-        arrays = list(self.values.values())
-        for factor in self.factors.values():
-            arrays += [index for index in factor.nodes.values() if index is not None]
-            for constant in factor.constants.values():
-                arrays += [constant.rows] + ([] if constant.index is None else [constant.index])
+        arrays = self._arrays()
         kind = backend.xp.ndarray
         whole = [array for array in arrays if not isinstance(array, PartedArray)]
         for array in arrays:
             whole += array.parts if isinstance(array, PartedArray) else ()
         return sum(int(array.nbytes) for array in whole if isinstance(array, kind))
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether all values, constants and indices are on the host, and none is in parts."""
+        return all(isinstance(array, np.ndarray) for array in self._arrays())
+
+    def _arrays(self) -> list[Array]:
+        arrays = list(self.values.values())
+        for factor in self.factors.values():
+            arrays += [index for index in factor.nodes.values() if index is not None]
+            for constant in factor.constants.values():
+                arrays += [constant.rows] + ([] if constant.index is None else [constant.index])
+        return arrays
 
 
 __all__ = ["ConstantArray", "FactorArrays", "Problem"]

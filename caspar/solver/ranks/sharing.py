@@ -160,18 +160,13 @@ def _cut(
     def handed() -> Sequence[_Handed]:
         assert whole is not None
         warn_untouched_of(member, whole, design.factors)
-        parts.extend(split_problem(whole, design.factors, design.form, size, member))
+        parts.extend(split_problem(whole, design.factors, design.form, [member] * size))
         if len(parts) == 1:
             return [_Handed(None, None, {}, 1)] * size
         own = [_Handed(parts[0].problem, parts[0].shard, parts[0].nodes, len(parts))]
         for part in parts[1:]:
-            chosen = {
-                name: one if isinstance(one, slice | np.ndarray) else member.to_host(one)
-                for name, one in part.shard.chosen.items()
-            }
             problem = on_host(part.problem, member.to_host)
-            shard = replace(part.shard, chosen=chosen)
-            own.append(_Handed(problem, shard, part.nodes, len(parts)))
+            own.append(_Handed(problem, part.shard, part.nodes, len(parts)))
         none = _Handed(None, parts[0].shard, {}, len(parts))
         return [*own, *[none] * (size - len(parts))]
 

@@ -8,8 +8,8 @@ Otherwise each device would have a share of all partners' instances, and a tile 
 Cost: a pass over the indices of the type, and the order of tiles on one device. Once for a solve.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -37,6 +37,10 @@ ORDER_BYTES = 48
 """Of device memory for each instance while they are ordered: both indices, a sort, its copies."""
 
 
+PIECE = 1 << 26
+"""Entries of an index of the host that are looked at on a device at a time."""
+
+
 @dataclass(frozen=True)
 class Cut:
     """Nodes of an eliminated type in parts.
@@ -44,29 +48,42 @@ class Cut:
     Attributes:
         nodes: By part a range, or (k,) int32 numbers in the order of tiles.
         owner: (nodes,) the part of each node, on the host; None: they are ranges.
+        crowded: By type of partners how many times as many of its instances a partner has on the
+            device with most of them as if these were spread evenly; where that is known.
         remark: What users should know; or nothing.
     """
 
     nodes: tuple[Chosen, ...]
     owner: NDArray[Any] | None = None
+    crowded: Mapping[str, float] = field(default_factory=dict)
     remark: str = ""
 
     def within(self, index: Array, number: int, backend: Backend) -> Chosen:
-        """Which entries of an index name a node of a part: as a range if they stand together."""
-        nodes = self.nodes[number]
-        if isinstance(nodes, slice):
-            is_own = (index >= nodes.start) & (index < nodes.stop)
-        else:
-            assert self.owner is not None
-            is_host = isinstance(index, np.ndarray)
-            owner = self.owner if is_host else backend.upload(self.owner)
-            is_own = owner.take(index) == number
-        (found,) = is_own.nonzero()
-        size = int(found.shape[0])
+        """Which entries of an index name a node of a part: as a range if they stand together.
+
+        Args:
+            index: Of the host or the backend.
+            number: Of the part.
+            backend: Where the numbers will be.
+        """
+        owner = None if self.owner is None else backend.upload(self.owner)
+        found = [backend.xp.zeros(0, np.int32)]
+        for start in range(0, int(index.shape[0]), PIECE):
+            is_own = self._is_own(backend.upload(index[start : start + PIECE]), owner, number)
+            found.append(is_own.nonzero()[0].astype(np.int32) + np.int32(start))
+        entries = backend.xp.concatenate(found)
+        size = int(entries.shape[0])
         if size == 0:
             return slice(0, 0)
-        first, last = int(found[0]), int(found[-1])
-        return slice(first, last + 1) if last - first + 1 == size else found
+        first, last = int(entries[0]), int(entries[-1])
+        return slice(first, last + 1) if last - first + 1 == size else entries
+
+    def _is_own(self, index: Array, owner: Array | None, number: int) -> Array:
+        nodes = self.nodes[number]
+        if isinstance(nodes, slice):
+            return (index >= nodes.start) & (index < nodes.stop)
+        assert owner is not None
+        return owner.take(index) == number
 
 
 @dataclass(frozen=True)
@@ -76,11 +93,13 @@ class _Touching:
     Attributes:
         node: (n,) eliminated node of each instance.
         partner: (n,) partner of each.
+        type_name: Name of the partners' type.
         num_partners: Partners.
     """
 
     node: Array
     partner: Array
+    type_name: str
     num_partners: int
 
 
@@ -104,7 +123,7 @@ def cut_type(
     """
     values = problem.values[name]
     if isinstance(values, PartedArray) and len(values.parts) == num_parts:
-        return Cut(tuple(slice(start, end) for start, end in pairwise(values.offsets)))
+        return _ranges(np.array(values.offsets))
     count = problem.counts[name]
     if count == 0:
         return Cut((slice(0, 0),) * num_parts)
@@ -116,7 +135,8 @@ def cut_type(
             for part, device in placed(index, backend):
                 with device.scope():
                     sizes += _bincount(device, part, count)
-    by_number = _ends(sizes, num_parts)
+    with backend.scope():
+        by_number = _ends(backend.xp.cumsum(backend.upload(sizes)), num_parts, backend)
     touching = _touching(problem, factors, form, name)
     if touching is not None and not isinstance(values, PartedArray):
         return _best(name, touching, sizes, by_number, backend)
@@ -125,22 +145,29 @@ def cut_type(
 
 def _bincount(backend: Backend, index: Array, count: int) -> NDArray[np.int64]:
     """(count,) how often an index names each node, on the host."""
-    if isinstance(index, np.ndarray):
-        return np.bincount(index, minlength=count)
-    return backend.to_host(backend.xp.bincount(index, minlength=count))
+    found = backend.xp.zeros(count, np.int64)
+    for start in range(0, int(index.shape[0]), PIECE):
+        piece = backend.upload(index[start : start + PIECE])
+        found += backend.xp.bincount(piece, minlength=count)
+    return backend.to_host(found)
 
 
-def _ends(sizes: NDArray[np.int64], num_parts: int) -> NDArray[np.int64]:
-    """(num_parts + 1,) where parts of nodes begin and end, of about as many instances."""
-    before = np.cumsum(sizes)
-    goals = before[-1] * np.arange(1, num_parts) / num_parts
-    ends = np.searchsorted(before, goals, side="left") + 1
-    return np.concatenate([[0], np.minimum(ends, len(sizes)), [len(sizes)]])
+def _ends(before: Array, num_parts: int, backend: Backend) -> NDArray[np.int64]:
+    """(num_parts + 1,) where parts of nodes begin and end, of about as many instances.
+
+    Args:
+        before: (nodes,) instances of each node and all before it.
+        num_parts: Parts.
+        backend: Where that is.
+    """
+    count, total = int(before.shape[0]), int(before[-1])
+    goals = total * np.arange(1, num_parts) / num_parts
+    ends = backend.to_host(backend.xp.searchsorted(before, backend.upload(goals))) + 1
+    return np.concatenate([[0], np.minimum(ends, count), [count]])
 
 
-def _ranges(ends: NDArray[np.int64], remark: str = "") -> Cut:
-    nodes = tuple(slice(int(start), int(end)) for start, end in pairwise(ends))
-    return Cut(nodes, remark=remark)
+def _ranges(ends: NDArray[np.int64]) -> Cut:
+    return Cut(tuple(slice(int(start), int(end)) for start, end in pairwise(ends)))
 
 
 def _touching(
@@ -160,7 +187,7 @@ def _touching(
     node, other = nodes[eliminated.name], nodes[partner.name]
     if num_partners < FEWEST_PARTNERS or node is None or other is None:
         return None
-    return _Touching(node, other, num_partners)
+    return _Touching(node, other, partner.node_type.name, num_partners)
 
 
 def _best(
@@ -171,17 +198,26 @@ def _best(
     backend: Backend,
 ) -> Cut:
     """Ranges of numbers, unless the order of tiles brings more together."""
-    num_parts, count = len(by_number) - 1, len(sizes)
-    num_items = int(touching.node.shape[0])
+    num_parts, num_items = len(by_number) - 1, int(touching.node.shape[0])
     step = max(1, num_items // (SAMPLE_OF_PARTNER * touching.num_partners * num_parts))
     with backend.scope():
         node, partner = (
             on_host(backend, array[::step].copy()) for array in (touching.node, touching.partner)
         )
-    parts = np.searchsorted(by_number, node, side="right") - 1
-    together = _together(parts, partner, num_parts, touching.num_partners)
-    if together > 1.0 - GAIN:
-        return _ranges(by_number)
+
+    def together(part: NDArray[Any]) -> float:
+        """The share of instances that are in the part in which most of their partner's are."""
+        pair = part.astype(np.int64) * touching.num_partners + partner
+        counts = np.bincount(pair, minlength=num_parts * touching.num_partners)
+        return float(counts.reshape(num_parts, -1).max(axis=0).sum()) / len(pair)
+
+    def crowded(share: float) -> dict[str, float]:
+        return {touching.type_name: max(share * num_parts, 1.0)}
+
+    by_numbers = together(np.searchsorted(by_number, node, side="right") - 1)
+    ranges = replace(_ranges(by_number), crowded=crowded(by_numbers))
+    if by_numbers > 1.0 - GAIN:
+        return ranges
     needed, free = ORDER_BYTES * num_items, backend.free_bytes
     if free is not None and needed > free:
         remark = (
@@ -189,30 +225,31 @@ def _best(
             f"{bytes_text(needed)}, and has {bytes_text(free)} left. Iterations are quicker if "
             "those that are seen together have numbers that are close."
         )
-        return _ranges(by_number, remark)
+        return replace(ranges, remark=remark)
+    nodes, owner = _in_order(touching, sizes, num_parts, backend)
+    in_order = together(owner[node])
+    if in_order < by_numbers + GAIN:
+        return ranges
+    return Cut(nodes, owner, crowded(in_order))
+
+
+def _in_order(
+    touching: _Touching, sizes: NDArray[np.int64], num_parts: int, backend: Backend
+) -> tuple[tuple[NDArray[Any], ...], NDArray[Any]]:
+    """Numbers of the nodes of each part, and the part of each node."""
     with backend.scope():
+        xp = backend.xp
         found = backend.node_order(
             backend.upload(touching.node),
             backend.upload(touching.partner),
-            count,
+            len(sizes),
             touching.num_partners,
             TILE_SIZE,
         )
+        ends = _ends(xp.cumsum(backend.upload(sizes)[found.node]), num_parts, backend)
+        of_rank = np.repeat(np.arange(num_parts), np.diff(ends)).astype(
+            np.min_scalar_type(num_parts)
+        )
+        owner = backend.to_host(backend.upload(of_rank)[found.rank])
         order = backend.to_host(found.node)
-    ends = _ends(sizes[order], num_parts)
-    nodes = tuple(order[start:end] for start, end in pairwise(ends))
-    owner = np.empty(count, np.min_scalar_type(num_parts))
-    for number, own in enumerate(nodes):
-        owner[own] = number
-    if _together(owner[node], partner, num_parts, touching.num_partners) < together + GAIN:
-        return _ranges(by_number)
-    return Cut(nodes, owner)
-
-
-def _together(
-    part: NDArray[Any], partner: NDArray[Any], num_parts: int, num_partners: int
-) -> float:
-    """The share of instances that are in the part in which most of their partner's are."""
-    pair = part.astype(np.int64) * num_partners + partner
-    counts = np.bincount(pair, minlength=num_parts * num_partners)
-    return float(counts.reshape(num_parts, num_partners).max(axis=0).sum()) / len(pair)
+    return tuple(order[start:end] for start, end in pairwise(ends)), owner

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from caspar.solver.iterate.faults import PlanFindings
 from caspar.solver.iterate.normal_equations import NormalEquations
-from caspar.solver.shards.split import Part
+from caspar.solver.plan.shard import Shard, size_of
 from caspar.solver.shards.team import Team
 from caspar.solver.system.lone_promises import Promises
 
@@ -82,16 +82,16 @@ def _of_findings(call: Callable[[PlanFindings], Result], system: NormalEquations
 
 
 def rows_of_threads(
-    systems: Sequence[NormalEquations], parts: Sequence[Part], team: Team, factor: str
+    systems: Sequence[NormalEquations], shards: Sequence[Shard], team: Team, factor: str
 ) -> NDArray[np.float64]:
     """(instances, rows) residuals of a factor, as given, of devices in threads."""
 
     def rows_of(rank: int) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
-        part, system = parts[rank], systems[rank]
-        count = part.problem.factors[factor].count
+        shard, system = shards[rank], systems[rank]
+        count = size_of(shard.chosen[factor])
         if count == 0:
             return None
-        numbers = part.shard.numbers(factor, np.arange(count), team.members[rank].to_host)
+        numbers = shard.numbers(factor, np.arange(count), team.members[rank].to_host)
         return numbers, system.findings.residual_rows(factor)
 
     found = [one for one in team.each(rows_of) if one is not None]

@@ -3,7 +3,7 @@
 As `solver.preparation`, whose `Preparation` each device has for its part.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,6 +16,7 @@ from caspar.solver.choice.form import Recipe
 from caspar.solver.input.problem import Problem
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.iterated import System
+from caspar.solver.plan.shard import Shard
 from caspar.solver.plan.untouched import warn_untouched_of
 from caspar.solver.preparation import Preparation
 from caspar.solver.shards.devices import Devices
@@ -87,15 +88,19 @@ class ShardedPreparation:
                 with self._on_one(problem, remark) as single:
                     yield single
                 return
-            with self._systems(parts) as (systems, team):
+            shards, nodes = [part.shard for part in parts], [part.nodes for part in parts]
+            remarks = _remarks(wanted, parts)
+            # what was picked is let go of as soon as each device has it
+            problems = {rank: part.problem for rank, part in enumerate(parts)}
+            del parts
+            with self._systems(problems, shards) as (systems, team):
                 # those of the last solve are not in the way
                 self._whole.release()
                 for system in systems:
-                    system.more_remarks = _remarks(wanted, parts)
+                    system.more_remarks = remarks
                 shared = ThreadSystems(systems, team)
-                rows = partial(rows_of_threads, systems, parts, team)
+                rows = partial(rows_of_threads, systems, shards, team)
                 findings = partial(SharedFindings, rows=rows)
-                nodes = [part.nodes for part in parts]
                 sharded = ShardedSystem(shared, nodes, findings, problem.values)
                 yield sharded
                 self._table = sharded.memory_table()
@@ -110,7 +115,7 @@ class ShardedPreparation:
             yield system
 
     def _split(self, problem: Problem) -> list[Part]:
-        first, recipe, size = self._devices.first, self._recipe, self._devices.size
+        first, recipe = self._devices.first, self._recipe
         if len(self._own) == 0:
             self._own = [Preparation(member, recipe) for member in self._devices.members]
         design = self._own[0].kernels.design(problem.counts, problem.num_instances)
@@ -119,18 +124,19 @@ class ShardedPreparation:
             # once for each structure, as on one device
             warn_untouched_of(first, problem, design.factors)
             self._told = sizes
-        return split_problem(problem, design.factors, design.form, size, first)
+        return split_problem(problem, design.factors, design.form, self._devices.members)
 
     @contextmanager
-    def _systems(self, parts: list[Part]) -> Iterator[tuple[list[NormalEquations], Team]]:
-        """The system of each part; they are given back, each in its thread."""
-        team, group = self._devices.team(len(parts))
-        shards = [replace(part.shard, group=group) for part in parts]
-        contexts: list[AbstractContextManager[NormalEquations] | None] = [None] * len(parts)
+    def _systems(
+        self, problems: dict[int, Problem], shards: Sequence[Shard]
+    ) -> Iterator[tuple[list[NormalEquations], Team]]:
+        """The system of each part, which is taken away; they are given back, each in its thread."""
+        team, group = self._devices.team(len(shards))
+        contexts: list[AbstractContextManager[NormalEquations] | None] = [None] * len(shards)
 
         def enter(rank: int) -> NormalEquations:
-            own = parts[rank].on(team.members[rank])
-            context = self._own[rank].system(own, shards[rank])
+            own = problems.pop(rank).joined(team.members[rank])
+            context = self._own[rank].system(own, replace(shards[rank], group=group))
             system = context.__enter__()
             contexts[rank] = context
             return system

@@ -25,7 +25,7 @@ from caspar.memory.picked_rows import PickedRows
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
 from caspar.solver.input.bounds import NodeBounds
-from caspar.solver.input.parted_array import PartedArray, pieces_of
+from caspar.solver.input.parted_array import PartedArray, on_host, pieces_of
 from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
 from caspar.solver.plan.shard import Chosen, ChosenInstances, ChosenParts, Shard, size_of
 from caspar.solver.shards.cuts import Cut, cut_type
@@ -36,7 +36,7 @@ class Part:
     """What one device has.
 
     Attributes:
-        problem: With arrays where the whole problem's are.
+        problem: With arrays where the whole problem's are, or on the part's device.
         shard: What it knows of the whole.
         nodes: By eliminated type which nodes it has: a range, or (k,) numbers, on the host.
         remarks: On how nodes were divided; of all parts alike.
@@ -47,17 +47,12 @@ class Part:
     nodes: Mapping[str, Chosen]
     remarks: tuple[str, ...] = ()
 
-    def on(self, backend: Member) -> Problem:
-        """The same with arrays that a device reads."""
-        return self.problem.joined(backend)
-
 
 def split_problem(
     problem: Problem,
     factors: Sequence[TracedFactor],
     form: SolverForm,
-    num_parts: int,
-    backend: Backend,
+    members: Sequence[Member],
     group: int = 0,
 ) -> list[Part]:
     """Cut a problem into parts.
@@ -66,31 +61,33 @@ def split_problem(
         problem: The problem.
         factors: Its factors.
         form: How their kernels are made.
-        num_parts: Parts at most; those without instances are left out.
-        backend: Where the arrays are, unless they are on the host.
+        members: The device of each part, of which those without instances are left out. Arrays are
+            on the first one, or on the host; then each device picks its own.
         group: Number of the group whose members will have them.
     """
+    first, num_parts = members[0], len(members)
     cuts = {
-        name: cut_type(problem, factors, form, name, num_parts, backend) for name in form.eliminated
+        name: cut_type(problem, factors, form, name, num_parts, first) for name in form.eliminated
     }
+    workers = members if problem.is_on_host else [first] * num_parts
 
     def chosen_of(number: int) -> dict[str, ChosenInstances]:
-        with backend.scope():
+        with workers[number].scope():
             return {
                 factor.name: _chosen(
-                    problem, factor, form.factors[factor.name], cuts, number, num_parts, backend
+                    problem, factor, form.factors[factor.name], cuts, number, workers
                 )
                 for factor in factors
             }
 
     def part_of(shard: Shard, number: int) -> Part:
         nodes = {name: cut.nodes[number] for name, cut in cuts.items()}
-        with backend.scope():
-            part = make_part(problem, factors, shard, nodes, form, backend)
+        with workers[number].scope():
+            part = make_part(problem, factors, shard, nodes, form, workers[number])
+            workers[number].synchronize()
         return replace(part, remarks=tuple(cut.remark for cut in cuts.values() if cut.remark))
 
-    # NumPy's copies are made at the same time
-    with ThreadPoolExecutor(num_parts) as threads:
+    with ThreadPoolExecutor(len({id(worker) for worker in workers})) as threads:
         chosen = [*threads.map(chosen_of, range(num_parts))]
         sizes = [{name: size_of(one) for name, one in by_factor.items()} for by_factor in chosen]
         kept = [number for number in range(num_parts) if sum(sizes[number].values()) > 0]
@@ -105,7 +102,7 @@ def split_problem(
                 counts=problem.counts,
                 instances={name: arrays.count for name, arrays in problem.factors.items()},
                 most=most,
-                added=added_of(factors, form, most),
+                added=added_of(factors, form, most, cuts),
                 in_order=tuple(name for name, cut in cuts.items() if cut.owner is not None),
                 chosen=chosen[number],
             )
@@ -120,19 +117,23 @@ def _chosen(
     form: FactorForm,
     cuts: Mapping[str, Cut],
     number: int,
-    num_parts: int,
-    backend: Backend,
+    workers: Sequence[Member],
 ) -> ChosenInstances:
     """Which instances of a factor a part has."""
-    arrays = problem.factors[factor.name]
+    arrays, backend = problem.factors[factor.name], workers[number]
     if form.eliminated is None:
-        return _evenly(arrays, number, num_parts)
+        return _evenly(arrays, number, len(workers))
     cut = cuts[form.eliminated_argument.node_type.name]
     index = arrays.nodes[form.eliminated_argument.name]
     assert index is not None
     if isinstance(index, PartedArray):
-        pieces = index.each(lambda part: cut.within(part, number, backend))
-        return ChosenParts(tuple(pieces), index.offsets)
+
+        def chosen_of(part: Array) -> Chosen:
+            found = cut.within(part, number, backend)
+            is_host = isinstance(part, np.ndarray) and not isinstance(found, slice)
+            return on_host(backend, found) if is_host else found
+
+        return ChosenParts(tuple(index.each(chosen_of)), index.offsets)
     return cut.within(index, number, backend)
 
 
@@ -150,16 +151,25 @@ def _evenly(arrays: FactorArrays, number: int, num_parts: int) -> ChosenInstance
 
 
 def added_of(
-    factors: Sequence[TracedFactor], form: SolverForm, most: Mapping[str, int]
+    factors: Sequence[TracedFactor],
+    form: SolverForm,
+    most: Mapping[str, int],
+    cuts: Mapping[str, Cut] | None = None,
 ) -> dict[str, int]:
-    """By type that remains how many instances add to its nodes in the part with the most."""
+    """By type that remains how many instances add to its nodes in the part with the most.
+
+    Where few of them have most of these, as many as if all had so many.
+    """
     added: dict[str, int] = {}
     for factor in factors:
         eliminated = form.factors[factor.name].eliminated
+        cut = None if cuts is None or eliminated is None else cuts[eliminated.node_type.name]
+        crowded = {} if cut is None else cut.crowded
         for argument in factor.nodes:
             if argument is not eliminated and argument.kind is not ArgumentKind.NODE_UNIQUE:
                 name = argument.node_type.name
-                added[name] = added.get(name, 0) + most[factor.name]
+                number = round(most[factor.name] * crowded.get(name, 1.0))
+                added[name] = added.get(name, 0) + number
     return added
 
 
@@ -173,6 +183,10 @@ def make_part(
 ) -> Part:
     """A part, by what it has of each factor and eliminated type."""
     everything = slice(None)
+    numbers = {
+        name: one if isinstance(one, slice | ChosenParts) else on_host(backend, one)
+        for name, one in shard.chosen.items()
+    }
 
     def own(name: str, rows: Any) -> Any:
         return _picked(rows, nodes.get(name, everything), backend)
@@ -196,6 +210,7 @@ def make_part(
                 factor,
                 problem.factors[factor.name],
                 shard.chosen[factor.name],
+                numbers[factor.name],
                 nodes,
                 form.factors[factor.name],
                 backend,
@@ -205,18 +220,22 @@ def make_part(
         free={name: own(name, rows) for name, rows in problem.free.items()},
         bounds=bounds,
     )
-    return Part(part, shard, nodes)
+    return Part(part, replace(shard, chosen=numbers), nodes)
 
 
 def _instances(
     factor: TracedFactor,
     arrays: FactorArrays,
     chosen: ChosenInstances,
+    numbers: ChosenInstances,
     chosen_nodes: Mapping[str, Chosen],
     form: FactorForm,
     backend: Backend,
 ) -> FactorArrays:
-    """Some instances of a factor; eliminated nodes are counted from the first of the part."""
+    """Some instances of a factor; eliminated nodes get their places in the part.
+
+    `numbers` is what is chosen, on the host. Rows of the host are copied when a device takes them.
+    """
     nodes: dict[str, Array | None] = {}
     for argument in factor.nodes:
         index = arrays.nodes[argument.name]
@@ -238,7 +257,10 @@ def _instances(
         if index is not None:
             index = _picked(index, chosen, backend)
         elif source in sequential or source in arrays.by_instance:
-            rows = _lazily_picked(rows, chosen, backend)
+            if isinstance(rows, np.ndarray) and isinstance(numbers, np.ndarray):
+                rows = PickedRows(np.ascontiguousarray(rows), numbers)
+            else:
+                rows = _picked(rows, chosen, backend)
         constants[source] = ConstantArray(rows, index)
     size = size_of(chosen)
     return FactorArrays(size, nodes, constants, arrays.by_instance, size)
@@ -254,16 +276,8 @@ def _numbered(index: Array, nodes: Chosen, backend: Backend) -> Array:
     return (places if isinstance(index, np.ndarray) else backend.upload(places)).take(index)
 
 
-def _lazily_picked(array: Array, chosen: ChosenInstances, backend: Backend) -> Array | PickedRows:
-    """The chosen rows; those of the host are copied when a device takes them."""
-    if not isinstance(array, np.ndarray) or isinstance(chosen, slice | ChosenParts):
-        return _picked(array, chosen, backend)
-    numbers = chosen if isinstance(chosen, np.ndarray) else backend.to_host(chosen)
-    return PickedRows(np.ascontiguousarray(array), numbers)
-
-
 def _picked(array: Array, chosen: ChosenInstances, backend: Backend) -> Array:
-    """The chosen rows of an array."""
+    """The chosen rows of an array; of one of the host on the device, if `chosen` is there."""
     if isinstance(array, PartedArray):
         if isinstance(chosen, ChosenParts):
             return array.pick(chosen.pieces)
@@ -272,8 +286,7 @@ def _picked(array: Array, chosen: ChosenInstances, backend: Backend) -> Array:
     assert not isinstance(chosen, ChosenParts)
     if isinstance(chosen, slice):
         return array[chosen]
-    if not isinstance(array, np.ndarray):
-        return array[backend.upload(chosen)]
-    numbers = chosen if isinstance(chosen, np.ndarray) else backend.to_host(chosen)
-    # of what is not contiguous `take` would copy all first
-    return array.take(numbers, axis=0) if array.flags.c_contiguous else array[numbers]
+    if isinstance(array, np.ndarray) and isinstance(chosen, np.ndarray):
+        # of what is not contiguous `take` would copy all first
+        return array.take(chosen, axis=0) if array.flags.c_contiguous else array[chosen]
+    return backend.upload(array).take(backend.upload(chosen), axis=0)

@@ -48,7 +48,7 @@ def _split(
     form = kernels.design(problem.counts, problem.num_instances).form
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CpuBackend, "free_bytes", property(lambda _: free_bytes))
-        parts = split_problem(problem, solver.traced_factors, form, num_parts, members[0])
+        parts = split_problem(problem, solver.traced_factors, form, members)
     return problem, parts
 
 

@@ -274,9 +274,9 @@ def test_what_lies_right_is_not_copied() -> None:
         preparation = solver._opener.preparations.choose(problem).preparation
     kernels = preparation._own[0].kernels  # type: ignore[attr-defined]
     form = kernels.design(problem.counts, problem.num_instances).form
-    parts = split_problem(problem, solver.traced_factors, form, 3, members[0])
+    parts = split_problem(problem, solver.traced_factors, form, members)
     for rank, part in enumerate(parts):
-        own = part.on(members[rank])
+        own = part.problem.joined(members[rank])
         found = own.factors["snavely"]
         checked: list[tuple[Any, np.ndarray]] = [
             (own.values["Point"], given["Point"][rank]),
