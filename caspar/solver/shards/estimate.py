@@ -29,10 +29,10 @@ class Link:
 NVLINK = Link(6.3e-6, 6.7e-12)
 """Devices of one host, by NCCL in a captured graph (docs/design/0037-devices.md)."""
 
-UNEVEN = 1.06
+UNEVEN = 1.04
 """Times a device's part of the products takes longer than its share: fitted, as the next two."""
 
-WHOLE_S = 12e-6
+WHOLE_S = 18e-6
 """Seconds of an iteration that each device takes for what is not split, and for being one of
 several: launches, merging of slots, the wait for the slowest."""
 
