@@ -191,12 +191,6 @@ def make_part(
     def own(name: str, rows: Any) -> Any:
         return _picked(rows, nodes.get(name, everything), backend)
 
-    def moved(name: str, rows: Any) -> Any:
-        chosen = nodes.get(name, everything)
-        if isinstance(chosen, slice) or not isinstance(rows, np.ndarray):
-            return own(name, rows)
-        return _on_device(PickedRows(np.ascontiguousarray(rows), on_host(backend, chosen)), backend)
-
     bounds = {
         name: NodeBounds(
             own(name, limits.lower),
@@ -208,7 +202,7 @@ def make_part(
         for name, limits in problem.bounds.items()
     }
     part = Problem(
-        values={name: moved(name, rows) for name, rows in problem.values.items()},
+        values={name: own(name, rows) for name, rows in problem.values.items()},
         given={},
         dtypes=problem.dtypes,
         factors={
@@ -272,26 +266,14 @@ def _instances(
     return FactorArrays(size, nodes, constants, arrays.by_instance, size)
 
 
-def _on_device(rows: PickedRows, backend: Backend) -> Array:
-    """Rows of the host where a device reads them."""
-    if not backend.traits.host_arrays_are_copied:
-        return rows.on_host()
-    target = backend.xp.empty(rows.shape, rows.dtype)
-    backend.write(target, rows)
-    return target
-
-
 def _numbered(index: Array, nodes: Chosen, backend: Backend) -> Array:
     """Numbers of nodes as places among those that a part has."""
     if isinstance(nodes, slice):
         return index - np.int32(nodes.start)
-    is_host = isinstance(index, np.ndarray)
-    xp = np if is_host else backend.xp
-    own = on_host(backend, nodes) if is_host else backend.upload(nodes)
-    size = int(own.max()) + 1 if int(own.shape[0]) > 0 else 0
-    places = xp.zeros(size, np.int32)
-    places[own] = xp.arange(int(own.shape[0]), dtype=np.int32)
-    return places.take(index)
+    own = nodes if isinstance(nodes, np.ndarray) else backend.to_host(nodes)
+    places = np.zeros(int(own.max(initial=-1)) + 1, np.int32)
+    places[own] = np.arange(len(own), dtype=np.int32)
+    return (places if isinstance(index, np.ndarray) else backend.upload(places)).take(index)
 
 
 def _picked(array: Array, chosen: ChosenInstances, backend: Backend) -> Array:
