@@ -1,9 +1,9 @@
 """How the nodes of an eliminated type are divided among devices.
 
-Into ranges that have about as many instances of factors. Ranges of the nodes' numbers, where each
-partner (a node that remains) then has most of its instances on one device: nothing has to move.
-Else ranges of the order in which tiles have the nodes, if that brings more of them together.
-Otherwise each device would have a share of all partners' instances, and a tile more partners.
+Into ranges that have about as many instances of factors: ranges of the nodes' numbers, if each
+partner (a node that remains) has most of its instances on one device then, as nothing has to move.
+Otherwise each device would have a share of every partner's instances, and its tiles more partners.
+So ranges of the order in which tiles have the nodes are taken, if these bring more together.
 
 Cost: a pass over the indices of the type, and the order of tiles on one device. Once for a solve.
 """
@@ -35,7 +35,6 @@ GAIN = 0.1
 
 ORDER_BYTES = 48
 """Of device memory for each instance while they are ordered: both indices, a sort, its copies."""
-
 
 PIECE = 1 << 26
 """Entries of an index of the host that are looked at on a device at a time."""
@@ -247,9 +246,8 @@ def _in_order(
             TILE_SIZE,
         )
         ends = _ends(xp.cumsum(backend.upload(sizes)[found.node]), num_parts, backend)
-        of_rank = np.repeat(np.arange(num_parts), np.diff(ends)).astype(
-            np.min_scalar_type(num_parts)
-        )
+        numbers = np.arange(num_parts, dtype=np.min_scalar_type(num_parts))
+        of_rank = np.repeat(numbers, np.diff(ends))
         owner = backend.to_host(backend.upload(of_rank)[found.rank])
         order = backend.to_host(found.node)
     return tuple(order[start:end] for start, end in pairwise(ends)), owner

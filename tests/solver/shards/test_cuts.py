@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
-from caspar.bundle_adjustment import snavely
+from caspar.bundle_adjustment import Cam, snavely
 from caspar.memory.picked_rows import PickedRows
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.input.problem import Problem
@@ -23,6 +23,8 @@ from tests.solver.shards.sharing import (
     scattered,
     sharing,
 )
+
+known_camera = caspar.factors.prior(Cam, noise="unit", name="known_camera")
 
 CLOSE: dict[str, Any] = {"cost_tolerance": 1e-12, "min_linear_tolerance": 1e-9}
 
@@ -152,6 +154,17 @@ def test_numbers_that_say_enough_are_kept() -> None:
 def test_few_cameras_are_on_all_devices_anyway() -> None:
     _, parts = _split(arrays_of(read("problem-21-11315")), 2)
     assert all(isinstance(part.nodes["Point"], slice) for part in parts)
+
+
+def test_points_that_nobody_sees() -> None:
+    """The only factor that touches points has no instances."""
+    arrays = scattered()
+    nothing = {name: rows[:0] for name, rows in arrays["snavely"].items()}
+    held = {"value": np.arange(len(arrays["Cam"]), dtype=np.int32), "expected": arrays["Cam"]}
+    solver = sharing((snavely, known_camera), 2, precision="float64")
+    result = solver.solve({**arrays, "snavely": nothing, "known_camera": held})
+    assert result.final_cost == pytest.approx(0.0, abs=1e-20)
+    assert_array_equal(result.values["Point"], arrays["Point"])
 
 
 def test_an_order_that_takes_too_much_memory() -> None:
