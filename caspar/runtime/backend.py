@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from caspar.codegen.source import KernelSource
 from caspar.ir.dtype import DType
-from caspar.memory.array import Array
+from caspar.memory.array import Array, PickedRows
 from caspar.memory.binding import Binding
-from caspar.memory.picked_rows import PickedRows
 from caspar.memory.tiling.node_tiles import NodeOrder, NodeTiles, PlaceType
 from caspar.memory.tiling.tiles import TileIndex, TileOrder
 from caspar.runtime.factorization import DenseFactorization, SparseFactorization
@@ -222,7 +221,7 @@ class Indexing(Protocol):
             num_partners: Number of partners.
             tile_size: Items of a tile, one of `memory.tiling.tiles.ORDER_TILE_SIZES`.
             dtype: Of the items' places; None: the narrowest that takes them.
-            keep_order: Nodes are numbered in the order in which tiles shall have them.
+            keep_order: Nodes stand in the order that tiles shall have.
         """
 
     def node_order(
@@ -231,13 +230,9 @@ class Indexing(Protocol):
         """The order in which such tiles would have the nodes, by the same arguments."""
 
     def checksum(self, arrays: Sequence[Array]) -> int:
-        """A number of 64 bits that tells whether indices are still the same.
+        """A number of 64 bits that tells whether indices (int32 or int64) are still the same.
 
-        It depends on every number, its place, and the arrays' lengths. Another backend may have
-        another number for the same arrays.
-
-        Args:
-            arrays: Of int32 or int64.
+        It depends on every number, its place, and the lengths; each backend has its own.
         """
 
     def single_object_tiles(self, num_tiles: int) -> TileIndex:

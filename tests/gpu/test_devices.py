@@ -84,6 +84,9 @@ def test_arrays_of_a_device_stay_there(size: int) -> None:
     }
     solver = sharing((snavely,), 2, "cuda", precision="mixed")
     found, wanted = solver.solve(on_device), solver.solve(arrays)
+    with solver.system(on_device) as system:
+        in_order = system.systems.first.plan.shard.in_order  # type: ignore[attr-defined]
+    assert in_order == (("Point",) if size > 1_000_000 else ())
     alone = caspar.Solver([snavely], backend="cuda", precision="mixed").solve(arrays)
     assert wanted.final_cost == pytest.approx(alone.final_cost, rel=1e-6)
     moved = np.abs(cupy.asnumpy(found.values["Point"]) - alone.values["Point"])

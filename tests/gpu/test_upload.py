@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from caspar.memory.picked_rows import PickedRows
+from caspar.memory.array import PickedRows
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")
@@ -55,6 +55,10 @@ def test_rows_that_are_picked(width: int) -> None:
                     target = cupy.zeros((count, width), dtype)
                     backend.write(target, PickedRows(rows, numbers))
                     assert_array_equal(backend.to_host(target), rows[numbers])
+                    if width == 1:
+                        flat = cupy.zeros(count, dtype)
+                        backend.write(flat, PickedRows(rows[:, 0], numbers))
+                        assert_array_equal(backend.to_host(flat), rows[numbers, 0])
 
 
 def test_shapes_types_and_orders_are_kept() -> None:

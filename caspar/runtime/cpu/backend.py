@@ -15,9 +15,8 @@ from caspar.codegen.cpu.kernel import TILE_SIZE
 from caspar.codegen.source import KernelSource
 from caspar.errors import OutOfMemoryError
 from caspar.ir.dtype import DType
-from caspar.memory.array import Array
+from caspar.memory.array import Array, PickedRows
 from caspar.memory.binding import Binding
-from caspar.memory.picked_rows import PickedRows
 from caspar.runtime.backend import (
     HostCopies,
     HostScalars,

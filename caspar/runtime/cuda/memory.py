@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from caspar.codegen.cuda.header import BLOCK_SIZE
 from caspar.codegen.cuda.structure.rows import ROW_KERNELS, ROW_SOURCE
-from caspar.memory.array import Array
-from caspar.memory.picked_rows import PickedRows
+from caspar.memory.array import Array, PickedRows
 from caspar.runtime.backend import HostCopies, HostScalars
 from caspar.runtime.cuda.compile.modules import load_functions
 from caspar.runtime.cuda.device import CudaDevice

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from caspar.frontend.factors.trace import TracedFactor
 from caspar.frontend.precision import Types
 from caspar.memory.array import Array
@@ -54,6 +56,20 @@ class FactorArrays:
             if isinstance(array, PartedArray):
                 return array.offsets
         return None
+
+    @property
+    def bytes_by_instance(self) -> int:
+        """Bytes of arrays with a row for each instance that are whole, and not on the host."""
+        arrays = [*self.nodes.values()]
+        for constant in self.constants.values():
+            arrays += [constant.index, constant.rows]
+        return sum(
+            int(array.nbytes)
+            for array in arrays
+            if array is not None
+            and not isinstance(array, np.ndarray | PartedArray)
+            and int(array.shape[0]) == self.count
+        )
 
     def larger_than(self, num_bytes: int) -> tuple[str, ...]:
         """Names of the constants that take more bytes."""

@@ -12,8 +12,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from caspar.ir.dtype import DType
-from caspar.memory.array import Array
-from caspar.memory.picked_rows import PickedRows
+from caspar.memory.array import Array, PickedRows
 from caspar.runtime.backend import Backend, view
 
 ALIGNMENT = 256

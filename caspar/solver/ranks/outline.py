@@ -14,8 +14,7 @@ import numpy as np
 
 from caspar.errors import InputError
 from caspar.frontend.factors.trace import ArgumentKind, TracedFactor
-from caspar.memory.array import Array
-from caspar.memory.picked_rows import PickedRows
+from caspar.memory.array import Array, PickedRows
 from caspar.solver.input.problem import ConstantArray, FactorArrays, Problem
 
 ToHost = Callable[[Array], Any]

@@ -160,7 +160,9 @@ def _cut(
     def handed() -> Sequence[_Handed]:
         assert whole is not None
         warn_untouched_of(member, whole, design.factors)
-        parts.extend(split_problem(whole, design.factors, design.form, [member] * size))
+        parts.extend(
+            split_problem(whole, design.factors, design.form, [member] * size, to_devices=False)
+        )
         if len(parts) == 1:
             return [_Handed(None, None, {}, 1)] * size
         own = [_Handed(parts[0].problem, parts[0].shard, parts[0].nodes, len(parts))]

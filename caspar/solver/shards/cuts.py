@@ -8,7 +8,8 @@ So ranges of the order in which tiles have the nodes are taken, if these bring m
 Cost: a pass over the indices of the type, and the order of tiles on one device. Once for a solve.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -25,7 +26,6 @@ from caspar.solver.input.parted_array import PartedArray, on_host, placed
 from caspar.solver.input.problem import Problem
 from caspar.solver.plan.factor_order import tile_partner
 from caspar.solver.plan.shard import Chosen
-from caspar.solver.result.quantities import bytes_text
 
 TILE_SIZE = 256
 """Of the tiles whose order is taken; that of other sizes is nearly the same."""
@@ -35,6 +35,9 @@ GAIN = 0.1
 
 ORDER_BYTES = 48
 """Of device memory for each instance while they are ordered: both indices, a sort, its copies."""
+
+MOST_ITEMS = 1 << 31
+"""Instances that are ordered at most: tiles count in 32 bits."""
 
 PIECE = 1 << 26
 """Entries of an index of the host that are looked at on a device at a time."""
@@ -66,10 +69,12 @@ class Cut:
             backend: Where the numbers will be.
         """
         owner = None if self.owner is None else backend.upload(self.owner)
-        found = [backend.xp.zeros(0, np.int32)]
-        for start in range(0, int(index.shape[0]), PIECE):
+        count = int(index.shape[0])
+        dtype = np.dtype(np.int32 if count < MOST_ITEMS else np.int64)
+        found = [backend.xp.zeros(0, dtype)]
+        for start in range(0, count, PIECE):
             is_own = self._is_own(backend.upload(index[start : start + PIECE]), owner, number)
-            found.append(is_own.nonzero()[0].astype(np.int32) + np.int32(start))
+            found.append(is_own.nonzero()[0].astype(dtype) + dtype.type(start))
         entries = backend.xp.concatenate(found)
         size = int(entries.shape[0])
         if size == 0:
@@ -94,12 +99,15 @@ class _Touching:
         partner: (n,) partner of each.
         type_name: Name of the partners' type.
         num_partners: Partners.
+        num_bytes: Of arrays of the type's factors on the device, of which parts have copies if they
+            are not ranges.
     """
 
     node: Array
     partner: Array
     type_name: str
     num_partners: int
+    num_bytes: int
 
 
 def cut_type(
@@ -109,6 +117,7 @@ def cut_type(
     name: str,
     num_parts: int,
     backend: Backend,
+    make_room: Callable[[], None] = lambda: None,
 ) -> Cut:
     """Divide the nodes of an eliminated type.
 
@@ -119,6 +128,7 @@ def cut_type(
         name: Of the type. If it is given in as many parts as there are devices, these are kept.
         num_parts: Devices.
         backend: Where the arrays are, unless they are on the host; where nodes are ordered.
+        make_room: Gives back memory of devices that is kept for another solve.
     """
     values = problem.values[name]
     if isinstance(values, PartedArray) and len(values.parts) == num_parts:
@@ -138,7 +148,7 @@ def cut_type(
         by_number = _ends(backend.xp.cumsum(backend.upload(sizes)), num_parts, backend)
     touching = _touching(problem, factors, form, name)
     if touching is not None and not isinstance(values, PartedArray):
-        return _best(name, touching, sizes, by_number, backend)
+        return _best(name, touching, sizes, by_number, backend, make_room)
     return _ranges(by_number)
 
 
@@ -186,7 +196,8 @@ def _touching(
     node, other = nodes[eliminated.name], nodes[partner.name]
     if num_partners < FEWEST_PARTNERS or node is None or other is None:
         return None
-    return _Touching(node, other, partner.node_type.name, num_partners)
+    num_bytes = sum(problem.factors[factor.name].bytes_by_instance for factor in of_type)
+    return _Touching(node, other, partner.node_type.name, num_partners, num_bytes)
 
 
 def _best(
@@ -195,6 +206,7 @@ def _best(
     sizes: NDArray[np.int64],
     by_number: NDArray[np.int64],
     backend: Backend,
+    make_room: Callable[[], None],
 ) -> Cut:
     """Ranges of numbers, unless the order of tiles brings more together."""
     num_parts, num_items = len(by_number) - 1, int(touching.node.shape[0])
@@ -215,21 +227,41 @@ def _best(
 
     by_numbers = together(np.searchsorted(by_number, node, side="right") - 1)
     ranges = replace(_ranges(by_number), crowded=crowded(by_numbers))
-    if by_numbers > 1.0 - GAIN:
+    if by_numbers > 1.0 - GAIN or num_items >= MOST_ITEMS:
         return ranges
-    needed, free = ORDER_BYTES * num_items, backend.free_bytes
-    if free is not None and needed > free:
+    needed = ORDER_BYTES * num_items + touching.num_bytes
+    if _lacks(backend, needed):
+        # what decides is not what an earlier solve has left
+        make_room()
+    try:
+        ordered = (
+            None if _lacks(backend, needed) else _in_order(touching, sizes, num_parts, backend)
+        )
+    except MemoryError:
+        backend.trim()
+        ordered = None
+    if not _lacks(backend, needed):
+        # a device that tells nothing of its memory may lack it all the same
+        with suppress(MemoryError):
+            ordered = _in_order(touching, sizes, num_parts, backend)
+    if ordered is None:
         remark = (
-            f"Nodes of {name} were divided by their numbers: to order them the first device needs "
-            f"{bytes_text(needed)}, and has {bytes_text(free)} left. Iterations are quicker if "
-            "those that are seen together have numbers that are close."
+            f"Nodes of {name} were divided by their numbers: the first device lacks memory to "
+            f"order them ({needed:,} bytes). Iterations are quicker if those that are seen "
+            "together have numbers that are close."
         )
         return replace(ranges, remark=remark)
-    nodes, owner = _in_order(touching, sizes, num_parts, backend)
+    nodes, owner = ordered
     in_order = together(owner[node])
     if in_order < by_numbers + GAIN:
         return ranges
     return Cut(nodes, owner, crowded(in_order))
+
+
+def _lacks(backend: Backend, needed: int) -> bool:
+    """Whether a device is known to have less memory left."""
+    free = backend.free_bytes
+    return free is not None and needed > free
 
 
 def _in_order(
@@ -246,8 +278,13 @@ def _in_order(
             TILE_SIZE,
         )
         ends = _ends(xp.cumsum(backend.upload(sizes)[found.node]), num_parts, backend)
+        # nodes without instances, which come last, are dealt out
+        num_used = int(np.count_nonzero(sizes))
+        ends = np.minimum(ends, num_used)
+        rest = np.linspace(num_used, len(sizes), num_parts + 1).astype(np.int64)
         numbers = np.arange(num_parts, dtype=np.min_scalar_type(num_parts))
-        of_rank = np.repeat(numbers, np.diff(ends))
+        of_rank = np.concatenate([np.repeat(numbers, np.diff(each)) for each in (ends, rest)])
         owner = backend.to_host(backend.upload(of_rank)[found.rank])
         order = backend.to_host(found.node)
-    return tuple(order[start:end] for start, end in pairwise(ends)), owner
+    parts = zip(pairwise(ends), pairwise(rest), strict=True)
+    return tuple(np.concatenate([order[a:b], order[c:d]]) for (a, b), (c, d) in parts), owner

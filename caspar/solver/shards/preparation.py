@@ -124,7 +124,18 @@ class ShardedPreparation:
             # once for each structure, as on one device
             warn_untouched_of(first, problem, design.factors)
             self._told = sizes
-        return split_problem(problem, design.factors, design.form, self._devices.members)
+        devices = self._devices.members
+        return split_problem(
+            problem, design.factors, design.form, devices, make_room=self._make_room
+        )
+
+    def _make_room(self) -> None:
+        """Give back the memory of the last solve's systems."""
+        for preparation in (self._whole, *self._own):
+            preparation.release()
+        for member in self._devices.members:
+            with member.scope():
+                member.trim()
 
     @contextmanager
     def _systems(

@@ -9,7 +9,7 @@ has none. Cost: a pass over the indices of eliminated nodes, and copies of what 
 instance, unless it stands in the order of the parts. Once for a solve.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,8 +20,7 @@ import numpy as np
 from caspar.equations.factor_builder import FactorForm
 from caspar.equations.solver_form import SolverForm
 from caspar.frontend.factors.trace import ArgumentKind, TracedFactor
-from caspar.memory.array import Array
-from caspar.memory.picked_rows import PickedRows
+from caspar.memory.array import Array, PickedRows
 from caspar.runtime.backend import Backend
 from caspar.runtime.group.member import Member
 from caspar.solver.input.bounds import NodeBounds
@@ -54,22 +53,28 @@ def split_problem(
     form: SolverForm,
     members: Sequence[Member],
     group: int = 0,
+    *,
+    to_devices: bool = True,
+    make_room: Callable[[], None] = lambda: None,
 ) -> list[Part]:
     """Cut a problem into parts.
 
     Args:
-        problem: The problem.
+        problem: The problem, with arrays on the first device or on the host.
         factors: Its factors.
         form: How their kernels are made.
-        members: The device of each part, of which those without instances are left out. Arrays are
-            on the first one, or on the host; then each device picks its own.
+        members: The device of each part, of which those without instances are left out.
         group: Number of the group whose members will have them.
+        to_devices: Whether each device picks indices of the host by itself; else the host does.
+        make_room: Gives back memory of devices that is kept for another solve.
     """
     first, num_parts = members[0], len(members)
     cuts = {
-        name: cut_type(problem, factors, form, name, num_parts, first) for name in form.eliminated
+        name: cut_type(problem, factors, form, name, num_parts, first, make_room)
+        for name in form.eliminated
     }
-    workers = members if problem.is_on_host else [first] * num_parts
+    is_spread = to_devices and problem.is_on_host
+    workers = members if is_spread else [first] * num_parts
 
     def chosen_of(number: int) -> dict[str, ChosenInstances]:
         with workers[number].scope():
@@ -81,34 +86,45 @@ def split_problem(
             }
 
     def part_of(shard: Shard, number: int) -> Part:
+        worker = workers[number]
         nodes = {name: cut.nodes[number] for name, cut in cuts.items()}
-        with workers[number].scope():
-            part = make_part(problem, factors, shard, nodes, form, workers[number])
-            workers[number].synchronize()
+        with worker.scope():
+            part = make_part(problem, factors, shard, nodes, form, worker, to_device=is_spread)
+            worker.synchronize()
         return replace(part, remarks=tuple(cut.remark for cut in cuts.values() if cut.remark))
 
     with ThreadPoolExecutor(len({id(worker) for worker in workers})) as threads:
         chosen = [*threads.map(chosen_of, range(num_parts))]
-        sizes = [{name: size_of(one) for name, one in by_factor.items()} for by_factor in chosen]
-        kept = [number for number in range(num_parts) if sum(sizes[number].values()) > 0]
-        most = {
-            factor.name: max(sizes[number][factor.name] for number in kept) for factor in factors
-        }
-        shards = [
-            Shard(
-                rank=rank,
-                size=len(kept),
-                group=group,
-                counts=problem.counts,
-                instances={name: arrays.count for name, arrays in problem.factors.items()},
-                most=most,
-                added=added_of(factors, form, most, cuts),
-                in_order=tuple(name for name, cut in cuts.items() if cut.owner is not None),
-                chosen=chosen[number],
-            )
-            for rank, number in enumerate(kept)
-        ]
-        return [*threads.map(part_of, shards, kept)]
+        shards = _shards(problem, factors, form, cuts, chosen, group)
+        return [*threads.map(part_of, shards.values(), shards)]
+
+
+def _shards(
+    problem: Problem,
+    factors: Sequence[TracedFactor],
+    form: SolverForm,
+    cuts: Mapping[str, Cut],
+    chosen: Sequence[Mapping[str, ChosenInstances]],
+    group: int,
+) -> dict[int, Shard]:
+    """By the number of each part that has instances what it knows of the whole."""
+    sizes = [{name: size_of(one) for name, one in by_factor.items()} for by_factor in chosen]
+    kept = [number for number, own in enumerate(sizes) if sum(own.values()) > 0]
+    most = {factor.name: max(sizes[number][factor.name] for number in kept) for factor in factors}
+    return {
+        number: Shard(
+            rank=rank,
+            size=len(kept),
+            group=group,
+            counts=problem.counts,
+            instances={name: arrays.count for name, arrays in problem.factors.items()},
+            most=most,
+            added=added_of(factors, form, most, cuts),
+            in_order=tuple(name for name, cut in cuts.items() if cut.owner is not None),
+            chosen=chosen[number],
+        )
+        for rank, number in enumerate(kept)
+    }
 
 
 def _chosen(
@@ -134,7 +150,8 @@ def _chosen(
             return on_host(backend, found) if is_host else found
 
         return ChosenParts(tuple(index.each(chosen_of)), index.offsets)
-    return cut.within(index, number, backend)
+    found = cut.within(index, number, backend)
+    return found if isinstance(found, slice) else on_host(backend, found)
 
 
 def _evenly(arrays: FactorArrays, number: int, num_parts: int) -> ChosenInstances:
@@ -180,13 +197,21 @@ def make_part(
     nodes: Mapping[str, Chosen],
     form: SolverForm,
     backend: Backend,
+    *,
+    to_device: bool = False,
 ) -> Part:
-    """A part, by what it has of each factor and eliminated type."""
+    """A part, by what it has of each factor and eliminated type.
+
+    Args:
+        problem: The whole, or what one process has of it.
+        factors: Its factors.
+        shard: What the part knows of the whole.
+        nodes: Its nodes, by eliminated type.
+        form: How kernels are made.
+        backend: Where the arrays are, unless they are on the host.
+        to_device: Whether picked indices of the host go there.
+    """
     everything = slice(None)
-    numbers = {
-        name: one if isinstance(one, slice | ChosenParts) else on_host(backend, one)
-        for name, one in shard.chosen.items()
-    }
 
     def own(name: str, rows: Any) -> Any:
         return _picked(rows, nodes.get(name, everything), backend)
@@ -210,39 +235,46 @@ def make_part(
                 factor,
                 problem.factors[factor.name],
                 shard.chosen[factor.name],
-                numbers[factor.name],
                 nodes,
                 form.factors[factor.name],
                 backend,
+                to_device=to_device,
             )
             for factor in factors
         },
         free={name: own(name, rows) for name, rows in problem.free.items()},
         bounds=bounds,
     )
-    return Part(part, replace(shard, chosen=numbers), nodes)
+    return Part(part, shard, nodes)
 
 
 def _instances(
     factor: TracedFactor,
     arrays: FactorArrays,
     chosen: ChosenInstances,
-    numbers: ChosenInstances,
     chosen_nodes: Mapping[str, Chosen],
     form: FactorForm,
     backend: Backend,
+    *,
+    to_device: bool,
 ) -> FactorArrays:
     """Some instances of a factor; eliminated nodes get their places in the part.
 
-    `numbers` is what is chosen, on the host. Rows of the host are copied when a device takes them.
+    Rows of the host are copied when a device takes them.
     """
+
+    def picked_of(index: Array) -> Array:
+        if to_device and isinstance(index, np.ndarray) and isinstance(chosen, np.ndarray):
+            return _on_device(PickedRows(index, chosen), backend)
+        return _picked(index, chosen, backend)
+
     nodes: dict[str, Array | None] = {}
     for argument in factor.nodes:
         index = arrays.nodes[argument.name]
         if index is None:
             nodes[argument.name] = None
             continue
-        picked = _picked(index, chosen, backend)
+        picked = picked_of(index)
         if argument is form.eliminated:
             own = chosen_nodes[argument.node_type.name]
             if isinstance(picked, PartedArray):
@@ -255,10 +287,10 @@ def _instances(
     for source, constant in arrays.constants.items():
         rows, index = constant.rows, constant.index
         if index is not None:
-            index = _picked(index, chosen, backend)
+            index = picked_of(index)
         elif source in sequential or source in arrays.by_instance:
-            if isinstance(rows, np.ndarray) and isinstance(numbers, np.ndarray):
-                rows = PickedRows(np.ascontiguousarray(rows), numbers)
+            if isinstance(rows, np.ndarray) and isinstance(chosen, np.ndarray):
+                rows = PickedRows(np.ascontiguousarray(rows), chosen)
             else:
                 rows = _picked(rows, chosen, backend)
         constants[source] = ConstantArray(rows, index)
@@ -276,8 +308,17 @@ def _numbered(index: Array, nodes: Chosen, backend: Backend) -> Array:
     return (places if isinstance(index, np.ndarray) else backend.upload(places)).take(index)
 
 
+def _on_device(rows: PickedRows, backend: Backend) -> Array:
+    """Rows of the host where a device reads them."""
+    if not backend.traits.host_arrays_are_copied:
+        return rows.on_host()
+    target = backend.xp.empty(rows.shape, rows.dtype)
+    backend.write(target, rows)
+    return target
+
+
 def _picked(array: Array, chosen: ChosenInstances, backend: Backend) -> Array:
-    """The chosen rows of an array; of one of the host on the device, if `chosen` is there."""
+    """The chosen rows of an array, where it is."""
     if isinstance(array, PartedArray):
         if isinstance(chosen, ChosenParts):
             return array.pick(chosen.pieces)
@@ -286,7 +327,7 @@ def _picked(array: Array, chosen: ChosenInstances, backend: Backend) -> Array:
     assert not isinstance(chosen, ChosenParts)
     if isinstance(chosen, slice):
         return array[chosen]
-    if isinstance(array, np.ndarray) and isinstance(chosen, np.ndarray):
-        # of what is not contiguous `take` would copy all first
-        return array.take(chosen, axis=0) if array.flags.c_contiguous else array[chosen]
-    return backend.upload(array).take(backend.upload(chosen), axis=0)
+    if not isinstance(array, np.ndarray):
+        return array.take(backend.upload(chosen), axis=0)
+    # of what is not contiguous `take` would copy all first
+    return array.take(chosen, axis=0) if array.flags.c_contiguous else array[chosen]

@@ -293,14 +293,17 @@ def test_nodes_that_are_numbered_in_order_stay_there(name: str) -> None:
     usual = build(problem, 128)
     assert_array_equal(order.node, usual.node_order.node)
     assert_array_equal(order.node[order.rank], np.arange(problem.num_nodes))
-    numbered = order.rank[problem.node]
+    # the other way round: by partners they would turn again
+    numbered = (problem.num_nodes - 1 - order.rank[problem.node]).astype(np.int32)
+    turned = replace(problem, node=numbered)
     kept = build_node_tiles(numbered, problem.partner, *sizes, keep_order=True)
-    assert_is_right(kept, replace(problem, node=numbered), 128)
-    # only packing moves some, by less than it looks ahead
-    moved = np.abs(kept.node_order.rank - np.arange(problem.num_nodes))
-    present = np.unique(numbered)
-    assert np.median(moved[present]) == 0
-    assert _num_runs(kept) <= 1.02 * _num_runs(usual)
+    assert_is_right(kept, turned, 128)
+    present = np.unique(numbered[np.bincount(numbered)[numbered] <= 128])
+    if len(present) > 50:
+        assert np.corrcoef(kept.node_order.rank[present], present)[0, 1] > 0.99
+        assert np.corrcoef(build(turned, 128).node_order.rank[present], present)[0, 1] < 0.5
+    # packed in the other direction
+    assert _num_runs(kept) <= 1.05 * _num_runs(usual)
 
 
 def _num_runs(tiles: NodeTiles) -> int:

@@ -1,38 +1,51 @@
 """How nodes are divided: by their numbers, or in the order of tiles where these say nothing."""
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
+import symforce.symbolic as sf
 from numpy.testing import assert_allclose, assert_array_equal
 
 import caspar
-from caspar.bundle_adjustment import Cam, snavely
-from caspar.memory.picked_rows import PickedRows
+from caspar.bundle_adjustment import Point, snavely
+from caspar.memory.array import PickedRows
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.input.problem import Problem
 from caspar.solver.input.problem_reader import read_problem
 from caspar.solver.plan.shard import size_of
-from caspar.solver.result.quantities import bytes_text
 from caspar.solver.shards.split import Part, split_problem
 from tests.solver.bundles import arrays_of, read
 from tests.solver.shards.sharing import (
+    ALL_SHARE,
     ON_SEVERAL,
     assert_same_minimum,
     scattered,
     sharing,
 )
 
-known_camera = caspar.factors.prior(Cam, noise="unit", name="known_camera")
+
+@caspar.factor
+def known_point(
+    point: Annotated[Point, caspar.TunableShared],
+    place: Annotated[sf.V3, caspar.ConstIndexed],
+    scale: Annotated[sf.V3, caspar.ConstSequential],
+) -> sf.V3:
+    """A point that is near one of some places."""
+    return sf.V3(*(size * apart for size, apart in zip(scale, point - place)))  # noqa: B905
+
 
 CLOSE: dict[str, Any] = {"cost_tolerance": 1e-12, "min_linear_tolerance": 1e-9}
 
 
-def _split(
-    arrays: dict[str, Any], num_parts: int, free_bytes: int | None = None
-) -> tuple[Problem, list[Part]]:
-    """A checked problem and its parts, on devices with so much memory left; None: not known."""
+Split = Callable[..., list[Part]]
+
+
+def _opened(arrays: dict[str, Any], num_parts: int) -> tuple[Problem, Split]:
+    """A checked problem, and what splits it."""
     solver = sharing((snavely,), num_parts, precision="float64")
     members = solver._opener._members
     problem = read_problem(
@@ -48,10 +61,12 @@ def _split(
         pass
     kernels = preparation._own[0].kernels  # type: ignore[attr-defined]
     form = kernels.design(problem.counts, problem.num_instances).form
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CpuBackend, "free_bytes", property(lambda _: free_bytes))
-        parts = split_problem(problem, solver.traced_factors, form, members)
-    return problem, parts
+    return problem, partial(split_problem, problem, solver.traced_factors, form, members)
+
+
+def _split(arrays: dict[str, Any], num_parts: int) -> tuple[Problem, list[Part]]:
+    problem, split = _opened(arrays, num_parts)
+    return problem, split()
 
 
 def _num_cameras(part: Part) -> int:
@@ -105,6 +120,13 @@ def test_the_same_minimum(backend: str, devices: int) -> None:
     random = np.random.default_rng(0)
     arrays = {**arrays, "snavely": {**arrays["snavely"]}}
     arrays["snavely"]["weight"] = random.uniform(0.5, 2.0, len(arrays["snavely"]["pixel"]))
+    # another factor of the same type, with constants by an index
+    places = random.integers(0, 40, 90)
+    arrays["known_point"] = {
+        "point": random.permutation(len(arrays["Point"]))[:90],
+        "place": {"values": random.normal(size=(40, 3)), "index": places},
+        "scale": random.uniform(0.5, 2.0, (90, 3)),
+    }
     lower = np.full((len(arrays["Point"]), 3), -np.inf)
     lower[::3, 2] = arrays["Point"][::3, 2] - 1e-3
     options = {
@@ -112,8 +134,9 @@ def test_the_same_minimum(backend: str, devices: int) -> None:
         "fixed": {"Cam": [0, 3], "Point": [7, 400, 1101]},
         "bounds": {"Point": (lower, None)},
     }
-    one = caspar.Solver([snavely], backend="cpu", precision="float64", linear_solver="schur_pcg")
-    solver = sharing((snavely,), devices, backend, precision="float64")
+    factors = (snavely, known_point)
+    one = caspar.Solver(factors, backend="cpu", precision="float64", linear_solver="schur_pcg")
+    solver = sharing(factors, devices, backend, precision="float64")
     found, wanted = solver.solve(arrays, **options), one.solve(arrays, **options)
     assert_same_minimum(found, wanted, 1e-9, 1e-3)
     assert_array_equal(found.values["Point"][[7, 400, 1101]], arrays["Point"][[7, 400, 1101]])
@@ -156,25 +179,71 @@ def test_few_cameras_are_on_all_devices_anyway() -> None:
     assert all(isinstance(part.nodes["Point"], slice) for part in parts)
 
 
-def test_points_that_nobody_sees() -> None:
-    """The only factor that touches points has no instances."""
+def test_points_that_nobody_sees_are_dealt_out() -> None:
     arrays = scattered()
-    nothing = {name: rows[:0] for name, rows in arrays["snavely"].items()}
-    held = {"value": np.arange(len(arrays["Cam"]), dtype=np.int32), "expected": arrays["Cam"]}
-    solver = sharing((snavely, known_camera), 2, precision="float64")
-    result = solver.solve({**arrays, "snavely": nothing, "known_camera": held})
-    assert result.final_cost == pytest.approx(0.0, abs=1e-20)
-    assert_array_equal(result.values["Point"], arrays["Point"])
+    arrays = {**arrays, "Point": np.concatenate([arrays["Point"], np.zeros((900, 3))])}
+    with pytest.warns(UserWarning, match="900 of 2400 instances are touched by no factor"):
+        _, parts = _split(arrays, 3)
+    nodes: list[Any] = [part.nodes["Point"] for part in parts]
+    assert [int((own >= 1500).sum()) for own in nodes] == [300, 300, 300]
+    assert_array_equal(np.sort(np.concatenate(nodes)), np.arange(2400))
 
 
-def test_an_order_that_takes_too_much_memory() -> None:
+@pytest.mark.parametrize("lacking", ["before", "meanwhile"])
+def test_an_order_that_takes_too_much_memory(lacking: str) -> None:
     arrays = scattered()
-    _, parts = _split(arrays, 2, free_bytes=100_000)
+    freed: list[int] = []
+
+    def fail(*_: object) -> None:
+        raise MemoryError("of this test")
+
+    _, split = _opened(arrays, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        if lacking == "before":
+            patch.setattr(CpuBackend, "free_bytes", property(lambda _: 100_000))
+        else:
+            patch.setattr(CpuBackend, "node_order", fail)
+        parts = split(make_room=lambda: freed.append(1))
     (remark,) = parts[0].remarks
-    needed = bytes_text(48 * len(arrays["snavely"]["pixel"]))
+    needed = 48 * len(arrays["snavely"]["pixel"])
     assert remark == (
-        f"Nodes of Point were divided by their numbers: to order them the first device needs "
-        f"{needed}, and has {bytes_text(100_000)} left. Iterations are quicker if those that are "
-        "seen together have numbers that are close."
+        "Nodes of Point were divided by their numbers: the first device lacks memory to order "
+        f"them ({needed:,} bytes). Iterations are quicker if those that are seen together have "
+        "numbers that are close."
     )
     assert sum(size_of(part.nodes["Point"]) for part in parts) == len(arrays["Point"])
+    assert len(freed) == (lacking == "before")
+
+
+def test_memory_of_the_last_solve_does_not_decide() -> None:
+    arrays, kept = scattered(), [True]
+
+    def make_room() -> None:
+        kept.clear()
+
+    _, split = _opened(arrays, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        free = property(lambda _: 100_000 if kept else 1 << 30)
+        patch.setattr(CpuBackend, "free_bytes", free)
+        parts = split(make_room=make_room)
+    assert parts[0].shard.in_order == ("Point",)
+    assert parts[0].remarks == ()
+
+
+def test_a_solver_gives_back_what_it_keeps() -> None:
+    solver = caspar.Solver(
+        [snavely], backend="cpu", devices=2, limits=ALL_SHARE, precision="float64"
+    )
+    first = solver.solve(scattered(), **CLOSE)
+    asked: list[int] = []
+
+    def free(_: object) -> int:
+        asked.append(1)
+        return 100_000 if len(asked) == 1 else 1 << 40
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CpuBackend, "free_bytes", property(free))
+        second = solver.solve(scattered(), **CLOSE)
+    assert len(asked) > 1
+    assert not any("lacks memory" in one for one in second.remarks)
+    assert second.final_cost == pytest.approx(first.final_cost, rel=1e-9)

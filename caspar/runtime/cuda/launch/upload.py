@@ -14,8 +14,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from caspar.memory.array import Array
-from caspar.memory.picked_rows import PickedRows
+from caspar.memory.array import Array, PickedRows
 
 PIECE_BYTES = 4 << 20
 NUM_PIECES = 8
