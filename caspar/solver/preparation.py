@@ -92,6 +92,8 @@ class Preparation:
             self._backend.trim()
             with phase("setting up"):
                 kept = self._make(problem, shard)
+        elif shard is not None and kept[1].plan.shard is not None:
+            kept[1].plan.shard.take_over(shard)
         kept[1].load(problem)
         # a part's arrays may have been made for this
         del problem

@@ -86,7 +86,7 @@ class Shard:
     most: Mapping[str, int]
     added: Mapping[str, int]
     in_order: tuple[str, ...] = ()
-    chosen: Mapping[str, ChosenInstances] = field(default_factory=dict, compare=False, repr=False)
+    chosen: dict[str, ChosenInstances] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def is_first(self) -> bool:
@@ -108,6 +108,12 @@ class Shard:
             return np.asarray(chosen.numbers(to_host)[places])
         numbers: NDArray[Any] = chosen if isinstance(chosen, np.ndarray) else to_host(chosen)
         return np.asarray(numbers[places])
+
+    def take_over(self, other: "Shard") -> None:
+        """Have the instances of a later solve: its part may be alike, and of other ones."""
+        chosen = dict(other.chosen)
+        self.chosen.clear()
+        self.chosen.update(chosen)
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -104,7 +104,7 @@ def _shards(
     factors: Sequence[TracedFactor],
     form: SolverForm,
     cuts: Mapping[str, Cut],
-    chosen: Sequence[Mapping[str, ChosenInstances]],
+    chosen: Sequence[dict[str, ChosenInstances]],
     group: int,
 ) -> dict[int, Shard]:
     """By the number of each part that has instances what it knows of the whole."""

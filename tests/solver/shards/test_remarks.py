@@ -7,6 +7,8 @@ import pytest
 import symforce.symbolic as sf
 
 import caspar
+from caspar.bundle_adjustment import snavely
+from tests.solver.bundles import arrays_of, part_of, read
 from tests.solver.iterate.test_lone_promises import BOX_BOD, saturation
 from tests.solver.shards.sharing import sharing
 from tests.solver.test_free_values import (
@@ -155,3 +157,29 @@ def test_promises_are_those_of_one_device() -> None:
     assert two.decrease == pytest.approx(one.decrease, rel=1e-9)
     assert two.trusted == pytest.approx(one.trusted, rel=1e-9)
     assert (two.where, two.free) == (one.where, one.free)
+
+
+@DEVICES
+def test_instances_are_named_by_their_numbers_in_each_solve(backend: str, devices: int) -> None:
+    """Two solves whose parts are alike, of observations that are mixed otherwise."""
+    arrays = arrays_of(part_of(read("problem-21-11315"), 120))
+    observed = {name: np.asarray(rows) for name, rows in arrays["snavely"].items()}
+    # the cut of two devices, and a part of its own for a third one
+    middle = int(
+        np.searchsorted(np.cumsum(np.bincount(observed["point"])), len(observed["point"]) / 2)
+    )
+    is_second = observed["point"] > middle
+    apart = np.argsort(is_second, kind="stable")
+    turns = np.argsort(
+        np.where(is_second, np.cumsum(is_second), np.cumsum(~is_second)), kind="stable"
+    )
+    solver = sharing((snavely,), devices, backend, precision="float64")
+    for order in (apart, turns):
+        pixels = observed["pixel"].copy()
+        wrong = int(np.flatnonzero(is_second)[0])
+        pixels[wrong, 0] = np.nan
+        mixed = {**observed, "pixel": pixels}
+        given = {**arrays, "snavely": {name: rows[order] for name, rows in mixed.items()}}
+        result = solver.solve(given, check=False)
+        place = int(np.flatnonzero(order == wrong)[0])
+        assert f"snavely (1 instance, first {place:,})" in result.remarks[-1]
