@@ -91,6 +91,7 @@ def main() -> None:
             f"# Camera models beside COLMAP's\n\n{request.points:,} points of each model, pycolmap "
         )
         page += f"{pycolmap.__version__}.\n\n{about}\n\n{table(headings, rows)}"
+        request.folder.mkdir(parents=True, exist_ok=True)
         (request.folder / "camera_models.md").write_text(page)
     if request.write is not None:
         np.savez_compressed(request.write, allow_pickle=False, **kept)

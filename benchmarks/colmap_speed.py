@@ -75,6 +75,7 @@ def main() -> None:
         about = __doc__.partition("\n\n")[2]
         page = f"# COLMAP models beside Ceres\n\n{shown}, pycolmap {pycolmap.__version__}.\n\n"
         page += f"{about}\n{table(HEADINGS, rows)}\n{transfers}\n"
+        request.folder.mkdir(parents=True, exist_ok=True)
         (request.folder / f"colmap_speed_{request.backend}.md").write_text(page)
 
 
