@@ -110,7 +110,7 @@ class Shard:
         return np.asarray(numbers[places])
 
     def take_over(self, other: "Shard") -> None:
-        """Have the instances of a later solve: its part may be alike, and of other ones."""
+        """Have the instances of a later solve, which the plan fits: their numbers may be others."""
         chosen = dict(other.chosen)
         self.chosen.clear()
         self.chosen.update(chosen)

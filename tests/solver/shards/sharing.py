@@ -1,7 +1,7 @@
 """Solvers whose problems are shared by several parts of the processor, or by CUDA devices."""
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,12 @@ import pytest
 
 import caspar
 from benchmarks.devices_scene import ring
+from caspar.bundle_adjustment import snavely
+from caspar.solver.input.problem import Problem
+from caspar.solver.input.problem_reader import read_problem
 from caspar.solver.iterate.normal_equations import NormalEquations
 from caspar.solver.limits import Limits
+from caspar.solver.shards.split import Part, split_problem
 
 ALL_SHARE = Limits(min_instances_of_device=0)
 """However small a problem is."""
@@ -38,6 +42,29 @@ def scattered(num_points: int = 1500) -> dict[str, Any]:
     kept = arrays["snavely"]["point"] < num_points
     observed = {name: rows[kept] for name, rows in arrays["snavely"].items()}
     return {"Cam": arrays["Cam"], "Point": arrays["Point"][:num_points], "snavely": observed}
+
+
+Split = Callable[..., list[Part]]
+
+
+def opened(arrays: dict[str, Any], num_parts: int) -> tuple[Problem, Split]:
+    """A checked problem, and what splits it."""
+    solver = sharing((snavely,), num_parts, precision="float64")
+    members = solver._opener._members
+    problem = read_problem(
+        arrays,
+        solver.traced_factors,
+        solver._nodes,
+        members[0],
+        caspar.Precision.FLOAT64,
+        members=members,
+    )
+    preparation = solver._opener.preparations.choose(problem).preparation
+    with solver.system(arrays):
+        pass
+    kernels = preparation._own[0].kernels  # type: ignore[attr-defined]
+    form = kernels.design(problem.counts, problem.num_instances).form
+    return problem, partial(split_problem, problem, solver.traced_factors, form, members)
 
 
 def skip_without(devices: int) -> None:

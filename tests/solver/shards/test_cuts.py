@@ -1,7 +1,5 @@
 """How nodes are divided: by their numbers, or in the order of tiles where these say nothing."""
 
-from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -15,14 +13,14 @@ from caspar.bundle_adjustment import Point, snavely
 from caspar.memory.array import PickedRows
 from caspar.runtime.cpu.backend import CpuBackend
 from caspar.solver.input.problem import Problem
-from caspar.solver.input.problem_reader import read_problem
 from caspar.solver.plan.shard import size_of
-from caspar.solver.shards.split import Part, split_problem
+from caspar.solver.shards.split import Part
 from tests.solver.bundles import arrays_of, read
 from tests.solver.shards.sharing import (
     ALL_SHARE,
     ON_SEVERAL,
     assert_same_minimum,
+    opened,
     scattered,
     sharing,
 )
@@ -41,31 +39,8 @@ def known_point(
 CLOSE: dict[str, Any] = {"cost_tolerance": 1e-12, "min_linear_tolerance": 1e-9}
 
 
-Split = Callable[..., list[Part]]
-
-
-def _opened(arrays: dict[str, Any], num_parts: int) -> tuple[Problem, Split]:
-    """A checked problem, and what splits it."""
-    solver = sharing((snavely,), num_parts, precision="float64")
-    members = solver._opener._members
-    problem = read_problem(
-        arrays,
-        solver.traced_factors,
-        solver._nodes,
-        members[0],
-        caspar.Precision.FLOAT64,
-        members=members,
-    )
-    preparation = solver._opener.preparations.choose(problem).preparation
-    with solver.system(arrays):
-        pass
-    kernels = preparation._own[0].kernels  # type: ignore[attr-defined]
-    form = kernels.design(problem.counts, problem.num_instances).form
-    return problem, partial(split_problem, problem, solver.traced_factors, form, members)
-
-
 def _split(arrays: dict[str, Any], num_parts: int) -> tuple[Problem, list[Part]]:
-    problem, split = _opened(arrays, num_parts)
+    problem, split = opened(arrays, num_parts)
     return problem, split()
 
 
@@ -197,7 +172,7 @@ def test_an_order_that_takes_too_much_memory(lacking: str) -> None:
     def fail(*_: object) -> None:
         raise MemoryError("of this test")
 
-    _, split = _opened(arrays, 2)
+    _, split = opened(arrays, 2)
     with pytest.MonkeyPatch.context() as patch:
         if lacking == "before":
             patch.setattr(CpuBackend, "free_bytes", property(lambda _: 100_000))
@@ -221,7 +196,7 @@ def test_memory_of_the_last_solve_does_not_decide() -> None:
     def make_room() -> None:
         kept.clear()
 
-    _, split = _opened(arrays, 2)
+    _, split = opened(arrays, 2)
     with pytest.MonkeyPatch.context() as patch:
         free = property(lambda _: 100_000 if kept else 1 << 30)
         patch.setattr(CpuBackend, "free_bytes", free)

@@ -14,12 +14,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 import caspar
 from caspar.bundle_adjustment import snavely
 from caspar.errors import InputError
-from caspar.solver.input.problem_reader import read_problem
 from caspar.solver.limits import Limits
-from caspar.solver.shards.split import split_problem
 from tests.problems import EXAMPLES
 from tests.solver.bundles import arrays_of, part_of, read
-from tests.solver.shards.sharing import sharing
+from tests.solver.shards.sharing import opened, sharing
 
 ROBUST = snavely.with_loss(caspar.loss.Huber)
 
@@ -260,21 +258,9 @@ def test_what_lies_right_is_not_copied() -> None:
         for name, rows in arrays["snavely"].items()
     }
     given = _in_parts(arrays, [100, 220], "Point")
-    solver = sharing((snavely,), 3, precision="float64")
-    members = solver._opener._members
-    problem = read_problem(
-        given,
-        solver.traced_factors,
-        solver._nodes,
-        members[0],
-        caspar.Precision.FLOAT64,
-        members=members,
-    )
-    with solver.system(given):
-        preparation = solver._opener.preparations.choose(problem).preparation
-    kernels = preparation._own[0].kernels  # type: ignore[attr-defined]
-    form = kernels.design(problem.counts, problem.num_instances).form
-    parts = split_problem(problem, solver.traced_factors, form, members)
+    members = sharing((snavely,), 3, precision="float64")._opener._members
+    _, split = opened(given, 3)
+    parts = split()
     for rank, part in enumerate(parts):
         own = part.problem.joined(members[rank])
         found = own.factors["snavely"]

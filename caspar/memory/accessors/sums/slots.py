@@ -18,9 +18,8 @@ objects the more so: then an iteration's time depends on where the array lies. 0
 of 330 cameras take 23.4 to 27.5 us by array with 4 slots and 23.9 to 24.1 with 8, stored 29.9 to
 32.4 and 29.4 to 29.6; 1.3 M of 356 stored 48.5 to 50.4 and 44.1 to 47.5 (H200, three plans each).
 
-Many objects with thousands of items gain too, where neighbours are worked on at the same time: on
-a ring of cameras an iteration takes 122 us with 4 slots and 111 with 8 (5 M observations of 2,360),
-801 and 720 (29 M of 13,688), 2,866 and 2,666 (100 M of 47,199).
+Many objects with thousands of items gain too, where neighbours are worked on at the same time
+(docs/design/0037-devices.md).
 """
 
 from dataclasses import dataclass
